@@ -18,8 +18,8 @@
 namespace evergrad::psctl {
 namespace {
 
-// Returns whether update u of closure c has rows in this shard (LEDGER line 3). For a table slot of
-// a job that is not a counting job, only the data decide this, so the result is true.
+// Returns whether update u of closure c has rows in this shard (LEDGER line 3). For a table slot
+// only the data decide this, unless it is a counting job, so the result is true.
 bool Touches(const plan::Plan& plan, const v1::Manifest& manifest, const v1::ShardSpec& spec,
              std::uint64_t counted_ids, ClosureId c, std::uint32_t u) {
   if (spec.has_slot()) {
@@ -48,11 +48,12 @@ void ForEach(const IntervalSet& set, std::uint64_t closures, Each each) {
   for (auto c = set.FirstAtLeast(0); c && *c < closures; c = set.FirstAtLeast(*c + 1)) each(*c);
 }
 
-// What the audit has to know about the job, from the YAML in its manifest.
+// The facts about the job that the audit needs, from the YAML in its manifest.
 struct AuditedJob {
   bool resumed = false;
   bool functions = false;  // no plan states the number of updates of its closures
-  // of the tables of a counting job; 0: only the data decide where rows are
+  // Number of ids of the tables of a counting job. 0 for other jobs, in which only the data decide
+  // where rows are.
   std::uint64_t counted_ids = 0;
 
   static AuditedJob Of(const v1::Manifest& manifest) {
@@ -63,7 +64,7 @@ struct AuditedJob {
   }
 };
 
-// Takes the shards of one checkpoint one after another, then the epochs.
+// Processes the shards of one checkpoint one after another, then the epochs.
 class Auditor {
  public:
   Auditor(const plan::Plan& plan, const v1::Manifest& manifest)
@@ -73,7 +74,7 @@ class Auditor {
     audit_.functions = job_.functions;
   }
 
-  // A shard that has no file holds nothing.
+  // A shard without a file holds nothing.
   void AddEmptyShard() { AddDone(IntervalSet()); }
 
   void AddShard(int i, const snapshot::ShardFileReport& report) {
@@ -114,7 +115,7 @@ class Auditor {
         "): ", text, ": file=", entry.file()));
   }
 
-  // The updates of whole closures that have rows for shard i.
+  // Returns the number of updates of whole closures that have rows for shard i.
   std::uint64_t UpdatesOf(int i, const IntervalSet& closures) const {
     if (job_.functions) return 0;
     std::uint64_t updates = 0;
@@ -140,8 +141,8 @@ class Auditor {
     for (const v1::SkipCount& skip : report.counters.skips()) got += skip.count();
     audit_.updates += got;
     if (job_.functions) return;
-    // Updates of a refused closure are not applied any more. The values contain those that were
-    // applied before the refusal, and no ledger names them.
+    // Updates of a refused closure are not applied any more. The values contain the updates that
+    // were applied before the refusal, and no ledger names them.
     const std::uint64_t over = got > want ? got - want : 0;
     const bool data_place_rows = manifest_.plan().shards(i).has_slot() && job_.counted_ids == 0;
     const bool fits = got < want
@@ -157,7 +158,8 @@ class Auditor {
       audit_.refused_updates += over;
   }
 
-  // The ranges of an epoch's closures follow each other and cover its examples, each once.
+  // Checks that the ranges of an epoch's closures follow each other and cover each of its examples
+  // once.
   void AddEpoch(std::uint32_t e) {
     AuditEpoch epoch;
     epoch.epoch = e + 1;

@@ -8,7 +8,8 @@
 
 namespace evergrad::psctl {
 
-// Returns a row per epoch, or one row for each run of epochs with equal numbers ("1 to 20").
+// Returns one row per epoch if `each`; otherwise one row for each run of epochs with equal numbers
+// ("1 to 20").
 std::vector<std::vector<std::string>> AuditRows(const std::vector<AuditEpoch>& epochs, bool each);
 
 }  // namespace evergrad::psctl

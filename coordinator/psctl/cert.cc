@@ -1,5 +1,5 @@
-// psctl cert: init, issue. OpenSSL's objects are held by unique_ptr; each failure names the step
-// and OpenSSL's reason.
+// psctl cert: init, issue. unique_ptr holds OpenSSL's objects. Each failure names the step and
+// OpenSSL's reason.
 #include "coordinator/psctl/cert.h"
 
 #include <arpa/inet.h>
@@ -50,7 +50,7 @@ absl::Status OpenSslError(absl::string_view step) {
   return absl::InternalError(absl::StrCat(step, ": ", text));
 }
 
-// Never over a file that is there.
+// Writes a new file; an existing one is never overwritten.
 absl::Status WriteNew(const std::string& path, const std::string& contents, mode_t mode) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
   if (fd < 0 && errno == EEXIST)
@@ -111,17 +111,17 @@ bool Add(X509* certificate, X509* issuer, int nid, const std::string& value) {
   return extension != nullptr && X509_add_ext(certificate, extension.get(), -1) == 1;
 }
 
-// A certificate without extensions and signature.
+// Returns a certificate without extensions and signature.
 absl::StatusOr<Certificate> Blank(EVP_PKEY* key, const std::string& name, std::uint32_t days) {
   Certificate certificate(X509_new());
   const Number serial(BN_new());
   if (!certificate || !serial) return OpenSslError("cannot make a certificate");
-  // 127 random bits: positive, and no two alike.
+  // 127 random bits give a positive number, and no two certificates get the same.
   if (BN_rand(serial.get(), 127, BN_RAND_TOP_ANY, BN_RAND_BOTTOM_ANY) != 1 ||
       BN_to_ASN1_INTEGER(serial.get(), X509_get_serialNumber(certificate.get())) == nullptr)
     return OpenSslError("cannot make a serial number");
   X509_set_version(certificate.get(), 2);
-  // Five minutes back, for clocks that differ.
+  // The validity begins five minutes ago, for clocks that differ.
   X509_gmtime_adj(X509_getm_notBefore(certificate.get()), -300);
   X509_gmtime_adj(X509_getm_notAfter(certificate.get()), static_cast<long>(days) * 86400);
   X509_NAME* subject = X509_get_subject_name(certificate.get());
@@ -139,7 +139,7 @@ bool IsAddress(const std::string& host) {
          ::inet_pton(AF_INET6, host.c_str(), buffer) == 1;
 }
 
-// What goes into a certificate's text form must not be able to add entries of its own.
+// A name must not be able to add entries to the text form of the certificate's extensions.
 bool IsHostName(const std::string& host) {
   return !host.empty() && host.size() <= 253 && std::all_of(host.begin(), host.end(), [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.' || c == '_' ||

@@ -12,12 +12,12 @@ namespace evergrad::psctl {
 struct CertRequest {
   std::string folder;  // folder of ca.pem, ca.key and the results
   std::string name;    // common name and file name: NAME.pem, NAME.key
-  // Host names and addresses under which others connect to the task (the coordinator's clients
-  // check them).
+  // Host names and addresses under which peers connect to the task. Clients of the coordinator
+  // check them.
   std::vector<std::string> hosts;
   std::uint32_t days = 365;
-  // task that the certificate identifies: coordinator, ps_server/N, worker/NAME, user/NAME, or a
-  // role alone for any task of the role; "": TaskOfName(name)
+  // The task that the certificate identifies: coordinator, ps_server/N, worker/NAME, user/NAME, or
+  // a role alone for any task of the role. "" means TaskOfName(name).
   std::string task = {};
 };
 // Returns the task of a certificate name: coordinator for coordinator, ps_server/0 for ps-server-0,

@@ -18,15 +18,15 @@
 namespace evergrad::psctl {
 namespace {
 
-// One file of a checkpoint, or why it cannot be used.
+// One file of a checkpoint, or the reason why it cannot be used.
 struct FileRow {
   std::uint32_t shard = 0;
-  std::string file;  // "": the shard starts from its seed
+  std::string file;  // "" if the shard starts from its seed
   absl::StatusOr<snapshot::ShardFileReport> report = absl::UnknownError("");
 };
 // The contents of a checkpoint path.
 struct Checkpoint {
-  std::string uri;  // of the manifest; "" if the path is a single shard file
+  std::string uri;  // URI of the manifest; "" if the path is a single shard file
   std::optional<v1::Manifest> manifest;
   std::vector<absl::Status> passed_over;  // newer manifests that cannot be read
   std::vector<FileRow> files;
@@ -273,7 +273,7 @@ absl::StatusOr<FoundManifest> FindManifest(fs::FileSystem& files, const std::str
   }
   auto newest = snapshot::FindNewestManifest(files, uri);
   if (!newest.ok()) {
-    // A folder whose manifests are all unreadable is a damaged checkpoint, not a mistake of the
+    // A folder in which all manifests are unreadable is a damaged checkpoint, not a mistake of the
     // caller.
     const auto numbers = snapshot::ListManifests(files, uri);
     if (numbers.ok() && !numbers->empty()) return absl::DataLossError(newest.status().message());

@@ -13,7 +13,7 @@
 
 namespace evergrad::psctl {
 
-// Returns `path` for the file system: a URI unchanged, any other path made absolute.
+// Returns `path` for the file system. A URI is unchanged; any other path is made absolute.
 std::string UriOf(const Context& context, const std::string& path);
 
 struct FoundManifest {
@@ -21,10 +21,10 @@ struct FoundManifest {
   v1::Manifest manifest;
   std::vector<absl::Status> passed_over;  // newer manifests that cannot be read
 };
-// Finds the manifest of `uri`, which is a manifest, a folder of manifests (the newest readable one
-// is used), or a job's runs folder with such a folder in it. Errors: DataLoss if manifests exist
-// and none is readable, NotFound if there is none, InvalidArgument (a user's error) for any other
-// path.
+// Finds the manifest of `uri`. The URI may be a manifest, a folder of manifests (the newest
+// readable one is used), or a job's runs folder that contains such a folder. DataLoss if manifests
+// exist and none is readable; NotFound if there is none; InvalidArgument (a user's error) for any
+// other path.
 absl::StatusOr<FoundManifest> FindManifest(fs::FileSystem& files, const std::string& uri);
 
 // Prints `status` and returns its exit code. A file of another version is a user's error.

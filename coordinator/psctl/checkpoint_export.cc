@@ -1,4 +1,5 @@
-// psctl checkpoint export: the variables of a checkpoint, put together from their shards.
+// psctl checkpoint export: writes the variables of a checkpoint, which it assembles from their
+// shards.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -23,7 +24,7 @@
 namespace evergrad::psctl {
 namespace {
 
-// Shards [begin, end) of the manifest are the rows of one variable, in order.
+// The rows of one variable, in order, are in shards [begin, end) of the manifest.
 struct Range {
   int begin = 0, end = 0;
   tensor::Shape shape;
@@ -31,7 +32,8 @@ struct Range {
 // The ids and rows of one table in the output, in parts of at most `part_rows` rows.
 struct Table {
   std::uint64_t rows = 0, part_rows = 0, parts = 1;
-  std::size_t first = 0;  // its first tensor of the file: ids and rows of part 0, of part 1, …
+  std::size_t first = 0;  // index of its first tensor in the file; the tensors are ids and rows of
+                          // part 0, of part 1, …
 };
 struct Contents {
   std::vector<Range> variables;
@@ -85,8 +87,8 @@ absl::StatusOr<std::vector<Range>> Cut(const std::string& uri, const v1::Plan& p
   return ranges;
 }
 
-// Checks header and footer of every file before any memory is allocated: they state the true size
-// and kind of the file. Adds up the rows of the slots.
+// Checks header and footer of every file before any memory is allocated, because they state the
+// true size and kind of the file. Adds up the rows of the slots.
 absl::Status CheckEnds(fs::FileSystem& files, const FoundManifest& found,
                        std::vector<Table>* tables) {
   const v1::Manifest& manifest = found.manifest;
@@ -121,7 +123,7 @@ absl::Status CheckEnds(fs::FileSystem& files, const FoundManifest& found,
     ++slots;
     for (std::size_t t = 0; t < tables->size(); ++t) {
       const std::uint64_t rows = header.table_rows(static_cast<int>(t));
-      // A row count that exceeds the bytes of the file must not allocate memory.
+      // A row count that exceeds the bytes of the file must not lead to an allocation.
       if (rows > report->bytes / sizeof(std::int64_t))
         return Unfit(found.uri, absl::StrCat("file too small for its rows: file=", entry.file()));
       (*tables)[t].rows += rows;
@@ -137,7 +139,7 @@ absl::Status CheckEnds(fs::FileSystem& files, const FoundManifest& found,
 }
 
 // Returns "movies/ids", or "movies/ids.00000", "movies/ids.00001", … for a table in parts. All
-// numbers have equally many digits, so that sorting by name sorts by number.
+// numbers have the same number of digits, so that sorting by name sorts by number.
 std::string PartName(absl::string_view table, absl::string_view what, const Table& of,
                      std::uint64_t part) {
   const auto digits = static_cast<int>(std::max<std::size_t>(5, absl::StrCat(of.parts - 1).size()));
@@ -184,7 +186,8 @@ absl::StatusOr<Contents> Plan(fs::FileSystem& files, const FoundManifest& found,
 
 using TakePiece = std::function<absl::Status(const snapshot::ShardFileReader::Piece&)>;
 
-// Reads the file to its last byte; the checksum there decides whether the contents may be used.
+// Reads the file to its last byte. The checksum at the end decides whether the contents may be
+// used.
 absl::Status ReadShard(fs::FileSystem& files, const std::string& folder, const v1::ShardFile& entry,
                        const TakePiece& take) {
   snapshot::ShardFileReader::Expected expected{entry.bytes(), {}};
@@ -221,8 +224,8 @@ absl::Status WriteVariables(fs::FileSystem& files, const FoundManifest& found,
   return absl::OkStatus();
 }
 
-// Reads each slot's file once. The sorter orders the rows, so that equal tables give equal bytes,
-// independent of their slots and servers.
+// Reads each slot's file once. The sorter orders the rows, so that equal tables give equal bytes
+// whatever their slots and servers are.
 absl::Status WriteTables(fs::FileSystem& files, const FoundManifest& found,
                          const Contents& contents, const std::string& folder,
                          weights::WeightStream* out) {
@@ -376,7 +379,7 @@ int ExportCheckpoint(Context& context, const std::vector<std::string>& args) {
   const auto files = fs::MakeLocalFileSystem();
   const auto found = FindManifest(*files, uri);
   if (!found.ok()) return ReportCheckpoint(context, found.status());
-  // A folder means its newest checkpoint; an older one is exported only if it is named.
+  // A folder stands for its newest checkpoint. An older one is exported only if it is named.
   if (!found->passed_over.empty()) {
     for (const absl::Status& status : found->passed_over)
       context.err << "psctl: " << Printable(status.message()) << "\n";

@@ -29,11 +29,11 @@ struct Row {
   bool complete = false;
   std::string plan;
   bool functions = false;  // a client scheduled the closures: the plan has no end and no epochs
-  // closures_done: done in every shard; closures: in the plan
+  // closures_done counts closures that are done in every shard; closures counts those in the plan.
   std::uint64_t closures_done = 0, closures = 0;
   std::uint64_t epochs_done = 0, epochs = 0;  // epochs_done counts complete epochs
   int shards = 0, from_seed = 0;
-  std::uint64_t bytes = 0;  // of the files that the manifest names
+  std::uint64_t bytes = 0;  // size of the files that the manifest names
   std::string
       state;  // whole | damaged | missing, judged by names and sizes; `verify` reads the files
   std::vector<std::string> errors;
@@ -45,7 +45,7 @@ void CountClosures(const v1::Manifest& manifest, Row* row) {
   spec.batch_size = manifest.plan().batch_size();
   spec.steps_per_closure = manifest.plan().steps_per_closure();
   spec.epochs = manifest.plan().epochs();
-  // A plan without numbers shows none; resume refuses it.
+  // A plan without numbers shows none, and resume refuses it.
   const auto plan = plan::Plan::Create(spec);
   std::optional<IntervalSet> common;
   IntervalSet refused;
@@ -126,8 +126,8 @@ std::vector<std::string> ReadFolder(fs::FileSystem& files, const std::string& fo
   std::int64_t written_ms = 0;
   for (const std::uint64_t number : numbers) {
     Row row = ReadRow(files, folder, number, sizes);
-    // A running job deletes its oldest manifests and then the files that only they named: a
-    // manifest that has disappeared is not damaged.
+    // A running job deletes its oldest manifests, and then the files that only these named.
+    // Therefore a manifest that has disappeared is not damaged.
     bool retired = false;
     for (int look = 0; look < kLooksMax && row.state != "whole" && !retired; ++look) {
       const auto now = files.List(folder);
@@ -142,7 +142,7 @@ std::vector<std::string> ReadFolder(fs::FileSystem& files, const std::string& fo
       if (!retired) row = ReadRow(files, folder, number, sizes);
     }
     if (retired) continue;
-    // A damaged manifest has no time: it is listed beside the previous one.
+    // A damaged manifest has no time, so it is listed beside the previous one.
     if (row.written_ms == 0) row.written_ms = written_ms;
     written_ms = row.written_ms;
     rows->push_back(std::move(row));

@@ -28,7 +28,8 @@ std::string TaskNameOf(const std::string& file_name) {
              : absl::StrCat(file_name.substr(0, dash), "/", file_name.substr(dash + 1));
 }
 
-// In the foreground: what `up --supervise` runs in the background, and what a container would.
+// Runs a cluster in the foreground. `up --supervise` does this in the background, and a container
+// would, too.
 int RunForeground(Context& context, const std::vector<std::string>& args) {
   ClusterOptions options;
   OptionTable table("psctl cluster run", "runs a cluster in the foreground until Ctrl-C or SIGTERM",
@@ -82,7 +83,8 @@ int Down(Context& context, const std::vector<std::string>& args) {
   context.handles_signals->store(true);
   const auto pause = Pause(context);
   std::size_t ended = 0;
-  // The supervisor first: it must not start again what ends, and it ends its children itself.
+  // The supervisor ends first: it must not restart the ended tasks, and it ends its children
+  // itself.
   const auto stop = [&](const std::map<std::string, ProcessId>& some) {
     for (const auto& [name, process] : some) {
       if (!IsAlive(process)) continue;
@@ -146,7 +148,7 @@ int Status(Context& context, const std::vector<std::string>& args) {
   connection.folder = folder;
   connection.timeout = std::chrono::milliseconds(3000);
   connection.wait = std::chrono::milliseconds(
-      500);  // who asks for the status wants to hear that the coordinator is gone
+      500);  // short, because the status should also show that the coordinator is gone
   auto client = ControlClient::Connect(context, connection);
   absl::StatusOr<v1::GetClusterInfoResponse> info =
       client.ok() ? (*client)->Call<v1::GetClusterInfoResponse>(v1::GetClusterInfoRequest())

@@ -1,6 +1,6 @@
-// The folder of a local cluster, and what the verbs of `psctl cluster` share about it: its pid
-// files ("worker-0.pid"), cluster.json, and the options that describe its daemons. One thread, the
-// process's main one; everything blocks on the file system.
+// The folder of a local cluster, with the parts that the verbs of `psctl cluster` share: its pid
+// files ("worker-0.pid"), cluster.json, and the options that describe its daemons. Everything runs
+// on the process's main thread and blocks on the file system.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@
 
 namespace evergrad::psctl {
 
-// The pid and log file of the process that `cluster up --supervise` leaves in the background.
+// The name of the pid and log files of the background process of `cluster up --supervise`.
 inline constexpr char kSupervisor[] = "supervisor";
 inline constexpr auto kPollInterval = std::chrono::milliseconds(20);
 
@@ -27,21 +27,23 @@ struct ClusterOptions {
   std::chrono::milliseconds wait{20000};
 };
 void AddLocalOptions(daemon::OptionTable* table, ClusterOptions* options);
-// Completes options.local from what was parsed: the daemons' folder, absolute paths.
+// Completes options.local from the parsed options: the daemons' folder, absolute paths.
 void CompleteLocalOptions(const Context& context, ClusterOptions* options);
-// With --gpus, sets the number of workers to the number of GPUs. UserError when --gpus is combined
-// with --workers or --device, or when there is no GPU; Cancelled when a signal came.
+// With --gpus, sets the number of workers to the number of GPUs. UserError if --gpus is combined
+// with --workers or --device, or if there is no GPU. Cancelled if a signal arrived.
 absl::Status ApplyGpus(Context& context, const daemon::OptionTable& table,
                        const std::function<bool(std::chrono::milliseconds)>& pause,
                        LocalOptions* local);
 
-// Waits for at most the given time; the result is false when psctl received a signal.
+// Returns a function that waits for at most the given time. It returns false if psctl received a
+// signal.
 std::function<bool(std::chrono::milliseconds)> Pause(Context& context);
 
-// The error of a verb that needs a cluster in `folder`.
+// Returns the error of a verb that needs a cluster in `folder`.
 absl::Status NoCluster(const Context& context, const std::string& folder);
 
-// The pid files of a folder by the task's file name ("worker-0"), in the order of the names.
+// Returns the pid files of a folder by the task's file name ("worker-0"), in the order of the
+// names.
 std::map<std::string, ProcessId> PidFiles(const std::string& folder);
 std::string PidFileOf(const std::string& folder, const std::string& file_name);
 std::string LogFileOf(const std::string& folder, const std::string& file_name);
@@ -49,18 +51,19 @@ bool AnyAlive(const std::map<std::string, ProcessId>& processes);
 // Removes all pid files.
 void RemovePidFiles(const std::string& folder);
 
-// cluster.json: what `cluster restart` needs to know about a cluster that runs.
+// The contents of cluster.json: the facts about a running cluster that `cluster restart` needs.
 struct ClusterFile {
-  std::string bin;      // the folder with the daemons
-  std::string address;  // the coordinator's
+  std::string bin;      // the folder that contains the daemons
+  std::string address;  // the coordinator's address
   bool supervised = false;
   std::vector<LocalTask> tasks;  // role, identity and arguments only
 };
 absl::Status WriteClusterFile(const std::string& folder, const ClusterFile& file);
-// NotFound: there is no cluster.json, or it is not a JSON object. UserError: it cannot be read.
+// NotFound if there is no cluster.json, or if it is not a JSON object. UserError if it cannot be
+// read.
 absl::StatusOr<ClusterFile> ReadClusterFile(const std::string& folder);
 
-// The verbs with a file of their own.
+// The verbs that are implemented in files of their own.
 int ClusterUp(Context& context, const std::vector<std::string>& args);
 int ClusterRestart(Context& context, const std::vector<std::string>& args);
 

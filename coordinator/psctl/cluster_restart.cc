@@ -27,7 +27,7 @@ absl::StatusOr<LocalTask> FindTask(const ClusterFile& cluster, const std::string
                                                     config::Suggestion(name, names))));
 }
 
-// One call of the verb. Each step returns the exit code with which psctl ends, or nullopt when the
+// One call of the verb. Each step returns the exit code with which psctl ends, or nullopt if the
 // next step follows.
 class TaskRestart {
  public:
@@ -45,7 +45,7 @@ class TaskRestart {
     if (!before_ || !IsAlive(*before_)) return std::nullopt;
     ::kill(before_->pid, signal);
     ::kill(before_->pid, SIGCONT);
-    // Longer than a server takes at most to hand over its shards.
+    // This is longer than the longest time that a server takes to hand over its shards.
     MonoTime until = context_.clock->Now() + kPatience;
     while (IsAlive(*before_)) {
       if (context_.clock->Now() > until)
@@ -87,7 +87,7 @@ class TaskRestart {
     return kFailed;
   }
 
-  // A coordinator reads its journal before it listens: the next call of the user has to reach it.
+  // A coordinator reads its journal before it listens. The user's next call must reach it.
   std::optional<int> WaitForCoordinator() {
     const auto after = ReadPidFile(pid_file_);
     Connection connection;

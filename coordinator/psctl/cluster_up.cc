@@ -21,7 +21,7 @@ namespace {
 
 using daemon::OptionTable;
 
-// argv of the supervisor, which is psctl itself with the foreground verb.
+// Returns argv of the supervisor, which is psctl itself with the foreground verb.
 std::vector<std::string> SupervisorArguments(const LocalOptions& local) {
   std::vector<std::string> args = {"cluster",
                                    "run",
@@ -51,15 +51,15 @@ std::vector<std::string> SupervisorArguments(const LocalOptions& local) {
   return args;
 }
 
-// One call of the verb. Each step returns the exit code with which psctl ends, or nullopt when the
-// next step follows. A signal while the cluster comes up takes down what has come up.
+// One call of the verb. Each step returns the exit code with which psctl ends, or nullopt if the
+// next step follows. A signal during the start stops the processes that have been started.
 class ClusterStart {
  public:
   ClusterStart(Context& context, const ClusterOptions& options,
                std::function<bool(std::chrono::milliseconds)> pause)
       : context_(context), options_(options), pause_(std::move(pause)) {}
 
-  // Starts the daemons under a supervisor in a session of its own: they are its children.
+  // Starts a supervisor in a separate session. The daemons are its children.
   std::optional<int> StartSupervised() {
     SpawnOptions spawn;
     spawn.program = context_.program;
@@ -91,7 +91,7 @@ class ClusterStart {
     return absl::IsCancelled(started) ? kInterrupted : Report(context_, started);
   }
 
-  // Waits until as many workers and servers as were asked for are alive, and says so.
+  // Waits until the requested numbers of workers and servers are alive, and prints a message.
   int WaitForTasks() {
     Connection connection;
     connection.folder = folder();
@@ -132,7 +132,7 @@ class ClusterStart {
     return kInterrupted;
   }
 
-  // Until the coordinator, started by the supervisor, has written where it listens.
+  // Waits until the coordinator, which the supervisor starts, has written its address.
   std::optional<int> WaitForAddress(const std::string& supervisor_log) {
     const MonoTime until = context_.clock->Now() + options_.wait;
     while (!fs::Exists(absl::StrCat(folder(), "/coordinator.address"))) {
@@ -149,7 +149,7 @@ class ClusterStart {
     return std::nullopt;
   }
 
-  // Without a supervisor psctl watches the daemons itself while it waits.
+  // Watches the daemons during the wait, unless a supervisor does.
   std::optional<int> Tick() {
     if (cluster_ == nullptr) return std::nullopt;
     for (const std::string& line : cluster_->Tick()) context_.err << "psctl: " << line << "\n";
@@ -179,8 +179,8 @@ class ClusterStart {
   Context& context_;
   const ClusterOptions& options_;
   const std::function<bool(std::chrono::milliseconds)> pause_;
-  std::unique_ptr<LocalCluster> cluster_;  // without --supervise
-  std::optional<ProcessId> supervisor_;    // with it
+  std::unique_ptr<LocalCluster> cluster_;  // set without --supervise
+  std::optional<ProcessId> supervisor_;    // set with --supervise
 };
 
 }  // namespace

@@ -96,7 +96,7 @@ absl::StatusOr<std::string> CoordinatorAddress(const Context& context,
     return UserError(
         absl::InvalidArgumentError("TLS needs all three of --tls-ca, --tls-cert and --tls-key "
                                    "(psctl cert issue writes them)"));
-  // Where an address that cannot be dialed comes from.
+  // `from` says where an address that cannot be dialed comes from.
   const auto checked = [](absl::string_view from,
                           std::string address) -> absl::StatusOr<std::string> {
     const std::optional<HostPort> parts = ParseHostPort(address);
@@ -186,7 +186,7 @@ int RunPsctl(Context& context, const std::vector<std::string>& args) {
   for (const Verb& verb : verbs) {
     nouns.insert(verb.noun);
     if (verb.noun == args[0]) known_verbs.push_back(verb.verb);
-    // A noun without verbs takes its arguments at once (logs, version).
+    // A noun without verbs (logs, version) is followed by its arguments.
     if (verb.noun == args[0] && verb.verb.empty())
       return verb.run(context, {args.begin() + 1, args.end()});
     if (args.size() > 1 && verb.noun == args[0] && verb.verb == args[1])

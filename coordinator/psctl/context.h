@@ -1,5 +1,5 @@
-// What a verb of psctl may touch: everything of the outside world comes in here, made by main.cc or
-// by a test.
+// The parts of the outside world that a verb of psctl may use. main.cc or a test creates all of
+// them.
 #pragma once
 
 #include <atomic>
@@ -23,58 +23,60 @@ class OptionTable;
 
 namespace evergrad::psctl {
 
-// Exit codes, a promise to scripts.
+// The exit codes, on which scripts may rely.
 inline constexpr int kSucceeded = 0, kFailed = 1, kUsage = 2, kCancelled = 3, kUnreachable = 4,
                      kRequirementUnmet = 5, kInterrupted = 130;
 
 struct Happening {
-  int signal = 0;                                            // SIGINT, SIGTERM; 0: none
-  std::optional<absl::StatusOr<v1::GetJobResponse>> answer;  // of the job that is watched
+  int signal = 0;                                            // SIGINT or SIGTERM; 0 for none
+  std::optional<absl::StatusOr<v1::GetJobResponse>> answer;  // the answer about the watched job
 };
 
 struct Context {
   std::ostream& out;
   std::ostream& err;
-  transport::Transport* transport = nullptr;  // loans: they outlive every verb
+  transport::Transport* transport = nullptr;  // borrowed; it outlives every verb
   const Clock* clock = nullptr;
   std::map<std::string, std::string> environment;
-  std::string program;  // path of psctl itself; the daemons lie beside it
-  std::string folder;   // where psctl was called, absolute
+  std::string program;  // path of psctl itself; the daemons are in the same folder
+  std::string folder;   // absolute path of the folder in which psctl was called
   bool in_terminal = false, out_terminal = false;
   std::size_t columns = 80;
   Inbox<Happening>* inbox = nullptr;
-  // While false a signal ends the process at once with 130; a verb that has something to clean up
-  // sets it and reads the inbox.
+  // While false, a signal ends the process at once with code 130. A verb that must clean up sets it
+  // to true and reads the inbox.
   std::atomic<bool>* handles_signals = nullptr;
-  // A line of the terminal, when one is there; nullopt: none yet. For the question after Ctrl-C.
+  // Returns a line of the terminal, or nullopt if none is complete yet. Used for the question after
+  // Ctrl-C.
   std::function<std::optional<std::string>()> read_line;
 };
 
-// What every verb that talks to a coordinator takes.
+// The options of every verb that calls a coordinator.
 struct Connection {
-  std::string coordinator;  // "": the cluster folder's, else EVERGRAD_COORDINATOR
+  std::string
+      coordinator;  // if "", the address of the cluster folder, or else EVERGRAD_COORDINATOR
   std::string folder = ".evergrad";
   transport::TlsFiles tls;
   std::chrono::milliseconds timeout{10000};
   std::chrono::milliseconds wait{
-      5000};  // how long a call that found nobody to connect to is repeated; 0: not at all
-  std::string
-      instead;  // what this verb can do without a coordinator, for the message when none is named
+      5000};  // time for which a call that could not connect is repeated; 0 for no repeats
+  std::string instead;  // what this verb can do without a coordinator, for the message if no
+                        // address is given
 };
 void AddConnectionOptions(daemon::OptionTable* table, Connection* connection);
 void AddOutputOption(daemon::OptionTable* table, std::string* output);
-// A user's error that names the three ways when there is none.
+// Returns a user's error that names the three ways to give an address, if there is none.
 absl::StatusOr<std::string> CoordinatorAddress(const Context& context,
                                                const Connection& connection);
 
-// Parses `args` (without the program, noun and verb). A code: the verb is over (help was printed,
-// usage was wrong).
+// Parses `args` (without the program, noun and verb). Returns an exit code if the verb has ended,
+// because help was printed or the usage was wrong.
 std::optional<int> ParseArguments(Context& context, daemon::OptionTable* table,
                                   const std::vector<std::string>& args);
-// Says `status` on err, one line a mistake, and returns its exit code: 4 for a cluster that cannot
-// be reached, 2 for a user's error.
+// Prints `status` on err, one line per mistake, and returns its exit code: 4 for a cluster that
+// cannot be reached, 2 for a user's error.
 int Report(Context& context, const absl::Status& status);
-// `path` as a person wants it: relative when it lies under where psctl was called.
+// Returns `path` for people: relative if it is inside the folder in which psctl was called.
 std::string ShowPath(const Context& context, const std::string& path);
 std::string AbsolutePath(const Context& context, const std::string& path);
 
@@ -90,7 +92,8 @@ std::vector<Verb> LogsVerbs();
 std::vector<Verb> CertVerbs();
 std::vector<Verb> CheckpointVerbs();
 
-// The whole program but for what main.cc makes. args: without the program's name.
+// Runs the whole program, with the parts that main.cc creates. `args` do not include the program's
+// name.
 int RunPsctl(Context& context, const std::vector<std::string>& args);
 
 }  // namespace evergrad::psctl

@@ -11,8 +11,9 @@
 namespace evergrad::psctl {
 namespace {
 
-constexpr auto kPause = std::chrono::milliseconds(50);  // between two tries to reach a coordinator
-constexpr auto kSilence = std::chrono::milliseconds(1000);  // a shorter wait is not worth a word
+constexpr auto kPause =
+    std::chrono::milliseconds(50);  // between two attempts to reach a coordinator
+constexpr auto kSilence = std::chrono::milliseconds(1000);  // a shorter wait is not reported
 
 }  // namespace
 
@@ -32,7 +33,7 @@ absl::StatusOr<std::unique_ptr<ControlClient>> ControlClient::Connect(
   options.tls = connection.tls;
   options.peer_task = "coordinator";
   options.check_host = true;
-  options.message_bytes_max = 64ull << 20;  // a job with many variables and shards
+  options.message_bytes_max = 64ull << 20;  // for a job with many variables and shards
   EG_ASSIGN_OR_RETURN(auto channel, context.transport->Dial({address, ""}, options));
   return std::unique_ptr<ControlClient>(
       new ControlClient(context, connection, std::move(address), std::move(channel)));
@@ -65,7 +66,7 @@ absl::StatusOr<std::string> ControlClient::Exchange(const std::string& method,
       transport::UnaryAndWait(*channel_, method, request, timeout_ + longer);
   if (answer.ok() || !transport::IsNotConnected(answer.status())) return answer;
   const MonoTime begun = context_.clock->Now();
-  runtime::Event never;  // what a pause waits on
+  runtime::Event never;  // never set; a pause waits for it with a timeout
   bool said = false;
   for (MonoTime waited{0};
        !answer.ok() && transport::IsNotConnected(answer.status()) && waited < wait_;

@@ -1,9 +1,9 @@
-// The calls of the service Control of one coordinator. All but GetJobAsync block. One thread uses a
-// client.
+// The calls of the service Control of one coordinator. All except GetJobAsync block. Only one
+// thread uses a client.
 //
-// A blocking call that never left, because nobody listened or the connection broke before it was
-// made, is repeated for Connection::wait. No other call is: what the coordinator may have received
-// is never sent twice.
+// A blocking call is repeated for Connection::wait if it was never sent, because nobody listened or
+// because the connection broke first. No other call is repeated, because the coordinator may have
+// received it.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@ namespace evergrad::psctl {
 
 class ControlClient {
  public:
-  // Dials; an unreachable coordinator shows at the first call: Unavailable, naming the address and
+  // Dials. An unreachable coordinator shows at the first call, as Unavailable with the address and
   // the cause. `context` outlives the client.
   static absl::StatusOr<std::unique_ptr<ControlClient>> Connect(Context& context,
                                                                 const Connection& connection);
@@ -33,8 +33,8 @@ class ControlClient {
     return Parse<Response>(address_, Exchange(client::ControlMethod<Request, Response>(),
                                               request.SerializeAsString(), longer));
   }
-  // `done` runs once, on a transport thread. The client may be destroyed before: then it has run
-  // when the destructor returns.
+  // `done` runs once, on a transport thread. If the client is destroyed before, `done` has run when
+  // the destructor returns.
   void GetJobAsync(const v1::GetJobRequest& request,
                    std::function<void(absl::StatusOr<v1::GetJobResponse>)> done);
 
@@ -45,7 +45,7 @@ class ControlClient {
                 std::unique_ptr<transport::Channel> channel);
   absl::StatusOr<std::string> Exchange(const std::string& method, const std::string& request,
                                        std::chrono::milliseconds longer);
-  // The error of a call, with the address that was asked.
+  // Returns the error of a call, with the address that was called.
   static absl::Status Explained(const std::string& address, const absl::Status& status);
   template <class Response>
   static absl::StatusOr<Response> Parse(const std::string& address,

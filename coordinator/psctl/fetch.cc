@@ -32,16 +32,17 @@
 namespace evergrad::psctl {
 namespace {
 
-// This file in a folder of fetched files names the run.
+// The name of a file in a folder of fetched files; it names the run.
 constexpr char kFetchedMark[] = ".evergrad-fetched";
 constexpr std::uint64_t kMarkBytesMax = 4096, kResultBytesMax = 64u << 20;
-// how often a file that changes while it is read is listed and read again
+// Number of times that a file which changes while it is read is listed and read again.
 constexpr int kListedMax = 4;
 // The coordinator reads every file of the run before it answers with the list.
 constexpr auto kListingLonger = std::chrono::minutes(10);
 constexpr auto kPause = std::chrono::milliseconds(200);
 
-// Returns whether the file is complete here, so that it is not transferred again.
+// Returns whether the file is already complete on this machine, so that it need not be transferred
+// again.
 bool IsHere(const std::string& path, const v1::RunFileInfo& file) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return false;
@@ -83,15 +84,15 @@ class Fetcher {
       for (const v1::RunFileInfo& file : list.files()) {
         absl::Status status = Bring(file, &fetched.bytes);
         if (absl::IsDataLoss(status) || absl::IsNotFound(status)) {
-          changed = status;  // the file was rewritten meanwhile
+          changed = status;  // the file was rewritten during the transfer
           continue;
         }
         EG_RETURN_IF_ERROR(status);
         fetched.files.push_back(file.name());
       }
       if (changed.ok()) {
-        // As in the run itself, the folder `model` has its own weights. Without these names load.py
-        // finds the weights in the parent folder.
+        // As in the run itself, the folder `model` has links to its own weights. Without these
+        // names load.py finds the weights in the parent folder.
         const std::string weights = absl::StrCat(options_.folder, "/weights.npz"),
                           model = absl::StrCat(options_.folder, "/model");
         if (fs::Exists(weights) && fs::Exists(model))
@@ -216,7 +217,7 @@ bool SeesRun(const v1::JobStatus& job) {
       fs::ReadFile(absl::StrCat(job.runs_folder(), "/", client::kRunMarkFile), kMarkBytesMax);
   if (!mark.ok() || *mark != job.runs_mark()) return false;
   if (!IsEnded(job) || job.result_json().empty()) return true;
-  // A copy made before the job ended has the mark, too.
+  // A copy that was made before the job ended has the mark, too.
   const auto result =
       fs::ReadFile(absl::StrCat(job.runs_folder(), "/result.json"), kResultBytesMax);
   return result.ok() && *result == job.result_json();

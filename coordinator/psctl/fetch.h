@@ -13,30 +13,30 @@
 
 namespace evergrad::psctl {
 
-// Returns whether this machine sees the coordinator's runs folder of the job: the folder has the
-// job's mark and, if the job has ended, a result.json with the same contents. If the coordinator
-// states no mark, its answer is trusted.
+// Returns whether this machine sees the coordinator's runs folder of the job. The folder must have
+// the job's mark and, if the job has ended, a result.json with the same contents. If the
+// coordinator states no mark, its answer is trusted.
 bool SeesRun(const v1::JobStatus& job);
 
 struct FetchOptions {
   std::string job;     // uid or name
   std::string folder;  // created if it does not exist
   std::chrono::milliseconds retry_for{
-      // how long a coordinator that does not answer, or that has too many such calls, is called
-      // again
+      // time for which calls are repeated while the coordinator does not answer, or has too many
+      // such calls
       60000};
 };
 struct Fetched {
   std::string host;                // host of the coordinator's files
-  std::string there;               // their folder on that host
+  std::string there;               // folder of the files on that host
   std::string state;               // state of the job
   std::vector<std::string> files;  // names in the folder
   std::uint64_t bytes =
-      0;  // transferred bytes; a file that was here with the same digest is not transferred
+      0;  // transferred bytes; a local file with the same digest is not transferred
 };
-// Errors: Unavailable if the coordinator stays unreachable; DataLoss if a file differs from its
-// digest after all retries; FailedPrecondition if the run has no files yet; Cancelled on a signal.
-// Errors of this machine name the path.
+// Unavailable if the coordinator stays unreachable; DataLoss if a file differs from its digest
+// after all retries; FailedPrecondition if the run has no files yet; Cancelled on a signal. Errors
+// of this machine name the path.
 absl::StatusOr<Fetched> FetchRun(Context& context, ControlClient& client,
                                  const FetchOptions& options);
 

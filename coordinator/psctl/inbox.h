@@ -1,4 +1,4 @@
-// Messages to a command while it waits: answers and signals. Any thread fills the inbox, the
+// Messages to a command while it waits: answers and signals. Any thread may fill the inbox; the
 // command's own thread empties it.
 #pragma once
 
@@ -17,7 +17,7 @@ template <class T>
 class Inbox {
  public:
   static constexpr std::size_t kItemsMax =
-      4096;  // one answer is requested at a time, and a person presses the keys
+      4096;  // enough, because one answer is requested at a time, and a person presses the keys
 
   void Put(T item) {
     MutexLock lock(&mu_);
@@ -25,7 +25,7 @@ class Inbox {
     items_.push_back(std::move(item));
     changed_.NotifyOne();
   }
-  // Returns nullopt when `timeout` has passed, or slightly earlier: callers check the clock and
+  // Returns nullopt when `timeout` has passed, or slightly earlier. Callers check the clock and
   // call again.
   std::optional<T> Take(std::chrono::nanoseconds timeout) {
     MutexLock lock(&mu_);

@@ -32,7 +32,7 @@ namespace {
 
 using daemon::OptionTable;
 
-// A job file with its overrides, as given.
+// A job file with its overrides, as the user gave them.
 struct JobFile {
   std::string path;
   std::vector<std::string> sets, set_files;
@@ -88,7 +88,7 @@ LoadedJob Load(Context& context, const JobFile& file) {
     else
       options.overrides.push_back({set.substr(0, equals), *std::move(value), value_path});
   }
-  // Reads one byte more than the limit: the parser then reports the excess, and nothing larger is
+  // One byte more than the limit is read. The parser then reports the excess, and nothing larger is
   // read.
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
@@ -201,8 +201,8 @@ int RunRemote(Context& context, const RunOptions& options, const config::JobSpec
 }
 
 // Moves the daemons' logs into the folder of their run, or else into the runs folder under a
-// visible name; no hidden folder stays behind. If the user interrupted psctl before a run existed,
-// the logs are removed. Returns `code`.
+// visible name, so that no hidden folder stays behind. If the user interrupted psctl before a run
+// existed, the logs are removed. Returns `code`.
 int LeaveLogs(Context& context, const LocalOptions& cluster, const std::string& runs_folder,
               int code) {
   std::error_code error;
@@ -210,7 +210,7 @@ int LeaveLogs(Context& context, const LocalOptions& cluster, const std::string& 
   const bool has_run = !runs_folder.empty() && fs::Exists(runs_folder);
   if (!has_run && (code == kSucceeded || code == kInterrupted)) {
     std::filesystem::remove_all(cluster.folder, error);
-    std::filesystem::remove(cluster.runs, error);  // only when nothing is in it
+    std::filesystem::remove(cluster.runs, error);  // succeeds only if the folder is empty
     return code;
   }
   const std::string logs = has_run ? absl::StrCat(runs_folder, "/logs")
@@ -225,7 +225,8 @@ int RunLocal(Context& context, RunOptions options, const config::JobSpec& spec,
              const std::vector<Requirement>& requirements) {
   options.cluster.bin = std::filesystem::path(context.program).parent_path().string();
   options.cluster.runs = AbsolutePath(context, options.runs);
-  // Hidden in the runs folder until the job has its own folder, to which the logs then move.
+  // The folder is hidden in the runs folder until the job has its own folder, to which the logs
+  // then move.
   options.cluster.folder = absl::StrCat(options.cluster.runs, "/.local-", ::getpid());
   options.cluster.supervise = options.supervise;
   options.cluster.logs_move = true;
@@ -336,8 +337,8 @@ absl::Status CheckRunOptions(const OptionTable& table, const RunOptions& options
   return absl::OkStatus();
 }
 
-// With --gpus, sets the number of workers. Returns Cancelled if a signal arrived while the GPUs
-// were counted.
+// With --gpus, sets the number of workers. Cancelled if a signal arrived while the GPUs were
+// counted.
 absl::Status CountWorkers(Context& context, RunOptions* options) {
   if (!options->cluster.gpus) return absl::OkStatus();
   options->cluster.bin = std::filesystem::path(context.program).parent_path().string();
@@ -387,7 +388,7 @@ int Run(Context& context, const std::vector<std::string>& args) {
   return RunRemote(context, options, *loaded.spec, *requirements, nullptr, &runs_folder);
 }
 
-// ---------------------------------------------------------------- the others
+// ---------------------------------------------------------------- the other verbs
 
 int Validate(Context& context, const std::vector<std::string>& args) {
   JobFile file;
@@ -484,7 +485,8 @@ int List(Context& context, const std::vector<std::string>& args) {
   }
   std::vector<std::vector<std::string>> rows;
   for (const v1::JobStatus& job : jobs->jobs()) {
-    // The final size of tables is not known beforehand: their current size at the servers is shown.
+    // The final size of tables is not known in advance, so their current size at the servers is
+    // shown.
     std::uint64_t held = 0;
     for (const v1::ServerRow& row : job.servers()) held += row.bytes();
     const std::uint64_t bytes = std::max(held, job.server_bytes());
@@ -511,7 +513,7 @@ int List(Context& context, const std::vector<std::string>& args) {
   return kSucceeded;
 }
 
-// The job and the connection, which show, watch and cancel need.
+// The job and the connection that show, watch and cancel need.
 struct OneJob {
   Connection connection;
   std::string output = "text", job;

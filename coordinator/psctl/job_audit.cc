@@ -1,5 +1,5 @@
-// psctl job audit: proves from the ledgers of a checkpoint which data a job has applied (P1 to P3),
-// using its files only.
+// psctl job audit: proves which data a job has applied (P1 to P3) from the files of a checkpoint
+// alone, by their ledgers.
 #include "coordinator/psctl/job_audit.h"
 
 #include <nlohmann/json.hpp>
@@ -78,8 +78,8 @@ absl::StatusOr<v1::JobStatus> JobWithCheckpoint(Context& context, const Connecti
   return answer.job();
 }
 
-// Compares the ledgers with the number of closures that the coordinator counted. The comparison is
-// made after the job has succeeded, when nothing changes any more.
+// Compares the ledgers with the number of closures that the coordinator counted. Does so only after
+// the job has succeeded, when nothing changes any more.
 void CompareWithCoordinator(const v1::JobStatus& job, const v1::Manifest& manifest, Audit* audit) {
   if (job.state() != "SUCCEEDED" || job.checkpoint().number() != manifest.number() ||
       job.closures_succeeded() == audit->closures_done + job.closures_lost())

@@ -13,33 +13,35 @@
 
 namespace evergrad::psctl {
 
-// Numbers of examples of one epoch. Their sum is the data set.
+// Numbers of examples of one epoch. The sum of these numbers is the size of the data set.
 struct AuditEpoch {
   std::uint64_t epoch = 0;    // 1, 2, …
-  std::uint64_t applied = 0;  // in every shard, each exactly once
+  std::uint64_t applied = 0;  // applied in every shard, each exactly once
   std::uint64_t partly =
-      0;  // applied in some shards, or part of an open closure; the missing shards run them again
-  std::uint64_t refused = 0;  // of cancelled closures, or lost and reported
+      0;  // applied in some shards, or part of an open closure; the missing shards will apply them
+  std::uint64_t refused = 0;  // examples of cancelled closures, or lost and reported
   std::uint64_t to_do = 0;
 };
 struct Audit {
   std::vector<AuditEpoch> epochs;
-  std::uint64_t shards = 0, closures = 0, closures_done = 0;  // closures_done: done in every shard
-  IntervalSet open_closures;                                  // open in at least one shard
-  std::uint64_t updates = 0;                                  // sum over the values of all shards
-  std::uint64_t earlier_plan_updates =
-      0;  // part of `updates` of the plan before a resume; no ledger lists them any more
-  // part of `updates` of closures that were begun and then refused: cancelled, or lost and reported
+  std::uint64_t shards = 0, closures = 0,
+                closures_done = 0;  // closures_done counts closures that are done in every shard
+  IntervalSet open_closures;        // open in at least one shard
+  std::uint64_t updates = 0;        // sum over the values of all shards
+  std::uint64_t earlier_plan_updates = 0;  // those of `updates` that belong to the plan before a
+                                           // resume, which no ledger lists any more
+  // Those of `updates` that belong to closures that were begun and then refused: cancelled, or lost
+  // and reported.
   std::uint64_t refused_updates = 0;
   bool complete = false;
   bool functions =
-      false;  // a client scheduled the closures: there are no epochs and no planned updates
-  std::vector<std::string> violations;  // empty: the checkpoint is exact
+      false;  // a client scheduled the closures, so there are no epochs and no planned updates
+  std::vector<std::string> violations;  // empty if the checkpoint is exact
 };
 // Reads every byte of the checkpoint. For a functions job it checks that no closure is both done
-// and refused or open. For other jobs it also checks that the values of each shard hold as many
-// updates as its ledger lists, by closure and update, that refused closures have at most their own
-// updates, and that the ranges of the closures partition each epoch. Returns DataLoss for a damaged
+// and refused or open. For other jobs it also checks three things: the values of each shard hold as
+// many updates as its ledger lists, by closure and update; refused closures have at most their own
+// updates; the ranges of the closures partition each epoch. Returns DataLoss for a damaged
 // checkpoint.
 absl::StatusOr<Audit> AuditCheckpoint(fs::FileSystem& files, const std::string& manifest_uri,
                                       const v1::Manifest& manifest);

@@ -11,8 +11,9 @@
 namespace evergrad::psctl {
 
 struct FileNotes {
-  std::vector<config::Mistake> mistakes;  // no worker could read the path either
-  std::vector<config::Mistake> missing;   // not on this machine; the workers may have the file
+  std::vector<config::Mistake> mistakes;  // paths that no worker could read either
+  std::vector<config::Mistake>
+      missing;  // files that are missing on this machine; the workers may have them
 };
 // Returns one note per path, at the line that names it.
 FileNotes LookAtFiles(const std::vector<config::DataPath>& paths,

@@ -15,7 +15,7 @@ nlohmann::json JsonOf(const v1::TaskRow& task);
 nlohmann::json JsonOf(const v1::VariableRow& variable);
 nlohmann::json JsonOf(const v1::LogLine& line);
 nlohmann::json JsonOf(const v1::GetClusterInfoResponse& info);
-// Returns one line, or indented text; bytes that are not UTF-8 are replaced.
+// Returns one line, or indented text. Bytes that are not UTF-8 are replaced.
 std::string Dump(const nlohmann::json& json, int indent = 1);
 
 }  // namespace evergrad::psctl

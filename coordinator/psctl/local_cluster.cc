@@ -109,11 +109,10 @@ absl::StatusOr<std::uint32_t> CountGpus(
   return count;
 }
 
-// Returns the last words of a process that ended by itself: the message of the last line of its
-// log.
+// Returns the message in the last log line of a process that ended by itself.
 std::string LastWords(const std::string& path) {
   std::string line = Tail(path, 1);
-  // "TIME LEVEL COMPONENT job=… closure=… MESSAGE"
+  // The line has the form "TIME LEVEL COMPONENT job=… closure=… MESSAGE".
   if (const auto closure = line.find(" closure="); closure != std::string::npos) {
     const auto message = line.find(' ', closure + 1);
     line = message == std::string::npos ? "" : line.substr(message + 1);
@@ -122,8 +121,8 @@ std::string LastWords(const std::string& path) {
 }
 
 std::chrono::milliseconds RestartDelay(int starts, MonoTime lived) {
-  // A task that ran for a while did not die of its start: it restarts at once. Otherwise each delay
-  // doubles the previous one, up to 5 s.
+  // A task that ran for a while did not die of its start, so it restarts at once. Otherwise each
+  // delay is twice the previous one, up to 5 s.
   if (lived > std::chrono::seconds(10) || starts <= 1) return std::chrono::milliseconds(100);
   return std::min(std::chrono::milliseconds(5000),
                   std::chrono::milliseconds(100) * (1 << std::min(starts - 1, 6)));
@@ -143,7 +142,7 @@ std::vector<std::string> ArgumentsOf(const LocalTask& task, const std::string& f
     // A restarted coordinator keeps its address, because tasks redial the address that they know.
     args.insert(args.end(), {"--listen", coordinator_address});
   } else {
-    // A new cluster has no earlier tasks: there are no registrations to collect before the first
+    // A new cluster has no earlier tasks, so there are no registrations to collect before the first
     // term.
     args.insert(args.end(), {"--window", "0"});
   }
@@ -309,7 +308,7 @@ void LocalCluster::Stop(std::chrono::milliseconds grace) {
   signal_all(SIGTERM);
   signal_all(SIGCONT);  // a stopped process must receive the signal
   const MonoTime until = clock_->Now() + grace;
-  // A second Ctrl-C (pause returns false) asks to stop at once.
+  // A second Ctrl-C (pause returns false) requests an immediate stop.
   while (reap() && clock_->Now() < until && pause_(kPoll)) {
   }
   signal_all(SIGKILL);

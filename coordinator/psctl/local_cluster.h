@@ -1,6 +1,6 @@
 // The daemons of a cluster on this machine as child processes: started, watched, restarted,
-// stopped. One folder holds NAME.log, NAME.pid and NAME.address for each task ("worker-0"). One
-// thread, the main thread of the process.
+// stopped. One folder holds NAME.log, NAME.pid and NAME.address for each task ("worker-0").
+// Everything runs on the main thread of the process.
 #pragma once
 
 #include <functional>
@@ -17,17 +17,18 @@ namespace evergrad::psctl {
 
 struct LocalOptions {
   std::string bin;  // folder of the daemons
-  // holds logs, pid and address files, and the coordinator's journal in state/; created if absent
+  // Holds logs, pid and address files, and the coordinator's journal in state/. It is created if
+  // absent.
   std::string folder;
   std::string runs;  // the coordinator's --runs
   std::uint32_t workers = 2, servers = 2;
-  std::uint32_t worker_threads = 0;    // 0: cores / workers, at least 1
-  std::string device;                  // the workers' --device; "": each worker chooses
+  std::uint32_t worker_threads = 0;    // 0 means cores / workers, at least 1
+  std::string device;                  // the workers' --device; with "" each worker chooses
   bool gpus = false;                   // worker i computes on gpu:i
-  std::uint32_t jobs_running_max = 1;  // of the coordinator
+  std::uint32_t jobs_running_max = 1;  // --jobs-running-max of the coordinator
   std::vector<std::string> data_roots,
-      checkpoint_roots;    // absolute; empty: the default of the daemons on loopback, any folder
-  std::string failpoints;  // "": none are allowed; "none" allows counting jobs
+      checkpoint_roots;    // absolute; if empty, the default of daemons on loopback, any folder
+  std::string failpoints;  // with "" none are allowed; "none" allows counting jobs
   bool supervise = false;  // restart processes that die
   bool detached = false;   // `cluster up`: the daemons outlive this process
   bool logs_move =
@@ -47,14 +48,14 @@ struct LocalTask {
   std::string FileName() const;  // "worker-0"
 };
 
-// Returns the tasks that `options` ask for, the coordinator first. Pure.
+// Returns the tasks that `options` request, the coordinator first. Pure.
 std::vector<LocalTask> PlanTasks(const LocalOptions& options, unsigned cores);
-// Returns the number of GPUs of this host, as its worker program reports it. Errors: Cancelled when
-// interrupted (`pause` as in LocalCluster), UserError with the reason when there is none.
+// Returns the number of GPUs of this host, as its worker program reports it. Cancelled if
+// interrupted (`pause` as in LocalCluster). UserError with the reason if there is none.
 absl::StatusOr<std::uint32_t> CountGpus(
     const LocalOptions& options, const Clock& clock,
     const std::function<bool(std::chrono::milliseconds)>& pause);
-// Returns the delay before the n-th start of a task (2 is the first restart). Pure.
+// Returns the delay before the n-th start of a task; n = 2 is the first restart. Pure.
 std::chrono::milliseconds RestartDelay(int starts, MonoTime lived);
 
 class LocalCluster {
@@ -64,19 +65,19 @@ class LocalCluster {
                std::function<bool(std::chrono::milliseconds)> pause);
   ~LocalCluster();  // calls Stop(), unless detached
 
-  // Starts the coordinator, waits until it listens, then starts the others. Returns Cancelled when
+  // Starts the coordinator, waits until it listens, then starts the others. Returns Cancelled if
   // interrupted.
   absl::Status Start();
-  // Reaps ended children, restarts those that are due, and returns what happened, for people.
+  // Reaps ended children, restarts those that are due, and returns the events as texts for people.
   std::vector<std::string> Tick();
-  // Returns why no job can continue (the coordinator, a server or every worker has ended and is not
-  // restarted), or nullopt.
+  // Returns why no job can continue, or nullopt. The reason is that the coordinator, a server or
+  // every worker has ended and is not restarted.
   struct Broken {
     bool coordinator = false;
     std::string text;
   };
   std::optional<Broken> broken() const;
-  // Sends SIGTERM and, after `grace`, SIGKILL; no process is left afterwards. Idempotent.
+  // Sends SIGTERM and, after `grace`, SIGKILL. No process is left afterwards. Idempotent.
   void Stop(std::chrono::milliseconds grace = std::chrono::seconds(10));
 
   const std::string& coordinator_address() const { return address_; }
@@ -96,7 +97,7 @@ class LocalCluster {
   bool stopped_ = false;
 };
 
-// Returns argv of a task as `cluster up` runs it; `cluster restart` uses it, too.
+// Returns argv of a task as `cluster up` runs it. `cluster restart` uses the same arguments.
 std::vector<std::string> ArgumentsOf(const LocalTask& task, const std::string& folder,
                                      const std::string& coordinator_address);
 std::string ProgramOf(const std::string& bin, Role role);

@@ -30,7 +30,7 @@ std::optional<std::string> ReadLine() {
     if (::poll(&fd, 1, 0) <= 0) return std::nullopt;
     char buffer[256];
     const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof(buffer));
-    if (n <= 0 || pending.size() > 4096) return "";  // the terminal is closed: this counts as "no"
+    if (n <= 0 || pending.size() > 4096) return "";  // the terminal is closed, which counts as "no"
     pending.append(buffer, static_cast<std::size_t>(n));
   }
 }
@@ -77,7 +77,7 @@ int main(int argc, char** argv) {
       for (;;) {
         const int signal = signals.Wait();
         if (signal == 0) return;
-        // Verbs that only read have nothing to clean up: they end here, in the middle of a call.
+        // Verbs that only read have nothing to clean up, so they end here, in the middle of a call.
         if (!handles_signals.load()) std::_Exit(psctl::kInterrupted);
         psctl::Happening happening;
         happening.signal = signal;

@@ -13,16 +13,17 @@
 namespace evergrad::psctl {
 
 struct SpawnOptions {
-  std::string program;            // path
+  std::string program;            // path of the program
   std::vector<std::string> args;  // without the name of the program
-  std::string log_file;           // stdout and stderr are appended to it
-  std::string folder;             // working directory; "": that of this process
-  // true: the child gets its own session and outlives this process. false: it stays in this process
-  // group, ignores SIGINT (this process handles a Ctrl-C), and gets SIGTERM when the thread that
-  // started it dies.
+  std::string log_file;           // file to which stdout and stderr are appended
+  std::string folder;             // working directory; "" for that of this process
+  // If true, the child gets its own session and outlives this process. If false, it stays in this
+  // process group and ignores SIGINT, because this process handles a Ctrl-C. It then gets SIGTERM
+  // when the thread that started it dies.
   bool detached = false;
 };
-// Called from the main thread only (see `detached`). Returns NotFound if there is no such program.
+// Starts the program. Called only on the main thread (see `detached`). NotFound if there is no such
+// program.
 absl::StatusOr<pid_t> Spawn(const SpawnOptions& options);
 
 // A pid with its start time, because the kernel reuses pids.

@@ -28,14 +28,15 @@ bool IsCounting(const v1::JobStatus& job) {
                      [](const v1::EpochRow& row) { return row.counting_sum() != 0; });
 }
 
-// "epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA 80 s": what is known of it.
+// Returns the known ones of "epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA 80
+// s".
 std::string Figures(const v1::JobStatus& job) {
   std::vector<std::string> parts;
   if (job.epoch() > 0) parts.push_back(absl::StrCat("epoch ", job.epoch(), "/", job.epochs()));
   if (job.steps_total() > 0)
     parts.push_back(absl::StrFormat("step %d/%d (%.0f %%)", job.steps_done(), job.steps_total(),
                                     std::floor(Share(job) * 100)));
-  // For a functions job: the closures that its client has scheduled.
+  // A functions job shows the closures that its client has scheduled.
   if (job.steps_total() == 0 && job.closures_total() > 0)
     parts.push_back(
         absl::StrFormat("closure %d/%d  step %d",
@@ -237,13 +238,14 @@ void ProgressPrinter::Update(const v1::JobStatus& job, MonoTime now) {
   for (const v1::Event& event : job.events()) {
     if (event.number() <= events_shown_) continue;
     events_shown_ = event.number();
-    // States show in the line below; what happened to tasks and closures is news.
+    // The line below shows states; events of tasks and closures are news.
     if (event.kind() != "state") fresh.push_back(EventLine(event));
   }
   const bool counting = IsCounting(job);
   for (; epochs_shown_ < job.epoch_rows_size(); ++epochs_shown_) {
-    // Its evaluation comes between its last step and the next epoch's: until then the row is not
-    // whole. One that is never evaluated is shown when the job has gone on to the next.
+    // The evaluation of an epoch comes between its last step and the next epoch's first step, and
+    // the row is incomplete until then. An epoch that is never evaluated is shown when the job has
+    // reached the next epoch.
     const v1::EpochRow& row = job.epoch_rows(epochs_shown_);
     const bool evaluated =
         !std::isnan(row.eval_loss()) || !std::isnan(row.eval_accuracy()) || counting;
@@ -268,7 +270,7 @@ void ProgressPrinter::Update(const v1::JobStatus& job, MonoTime now) {
   }
   for (const std::string& line : fresh) out_ << line << "\n";
   const std::string line = ProgressLine(job);
-  // Seconds that are counted while it waits are no news of their own.
+  // Counted seconds of a wait are not news.
   std::string state = absl::StrCat(job.state(), "/", job.waiting_for());
   state.erase(
       std::remove_if(state.begin(), state.end(), [](char c) { return c >= '0' && c <= '9'; }),
@@ -298,7 +300,7 @@ void ProgressPrinter::Draw() {
   out_.flush();
 }
 
-// Not flushed: what is drawn instead goes out in the same write, so that nothing flickers.
+// Does not flush. The new block leaves in the same write, so that nothing flickers.
 void ProgressPrinter::Erase() {
   if (drawn_ > 0) out_ << "\033[" << drawn_ << "A\r\033[J";
   drawn_ = 0;

@@ -1,4 +1,4 @@
-// `--require accuracy>=0.86`: the metrics that a run must reach. Pure.
+// Parses `--require accuracy>=0.86`: the metrics that a run must reach. Pure.
 #pragma once
 
 #include <map>
@@ -16,15 +16,15 @@ struct Requirement {
   double value = 0;
   std::string text;  // as given by the user
 };
-// Returns InvalidArgument with the expected form.
+// The error InvalidArgument states the expected form.
 absl::StatusOr<Requirement> ParseRequirement(absl::string_view text);
 // Returns one line for each requirement that is not met. A metric that the job lacks, or that is
 // NaN, does not meet its requirement.
 std::vector<std::string> Unmet(const std::vector<Requirement>& requirements,
                                const std::map<std::string, double>& metrics);
-// Returns the numbers under `metrics` of a result.json; empty when it cannot be read.
+// Returns the numbers under `metrics` of a result.json; empty if it cannot be read.
 std::map<std::string, double> MetricsOf(absl::string_view result_json);
-// Returns the same in the order of the file: the metrics that the job asked for come first.
+// Like MetricsOf, in the order of the file: the metrics that the job asked for come first.
 std::vector<std::pair<std::string, double>> MetricsInOrder(absl::string_view result_json);
 
 }  // namespace evergrad::psctl

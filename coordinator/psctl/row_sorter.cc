@@ -23,7 +23,7 @@ constexpr std::uint64_t kPieceBytes = 1 << 20;  // size of one piece that is han
 
 }  // namespace
 
-// Iterates over the rows of one run, or of the rows in memory.
+// Iterates over the rows of one run, or over the rows in memory.
 class RowSorter::Cursor {
  public:
   // Reads rows in memory; they outlive the cursor.
@@ -98,7 +98,7 @@ absl::Status RowSorter::Add(std::size_t table, std::span<const std::byte> ids,
 
 void RowSorter::Sort(Table* table) {
   if (std::is_sorted(table->ids.begin(), table->ids.end())) return;
-  // Permutes in place along the cycles, because a copy of the rows would double the memory.
+  // The rows are permuted in place along the cycles, because a copy would double the memory.
   std::vector<std::uint32_t> from(table->ids.size());
   std::iota(from.begin(), from.end(), 0u);
   std::sort(from.begin(), from.end(),
@@ -136,7 +136,7 @@ absl::Status RowSorter::Spill(Table* table) {
   EG_RETURN_IF_ERROR(Write(std::as_bytes(std::span(table->values))));
   table->runs.push_back(run);
   bytes_ -= table->bytes();
-  // Swapped instead of cleared, to release the memory to other tables.
+  // The vectors are swapped instead of cleared, to release the memory to other tables.
   std::vector<std::int64_t>().swap(table->ids);
   std::vector<float>().swap(table->values);
   return absl::OkStatus();
@@ -168,7 +168,7 @@ absl::Status RowSorter::Read(std::uint64_t offset, std::span<std::byte> to) cons
 
 absl::Status RowSorter::Drain(std::size_t table, const Take& take) {
   Table& of = tables_.at(table);
-  // The rows of other tables stay in memory; the buffers of this table get the remaining memory.
+  // The rows of other tables stay in memory. The buffers of this table get the remaining memory.
   const std::uint64_t others = bytes_ - of.bytes();
   const std::uint64_t room = options_.memory_bytes > others ? options_.memory_bytes - others : 0;
   if (!of.runs.empty() && !of.ids.empty()) EG_RETURN_IF_ERROR(Spill(&of));

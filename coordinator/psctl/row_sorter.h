@@ -1,4 +1,4 @@
-// Sorts rows of tables by id in bounded memory: rows beyond the limit are written to a temporary
+// Sorts rows of tables by id in bounded memory. Rows beyond the limit are written to a temporary
 // file as sorted runs.
 //
 // Blocking, not thread-safe. The file has no name and disappears with the sorter. Errors:
@@ -20,19 +20,20 @@ class RowSorter {
  public:
   struct Options {
     std::string folder;  // folder of the temporary file
-    // Approximate bytes of rows in memory; at least one added block, and one row of each run.
+    // Limit of the approximate bytes of rows in memory. At least one added block, and one row of
+    // each run, are allowed.
     std::uint64_t memory_bytes = 256ull << 20;
   };
-  RowSorter(Options options, std::vector<std::uint32_t> dimensions);  // dimensions: one per table
+  RowSorter(Options options, std::vector<std::uint32_t> dimensions);  // one dimension per table
   ~RowSorter();
   RowSorter(const RowSorter&) = delete;
   RowSorter& operator=(const RowSorter&) = delete;
 
-  // ids: n x int64, values: n x dimension x float32, of any alignment.
+  // `ids` are n x int64, `values` n x dimension x float32; both may have any alignment.
   absl::Status Add(std::size_t table, std::span<const std::byte> ids,
                    std::span<const std::byte> values);
-  // Passes all rows of the table to `take` in pieces, in ascending order of the ids; once. An error
-  // of `take` stops it.
+  // Passes all rows of the table to `take` in pieces, in ascending order of the ids. Called once
+  // per table. An error of `take` stops it.
   using Take =
       std::function<absl::Status(std::span<const std::int64_t> ids, std::span<const float> values)>;
   absl::Status Drain(std::size_t table, const Take& take);
@@ -60,7 +61,7 @@ class RowSorter {
 
   const Options options_;
   std::vector<Table> tables_;
-  std::uint64_t bytes_ = 0, file_bytes_ = 0;  // in memory, in the file
+  std::uint64_t bytes_ = 0, file_bytes_ = 0;  // bytes in memory, bytes in the file
   int fd_ = -1;
 };
 

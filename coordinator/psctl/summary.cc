@@ -13,7 +13,7 @@ namespace {
 
 using Lines = std::vector<std::string>;
 
-// "1 worker", "2 workers".
+// Returns "1 worker" or "2 workers".
 std::string Counted(std::uint64_t count, absl::string_view one) {
   return absl::StrCat(count, " ", one, count == 1 ? "" : "s");
 }
@@ -45,8 +45,8 @@ std::string SucceededLine(const v1::JobStatus& job, const nlohmann::json& result
     parts.push_back(Counted(workers, "worker"));
     parts.push_back(Counted(servers, "server"));
   }
-  // The coordinator compared every shard's updates with the plan, and those of tables with what the
-  // workers reported.
+  // The coordinator has compared every shard's updates with the plan, and those of tables with the
+  // reports of the workers.
   parts.push_back(absl::StrCat(job.steps_done(), " steps",
                                job.updates_exact() ? ", each applied exactly once" : ""));
   return absl::StrJoin(parts, ", ");
@@ -78,8 +78,8 @@ void AddRepairs(const v1::JobStatus& job, Lines* lines) {
                                   " updates redone"));
   }
   if (job.closures_lost() == 0) return;
-  // The plan does not know the number of updates of a user's closure, and `on_lost_updates` does
-  // not apply to it: its arguments were discarded, or it failed when it ran again.
+  // The plan does not know the number of updates of a user's closure. `on_lost_updates` does not
+  // apply to such a closure: its arguments were discarded, or it failed when it ran again.
   const bool functions = job.steps_total() == 0;
   lines->push_back(
       absl::StrCat("LOST: ", functions ? "updates" : Counted(job.updates_lost(), "update"), " of ",
@@ -112,7 +112,7 @@ void AddLostLines(const nlohmann::json& result, Lines* lines) {
                                 ", which its full buffer dropped"));
 }
 
-// The weights of a job that did not succeed.
+// Describes the weights of a job that did not succeed.
 void AddUnexportedWeights(const v1::JobStatus& job, Lines* lines) {
   if ((job.state() != "FAILED" && job.state() != "CANCELLED") || job.steps_done() == 0 ||
       job.weights_exported())

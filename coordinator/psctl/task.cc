@@ -39,7 +39,7 @@ int List(Context& context, const std::vector<std::string>& args) {
   return kSucceeded;
 }
 
-// The drain continues in the background; `task list` shows it.
+// The drain continues in the background, and `task list` shows it.
 int Drain(Context& context, const std::vector<std::string>& args) {
   Connection connection;
   std::string task;
@@ -60,13 +60,13 @@ int Drain(Context& context, const std::vector<std::string>& args) {
   return kSucceeded;
 }
 
-// Shortens texts that tasks send, so that the table stays narrower than a terminal.
+// Shortens a text that a task sends, so that the table stays narrower than a terminal.
 std::string Cut(const std::string& text) {
   constexpr std::size_t kWidth = 64;
   if (text.size() <= kWidth) return text;
   std::size_t end = kWidth - 3;
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80)
-    --end;  // do not cut inside a UTF-8 character
+    --end;  // a UTF-8 character must not be divided
   return absl::StrCat(text.substr(0, end), "...");
 }
 

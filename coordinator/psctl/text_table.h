@@ -11,7 +11,7 @@ namespace evergrad::psctl {
 
 struct Column {
   std::string title;
-  bool right = false;  // numbers
+  bool right = false;  // for numbers
 };
 // Returns a header line and one line per row. Columns are as narrow as possible, separated by two
 // spaces, without trailing spaces.

@@ -14,8 +14,8 @@
 namespace evergrad::psctl {
 namespace {
 
-// Fills in the newest job and its name for people. Returns an exit code if there is no job, after
-// printing this.
+// Fills in the newest job, and its name for people. If there is no job, prints this and returns an
+// exit code.
 std::optional<int> NewestIfUnnamed(Context& context, ControlClient& client, std::string* job,
                                    std::string* name = nullptr) {
   if (name != nullptr) *name = *job;
@@ -117,7 +117,7 @@ int Describe(Context& context, const std::vector<std::string>& args) {
   return kSucceeded;
 }
 
-// The first sample shows totals, each later one the difference from the previous one.
+// The first sample shows totals; each later one shows the difference from the previous one.
 int Top(Context& context, const std::vector<std::string>& args) {
   OneVariable one;
   bool once = false;

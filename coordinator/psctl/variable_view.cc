@@ -51,7 +51,7 @@ std::string ServerOf(const v1::VariableRow& row, int i) {
   return i < row.servers_size() ? row.servers(i) : "";
 }
 
-// Returns the increase from `before` to `now`; a counter that fell has restarted from 0.
+// Returns the increase from `before` to `now`. A counter that fell has restarted from 0.
 double Since(std::uint64_t now, std::uint64_t before) {
   return static_cast<double>(now >= before ? now - before : now);
 }
@@ -76,7 +76,7 @@ VariableView View(const v1::VariableRow& row, const v1::VariableRow* before, dou
     if (found != earlier.end() && found->second.second == shard.server) from = *found->second.first;
     if (found == earlier.end() && before != nullptr && !before->complete())
       from = now;  // the shard did not answer then, so its increase is not known
-    // If one counter fell, all have restarted.
+    // If one counter has fallen, all have restarted.
     if (now.pulls() < from.pulls() || now.pushes() < from.pushes() ||
         now.bytes_received() < from.bytes_received())
       from.Clear();
@@ -158,7 +158,7 @@ std::string EvictionText(const v1::TableSpec& spec, const v1::TableState& table)
     parts.push_back(
         absl::StrCat("rows are evicted after ", spec.ttl_steps(), " steps without a push"));
   if (spec.bytes_max() > 0) {
-    // Counted as the limit counts them, without the allocator's spare memory.
+    // The size is counted as the limit counts it, without the allocator's spare memory.
     const std::uint64_t counted =
         table.bytes() + table.slot_bytes() +
         (table.rows() + table.waiting()) * config::kIndexBytesPerRow +

@@ -16,10 +16,10 @@
 namespace evergrad::psctl {
 
 struct Flow {
-  double pulls = 0, pushes = 0, bytes_in = 0, bytes_out = 0;  // in and out of the server
+  double pulls = 0, pushes = 0, bytes_in = 0, bytes_out = 0;  // bytes into and out of the server
   double bytes() const { return bytes_in + bytes_out; }
 };
-// The largest divided by the median; NaN where the median is 0.
+// The largest number divided by the median; NaN if the median is 0.
 struct Skew {
   double pulls = 0, pushes = 0, bytes = 0;
 };
@@ -36,13 +36,13 @@ struct ServerFlow {
 struct HotFlow {
   std::int64_t id = 0;
   std::uint64_t pushes = 0, error = 0;
-  double pushes_per_second = 0;  // NaN: not known
+  double pushes_per_second = 0;  // NaN if not known
 };
-// Holds totals since each server got its shards or, for two samples, the increase per second
+// Holds totals since each server got its shards. For two samples, it holds the increase per second
 // between them. A shard that moved meanwhile, or whose server restarted, counts from 0: its present
 // totals are the increase.
 struct VariableView {
-  double seconds = 0;               // between the samples; 0: totals
+  double seconds = 0;               // time between the samples; 0 for totals
   std::vector<ShardFlow> shards;    // most bytes first
   std::vector<ServerFlow> servers;  // by name
   Skew shard_skew, server_skew;
@@ -52,7 +52,7 @@ VariableView ViewOf(const v1::VariableRow& row);
 VariableView ViewOf(const v1::VariableRow& row, const v1::VariableRow& before, double seconds);
 
 // Returns the hyper-parameters of this type in the order in which they are shown. For a type that
-// only newer programs know, only the learning rate is returned.
+// only newer programs know, it returns only the learning rate.
 std::vector<optimizers::Member> ShownMembers(const std::string& type);
 
 // `job` is shown in the first line. At most `count` shards and ids are listed.

@@ -17,7 +17,7 @@ namespace {
 
 constexpr auto kTick =
     std::chrono::milliseconds(100);  // between two checks of children, keyboard and job
-constexpr int kWaitMs = 1000;        // a quiet job is asked once a second
+constexpr int kWaitMs = 1000;        // a quiet job is polled once a second
 
 class Watcher {
  public:
@@ -47,7 +47,7 @@ class Watcher {
     printer_.Clear();
     Finish();
     // The pending answer uses the inbox, which outlives this object, and the client, which the
-    // caller keeps until the answer has come.
+    // caller keeps until the answer has arrived.
     return {*code_, last_};
   }
 
@@ -105,8 +105,8 @@ class Watcher {
     const bool unreachable = status.code() == absl::StatusCode::kUnavailable ||
                              status.code() == absl::StatusCode::kDeadlineExceeded;
     if (!unreachable) {
-      // The coordinator knew the job when the watch began: one that does not know it has restarted
-      // without a journal (no --state-dir).
+      // The coordinator knew the job when the watch began. A coordinator that does not know it has
+      // restarted without a journal (no --state-dir).
       const bool forgotten = status.code() == absl::StatusCode::kNotFound && last_.has_value();
       if (forgotten)
         End(kUnreachable,
@@ -119,7 +119,7 @@ class Watcher {
     last_error_ = std::string(status.message());
     if (!failing_since_ && Patience().count() > 0) {
       failing_since_ = Now();
-      printer_.Clear();  // its figures are outdated
+      printer_.Clear();  // the figures on the screen are outdated
       printer_.Say(absl::StrCat(Printable(status.message()), "; trying again for ",
                                 ShowAge(Patience().count())));
     } else if (!failing_since_ || Now() - *failing_since_ > Patience()) {
@@ -127,7 +127,7 @@ class Watcher {
     }
   }
 
-  // Checked independently of the calls: a single call may exceed the limit.
+  // The check is independent of the calls, because a single call may exceed the limit.
   void CheckPatience() {
     if (failing_since_ && Now() - *failing_since_ > Patience()) {
       End(interrupted_ ? kInterrupted : kUnreachable, last_error_);
@@ -141,7 +141,7 @@ class Watcher {
 
   void OnSignal(int signal) {
     if (!options_.cancel_on_interrupt || cancel_until_) {
-      // The command only watches, or the user has pressed Ctrl-C a third time: stop.
+      // The command only watches, or the user has pressed Ctrl-C a third time, so it stops.
       End(kInterrupted, cancel_until_ ? "interrupted while the job was being cancelled" : "");
       return;
     }
@@ -187,8 +187,8 @@ class Watcher {
     code_ = code;
   }
 
-  // Fetches the files of a run that this machine does not see. Returns their folder, or "" if there
-  // is none.
+  // Fetches the files of a run that this machine does not see. Returns the folder of the files, or
+  // "" if there is none.
   std::string Fetch() {
     if (options_.fetch_to.empty() || *code_ == kInterrupted || *code_ == kUnreachable) return "";
     FetchOptions fetch;
@@ -243,7 +243,7 @@ class Watcher {
   ProgressPrinter printer_;
   std::optional<int> code_;
   std::optional<v1::JobStatus> last_;
-  std::string last_error_;  // since the last answer
+  std::string last_error_;  // last error since the last answer
   bool outstanding_ = false, asking_ = false, interrupted_ = false;
   std::optional<MonoTime> last_asked_, failing_since_, cancel_until_;
 };

@@ -1,4 +1,4 @@
-// Follows one job to its end: prints progress on `out`, handles Ctrl-C and a coordinator that
+// Follows one job to its end. Prints progress on `out`, and handles Ctrl-C and a coordinator that
 // disconnects. Runs on the verb's own thread.
 #pragma once
 
@@ -15,20 +15,19 @@ namespace evergrad::psctl {
 
 struct WatchOptions {
   std::string job;                   // uid as 16 hex digits, or a name
-  bool json = false;                 // no progress; the last status as JSON on `out`
+  bool json = false;                 // prints no progress, but the last status as JSON on `out`
   bool cancel_on_interrupt = false;  // Ctrl-C asks and cancels; otherwise it only stops watching
   std::vector<Requirement> requirements;
   bool files_here = false;  // the coordinator is on this machine
-  // folder for the files of a run whose folder this machine does not see; "": psctl prints the
-  // command that fetches them
+  // The folder for the files of a run whose folder this machine does not see. With "", psctl prints
+  // the command that fetches them.
   std::string fetch_to;
-  std::chrono::milliseconds unreachable_after{5000};  // before the first answer
+  std::chrono::milliseconds unreachable_after{5000};  // limit before the first answer
   std::chrono::milliseconds reconnect_timeout{
-      // how long to wait for a coordinator that answered before and has disconnected; it may
-      // restart
+      // limit for a coordinator that answered before and has disconnected; it may restart
       60000};
   std::chrono::milliseconds cancel_wait{15000};
-  // Called about ten times per second; it sends its lines to the printer. Returns exit code and
+  // Called about ten times per second. It sends its lines to the printer, and returns exit code and
   // text if the job cannot continue.
   struct Broken {
     int exit_code = kFailed;
@@ -38,7 +37,7 @@ struct WatchOptions {
 };
 struct WatchOutcome {
   int exit_code = kSucceeded;
-  std::optional<v1::JobStatus> last;  // the newest status that was seen
+  std::optional<v1::JobStatus> last;  // the newest known status
 };
 WatchOutcome WatchJob(Context& context, ControlClient& client, const WatchOptions& options);
 

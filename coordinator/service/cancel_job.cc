@@ -5,7 +5,7 @@
 namespace evergrad::coordinator {
 
 // Begins the end of a job. A repeat, or a cancel of an ended job, changes nothing and returns the
-// state. Callers poll GetJob for CANCELLED.
+// state. Callers poll GetJob until the state is CANCELLED.
 template <>
 void ControlPlane::Serve(const v1::CancelJobRequest& request, Responder responder) {
   // An empty name selects the newest job only in calls that read; a cancel must name its job.
@@ -17,7 +17,7 @@ void ControlPlane::Serve(const v1::CancelJobRequest& request, Responder responde
   if (!store_.status().ok() && !job->ended())
     return responder->Answer(store_.Refusal("the job was not cancelled"));
   if (!term_known_) {
-    // No task has registered with this life yet; the tasks of the job are known once its window has
+    // No task has registered with this life yet. The tasks of the job are known once its window has
     // closed.
     early_calls_.push_back({responder, [this, request, responder] { Serve(request, responder); }});
     return;

@@ -1,7 +1,6 @@
 // The seven RPCs of functions jobs: schedule, join, done, fetch, cancel, release, finish. They
-// share one mechanism: the job answers at once, or it is asked again after each change, in the
-// order of the calls. After at most wait_ms the caller is told the reason for the wait, and calls
-// again.
+// share one mechanism. The job answers at once, or is asked again after each change, in the order
+// of the calls. After at most wait_ms the caller gets the reason for the wait, and calls again.
 #include <algorithm>
 #include <type_traits>
 
@@ -26,7 +25,7 @@ template <class Request, class Ask>
 void ControlPlane::AskJob(const Request& request, const Responder& responder, Ask ask) {
   using Response = typename std::decay_t<decltype(ask(
       std::declval<Job&>(), request, static_cast<std::string*>(nullptr)))>::value_type::value_type;
-  const auto call = std::make_shared<OpenCall>(responder);       // with the gate of the store
+  const auto call = std::make_shared<OpenCall>(responder);  // shared with the gate of the store
   const auto shared = std::make_shared<const Request>(request);  // the attempts read it
   auto attempt = [this, call, shared, ask](bool late) {
     std::string waiting_for = "the coordinator to start";
@@ -38,7 +37,7 @@ void ControlPlane::AskJob(const Request& request, const Responder& responder, As
                                            : NoSuchJob(shared->job()));
         return true;
       }
-      job->EndTurn();  // everything that an answer may show is committed first
+      job->EndTurn();  // commits first everything that an answer may show
       auto answer = ask(*job, *shared, &waiting_for);
       if (answer && !answer->ok()) {
         call->Answer(answer->status());

@@ -1,8 +1,9 @@
 // One row of the table of Control RPCs: the method, the roles that may call it, and its handler.
 //
-// To add an RPC, declare it in api.proto, write `template <> void ControlPlane::Serve(const
-// v1::NAMERequest&, Responder)` in a file of its own, and add the declaration and the row to
-// control_calls.cc. Clients call it by client::CallControl or, in psctl, by ControlClient::Call.
+// To add an RPC, declare it in api.proto, and write `template <> void ControlPlane::Serve(const
+// v1::NAMERequest&, Responder)` in a separate file. Then add the declaration and the row to
+// control_calls.cc. Clients call the RPC by client::CallControl or, in psctl, by
+// ControlClient::Call.
 //
 // Rows are constant; FindCall and CheckCaller may be called from any thread.
 #pragma once
@@ -19,7 +20,7 @@ namespace evergrad::coordinator {
 
 class ControlPlane;
 
-// Shared by a handler and the closures that answer later; answers once.
+// Shared by a handler and the closures that answer later. It answers once.
 using Responder = std::shared_ptr<transport::UnaryResponder>;
 
 struct ControlCall {
@@ -30,7 +31,7 @@ struct ControlCall {
   bool (*serve)(ControlPlane& plane, const std::string& request, const Responder& responder);
 };
 
-// Returns null if the method has no row, so that no caller may use it.
+// Returns null if the method has no row; then no caller may use the method.
 const ControlCall* FindCall(const std::vector<ControlCall>& calls, absl::string_view method);
 
 // Returns OK without TLS, where no peer has a proven role. With TLS it returns PermissionDenied

@@ -17,7 +17,7 @@ namespace evergrad::coordinator {
 struct ControlMetrics {
   metrics::Registry& registry;    // outlives this
   const ControlOptions& options;  // the same
-  double registrations_max;       // in a time (RegistrationLimit)
+  double registrations_max;       // limit of registrations in a time (RegistrationLimit)
 
   // --- limits
   metrics::Limit tasks{registry, "evergrad_coordinator_tasks", "living tasks (--tasks-max)",
@@ -83,7 +83,8 @@ class JobGauges {
  public:
   struct One {
     metrics::Labels labels;
-    // In the order of the metrics in control_metrics.cc; NaN: the job has no such value.
+    // The values in the order of the metrics in control_metrics.cc. NaN means that the job has no
+    // such value.
     std::array<double, 6> values{};
   };
   explicit JobGauges(metrics::Registry& registry);
@@ -94,7 +95,7 @@ class JobGauges {
     Mutex mu;
     std::vector<One> jobs ABSL_GUARDED_BY(mu);
   };
-  const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();  // with the registry
+  const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();  // shared with the registry
 };
 
 }  // namespace evergrad::coordinator

@@ -15,34 +15,37 @@ namespace evergrad::coordinator {
 struct ControlOptions {
   MembershipOptions membership;
   JobOptions jobs;
-  std::chrono::milliseconds window{
-      1000};  // registrations are collected before the term is chosen; 0: it is chosen at once
+  std::chrono::milliseconds window{1000};  // registrations are collected for this time before the
+                                           // term is chosen; 0 chooses it at once
   std::chrono::milliseconds tick{25};
   std::chrono::milliseconds hello_within{5000};
-  std::chrono::milliseconds wait_max{10000};      // of GetJob
-  std::chrono::milliseconds query_timeout{5000};  // of ListVariables and ReadTaskLogs
-  std::string runs_folder = "runs";               // absolute
-  fs::Roots checkpoint_roots = {};                // where a job's checkpoint.directory may lie
-  std::uint32_t jobs_running_max = 1;             // side by side; the others wait in the queue
+  std::chrono::milliseconds wait_max{10000};      // longest wait of GetJob
+  std::chrono::milliseconds query_timeout{5000};  // limit for ListVariables and ReadTaskLogs
+  std::string runs_folder = "runs";               // absolute path
+  fs::Roots checkpoint_roots = {};  // folders where a job's checkpoint.directory may lie
+  std::uint32_t jobs_running_max =
+      1;  // limit of jobs that run side by side; the others wait in the queue
   std::chrono::milliseconds share_turn{
-      // How long a job keeps a worker that does not divide evenly, while another job waits for its
-      // turn.
+      // time for which a job keeps a worker that does not divide evenly, while another job waits
+      // for its turn
       10000};
   std::uint32_t jobs_queued_max = 64;
-  std::uint32_t jobs_kept_max = 100;           // ended jobs still answered for
-  std::uint32_t calls_max = 1024;              // Control RPCs in progress
-  std::uint32_t file_calls_max = 16;           // of them, those that read runs' files
-  std::uint32_t batches_queued_max = 1024;     // of one session, not handled yet
-  std::uint64_t file_bytes_max = 64ull << 20;  // waiting to be written
+  std::uint32_t jobs_kept_max = 100;  // limit of ended jobs about which questions are answered
+  std::uint32_t calls_max = 1024;     // Control RPCs in progress
+  std::uint32_t file_calls_max = 16;  // limit of those of `calls_max` that read runs' files
+  std::uint32_t batches_queued_max =
+      1024;  // limit of one session's batches that are not handled yet
+  std::uint64_t file_bytes_max = 64ull << 20;  // limit of bytes that wait to be written
   std::uint64_t gate_bytes_max =
-      64ull << 20;  // messages that wait for the journal; beyond it sessions end
-  std::uint32_t log_lines_max = 10000;  // of one ReadTaskLogs
+      64ull << 20;  // limit of messages that wait for the journal; beyond it sessions end
+  std::uint32_t log_lines_max = 10000;  // limit of one ReadTaskLogs
   bool counting_allowed = false;        // the daemon was started with --failpoints
-  bool local_only = false;  // daemon::IsLocalOnly: only users of this machine submit jobs
+  bool local_only =
+      false;  // result of daemon::IsLocalOnly; if true, only users of this machine submit jobs
   bool insecure_listen = false;
   bool forget_unknown_jobs = false;  // drop shards of jobs that the journal has lost (line 18a)
   // Returns whether a server that registers over this connection has an endpoint that workers on
-  // other hosts cannot reach. May be empty: false.
+  // other hosts cannot reach. If empty, false is assumed.
   std::function<bool(const std::string& peer_address, const std::string& endpoint)>
       unreachable_endpoint;
   std::string build_id;

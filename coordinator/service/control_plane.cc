@@ -18,7 +18,7 @@ namespace evergrad::coordinator {
 
 namespace {
 
-// Releases its place among the calls in progress when it is destroyed, answered or not.
+// Counts one call in progress until it is destroyed, whether the call was answered or not.
 class CountedResponder final : public transport::UnaryResponder {
  public:
   CountedResponder(std::unique_ptr<transport::UnaryResponder> inner,
@@ -32,17 +32,17 @@ class CountedResponder final : public transport::UnaryResponder {
  private:
   std::unique_ptr<transport::UnaryResponder> inner_;
   std::shared_ptr<std::atomic<std::uint32_t>>
-      calls_;  // shared with every call: one may outlive the control plane
+      calls_;  // shared with every call, because a call may outlive the control plane
 };
 
-// The batches of one session that are not handled yet; shared by the session's callbacks.
+// Counts the batches of one session that are not handled yet. Shared by the session's callbacks.
 struct Inbox {
   std::atomic<std::uint32_t> queued{0};
   std::atomic<bool> overflowed{false};
 };
 
-// The transport's thread parses it, the control executor uses it: its parts are in few blocks of
-// memory, which are freed together.
+// A batch that the transport's thread parses and the control executor uses. Its parts are in a few
+// blocks of memory, which are freed together.
 struct ParsedBatch {
   google::protobuf::Arena arena;
   v1::TaskBatch* const batch = google::protobuf::Arena::CreateMessage<v1::TaskBatch>(&arena);
@@ -100,7 +100,8 @@ absl::Status ControlPlane::Recover() {
     }
     parts_.logger->Info(absl::StrCat("job of the journal: job_uid=", JobUidString(uid), " name=",
                                      (*job)->name(), " state=", JobStateName((*job)->state())));
-    // As many run as the journal has running, whatever --jobs-running-max is in this life.
+    // All jobs run that were running according to the journal, whatever --jobs-running-max is in
+    // this life.
     if (jobs_.Restore(*std::move(job))) division_.Restore(uid);
   }
   if (refused.ok()) return refused;
@@ -166,7 +167,7 @@ transport::Handlers ControlPlane::handlers() {
         });
         return;
       }
-      // Read here, so that the control executor does not wait for the parser.
+      // The batch is parsed here, so that the control executor does not wait for the parser.
       auto parsed = std::make_shared<ParsedBatch>();
       const bool well = parsed->batch->ParseFromString(bytes);
       parts_.control->Post([this, number, inbox, parsed, well] {
@@ -198,14 +199,14 @@ void ControlPlane::Stop() {
   batch.add_messages()->mutable_stopping();
   for (const std::uint64_t number : sessions_.Numbers()) {
     sessions_.Flush(number);
-    // A server that drains does not have to wait for this coordinator.
+    // A draining server must learn that it need not wait for this coordinator.
     if (const Session* session = sessions_.Find(number);
         session->registered() && session->role == Role::kPsServer)
       sessions_.SendBytes(number, batch.SerializeAsString());
   }
   open_sessions_.fetch_sub(static_cast<std::uint32_t>(sessions_.size()));
   sessions_.RemoveAll();
-  job_waiters_.Clear();  // each call is answered as it is dropped
+  job_waiters_.Clear();  // the destructor of each call answers it
   for (const EarlyCall& call : std::exchange(early_calls_, {}))
     call.responder->Answer(absl::UnavailableError("the coordinator is stopping"));
   log_reads_.Stop();
@@ -250,7 +251,7 @@ void ControlPlane::UpdateMetrics() {
   metrics_.calls.current.Set(calls_->load());
   files_.UpdateMetrics();
   metrics_.gate.current.Set(static_cast<double>(gate_.bytes()));
-  // The limits are a job's: the fullest one is shown.
+  // The limits apply to one job, so the metrics show the fullest one.
   std::uint64_t open = 0, behind = 0;
   for (Job* job : jobs_.Running()) {
     open = std::max(open, job->open_closures());
@@ -304,9 +305,9 @@ void ControlPlane::EndWindow() {
                                      " tasks_waiting=", sessions_.deferred().size()));
   }
   const std::vector<std::uint64_t> pending = sessions_.TakeDeferred();
-  // Servers first: what they hold may be adopted only while a job's window is open. Workers are
-  // answered after it: no worker may get a map while a forgotten shard could still change hands
-  // under its version.
+  // Servers come first, because their shards can be adopted only while a job's window is open.
+  // Workers are answered after the window: no worker may get a map while a forgotten shard could
+  // still change hands under the version of that map.
   const auto role_of = [&](std::uint64_t number) {
     const Session* session = sessions_.Find(number);
     return session == nullptr ? Role::kWorker : session->role;
@@ -322,8 +323,8 @@ void ControlPlane::EndWindow() {
   StartNextJob();
 }
 
-// A task has seen a later life than ours: everything that was numbered from here on must lie above
-// it. Everybody registers anew, and grants wait for them as they do at a start.
+// A task has seen a life later than ours, so everything that is numbered from now on must lie above
+// it. All tasks register anew, and grants wait for them as they do at a start.
 void ControlPlane::BeginAnew(Term term, std::uint64_t reported) {
   if (absl::Status status = parts_.store->CommitTerm(term); !status.ok()) {
     store_.Fail(status);
@@ -392,7 +393,7 @@ absl::Status ControlPlane::NoSuchJob(absl::string_view name_or_uid) const {
   std::string text = name_or_uid.empty()
                          ? std::string("no job has been submitted")
                          : absl::StrCat("no such job: job=", name_or_uid.substr(0, 200));
-  // With a journal it has forgotten only what had ended long ago.
+  // A journal forgets only jobs that ended long ago.
   if (parts_.store->persistent())
     return UserError(
         absl::NotFoundError(absl::StrCat(text, " (psctl job list shows the known jobs)")));
@@ -409,7 +410,7 @@ void ControlPlane::AfterJobsChanged() {
   job_waiters_.Check(Now());
   closure_calls_.Check(Now());
   for (const JobUid uid : jobs_.RemoveEnded()) division_.End(uid);
-  // A job that is cancelled in the queue ends without ever having been the active one.
+  // A job that is cancelled in the queue ends without ever having been active.
   for (const auto& [uid, job] : jobs_.all()) {
     if (job->TakeEnd()) metrics_.ended.Add();
   }
@@ -429,7 +430,8 @@ void ControlPlane::StartNextJob() {
   division_.Tick(Now(), !window_open_);
 }
 
-// The tasks that registered before the job began: all servers, and the workers that serve nobody.
+// Introduces the tasks that registered before the job began: all servers, and the workers that
+// serve no job.
 void ControlPlane::IntroduceTasks(Job& job) {
   for (const auto& [task, number] : sessions_.tasks()) {
     const TaskEntry* entry = membership_.Find(task);
@@ -454,7 +456,7 @@ void ControlPlane::Introduce(Job& job, TaskId task) {
   } else if (absl::Status status = job.AdmitServer(task, entry->identity, std::nullopt, false,
                                                    facts->second.hello, &said);
              !status.ok()) {
-    return;  // cannot be: its hello holds no sets any more
+    return;  // cannot happen, because the kept hello holds no sets
   }
   if (said.has_job()) {  // the job has begun
     v1::CoordinatorMessage message;
@@ -495,8 +497,8 @@ void ControlPlane::CheckDrained() {
   for (const TaskId task : leaving) CheckDrained(task);
 }
 
-// A worker that has attempts in hand continues with their job, and one that comes back with its
-// former job; any other goes where most workers are missing.
+// A worker with attempts in hand continues with their job. A worker that returns continues with its
+// former job. Any other worker serves the job that lacks most workers.
 Job* ControlPlane::JobFor(TaskId task, const v1::Hello& hello, std::optional<TaskId> former) {
   for (const v1::HeldAttempt& held : hello.attempts()) {
     if (Job* job = jobs_.Running(JobUid(held.job_uid()))) return job;
@@ -508,7 +510,7 @@ Job* ControlPlane::JobFor(TaskId task, const v1::Hello& hello, std::optional<Tas
   return job ? jobs_.Running(*job) : nullptr;
 }
 
-// What the job itself cannot know of its place among the others.
+// Adds what the job itself cannot know: its place among the other jobs.
 void ControlPlane::FillStatus(const Job& job, v1::JobStatus* status,
                               std::uint64_t events_after) const {
   job.FillStatus(status, events_after);
@@ -537,7 +539,8 @@ void ControlPlane::ForgetOldJobs() {
 
 // ---------------------------------------------------------------- the store
 
-// What a job has taken in and not committed yet is part of what any message may follow from.
+// Changes that a job has accepted and not committed yet must be committed too, because any message
+// may follow from them.
 bool ControlPlane::CommitTurns() {
   for (const auto& [uid, job] : jobs_.all()) {
     if (job->turn_open() && !job->CommitTurn()) return false;

@@ -4,8 +4,8 @@
 //   transport threads --(post)--> control executor: owns all of this, decides, sends --(post)-->
 //   file thread: writes
 //
-// Single owner: everything but handlers() runs on the control executor; there are no locks. Stop
-// the transport server first, then the executors, then destroy this.
+// Everything except handlers() runs on the control executor, so there are no locks. The owner first
+// stops the transport server, then the executors, and then destroys the control plane.
 #pragma once
 
 #include <array>
@@ -57,21 +57,21 @@ class ControlPlane final {
   struct Parts {
     runtime::Executor* control = nullptr;
     runtime::Executor* files = nullptr;
-    fs::FileSystem* file_system = nullptr;  // of checkpoints
+    fs::FileSystem* file_system = nullptr;  // file system of checkpoints
     const Clock* clock = nullptr;
     log::Logger* logger = nullptr;
     metrics::Registry* registry = nullptr;
     fault::Failpoints* failpoints = nullptr;
     StateStore* store = nullptr;
-    // Called once on the control executor if this process has to end. Nothing was changed, and
+    // Called once on the control executor if this process must end. Nothing was changed, and
     // nothing will change any more. May be empty.
     std::function<void(const absl::Status&)> on_end;
   };
   ControlPlane(ControlOptions options, Parts parts);
 
   // Restores the jobs of the store. Called on the creating thread, before handlers() and Start. An
-  // error names a living job that this version cannot continue (all such jobs are logged); the
-  // journal was not changed, and the coordinator must not start.
+  // error names a living job that this version cannot continue (all such jobs are logged). The
+  // journal is then unchanged, and the coordinator must not start.
   absl::Status Recover();
 
   // The table of the Control RPCs, in the order of api.proto.
@@ -81,22 +81,24 @@ class ControlPlane final {
   // limited, and calls beyond the limit are refused.
   transport::Handlers handlers();
 
-  // All further methods run on the control executor.
+  // All methods below run on the control executor.
   void Start(std::string advertised_address,
              std::string metrics_address);  // opens the window, begins to tick
   void Stop();                              // ends every session; nothing happens afterwards
 
  private:
-  // Facts that `task list` shows besides membership; they live as long as the task is listed.
+  // Facts that `task list` shows in addition to membership. They are kept as long as the task is
+  // listed.
   struct TaskFacts {
     v1::Hello hello;  // without its shards and attempts
     v1::WorkerProgress worker;
     v1::ServerProgress server;
     std::int64_t registered_ms = 0, since_ms = 0;
     TaskState last_state = TaskState::kAlive;
-    std::string leaving;  // reason for leaving; "": the task stays
+    std::string leaving;  // reason for leaving; "" if the task stays
     bool drains = false;  // a server that waits for Drained
-    // Jobs that have moved their shards away, each with "" or the reason why they could not.
+    // Jobs that have moved their shards to other servers. The value is "", or the reason why a job
+    // could not.
     std::map<std::uint64_t, std::string> drained;
     bool drained_said = false;
   };
@@ -105,7 +107,7 @@ class ControlPlane final {
   std::int64_t WallMillis() const { return parts_.clock->WallMillis(); }
   std::uint64_t NextNumber() { return next_number_++; }
   void WhenDurable(std::function<void()> then) { gate_.WhenDurable(std::move(then)); }
-  // The process as its jobs see it (job_host.cc).
+  // The view that jobs have of this process (job_host.cc).
   class Host;
   void Send(TaskId task, const v1::CoordinatorMessage& message);
   void JobChanged();
@@ -113,26 +115,27 @@ class ControlPlane final {
 
   // control_plane.cc
   void Tick();
-  void CheckStore();  // its health or place has changed, or more of it is durable
+  void
+  CheckStore();  // called when the store's health or place has changed, or when more is durable
   void CheckStorePlace();
   void ScheduleTick();
   void EndWindow();
   void BeginAnew(Term term, std::uint64_t reported);
   void Apply(const std::vector<MembershipChange>& changes);
   void UpdateMetrics();
-  // The one that the worker serves; null: none.
+  // Returns the job that the worker serves, or null.
   Job* JobOf(TaskId worker) const;
-  Job* JobFor(TaskId task, const v1::Hello& hello,
-              std::optional<TaskId> former);  // that a worker which registers is to serve
-  void Introduce(Job& job, TaskId task);      // one that registered before
+  Job* JobFor(
+      TaskId task, const v1::Hello& hello,
+      std::optional<TaskId> former);      // returns the job that a registering worker will serve
+  void Introduce(Job& job, TaskId task);  // introduces a task that registered before the job began
   void FillStatus(const Job& job, v1::JobStatus* status, std::uint64_t events_after) const;
-  absl::Status NoSuchJob(
-      absl::string_view name_or_uid) const;  // NotFound, a user's; says since when jobs are known
+  absl::Status NoSuchJob(absl::string_view name_or_uid)
+      const;  // NotFound (a user's error) that says since when jobs are known
   void AfterJobsChanged();
   void StartNextJob();
   void ForgetOldJobs();
-  void CheckDrained(
-      TaskId task);  // a server that leaves: told once no job has anything there any more
+  void CheckDrained(TaskId task);  // tells a leaving server when no job has anything there any more
   void CheckDrained();
   void IntroduceTasks(Job& job);
   std::unique_ptr<DivisionHost> MakeDivisionHost();
@@ -141,14 +144,16 @@ class ControlPlane final {
   // session.cc
   void OpenSession(std::uint64_t number, transport::PeerInfo peer,
                    std::shared_ptr<transport::MessageStream> stream);
-  void OnBatch(std::uint64_t number, const v1::TaskBatch* batch);  // null: malformed bytes
+  void OnBatch(std::uint64_t number, const v1::TaskBatch* batch);  // null for malformed bytes
   void OnStreamEnd(std::uint64_t number);
   void OnHello(Session& session, const v1::Hello& hello);
-  // lost_job_refusal.cc: line 18a.
+  // lost_job_refusal.cc, for line 18a
   LostJobs MakeLostJobs() const;
-  bool EndsForLostJobs();  // of those that wait for the window's end; true: this life is over
+  bool EndsForLostJobs();  // checks the servers that wait for the end of the window; returns true
+                           // if this life must end
   bool RefusesForLostJobs(Session& session,
-                          const v1::Hello& hello);  // one that comes later; true: it is refused
+                          const v1::Hello& hello);  // checks a server that registers later; returns
+                                                    // true if it was refused
   void EndLife(const std::string& why);
   absl::Status CheckHello(const v1::Hello& hello) const;
   absl::Status OnTaskMessage(Session& session, const v1::TaskMessage& message);
@@ -158,46 +163,49 @@ class ControlPlane final {
                            std::optional<std::uint64_t> named);
   void AnswerForNoJob(Session& session, const v1::TaskMessage& message, std::uint64_t job);
   bool CommitTurns();
-  void EndTurn();  // of the jobs: once for all batches that have come
+  void EndTurn();  // ends the turn of the jobs, once for all batches that have arrived
   void Reject(std::uint64_t number, absl::string_view kind, absl::string_view message, bool exit,
               std::chrono::milliseconds retry_after,
               const std::optional<RegisterVerdict::Holder>& holder = std::nullopt);
-  void CloseSession(std::uint64_t number);  // tells membership
+  void CloseSession(std::uint64_t number);  // tells membership, too
 
-  // registration.cc: a Hello becomes a registered task, or is refused, in these steps.
+  // registration.cc: the steps in which a Hello becomes a registered task, or is refused
   struct Registration;
   void Register(std::uint64_t number);
-  bool Identify(
-      Registration& one);  // who the task is, by its certificate and Hello; false: refused
+  bool Identify(Registration& one);  // identifies the task by its certificate and Hello; returns
+                                     // false if it was refused
   bool CheckEndpoint(const Registration& one, const std::string& claimed);
-  void Fence(Registration& one);  // ends the former session and strips proofs of others
-  void Enter(Registration& one);  // into the tables of sessions and tasks
-  bool Reconcile(
-      Registration& one);  // the task's shards or attempts with those of the jobs; false: refused
+  void Fence(
+      Registration& one);  // ends the former session, and removes proofs that belong to other tasks
+  void Enter(Registration& one);      // enters the task into the tables of sessions and tasks
+  bool Reconcile(Registration& one);  // compares the task's shards or attempts with those of the
+                                      // jobs; returns false if it was refused
   void AdmitWorker(Registration& one);
-  void Welcome(Registration& one);  // sends Registered, and what is over of what the task holds
+  void Welcome(
+      Registration& one);  // sends Registered, then messages that end obsolete shards and attempts
   void EndHeld(Registration& one);
   void SayRefused(const TaskHello& said, const RegisterVerdict& verdict);
 
-  // The handlers of the Control RPCs (control_calls.h): a specialization each, in a file that is
+  // The handlers of the Control RPCs (control_calls.h). Each is a specialization, in a file that is
   // named for the RPC.
   template <class Request>
   void Serve(const Request& request, Responder responder);
   template <class Request>
   static ControlCall Row(std::vector<absl::string_view> roles);
   void OnUnary(const ControlCall& call, const std::string& request, const Responder& responder);
-  void FillOwnRow(v1::TaskRow* row) const;  // of ListTasks
+  void FillOwnRow(v1::TaskRow* row) const;  // the coordinator's row of ListTasks
   void FillWorkerRow(const TaskEntry& entry, const v1::WorkerProgress& worker,
                      v1::TaskRow* row) const;
   void FillServerRow(const TaskEntry& entry, const v1::ServerProgress& server,
                      v1::TaskRow* row) const;
-  std::string JobAnswer(const Job& job, std::uint64_t events_after) const;  // a GetJobResponse
+  std::string JobAnswer(const Job& job,
+                        std::uint64_t events_after) const;  // returns a GetJobResponse
   // run_files.cc
   void StepListing(std::shared_ptr<RunFileListing> listing, v1::ListRunFilesResponse response,
                    Responder responder);
-  bool BeginFileCall(
-      const Responder& responder);  // false: it was answered that too many are under way
-  // closure_calls.cc: the RPCs of functions jobs.
+  bool BeginFileCall(const Responder& responder);  // returns false if the call was refused because
+                                                   // too many are in progress
+  // closure_calls.cc, for the RPCs of functions jobs
   template <class Request, class Ask>
   void AskJob(const Request& request, const Responder& responder, Ask ask);
 
@@ -207,7 +215,7 @@ class ControlPlane final {
   std::string address_, metrics_address_;
   std::int64_t started_ms_ = 0;
   bool stopped_ = false;
-  bool life_over_ = false;                  // line 18a: nobody is registered any more
+  bool life_over_ = false;                  // line 18a: no task is registered any more
   std::set<std::uint64_t> lost_jobs_said_;  // processes whose shards of lost jobs are in the log
 
   // Line 18.
@@ -221,7 +229,7 @@ class ControlPlane final {
 
   Membership membership_;
   IdentityContest contest_;
-  std::uint64_t too_often_ = 0;  // registrations refused since that was said
+  std::uint64_t too_often_ = 0;  // number of registrations refused since the last such message
   std::optional<MonoTime> too_often_said_;
   std::map<TaskId, TaskFacts> facts_;
   SessionTable sessions_;
@@ -236,7 +244,7 @@ class ControlPlane final {
   WorkerDivision division_;
   bool jobs_changed_posted_ = false, turn_posted_ = false;
   WaitingCalls job_waiters_, closure_calls_;
-  struct EarlyCall {  // received before the term is known
+  struct EarlyCall {  // a call received before the term is known
     Responder responder;
     std::function<void()> serve;
   };

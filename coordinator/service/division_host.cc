@@ -1,4 +1,4 @@
-// The control plane's jobs and workers as WorkerDivision sees them.
+// Shows the control plane's jobs and workers to WorkerDivision.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

@@ -6,7 +6,7 @@
 namespace evergrad::coordinator {
 
 // The session passes the request to the task, which then acts as after a preemption notice. A
-// repeat is passed on again and changes nothing.
+// repeated request is passed on again and changes nothing.
 template <>
 void ControlPlane::Serve(const v1::DrainTaskRequest& request, Responder responder) {
   const std::pair<std::string, std::string> name =

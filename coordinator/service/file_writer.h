@@ -1,6 +1,6 @@
 // Writes the files of runs on the file thread, in order.
 //
-// The bytes of lines that wait for the disk are limited; further lines are refused with
+// The bytes of lines that wait for the disk are limited. Further lines are refused with
 // ResourceExhausted and counted. All callbacks run later on the control executor. Public methods
 // are called on the control executor, except UpdateMetrics, which any thread may call. The work on
 // the file thread ends before the writer is destroyed.
@@ -34,14 +34,14 @@ class FileWriter {
   };
   FileWriter(Parts parts, std::uint64_t bytes_max);
 
-  // Writes each file atomically, and creates the folders that it needs.
+  // Writes each file atomically, and creates the folders that the files need.
   void WriteFiles(const std::string& folder, std::vector<RunFile> files, Done done);
-  // See JobHost for both. The folder of AppendLines exists.
+  // JobHost describes both. The folder of AppendLines must exist.
   void AppendLines(const std::string& folder, const std::string& name, std::string lines,
                    Done done);
   void RestoreLines(const std::string& folder, const std::string& name, std::uint64_t offset,
                     std::string tail, Done done);
-  // Runs `work` on the file thread, and then its result on the control executor.
+  // Runs `work` on the file thread, and then the function that it returns on the control executor.
   void Run(std::function<std::function<void()>()> work);
 
   void UpdateMetrics() { limit_.current.Set(static_cast<double>(bytes_.load())); }
@@ -52,7 +52,7 @@ class FileWriter {
 
   const Parts parts_;
   const std::uint64_t bytes_max_;
-  std::atomic<std::uint64_t> bytes_{0};  // of waiting lines
+  std::atomic<std::uint64_t> bytes_{0};  // bytes of waiting lines
   WriteTrouble write_trouble_;           // used on the file thread
   metrics::Limit limit_;
 };

@@ -6,7 +6,7 @@ namespace evergrad::coordinator {
 template <>
 void ControlPlane::Serve(const v1::GetClusterInfoRequest&, Responder responder) {
   v1::GetClusterInfoResponse response;
-  response.set_term(term_.value());  // 0: registrations are still being collected
+  response.set_term(term_.value());  // 0 while registrations are still being collected
   response.set_life_id(life_id_);
   response.set_build_id(options_.build_id);
   response.set_protocol_version(client::kProtocolVersion);

@@ -5,8 +5,8 @@
 
 namespace evergrad::coordinator {
 
-// Answers at once if the revision of the job is above the caller's, or if the job has ended;
-// otherwise when the revision rises, after at most wait_ms.
+// Answers at once if the revision of the job is above the caller's, or if the job has ended.
+// Otherwise answers when the revision rises, or after at most wait_ms.
 template <>
 void ControlPlane::Serve(const v1::GetJobRequest& request, Responder responder) {
   const Job* job = jobs_.Find(request.job());
@@ -15,7 +15,7 @@ void ControlPlane::Serve(const v1::GetJobRequest& request, Responder responder) 
     return responder->Answer(JobAnswer(*job, request.events_after()));
   const auto wait = std::min<std::chrono::milliseconds>(
       std::chrono::milliseconds(request.wait_ms()), options_.wait_max);
-  // Shared because an attempt is copyable; it holds the only reference.
+  // Shared because an attempt must be copyable. The attempt holds the only reference.
   const auto call = std::make_shared<OpenCall>(std::move(responder));
   job_waiters_.Add(Now() + wait, [this, call, uid = job->uid(), seen = request.seen_revision(),
                                   events_after = request.events_after()](bool late) {

@@ -1,4 +1,4 @@
-// The control plane as jobs see it.
+// The view that jobs have of the control plane.
 #include "absl/strings/str_cat.h"
 #include "coordinator/service/control_plane.h"
 
@@ -63,7 +63,7 @@ void ControlPlane::Send(TaskId task, const v1::CoordinatorMessage& message) {
   if (Session* session = sessions_.Of(task)) sessions_.Queue(*session, message);
 }
 
-// A job calls this in the middle of its own work, so the work that follows is posted.
+// A job calls this in the middle of its own work, so the following work is posted.
 void ControlPlane::JobChanged() {
   if (jobs_changed_posted_ || stopped_) return;
   jobs_changed_posted_ = true;
@@ -75,7 +75,7 @@ void ControlPlane::JobChanged() {
 
 void ControlPlane::ForeignMessage(TaskId task, absl::string_view what) {
   metrics_.foreign.Add();
-  // The first messages are logged; the counter has the others.
+  // Only the first messages are logged. The counter counts all.
   if (metrics_.foreign.value() > 10) return;
   const TaskEntry* entry = membership_.Find(task);
   parts_.logger->Warning(absl::StrCat(

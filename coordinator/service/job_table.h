@@ -1,9 +1,9 @@
-// The jobs that the coordinator knows: in order of submission, queued, and running.
+// The jobs that the coordinator knows: all in order of submission, the queued ones, and the running
+// ones.
 //
 //   Add -> queued -> TakeNext -> running -> RemoveEnded -> (still known) -> Forget
 //
-// Not thread-safe: the control executor owns it. It never calls a method of a job that changes the
-// job.
+// Not thread-safe: the control executor owns it. It never calls a method that changes a job.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ class JobTable {
   const std::vector<JobUid>& by_submission() const { return order_; }
   std::size_t size() const { return jobs_.size(); }
   bool Contains(JobUid uid) const { return jobs_.contains(uid); }
-  Job* Get(JobUid uid) const;  // null: unknown
+  Job* Get(JobUid uid) const;  // null if unknown
   // Returns the newest job of this name or uid ("": the newest of all), or null.
   Job* Find(absl::string_view name_or_uid) const;
   const Job* FindLiving(absl::string_view name) const;  // the job of this name that has not ended
@@ -36,7 +36,7 @@ class JobTable {
 
   // Adds a submitted job at the end of the queue.
   Job* Add(std::unique_ptr<Job> job);
-  void TakeBack(JobUid uid);  // removes the job that was added last, without a trace
+  void TakeBack(JobUid uid);  // removes the last added job without a trace
   // Adds a job of the journal, in the order of submission. Returns whether it runs.
   bool Restore(std::unique_ptr<Job> job);
   // Returns the ended jobs beyond the newest `kept_max`, oldest first.
@@ -45,19 +45,20 @@ class JobTable {
 
   // --- the queue
   std::size_t queued() const { return queue_.size(); }
-  std::optional<std::size_t> PlaceInQueue(JobUid uid) const;  // from 0
+  std::optional<std::size_t> PlaceInQueue(JobUid uid) const;  // counted from 0
   void RemoveFromQueue(JobUid uid) { std::erase(queue_, uid); }
-  // Returns whether another job has to wait for the end of a running one.
+  // Returns whether another job must wait for the end of a running one.
   bool full() const { return running_.size() >= running_max_; }
-  // Returns the next job to begin, which is running from now on, or null if none waits or
-  // running_max run. Jobs that were cancelled in the queue are skipped.
+  // Returns the next job to begin, which counts as running from now on. Null if no job waits, or if
+  // running_max jobs run. Jobs that were cancelled in the queue are skipped.
   Job* TakeNext();
 
-  // --- running jobs. A job that has ended is none, also before RemoveEnded.
-  Job* Running(JobUid uid) const;                          // null: it does not run
+  // --- running jobs. A job that has ended does not count, even before RemoveEnded.
+  Job* Running(JobUid uid) const;                          // null if it does not run
   std::vector<Job*> Running() const;                       // in the order in which they began
-  std::size_t running() const { return running_.size(); }  // with those that have ended
-  std::vector<JobUid> RemoveEnded();  // the jobs that ran and have ended since the last call
+  std::size_t running() const { return running_.size(); }  // includes jobs that have ended
+  std::vector<JobUid>
+  RemoveEnded();  // returns the jobs that ran and have ended since the last call
 
  private:
   const std::size_t running_max_;

@@ -2,7 +2,7 @@
 
 namespace evergrad::coordinator {
 
-// In order of submission, without events and results: those are GetJob's.
+// Lists jobs in order of submission. Events and results are left out, because GetJob returns them.
 template <>
 void ControlPlane::Serve(const v1::ListJobsRequest&, Responder responder) {
   v1::ListJobsResponse response;

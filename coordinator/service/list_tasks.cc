@@ -4,8 +4,8 @@
 
 namespace evergrad::coordinator {
 
-// Lists the coordinator first, then servers, then workers. Tasks that are gone stay in the list
-// until newer ones displace them.
+// Lists the coordinator first, then servers, then workers. Gone tasks stay in the list until newer
+// ones displace them.
 template <>
 void ControlPlane::Serve(const v1::ListTasksRequest&, Responder responder) {
   v1::ListTasksResponse response;

@@ -27,7 +27,8 @@ void Add(const v1::TableState& part, v1::TableState* sum) {
   sum->set_refused(sum->refused() + part.refused());
   sum->set_digest(sum->digest() + part.digest());
   sum->set_slot_digest(sum->slot_digest() + part.slot_digest());
-  // An id belongs to one slot only, so the hottest ids of all slots are among the hottest of each.
+  // An id belongs to one slot only, so the hottest ids of the table are among the hottest of each
+  // slot.
   sum->mutable_hottest()->MergeFrom(part.hottest());
 }
 
@@ -124,8 +125,8 @@ std::vector<std::string> NamesOf(const v1::Plan& plan) {
 
 }  // namespace
 
-// For a running job the owners of the shards are asked now; for an ended one its final report is
-// used. Shards that do not answer in time leave their variable incomplete.
+// For a running job the owners of the shards are asked now. For an ended job its final report is
+// used. A shard that does not answer in time leaves its variable incomplete.
 template <>
 void ControlPlane::Serve(const v1::ListVariablesRequest& request, Responder responder) {
   constexpr std::size_t kNamesShown = 64;

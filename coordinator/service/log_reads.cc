@@ -92,7 +92,7 @@ void LogReads::OnLines(TaskId task, const v1::LogLines& lines) {
   const auto found = reads_.find(lines.request_id());
   if (found == reads_.end() || !found->second.waiting.contains(task)) return;
   Read& read = found->second;
-  std::uint32_t& taken = read.taken[task];  // over all messages of the task
+  std::uint32_t& taken = read.taken[task];  // number of lines over all messages of the task
   for (const v1::LogLine& line : lines.lines()) {
     if (taken >= options_.lines_max) break;
     ++taken;
@@ -132,7 +132,7 @@ void LogReads::Finish(std::uint64_t number) {
   // the first lines of the cursor's millisecond.
   v1::ReadTaskLogsResponse response;
   std::map<std::string, std::pair<std::int64_t, std::uint64_t>>
-      at;  // newest millisecond of a task, and the number of its lines
+      at;  // newest millisecond of each task, and the number of its lines
   std::vector<const v1::LogLine*> kept;
   for (const v1::LogLine& line : read.lines) {
     auto& [ms, count] = at[line.task()];

@@ -1,8 +1,8 @@
-// Reads the newest log lines of tasks: each task is asked through its session. The answer is
+// Reads the newest log lines of tasks, which it requests through each task's session. The answer is
 // ordered by wall time and has a cursor per task.
 //
-// A cursor is wall_ms x 100,000 + the number of lines of that millisecond that were returned, so
-// that a following caller neither loses nor repeats a line. A task that does not answer in time is
+// A cursor is wall_ms x 100,000 + the number of returned lines of that millisecond. With it a
+// caller that continues neither misses nor repeats a line. A task that does not answer in time is
 // left out.
 //
 // Not thread-safe: the control executor owns it.
@@ -33,20 +33,21 @@ class LogReads {
     log::Logger* logger = nullptr;  // for the coordinator's own lines
   };
   struct Options {
-    std::uint32_t lines_max = 0;  // of one answer, and of one task
+    std::uint32_t lines_max = 0;  // limit of one answer, and of one task
     std::chrono::milliseconds timeout{0};
   };
   LogReads(Parts parts, Options options) : parts_(parts), options_(options) {}
 
-  // `number` is unique among the requests to tasks. Returns NotFound if a named task is not known.
+  // `number` is unique among the requests to tasks. NotFound if a named task is not known.
   void Begin(MonoTime now, std::uint64_t number, const v1::ReadTaskLogsRequest& request,
              Responder responder);
   // Lines for a read that has ended, or from a task that was not asked, are ignored.
   void OnLines(TaskId task, const v1::LogLines& lines);
-  void OnSessionClosed(TaskId task);  // its lines are not awaited any more
-  // Answers the reads that wait for no more tasks, or have waited for the longest time.
+  void OnSessionClosed(TaskId task);  // its lines are no longer awaited
+  // Answers the reads that wait for no more tasks, or that have waited for the longest allowed
+  // time.
   void Check(MonoTime now);
-  void Stop();  // answers all with Unavailable
+  void Stop();  // answers all reads with Unavailable
 
  private:
   struct Read {

@@ -1,5 +1,5 @@
-// Line 18a: a journal that has lost jobs, or a coordinator that started without a journal. The
-// servers may hold the only copy of these jobs, so it is dropped only if an operator says so.
+// Line 18a: the journal has lost jobs, or the coordinator started without a journal. The servers
+// may hold the only copy of these jobs, so it is dropped only if an operator says so.
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "coordinator/service/control_plane.h"
@@ -41,8 +41,8 @@ bool ControlPlane::EndsForLostJobs() {
   return true;
 }
 
-// Handles a server that registers after the term was chosen. Running jobs are not stopped for it:
-// only this server is refused, and it keeps its shards.
+// Checks a server that registers after the term was chosen. Running jobs continue: only this server
+// is refused, and it keeps its shards.
 bool ControlPlane::RefusesForLostJobs(Session& session, const v1::Hello& hello) {
   LostJobs lost = MakeLostJobs();
   if (!transport::CheckPeer(session.peer,

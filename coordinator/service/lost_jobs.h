@@ -1,5 +1,5 @@
-// Finds the jobs that a journal has lost, or that belong to another journal, from the shards that
-// servers report (LEDGER line 18a), and words the message to the operator. Pure.
+// Finds, from the shards that servers report, the jobs that a journal has lost or that belong to
+// another journal (LEDGER line 18a). Words the message to the operator. Pure.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct JournalKnows {
   bool forgets = false;                 // the operator has decided that no job counts as lost
   std::function<bool(JobUid)> known;    // the journal has the job, ended or not
   std::function<bool(JobUid)> removed;  // the journal has removed the job
-  std::uint64_t term = 0, jobs = 0;     // its contents, for the message
+  std::uint64_t term = 0, jobs = 0;     // contents of the journal, for the message
 };
 
 class LostJobs {

@@ -1,10 +1,11 @@
 // A Hello becomes a registered task, or is refused, in these steps:
 //
-//   identify    who the task is, by its certificate and its Hello; membership accepts or refuses it
+//   identify    membership accepts or refuses the task that the certificate and the Hello name
 //   fence       the former session of its identity ends
-//   enter       the session and the task are in the tables
+//   enter       the session and the task enter the tables
 //   reconcile   the task's shards or attempts are compared with those of the jobs
-//   welcome     Registered is sent, then the end of what it holds in vain; then the jobs may use it
+//   welcome     Registered is sent, then the end of obsolete shards and attempts; then jobs may use
+//   it
 #include <algorithm>
 #include <set>
 #include <tuple>
@@ -29,11 +30,11 @@ struct ControlPlane::Registration {
   TaskHello said = {};  // the Hello in the form of membership
   RegisterVerdict verdict = {};
   bool former_died = false;
-  std::optional<std::string> contest = {};  // two processes replace each other
+  std::optional<std::string> contest = {};  // set if two processes replace each other
   v1::CoordinatorMessage message = {};      // Registered
-  // The contents of Registered for the first job are repeated for each further job.
+  // Messages with the job and the map of each job after the first one, which Registered carries.
   std::vector<v1::CoordinatorMessage> others = {};
-  std::vector<Job*> jobs = {};  // jobs of the task: one for a worker, all for a server
+  std::vector<Job*> jobs = {};  // one job for a worker, all jobs for a server
   v1::Registered* registered() { return message.mutable_registered(); }
 };
 
@@ -54,8 +55,8 @@ bool ControlPlane::Identify(Registration& one) {
   TaskHello& said = one.said;
   said.role = one.session.role;
   said.identity = hello.identity();
-  // With TLS the certificate identifies the task. A task that names no identity gets that of the
-  // certificate.
+  // With TLS the certificate identifies the task. A task that names no identity gets the identity
+  // of the certificate.
   const std::size_t slash = peer.certificate_task.find('/');
   if (said.identity.empty() && slash != std::string::npos)
     said.identity = peer.certificate_task.substr(slash + 1);
@@ -74,7 +75,7 @@ bool ControlPlane::Identify(Registration& one) {
   said.host = client::CleanText(hello.host(), client::kHostBytesMax);
   said.lifeline = hello.lifeline();
   said.ended_process = hello.ended_process();
-  // A task whose certificate names it cannot take another name.
+  // A task that is named by its certificate cannot take another name.
   said.numbered = hello.numbered() && slash == std::string::npos;
   one.verdict = membership_.Register(one.now, said);
   const RegisterVerdict& verdict = one.verdict;
@@ -123,7 +124,7 @@ void ControlPlane::Fence(Registration& one) {
                                           {client::CleanText(older.host(), 256), older.pid()},
                                           {client::CleanText(said.host, 256), said.pid});
       }
-      // This may change the table of sessions, but never the session that registers.
+      // This call may change the table of sessions, but never the session that registers.
       Reject(old_number, "replaced",
              absl::StrCat("replaced by a newer registration of ", RoleName(said.role), "/",
                           verdict.identity, ": pid ", said.pid, " on ", said.host),
@@ -147,7 +148,7 @@ void ControlPlane::Enter(Registration& one) {
   facts.hello.clear_attempts();
   facts.registered_ms = facts.since_ms = WallMillis();
   if (one.hello.leaving().empty()) return;
-  // The task was given notice in a former session.
+  // The task had given notice in a former session.
   facts.leaving = one.hello.leaving().substr(0, 200);
   facts.drains = one.said.role == Role::kPsServer;
   membership_.Leaving(one.now, verdict.task, client::CleanText(facts.leaving, 200));
@@ -228,7 +229,7 @@ void ControlPlane::Welcome(Registration& one) {
 // Shards of jobs that do not run are dropped, and attempts that were not adopted are superseded.
 void ControlPlane::EndHeld(Registration& one) {
   std::set<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>
-      adopted;  // with the job, because each job numbers its own attempts
+      adopted;  // includes the job, because each job numbers its own attempts
   for (const v1::HeldAttempt& a : one.registered()->adopted())
     adopted.insert({a.job_uid(), a.attempt().term(), a.attempt().n()});
   std::set<std::uint64_t> ended;
@@ -260,7 +261,7 @@ void ControlPlane::SayRefused(const TaskHello& said, const RegisterVerdict& verd
                                      " kind=", verdict.kind, " reason=", verdict.message));
     return;
   }
-  // A task that registers too often must not fill the log, either.
+  // A task that registers too often must not fill the log.
   metrics_.registrations.refused.Add();
   ++too_often_;
   const MonoTime now = Now();

@@ -1,4 +1,4 @@
-// The files of a run for callers that do not see the coordinator's runs folder: a list with
+// The files of a run, for callers that do not see the coordinator's runs folder: a list with
 // digests, and chunks of the files.
 //
 // Files are read on the file thread in chunks of limited size. A runs folder belongs to the
@@ -19,7 +19,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-// Digests of exported files were computed when the coordinator read them back, so that a listing
+// The coordinator computed the digests of exported files when it read them back, so that a listing
 // need not read large files again.
 std::vector<v1::RunFileInfo> KnownFiles(const std::string& result_json) {
   std::vector<v1::RunFileInfo> files;
@@ -68,7 +68,7 @@ void ControlPlane::Serve(const v1::ListRunFilesRequest& request, Responder respo
       std::move(response), std::move(responder));
 }
 
-// `listing` is shared with the file thread, which has exclusive use of it until its step has ended.
+// `listing` is shared with the file thread, which alone uses it until its step has ended.
 void ControlPlane::StepListing(std::shared_ptr<RunFileListing> listing,
                                v1::ListRunFilesResponse response, Responder responder) {
   files_.Run([this, listing, response = std::move(response),

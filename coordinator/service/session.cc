@@ -16,10 +16,10 @@ namespace {
 
 constexpr std::uint64_t kTermMax = 1ull << 62;  // higher terms are forged
 constexpr std::uint64_t kTermStepMax =
-    1ull << 32;  // distance above the known term; no coordinator restarts so often meanwhile
+    1ull << 32;  // largest distance above the known term; no coordinator restarts so often
 constexpr int kShardsHeldMax = 1 << 16;
 constexpr std::size_t kTextBytesMax =
-    1024;  // of each text that a task sends about itself; `task list` shows them
+    1024;  // limit of each text that a task sends about itself and `task list` shows
 
 }  // namespace
 
@@ -53,7 +53,7 @@ void ControlPlane::OnBatch(std::uint64_t number, const v1::TaskBatch* batch) {
   }
   for (const v1::TaskMessage& message : batch->messages()) {
     session = sessions_.Find(number);
-    if (session == nullptr) return;  // ended by one of its own messages
+    if (session == nullptr) return;  // one of its own messages has ended it
     metrics_.messages.Add();
     absl::Status status;
     if (session->stage == Session::Stage::kAwaitingHello) {
@@ -83,8 +83,8 @@ absl::Status ControlPlane::CheckHello(const v1::Hello& hello) const {
   if (hello.role() != v1::ROLE_WORKER && hello.role() != v1::ROLE_PS_SERVER)
     return absl::InvalidArgumentError(
         absl::StrCat("hello of an unknown role: role=", hello.role()));
-  // A task with a forged term must not raise the coordinator's term so far that the hellos of all
-  // others become impossible.
+  // A task with a forged term must not raise the coordinator's term so far that the Hellos of all
+  // other tasks become invalid.
   const std::uint64_t known = std::max(term_.value(), parts_.store->term().value());
   const std::uint64_t term_max =
       known == 0 ? kTermMax : std::max(known, std::min(kTermMax, known + kTermStepMax));
@@ -151,7 +151,7 @@ void ControlPlane::OnHello(Session& session, const v1::Hello& hello) {
   Register(number);
 }
 
-// Handles the parts that concern the task itself; jobs get the rest.
+// Handles the parts that concern the task itself. The jobs handle the rest.
 absl::Status ControlPlane::OnTaskMessage(Session& session, const v1::TaskMessage& message) {
   std::optional<std::uint64_t> named;  // the job that the message is about
   switch (message.message_case()) {
@@ -190,7 +190,7 @@ void ControlPlane::OnHeartbeat(const Session& session, const v1::Heartbeat& hear
   if (heartbeat.has_worker()) {
     facts.worker = heartbeat.worker();
     facts.worker.clear_steps_log();
-    facts.worker.clear_device();  // the job has it
+    facts.worker.clear_device();  // the job keeps this part
     facts.worker.set_state(client::CleanText(heartbeat.worker().state(), 64));
     facts.worker.set_waiting_for(
         client::CleanText(heartbeat.worker().waiting_for(), kTextBytesMax));
@@ -213,8 +213,8 @@ void ControlPlane::OnLeaving(const Session& session, const v1::Leaving& leaving)
   CheckDrained(task);
 }
 
-// A message that names no job is for every job that the task belongs to. A worker has nothing to
-// say about a job that it does not serve.
+// Passes a message that names no job to every job to which the task belongs. A message of a worker
+// goes only to the job that the worker serves.
 absl::Status ControlPlane::RouteToJobs(Session& session, const v1::TaskMessage& message,
                                        std::optional<std::uint64_t> named) {
   const TaskId task = session.task;
@@ -227,7 +227,8 @@ absl::Status ControlPlane::RouteToJobs(Session& session, const v1::TaskMessage& 
   }
   for (Job* job : to) {
     const absl::Status status = job->OnMessage(task, message);
-    // Posted behind the batches that have arrived by now, which therefore belong to the same turn.
+    // The call is posted behind the batches that have already arrived, which therefore belong to
+    // the same turn.
     if (job->turn_open() && !std::exchange(turn_posted_, true))
       parts_.control->Post([this] { EndTurn(); });
     if (!status.ok()) return status;
@@ -251,7 +252,7 @@ void ControlPlane::EndTurn() {
   for (const auto& [uid, job] : jobs_.all()) job->EndTurn();
 }
 
-// ---------------------------------------------------------------- to the task
+// ---------------------------------------------------------------- messages to the task
 
 void ControlPlane::Reject(std::uint64_t number, absl::string_view kind, absl::string_view message,
                           bool exit, std::chrono::milliseconds retry_after,

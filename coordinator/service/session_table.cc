@@ -121,8 +121,8 @@ void SessionTable::SendBytes(std::uint64_t number, std::string bytes) {
   parts_.logger->Warning(
       absl::StrCat("ending a session because messages could not be sent: task=", session->Name(),
                    " bytes=", size, " reason=", status.message()));
-  // The task does not read, or its stream has just ended. Unsent messages are reconciled when it
-  // registers again. The session ends later because the caller is using it.
+  // The task does not read, or its stream has just ended. Unsent messages are reconciled when the
+  // task registers again. The session ends later because the caller is using it.
   parts_.control->Post([this, number] { parts_.on_failed(number); });
 }
 

@@ -1,10 +1,11 @@
-// The open sessions, which task each belongs to, and the messages on their way to the tasks.
+// The open sessions, the task of each session, and the messages on their way to the tasks.
 //
-// Messages are batched: those of one turn of the control executor leave as one batch,
-// in order, once the store has made durable what the messages follow from (DurabilityGate).
+// Messages are batched. Those of one turn of the control executor leave as one batch, in order,
+// once the store has made durable what the messages follow from (DurabilityGate).
 //
 // Not thread-safe: the control executor owns it. Functions that may close a session do so later, by
-// a posted call of on_failed, so a reference to a Session is valid until its owner calls Remove.
+// a posted call of on_failed. Therefore a reference to a Session is valid until its owner calls
+// Remove.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,7 @@ namespace evergrad::coordinator {
 struct Session {
   std::uint64_t number = 0;
   std::shared_ptr<transport::MessageStream>
-      stream;  // shared with the transport, whose callbacks end when it is closed
+      stream;  // shared with the transport, whose callbacks end when the stream is closed
   transport::PeerInfo peer;
   MonoTime opened_at{0};
   enum class Stage { kAwaitingHello, kPending, kRegistered } stage = Stage::kAwaitingHello;
@@ -37,8 +38,8 @@ struct Session {
   TaskId task;
   Role role = Role::kWorker;
   std::string identity;
-  bool spoke = false;  // the task has sent something since its Hello
-  std::string out;     // a CoordinatorBatch, as far as it has been written
+  bool spoke = false;  // the task has sent a message since its Hello
+  std::string out;     // the part of a CoordinatorBatch that has been written so far
   bool flush_posted = false;
 
   bool registered() const { return stage == Stage::kRegistered; }
@@ -52,7 +53,8 @@ class SessionTable {
     runtime::Executor* control = nullptr;
     log::Logger* logger = nullptr;
     DurabilityGate* gate = nullptr;
-    // Messages to the session were lost, so it has to end; the task's next session is reconciled.
+    // Messages to the session were lost, so the session must end. The task's next session is
+    // reconciled.
     std::function<void(std::uint64_t number)> on_failed;
     std::function<void()>
         on_gate_full;  // a batch did not fit into the gate, which ends its session
@@ -60,14 +62,14 @@ class SessionTable {
   explicit SessionTable(Parts parts) : parts_(std::move(parts)) {}
 
   void Open(Session session);
-  Session* Find(std::uint64_t number);  // null: it has ended
-  Session* Of(TaskId task);             // null: the task has no session
-  // Makes the session that of `task`.
+  Session* Find(std::uint64_t number);  // null if it has ended
+  Session* Of(TaskId task);             // null if the task has no session
+  // Makes the session the session of `task`.
   void Register(Session& session, TaskId task, const std::string& identity);
-  // Ends the session and returns it, or nullopt if it has ended already.
+  // Ends the session and returns it; nullopt if it had already ended.
   std::optional<Session> Remove(std::uint64_t number);
   void RemoveAll();
-  // Registered tasks and the numbers of their sessions, by task.
+  // The registered tasks with the numbers of their sessions.
   const std::map<TaskId, std::uint64_t>& tasks() const { return of_task_; }
   std::vector<std::uint64_t> Numbers() const;
   std::vector<std::uint64_t> RegisteredNumbers() const;
@@ -75,19 +77,19 @@ class SessionTable {
   std::vector<std::uint64_t> WithoutHelloSince(MonoTime then) const;
   std::size_t size() const { return sessions_.size(); }
 
-  // Sessions whose Hello waits for the end of the start-up window, in the order in which they came.
+  // Sessions whose Hello waits for the end of the start-up window, in the order of arrival.
   void Defer(std::uint64_t number) { deferred_.push_back(number); }
   const std::vector<std::uint64_t>& deferred() const { return deferred_; }
   std::vector<std::uint64_t> TakeDeferred() { return std::exchange(deferred_, {}); }
 
   // --- messages to the task
   void Queue(Session& session, const v1::CoordinatorMessage& message);
-  // Sends queued messages now, unless they have to wait for the store.
+  // Sends queued messages now, unless they must wait for the store.
   void Flush(std::uint64_t number);
-  // Sends the last message of a session, which depends on nothing: after the earlier messages if
-  // these can be sent, otherwise alone.
+  // Sends the last message of a session, which depends on nothing. It follows the earlier messages
+  // if these can be sent; otherwise it is sent alone.
   void SendLast(Session& session, const v1::CoordinatorMessage& message);
-  // Sends at once, not in order with queued messages and not after the store.
+  // Sends at once, without waiting for queued messages or for the store.
   void SendBytes(std::uint64_t number, std::string bytes);
 
  private:

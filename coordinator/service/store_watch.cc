@@ -48,7 +48,7 @@ bool StoreWatch::CheckPlace() {
 bool StoreWatch::CheckHealth() {
   if (broken_) return false;
   const absl::Status health = store_->health();
-  if (!health.ok() && !absl::IsResourceExhausted(health)) {  // also after a full disk
+  if (!health.ok() && !absl::IsResourceExhausted(health)) {  // final, even after a full disk
     Fail(health);
     return false;
   }

@@ -1,7 +1,7 @@
 // Watches whether the state store accepts changes, and whether the next start would find it.
 //
-// The store calls from any thread; `on_change` then runs on the control executor, which owns this
-// object. One call covers all changes since the last one. Nothing blocks.
+// The store calls the watch on any thread; `on_change` then runs on the control executor, which
+// owns the watch. One call covers all changes since the last one. Nothing blocks.
 #pragma once
 
 #include <functional>
@@ -21,35 +21,37 @@ class StoreWatch {
   // All outlive the watch.
   StoreWatch(StateStore* store, runtime::Executor* control, log::Logger* logger);
   ~StoreWatch();
-  // Called once: from now on the watch is the store's listener, until it is destroyed.
+  // Makes the watch the store's listener until the watch is destroyed. Called once.
   void Listen(std::function<void()> on_change);
 
   // OK, or the reason for refusing new work.
   const absl::Status& status() const { return status_; }
-  // OK, or the reason for accepting and starting no job. This includes a store whose folder the
-  // next start would not find: running jobs continue, but a new job would be lost with this
+  // OK, or the reason for neither accepting nor starting a job. One reason is a store whose folder
+  // the next start would not find: running jobs continue, but a new job would be lost with this
   // process.
   const absl::Status& no_new_jobs() const { return status_.ok() ? place_ : status_; }
   const absl::Status& place() const { return place_; }
-  // Unavailable for that reason, with the coordinator as its origin: the caller has reached it.
+  // Returns Unavailable with that reason. Its origin is the coordinator, because the caller has
+  // reached it.
   absl::Status Refusal(absl::string_view what) const;
 
   // Returns true if the store's folder has moved, or has returned to its place.
   bool CheckPlace();
   // Returns true if the store has capacity again, so that new work is accepted.
   bool CheckHealth();
-  // Ends the acceptance of work for good, because the contents of the store are unknown.
+  // Ends the acceptance of work permanently, because the contents of the store are unknown.
   void Fail(const absl::Status& status);
 
  private:
   struct Listener {
     Mutex mu;
-    runtime::Executor* control ABSL_GUARDED_BY(mu) = nullptr;  // null: the watch has gone
+    runtime::Executor* control ABSL_GUARDED_BY(mu) =
+        nullptr;  // null if the watch has been destroyed
     bool posted ABSL_GUARDED_BY(mu) = false;
   };
   StateStore* const store_;
   log::Logger* const logger_;
-  const std::shared_ptr<Listener> listener_;  // with the store, which may call it late
+  const std::shared_ptr<Listener> listener_;  // shared with the store, which may call it late
   absl::Status status_, place_;
   bool broken_ = false;
 };

@@ -9,8 +9,9 @@
 namespace evergrad::coordinator {
 namespace {
 
-// The spec of a job that may be submitted, or why not: mistakes in the YAML (all of them), a
-// counting job without --failpoints, a folder for checkpoints outside of the allowed ones.
+// Returns the spec of a job that may be submitted. Otherwise the error names all mistakes in the
+// YAML, a counting job without --failpoints, or a folder for checkpoints outside of the allowed
+// ones.
 absl::StatusOr<config::JobSpec> ReadSpec(const v1::SubmitJobRequest& request,
                                          const ControlOptions& control) {
   config::ParseOptions options;
@@ -42,7 +43,8 @@ absl::StatusOr<config::JobSpec> ReadSpec(const v1::SubmitJobRequest& request,
 
 }  // namespace
 
-// Beside what ReadSpec refuses: a name that a living job has, and a full queue.
+// Refuses, in addition to ReadSpec, a name that a living job has, and a job for which the queue is
+// full.
 template <>
 void ControlPlane::Serve(const v1::SubmitJobRequest& request, Responder responder) {
   if (!store_.no_new_jobs().ok())
@@ -71,7 +73,7 @@ void ControlPlane::Serve(const v1::SubmitJobRequest& request, Responder responde
   const JobUid uid = identity.uid;
   Job* const job =
       jobs_.Add(std::make_unique<Job>(job_host_.get(), options_.jobs, std::move(identity)));
-  if (jobs_.full()) metrics_.jobs_running.refused.Add();  // it waits
+  if (jobs_.full()) metrics_.jobs_running.refused.Add();  // the job waits in the queue
   if (!job->Keep()) {
     jobs_.TakeBack(uid);
     return responder->Answer(store_.Refusal("the job was not accepted"));
@@ -87,8 +89,8 @@ void ControlPlane::Serve(const v1::SubmitJobRequest& request, Responder responde
   job->FillStatus(&status, ~0ull);
   response.set_runs_folder(status.runs_folder());
   WhenDurable([this, responder, response = std::move(response)] {
-    // As it is with the job's commit: nobody has been told of the job yet, and the next start might
-    // not know it.
+    // The place is checked as it is now, with the job's commit. Nobody has been told of the job
+    // yet, and the next start might not find the job.
     CheckStorePlace();
     if (store_.place().ok()) return AnswerWith(*responder, response);
     if (Job* lost = jobs_.Get(JobUid(response.job_uid()))) lost->Cancel();

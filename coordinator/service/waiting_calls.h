@@ -1,5 +1,5 @@
-// Calls that wait for a change. Each is retried after every change, in the order of the calls, and
-// is answered at its deadline at the latest.
+// Calls that wait for a change. After every change, each call is retried, in the order of the
+// calls. At its deadline it is answered in any case.
 //
 // Not thread-safe: the control executor owns it.
 #pragma once
@@ -16,8 +16,8 @@
 
 namespace evergrad::coordinator {
 
-// Answers once. The destructor answers a call that is still open, so that no caller waits for a
-// coordinator that has ended.
+// Answers a call once. The destructor answers a call that is still open, so that no caller waits
+// for a coordinator that has ended.
 class OpenCall {
  public:
   explicit OpenCall(std::shared_ptr<transport::UnaryResponder> responder)
@@ -39,9 +39,10 @@ class OpenCall {
 
 class WaitingCalls {
  public:
-  // Answers the call if it can, or if its deadline has passed. Returns true if it has answered.
+  // Answers the call if it can, or if its deadline has passed (`late`). Returns whether it has
+  // answered.
   using Attempt = std::function<bool(bool late)>;
-  // The attempt owns the call, so a call that is dropped is answered by ~OpenCall.
+  // The attempt owns the call, so ~OpenCall answers a call that is dropped.
   void Add(MonoTime deadline, Attempt attempt) { calls_.push_back({deadline, std::move(attempt)}); }
   void Check(MonoTime now) {
     if (calls_.empty()) return;

@@ -10,7 +10,7 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::chrono::milliseconds kDivideEvery{100}, kIdleFor{250};
-constexpr double kGapMax = 10;  // seconds; a longer one is the time before the first division
+constexpr double kGapMax = 10;  // in seconds; a longer gap is the time before the first division
 
 }  // namespace
 
@@ -59,8 +59,8 @@ std::uint32_t WorkerDivision::SetTargets(std::vector<Part>& parts, std::size_t b
     const Part& part = parts[i];
     JobDemand& demand = demands.emplace_back();
     demand.share = host_->Share(part.job);
-    // A worker that has just finished something is not taken away because of a moment without work,
-    // such as the end of an epoch.
+    // A worker that has just finished something is not taken because of a moment without work, such
+    // as the end of an epoch.
     demand.useful = std::min(part.suited, std::max(host_->UsefulWorkers(part.job),
                                                    host_->BusyWorkers(part.job, kIdleFor)));
     demand.has = part.has;
@@ -74,8 +74,8 @@ std::uint32_t WorkerDivision::SetTargets(std::vector<Part>& parts, std::size_t b
   return sum;
 }
 
-// In the order in which the jobs are given workers: functions jobs first, and among them those with
-// the least choice.
+// Returns the parts in the order in which the jobs are given workers: functions jobs first, and
+// among them those with the least choice.
 std::vector<WorkerDivision::Part> WorkerDivision::Divide(const std::vector<TaskId>& workers) const {
   std::vector<Part> parts;
   std::set<TaskId> with_functions;
@@ -98,7 +98,7 @@ std::vector<WorkerDivision::Part> WorkerDivision::Divide(const std::vector<TaskI
   });
   const auto all = static_cast<std::uint32_t>(workers.size());
   SetTargets(parts, 0, parts.size(), all);
-  // If there are fewer workers with functions than the functions jobs are to get, these jobs take
+  // If there are fewer workers with functions than the functions jobs should get, these jobs take
   // turns at those workers, and the other jobs share the rest.
   std::size_t functions_jobs = 0;
   std::uint32_t theirs = 0;
@@ -129,7 +129,7 @@ std::optional<JobUid> WorkerDivision::JobFor(TaskId worker) {
 void WorkerDivision::CountService(MonoTime now) {
   const double seconds =
       std::chrono::duration<double>(now - std::exchange(divided_at_, now)).count();
-  std::optional<double> least;  // of the jobs that have something to do
+  std::optional<double> least;  // minimum over the jobs that have something to do
   for (auto& [job, account] : accounts_) {
     if (!host_->IsRunning(job)) continue;
     for (const auto& [worker, serving] : serving_) {
@@ -140,7 +140,7 @@ void WorkerDivision::CountService(MonoTime now) {
     if (host_->UsefulWorkers(job) > 0)
       least = std::min(least.value_or(account.served), account.served);
   }
-  // A job with nothing to do does not save up service for later.
+  // A job with nothing to do must not save up service for later.
   for (auto& [job, account] : accounts_) {
     if (host_->IsRunning(job) && least && host_->UsefulWorkers(job) == 0)
       account.served = std::max(account.served, *least);
@@ -171,13 +171,13 @@ void WorkerDivision::Tick(MonoTime now, bool may_divide) {
   turn_over_ = false;
   ReplaceUnfit(parts);
   for (std::size_t i = 0; i < parts.size(); ++i) Fill(parts, i, unserving);
-  // A worker that serves no job waits with one of them, which may have work in a moment.
+  // A worker that serves no job waits with one of the jobs, which may have work in a moment.
   for (const TaskId worker : unserving) host_->Introduce(jobs.front(), worker);
   MoveWorkers();
 }
 
-// Where a job lacks a worker and has one that cannot take part in it, that worker goes to another
-// job, beyond the other job's target. The other job then has a worker to spare that can take part.
+// If a job lacks a worker and has one that cannot take part in it, that worker goes to another job,
+// beyond the other job's target. The other job then has a surplus worker that can take part.
 void WorkerDivision::ReplaceUnfit(std::vector<Part>& parts) {
   std::vector<std::pair<JobUid, TaskId>> called_back;
   for (auto& [worker, serving] : serving_) {
@@ -225,9 +225,9 @@ void WorkerDivision::Fill(std::vector<Part>& parts, std::size_t which,
   }
 }
 
-// A worker is taken from a job that has too many or cannot use it; a functions job also takes one
-// from the jobs after it, which can find another worker. Preferred are workers that hold nothing,
-// then those without functions that another job wants, then the newest.
+// A worker is taken from a job that has too many, or that cannot use it. A functions job also takes
+// a worker from the jobs after it, which can find another one. Workers that hold nothing are
+// preferred, then those without functions that another job wants, then the newest.
 std::map<TaskId, WorkerDivision::Serving>::iterator WorkerDivision::FindSpare(
     std::vector<Part>& parts, std::size_t which, Part** donor) {
   const Part& part = parts[which];
@@ -271,7 +271,7 @@ void WorkerDivision::MoveWorkers() {
     const Serving serving = found->second;
     serving_.erase(found);
     host_->Release(serving.job, worker, *serving.next);
-    // Where the next job has ended meanwhile, any job that needs the worker takes it.
+    // If the next job has ended meanwhile, any job that needs the worker takes it.
     if (host_->IsRunning(*serving.next)) host_->Introduce(*serving.next, worker);
   }
 }

@@ -1,10 +1,10 @@
 // Decides which job each worker serves when several jobs run.
 //
-// A worker serves one job at a time. Every 100 ms the workers are divided by `scheduler/shares`; a
-// worker that is to serve another job is called back, and moves once it holds no work any more.
-// Functions jobs get only workers that have one of their functions.
+// A worker serves one job at a time. Every 100 ms `scheduler/shares` divides the workers. A worker
+// that must change jobs is called back, and changes once it holds no work any more. Functions jobs
+// get only workers that have one of their functions.
 //
-// Pure except for its host, which shows jobs and workers and moves workers. Not thread-safe: the
+// Pure, apart from its host, which shows jobs and workers and moves workers. Not thread-safe: the
 // control executor owns it.
 #pragma once
 
@@ -21,84 +21,89 @@
 
 namespace evergrad::coordinator {
 
-// The jobs and workers for the division, and its effects on them. A job here is a running job, so
-// it was in RunningJobs() just now.
+// The jobs and workers for the division, and its effects on them. A JobUid passed to this interface
+// is that of a running job, which RunningJobs() has just listed.
 class DivisionHost {
  public:
   virtual ~DivisionHost() = default;
-  // In the order in which they began.
+  // Returns the jobs in the order in which they began.
   virtual std::vector<JobUid> RunningJobs() const = 0;
   virtual bool IsRunning(JobUid job) const = 0;
   virtual double Share(JobUid job) const = 0;
-  // Workers that the job can use now; workers of the job that had something to do within `since`.
+  // UsefulWorkers returns the number of workers that the job can use now. BusyWorkers returns the
+  // number of the job's workers that had something to do within `since`.
   virtual std::uint32_t UsefulWorkers(JobUid job) const = 0;
   virtual std::uint32_t BusyWorkers(JobUid job, std::chrono::milliseconds since) const = 0;
-  // Deterministic jobs: their worker is not taken for the turn of another job.
+  // Returns whether the job is deterministic; its worker is then not taken for the turn of another
+  // job.
   virtual bool KeepsItsWorker(JobUid job) const = 0;
-  // Functions that the job's closures wait for; nullopt: the job can use any worker.
+  // Returns the functions for which the job's closures wait; nullopt if the job can use any worker.
   virtual std::optional<std::set<std::string>> WantedFunctions(JobUid job) const = 0;
-  virtual bool Holds(JobUid job, TaskId worker) const = 0;  // work of the job
+  virtual bool Holds(JobUid job,
+                     TaskId worker) const = 0;  // whether the worker holds work of the job
 
   // Workers that are present and not leaving.
   virtual std::vector<TaskId> Workers() const = 0;
   virtual bool IsLeavingOrGone(TaskId worker) const = 0;
-  // The worker has said that it cannot take part in the job, and is not tried again yet.
+  // Returns whether the worker has said that it cannot take part in the job, and it is too early to
+  // try again.
   virtual bool IsUnfit(JobUid job, TaskId worker) const = 0;
   virtual bool HasOneOf(TaskId worker, const std::set<std::string>& functions) const = 0;
 
-  // The job gives the worker nothing more and takes back what it has not begun.
+  // Lets the job give the worker nothing more, and take back the work that it has not begun.
   virtual void CallBack(JobUid job, TaskId worker) = 0;
-  // The worker serves `job` from now on, unless it is gone; calls WorkerDivision::Assign.
+  // Lets the worker serve `job` from now on, unless the worker is gone. Calls
+  // WorkerDivision::Assign.
   virtual void Introduce(JobUid job, TaskId worker) = 0;
-  // The worker has left `job`, which may have ended, and will be introduced to `next`, unless that
-  // has ended.
+  // Ends the worker's service for `job`, which may have ended. It will be introduced to `next`,
+  // unless that job has ended.
   virtual void Release(JobUid job, TaskId worker, JobUid next) = 0;
   virtual void SetWorkersElsewhere(JobUid job, std::uint32_t workers) = 0;
 };
 
 class WorkerDivision {
  public:
-  // `host` outlives the division. `turn`: how long a job keeps the workers that do not divide
-  // evenly while another job waits for its turn.
+  // `host` outlives the division. `turn` is the time for which a job keeps the workers that do not
+  // divide evenly, while another job waits for its turn.
   WorkerDivision(DivisionHost* host, std::chrono::milliseconds turn) : host_(host), turn_(turn) {}
 
   // --- jobs
-  // Records that a job has begun. It counts as served as little as the least served job: it did not
-  // wait during the service of the others.
+  // A job has begun. Its account starts at that of the least served job, because it did not wait
+  // while the others were served.
   void Begin(JobUid job);
   // Adds a job of the journal, which counts as not served.
   void Restore(JobUid job) { accounts_[job] = Account{}; }
-  // Forgets the job, and that workers serve it.
+  // Forgets the job and the assignments of its workers.
   void End(JobUid job);
-  double worker_seconds(JobUid job) const;  // that workers have served it
-  std::uint32_t workers(JobUid job) const;  // that serve it now
+  double worker_seconds(JobUid job) const;  // worker-seconds that the job has received
+  std::uint32_t workers(JobUid job) const;  // number of workers that serve the job now
 
   // --- workers
-  // The job that the worker serves; nullopt: none. The job may have ended.
+  // Returns the job that the worker serves, or nullopt. The job may have ended.
   std::optional<JobUid> JobOf(TaskId worker) const;
   void Assign(TaskId worker, JobUid job) { serving_.insert_or_assign(worker, Serving{job, {}}); }
   void Remove(TaskId worker) { serving_.erase(worker); }
   void RemoveAll() { serving_.clear(); }
-  // Returns the job that lacks most workers of the worker's kind; otherwise the first running job,
-  // or nullopt if none runs.
+  // Returns the job that lacks most workers of the worker's kind. If none lacks any, returns the
+  // first running job, or nullopt if none runs.
   std::optional<JobUid> JobFor(TaskId worker);
 
   // --- division
-  // Moves workers that have given back their work; every 100 ms, or at once after DivideSoon,
-  // divides the workers among the jobs. `may_divide` false: only moves.
+  // Moves workers that have given back their work. If `may_divide`, also divides the workers among
+  // the jobs, every 100 ms, or at once after DivideSoon.
   void Tick(MonoTime now, bool may_divide);
   void DivideSoon() { next_division_ = MonoTime{0}; }
 
  private:
   struct Serving {
     JobUid job;
-    std::optional<JobUid> next;  // the worker is called back for it
+    std::optional<JobUid> next;  // the job for which the worker is called back
   };
   struct Account {
     double served = 0;   // worker-seconds divided by share, and the amount credited at its start
     double seconds = 0;  // worker-seconds
   };
-  // One running job while the workers are divided.
+  // One running job during a division.
   struct Part {
     JobUid job;
     std::optional<std::set<std::string>> functions;  // see WantedFunctions
@@ -114,15 +119,15 @@ class WorkerDivision {
   void MoveWorkers();
   void ReplaceUnfit(std::vector<Part>& parts);
   void Fill(std::vector<Part>& parts, std::size_t which, std::vector<TaskId>& unserving);
-  // The worker that the part takes from another job, and that job's part if the worker is of use
-  // there. End of serving_: none.
+  // Finds the worker that the part takes from another job, or returns end of serving_. `donor` is
+  // that job's part if the worker is of use there.
   std::map<TaskId, Serving>::iterator FindSpare(std::vector<Part>& parts, std::size_t which,
                                                 Part** donor);
 
   DivisionHost* const host_;
   const std::chrono::milliseconds turn_;
   std::map<JobUid, Account> accounts_;  // of the running jobs
-  std::map<TaskId, Serving> serving_;   // a worker that is not in it serves no job
+  std::map<TaskId, Serving> serving_;   // a worker that is missing here serves no job
   MonoTime next_division_{0}, divided_at_{0}, turn_ends_{0};
   bool turn_over_ = false;
 };

@@ -1,5 +1,5 @@
-// What is logged about a file that cannot be written: the first failure, then a count once a
-// minute, and that it is over. Pure; not thread-safe.
+// Limits the log lines about a file that cannot be written: the first failure, then a count once a
+// minute, and the end of the trouble. Pure; not thread-safe.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@ namespace evergrad::coordinator {
 class WriteTrouble {
  public:
   static constexpr std::chrono::seconds kSaidEvery{60};
-  // After each try to write `path`. What is to be logged; "": nothing.
+  // Called after each attempt to write `path`. Returns the text to be logged, or "".
   std::string After(const std::string& path, const absl::Status& status, MonoTime now);
 
  private:
