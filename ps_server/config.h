@@ -15,35 +15,35 @@
 namespace evergrad::ps_server {
 
 struct Config {
-  std::string index;  // "": the ordinal of the host name, else 0
-  // Set by Resolve: neither flag nor host name gave the index, so it is 0.
+  std::string index;  // if "", the ordinal of the host name, or else 0
+  // Set by Resolve if neither flag nor host name gave the index, so that it is 0.
   bool index_by_default = false;
-  std::uint32_t executors = 0;  // 0: one per core, at most 8
+  std::uint32_t executors = 0;  // 0 means one per core, at most 8
   std::uint64_t budget_bytes_max = 256ull << 20;
   std::uint64_t small_reserve_bytes_max = 16ull << 20;
   std::uint64_t peer_small_bytes_max = 4ull << 20;
   std::uint64_t frame_bytes_max = 1ull << 30;
   std::uint64_t pool_bytes_max = 256ull << 20;
   std::uint64_t snapshot_bytes_max = 1ull << 30;
-  // Memory for embedding tables; 0 until Resolve: 0.8 of the memory that the process may use.
+  // Memory for embedding tables. If 0, Resolve sets 0.8 of the memory that the process may use.
   std::uint64_t memory_bytes_max = 0;
   std::uint32_t streams_max = 4096;
-  std::uint64_t lane_bytes_max = 64ull << 20;  // 0: no shared memory
-  std::string unix_dir;                        // "": no unix socket
-  std::vector<std::string> checkpoint_roots;   // empty: any folder that the coordinator names
+  std::uint64_t lane_bytes_max = 64ull << 20;  // 0 for no shared memory
+  std::string unix_dir;                        // "" for no unix socket
+  std::vector<std::string> checkpoint_roots;   // if empty, any folder that the coordinator names
   std::chrono::milliseconds drain_max{10000};
 };
 
 // `config` outlives the table.
 void AddOptions(daemon::OptionTable* table, Config* config);
 
-// Fills in the settings that depend on the machine; `memory_bytes` is the memory that the process
-// may use (daemon::MemoryLimitBytes). InvalidArgument (a user's error): an identity that is not a
-// number, or limits that contradict each other.
+// Fills in the settings that depend on the machine. `memory_bytes` is the memory that the process
+// may use (daemon::MemoryLimitBytes). InvalidArgument (a user's error) for an identity that is not
+// a number, and for limits that contradict each other.
 absl::Status Resolve(absl::string_view host_name, unsigned cores, std::uint64_t memory_bytes,
                      Config* config);
 
-// Returns "3" for "ps-server-3"; nullopt for a name without a number after a dash.
+// Returns "3" for "ps-server-3", and nullopt for a name without a number after a dash.
 std::optional<std::string> OrdinalOf(absl::string_view host_name);
 
 }  // namespace evergrad::ps_server

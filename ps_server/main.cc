@@ -71,7 +71,7 @@ int main(int argc, char** argv) {
       [&daemon](const std::string& reason) { daemon.RequestDrain(reason); });
 
   const daemon::Daemon::End end = daemon.WaitForEnd();
-  // The coordinator refused this process for good; the log has the reason.
+  // The coordinator refused this process permanently; the log has the reason.
   if (end.kind == daemon::Daemon::End::Kind::kRefused) {
     (*server)->Stop("refused");
     return refused_code;

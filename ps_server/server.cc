@@ -19,13 +19,13 @@
 namespace evergrad::ps_server {
 namespace {
 
-// A coordinator may be restarting: its start and its window.
+// A coordinator may be restarting; this covers its start and its window.
 constexpr std::chrono::milliseconds kDrainAloneMax{3000};
 constexpr std::uint64_t kPeerLaneBytes =
-    2ull << 20;  // shared with a server of this host that receives shards, for each direction
+    2ull << 20;  // shared with a server of this host that receives shards, per direction
 
-// The name of the socket must be unique: servers of other clusters, or earlier processes of this
-// one, may use the same folder.
+// Returns a unique name for the socket, because servers of other clusters, or earlier processes of
+// this cluster, may use the same folder.
 std::string SocketPath(const Config& config, std::uint64_t unique) {
   if (config.unix_dir.empty()) return "";
   return absl::StrCat(config.unix_dir, "/ps-server-", config.index, "-",
@@ -50,8 +50,8 @@ struct Server::Impl {
   Identity identity;
   std::int64_t started_ms = 0;
   bool stopped = false;
-  // Control executor: the reason for leaving, "" until there is one; shared with a drain that
-  // outlives the time limit.
+  // Control executor. The reason for leaving, or "". Shared with a drain that outlives the time
+  // limit.
   std::string leaving;
   bool coordinator_stops = false;  // the coordinator announced it, and no session has begun since
   struct Drained {
@@ -59,16 +59,16 @@ struct Server::Impl {
     std::atomic<bool> handed_over{false};
   };
   std::shared_ptr<Drained> drained = std::make_shared<Drained>();
-  std::unique_ptr<Lifeline> lifeline;  // control executor, from Join on
-  // Control executor: the process that held this identity and has ended.
+  std::unique_ptr<Lifeline> lifeline;  // control executor; set by Join
+  // Control executor. The process that held this identity and has ended.
   std::uint64_t ended_process = 0;
 
   void EndDrain(bool handed_over) {
     drained->handed_over = handed_over;
     drained->over.Set();
   }
-  // Control executor. Without a session no shard can be moved: ends the drain, at once if there is
-  // no shard to move.
+  // Control executor. Without a session no shard can be moved. Ends the drain after a time, or at
+  // once if there is no shard to move.
   void WaitForSession() {
     if (leaving.empty() || session == nullptr || session->registered()) return;
     if (control->Progress().shards() == 0) return EndDrain(true);
@@ -113,7 +113,7 @@ struct Server::Impl {
       registry.AddCallbackCounter(name, help, {},
                                   [counted = counted, field] { return counted->Read().*field; });
     };
-    // For each `_max` setting: its present use, its limit, and its refusals.
+    // Each `_max` setting has its present use, its limit, and its refusals.
     const auto bound = [&](const std::string& name, absl::string_view help, std::uint64_t value,
                            std::uint64_t Stats::*current, std::uint64_t Stats::*refused) {
       const std::string prefix = absl::StrCat("evergrad_ps_server_", name);
@@ -152,7 +152,7 @@ struct Server::Impl {
 
   transport::Handlers MakeHandlers() {
     transport::Handlers handlers;
-    // No unary calls: the transport itself answers health checks.
+    // The handlers accept no unary calls, because the transport itself answers health checks.
     handlers.stream = [](const transport::PeerInfo&, absl::string_view,
                          std::shared_ptr<transport::MessageStream>)
         -> std::optional<transport::MessageStreamEvents> {
@@ -214,7 +214,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& depen
   server_options.on_lane = [logger = dependencies.logger,
                             said = std::make_shared<client::SaidOnce>()](
                                const std::string& address, const absl::Status& status) {
-    // A peer on another host is not logged.
+    // The result for a peer on another host is not logged.
     if (status.ok() || !said->First(std::string(status.message()))) return;
     logger->Info(
         absl::StrCat("payload goes through the socket: ", status.message(), " peer=", address));
@@ -350,7 +350,8 @@ void Server::Join(Identity identity, client::SessionClient::Options session_opti
         default: break;
       }
       if (message.has_report_shards()) {
-        // A report carries current counters: the job may end before the next heartbeat is due.
+        // A report carries current counters, because the job may end before the next heartbeat is
+        // due.
         v1::TaskMessage beat;
         *beat.mutable_heartbeat() = impl->MakeHeartbeat();
         impl->session->Send(std::move(beat));
@@ -406,9 +407,9 @@ void Server::Stop(absl::string_view reason) {
     impl->session->Stop();
     impl->control->OnLost();  // ends reads for moves
   });
-  // This order ensures that no callback uses a destroyed object: no request after the server, no
-  // callback of a shard after the executors, no answer of a file after the writer and the restorer
-  // (tasks that they post to an ended executor are dropped).
+  // This order ensures that no callback uses a destroyed object. There is no request after the
+  // server has ended, no callback of a shard after the executors, and no answer of a file after the
+  // writer and the restorer. (Tasks that these post to an ended executor are dropped.)
   runtime::Event said;
   impl->control_executor->Post([&said] { said.Set(); });
   said.Wait();
@@ -421,7 +422,7 @@ void Server::Stop(absl::string_view reason) {
   impl->control_executor->Shutdown();
   impl->session.reset();
   if (impl->peers != nullptr)
-    impl->peers->Retain({});  // ends the calls; readers then find that they are cancelled
+    impl->peers->Retain({});  // ends the calls; readers then see them as cancelled
   impl->writer.reset();
   impl->restorer.reset();
   impl->images.reset();

@@ -1,5 +1,5 @@
-// A parameter server: shards on executors, the data service in front of them, the session with the
-// coordinator behind.
+// A parameter server: shards on executors, the data service for the workers, and the session with
+// the coordinator.
 //
 //   workers ══ data streams ══▶ transport ──▶ ShardHost ──▶ lane 0 … lane n (one executor each,
 //   single writer of its shards) coordinator ── session ──▶ control executor: SessionClient,
@@ -36,8 +36,8 @@ class Server {
     metrics::Registry* registry = nullptr;
     const Clock* clock = nullptr;
     fault::Failpoints* failpoints = nullptr;  // may be null
-    std::uint64_t process_uid = 0;            // random at start; also names the unix socket
-    fs::FileSystem* files = nullptr;          // of snapshots
+    std::uint64_t process_uid = 0;            // random, drawn at start; also names the unix socket
+    fs::FileSystem* files = nullptr;          // file system of snapshots
   };
   // The description of this process for the coordinator.
   struct Identity : client::TaskIdentity {
@@ -45,31 +45,31 @@ class Server {
     std::string advertised_address;
   };
 
-  // Binds and serves, without any shard yet. `config` is resolved. Errors are those of
+  // Binds and serves, initially without shards. `config` must be resolved. Errors are those of
   // Transport::Listen.
   static absl::StatusOr<std::unique_ptr<Server>> Listen(const Dependencies& dependencies,
                                                         const Config& config,
                                                         transport::ServerOptions server_options);
   ~Server();  // calls Stop("destroyed")
 
-  std::string address() const;    // as bound
-  std::string unix_path() const;  // "" when none is served
+  std::string address() const;    // the bound address
+  std::string unix_path() const;  // "" if none is served
 
-  // Dials the coordinator, repeatedly until Stop. `on_refused` is called once on the control
-  // executor when the coordinator has refused this process for good, and `on_drain` likewise when
-  // an operator drains the server.
+  // Dials the coordinator, and redials until Stop. `on_refused` is called at most once, when the
+  // coordinator has refused this process permanently. `on_drain` is called at most once, when an
+  // operator drains the server. Both run on the control executor.
   void Join(Identity identity, client::SessionClient::Options session,
             std::function<void(const std::string& kind)> on_refused,
             std::function<void(const std::string& reason)> on_drain = nullptr);
 
-  // After a notice that this process will end: announces it, and waits until the coordinator has
-  // moved its shards to other servers (LEDGER line 22), reports that it cannot, or is stopping
-  // itself; at most `config.drain_max`. Without a session it waits drain_alone_max for one if the
-  // server holds shards. Returns whether the server holds no shard any more. Stop follows. Blocks;
-  // not called from a callback.
+  // Called after a notice that this process will end. Announces the end, and waits until the
+  // coordinator has moved the shards to other servers (LEDGER line 22), reports that it cannot, or
+  // is stopping itself. The wait takes at most `config.drain_max`. If the server holds shards and
+  // has no session, it waits drain_alone_max for a session. Returns whether the server holds no
+  // shard any more. Stop follows. Blocks; must not be called from a callback.
   bool Drain(absl::string_view reason);
-  // Sends Leaving, ends the session, the streams and the executors. Idempotent; not called from a
-  // callback.
+  // Sends Leaving, and ends the session, the streams and the executors. Idempotent. Must not be
+  // called from a callback.
   void Stop(absl::string_view reason);
 
  private:

@@ -1,5 +1,5 @@
-// Reports clients that leave granted budget unused: a counter for each, and a warning from time to
-// time. Thread-safe.
+// Reports clients that leave granted budget unused: one counter per client, and a warning from time
+// to time. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -16,24 +16,24 @@ namespace evergrad::ps_server {
 
 class UnusedGrants {
  public:
-  // All pointers outlive this.
+  // All pointers outlive this object.
   UnusedGrants(log::Logger* logger, metrics::Registry* registry, const Clock* clock)
       : logger_(logger), registry_(registry), clock_(clock) {}
 
-  // Records that `grants` with `bytes` were revoked from `peer`; `ended`: its stream was ended
-  // because it repeatedly left grants unused.
+  // Records that `grants` with `bytes` were revoked from `peer`. `ended` says that its stream was
+  // ended because it repeatedly left grants unused.
   void Note(const std::string& peer, std::uint64_t grants, std::uint64_t bytes, bool ended);
 
-  // Further clients are counted as "other", because a client without a proven name could use any
-  // number of names.
+  // Clients beyond this number are counted as "other", because a client without a proven name could
+  // use any number of names.
   static constexpr std::size_t kPeersMax = 64;
   static constexpr MonoTime kSaidAgainAfter = std::chrono::seconds(60);
 
  private:
   struct Peer {
-    metrics::Counter* counter = nullptr;  // of the registry
+    metrics::Counter* counter = nullptr;  // owned by the registry
     MonoTime silent_until{0};
-    std::uint64_t grants = 0, bytes = 0;  // since the last warning
+    std::uint64_t grants = 0, bytes = 0;  // numbers since the last warning
   };
   log::Logger* const logger_;
   metrics::Registry* const registry_;

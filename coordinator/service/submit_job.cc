@@ -43,8 +43,7 @@ absl::StatusOr<config::JobSpec> ReadSpec(const v1::SubmitJobRequest& request,
 
 }  // namespace
 
-// Refuses, in addition to ReadSpec, a name that a living job has, and a job for which the queue is
-// full.
+// Refuses what ReadSpec refuses, the name of a living job, and any job while the queue is full.
 template <>
 void ControlPlane::Serve(const v1::SubmitJobRequest& request, Responder responder) {
   if (!store_.no_new_jobs().ok())

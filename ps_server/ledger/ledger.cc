@@ -56,7 +56,8 @@ Ledger Ledger::WithoutAttempts() const {
 }
 
 std::uint64_t Ledger::MemoryBytes() const {
-  constexpr std::uint64_t kTreeNode = 32;  // colour, parent, left and right of a std::map node
+  constexpr std::uint64_t kTreeNode =
+      32;  // colour, parent, left and right pointer of a std::map node
   std::uint64_t bytes =
       sizeof(*this) + (done_.interval_count() + refused_.interval_count()) * (kTreeNode + 16);
   for (const auto& [c, open] : open_)

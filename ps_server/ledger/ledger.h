@@ -1,8 +1,8 @@
-// Which updates are in a shard's state (LEDGER lines 7, 9, 10, 12, 24). A pure state machine: no
+// The updates that are in a shard's state (LEDGER lines 7, 9, 10, 12, 24). A pure state machine: no
 // clock, no I/O.
 //
-// A Ledger belongs to its Shard, and only the shard's executor calls it. It is part of every
-// snapshot and of every move.
+// A Ledger belongs to its Shard, and only the shard's executor calls it. Every snapshot and every
+// move contains it.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ enum class Admission {
 
 class Ledger {
  public:
-  // Lines 9 and 10. A DUPLICATE raises open[c].attempt to `attempt`; no other answer changes
+  // Lines 9 and 10. A DUPLICATE raises open[c].attempt to `attempt`. No other answer changes
   // anything, so a push that is admitted and then fails its checks leaves no trace. The caller has
   // checked update < kUpdatesPerClosureMax.
   Admission Check(ClosureId closure, UpdateIndex update, Attempt attempt);
@@ -35,23 +35,23 @@ class Ledger {
   bool Close(const IntervalSet& done, const IntervalSet& refused);
 
   struct Open {
-    Attempt attempt;                  // the highest that was seen
+    Attempt attempt;                  // the highest attempt that was seen
     std::vector<std::uint64_t> bits;  // update u has bit u % 64 of word u / 64
     bool Test(std::uint32_t u) const {
       return u / 64 < bits.size() && (bits[u / 64] >> (u % 64) & 1);
     }
     friend bool operator==(const Open&, const Open&) = default;
   };
-  // The ledger of a snapshot. Members of `done` and `refused` are removed from `open`.
+  // Returns the ledger of a snapshot. Members of `done` and `refused` are removed from `open`.
   static Ledger Restored(IntervalSet done, IntervalSet refused, std::map<ClosureId, Open> open);
   const IntervalSet& done() const { return done_; }
   const IntervalSet& refused() const { return refused_; }
   const std::map<ClosureId, Open>& open() const { return open_; }
   // Returns whether the update is recorded in `open`, or its closure is in `done`.
   bool Has(ClosureId closure, UpdateIndex update) const;
-  // Line 28: a copy for a new job, whose attempts begin anew: open[*].attempt = (0,0).
+  // Line 28: returns a copy for a new job, in which attempts begin anew: open[*].attempt = (0,0).
   Ledger WithoutAttempts() const;
-  // Memory in bytes, for the bound of line 31 and for metrics.
+  // Returns the memory in bytes, for the bound of line 31 and for metrics.
   std::uint64_t MemoryBytes() const;
   friend bool operator==(const Ledger&, const Ledger&) = default;
 

@@ -1,7 +1,7 @@
-// The rules by which a Ledger decides (LEDGER lines 7, 9, 10, 24, 28 and 30), each a predicate of
-// its arguments alone. Pure: no state, no thread, no error. ledger.cc is the only caller.
+// The rules by which a Ledger decides (LEDGER lines 7, 9, 10, 24, 28 and 30). Each is a predicate
+// of its arguments alone. Pure: no state, no thread, no error. ledger.cc is the only caller.
 //
-// tests/mutants compiles ledger.cc a second time with rules of its own, each of which a test can
+// tests/mutants compiles ledger.cc a second time with its own rules, each of which a test can
 // break. A rule that is inlined into ledger.cc would escape those tests.
 #pragma once
 
@@ -13,15 +13,15 @@
 namespace evergrad::ps_server {
 
 struct LedgerRules {
-  // 7, 9: a closure is done if a Close said so; no other closure is.
+  // 7, 9: a closure is done only if a Close said so.
   static bool IsDone(const IntervalSet& done, ClosureId c) { return done.Contains(c.value()); }
-  // 9: a cancelled closure takes no update.
+  // 9: a cancelled closure accepts no update.
   static bool IsRefused(const IntervalSet& refused, ClosureId c) {
     return refused.Contains(c.value());
   }
   // 10: a lower attempt is fenced off once a higher one was seen.
   static bool IsSuperseded(Attempt attempt, Attempt seen) { return seen > attempt; }
-  // 7, 10: each update of an open closure has a bit of its own.
+  // 7, 10: each update of an open closure has its own bit.
   static bool IsRecorded(const Ledger::Open& open, UpdateIndex u) { return open.Test(u.value()); }
   // 10: a duplicate of a higher attempt fences off lower attempts, too.
   static Attempt AfterDuplicate(Attempt seen, Attempt attempt) { return std::max(seen, attempt); }

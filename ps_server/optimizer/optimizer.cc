@@ -10,8 +10,8 @@
 #include "common/optimizers/registry.h"
 #include "ps_server/optimizer/prefetch.h"
 
-// from and to are the same array or disjoint, so no element depends on another: without this the
-// compiler takes its slow path exactly when an update is in place.
+// from and to are the same array or disjoint, so no element depends on another. Without this pragma
+// the compiler takes its slow path exactly when an update is in place.
 #if defined(__clang__)
 #define EG_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -57,7 +57,7 @@ class Ahead {
   const std::size_t bytes_;
 };
 
-// kDimension 0: any. A dimension that the compiler knows needs no loop.
+// kDimension 0 stands for any dimension. A dimension that the compiler knows needs no loop.
 template <std::size_t kDimension, class R>
 inline void ApplyRow(const R& rule, std::size_t dimension, const float* __restrict g,
                      float* __restrict w) {
@@ -100,7 +100,7 @@ void ApplyRowsBy(const Rows& r, RowRule rule_of) {
   }
 }
 
-// For a rule of rows, which keeps `numbers` floats behind the values of each row.
+// Applies a rule of rows, which keeps `numbers` floats behind the values of each row.
 template <class R>
 void ApplyWholeRows(const R rule, std::size_t numbers, const Rows& r) {
   const Ahead ahead(r, numbers);
@@ -127,7 +127,7 @@ absl::StatusOr<Optimizer> Optimizer::Create(const optimizers::Settings& settings
   o.for_tables_only_ = descriptor.use == optimizers::Use::kTablesOnly;
   o.is_moving_average_ = descriptor.is_moving_average;
   o.counts_per_row_ = descriptor.counts_gradients;
-  // The rule and the descriptor are written in two places.
+  // The rule and the descriptor are written in two places, so they are compared.
   std::visit(
       [&]<class R>(const R&) {
         EG_CHECK_MSG(R::kSlots == o.slots_, settings.type);

@@ -1,4 +1,4 @@
-// Asking the memory for a row of a table ahead of its use.
+// Prefetches a row of a table ahead of its use.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,8 @@
 
 namespace evergrad::ps_server {
 
-// Into the second cache: into the first, a prefetch holds one of its few line buffers until the row
-// has come. kWrite 1: to be written.
+// Prefetches into the second-level cache. A prefetch into the first-level cache would hold one of
+// its few line buffers until the row has arrived. kWrite 1 means that the row will be written.
 template <int kWrite>
 void PrefetchRow(const float* row, std::size_t bytes) {
   const auto begin = reinterpret_cast<std::uintptr_t>(row);

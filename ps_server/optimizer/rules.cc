@@ -9,7 +9,8 @@ namespace {
 using optimizers::Settings;
 
 float Rounded(double number) { return static_cast<float>(number); }
-// Subtracted in float64: Keras subtracts in float32, which differs by 1e-7 relative.
+// The subtraction is in float64. Keras subtracts in float32, which gives a relative difference of
+// 1e-7.
 float OneMinus(double number) { return static_cast<float>(1.0 - number); }
 
 AdamRate CorrectedRate(const Settings& s) { return {s.learning_rate, s.beta_1, s.beta_2}; }
@@ -27,7 +28,7 @@ struct Maker {
 constexpr Maker kMakers[] = {
     {"sgd",
      [](const Settings& s) -> Rule {
-       // Nesterov without momentum is plain sgd by its own formula: the term that it adds is 0.
+       // By its own formula, Nesterov without momentum is plain sgd: the term that it adds is 0.
        if (s.momentum == 0) return Sgd{Rounded(s.learning_rate)};
        if (s.nesterov) return Nesterov{Rounded(s.learning_rate), Rounded(s.momentum)};
        return Momentum{Rounded(s.learning_rate), Rounded(s.momentum)};

@@ -1,16 +1,17 @@
 // The update rules: one struct for each formula of README.md. Optimizer (optimizer.h) chooses one
-// by a job's settings and runs it over dense shards and rows of tables. Private to this room.
+// by a job's settings, and runs it over dense shards and rows of tables. Private to this room.
 //
-// A rule is a value: the numbers of its formula, rounded to float32. It is one of two kinds.
+// A rule is a value: the numbers of its formula, rounded to float32. There are two kinds of rules.
 // - A rule of elements is called with (gradient, value, slot 0, slot 1) of one element and changes
-//   the last three. It has kSlots slots; the rest are dummies, which the compiler drops. The call
-//   is compiled into the loops of optimizer.cc, so it must be branchless to be vectorised.
+//   the last three. It has kSlots slots; the other arguments are dummies, which the compiler drops.
+//   The call is compiled into the loops of optimizer.cc, so it must be branchless to be vectorized.
 // - A rule of rows has UpdateRow, which changes the values and numbers of one row of a table.
-// A rule with At(t) depends on t, the number of gradients that were applied, this one included: 1,
-// 2, ... At must be a pure function of t and of the settings, so that every cut of a variable and
-// every replay gives the same bits. All of it uses only operations that are correctly rounded on
-// every processor: + - * /, square roots and PortablePow, and never pow, exp or log of the C
-// library.
+//
+// A rule with At(t) depends on t, the number of gradients that were applied, including this one: 1,
+// 2, ... At must be a pure function of t and of the settings, so that every partitioning of a
+// variable and every replay gives the same bits. The rules use only operations that are correctly
+// rounded on every processor: + - * /, square roots and PortablePow. They never use pow, exp or log
+// of the C library.
 #pragma once
 
 #include <cmath>
@@ -23,7 +24,7 @@
 
 namespace evergrad::ps_server::optimizer {
 
-// base^n by squaring and multiplying.
+// Computes base^n by squaring and multiplying.
 inline double Power(double base, std::uint64_t n) {
   double result = 1;
   for (; n != 0; n >>= 1, base *= base) {
@@ -95,10 +96,10 @@ struct Nadam {
   static constexpr int kSlots = 2;
   double learning_rate, beta_1, beta_2;
   float one_minus_beta_1, one_minus_beta_2, epsilon;
-  float gradient_rate = 0, moment_rate = 0, correction = 0;  // at t
+  float gradient_rate = 0, moment_rate = 0, correction = 0;  // valid for t
 
-  // Keras keeps the product of mu(1) ... mu(t) as a variable of the optimizer. Here it is computed
-  // from t, so that it is no state of a shard or a row.
+  // Keras keeps the product of mu(1) ... mu(t) as a variable of the optimizer. Here the product is
+  // computed from t, so that it is no state of a shard or a row.
   void At(std::uint64_t t) {
     const double next = Mu(Power(kDecay, t + 1)), product = ProductOfMu(t);
     gradient_rate =
@@ -115,7 +116,7 @@ struct Nadam {
  private:
   // 0.96^0.004, where 0.004 is Keras' schedule_decay.
   static constexpr double kDecay = 0.99983672535256527842;
-  // From here on the product is below 2^-62, and 1 - product is 1: each of the first 64 factors is
+  // From this t on the product is below 2^-62, so 1 - product is 1: each of the first 64 factors is
   // below 0.506.
   static constexpr std::uint64_t kProductMax = 64;
 
@@ -152,7 +153,7 @@ struct RowwiseAdagrad {
   }
 
  private:
-  // In eight sums, so that every vector width adds in this order.
+  // Adds in eight sums, so that every vector width adds in the same order.
   static float MeanSquare(const float* g, std::size_t n) {
     float sums[8] = {};
     std::size_t i = 0;
@@ -186,8 +187,8 @@ struct RmspropMomentum {
 };
 
 // The value that both rules of ftrl choose: (sign(linear) l1 - linear) / (power / rate + 2 l2), and
-// 0 where |linear| <= l1. It has no branch, so that it is vectorised. Without any gradient and with
-// an initial accumulator of 0 the quotient is 0 / 0, which counts as 0.
+// 0 if |linear| <= l1. It has no branch, so that it can be vectorized. Without any gradient, and
+// with an initial accumulator of 0, the quotient is 0 / 0, which counts as 0.
 struct FtrlValue {
   float rate, l1, two_l2;
   float operator()(float linear, float power) const {
@@ -222,7 +223,7 @@ struct FtrlPower {
   }
 };
 
-// Keras' batch normalisation: assign_moving_average. The "gradient" is the value towards which the
+// Keras' batch normalization: assign_moving_average. The "gradient" is the value towards which the
 // variable moves.
 struct MovingAverage {
   static constexpr int kSlots = 0;
@@ -250,7 +251,7 @@ concept CountsGradients = requires(R& rule) {
   rule.At(std::uint64_t{});
 };
 
-// The rule for settings that have passed optimizers::Check, before At.
+// Returns the rule for settings that have passed optimizers::Check; At has not been called yet.
 Rule RuleOf(const optimizers::Settings& settings);
 
 }  // namespace evergrad::ps_server::optimizer

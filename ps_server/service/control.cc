@@ -32,8 +32,8 @@ v1::TaskMessage DurableMessage(const ShardKey& key, ShardEpoch epoch) {
   return message;
 }
 
-// Returns the source of a shard. The caller adds the parts that only Assign has (settings, epoch,
-// start, refused).
+// Returns the source of a shard. The caller adds the parts that only an Assign has (settings,
+// epoch, start, refused).
 absl::StatusOr<RestoreOptions> RestoreOptionsOf(const v1::SnapshotSource& source) {
   RestoreOptions what;
   what.source.uri = source.uri();
@@ -97,7 +97,7 @@ void Control::OnRegistered(const v1::Registered& registered) {
   }
   ForgetUnheldJobs();
   if (registered.has_job()) NameJob(registered.job());
-  // The Hello may have reported shards as "loading" that are loaded by now.
+  // The Hello may have reported shards as "loading" that have been loaded since.
   for (v1::TaskMessage& message : std::exchange(unsent_assigned_, {}))
     options_.send(std::move(message));
 }
@@ -108,8 +108,8 @@ void Control::OnLost() {
   while (!moving_.empty()) Forget(moving_.begin());
 }
 
-// Each session lists the running jobs again. A job whose end was missed (the session was
-// interrupted at that moment) is not among them and is dropped.
+// Drops the names of jobs without a held shard. Each session lists the running jobs again. If a
+// job's end was missed because the session was interrupted, the list lacks the job.
 void Control::ForgetUnheldJobs() {
   std::erase_if(job_names_, [&](const auto& entry) {
     if (Holds(entry.first)) return false;
@@ -168,7 +168,7 @@ void Control::OnAssign(const v1::Assign& assign) {
               "assignment of an older epoch than the held one: shard=", key.shard.ToString(),
               " epoch=", epoch.ToString(), " held=", it->second.epoch.ToString())));
     }
-    if (epoch == it->second.epoch) {  // a repeat: answered when it is loaded
+    if (epoch == it->second.epoch) {  // a repeated Assign is answered when the shard is loaded
       if (!it->second.loading) SendAssigned(key, epoch, absl::OkStatus());
       return;
     }
@@ -261,7 +261,8 @@ void Control::OnAssign(const v1::Assign& assign) {
   what->start = start;
   what->refused = *std::move(refused);
   what->source.budget = options_.host->jobs().TablesOf(job);
-  // What it replaces goes first: both need not fit into memory, and it is stale by now.
+  // The replaced shard is dropped first, because it is stale by now, and both may not fit into
+  // memory.
   options_.host->lane(key.shard).Vacate(key, [this, what = *std::move(what)] {
     options_.executor->Post([this, what] { BeginRestore(what); });
   });
@@ -302,7 +303,7 @@ void Control::OnRestored(ShardKey key, ShardEpoch epoch,
 void Control::OnLoaded(ShardKey key, ShardEpoch epoch, const ShardLane::Loaded& loaded) {
   const auto it = held_.find(key);
   if (it == held_.end() || it->second.epoch != epoch)
-    return;  // dropped or assigned anew meanwhile: nobody waits for this one
+    return;  // dropped or assigned anew meanwhile, so nobody waits for this result
   --loading_;
   it->second.loading = false;
   it->second.value_bytes = loaded.value_bytes;
@@ -380,8 +381,8 @@ void Control::OnClose(const v1::Close& close) {
   auto done = client::FromProto(close.done());
   auto refused = client::FromProto(close.refused());
   const auto it = held_.find(key);
-  // A shard that is being read from its file is skipped: its sets are not known yet. The next Close
-  // is complete.
+  // A shard that is being read from its file is skipped, because its sets are not known yet. The
+  // next Close is complete.
   const bool restoring = it != held_.end() && it->second.loading && !it->second.file.empty();
   const bool stopped = it != held_.end() && it->second.stopped_in != 0;
   if (!done.ok() || !refused.ok() || it == held_.end() || restoring || stopped ||
@@ -415,8 +416,8 @@ void Control::OnSeal(const v1::Seal& seal) {
   sealed->set_job_uid(seal.job_uid());
   sealed->set_shard(seal.shard());
   *sealed->mutable_epoch() = seal.epoch();
-  // A shard that is still being read would be live, and not sealed, when it is loaded: the job does
-  // not need it any more.
+  // A shard that is still being read would be live, and not sealed, once it is loaded. It is
+  // dropped, because the job does not need it any more.
   if (const auto it = held_.find(key);
       it != held_.end() && it->second.loading && !it->second.file.empty() &&
       it->second.epoch == client::FromProto<ShardEpoch>(seal.epoch())) {
@@ -516,7 +517,7 @@ absl::Status Control::BeginReceive(const v1::ReceiveShard& receive) {
   EG_ASSIGN_OR_RETURN(what.settings, ShardSettingsOf(job, receive.spec()));
   what.epoch = from;
   what.start = client::FromProto<MapVersion>(receive.start());
-  // A name for messages; no file is opened by it.
+  // This URI is only a name for messages; no file is opened by it.
   what.source.uri = absl::StrCat("ps_server/", receive.from().server(), ":", receive.spec().shard(),
                                  "@", from.ToString());
   what.source.expected = snapshot::ShardFileReader::Expected{receive.bytes(), {}};
@@ -561,7 +562,8 @@ absl::Status Control::BeginReceive(const v1::ReceiveShard& receive) {
 void Control::OnReceived(ShardKey key, std::uint64_t number,
                          absl::StatusOr<std::unique_ptr<Shard>> shard) {
   const auto moving = moving_.find(key);
-  if (moving == moving_.end() || moving->second.number != number) return;  // not wanted any more
+  if (moving == moving_.end() || moving->second.number != number)
+    return;  // the shard is no longer wanted
   const ShardEpoch from = moving->second.from;
   const absl::Status status = shard.status();
   if (status.ok())
@@ -569,7 +571,8 @@ void Control::OnReceived(ShardKey key, std::uint64_t number,
   else
     moving_.erase(moving);
   if (status.ok() && options_.failpoints != nullptr) options_.failpoints->At("move.received");
-  SendReceived(key, from, session_, status);  // an order ends with its session
+  SendReceived(key, from, session_,
+               status);  // sent only in this session, because an order ends with its session
 }
 
 void Control::SendReceived(ShardKey key, ShardEpoch from, std::uint64_t session,
@@ -660,7 +663,7 @@ void Control::OnCutEnded(ShardKey key, ShardEpoch epoch, std::uint64_t session, 
     if (round->failed++ == 0) round->first_failure = std::string(result.status().message());
   }
   if (!absl::IsAborted(
-          result.status())) {  // else a newer order took its place and will be answered
+          result.status())) {  // otherwise a newer order has replaced this one and will be answered
     v1::TaskMessage message = DurableMessage(key, epoch);
     v1::ShardDurable* durable = message.mutable_shard_durable();
     if (result.ok())
@@ -734,7 +737,8 @@ void Control::OnJobEnded(const v1::JobEnded& ended) {
                 [&](const v1::TaskMessage& m) { return m.assigned().job_uid() == job.value(); });
 }
 
-// A running job stays known: it may get shards here again, and its counters are read.
+// Forgets a job of which no shard is held. A running job stays known: it may get shards here again,
+// and its counters are read.
 void Control::ForgetJobIfUnheld(JobUid job) {
   if (Holds(job)) return;
   options_.logger->Info("this server holds no shard of this job any more", About(job));

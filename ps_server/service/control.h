@@ -1,15 +1,15 @@
 // Carries out the coordinator's orders about shards, and reports to the coordinator (LEDGER lines
 // 20a, 21, 22, 24, 25, 27, 28).
 //
-// Runs on the control executor, except for the callbacks of shards. Keeps a directory of the held
-// shards: epoch, start, and the closed and refused closures of each, because a Hello must be made
-// without waiting for a shard's executor. Assign and Close alone change these sets, and pass here
-// first, so the directory always covers the received orders; the sets of a snapshot are known once
-// it is loaded, and until then the Hello reports "loading".
+// Runs on the control executor, except for the callbacks of shards. It keeps a directory of the
+// held shards: epoch, start, and the closed and refused closures of each. The directory is needed
+// because a Hello must be made without waiting for a shard's executor. Only Assign and Close change
+// these sets, and both pass through here first, so the directory always covers the received orders.
+// The sets of a snapshot are known once it is loaded; until then the Hello reports "loading".
 //
 // An order for a snapshot is answered once per shard, in the session of the order: with the file,
-// or with the reason for its absence. The one exception is an order that a newer one for the same
-// shard replaced while it waited: the answer to the newer one answers both.
+// or with the reason for its absence. There is one exception: if a newer order for the same shard
+// replaces an order that waits, the answer to the newer order answers both.
 #pragma once
 
 #include <atomic>
@@ -35,18 +35,19 @@ namespace evergrad::ps_server {
 class Control {
  public:
   struct Options {
-    runtime::Executor* executor = nullptr;  // All pointers outlive the control; both executors are
-                                            // shut down before it is destroyed.
+    runtime::Executor* executor = nullptr;  // all pointers outlive the control; both executors are
+                                            // shut down before it is destroyed
     ShardHost* host = nullptr;
     log::Logger* logger = nullptr;
     const Clock* clock = nullptr;
     fault::Failpoints* failpoints = nullptr;  // may be null
     SnapshotWriter* writer =
-        nullptr;  // both are destroyed before the control, because they call functions of it
+        nullptr;  // both are destroyed before the control, because they call its functions
     Restorer* restorer = nullptr;
-    Images* images = nullptr;  // likewise; null: this server moves no shards
+    Images* images =
+        nullptr;  // destroyed before the control, too; null if this server moves no shards
     client::ParameterClient* peers =
-        nullptr;  // connections to other servers, whose shards move here; null: none
+        nullptr;  // connections to other servers, whose shards move to this server; null for none
     // SessionClient::Send, which returns false without a session.
     std::function<bool(v1::TaskMessage)> send;
   };
@@ -56,13 +57,13 @@ class Control {
   void FillHello(v1::Hello* hello);
   void OnRegistered(const v1::Registered& registered);
   void OnMessage(const v1::CoordinatorMessage& message);
-  // Records the end of the session; held shards are served further (line 17).
+  // The session has ended. The held shards continue to serve (line 17).
   void OnLost();
-  // Returns shards, bytes, updates_applied, duplicates_refused.
+  // Returns shards, bytes, updates_applied and duplicates_refused.
   v1::ServerProgress Progress() const;
   std::size_t jobs_named() const {
     return job_names_.size();
-  }  // running jobs of the session, and jobs with a held shard
+  }  // number of running jobs of the session, and of other jobs with a held shard
 
  private:
   struct Held {
@@ -70,10 +71,10 @@ class Control {
     MapVersion start;
     IntervalSet done, refused;
     bool loading = true;
-    std::uint64_t stopped_in = 0;  // term of the coordinator that stopped it; 0: it serves
-    std::string file;              // "": from the seed; otherwise the URI of its file
-    MonoTime assigned{};           // when
-    bool rows = false;             // a table slot: its size is read elsewhere
+    std::uint64_t stopped_in = 0;  // term of the coordinator that stopped the shard; 0 if it serves
+    std::string file;              // "" if it began from the seed; otherwise the URI of its file
+    MonoTime assigned{};           // time of the Assign
+    bool rows = false;             // a table slot, whose size is read elsewhere
     std::uint64_t value_bytes = 0, slot_bytes = 0;
   };
   // Counts the orders of one CutShards, for the log.
@@ -86,21 +87,21 @@ class Control {
     bool told_of_retry = false;
   };
   void OnAssign(const v1::Assign& assign);
-  // Called when the old shard is gone: the file may be read.
+  // Called when the old shard has been freed, so that the file can be read.
   void BeginRestore(RestoreOptions what);
   void OnRestored(ShardKey key, ShardEpoch epoch, absl::StatusOr<std::unique_ptr<Shard>> shard);
   void OnLoaded(ShardKey key, ShardEpoch epoch, const ShardLane::Loaded& loaded);
-  // Line 22. For the server that gives the shard:
+  // --- line 22, at the server that gives the shard
   void OnStop(const v1::StopShard& stop);
   void OnStopped(ShardKey key, ShardEpoch epoch, std::uint64_t session,
                  const std::string& fingerprint, absl::StatusOr<ShardCut> cut);
   void SendStopped(ShardKey key, ShardEpoch epoch, std::uint64_t session,
                    const absl::StatusOr<snapshot::FileDigest>& image);
-  // For the server that receives the shard:
-  struct Moving {  // read, or being read, and not assigned yet
+  // --- line 22, at the server that receives the shard
+  struct Moving {  // a shard that is being read, or that has been read and is not assigned yet
     ShardEpoch from;
-    std::uint64_t number = 0;                // of the order
-    std::unique_ptr<Shard> shard = nullptr;  // null: being read
+    std::uint64_t number = 0;                // number of the order
+    std::unique_ptr<Shard> shard = nullptr;  // null while it is being read
     std::shared_ptr<std::atomic<bool>> unwanted =
         std::make_shared<std::atomic<bool>>(false);  // shared with the reader
   };
@@ -121,23 +122,25 @@ class Control {
   void OnReadLogs(const v1::ReadLogs& request);
   void OnJobEnded(const v1::JobEnded& ended);
   void SendAssigned(ShardKey key, ShardEpoch epoch, const absl::Status& status);
-  // Answers of a session are not sent in the next one: its Hello reports the held shards.
+  // Sends the message in its session only. An answer is not sent in the next session, because its
+  // Hello reports the held shards.
   void SendIn(std::uint64_t session, v1::TaskMessage message);
   void ForgetJobIfUnheld(JobUid job);
   void ForgetUnheldJobs();
   void NameJob(const v1::JobInfo& info);
-  bool Holds(JobUid job) const;  // a shard of it
+  bool Holds(JobUid job) const;  // whether a shard of the job is held
   log::Context About(JobUid job) const;
 
   const Options options_;
   std::map<ShardKey, Held> held_;
-  std::map<ShardKey, Moving>
-      moving_;  // the shards that the coordinator is moving here; they end with its session
-  std::vector<v1::TaskMessage> unsent_assigned_;  // loaded without a session; at most one per shard
-  std::map<JobUid, std::string> job_names_;       // of the jobs that run; bounded
+  std::map<ShardKey, Moving> moving_;  // the shards that the coordinator is moving to this server;
+                                       // they end with its session
+  std::vector<v1::TaskMessage> unsent_assigned_;  // answers for shards that were loaded without a
+                                                  // session; at most one per shard
+  std::map<JobUid, std::string> job_names_;       // names of the jobs that run; bounded
   std::uint64_t highest_term_ = 0, life_id_ = 0;
   bool journaled_ = false;     // the newest coordinator that registered this server keeps a journal
-  std::uint64_t term_ = 0;     // of the session
+  std::uint64_t term_ = 0;     // term of the session
   std::uint64_t session_ = 0;  // number of the session, to recognise late answers
   std::size_t loading_ = 0;
   std::uint64_t receives_ = 0;

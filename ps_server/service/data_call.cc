@@ -118,7 +118,7 @@ void DataCall::Answer() {
       result->set_message(std::move(outcome.result.message));  // an empty message would allocate
     result->set_lsn(outcome.result.lsn);
   }
-  // A pull beyond the limit is refused, and the ones before it are served.
+  // A pull beyond the limit is refused; the pulls before it are served.
   const std::uint64_t bytes_max = answer_bytes_max();
   std::uint64_t left = bytes_max;
   std::vector<std::span<tensor::SharedBytes>> payloads(pulls_.size());
@@ -145,7 +145,7 @@ void DataCall::Answer() {
       result->set_dtype(client::ToProto(outcome.result.wire));
     }
   }
-  std::vector<std::uint32_t> order;  // by executor
+  std::vector<std::uint32_t> order;  // indices ordered by executor
   order.reserve(pulls_.size());
   for (std::uint32_t executor = 0; executor < executors_ && order.size() < pulls_.size();
        ++executor) {

@@ -11,7 +11,7 @@ namespace evergrad::ps_server {
 namespace {
 
 constexpr absl::string_view kWorker = "worker/";
-constexpr std::size_t kNameBytesMax = 100;  // of a name in a message
+constexpr std::size_t kNameBytesMax = 100;  // limit of a name in a message
 
 }  // namespace
 

@@ -1,6 +1,6 @@
-// Decides the reaction of a server whose index another server has, as the coordinator reports: it
-// waits (P7), logs at once the holder and the remedy, and ends if waiting cannot be the intention.
-// Pure.
+// Decides the reaction of a server if the coordinator reports that another server has its index.
+// The server waits (P7) and logs at once the holder and the remedy. It ends if waiting cannot be
+// the intention. Pure.
 #pragma once
 
 #include <string>
@@ -11,12 +11,13 @@ namespace evergrad::ps_server {
 
 class IndexTaken {
  public:
-  // `by_default`: neither --index nor the host's name gave the index.
+  // `by_default` says that neither --index nor the host's name gave the index.
   IndexTaken(std::string index, bool by_default, std::string host)
       : index_(std::move(index)), by_default_(by_default), host_(std::move(host)) {}
   struct Verdict {
-    std::string say;  // message for the log; "": nothing new
-    // The index was a default, and a living server on another host has it: it will not become free.
+    std::string say;  // message for the log; "" if there is nothing new
+    // The index was a default, and a living server on another host has it, so it will not become
+    // free.
     bool ends = false;
   };
   Verdict Judge(const v1::Rejected& rejected);

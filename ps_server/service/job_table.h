@@ -1,6 +1,6 @@
 // The state of jobs at this server: newest map version (for STALE answers), number of shards,
-// counters, and memory of tables. Thread-safe: control writes, shard executors read when a request
-// does not match a held shard, and each request looks up its counters.
+// counters, and memory of tables. Thread-safe. Control writes it, each request looks up its
+// counters, and shard executors read it if a request does not match a held shard.
 #pragma once
 
 #include <algorithm>
@@ -23,21 +23,21 @@ struct JobCounters {
   std::uint64_t stint = 0;
   std::atomic<std::uint64_t> updates_applied{0}, duplicates_refused{0};
   std::atomic<std::uint64_t> bytes_received{0},
-      bytes_sent{0};  // of data requests and their answers
+      bytes_sent{0};  // bytes of data requests and of their answers
 };
 
 class JobTable {
  public:
   struct Job {
-    MapVersion version;              // (0,0): unknown
-    std::uint32_t shards_total = 0;  // 0: unknown
+    MapVersion version;              // (0,0) if unknown
+    std::uint32_t shards_total = 0;  // 0 if unknown
     std::shared_ptr<JobCounters>
-        counters;  // null: the job is not known. Shared with requests in progress
+        counters;  // null if the job is not known; shared with requests in progress
     std::shared_ptr<grants::GrantGuard>
-        grants;        // null: grants are not checked. Shared with the job's shards
-    std::string name;  // "": not known
-    // Shards held here at the last count, and the bytes of their values and slots; for tables all
-    // memory.
+        grants;        // null if grants are not checked; shared with the job's shards
+    std::string name;  // "" if not known
+    // The number of shards held by this server, and the bytes of their values and slots, at the
+    // last count. For tables these are all bytes of memory.
     std::uint32_t shards = 0;
     std::uint64_t bytes = 0;
   };
@@ -45,8 +45,8 @@ class JobTable {
   explicit JobTable(
       std::shared_ptr<storage::MemoryBudget> tables = std::make_shared<storage::MemoryBudget>(0))
       : tables_(std::move(tables)) {}
-  // Returns the job's part of the budget, whether the job is known or not: its tables are created
-  // with it, share it, and release it with the last of them.
+  // Returns the job's part of the budget, even if the job is not known. The job's tables share the
+  // part, and release it with the last table.
   std::shared_ptr<storage::MemoryBudget> TablesOf(JobUid uid) {
     MutexLock lock(&mu_);
     std::erase_if(parts_, [](const auto& part) { return part.second.expired(); });
@@ -55,7 +55,7 @@ class JobTable {
     if (here == nullptr) part = here = std::make_shared<storage::MemoryBudget>(tables_);
     return here;
   }
-  // Returns the bytes of the job's tables at this server, index, counters and free space included.
+  // Returns the bytes of the job's tables at this server, including index, counters and free space.
   std::uint64_t TableBytes(JobUid uid) const {
     MutexLock lock(&mu_);
     const auto it = parts_.find(uid);
@@ -63,7 +63,8 @@ class JobTable {
         it == parts_.end() ? nullptr : it->second.lock();
     return part == nullptr ? 0 : part->used_by_part();
   }
-  // Versions only rise; a repeat changes nothing. `shards_total` 0 keeps the known number.
+  // Learns the newest version; a lower or equal one changes nothing. `shards_total` 0 keeps the
+  // known number.
   void Learn(JobUid uid, MapVersion version, std::uint32_t shards_total) {
     MutexLock lock(&mu_);
     Job& job = jobs_[uid];
@@ -74,8 +75,8 @@ class JobTable {
     job.version = std::max(job.version, version);
     if (shards_total != 0) job.shards_total = shards_total;
   }
-  // [34] The key that came with an Assign of a known job, before its shard is held; the first one
-  // stays. Empty: nothing is checked.
+  // [34] Sets the key that came with an Assign of a known job, before its shard is held. The first
+  // key stays. If it is empty, nothing is checked.
   void SetGrantKey(JobUid uid, const std::string& key) {
     if (key.empty()) return;
     MutexLock lock(&mu_);
@@ -83,7 +84,7 @@ class JobTable {
     if (it == jobs_.end() || it->second.grants != nullptr) return;
     it->second.grants = std::make_shared<grants::GrantGuard>(uid, key);
   }
-  // Returns the state of a known job, for readers of the metrics.
+  // Sets the state of a known job, for readers of the metrics.
   void Held(JobUid uid, const std::string& name, std::uint32_t shards, std::uint64_t bytes) {
     MutexLock lock(&mu_);
     const auto it = jobs_.find(uid);
@@ -100,7 +101,7 @@ class JobTable {
     MutexLock lock(&mu_);
     jobs_.erase(uid);
   }
-  // Returns the parts that each request needs, without a copy of the others.
+  // Returns only the part that each request needs, without copying the others.
   std::shared_ptr<JobCounters> CountersOf(JobUid uid) const {
     MutexLock lock(&mu_);
     const auto it = jobs_.find(uid);
@@ -115,7 +116,7 @@ class JobTable {
  private:
   const std::shared_ptr<storage::MemoryBudget> tables_;  // shared with the server's host
   mutable Mutex mu_;
-  // Jobs with a shard or a map at this server: a handful.
+  // The jobs that have a shard or a map at this server; they are few.
   std::map<JobUid, Job> jobs_ ABSL_GUARDED_BY(mu_);
   std::map<JobUid, std::weak_ptr<storage::MemoryBudget>> parts_ ABSL_GUARDED_BY(mu_);
   std::uint64_t stints_ ABSL_GUARDED_BY(mu_) = 0;

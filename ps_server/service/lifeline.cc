@@ -19,7 +19,7 @@ int BindName(std::uint64_t process_uid) {
   if (fd < 0) return -1;
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  // A zero as first byte makes the name abstract: it is not a file.
+  // A zero as first byte makes the name abstract, so that no file exists.
   const std::string name = absl::StrCat(absl::string_view("\0", 1), "evergrad/ps-server/",
                                         absl::Hex(process_uid, absl::kZeroPad16));
   std::copy(name.begin(), name.end(), address.sun_path);

@@ -1,11 +1,11 @@
-// Proves to another process of this host that this one has ended (promise P7: a closed session
-// alone does not).
+// Proves to another process of this host that this process has ended. A closed session alone does
+// not prove it (P7).
 //
 // A process binds an abstract unix socket under a name that contains its uid. The kernel frees the
-// name when the last thread of the process has ended, in any way: nothing is left behind, and a
+// name when the last thread of the process has ended, in any way. Nothing is left behind, and a
 // stopped process keeps the name. A process that can bind this name in the same network namespace
-// of the same boot knows that the other process has ended. Where names cannot be compared (another
-// host, another namespace, no abstract sockets) nothing is proved, and the wait is as long as
+// of the same boot knows that the other process has ended. If names cannot be compared (another
+// host, another namespace, no abstract sockets), nothing is proved, and the wait is as long as
 // without a lifeline.
 #pragma once
 
@@ -18,16 +18,16 @@ namespace evergrad::ps_server {
 
 class Lifeline {
  public:
-  // Of this process; tests have several in one process.
+  // The lifeline of this process. Tests have several in one process.
   explicit Lifeline(std::uint64_t process_uid);
   ~Lifeline();
   Lifeline(const Lifeline&) = delete;
   Lifeline& operator=(const Lifeline&) = delete;
 
-  // Returns the boot and network namespace of the name; "" if it could not be bound, so that the
-  // end of this process cannot be proved.
+  // Returns the boot and network namespace of the name. "" if the name could not be bound, so that
+  // the end of this process cannot be proved.
   const std::string& place() const { return place_; }
-  // Returns whether the process that held its name in `place` has ended; false if that cannot be
+  // Returns whether the process that held its name in `place` has ended. False if this cannot be
   // known.
   bool HasEnded(std::uint64_t process_uid, absl::string_view place) const;
 

@@ -15,13 +15,13 @@ namespace {
 
 constexpr std::chrono::milliseconds kTryAgain{20}, kLookAgain{20};
 
-// One piece, in flight or received. Shared with the callback of the call, which may come after the
-// reader has gone.
+// One piece, in flight or received. It is shared with the callback of the call, which may come
+// after the reader was destroyed.
 struct Piece {
   std::uint64_t offset = 0, bytes = 0;
   runtime::Event there;
   absl::StatusOr<client::ParameterClient::Answer> answer =
-      absl::UnknownError("no answer yet");  // once `there` is set
+      absl::UnknownError("no answer yet");  // valid once `there` is set
 };
 
 class PeerFile final : public fs::ReadableFile {
@@ -74,7 +74,7 @@ class PeerFile final : public fs::ReadableFile {
     return piece;
   }
 
-  // Makes here_ the piece at `offset`, and requests the next one meanwhile.
+  // Makes here_ the piece at `offset`, and requests the next piece.
   absl::Status Fetch(std::uint64_t offset) {
     const MonoTime until = image_.clock->Now() + image_.unreachable_max;
     for (;;) {
@@ -96,7 +96,7 @@ class PeerFile final : public fs::ReadableFile {
                             absl::StrCat("cannot read a moved shard from ps_server/",
                                          image_.server.server(), ": ", status.message()));
       }
-      // If the client is destroyed meanwhile, the next call ends at once.
+      // If the client is destroyed during this wait, the next call ends at once.
       runtime::Event().WaitFor(kTryAgain);
     }
   }

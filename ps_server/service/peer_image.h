@@ -1,9 +1,9 @@
 // The image of a stopped shard at another server, as a file that is read over the data stream
 // (LEDGER line 22).
 //
-// A file system of one file, so that the code that reads snapshots also reads and checks a moved
-// shard. Blocking: I/O threads only; one thread at a time. Credit limits its reads like any pull: a
-// server sends a piece after a grant. Memory: two pieces.
+// This is a file system with one file, so that the code that reads snapshots also reads and checks
+// a moved shard. Blocking: for I/O threads only, one thread at a time. Reads need credit like any
+// pull: a server sends a piece after a grant. Memory: two pieces.
 #pragma once
 
 #include <atomic>
@@ -21,9 +21,9 @@
 namespace evergrad::ps_server {
 
 struct PeerImage {
-  // Outlives all reads of it; its destruction ends every call with an error.
+  // Outlives all reads of the image; its destructor ends every call with an error.
   client::ParameterClient* client = nullptr;
-  const Clock* clock = nullptr;  // outlives it
+  const Clock* clock = nullptr;  // outlives the image
   v1::Endpoint server;
   JobUid job;
   ShardId shard;
@@ -32,12 +32,12 @@ struct PeerImage {
   std::shared_ptr<const std::atomic<bool>>
       unwanted;  // set to true to end the reading with Cancelled; may be null
   std::chrono::milliseconds piece_deadline{5000};
-  // How long an unreachable server is retried: a stream is dialed again.
+  // Time for which an unreachable server is retried, because its stream redials.
   std::chrono::milliseconds unreachable_max{300};
 };
 
-// Every URI is the image; writes fail. Errors: Unavailable if the server is gone or silent,
-// NotFound if it no longer has the image.
+// Every URI names the image; writes fail. Unavailable if the server has disconnected or does not
+// answer; NotFound if it no longer has the image.
 std::unique_ptr<fs::FileSystem> MakePeerFileSystem(PeerImage image);
 
 }  // namespace evergrad::ps_server

@@ -11,14 +11,14 @@
 namespace evergrad::ps_server {
 namespace {
 
-// A header of this size is parsed in some ten microseconds: less than it takes to wake another
-// thread.
+// A header of this size is parsed in some ten microseconds, which is less than it takes to wake
+// another thread.
 constexpr std::uint32_t kParseInlineBytesMax = 16 * 1024;
-// The same holds for a request of at most this many bytes, its answer included. (Not for a push to
-// tables, which may evict rows.)
+// The same holds for a request of at most this many bytes, its answer included. Pushes to tables
+// are excluded, because they may evict rows.
 constexpr std::uint64_t kRunInlineBytesMax = 16 * 1024;
 constexpr std::chrono::seconds kSayEvery{10};
-constexpr std::size_t kNameBytesMax = 100;  // of a name that a sender claims
+constexpr std::size_t kNameBytesMax = 100;  // limit of a name that a sender claims
 
 bool IsBrief(std::uint64_t request_bytes, const v1::RequestHeader& header) {
   return request_bytes <= kRunInlineBytesMax &&
@@ -202,7 +202,7 @@ void ShardHost::Parse(transport::ReceivedFrame frame,
   if (header.pushes_size() + header.pulls_size() == 0) return call->Answer();
   const bool here = IsBrief(request_bytes, header);
   std::vector<std::vector<ShardLane::Section>> by_lane(lanes_.size());
-  // Pushes first: the pull of a shard in the same request follows its push.
+  // Pushes come first, because the pull of a shard in the same request must follow its push.
   for (int i = 0; i < header.pushes_size(); ++i) {
     by_lane[header.pushes(i).shard() % lanes_.size()].push_back(
         {call, static_cast<std::uint32_t>(i), true});

@@ -1,6 +1,7 @@
-// All shards of one server: takes requests and answers each once; runs control operations by shard.
+// All shards of one server. Accepts requests and answers each once; runs control operations by
+// shard.
 //
-// A shard lives on the executor of its number (shard % executors). Thread-safe; callbacks of
+// A shard lives on the executor of its number (shard % executors). Thread-safe. Callbacks of
 // control operations run on a shard's executor and must not block.
 #pragma once
 
@@ -28,36 +29,37 @@ class ShardHost {
  public:
   struct Options {
     std::vector<runtime::Executor*>
-        executors;  // At least one. Outlive the host; shut down before it is destroyed.
+        executors;  // at least one; they outlive the host, and are shut down before it is destroyed
     metrics::Registry* registry = nullptr;        // All pointers outlive the host.
     fault::Failpoints* failpoints = nullptr;      // May be null.
-    std::uint64_t frame_bytes_max = 1ull << 30;   // of an answer
+    std::uint64_t frame_bytes_max = 1ull << 30;   // limit of one answer
     std::uint64_t pool_bytes_max = 256ull << 20;  // spare blocks kept for writing out of place
-    std::uint64_t memory_bytes_max = 0;           // of embedding tables; 0: no limit
-    const Images* images = nullptr;  // Of stopped shards; may be null. Outlives the executors.
-    // Both may be null: refusals of foreign requests are then only counted.
+    std::uint64_t memory_bytes_max = 0;           // limit of embedding tables; 0 for no limit
+    const Images* images =
+        nullptr;  // images of stopped shards; may be null; outlives the executors
+    // Both may be null; then refusals of foreign requests are only counted.
     log::Logger* logger = nullptr;
     const Clock* clock = nullptr;
   };
   explicit ShardHost(Options options);
 
-  // Handles a whole request from the transport and answers through `responder`. Never blocks, may
-  // be called on a transport thread. `certificate_task`: as in PeerInfo.
+  // Handles a whole request from the transport and answers through `responder`. Never blocks, so a
+  // transport thread may call it. `certificate_task` is PeerInfo::certificate_task.
   void Handle(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder,
               const std::string& certificate_task = "");
 
   JobTable& jobs() { return *jobs_; }
-  // Spare blocks for all shards, which share them.
+  // The spare blocks, which all shards share.
   const std::shared_ptr<storage::ChunkPool>& pool() const { return pool_; }
   ShardLane& lane(ShardId shard) { return *lanes_[shard.value() % lanes_.size()]; }
   void DropJob(JobUid job);
-  // Returns the states of the shards of `job` (0: all), in order of job and shard.
+  // Returns the states of the shards of `job` (0 for all jobs), in order of job and shard.
   void Report(JobUid job, bool digests, std::function<void(std::vector<v1::ShardState>)> done);
 
-  // Bytes of the largest frame that arrived or was answered. Shared with the registry, which
-  // outlives the host.
+  // The size of the largest frame that arrived or was sent as an answer. Shared with the registry,
+  // which outlives the host.
   std::shared_ptr<const std::atomic<std::uint64_t>> largest_frame() const { return largest_frame_; }
-  // Since the process began.
+  // Returns the number since the process began.
   std::uint64_t updates_applied() const {
     return metrics_.updates[static_cast<int>(PushCode::kApplied)]->value();
   }
@@ -68,13 +70,13 @@ class ShardHost {
  private:
   void Parse(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder,
              absl::string_view certificate_task);
-  // Logs one line per kSayEvery; the next line has the count of the others.
+  // Logs one line per kSayEvery; the next line has the number of suppressed ones.
   void Say(const std::string& what);
 
   const Options options_;
   const std::shared_ptr<storage::ChunkPool>
       pool_;  // shared with the lanes, their shards and the registry, which outlives the host
-  const std::shared_ptr<storage::MemoryBudget> budget_;  // likewise
+  const std::shared_ptr<storage::MemoryBudget> budget_;  // shared like pool_
   const std::shared_ptr<JobTable> jobs_;                 // shared with the registry
   LaneMetrics metrics_;
   metrics::Counter *malformed_, *unproved_, *senders_refused_;

@@ -14,11 +14,11 @@ namespace evergrad::ps_server {
 namespace {
 
 constexpr std::uint64_t kTurnBytes = 1 << 20;  // about a millisecond of apply work
-constexpr std::uint64_t kSectionCost = 2048;   // of a section without bytes
+constexpr std::uint64_t kSectionCost = 2048;   // cost of a section without bytes
 constexpr absl::string_view kUnproved =
     "the coordinator has not granted this attempt to the sender of the push";
 constexpr std::size_t kHottestIds = 16;           // per table of a slot in a report
-constexpr std::uint64_t kSliceBytes = 512 << 10;  // of one piece of a table's cut
+constexpr std::uint64_t kSliceBytes = 512 << 10;  // size of one piece of a table's cut
 
 ShardKey KeyOf(const DataCall& call, const ShardLane::Section& section) {
   const v1::RequestHeader& header = *call.request().header;
@@ -27,8 +27,8 @@ ShardKey KeyOf(const DataCall& call, const ShardLane::Section& section) {
           ShardId(section.is_push ? header.pushes(i).shard() : header.pulls(i).shard())};
 }
 
-// Returns the error of a push, without its numbers, or "". The shard returns it as the answer to
-// the push (line 11).
+// Returns the error of a push, without its numbers, or "". The shard returns the text as the answer
+// to the push (line 11).
 std::string DefectOf(const v1::PushSection& push) {
   if (push.kind() != v1::GRADIENT && push.kind() != v1::MOVING_AVERAGE && push.kind() != v1::SKIP) {
     return absl::StrCat("update kind is not built, expected GRADIENT, MOVING_AVERAGE or SKIP, got=",
@@ -119,7 +119,7 @@ void ShardLane::Enqueue(Section section) {
   if (!std::exchange(it->second.waiting, true)) ready_.push_back(key);
 }
 
-// Line 8: answers STALE with the known V; but a number that no shard of the job can have is the
+// Line 8: answers STALE with the known V. A number that no shard of the job can have is the
 // caller's mistake.
 void ShardLane::AnswerUnheld(const Section& section) {
   const ShardKey key = KeyOf(*section.call, section);
@@ -150,7 +150,7 @@ void ShardLane::Turn() {
     const ShardKey key = ready_.front();
     ready_.pop_front();
     const auto it = FindNext(key);
-    if (it == slots_.end()) continue;  // dropped: its sections were answered before
+    if (it == slots_.end()) continue;  // dropped, and its sections have been answered
     it->second.waiting = false;
     if (it->second.queue.empty() && !it->second.applying)
       continue;  // dropped and assigned again meanwhile
@@ -170,7 +170,8 @@ tensor::SharedBytes ShardLane::RoomFor(const DataCall& call, std::uint64_t bytes
     constexpr std::uint64_t kBlock = storage::kChunkFloats * sizeof(float);
     room_ = nullptr;
     room_of_ = &call;
-    // Uses a spare block of the pool, whose pages are mapped; a small answer is not worth one.
+    // Large answers use a spare block of the pool, whose pages are mapped; small answers do not
+    // need one.
     if (bytes <= kBlock && call.answer_bytes_max() >= kBlock / 2) {
       if (auto block = std::make_shared<storage::ChunkRef>(
               storage::ChunkRef::New(storage::kChunkFloats, options_.pool));
@@ -223,7 +224,7 @@ std::uint64_t ShardLane::Run(ShardKey key, Slot* slot) {
       });
       return kSectionCost;
     }
-    if (LosesAnswer(hit)) {  // as if the push had never arrived
+    if (LosesAnswer(hit)) {  // acts as if the push had never arrived
       section.call->LoseAnswer();
       section.call->FinishSection();
       return kSectionCost;
@@ -266,7 +267,7 @@ std::uint64_t ShardLane::BeginPush(Slot* slot, Section section) {
   options_.metrics->updates[static_cast<int>(outcome.result.code)]->Add();
   if (!push.unproved.empty() && outcome.result.code == PushCode::kInvalid && options_.on_unproved)
     options_.on_unproved(*section.call->request().header, from);
-  if (outcome.result.code == PushCode::kApplied) AfterApplied(section, slot);  // a skip
+  if (outcome.result.code == PushCode::kApplied) AfterApplied(section, slot);  // a skipped update
   section.call->FinishSection();
   return 0;
 }
@@ -279,8 +280,8 @@ std::uint64_t ShardLane::ContinuePush(Slot* slot) {
   options_.metrics->updates[static_cast<int>(PushCode::kApplied)]->Add();
   AfterApplied(section, slot);
   section.call->FinishSection();
-  // Waiters for the end of an apply run before the next one begins, so that a continuous series of
-  // pushes delays no report.
+  // Waiters for the end of an apply run before the next apply begins, so that a continuous series
+  // of pushes delays no report.
   const bool awaited = !slot->after_apply.empty();
   EndApply(slot);
   return awaited ? std::max(bytes, kTurnBytes) : bytes;
@@ -301,8 +302,8 @@ void ShardLane::EndApply(Slot* slot) {
     options_.executor->Post(std::move(waiting));
 }
 
-// Line 22. Bypasses the shard: its next owner asks under the old epoch, for a state from which no
-// request is served any more.
+// Line 22. Bypasses the checks of the shard: its next owner asks under the old epoch, for a state
+// from which no request is served any more.
 std::uint64_t ShardLane::ReadImage(Shard* shard, const Section& section) {
   const v1::PullSection& from =
       section.call->request().header->pulls(static_cast<int>(section.index));
@@ -370,7 +371,8 @@ std::uint64_t ShardLane::RunPull(Slot* slot, Section section) {
     }
   }
   if (!copied) {
-    const std::uint64_t cost = outcome.result.chunks.size() * 256;  // references have no bytes
+    const std::uint64_t cost =
+        outcome.result.chunks.size() * 256;  // references have no bytes of their own, but a cost
     section.call->FinishSection();
     return cost;
   }
@@ -391,8 +393,8 @@ void ShardLane::Assign(ShardSettings settings, ShardEpoch epoch, MapVersion star
   options_.executor->Post([this, settings = std::move(settings), epoch, start,
                            refused = std::move(refused), done = std::move(done)]() mutable {
     const ShardKey key{settings.job, settings.shard};
-    // The replaced shard is freed first: both need not fit into memory, and its sections are stale
-    // by now.
+    // The replaced shard is freed first, because both may not fit into memory. Its sections are
+    // stale by now.
     if (const auto held = slots_.find(key); held != slots_.end()) Remove(held);
     auto shard = Shard::FromSeed(settings, epoch, start, std::move(refused), options_.pool,
                                  options_.jobs->TablesOf(key.job));
@@ -434,7 +436,7 @@ void ShardLane::Remove(std::map<ShardKey, Slot>::iterator it) {
     ready(NotHeld(it->first, it->second.shard->epoch()));
   EndApply(&it->second);
   std::deque<Section> queue = std::move(it->second.queue);
-  // A half-applied update is gone with the state, and its answer says so.
+  // A half-applied update is lost together with the state, and its answer says so.
   if (it->second.applying) queue.push_front(*std::move(it->second.applying));
   if (next_ == it) next_ = slots_.end();
   slots_.erase(it);
@@ -470,12 +472,14 @@ void ShardLane::Close(ShardKey key, ShardEpoch epoch, MapVersion version, Interv
 
 void ShardLane::Seal(ShardKey key, ShardEpoch epoch, std::function<void()> sealed) {
   options_.executor->Post([this, key, epoch, sealed = std::move(sealed)] {
-    // Not held at this epoch: pushes under it are answered STALE, which equals a seal.
+    // The shard is not held at this epoch. Pushes under the epoch are answered STALE, which has the
+    // effect of a seal.
     const auto it = slots_.find(key);
     if (it == slots_.end() || it->second.shard->epoch() != epoch) return sealed();
     it->second.shard->Seal();
     if (!it->second.applying) return sealed();
-    it->second.after_apply.push_back(sealed);  // admitted before, so it is part of the cut
+    it->second.after_apply.push_back(
+        sealed);  // the update was admitted before, so the cut contains it
   });
 }
 
@@ -497,7 +501,7 @@ void ShardLane::TakeCut(ShardKey key, ShardEpoch epoch, bool stop, CutReady read
   });
 }
 
-// The cut of a slot is captured between its pushes, piece by piece, as its writer requests it.
+// Captures the cut of a slot between its pushes, piece by piece, as its writer requests it.
 ShardCut ShardLane::CutOf(const Shard& shard) {
   ShardCut cut = shard.Cut();
   if (!cut.settings->slot) return cut;
@@ -564,7 +568,8 @@ v1::ShardState ShardLane::StateOf(const Slot& slot, bool digests) {
       state.set_slot_digest(shard.SlotDigest());
     }
     for (const v1::TableState& table :
-         state.tables()) {  // digests of a slot are their sums, and each costs a pass over its rows
+         state.tables()) {  // the digests of a slot are sums over its tables, and each costs a pass
+                            // over its rows
       state.set_digest(state.digest() + table.digest());
       state.set_slot_digest(state.slot_digest() + table.slot_digest());
     }
@@ -595,7 +600,7 @@ void ShardLane::Report(JobUid job, bool digests,
   });
 }
 
-// Without digests.
+// Continues a report without digests.
 void ShardLane::ContinueReport(std::shared_ptr<ReportTask> task) {
   std::uint64_t spent = 0;
   while (!task->left.empty() && spent < kTurnBytes) {
@@ -613,7 +618,7 @@ void ShardLane::ContinueReport(std::shared_ptr<ReportTask> task) {
   options_.executor->Post([this, task] { ContinueReport(task); });
 }
 
-// Each shard is summed once for all waiting reports.
+// Sums each shard once for all waiting reports.
 void ShardLane::ContinueSums() {
   std::uint64_t spent = 0;
   while (!summing_.empty() && spent < kTurnBytes) {

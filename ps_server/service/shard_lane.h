@@ -1,13 +1,17 @@
-// One executor with its shards: the single writer of each (LEDGER line 6).
+// One executor with its shards. It is the single writer of each shard (LEDGER line 6).
 //
 // Every shard has a queue of sections in order of arrival. Shards with work take turns. After about
-// a megabyte of work the lane lets other tasks of its executor run, and a large apply yields after
-// each such piece, so that a small pull of another shard never waits behind large applies. During
-// an apply a shard answers nothing else in its queue: a pull sees all of the update or nothing.
-// Control operations (assign, drop, close, seal, cut, report) run at once, before queued sections:
-// the fence and the ledger make either order right. Only operations that read values (the answer of
-// seal, cut, report) wait for the end of an apply. Nothing blocks, and only the table of jobs has a
-// lock.
+// a megabyte of work the lane lets other tasks of its executor run. A large apply yields after each
+// such piece, so that a small pull of another shard never waits behind large applies. During an
+// apply a shard answers nothing else in its queue, so a pull sees all of the update or nothing.
+//
+// Control operations (assign, drop, close, seal, cut, report) run at once, before queued sections;
+// the fence and the ledger make either order correct. Only operations that read values (the answer
+// of seal, cut, report) wait for the end of an apply. Nothing blocks.
+// Control operations (assign, drop, close, seal, cut, report) run at once, before queued sections;
+// the fence and the ledger make either order correct. Only operations that read values (the answer
+// of seal, cut, report) wait for the end of an apply. Nothing blocks, and only the table of jobs
+// has a lock.
 #pragma once
 
 #include <cstdint>
@@ -35,25 +39,25 @@ struct ShardKey {
   friend auto operator<=>(const ShardKey&, const ShardKey&) = default;
 };
 
-// Counters of the lanes of a server, created by ShardHost.
+// The counters of the lanes of a server; ShardHost creates them.
 struct LaneMetrics {
   metrics::Counter* updates[8];  // by PushCode
-  metrics::Counter* pulls[4];    // values, unchanged, stale, invalid
-  metrics::Counter* push_bytes;  // applied
-  metrics::Counter* pull_bytes;  // answered
+  metrics::Counter* pulls[4];    // by result: values, unchanged, stale, invalid
+  metrics::Counter* push_bytes;  // bytes of applied pushes
+  metrics::Counter* pull_bytes;  // bytes of answered pulls
 };
 
 class ShardLane {
  public:
   struct Options {
     runtime::Executor* executor =
-        nullptr;               // Outlives the lane; shut down before the lane is destroyed.
+        nullptr;               // outlives the lane, and is shut down before the lane is destroyed
     JobTable* jobs = nullptr;  // All pointers outlive the lane.
     fault::Failpoints* failpoints = nullptr;  // May be null.
     const LaneMetrics* metrics = nullptr;
-    const Images* images = nullptr;            // of stopped shards; null: there are none
+    const Images* images = nullptr;            // images of stopped shards; null if there are none
     std::shared_ptr<storage::ChunkPool> pool;  // Shared by all lanes and their shards.
-    // [35] Called when a push without the proof of its grant was refused. On the executor; must not
+    // [35] Called on the executor when a push without the proof of its grant was refused. Must not
     // block.
     std::function<void(const v1::RequestHeader&, const v1::PushSection&)> on_unproved = {};
   };
@@ -66,7 +70,7 @@ class ShardLane {
     bool delayed = false;  // the delay of its failpoint has ended
   };
 
-  // --- any thread: the work happens on the executor.
+  // --- any thread may call these; the work happens on the executor
   void Submit(std::vector<Section> sections, bool here = false);
   struct Loaded {
     absl::Status status;
@@ -75,48 +79,50 @@ class ShardLane {
   };
   void Assign(ShardSettings settings, ShardEpoch epoch, MapVersion start, IntervalSet refused,
               std::function<void(Loaded)> done);
-  // Holds a shard that was restored from its file, in place of the one held there.
+  // Holds a shard that was restored from its file, in place of the one that is held.
   void Adopt(std::unique_ptr<Shard> shard, std::function<void(Loaded)> done);
   // Drops the held shard, then calls `vacated`: the old copy is freed before its replacement is
-  // allocated.
+  // Drops the held shard, then calls `vacated`, so that the old copy is freed before its
+  // replacement is allocated.
   void Vacate(ShardKey key, std::function<void()> vacated);
   void Drop(ShardKey key, ShardEpoch epoch);
   void DropJob(JobUid job);
   void Close(ShardKey key, ShardEpoch epoch, MapVersion version, IntervalSet done,
              IntervalSet refused, std::function<void(bool taken)> answer);
   void Seal(ShardKey key, ShardEpoch epoch, std::function<void()> sealed);
-  // Cuts the state between two updates; the shard may be sealed. NotFound: not held at this epoch,
-  // or no longer held when the update in progress had ended. `ready` must neither block nor call
-  // back. It is destroyed uncalled if the executor ends before.
+  // Cuts the state between two updates; the shard may be sealed. NotFound if the shard is not held
+  // at this epoch, or is no longer held when the update in progress has ended. `ready` must neither
+  // block nor call back. If the executor ends before, `ready` is destroyed without a call.
   using CutReady = std::function<void(absl::StatusOr<ShardCut>)>;
   void Cut(ShardKey key, ShardEpoch epoch, CutReady ready);
-  // Line 22: stops the shard (Shard::Stop) and then takes its last cut as above. A repeat returns
-  // the same cut again.
+  // Line 22: stops the shard (Shard::Stop) and then takes its last cut, as Cut does. A repeat
+  // returns the same cut again.
   void Stop(ShardKey key, ShardEpoch epoch, CutReady ready);
-  // Reports the states of this lane's shards of `job` (0: all), in no order. Digests are computed
-  // in tasks of a megabyte or a shard, so that large ones delay nothing else. A request for digests
-  // during another one shares the pending sums, so that repeated requests slow nothing down.
+  // Reports the states of this lane's shards of `job` (0 for all jobs), in no order. Digests are
+  // computed in tasks of a megabyte or a shard, so that large ones delay nothing else. A request
+  // for digests during another one shares the pending sums, so that repeated requests slow nothing
+  // down.
   void Report(JobUid job, bool digests, std::function<void(std::vector<v1::ShardState>)> done);
 
  private:
   struct Slot {
     std::unique_ptr<Shard> shard;
     std::shared_ptr<grants::GrantGuard>
-        grants;       // of its job, shared with the table of jobs; null: proofs are not required
-    struct Traffic {  // as ShardState's
+        grants;  // guard of its job, shared with the table of jobs; null if proofs are not required
+    struct Traffic {  // see v1::ShardState
       std::uint64_t pulls = 0, pushes = 0, bytes_sent = 0, bytes_received = 0;
     } traffic;
-    std::deque<Section> queue;        // Bounded by the transport's budget: each entry is part of a
-                                      // request that it granted.
+    std::deque<Section> queue;        // bounded by the transport's budget: each entry is part of a
+                                      // request that the budget granted
     bool waiting = false;             // in ready_, or paused by a failpoint's delay
     std::optional<Section> applying;  // its push was admitted, and its apply has not ended
-    // Posted when it has ended, or when the shard is gone.
+    // Posted when the apply has ended, or when the shard has been dropped.
     std::vector<std::function<void()>> after_apply;
-    std::vector<CutReady>
-        cuts;  // answered when it has ended, before the next one begins, or when the shard is gone
+    std::vector<CutReady> cuts;  // answered when the apply has ended, before the next one begins,
+                                 // or when the shard has been dropped
   };
-  // slots_.find, without a search if the last key was the previous one: sections usually come in
-  // the order of their shards.
+  // Like slots_.find, but needs no search if the last key was the previous one. Sections usually
+  // arrive in the order of their shards.
   std::map<ShardKey, Slot>::iterator FindNext(const ShardKey& key);
   void Enqueue(Section section);
   void Turn();
@@ -145,20 +151,20 @@ class ShardLane {
 
   const Options options_;
   std::map<ShardKey, Slot> slots_;
-  std::map<ShardKey, Slot>::iterator next_ = slots_.end();  // FindNext's guess
+  std::map<ShardKey, Slot>::iterator next_ = slots_.end();  // the guess of FindNext
   std::deque<ShardKey> ready_;
   bool turn_posted_ = false;
-  // Reports with digests, the oldest first; ContinueSums runs while there is one.
+  // The reports with digests, oldest first. ContinueSums runs while there are any.
   std::deque<std::shared_ptr<ReportTask>> summing_;
-  // Block for the copied values of the current request: the sections of one request share blocks,
+  // A block for the copied values of the current request. The sections of one request share blocks,
   // each at a multiple of 64. Valid until the end of a turn.
   std::shared_ptr<const void> room_;  // shared with the answers
   std::span<std::byte> room_left_;
-  const DataCall* room_of_ = nullptr;  // only compared
-  // Rows that sections of one request read: they are read together, before any other change of a
+  const DataCall* room_of_ = nullptr;  // only compared, never read
+  // Rows that sections of one request read. They are read together, before any other change of a
   // shard, and at the latest at the end of a turn.
   std::vector<storage::EmbeddingTable::Reading> readings_;
-  std::shared_ptr<DataCall> reading_for_;  // null: there are none
+  std::shared_ptr<DataCall> reading_for_;  // null if there are no such rows
   std::size_t reading_sections_ = 0;
 };
 

@@ -9,9 +9,9 @@
 
 namespace evergrad::ps_server {
 
-// InvalidArgument: a dtype other than float32, a wire type that is not built, a shape of more than
-// 8 dimensions or that overflows, a name that is empty or too long. The shard itself checks rows,
-// initialiser and optimizer.
+// Converts the description. InvalidArgument for a dtype other than float32, a wire type that is not
+// built, a shape that has more than 8 dimensions or overflows, and a name that is empty or too
+// long. The shard itself checks rows, initializer and optimizer.
 absl::StatusOr<ShardSettings> ShardSettingsOf(JobUid job, const v1::ShardSpec& spec);
 
 }  // namespace evergrad::ps_server

@@ -139,7 +139,8 @@ absl::Status AppendDense(const ShardCut& cut, const CutTarget& target,
   return absl::OkStatus();
 }
 
-// As the slices come: whatever a push is about to change has been kept for them.
+// Appends the slices as they arrive. Rows that a push was about to change have been kept for the
+// cut.
 absl::Status AppendTables(const ShardCut& cut, const CutTarget& target,
                           snapshot::ShardFileWriter* writer) {
   RowWriter rows_to(writer);
@@ -160,8 +161,8 @@ absl::Status AppendTables(const ShardCut& cut, const CutTarget& target,
   return absl::OkStatus();
 }
 
-// A file that has the name of this cut: left by a commit of ours that failed after all, so it may
-// be written anew; or somebody else's.
+// Removes a file that has the name of this cut, if it is left from a commit of this job that
+// failed; it may be written anew. A file of another origin is an error.
 absl::Status RemoveLeftover(const std::string& uri, const ShardCut& cut, fs::FileSystem& files) {
   const auto there = snapshot::ShardFileReader::Open(files, uri);
   if (there.ok() && (*there)->header().job_uid() != cut.settings->job.value()) {
@@ -211,7 +212,7 @@ absl::StatusOr<DurableCut> WriteCut(const ShardCut& cut, const CutTarget& target
 
 namespace {
 
-// The error of a file that is whole, and not the one that was wanted.
+// Returns the error of a file that is undamaged, but not the expected one.
 auto DiffersIn(const CutSource& source) {
   return [&source](absl::string_view what, const std::string& want, const std::string& got) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -219,7 +220,7 @@ auto DiffersIn(const CutSource& source) {
   };
 }
 
-// Of a slot: all of its tables, whole. Budgeted like any other table.
+// Reads all tables of a slot. They are charged to the budget like any other table.
 absl::Status ReadTables(const ShardSettings& settings, const CutSource& source,
                         snapshot::ShardFileReader* reader, ShardCut* cut) {
   const v1::ShardFileHeader& header = reader->header();
@@ -297,7 +298,7 @@ absl::Status ReadDense(const ShardSettings& settings, const CutSource& source,
   };
   const std::string want =
       rows(settings.variable, settings.variable_shape, settings.row_begin, settings.row_end);
-  // Before anything is allocated: the size is that of the shard that was asked for.
+  // This is checked before anything is allocated: the size must be that of the requested shard.
   if (const std::string got = rows(spec.variable().name(), shape, spec.row_begin(), spec.row_end());
       got != want)
     return differs("cut", want, got);

@@ -8,14 +8,14 @@
 namespace evergrad::ps_server {
 namespace {
 
-// Beside values, slots and ledger: header, counters, footer, and 16 bytes a block.
+// Bytes in addition to values, slots and ledger: header, counters, footer, and 16 bytes per block.
 constexpr std::uint64_t kFrameBytes = 64 * 1024;
 
 std::uint64_t BytesOf(const ShardCut& cut) {
   return cut.bytes() + cut.bytes() / 1024 + kFrameBytes;
 }
 
-// Gathers what is appended.
+// Collects the appended bytes.
 class MemoryFile final : public fs::WritableFile {
  public:
   explicit MemoryFile(std::vector<std::byte>* bytes) : bytes_(bytes) {}
@@ -155,7 +155,8 @@ void Images::Run() {
   for (;;) {
     std::optional<Order> order;
     std::uint64_t reserved = 0;
-    std::shared_ptr<const Image> there;  // asked for twice, say in two sessions
+    std::shared_ptr<const Image>
+        there;  // set if the image was requested before, for example in another session
     {
       MutexLock lock(&mu_);
       while (!stopping_ && queue_.empty()) changed_.Wait(&mu_);
@@ -187,7 +188,7 @@ void Images::Run() {
     target.plan_fingerprint = order->plan_fingerprint;
     target.cancelled = dropped;
     absl::StatusOr<snapshot::FileDigest> made = [&] {
-      const ShardCut cut = std::move(order->cut);  // goes before anybody is told
+      const ShardCut cut = std::move(order->cut);  // freed before the answer
       return WriteCutTo(cut, target, &file);
     }();
     if (made.ok() && options_.failpoints != nullptr) {

@@ -134,8 +134,9 @@ void Restorer::Run() {
     }
     if (unwanted) {
       cancelled_.Add();
-      shard = absl::CancelledError(
-          "loading of the shard was cancelled");  // its memory goes before the next one is read
+      shard =
+          absl::CancelledError("loading of the shard was cancelled");  // the memory is freed before
+                                                                       // the next shard is read
     } else if (shard.ok()) {
       restored_.Add();
       seconds_.Observe(std::chrono::duration<double>(options_.clock->Now() - begin).count());

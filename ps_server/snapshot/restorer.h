@@ -1,8 +1,8 @@
-// Reads shards back from their files, on one I/O thread of its own (LEDGER lines 21, 28).
+// Reads shards back from their files, on a separate I/O thread (LEDGER lines 21, 28).
 //
-// One shard at a time: while it is being read, memory is that shard and one block. Nothing is
-// anybody's before the last byte was checked. Thread-safe. Callbacks run on the restorer's thread
-// (or the caller's of Submit, Cancel and the destructor) without a lock held.
+// The restorer reads one shard at a time and needs memory for that shard and one block. Nobody owns
+// the shard before the last byte was checked. Thread-safe. Callbacks run without a lock on the
+// restorer's thread, or on the caller's thread of Submit, Cancel and the destructor.
 #pragma once
 
 #include <deque>
@@ -28,30 +28,32 @@ class Restorer {
     fs::FileSystem* files = nullptr;  // All pointers outlive the restorer.
     metrics::Registry* registry = nullptr;
     const Clock* clock = nullptr;
-    fault::Failpoints* failpoints = nullptr;   // May be null: snapshot.restore (each MiB)
-    std::shared_ptr<storage::ChunkPool> pool;  // of the server's shards; may be null
-    std::size_t orders_max = 64 * 1024;        // one for each shard; far above what a server holds
+    fault::Failpoints* failpoints =
+        nullptr;  // may be null; the point is snapshot.restore (each MiB)
+    std::shared_ptr<storage::ChunkPool> pool;  // pool of the server's shards; may be null
+    std::size_t orders_max =
+        64 * 1024;  // one order per shard; the limit is far above the number of shards of a server
   };
   struct Order {
-    // Pool, failpoints and `cancelled` of the source are the restorer's own; its files, too, unless
-    // the order brings others (which `done` keeps alive).
+    // Pool, failpoints and `cancelled` of the source are set by the restorer. So are its files,
+    // unless the order brings others, which `done` keeps alive.
     RestoreOptions what;
-    // Exactly once: the shard; or Cancelled, Aborted (a newer order took its place), or the error
-    // of RestoreShard.
+    // Called exactly once: with the shard; with Cancelled; with Aborted, because a newer order
+    // replaced this one; or with the error of RestoreShard.
     std::function<void(absl::StatusOr<std::unique_ptr<Shard>>)> done;
   };
 
   explicit Restorer(Options options);
-  ~Restorer();  // The one being read ends within a MiB; orders are answered Cancelled.
+  ~Restorer();  // the shard in progress ends within a MiB; orders are answered Cancelled
   Restorer(const Restorer&) = delete;
   Restorer& operator=(const Restorer&) = delete;
 
-  // Never blocks. An order of a shard ends every earlier one of it: one that waits is answered
-  // Aborted, the one being read ends within a MiB. ResourceExhausted: orders_max wait; then `done`
-  // is not called.
+  // Never blocks. An order of a shard ends every earlier order of that shard: a waiting order is
+  // answered Aborted, and one in progress ends within a MiB. ResourceExhausted if orders_max orders
+  // wait; then `done` is not called.
   absl::Status Submit(Order order);
-  // The shard, or all of a job, is not wanted any more: waiting orders are answered Cancelled, the
-  // one being read ends within a MiB.
+  // The shard, or every shard of a job, is no longer wanted. Waiting orders are answered Cancelled,
+  // and the one in progress ends within a MiB.
   void Cancel(JobUid job, std::optional<ShardId> shard = std::nullopt);
 
   std::size_t waiting() const;
@@ -71,7 +73,7 @@ class Restorer {
   std::deque<Order> queue_ ABSL_GUARDED_BY(mu_);  // at most one for each shard
   std::optional<std::pair<JobUid, ShardId>> current_ ABSL_GUARDED_BY(mu_);
   bool current_cancelled_ ABSL_GUARDED_BY(mu_) = false;
-  std::optional<runtime::Thread> thread_;  // last: joined first
+  std::optional<runtime::Thread> thread_;  // last, so that it is joined first
 };
 
 }  // namespace evergrad::ps_server

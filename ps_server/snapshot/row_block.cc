@@ -22,7 +22,7 @@ void Put(std::vector<std::byte>* block, const T* from, std::size_t count) {
   block->insert(block->end(), bytes, bytes + count * sizeof(T));
 }
 
-// `floats[k]`: arrays of widths[k] floats a row, behind each other in the block.
+// `floats[k]` are arrays of widths[k] floats per row. They follow each other in the block.
 template <class Blocks>
 void PutRows(std::span<const std::uint32_t> rows, const std::vector<std::int64_t>& ids,
              const std::vector<std::uint32_t>& stamps, const std::vector<std::uint32_t>& counts,
@@ -100,7 +100,7 @@ bool RowBlock::Parse(std::span<const std::byte> bytes, std::uint32_t dimension,
   std::uint32_t head[2];
   std::memcpy(head, bytes.data(), sizeof(head));
   const std::size_t n = head[0];
-  // A block is at most a MiB: nothing here overflows.
+  // A block has at most a MiB, so nothing here overflows.
   const std::size_t row_bytes =
       kRowBytes + (std::size_t{dimension} + numbers_per_row) * sizeof(float);
   if (n == 0 || head[1] != 0 || n > bytes.size() / kRowBytes ||

@@ -12,11 +12,12 @@
 
 namespace evergrad::ps_server {
 
-// Writes a slice of `table`'s cut, in self-contained blocks with rising ids. A section is begun
-// where the last block was of another one.
+// Writes a slice of `table`'s cut in self-contained blocks with rising ids. Begins a new section if
+// the last block belonged to another one.
 class RowWriter {
  public:
-  explicit RowWriter(snapshot::ShardFileWriter* writer) : writer_(*writer) {}  // outlives this
+  explicit RowWriter(snapshot::ShardFileWriter* writer)
+      : writer_(*writer) {}  // the writer outlives this object
   absl::Status Append(std::uint32_t table, std::uint32_t dimension,
                       const storage::TableSlice& slice);
 
@@ -24,19 +25,20 @@ class RowWriter {
   absl::Status Begin(snapshot::Section section, std::uint32_t table);
 
   snapshot::ShardFileWriter& writer_;
-  snapshot::Section section_ = snapshot::Section::kValues;  // none of ours
+  snapshot::Section section_ =
+      snapshot::Section::kValues;  // initially a section that this class does not write
   std::uint32_t table_ = 0;
   std::vector<std::uint32_t> order_;  // kept from one slice to the next
   std::vector<std::byte> block_;
 };
 
-// A block as it was read; nothing in it is trusted.
+// A block as it was read; its contents are not trusted.
 struct RowBlock {
   std::vector<std::int64_t> ids;
   std::vector<std::uint64_t> stamps, counts;
   std::vector<float> values, numbers;  // empty in FILTER
-  // False: its length or its padding is not that of so many rows. `floats` of a row: values and
-  // numbers; FILTER has none.
+  // Returns false if the length or the padding does not match the number of rows. The floats of a
+  // row are its values and numbers; FILTER has none.
   bool Parse(std::span<const std::byte> bytes, std::uint32_t dimension,
              std::uint32_t numbers_per_row);
 };

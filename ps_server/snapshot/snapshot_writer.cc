@@ -10,15 +10,16 @@
 namespace evergrad::ps_server {
 namespace {
 
-// What another try may mend: room, a slow or failing disk, a name that a failed commit left.
+// Returns whether a retry may help. Examples are exhausted space, a slow or failing disk, and a
+// name that a failed commit left.
 bool IsWorthARetry(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kInternal:
     case absl::StatusCode::kUnknown:
-    case absl::StatusCode::kAborted:  // a file system's; the writer's own "a newer order took its
-                                      // place" never comes here
+    case absl::StatusCode::kAborted:  // from a file system; the writer's own Aborted, for a
+                                      // replaced order, never gets here
     case absl::StatusCode::kDeadlineExceeded:
     case absl::StatusCode::kDataLoss: return BlameOf(status) != Blame::kUser;
     default: return false;
@@ -80,7 +81,7 @@ absl::Status SnapshotWriter::Submit(Order order) {
     const auto found = waiting_.find(key);
     if (found != waiting_.end()) {
       replaced = std::move(found->second.order);
-      found->second.order = std::move(order);  // keeps its place, and its backoff
+      found->second.order = std::move(order);  // keeps its place and its backoff
     } else {
       if (waiting_.size() >= options_.orders_max) {
         orders_limit_.refused.Add();
@@ -142,13 +143,13 @@ bool SnapshotWriter::Unwanted() const {
 }
 
 void SnapshotWriter::Run() {
-  runtime::RunInBackground();  // pushes do not wait for a checksum
+  runtime::RunInBackground();  // so that pushes do not wait for a checksum
   for (;;) {
     std::optional<Waiting> next;
     {
       MutexLock lock(&mu_);
       while (!stopping_ && !next) {
-        // The first that is due, in order of submission.
+        // Find the first order that is due, in order of submission.
         const MonoTime now = options_.clock->Now();
         std::optional<MonoTime> soonest;
         auto found = queue_.end();
@@ -228,8 +229,8 @@ absl::StatusOr<ShardCut> SnapshotWriter::Take(const Order& order) {
     arrival_ = arrival;
   }
   order.take(Arrival::Answerer(arrival, "no cut was made: the shard's executor has ended"));
-  // The executor answers within a few turns or drops the function; Cancel and the destructor answer
-  // in its place.
+  // The executor answers within a few turns, or drops the function. Cancel and the destructor
+  // answer in its place.
   absl::StatusOr<ShardCut> cut = arrival->Wait();
   MutexLock lock(&mu_);
   arrival_ = nullptr;
@@ -248,7 +249,7 @@ absl::StatusOr<DurableCut> SnapshotWriter::TakeAndWrite(const Order& order) {
     const absl::Status status = absl::ResourceExhaustedError(absl::StrCat(
         "a cut is larger than --snapshot-bytes-max: variable=", cut.settings->variable,
         " shard=", order.shard.ToString(), " bytes=", bytes, " max=", options_.bytes_max));
-    // A ledger shrinks again; values and slots do not.
+    // A ledger can shrink again, but values and slots cannot.
     return bytes - cut.ledger.MemoryBytes() > options_.bytes_max ? UserError(status) : status;
   }
   held_bytes_.store(bytes, std::memory_order_relaxed);
@@ -261,7 +262,7 @@ absl::StatusOr<DurableCut> SnapshotWriter::TakeAndWrite(const Order& order) {
   }
   if (last && last->folder == order.folder && last->plan_fingerprint == order.plan_fingerprint &&
       last->cut.epoch == cut.epoch && last->cut.lsn == cut.lsn) {
-    // The same state: its file is there already, unless somebody took it away.
+    // The state is the same, so its file already exists, unless somebody has removed it.
     const auto there = options_.files->Open(fs::JoinUri(order.folder, last->cut.file));
     if (there.ok() && (*there)->size() == last->cut.digest.bytes) {
       unchanged_.Add();

@@ -1,11 +1,15 @@
-// Writes cuts of shards to files, on one I/O thread of its own (LEDGER line 27).
+// Writes cuts of shards to files, on a separate I/O thread (LEDGER line 27).
 //
-// An order waits in a queue without holding anything; its cut is taken when its turn has come, so
-// that at most one cut is held and memory is bounded by the largest shard. A push never waits for
-// any of this. A cut that cannot be written for want of room, memory or disk is dropped, counted
-// and taken anew later; what cannot get better by itself is answered. So is a shard whose values
-// and slots alone are above the bound. Thread-safe. Callbacks run on the writer's thread (or the
-// caller's of Cancel and the destructor) without a lock held.
+// An order waits in a queue without holding anything. Its cut is taken when its turn has come, so
+// at most one cut is held, and the largest shard bounds the memory. A push never waits for the
+// writer.
+//
+// A cut that cannot be written because memory or disk space is exhausted is dropped, counted and
+// taken anew later. An error that cannot disappear by itself is the answer. It is also the answer
+// for a shard whose values and slots alone exceed the bound.
+//
+// Thread-safe. Callbacks run without a lock on the writer's thread, or on the caller's thread of
+// Cancel and the destructor.
 #pragma once
 
 #include <atomic>
@@ -38,59 +42,62 @@ class SnapshotWriter {
     fs::FileSystem* files = nullptr;  // All pointers outlive the writer.
     metrics::Registry* registry = nullptr;
     const Clock* clock = nullptr;
-    fault::Failpoints* failpoints =
-        nullptr;  // May be null: snapshot.before_cut, snapshot.report, and those of WriteCut.
+    fault::Failpoints* failpoints = nullptr;  // may be null; the points are snapshot.before_cut,
+                                              // snapshot.report, and those of WriteCut
     std::shared_ptr<storage::ChunkPool>
-        pool;  // of the server's shards, warmed before a cut; may be null
-    std::uint64_t bytes_max = 1ull
-                              << 30;     // of one cut: values, slots, ledger (`snapshot_bytes_max`)
-    std::size_t orders_max = 64 * 1024;  // one for each shard; far above what a server holds
-    std::chrono::milliseconds retry_first{1000}, retry_max{30000};  // after a dropped cut, doubling
+        pool;  // pool of the server's shards, filled before a cut; may be null
+    std::uint64_t bytes_max =
+        1ull << 30;  // limit of one cut: values, slots, ledger (`snapshot_bytes_max`)
+    std::size_t orders_max =
+        64 * 1024;  // one order per shard; the limit is far above the number of shards of a server
+    std::chrono::milliseconds retry_first{1000},
+        retry_max{30000};  // delay after a dropped cut, doubling
   };
   struct Order {
     JobUid job;
     ShardId shard;
     std::string folder;
     std::string plan_fingerprint;
-    // Of values and slots. The pushes after a cut write this much out of place: the spare blocks
-    // are made here before it is taken, so that no push pays for new memory. 0: not known.
+    // The size of values and slots, or 0 if not known. The pushes after a cut write this much out
+    // of place. Therefore the spare blocks are made before the cut is taken, so that no push pays
+    // for new memory.
     std::uint64_t bytes = 0;
-    // Called when it is the order's turn: arranges that `ready` gets the cut from the shard's
-    // executor, or why there is none (NotFound: not held any more). Never blocks. A `ready`
-    // destroyed without a call is Cancelled.
+    // Called when it is the order's turn. It arranges that `ready` gets the cut from the shard's
+    // executor, or the reason why there is none (NotFound if the shard is no longer held). Never
+    // blocks. A `ready` that is destroyed without a call means Cancelled.
     std::function<void(std::function<void(absl::StatusOr<ShardCut>)> ready)> take;
-    // Exactly once: the durable file; or Cancelled, Aborted (a newer order took its place), or an
-    // error that a retry would not mend.
+    // Called exactly once: with the durable file; with Cancelled; with Aborted, because a newer
+    // order replaced this one; or with an error that a retry would not fix.
     std::function<void(absl::StatusOr<DurableCut>)> done;
-    // May be null. The cut was dropped for this reason and is taken anew later: called each time,
-    // on the writer's thread.
+    // Called each time that the cut was dropped, with the reason, on the writer's thread; the cut
+    // is taken anew later. May be null.
     std::function<void(const absl::Status&)> dropped = nullptr;
   };
 
   explicit SnapshotWriter(Options options);
-  ~SnapshotWriter();  // Drops the cut in hand; orders are answered Cancelled.
+  ~SnapshotWriter();  // drops the cut in progress; orders are answered Cancelled
   SnapshotWriter(const SnapshotWriter&) = delete;
   SnapshotWriter& operator=(const SnapshotWriter&) = delete;
 
-  // Never blocks. A second order of a shard takes the place of one that waits (which is answered
-  // Aborted); one that is being written goes on, and the new one comes after it. ResourceExhausted:
-  // orders_max wait; then `done` is not called.
+  // Never blocks. A second order of a shard replaces one that waits, which is answered Aborted. An
+  // order that is being written continues, and the new one follows it. ResourceExhausted if
+  // orders_max orders wait; then `done` is not called.
   absl::Status Submit(Order order);
-  // The shard, or all of a job, is not held any more: waiting orders are answered Cancelled, the
-  // one being written ends within a MiB.
+  // The shard, or every shard of a job, is no longer held. Waiting orders are answered Cancelled,
+  // and the one being written ends within a MiB.
   void Cancel(JobUid job, std::optional<ShardId> shard = std::nullopt);
 
   std::size_t waiting() const;
   std::uint64_t held_bytes() const {
     return held_bytes_.load(std::memory_order_relaxed);
-  }  // of the cut in hand
+  }  // of the cut in progress
 
  private:
   using Key = std::pair<JobUid, ShardId>;
   struct Waiting {
     Order order;
-    MonoTime due{0};                       // not before
-    std::chrono::milliseconds backoff{0};  // 0: not dropped yet
+    MonoTime due{0};                       // earliest time
+    std::chrono::milliseconds backoff{0};  // 0 if not dropped yet
   };
   void Run();
   void Perform(Waiting entry);
@@ -114,14 +121,14 @@ class SnapshotWriter {
   std::optional<Key> current_ ABSL_GUARDED_BY(mu_);
   bool current_cancelled_ ABSL_GUARDED_BY(mu_) = false;
   std::shared_ptr<Arrival> arrival_ ABSL_GUARDED_BY(
-      mu_);  // shared with the function given to the shard's executor; null: no cut is waited for
-  // The newest durable file of each shard: an unchanged shard is not written again.
+      mu_);  // shared with the function given to the shard's executor; null if no cut is awaited
+  // The newest durable file of each shard, so that an unchanged shard is not written again.
   struct Last {
     std::string folder, plan_fingerprint;
     DurableCut cut;
   };
   std::map<Key, Last> last_ ABSL_GUARDED_BY(mu_);
-  std::optional<runtime::Thread> thread_;  // last: joined first
+  std::optional<runtime::Thread> thread_;  // last, so that it is joined first
 };
 
 }  // namespace evergrad::ps_server
