@@ -41,7 +41,7 @@ class PullCache {
     std::uint64_t vlsn = 0;
   };
   // With `room`, accepted values of a variable are copied into memory from it, in the order of
-  // shards. If `room` returns no memory, the values stay in their frame.
+  // shards. If it returns an empty buffer, the values stay in their frame.
   explicit PullCache(std::shared_ptr<const Layout> layout, Room room = nullptr);
 
   const Held& held(ShardId shard) const { return held_[shard.value()]; }

@@ -2,13 +2,13 @@
 // computes with addresses and never dereferences one.
 //
 // cudaMalloc and cudaFree wait for the device, so segments are kept and divided into blocks. Work
-// on a stream runs in order, so a freed block may be reused by the same stream while queued kernels
-// still read it: the new user's work comes after them. A block that another stream has used as well
-// is held back until that stream has reached its mark.
+// on a stream runs in order. Therefore a freed block may be reused by the same stream while queued
+// kernels still read it: the new user's work comes after them. A block that another stream has
+// used, too, is held back until that stream has reached its mark.
 //
-// Free neighbours of one stream are merged. Best fit, the lowest address on ties: addresses are a
-// function of the calls, so a repeated step gets the same addresses (CUDA graphs rely on it). Not
-// thread-safe.
+// Free neighbours of one stream are merged. The best fit is taken, on ties the lowest address.
+// Addresses are a function of the calls, so a repeated step gets the same addresses, on which CUDA
+// graphs rely. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -27,20 +27,19 @@ class BlockCache {
  public:
   using Address = std::uint64_t;
   using Stream = std::uint32_t;
-  // A mark grows with the work queued on a stream: once it is reached, all work queued before it
+  // A mark grows with the work queued on a stream. Once it is reached, all work queued before it
   // has ended.
   using Mark = std::uint64_t;
 
-  static constexpr std::uint64_t kAlignment = 512;  // of blocks and of their sizes
-  static constexpr std::uint64_t kSmallMax = 1ull
-                                             << 20;  // blocks up to this size are in small segments
+  static constexpr std::uint64_t kAlignment = 512;        // alignment of blocks and of their sizes
+  static constexpr std::uint64_t kSmallMax = 1ull << 20;  // largest block in a small segment
   static constexpr std::uint64_t kSmallSegment = 2ull << 20;
   static constexpr std::uint64_t kMediumMax = 10ull << 20, kMediumSegment = 20ull << 20;
   static constexpr std::uint64_t kLargeUnit =
-      2ull << 20;  // larger ones have their own segment, rounded up to this
+      2ull << 20;  // larger blocks have their own segment, rounded up to this size
 
-  // Functions of the device. allocate: ResourceExhausted if out of memory. free_bytes: the device's
-  // free memory, for error messages.
+  // Functions of the device. `allocate` returns ResourceExhausted if out of memory. `free_bytes` is
+  // the device's free memory, for error messages.
   struct Driver {
     std::function<absl::StatusOr<Address>(std::uint64_t bytes)> allocate;
     std::function<absl::Status(Address)> release;
@@ -53,21 +52,22 @@ class BlockCache {
     std::uint64_t largest_free = 0;
     std::uint64_t allocations = 0, device_allocations = 0, device_releases = 0, splits = 0,
                   joins = 0;
-    // Fragmentation: the share of the free bytes outside the largest free block; 0 if it is one
-    // piece, or nothing is free.
+    // Fragmentation: the share of the free bytes outside the largest free block. 0 if they are one
+    // piece, or if nothing is free.
     double fragmentation = 0;
   };
 
   explicit BlockCache(Driver driver) : driver_(std::move(driver)) {}
   ~BlockCache();  // releases all segments, even if blocks are in use
 
-  // Aligned to kAlignment. If the device is out of memory, unused segments are released first.
-  // ResourceExhausted: "out of device memory: asked=… free=… in_use=… cached=… largest_free=…".
-  // InvalidArgument for 0 bytes.
+  // Allocates a block aligned to kAlignment. If the device is out of memory, releases unused
+  // Allocates a block aligned to kAlignment. If the device is out of memory, releases unused
+  // segments first. ResourceExhausted: "out of device memory: asked=… free=… in_use=… cached=…
+  // largest_free=…". InvalidArgument if `bytes` is 0.
   absl::StatusOr<Address> Allocate(std::uint64_t bytes, Stream stream);
-  // `address` is a result of Allocate that has not been freed.
+  // `address` must be a result of Allocate that has not been freed.
   void Free(Address address);
-  // `stream`, other than the block's own, uses it until `mark`. Call it before Free.
+  // `stream`, which is not the block's own stream, uses the block until `mark`. Called before Free.
   void UsedOn(Address address, Stream stream, Mark mark);
   // `stream` has reached `mark`. Marks only grow.
   void Reached(Stream stream, Mark mark);
@@ -75,7 +75,7 @@ class BlockCache {
   // Releases every segment without a block in use or held back.
   absl::Status ReleaseCached();
   Stats stats() const;
-  // Checks the consistency of the books, for tests: empty, or a description of the error.
+  // Checks the consistency of the books, for tests. Returns "", or a description of the error.
   std::string Audit() const;
 
  private:
@@ -84,7 +84,7 @@ class BlockCache {
     std::uint64_t bytes = 0;
     Stream stream = 0;
     enum class State { kFree, kUsed, kHeldBack } state = State::kFree;
-    std::map<Stream, Mark> others;  // other streams that use it, with their marks
+    std::map<Stream, Mark> others;  // other streams that use the block, with their marks
   };
   using FreeKey =
       std::tuple<Stream, bool, std::uint64_t, Address>;  // stream, small, bytes, address

@@ -2,7 +2,7 @@
  * CUDA can load a library built with it.
  *
  * The library exports one function, evergrad_cuda_api(), which returns one table. The first two
- * members of the table never move: the loader compares them with those of its own header and
+ * members of the table never move. The loader compares them with those of its own header, and
  * refuses another version before it reads any other member.
  *
  * Every function returns a kind (EgCudaKind) and, unless that is EG_CUDA_OK, fills in *error.
@@ -22,17 +22,17 @@ extern "C" {
 
 enum EgCudaKind {
   EG_CUDA_OK = 0,
-  EG_CUDA_NO_DRIVER = 1,  /* cudart's 35: no driver, or one older than the runtime */
-  EG_CUDA_NO_DEVICE = 2,  /* cudart's 100, or an ordinal that does not exist */
+  EG_CUDA_NO_DRIVER = 1,  /* error 35 of cudart: no driver, or one older than the runtime */
+  EG_CUDA_NO_DEVICE = 2,  /* error 100 of cudart, or an ordinal that does not exist */
   EG_CUDA_NO_LIBRARY = 3, /* cuBLASLt or cuDNN cannot be loaded */
   EG_CUDA_NO_MEMORY = 4,  /* out of device memory or pinned memory */
   EG_CUDA_BAD_SHAPE = 5,  /* the library refuses this shape, or has no algorithm for it */
-  EG_CUDA_FAILED = 6 /* anything else; after some of these the device is lost to this process */
+  EG_CUDA_FAILED = 6      /* any other error; after some of them this process has lost the device */
 };
 
 typedef struct EgCudaError {
   int32_t kind;
-  int32_t code;   /* of CUDA, cuBLAS or cuDNN, as named in `text` */
+  int32_t code;   /* code of CUDA, cuBLAS or cuDNN; `text` names which */
   char text[496]; /* "cudaMalloc: out of memory (cudart 2)" */
 } EgCudaError;
 
@@ -58,11 +58,15 @@ typedef struct EgOpenOptions {
 /* A computation of cuBLASLt or cuDNN. a and b have `type` (EgElement of cuda_ops.h), d has
  * `d_type`, bias and sums are float32. 16-bit elements are added in float32; float32 is multiplied
  * as float32 unless `tf32`. Arrays are row-major or NHWC; filters are KRSC
- * ([filters][kernel_h][kernel_w][in_c]). EG_PLAN_MATMUL       d[m,n] = op(a) op(b) (+ bias[n]); a
- * is [m,k] or, transposed, [k,m]; b is [k,n] or [n,k]; with bias_gradient also sums[n] = the sums
- * of the columns of b (not transposed) EG_PLAN_CONV         d = conv(a = x, b = w) (+ bias, relu)
+ * ([filters][kernel_h][kernel_w][in_c]).
+ *
+ *   EG_PLAN_MATMUL       d[m,n] = op(a) op(b) (+ bias[n])
+ *   EG_PLAN_CONV         d = conv(a = x, b = w) (+ bias, relu)
  *   EG_PLAN_CONV_DATA    d = dx of a = dy, b = w
- *   EG_PLAN_CONV_FILTER  d = dw of a = dy, b = x */
+ *   EG_PLAN_CONV_FILTER  d = dw of a = dy, b = x
+ *
+ * In a product, a is [m,k] or, transposed, [k,m]; b is [k,n] or, transposed, [n,k]. With
+ * bias_gradient, sums[n] are also computed: the sums of the columns of b (not transposed). */
 enum EgPlanKind {
   EG_PLAN_MATMUL = 0,
   EG_PLAN_CONV = 1,
@@ -73,7 +77,7 @@ typedef struct EgPlanKey {
   int32_t kind, bias, relu, transpose_a, transpose_b, bias_gradient;
   int32_t alignment; /* in bytes, of every array: 2, 4 or 16 */
   int32_t type, d_type, tf32;
-  int32_t reserved; /* the caller's */
+  int32_t reserved; /* for the caller */
   int64_t m, n, k;  /* matmul */
   int64_t batch, in_h, in_w, in_c, out_h, out_w, filters, kernel_h, kernel_w, stride_h, stride_w;
   int64_t pad_top, pad_left, pad_bottom, pad_right;
@@ -94,12 +98,12 @@ typedef struct EgCudaApi {
   uint32_t table_bytes; /* sizeof(EgCudaApi) */
 
   const char* (*build)(void); /* "CUDA 13.0, cuDNN 9.19" */
-  /* Creates no context on any device. Without a driver or a device: EG_CUDA_NO_DRIVER,
+  /* Creates no context on any device. Without a driver or a device, returns EG_CUDA_NO_DRIVER or
    * EG_CUDA_NO_DEVICE, and *count is 0. */
   int32_t (*device_count)(int32_t* count, EgCudaError* error);
   int32_t (*device)(int32_t ordinal, EgCudaDevice* device, EgCudaError* error);
 
-  /* Loads cuBLASLt and cuDNN. A context is used by the thread that opened it; close waits for
+  /* Loads cuBLASLt and cuDNN. Only the thread that opened a context uses it. `close` waits for
    * queued work. */
   int32_t (*open)(const EgOpenOptions* options, EgContext** context, EgCudaError* error);
   void (*close)(EgContext* context);
@@ -108,12 +112,12 @@ typedef struct EgCudaApi {
                     EgCudaError* error);
   int32_t (*allocate)(EgContext* context, uint64_t bytes, uint64_t* address, EgCudaError* error);
   int32_t (*release)(EgContext* context, uint64_t address, EgCudaError* error);
-  /* Page-locked memory of the host, for all devices. On any thread, also after the context's end.
-   */
+  /* Page-locked memory of the host, for all devices. Any thread may call these, also after the
+   * context was closed. */
   int32_t (*allocate_host)(uint64_t bytes, void** memory, EgCudaError* error);
   void (*release_host)(void* memory);
 
-  /* Queued on `lane`. With host memory that is not page-locked the caller waits. */
+  /* Queues a copy on `lane`. If host memory is not page-locked, the caller waits. */
   int32_t (*copy)(EgContext* context, int32_t lane, int32_t direction, void* to, const void* from,
                   uint64_t bytes, EgCudaError* error);
 
@@ -123,12 +127,12 @@ typedef struct EgCudaApi {
   int32_t (*await)(EgContext* context, int32_t lane, EgEvent* event, EgCudaError* error);
   int32_t (*wait)(
       EgEvent* event,
-      EgCudaError* error); /* the host waits; an event that was never recorded has passed */
+      EgCudaError* error); /* the host waits; an event that was never recorded counts as passed */
   int32_t (*passed)(EgEvent* event, int32_t* yes, EgCudaError* error);
   int32_t (*milliseconds)(EgEvent* from, EgEvent* to, float* milliseconds,
-                          EgCudaError* error); /* both timed and passed */
+                          EgCudaError* error); /* both must be timed and have passed */
 
-  /* Between the two calls, work queued on the compute queue is recorded and not run; its events are
+  /* Between the two calls, work queued on the compute queue is recorded and not run. Its events are
    * recorded and awaited when the graph runs. end_capture always ends the capture; *graph is null
    * after an error. */
   int32_t (*begin_capture)(EgContext* context, EgCudaError* error);
@@ -137,35 +141,37 @@ typedef struct EgCudaApi {
                     EgCudaError* error); /* on the compute queue */
   void (*drop_graph)(EgGraph* graph);
 
-  /* The algorithms that the library offers for a shape, in its order of preference; at most
-   * `infos_max`. If none of the others is deterministic, the last is, if there is one.
-   * EG_CUDA_BAD_SHAPE with the reason if there is none. */
+  /* Returns the algorithms that the library offers for a shape, at most `infos_max`, in its order
+   * of preference. If none of these is deterministic, the last one is replaced by a deterministic
+   * one, if it exists. EG_CUDA_BAD_SHAPE with the reason if there is no algorithm. */
   int32_t (*plans)(EgContext* context, const EgPlanKey* key, EgPlanInfo* infos, int32_t infos_max,
                    int32_t* count, EgCudaError* error);
-  /* Makes one of those that `plans` has offered last, for this key; each at most once. */
+  /* Makes one of the algorithms that `plans` has offered last, for this key. Each may be made at
+   * most once. */
   int32_t (*make_plan)(EgContext* context, const EgPlanKey* key, int32_t index, EgPlan** plan,
                        EgCudaError* error);
   int32_t (*run_plan)(EgContext* context, EgPlan* plan, const EgPlanArguments* arguments,
                       EgCudaError* error); /* on the compute queue */
   void (*drop_plan)(EgPlan* plan);
   /* Makes the parts of a plan that need no device (descriptors of tensors, convolutions,
-   * operations, products), so it also works on a machine without one. */
+   * operations, products), so it also works on a machine without a device. */
   int32_t (*check_plan)(const EgPlanKey* key, EgCudaError* error);
 
-  /* One of our own kernels (cuda_ops.h) on the compute queue; `arguments` is its struct. */
+  /* Queues one of our own kernels (cuda_ops.h) on the compute queue; `arguments` is its struct. */
   int32_t (*compute)(EgContext* context, int32_t op, const void* arguments,
                      uint64_t arguments_bytes, EgCudaError* error);
 
-  /* The size of EgScatter's scratch for a sort of n pairs; below 0: unknown. */
+  /* Returns the size of EgScatter's scratch for a sort of n pairs; below 0 if unknown. */
   int64_t (*sort_bytes)(EgContext* context, int64_t n);
 
-  /* A named range in a profile (NVTX), on the calling thread. push_range returns 0 if no profiler
-   * is attached, which does not change during the life of the process; nothing was pushed then. */
+  /* A named range in a profile (NVTX), on the calling thread. If no profiler is attached,
+   * push_range pushes nothing and returns 0; this does not change during the life of the process.
+   */
   int32_t (*push_range)(const char* name);
   void (*pop_range)(void);
 
-  /* The driver's last sample (NVML): the share of time in which some kernel of some process ran, 0
-   * to 1. EG_CUDA_NO_LIBRARY if NVML is not usable. */
+  /* Returns the driver's last sample (NVML): the share of time, 0 to 1, in which some kernel of
+   * some process ran. EG_CUDA_NO_LIBRARY if NVML is not usable. */
   int32_t (*utilization)(EgContext* context, float* share, EgCudaError* error);
 } EgCudaApi;
 

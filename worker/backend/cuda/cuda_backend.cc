@@ -40,9 +40,9 @@ constexpr std::uint64_t kStagingPiece = 4ull
                                         << 20;
 constexpr std::size_t kPlansMax = 4096;
 constexpr std::int32_t kCandidatesMax = 8, kFirstMax = 4;
-constexpr int kMeasuredRuns = 3;  // the first warms up
-// Number of calls until memory that the device lacked is requested again; at once if this process
-// has released some.
+constexpr int kMeasuredRuns = 3;  // the first run warms up
+// After this number of calls, memory that the device lacked is requested again; at once if this
+// process has released some memory.
 constexpr std::uint32_t kAskedAgain = 1000;
 
 const char* PhaseName(Phase phase) {
@@ -79,7 +79,7 @@ class CudaEvent final : public Event {
   EgEvent* get() const { return event_; }
 
  private:
-  const Drop& drop_;  // the backend's, which outlives it
+  const Drop& drop_;  // owned by the backend, which outlives it
   EgEvent* const event_;
 };
 
@@ -201,7 +201,7 @@ class CudaBackendImpl final : public CudaBackend {
             error);
       return;
     }
-    // Copies through the ring, piece by piece: the caller waits only for its own copies into the
+    // Copies go through the ring, piece by piece. The caller waits only for its own copies into the
     // ring.
     for (std::size_t at = 0; at < from.size() && error_.ok();) {
       const std::size_t bytes =
@@ -272,7 +272,7 @@ class CudaBackendImpl final : public CudaBackend {
     in_step_ = true;
     key_ = HashOf(signature, (fastest_ ? 1 : 0) + (tf32_ ? 2 : 0));
     times_->BeginCompute();
-    // Properties of a graph beyond the caller's signature.
+    // These are properties of a graph beyond the caller's signature.
     const std::uint64_t ours[] = {
         state_,         Address(scratch_), Address(filters_),  Address(narrow_),
         Address(wide_), Address(padded_),  Address(workspace_)};
@@ -310,7 +310,7 @@ class CudaBackendImpl final : public CudaBackend {
       EgGraph* graph = nullptr;
       if (api_->end_capture(context_, &graph, &error) != EG_CUDA_OK) {
         RunRecorded(error.text);
-      } else if (!error_.ok()) {  // it lacks everything after the error, so it must not run
+      } else if (!error_.ok()) {  // the graph lacks everything after the error, so it must not run
         api_->drop_graph(graph);
         recorded_.clear();
         capture_.Failed(key_, std::string(error_.message()));
@@ -336,7 +336,8 @@ class CudaBackendImpl final : public CudaBackend {
           grown.ok())
         result_ = *std::move(grown);
     }
-    const bool direct = result_.size() < result.size();  // no page-locked memory: the driver copies
+    const bool direct =
+        result_.size() < result.size();  // without page-locked memory the driver copies
     std::byte* const result_to = direct ? to.data() : result_.data();
     if (finished_ == nullptr)
       Check("finish", api_->make_event(context_, 0, &finished_, &error), error);
@@ -345,7 +346,7 @@ class CudaBackendImpl final : public CudaBackend {
             api_->copy(context_, EG_LANE_COMPUTE, EG_COPY_OUT, result_to, result.data(),
                        result.size(), &error),
             error);
-    // Also after an error: no part of the step may still run when the caller continues.
+    // Also after an error, no part of the step may still run when the caller continues.
     if (finished_ != nullptr) {
       if (api_->record(context_, EG_LANE_COMPUTE, finished_, &error) != EG_CUDA_OK ||
           api_->wait(finished_, &error) != EG_CUDA_OK) {
@@ -361,7 +362,7 @@ class CudaBackendImpl final : public CudaBackend {
   absl::Status TakeError() override { return std::exchange(error_, absl::OkStatus()); }
 
   void SetReproducible(bool yes) override {
-    // plans and graphs of either kind are kept for their next use, because jobs take turns
+    // Plans and graphs of either kind are kept for their next use, because jobs take turns.
     fastest_ = !yes;
   }
 
@@ -464,7 +465,7 @@ class CudaBackendImpl final : public CudaBackend {
     p.a = dy.data(), p.b = x.data(), p.d = filters;
     Element made = Element::kFloat32;
     if (x.is_float32() || !RunAnyPlan("conv2d weight gradient", key, p)) {
-      // No engine writes float32 results of 16-bit operands; the sums are float32 all the same, and
+      // No engine writes float32 results of 16-bit operands. The sums are float32 nevertheless, and
       // rounded once.
       made = x.type();
       SetTypes(&key, x.type(), made);
@@ -659,7 +660,7 @@ class CudaBackendImpl final : public CudaBackend {
     if (a.scratch != nullptr) Compute(a);
   }
 
-  // ---- What a step tells the host
+  // ---- Results of a step for the host
 
   void ComputeLoss(const Loss& loss, std::int64_t batch, In output, In labels, Out gradient,
                    LossResult* result) override {
@@ -707,12 +708,12 @@ class CudaBackendImpl final : public CudaBackend {
   };
   struct Choice {
     EgPlan* plan =
-        nullptr;  // nullptr: the library has none for this key, or it was out of memory for all
+        nullptr;  // nullptr if the library has none for this key, or if every one was out of memory
     std::uint64_t workspace_bytes = 0;
-    std::string refused = {};  // why there is none, if the library reports it
-    std::string no_memory =
-        {};  // the memory error, if that is the reason: asked again later, not at each call
-    std::uint64_t used_then = 0;  // bytes in use then
+    std::string refused = {};     // why there is none, if the library reports a reason
+    std::string no_memory = {};   // the memory error, if that is the reason; the plan is then
+                                  // requested again later, not at each call
+    std::uint64_t used_then = 0;  // bytes in use at that time
     std::uint32_t asked_since = 0;
   };
 
@@ -742,9 +743,9 @@ class CudaBackendImpl final : public CudaBackend {
     key.pad_right = PadBehind(s.out_w, s.stride_w, s.kernel_w, s.pad_left, s.in_w, s.pad_right);
     return key;
   }
-  // Padding behind the last window has no effect below a stride. Of the equivalent values this
-  // chooses the one nearest to the padding in front, because cuDNN has engines mainly for equal
-  // padding on both sides.
+  // Returns the padding behind the last window. Padding below a stride has no effect there. Of the
+  // equivalent values the function chooses the one nearest to the padding in front, because cuDNN
+  // has engines mainly for equal padding on both sides.
   static std::int64_t PadBehind(std::int64_t out, std::int64_t stride, std::int64_t kernel,
                                 std::int64_t before, std::int64_t in, std::int64_t given) {
     const std::int64_t needed = (out - 1) * stride + kernel - before - in;
@@ -786,7 +787,7 @@ class CudaBackendImpl final : public CudaBackend {
   void Refuse(absl::string_view primitive, const absl::Status& status) {
     if (error_.ok()) error_ = Error(status.code(), primitive, status.message());
   }
-  // Keeps the first error; returns true if there is none.
+  // Keeps the first error. Returns true if there is none.
   bool Check(absl::string_view primitive, std::int32_t kind, const EgCudaError& error) {
     if (kind == EG_CUDA_OK) return true;
     if (!error_.ok()) return false;
@@ -805,8 +806,8 @@ class CudaBackendImpl final : public CudaBackend {
     return false;
   }
 
-  // Marks requests, not kernels: a replayed step has one range, and its kernels have the ranges of
-  // their capture.
+  // The ranges mark requests, not kernels. A replayed step has one range, and its kernels have the
+  // ranges of their capture.
   void EnterRange(const std::string& name) {
     if (!profiled_) return;
     LeaveRange();
@@ -820,7 +821,7 @@ class CudaBackendImpl final : public CudaBackend {
 
   // ---- Memory of our own
 
-  // Grows memory of the compute queue; the old memory is freed in the queue's order. Returns
+  // Grows memory of the compute queue. The old memory is freed in the queue's order. Returns
   // nullptr after an error.
   std::byte* Grow(tensor::AlignedBuffer* buffer, std::int64_t bytes, const char* what) {
     if (!error_.ok()) return nullptr;
@@ -844,8 +845,8 @@ class CudaBackendImpl final : public CudaBackend {
         "filters"));
   }
 
-  // Returns false if there is no page-locked memory for it; the driver then copies through its own,
-  // slowly.
+  // Returns false if there is no page-locked memory for the ring. The driver then copies through
+  // its own memory, slowly.
   bool HaveRing() {
     if (ring_memory_.size() > 0) return true;
     absl::StatusOr<tensor::AlignedBuffer> memory = pinned_->Allocate(ring_.capacity());
@@ -854,7 +855,7 @@ class CudaBackendImpl final : public CudaBackend {
   }
   std::optional<StagingRing::StagingBlock> Stage(std::size_t bytes) {
     EgCudaError error{};
-    // Collects the copies that have completed meanwhile, without waiting.
+    // Collect the copies that have completed, without waiting.
     while (!staged_.empty()) {
       std::int32_t passed = 0;
       EgEvent* const event = staged_.front().second;
@@ -948,8 +949,8 @@ class CudaBackendImpl final : public CudaBackend {
     return EG_CUDA_FAILED;
   }
 
-  // Ends the capture without a graph. The recorded requests run now, and later ones run as they are
-  // made.
+  // Ends the capture without a graph. The recorded requests run now, and later requests run as they
+  // are made.
   void StopCapture(const std::string& reason) {
     if (!capturing_) return;
     capturing_ = false;
@@ -976,7 +977,8 @@ class CudaBackendImpl final : public CudaBackend {
 
   // ---- Plans
 
-  // Returns false if the library has none for this key, true if it runs or an error was stored.
+  // Returns false if the library has no plan for this key, and true if a plan runs or an error was
+  // stored.
   bool RunPlan(const char* name, EgPlanKey key, const EgPlanArguments& arguments) {
     if (!error_.ok()) return true;
     EndWait();
@@ -1007,9 +1009,9 @@ class CudaBackendImpl final : public CudaBackend {
     Do(std::move(work));
     return true;
   }
-  // Like RunPlan. If a convolution has no plan with more padding on one side than on the other, it
-  // uses a copy with zeros around it, because few of cuDNN's engines, or none, support such
-  // padding.
+  // Like RunPlan. A convolution with more padding on one side than on the other may have no plan,
+  // because few of cuDNN's engines, or none, support such padding. Then a copy of the image with
+  // zeros around it is used.
   bool RunAnyPlan(const char* name, const EgPlanKey& key, const EgPlanArguments& arguments) {
     if (RunPlan(name, key, arguments)) return true;
     if (key.pad_top == key.pad_bottom && key.pad_left == key.pad_right) return false;
@@ -1045,8 +1047,8 @@ class CudaBackendImpl final : public CudaBackend {
                     padded, arguments.d, type, 0});
     return true;
   }
-  // Runs the product of the key or, if the library has no algorithm for it, another one that is as
-  // exact.
+  // Runs the product of the key. If the library has no algorithm for it, runs another product that
+  // is as exact.
   void MustRunPlan(const char* name, const EgPlanKey& key, const EgPlanArguments& arguments) {
     if (RunAnyPlan(name, key, arguments)) return;
     if (const Choice* const choice = Find(key); choice != nullptr && !choice->no_memory.empty())
@@ -1069,9 +1071,9 @@ class CudaBackendImpl final : public CudaBackend {
   }
 
   // Converts 16-bit operands to float32 and rounds the result once. TF32 has all of their bits, so
-  // such products are exact and use tensor cores if there is an algorithm: for sizes that are not a
-  // multiple of 16 bytes there may be none for 16 bits, or only one of few. Costs a pass over each
-  // operand.
+  // such products are exact, and use tensor cores if there is an algorithm. For sizes that are not
+  // a multiple of 16 bytes there may be no algorithm for 16 bits, or only one of few. The
+  // conversion costs a pass over each operand.
   void RunWide(const char* name, EgPlanKey key, EgPlanArguments p) {
     const std::int64_t filters = key.filters * key.kernel_h * key.kernel_w * key.in_c;
     const std::int64_t inputs = key.batch * key.in_h * key.in_w * key.in_c,
@@ -1099,8 +1101,8 @@ class CudaBackendImpl final : public CudaBackend {
     if (d_type != EG_FLOAT32) Compute(EgCast{d, p.d, result, EG_FLOAT32, d_type});
   }
 
-  // Measures on the arrays of the call, whose outputs the call overwrites anyway. Returns false if
-  // an error was stored.
+  // Measures on the arrays of the call, because the call overwrites its outputs anyway. Returns
+  // false if an error was stored.
   bool MakeChoice(const char* name, const EgPlanKey& key, const EgPlanArguments& arguments) {
     EgCudaError error{};
     EgPlanInfo infos[kCandidatesMax];
@@ -1143,8 +1145,8 @@ class CudaBackendImpl final : public CudaBackend {
     if (fastest_ && chosen.ok()) plans_measured_ += chosen->measured;
     return error_.ok();
   }
-  // Queued work may run the plans' code, so it ends first. Graphs contain the plans, and are
-  // captured again.
+  // Queued work may run the plans' code, so it must end first. Graphs contain the plans, so they
+  // are captured again.
   void ForgetPlans() {
     StopCapture("plans were discarded");
     EgCudaError error{};
@@ -1191,8 +1193,8 @@ class CudaBackendImpl final : public CudaBackend {
     return static_cast<double>(best) * 1e-3;
   }
 
-  // Graphs that contain the event are destroyed first. A caller's signature could not tell it from
-  // the next event at its address.
+  // Graphs that contain the event are destroyed first. A caller's signature could not tell the
+  // event from the next one at its address.
   void DropEvent(EgEvent* event) {
     for (auto graph = graphs_.begin(); graph != graphs_.end();) {
       const auto next = std::next(graph);
@@ -1230,7 +1232,7 @@ class CudaBackendImpl final : public CudaBackend {
       Compute(EgColumnSums{rows, columns, x.data(), y.data(), scratch, ToC(x.type()), 0});
   }
 
-  // `x` converted to `type`, valid until the next call; empty if an error was stored.
+  // Returns `x` converted to `type`, valid until the next call. Empty if an error was stored.
   AnyIn Narrow(AnyIn x, Element type) {
     if (x.type() == type) return x;
     std::byte* const to =
@@ -1250,14 +1252,14 @@ class CudaBackendImpl final : public CudaBackend {
   const CudaOptions options_;
   const std::string name_;
   std::shared_ptr<DeviceMemory> memory_;  // shared with its buffers
-  // shared with its buffers, which may outlive the backend
+  // Shared with its buffers, which may outlive the backend.
   const std::shared_ptr<PinnedMemory> pinned_;
   std::unique_ptr<StepTimes> times_;  // destroyed before the context
   absl::Status error_;
   absl::string_view layer_;
   Phase phase_ = Phase::kForward;
   int ranges_ = 0;
-  bool profiled_ = true;  // until the first range reports that no profiler listens
+  bool profiled_ = true;  // true until the first range reports that no profiler listens
 
   tensor::AlignedBuffer scratch_, filters_, narrow_, wide_, padded_, workspace_, result_;
   EgEvent* finished_ = nullptr;
@@ -1271,12 +1273,12 @@ class CudaBackendImpl final : public CudaBackend {
   StagingRing ring_;
   tensor::AlignedBuffer ring_memory_;
   std::uint64_t in_bytes_ = 0, staged_bytes_ = 0;
-  std::deque<std::pair<StagingRing::Ticket, EgEvent*>> staged_;  // nullptr: its copy was refused
+  std::deque<std::pair<StagingRing::Ticket, EgEvent*>> staged_;  // nullptr if the copy was refused
 
   GraphCapture capture_;
   struct Replay {
     EgGraph* graph = nullptr;
-    std::size_t waits = 0;  // waits that are measured in it
+    std::size_t waits = 0;  // number of waits that are measured in it
     std::set<EgEvent*> events;
   };
   std::map<GraphCapture::Key, Replay> graphs_;

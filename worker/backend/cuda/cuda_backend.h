@@ -16,8 +16,8 @@
 namespace evergrad::worker {
 
 struct CudaOptions {
-  GraphCapture::Options capture;                     // of steps
-  std::uint64_t staging_bytes = 32ull << 20;         // page-locked, for uploads from other memory
+  GraphCapture::Options capture;              // for captures of steps
+  std::uint64_t staging_bytes = 32ull << 20;  // page-locked memory for uploads from other memory
   std::uint64_t workspace_bytes_max = 256ull << 20;  // limit of one algorithm
 };
 
@@ -27,8 +27,8 @@ struct CudaStats {
   StagingRing::Stats staging;
   GraphCapture::Stats capture;
   std::uint64_t plans = 0, plans_measured = 0;
-  std::uint64_t products_widened =
-      0;  // requested in 16 bits, for which the library has no algorithm, and computed in float32
+  std::uint64_t products_widened = 0;  // products requested in 16 bits for which the library has no
+                                       // algorithm, and which were computed in float32
 };
 
 class CudaBackend : public Backend {
@@ -36,8 +36,8 @@ class CudaBackend : public Backend {
   virtual CudaStats stats() const = 0;
 };
 
-// Call it on the compute thread. `choice` must be a GPU. ResourceExhausted, FailedPrecondition
-// (cuBLASLt or cuDNN), Internal.
+// Called on the compute thread. `choice` must be a GPU. Errors are ResourceExhausted,
+// FailedPrecondition (cuBLASLt or cuDNN) and Internal.
 absl::StatusOr<std::unique_ptr<CudaBackend>> MakeCudaBackend(const DeviceChoice& choice,
                                                              const CudaOptions& options);
 

@@ -1,12 +1,12 @@
-/* The kernels of libevergrad_cuda.so: one struct of arguments each, plain C. Their results are
- * specified in worker/backend/backend.h; this file describes only the differences. Pointers are
- * into the device's memory unless stated; a null output is not computed, a null input is absent.
- * All sizes are in elements.
+/* The kernels of libevergrad_cuda.so, each with one struct of arguments in plain C.
+ * worker/backend/backend.h specifies their results; this file describes only the differences.
+ * Pointers point into the device's memory unless stated. A null output is not computed; a null
+ * input is absent. All sizes are in elements.
  *
  * void pointers point to elements of the `type` beside them (EgElement).
  *
- * `scratch` is memory that the kernel may overwrite, of kernels/scratch.h's size. X(enumerator,
- * struct) lists them all. */
+ * `scratch` is memory that the kernel may overwrite; kernels/scratch.h gives its size. EG_OPS lists
+ * all kernels as X(enumerator, struct). */
 #ifndef EVERGRAD_WORKER_BACKEND_CUDA_CUDA_OPS_H_
 #define EVERGRAD_WORKER_BACKEND_CUDA_CUDA_OPS_H_
 
@@ -100,15 +100,15 @@ typedef struct EgTranspose {
   void* y;
   int32_t x_type, y_type;
 } EgTranspose; /* y[c][r] = x[r][c] */
-/* Images of [in_h][in_w][channels] as images of [out_h][out_w][channels]: y[h][w] = x[h - top][w -
- * left], and zeros outside of x. */
+/* Turns images of [in_h][in_w][channels] into images of [out_h][out_w][channels]: y[h][w] =
+ * x[h - top][w - left], and zeros outside of x. */
 typedef struct EgPad {
   int64_t batch, in_h, in_w, out_h, out_w, channels, top, left;
   const void* x;
   void* y;
   int32_t type, reserved;
 } EgPad;
-/* y = activation(y + bias), in place, of rows of `columns`. */
+/* y = activation(y + bias), in place, for rows of `columns`. */
 typedef struct EgBiasActivate {
   int64_t rows, columns;
   const float* bias;

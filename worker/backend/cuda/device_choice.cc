@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kOrdinalMax = 255;
 
-// The GPU `ordinal`, or the reason why it is not usable.
+// Returns the GPU `ordinal`, or the reason why it is not usable.
 absl::StatusOr<DeviceChoice> TakeGpu(int ordinal, const std::string& library) {
   DeviceChoice choice;
   EG_ASSIGN_OR_RETURN(choice.api, LoadCudaLibrary(library));
@@ -37,7 +37,7 @@ absl::StatusOr<DeviceName> ParseDevice(absl::string_view text) {
   if (text == "gpu") return DeviceName{Kind::kGpu, 0};
   absl::string_view digits = text;
   int ordinal = 0;
-  // Refuses signs, spaces and leading zeros, because a device has exactly one name.
+  // Signs, spaces and leading zeros are refused, because a device has exactly one name.
   if (absl::ConsumePrefix(&digits, "gpu:") && absl::SimpleAtoi(digits, &ordinal) && ordinal >= 0 &&
       ordinal <= kOrdinalMax && absl::StrCat(ordinal) == digits)
     return DeviceName{Kind::kGpu, ordinal};

@@ -12,24 +12,24 @@ namespace evergrad::worker {
 
 struct DeviceName {
   enum class Kind { kAuto, kCpu, kGpu } kind = Kind::kAuto;
-  int ordinal = 0;  // of a GPU; `gpu` is gpu:0
+  int ordinal = 0;  // ordinal of a GPU; `gpu` is gpu:0
 };
-// UserError for an unknown name.
+// Returns UserError for an unknown name.
 absl::StatusOr<DeviceName> ParseDevice(absl::string_view text);
 
 struct DeviceChoice {
-  const EgCudaApi* api = nullptr;  // nullptr: the CPU
+  const EgCudaApi* api = nullptr;  // nullptr for the CPU
   EgCudaDevice device{};
   std::string name;  // "cpu", "gpu:0"
   std::string text;  // "cpu: libevergrad_cuda.so does not exist", "gpu:0 NVIDIA H100 …"
   bool gpu() const { return api != nullptr; }
 };
-// `auto` selects the first usable GPU, or else the CPU with the reason. `library` is the path for
-// LoadCudaLibrary. UserError for an unknown name, or if a requested GPU is not usable: "device
-// gpu:1 is not usable: …".
+// Selects a device. `auto` selects the first usable GPU, or else the CPU with the reason. `library`
+// is the path for LoadCudaLibrary. UserError for an unknown name, or if a requested GPU is not
+// usable: "device gpu:1 is not usable: …".
 absl::StatusOr<DeviceChoice> ChooseDevice(absl::string_view device, const std::string& library);
 
-// One line per GPU, "gpu:0 NVIDIA H100 …"; UserError with the reason if there is none.
+// Returns one line per GPU, "gpu:0 NVIDIA H100 …". UserError with the reason if there is none.
 absl::StatusOr<std::string> ListDevices(const std::string& library);
 
 }  // namespace evergrad::worker

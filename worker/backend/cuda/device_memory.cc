@@ -78,7 +78,7 @@ void DeviceMemory::TakeBack(std::byte* data, std::size_t bytes) {
       pending_[l].emplace_back(++marks_[l], event);
       cache_.UsedOn(address, static_cast<BlockCache::Stream>(queue), marks_[l]);
     } else if (event != nullptr) {
-      api_->drop_event(event);  // the device has failed, which the wait for the step reports
+      api_->drop_event(event);  // the device has failed, which the wait for the step will report
     }
   }
   used_ -= bytes;

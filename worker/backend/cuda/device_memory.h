@@ -1,4 +1,4 @@
-// Device memory and page-locked host memory, as the homes of buffers.
+// Device memory and page-locked host memory. Both own the memory of buffers.
 #pragma once
 
 #include <cstdint>
@@ -19,19 +19,20 @@
 
 namespace evergrad::worker {
 
-// Device memory from a BlockCache whose streams are the queues. Used on the compute thread only. It
-// outlives its buffers; `context` outlives it.
+// Device memory from a BlockCache whose streams are the queues. Used on the compute thread only.
+// Outlives its buffers; `context` outlives it.
 class DeviceMemory final : public tensor::BufferHome {
  public:
   DeviceMemory(const EgCudaApi* api, EgContext* context);
   ~DeviceMemory() override;
-  // ResourceExhausted: "out of memory: what=… bytes=… free=…", with the bytes in use and cached.
+  // Returns ResourceExhausted: "out of memory: what=… bytes=… free=…", with the bytes in use and
+  // cached.
   static absl::StatusOr<tensor::AlignedBuffer> Allocate(const std::shared_ptr<DeviceMemory>& self,
                                                         std::size_t bytes, absl::string_view what);
   void TakeBack(std::byte* data, std::size_t bytes) override;
-  // A copy on `queue` will use this piece of a buffer, so it is not reused before the copy is done.
-  // The first such copy waits for the current work of kCompute, which may still use the previous
-  // buffer at the same address.
+  // A copy on `queue` will use this piece of a buffer, so the buffer is not reused before the copy
+  // is done. The first such copy waits for the current work of kCompute, which may still use the
+  // previous buffer at the same address.
   void UsedBy(DeviceQueue queue, const void* piece);
   MemoryUse use(bool with_free = true) const;  // `free` is the driver's value
   const BlockCache& cache() const { return cache_; }
@@ -46,17 +47,18 @@ class DeviceMemory final : public tensor::BufferHome {
     std::uint64_t bytes = 0;
     bool queues[kQueues] = {};
   };
-  std::map<std::uint64_t, Buffer> buffers_;  // those in use
+  std::map<std::uint64_t, Buffer> buffers_;  // buffers in use
   std::uint64_t used_ = 0, peak_ = 0;
   BlockCache::Mark marks_[kQueues] = {};
   std::deque<std::pair<BlockCache::Mark, EgEvent*>> pending_[kQueues];
 };
 
-// Page-locked memory. Allocating and freeing it in the driver is slow and may wait for the device,
-// so returned memory is kept for later requests of its size. Together with the memory in use it
-// never exceeds the largest amount that was in use at once, or kKeptMax if that is more; then the
-// oldest is freed. After the driver has refused a size, that size or more is requested again only
-// after kRefusedMax attempts, or once some was freed, because a refusal may be as slow.
+// Page-locked memory. Allocating and freeing it in the driver is slow and may wait for the device.
+// Therefore returned memory is kept for later requests of its size. Kept memory and memory in use
+// together never exceed the largest amount that was in use at once, or kKeptMax if that is more;
+// beyond it the oldest kept memory is freed. A refusal by the driver may be slow, too. After it has
+// refused a size, that size or more is requested again only after kRefusedMax attempts, or once
+// some memory was freed.
 class PinnedMemory final : public HostMemory,
                            public tensor::BufferHome,
                            public std::enable_shared_from_this<PinnedMemory> {
@@ -78,11 +80,11 @@ class PinnedMemory final : public HostMemory,
     std::byte* data;
     std::uint64_t age;
   };
-  // Removes kept memory, oldest first, until `more` can be added; the caller frees it in the
-  // driver.
+  // Removes kept memory, oldest first, until `more` bytes can be added. The caller frees the
+  // removed memory in the driver.
   std::vector<std::byte*> MakeRoom(std::uint64_t more) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::vector<std::byte*> TakeKept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // removes all of it
-  void Release(const std::vector<std::byte*>& gone);  // call it without the lock
+  void Release(const std::vector<std::byte*>& gone);                      // called without the lock
 
   const EgCudaApi* const api_;
   mutable Mutex mu_;
@@ -91,7 +93,7 @@ class PinnedMemory final : public HostMemory,
   std::uint64_t out_bytes_ ABSL_GUARDED_BY(mu_) = 0, out_peak_ ABSL_GUARDED_BY(mu_) = 0,
                            kept_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::uint64_t age_ ABSL_GUARDED_BY(mu_) = 0;
-  // the smallest size that the driver refused …
+  // The smallest size that the driver refused …
   std::size_t refused_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::uint32_t refused_ ABSL_GUARDED_BY(mu_) =
       0;  // … and the number of attempts for which this size is not requested

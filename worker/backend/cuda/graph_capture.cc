@@ -90,7 +90,7 @@ bool GraphCapture::MakeRoom(const CapturedShape& entry, std::uint64_t before, De
                            calls + std::max<std::uint64_t>(1, entry.calls) <= options_.calls_max);
   };
   if (fits(stats_.graphs, stats_.calls)) return true;
-  std::vector<std::pair<std::uint64_t, Key>> kept;  // with the time of their last use
+  std::vector<std::pair<std::uint64_t, Key>> kept;  // keys with the time of their last use
   for (const auto& [key, other] : entries_)
     if (other.has_graph) kept.emplace_back(other.used, key);
   std::sort(kept.begin(), kept.end());

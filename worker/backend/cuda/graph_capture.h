@@ -1,4 +1,4 @@
-// Decides when a step is captured into a CUDA graph, when the graph is replayed, and records why a
+// Decides when a step is captured into a CUDA graph, and when the graph is replayed. Records why a
 // step was captured again.
 //
 //   run eagerly `warm_up` times ──▶ capture ──▶ replay, replay, … ──(addresses changed)──▶ capture
@@ -6,14 +6,14 @@
 //
 // A capture was useless if the addresses changed before its first replay.
 //
-// Graphs take memory, so their number and the number of calls in them are bounded. If the limit is
-// reached, the least recently used graphs are evicted, provided that they have been unused for much
-// longer than the interval of the new shape; otherwise the new shape runs eagerly. So if too many
-// shapes take turns, they do not evict each other in every step: as many as fit are replayed.
+// Graphs take memory, so their number and the number of calls in them are bounded. At the limit,
+// the least recently used graphs are evicted, provided that they have been unused for much longer
+// than the interval of the new shape. Otherwise the new shape runs eagerly. Therefore too many
+// shapes that take turns do not evict each other in every step: as many as fit are replayed.
 //
 // A graph contains the addresses and numbers that were current at its capture; the caller passes a
-// fingerprint of them. This class only decides: the owner captures, keeps the graphs under their
-// keys, and destroys those that it is told to. Not thread-safe.
+// fingerprint of them. This class only decides. Its owner captures, keeps the graphs under their
+// keys, and destroys a graph when this class says so. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -25,29 +25,29 @@ namespace evergrad::worker {
 
 class GraphCapture {
  public:
-  using Key = std::uint64_t;  // of a shape: batch size, training or evaluation
+  using Key = std::uint64_t;  // key of a shape: batch size, training or evaluation
 
   struct Options {
     std::uint32_t warm_up =
         // plans are made and algorithms measured in these runs, which is impossible during a
         // capture
         2;
-    std::uint32_t failures_max = 3;  // in a row
+    std::uint32_t failures_max = 3;  // limit of failures in a row
     std::uint32_t graphs_max = 256;
-    bool enabled = true;  // false: always eager
-    std::uint64_t calls_max =
-        64 * 1024;  // of all graphs; a call takes some KB, so about sixty shapes of a ResNet-50 fit
+    bool enabled = true;                  // if false, steps always run eagerly
+    std::uint64_t calls_max = 64 * 1024;  // limit of calls in all graphs; a call takes some KB, so
+                                          // about sixty shapes of a ResNet-50 fit
   };
   enum class Action { kEager, kCapture, kReplay };
   struct Decision {
     Action action = Action::kEager;
-    bool drop = false;         // the graph kept under the key is useless now
+    bool drop = false;         // the graph kept under the key has become useless
     std::vector<Key> evicted;  // keys of other graphs to be destroyed
   };
   struct Stats {
     std::uint64_t eager = 0, captures = 0, replays = 0, failures = 0, evictions = 0;
-    std::uint64_t crowded = 0;            // eager steps because the graph limit was reached
-    std::uint64_t graphs = 0, calls = 0;  // of the graphs kept now
+    std::uint64_t crowded = 0;  // number of eager steps because the graph limit was reached
+    std::uint64_t graphs = 0, calls = 0;  // numbers for the graphs that are kept now
     std::map<std::string, std::uint64_t>
         recaptures;  // by reason: "addresses changed", "evicted", "capture failed"
     std::uint64_t recaptures_total() const;
@@ -57,14 +57,14 @@ class GraphCapture {
 
   // Decides about the next step of this shape.
   Decision Next(Key key, std::uint64_t fingerprint);
-  // The result of the capture that Next requested. The reason of a failure is kept.
+  // Both report the result of the capture that Next requested. The reason for a failure is kept.
   void Captured(Key key, std::uint64_t calls);
   void Failed(Key key, const std::string& reason);
-  // The objects of the shape are destroyed, and its graph with them: the next use of this key is
+  // The objects of the shape are destroyed, and its graph with them. The next use of this key is
   // another shape.
   void Forget(Key key);
   const Stats& stats() const { return stats_; }
-  // The reason why `key` always runs eagerly; "" if it does not.
+  // Returns the reason why `key` always runs eagerly, or "".
   std::string given_up(Key key) const;
 
  private:
@@ -75,9 +75,9 @@ class GraphCapture {
     std::string reason;
   };
   void Drop(CapturedShape* entry);  // counts the removal of its graph
-  // Evicts graphs to make space for the graph of `entry` (as large as its last one; the size of a
-  // first one is unknown), which was last requested at `before`. Returns false and changes nothing
-  // if that is not possible.
+  // Evicts graphs to make space for the graph of `entry`, which was last requested at `before`. The
+  // new graph is as large as the entry's last one; the size of a first one is unknown. Returns
+  // false and changes nothing if this is not possible.
   bool MakeRoom(const CapturedShape& entry, std::uint64_t before, Decision* decision);
 
   const Options options_;

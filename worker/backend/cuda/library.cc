@@ -12,8 +12,8 @@
 namespace evergrad::worker {
 namespace {
 
-// dlerror() gives "PATH: cannot open shared object file: No such file or directory" for the library
-// itself and for its dependencies.
+// Returns whether the library itself is missing. dlerror() gives "PATH: cannot open shared object
+// file: No such file or directory" for the library and for its dependencies.
 bool IsAbsent(const std::string& name, absl::string_view error) {
   return error.find("cannot open shared object file") != absl::string_view::npos &&
          error.substr(0, name.size()) == name;

@@ -1,11 +1,11 @@
-// Allocates pinned memory for the copies of a stream: which bytes are in use, and until which
-// ticket.
+// Allocates pinned memory for the copies of a stream. It tracks which bytes are in use, and until
+// which ticket.
 //
 //   Acquire ──▶ (the host or the copy fills it) ──▶ Submit: tickets in the stream's order ──▶
 //   Reached(ticket): the bytes are free
 //
-// Blocks are allocated and freed in one order, so two positions and a queue describe them. It
-// computes only with offsets. Not thread-safe.
+// Blocks are allocated and freed in the same order, so two positions and a queue describe them. The
+// class computes only with offsets. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -32,14 +32,15 @@ class StagingRing {
   explicit StagingRing(std::uint64_t bytes) : bytes_(bytes / kAlignment * kAlignment) {}
 
   std::uint64_t capacity() const { return bytes_; }
-  // Contiguous bytes; nullopt if the ring is too full: wait for oldest() and try again. `bytes`
-  // must be in 1..capacity().
+  // Returns contiguous bytes. nullopt if the ring is too full: wait for oldest() and try again.
+  // `bytes` must be in 1..capacity().
   std::optional<StagingBlock> Acquire(std::uint64_t bytes);
-  // The copy of this block is queued, so Reached will follow. Call it in the order of the tickets.
+  // The copy of this block is queued, so Reached will follow. Called in the order of the tickets.
   void Submit(Ticket ticket);
-  // All copies submitted up to `ticket` are done. A ticket that was reached before changes nothing.
+  // All copies submitted up to `ticket` are done. A ticket that was already reached changes
+  // nothing.
   void Reached(Ticket ticket);
-  // The oldest submitted ticket that was not reached; nullopt if there is none to wait for.
+  // Returns the oldest submitted ticket that was not reached, or nullopt.
   std::optional<Ticket> oldest() const;
   Stats stats() const { return stats_; }
 

@@ -5,7 +5,8 @@
 namespace evergrad::worker {
 namespace {
 
-constexpr std::size_t kSpansMax = 4096;  // of one queue in one step; further spans are not measured
+constexpr std::size_t kSpansMax =
+    4096;  // limit of one queue in one step; further spans are not measured
 
 }  // namespace
 
@@ -73,7 +74,7 @@ void StepTimes::BeforeStep() {
 }
 
 void StepTimes::BeginCompute() {
-  AfterCopies(DeviceQueue::kIn);  // copies requested after the step's end are another span
+  AfterCopies(DeviceQueue::kIn);  // copies requested after the step's end belong to another span
   waits_ = 0;
   waiting_ = ended_ = false;
   if (before_) return Record(DeviceQueue::kCompute, told_);
@@ -134,8 +135,8 @@ void StepTimes::Finished() {
   }
   begun_ = before_ = ended_ = waiting_ = false;
   turn_ = 1 - turn_;
-  // The copies of the previous step: this step has waited for its own copies, which came after
-  // those.
+  // These are the copies of the previous step. They are done, because this step has waited for its
+  // own copies, which came later.
   ReadCopies(&copies_[turn_]);
 }
 

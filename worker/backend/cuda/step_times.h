@@ -5,9 +5,9 @@
 //   kCompute    [ begin … ├ waits for a copy ┤ … end ]
 //               Begin and end are outside of a captured step, the edges of a wait inside it.
 //
-// The owner records the events that it is given, at the given places. An error here is no error of
-// the step: if the device refuses to measure, measuring ends. Not thread-safe; used on the
-// context's thread; the context outlives this object.
+// The owner records the events that it is given, at the given places. An error of the measurement
+// is no error of the step: if the device refuses to measure, measuring ends. Not thread-safe. Used
+// on the context's thread; the context outlives this object.
 #pragma once
 
 #include <array>
@@ -31,28 +31,29 @@ class StepTimes {
   StepTimes(const EgCudaApi* api, EgContext* context) : api_(api), context_(context) {}
   ~StepTimes();
 
-  // BeforeCopy: a copy is queued in kIn or kOut next. AfterCopies: the next request may make the
-  // queue wait, or the host will wait. An event that an idle queue records gives the time of the
-  // request.
+  // BeforeCopy is called before a copy is queued in kIn or kOut. AfterCopies is called if the next
+  // request may make the queue wait, or if the host will wait. An event that an idle queue records
+  // gives the time of the request.
   void BeforeCopy(DeviceQueue queue);
   void AfterCopies(DeviceQueue queue);
 
-  // kCompute is told to wait while no step is open: the next step begins here.
+  // Called when kCompute is told to wait while no step is open; the next step begins with this
+  // wait.
   void BeforeStep();
   // Called around the requests to kCompute in a step, outside of its capture.
   void BeginCompute();
   void EndCompute();
-  // Called inside a step: the event to be recorded on kCompute before the first of a series of
-  // Awaits, and after the last. nullptr: none. Not called for a replayed step: its graph contains
-  // the events of `waits` waits.
+  // Called inside a step. They return the event to be recorded on kCompute before the first of a
+  // series of Awaits, and after the last; nullptr for none. They are not called for a replayed
+  // step, whose graph contains the events of `waits` waits.
   EgEvent* BeginWait();
   EgEvent* EndWait();
   bool waiting() const { return waiting_; }
   std::size_t waits() const { return waits_; }
   void Replayed(std::size_t waits) { waits_ = waits; }
 
-  // kCompute has done the whole step. Its copies may still be in progress; they are read with the
-  // next step.
+  // kCompute has done the whole step. The step's copies may still be in progress; they are read
+  // with the next step.
   void Finished();
   // The step failed and is not counted.
   void Abandon();
@@ -75,11 +76,12 @@ class StepTimes {
   const EgCudaApi* const api_;
   EgContext* const context_;
   bool on_ = true;
-  std::array<std::array<Copies, 2>, 2> copies_;  // of this step and the previous one, by queue
+  std::array<std::array<Copies, 2>, 2>
+      copies_;  // copies of this step and of the previous one, by queue
   std::size_t turn_ = 0;
   Span step_{};
-  EgEvent* told_ = nullptr;  // for BeginCompute of a step that BeforeStep began
-  std::vector<Span> edges_;  // of waits; graphs contain them, so they are kept
+  EgEvent* told_ = nullptr;  // for BeginCompute of a step that began in BeforeStep
+  std::vector<Span> edges_;  // edges of waits; graphs contain them, so they are kept
   std::size_t waits_ = 0;
   bool waiting_ = false, begun_ = false, before_ = false, ended_ = false;
   Sums sums_;

@@ -44,7 +44,7 @@ int32_t FromRuntime(cudaError_t status, const char* call, EgCudaError* error) {
     default: break;
   }
   const int32_t kind = status == cudaErrorMemoryAllocation ? EG_CUDA_NO_MEMORY : EG_CUDA_FAILED;
-  // The name of the call is enough; its arguments have no meaning outside.
+  // Only the name of the call is kept, because its arguments mean nothing to a reader of the error.
   const char* const open = std::strchr(call, '(');
   const int length =
       open == nullptr ? static_cast<int>(std::strlen(call)) : static_cast<int>(open - call);

@@ -7,25 +7,26 @@
 
 namespace evergrad::cuda {
 
-// Fills *error with "CALL: MESSAGE (cudart CODE)" and returns the kind. cudaSuccess is EG_CUDA_OK
-// and leaves *error unchanged. Clears the thread's last error, because CUB would take it for its
-// own.
+// Fills *error with "CALL: MESSAGE (cudart CODE)" and returns the kind. For cudaSuccess it returns
+// EG_CUDA_OK and leaves *error unchanged. Clears the thread's last error, because CUB would take it
+// for its own.
 int32_t FromRuntime(cudaError_t status, const char* call, EgCudaError* error);
-// For places that cannot report an error, or need not.
+// Ignores a status, in places that cannot report an error or need not.
 void Ignore(cudaError_t status);
-// An error with our own message.
+// Fills in an error with our own message, and returns its kind.
 int32_t Fail(int32_t kind, int32_t code, EgCudaError* error, const char* format, ...)
     __attribute__((format(printf, 4, 5)));
 
 }  // namespace evergrad::cuda
 
-// For a runtime call in a function that returns a kind and has an `error`.
+// Returns from the calling function if the runtime call fails. The function returns a kind and has
+// an `error`.
 #define EG_CUDA_TRY(call)                                                         \
   do {                                                                            \
     const int32_t eg_kind_ = ::evergrad::cuda::FromRuntime((call), #call, error); \
     if (eg_kind_ != EG_CUDA_OK) return eg_kind_;                                  \
   } while (0)
-// For one of our own functions.
+// Does the same for one of our own functions.
 #define EG_CUDA_RETURN_IF(expression)            \
   do {                                           \
     const int32_t eg_kind_ = (expression);       \

@@ -11,12 +11,13 @@
 namespace evergrad::cuda {
 namespace {
 
-// The device that was opened last. Threads that open none must not create a context on the first
-// device, which would take memory there.
+// The device that was opened last. A thread that opens no device must not create a context on the
+// first device, because that would take memory there.
 std::atomic<int> opened{-1};
 
 // A thread's current device is the first one until it selects another. Every function with a
-// context, above all the closing one, selects the device before it creates anything.
+// context selects the device before it creates anything. This matters most for the closing
+// function.
 cudaError_t Use(int ordinal) {
   thread_local int used = -1;
   if (used == ordinal) return cudaSuccess;
@@ -100,7 +101,7 @@ int32_t Release(EgContext* context, uint64_t address, EgCudaError* error) {
   return EG_CUDA_OK;
 }
 
-// Both are called on threads that have opened no device.
+// Both functions are called on threads that have opened no device.
 void UseOpened() {
   if (opened >= 0) Ignore(Use(opened));
 }
@@ -138,7 +139,8 @@ void DropEvent(EgEvent* event) {
   delete event;
 }
 
-// While the compute queue is captured, its events become nodes of the graph.
+// Returns whether an event of the queue becomes a node of the graph, which is so while the compute
+// queue is captured.
 bool Captured(const EgContext* context, int32_t lane) {
   return context->capturing && lane == EG_LANE_COMPUTE;
 }
@@ -173,8 +175,8 @@ int32_t Milliseconds(EgEvent* from, EgEvent* to, float* milliseconds, EgCudaErro
 }
 
 int32_t BeginCapture(EgContext* context, EgCudaError* error) {
-  // Only calls of this thread may invalidate the capture: another worker's thread in this process
-  // continues undisturbed.
+  // Only calls of this thread may invalidate the capture. The thread of another worker in this
+  // process continues undisturbed.
   EG_CUDA_TRY(cudaStreamBeginCapture(context->compute(), cudaStreamCaptureModeThreadLocal));
   context->capturing = true;
   return EG_CUDA_OK;
@@ -298,7 +300,7 @@ int32_t FromDnn(const Dnn& dnn, cudnnStatus_t status, const char* call, EgCudaEr
                                status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
                            ? EG_CUDA_NO_MEMORY
                            : EG_CUDA_FAILED;
-  char why[256] = "";  // of this thread's last error; some have no more text
+  char why[256] = "";  // text of this thread's last error; some errors have none
   dnn.cudnnGetLastErrorString(why, sizeof why);
   return Fail(kind, status, error, "%.*s: %s (cudnn %d)%s%s",
               static_cast<int>(std::strcspn(call, "(")), call, dnn.cudnnGetErrorString(status),

@@ -25,9 +25,9 @@ struct EgContext {
   cublasLtHandle_t blas_handle = nullptr;
   cudnnHandle_t dnn_handle = nullptr;
   bool capturing = false;
-  void* nvml_device = nullptr;  // once requested
-  // The plans of cuDNN that `plans` offered last, until they are made, because finalizing one may
-  // compile it.
+  void* nvml_device = nullptr;  // set once it was requested
+  // The plans of cuDNN that `plans` offered last. They are kept until they are made, because
+  // finalizing one may compile it.
   EgPlanKey offered_key{};
   std::vector<std::unique_ptr<EgPlan>> offered = {};
 
@@ -56,7 +56,7 @@ int32_t ConvolutionPlans(EgContext* context, const EgPlanKey& key, EgPlanInfo* i
 int32_t MakeConvolutionPlan(EgContext* context, const EgPlanKey& key, int32_t index, EgPlan** plan,
                             EgCudaError* error);
 
-// EgCudaApi::check_plan.
+// Both implement EgCudaApi::check_plan.
 int32_t CheckMatmul(const EgPlanKey& key, EgCudaError* error);
 int32_t CheckConvolution(const EgPlanKey& key, EgCudaError* error);
 

@@ -1,6 +1,6 @@
-// Convolutions with cuDNN 9's backend API: a graph of descriptors (tensors, a convolution, with
-// bias and relu two more pointwise operations), the engines that its heuristics offer for it, and
-// one of them as an execution plan.
+// Convolutions with cuDNN 9's backend API. A key gives a graph of descriptors: tensors, a
+// convolution, and with bias and relu two pointwise operations. cuDNN's heuristics offer engines
+// for the graph, and one of them becomes an execution plan.
 //
 // Engines that would compute something else are skipped, based on the library's notes about them
 // (engine_notes.h).
@@ -20,12 +20,12 @@ namespace {
 #define EG_DNN_TRY(call) EG_CUDA_RETURN_IF(FromDnn(dnn, dnn.call, #call, error))
 
 constexpr int64_t kEnginesMax =
-    256;  // per heuristic mode; with float32, most of the first ones may be TF32
-// Limit of engines whose kernels are compiled when they are requested, which takes a good part of a
-// second each: a network has a hundred keys.
+    256;  // limit per heuristic mode; with float32, most of the first ones may be TF32
+// Limit of engines whose kernels are compiled when they are requested. Each takes a good part of a
+// second, and a network has a hundred keys.
 constexpr int kCompiledMax = 3;
 constexpr int64_t kX = 'x', kW = 'w', kY = 'y', kBias = 'b', kSum = 's',
-                  kRaw = 'r';  // of tensors in a graph
+                  kRaw = 'r';  // names of tensors in a graph
 
 class Descriptor {
  public:
@@ -72,7 +72,7 @@ class Descriptor {
 
 using Dims = std::array<int64_t, 4>;
 
-// The strides of [n][c][h][w] stored in the order n, h, w, c.
+// Returns the strides of [n][c][h][w] stored in the order n, h, w, c.
 Dims ChannelsLast(const Dims& d) { return {d[1] * d[2] * d[3], 1, d[3] * d[1], d[1]}; }
 
 cudnnDataType_t DataTypeOf(int32_t element) {
@@ -116,9 +116,9 @@ int32_t MakePointwise(Descriptor* mode, Descriptor* operation, cudnnPointwiseMod
   return operation->Finalize(error);
 }
 
-// The operations of one key; building them needs no device.
+// The operations of one key. Building them needs no device.
 struct Operations {
-  std::vector<Descriptor> kept;  // keeps everything alive that the operations point to
+  std::vector<Descriptor> kept;  // keeps alive everything to which the operations point
   std::vector<cudnnBackendDescriptor_t> list;
 
   int32_t Make(const Dnn& dnn, const EgPlanKey& key, EgCudaError* error) {
@@ -267,7 +267,7 @@ struct ConvolutionPlan final : EgPlan {
 // The reason why no engine was offered, if none was.
 struct Refusals {
   int64_t found = 0, passed_over = 0;
-  EgCudaError last{};  // of an engine that refuses the graph after all
+  EgCudaError last{};  // error of an engine that refuses the graph after all
 };
 
 // Calls visit(plan, info) for each engine that accepts the key and for which wanted(info) is true,
@@ -287,7 +287,7 @@ int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Wanted wanted, Vis
                               &context->dnn_handle, error));
   int compiled = 0;
   if (graph.Finalize(&refusals->last) != EG_CUDA_OK)
-    return EG_CUDA_OK;  // no engine supports such a graph: none is offered
+    return EG_CUDA_OK;  // no engine supports such a graph, so none is offered
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     Descriptor heuristics(dnn);
     EG_CUDA_RETURN_IF(heuristics.Make(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, error));
@@ -325,7 +325,7 @@ int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Wanted wanted, Vis
       EngineNotes known;
       EgPlanInfo info{0, 1, 0};
       for (int64_t n = 0; n < noted && n < static_cast<int64_t>(notes.size());
-           ++n) {  // a newer library may have more
+           ++n) {  // a newer library may have more notes
         const cudnnBackendNumericalNote_t note = notes[static_cast<std::size_t>(n)];
         if (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE) known.tensor_cores = true;
         if (note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS) known.narrows_inputs = true;

@@ -1,4 +1,4 @@
-// Kernels on the device: maps and team programs (kernels/team.h) as CUDA launches on one stream.
+// Runs maps and team programs (kernels/team.h) on the device, as CUDA launches on one stream.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,9 +10,10 @@
 
 namespace evergrad::cuda {
 
-inline constexpr std::int64_t kGridMax = 1 << 20;  // beyond it, a thread processes several
+inline constexpr std::int64_t kGridMax =
+    1 << 20;  // in a larger grid, a thread processes several indices
 
-// A value of whole 32-bit words from another lane.
+// Returns a value of whole 32-bit words from another lane.
 template <typename T>
 __device__ __forceinline__ T ShuffleDown(const T& value, int offset) {
   static_assert(sizeof(T) % 4 == 0);
@@ -36,7 +37,7 @@ __device__ __forceinline__ T FirstLane(const T& value) {
   return result;
 }
 
-// Computes HostTeam's sums in the same order. All threads of a team must call each Reduce.
+// Computes HostTeam's sums in the same order. All threads of a team must make each call of Reduce.
 template <int kCount>
 struct DeviceTeam {
   static constexpr int kThreads = kCount;
@@ -56,7 +57,7 @@ struct DeviceTeam {
     if constexpr (kThreads == kWarp) return FirstLane(mine);
     __shared__ __align__(16) unsigned char memory[kThreads / kWarp * sizeof(T)];
     T* const warps = reinterpret_cast<T*>(memory);
-    __syncthreads();  // the result of the last Reduce has been read
+    __syncthreads();  // now the result of the last Reduce has been read
     if (thread % kWarp == 0) warps[thread / kWarp] = mine;
     __syncthreads();
     T all = warps[0];
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(kBlock)
     op(team, i);
 }
 
-// Stable radix sort of pairs (sort.cu).
+// A stable radix sort of pairs (sort.cu).
 std::int64_t SortScratchBytes(std::int64_t n);
 int32_t SortPairs(cudaStream_t stream, const std::uint32_t* keys, const std::uint32_t* values,
                   std::uint32_t* sorted_keys, std::uint32_t* sorted_values, std::int64_t n,
@@ -104,7 +105,7 @@ struct DeviceLauncher {
     const std::int64_t blocks = (count + per_block - 1) / per_block;
     return static_cast<unsigned>(blocks < kGridMax ? blocks : kGridMax);
   }
-  // Uses the call's own status, because the thread's last error may come from another call that was
+  // Uses the status of the call itself. The thread's last error may come from another call that was
   // allowed to fail.
   template <typename Op>
   int32_t Start(unsigned grid, void (*kernel)(std::int64_t, Op), std::int64_t count, const Op& op) {

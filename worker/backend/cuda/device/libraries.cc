@@ -13,7 +13,7 @@ namespace {
 
 #define EG_NAME__(major) "libcublasLt.so." #major
 #define EG_NAME_(major) EG_NAME__(major)
-// cuBLAS has the major version of CUDA.
+// cuBLAS has the same major version as CUDA.
 constexpr const char kBlasName[] = EG_NAME_(CUBLAS_VER_MAJOR);
 constexpr const char kDnnName[] = "libcudnn.so.9";
 static_assert(CUDNN_MAJOR == 9);
@@ -36,7 +36,7 @@ Loaded<Functions> Open(const char* name, Load load) {
     const char* const why = ::dlerror();
     result.kind = Fail(EG_CUDA_NO_LIBRARY, 0, &result.error, "%s cannot be loaded: %s", name,
                        why == nullptr ? "no reason given" : why);
-    // The path of CUDA's own installer, which the linker does not search.
+    // CUDA's own installer uses this path, which the linker does not search.
     const std::string installed = std::string("/usr/local/cuda/lib64/") + name;
     handle = ::dlopen(installed.c_str(), RTLD_NOW | RTLD_LOCAL);
   }

@@ -1,5 +1,5 @@
-// cuBLASLt and cuDNN, loaded when a device is opened. Each function that is used has the name and
-// the type of its header's declaration, so a wrong use does not compile.
+// cuBLASLt and cuDNN, which are loaded when a device is opened. Each function has the name and the
+// type of its declaration in the library's header, so a wrong use does not compile.
 #pragma once
 
 #include <cublasLt.h>

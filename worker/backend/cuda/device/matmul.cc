@@ -1,6 +1,7 @@
 // Dense layers with cuBLASLt, which stores matrices by columns. Our row-major d[m,n] = a[m,k]
-// b[k,n] is its d'[n,m] = b'[n,k] a'[k,m] on the same bytes: its A is our b, its B is our a, and
-// our bias, one number per column, has one number per row there, which its epilogue supports.
+// b[k,n] is its d'[n,m] = b'[n,k] a'[k,m] on the same bytes: its A is our b, and its B is our a.
+// Our bias has one number per column, which is one number per row there; its epilogue supports
+// this.
 //
 // relu is not fused into the epilogue: no documentation says that it propagates NaN, which the
 // contract requires (worker/backend/cuda/README.md).
@@ -55,7 +56,8 @@ struct Product {
       EG_CUDA_RETURN_IF(Set(CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue, error));
       const cudaDataType_t type = CUDA_R_32F;
       EG_CUDA_RETURN_IF(Set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type, error));
-      // The offered algorithms may depend on its alignment; each run sets its own pointer.
+      // The offered algorithms may depend on the alignment of the pointer. Each run sets its own
+      // pointer.
       const void* const somewhere =
           reinterpret_cast<const void*>(static_cast<std::uintptr_t>(key.alignment));
       EG_CUDA_RETURN_IF(
@@ -63,7 +65,7 @@ struct Product {
     }
     const cudaDataType_t in = DataTypeOf(key.type), out = DataTypeOf(key.d_type);
     const auto rows = [](int64_t n) { return static_cast<std::uint64_t>(n); };
-    // Layouts as stored, by columns.
+    // The layouts describe the matrices as stored, by columns.
     if (key.transpose_b != 0) {
       EG_BLAS_TRY(cublasLtMatrixLayoutCreate(&a, in, rows(key.k), rows(key.n), key.k));
     } else {
@@ -93,7 +95,7 @@ struct Preference {
     EG_BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(preference,
                                                      CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                      &kWorkspaceMax, sizeof kWorkspaceMax));
-    // Split sums that are added in the output's type would be rounded once per part.
+    // If split sums were added in the output's type, each part would be rounded.
     const std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
                                   (key.d_type == EG_FLOAT32 ? CUBLASLT_REDUCTION_SCHEME_MASK : 0);
     EG_BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(
@@ -108,7 +110,7 @@ struct Preference {
   }
 };
 
-// The library's algorithms, in its order of preference.
+// Returns the library's algorithms, in its order of preference.
 int32_t Heuristics(EgContext* context, const EgPlanKey& key, const Product& product,
                    std::vector<cublasLtMatmulHeuristicResult_t>* results, EgCudaError* error) {
   const Blas& blas = *context->blas;

@@ -1,5 +1,5 @@
-// The stable sort that groups the gradients of a row: CUB's radix sort, the only algorithm here
-// from a library.
+// The stable sort that groups the gradients of a row. CUB's radix sort is the only algorithm here
+// that comes from a library.
 #include <cub/device/device_radix_sort.cuh>
 
 #include "worker/backend/cuda/device/launch.cuh"

@@ -1,14 +1,16 @@
-// Sums over the rows for each column: bias gradients, batch normalization; and the elementwise part
-// of batch normalization.
+// Sums over the rows for each column (bias gradients, batch normalization), and the elementwise
+// part of batch normalization.
 //
-// First step of a sum: a thread adds the rows of one part of as many neighbouring columns as an
-// access of 16 bytes holds (scratch.h). Several rows' accesses are in flight before the first is
-// added, so that each array is read once at the memory's speed: 32 k threads with four accesses of
-// 16 bytes each are 16 KB in flight on each of 132 multiprocessors. Second step: a team per column
-// adds the parts, a hundredth of the traffic. All sums are in double, at half of the float rate on
-// sm_80 and sm_90, which four operations per 2 bytes do not reach. Values of a column (its mean,
-// its deviation) are computed by a thread once for all its rows. If columns are not whole accesses,
-// or an array is not aligned, a thread processes one column; the sums are the same, bit by bit.
+// A sum has two steps. In the first, a thread adds the rows of one part of as many neighbouring
+// columns as an access of 16 bytes holds (scratch.h). Several rows' accesses are in flight before
+// the first is added, so that each array is read once at the memory's speed: 32 k threads with four
+// accesses of 16 bytes each are 16 KB in flight on each of 132 multiprocessors. In the second step,
+// a team per column adds the parts, which is a hundredth of the traffic.
+//
+// All sums are in double, at half of the float rate on sm_80 and sm_90; four operations per 2 bytes
+// do not reach this rate. Values of a column (its mean, its deviation) are computed by a thread
+// once for all its rows. If columns are not whole accesses, or an array is not aligned, a thread
+// processes one column; the sums are the same, bit by bit.
 #pragma once
 
 #include <cmath>
@@ -21,9 +23,9 @@
 
 namespace evergrad::cuda {
 
-// A term defines what is summed for each element: Of<kAcross>(column) holds the values of kAcross
-// columns, Values<kAcross> the data of a row there, Read<kAcross>(row, column) reads it, and Add
-// adds its element e to sums of [kSums][kAcross].
+// A term defines what is summed for each element. Of<kAcross>(column) holds the values of kAcross
+// columns. Values<kAcross> holds the data of a row there, and Read<kAcross>(row, column) reads it.
+// Add adds element e of the data to sums of [kSums][kAcross].
 
 // scratch[s][part][column] = sum over the part's rows of the term's sum s.
 template <int kSums, typename Term>
@@ -138,10 +140,10 @@ struct StoreSum {
     y[column] = static_cast<float>(sums[0] / divisor);
   }
 };
-// Both moments in one pass: the distances d from the column's first row, and their squares. Then
-// mean = first + sum d / n, and the sum of squares about the mean is sum d² - (sum d)² / n. The
-// cancellation is harmless: (mean - first)² is at most n times the variance, so 22 of the 53 bits
-// are lost for 4 M rows.
+// Computes both moments in one pass: the distances d from the column's first row, and their
+// squares. Then mean = first + sum d / n, and the sum of squares about the mean is sum d² - (sum
+// d)² / n. The cancellation is harmless: (mean
+// - first)² is at most n times the variance, so 22 of the 53 bits are lost for 4 M rows.
 template <typename T>
 struct MomentsTerm {
   static constexpr int kWide = kAccess<T>, kDeep = 8;
@@ -176,7 +178,7 @@ struct StoreMoments {
     const double distance = sums[0] / rows, square = sums[1] / rows - distance * distance;
     mean[column] =
         static_cast<float>(static_cast<double>(static_cast<float>(x[column])) + distance);
-    variance[column] = static_cast<float>(square < 0.0 ? 0.0 : square);  // a NaN stays
+    variance[column] = static_cast<float>(square < 0.0 ? 0.0 : square);  // NaN stays NaN
   }
 };
 
@@ -185,7 +187,7 @@ template <int kAcross>
 struct Channels {
   float mean[kAcross], scale[kAcross], shift[kAcross];
 };
-// Rows of channels: a thread processes kAcross neighbouring channels of several rows that are far
+// Rows of channels. A thread processes kAcross neighbouring channels of several rows that are far
 // apart; neighbouring threads process the next channels.
 template <typename Op, typename T>
 struct RowsOfChannelsMap {
@@ -260,8 +262,8 @@ struct BatchNormApply {
   }
 };
 
-// sums[0] of dy, sums[1] of dy times the normalized value: by channels for batch normalization, by
-// columns for layer normalization.
+// sums[0] is the sum of dy, sums[1] that of dy times the normalized value: by channels for batch
+// normalization, by columns for layer normalization.
 template <typename T, int kAcross>
 struct TwoPacks {
   Pack<T, kAcross> x, dy;
@@ -328,10 +330,10 @@ struct LayerNormBackTerm {
         dy * static_cast<double>((static_cast<float>(values.x.v[e]) - values.mean) * values.scale);
   }
 };
-// Stores the means of both in the scratch memory for dx.
+// Stores the means of both sums in the scratch memory for dx.
 struct StoreNormSums {
   float *dgamma, *dbeta;
-  double* kept;  // [2][columns]; nullptr: not needed
+  double* kept;  // [2][columns]; nullptr if not needed
   std::int64_t columns;
   double rows;
   EG_HD void operator()(std::int64_t column, const double* sums) const {
@@ -382,8 +384,8 @@ struct BatchNormBackApply {
     Store<kAcross>(As<T>(a.dx) + at, dx);
   }
 };
-// Scratch memory of batch normalization's backward pass: the parts, then the two sums of each
-// channel.
+// Returns the scratch memory of batch normalization's backward pass: the parts, then the two sums
+// of each channel.
 inline std::int64_t BatchNormBackScratch(std::int64_t rows, std::int64_t channels) {
   return ColumnScratch(rows, channels, 2) + 16 * channels;
 }

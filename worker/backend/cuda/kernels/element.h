@@ -1,7 +1,7 @@
 // 16-bit elements in kernels: two bytes in memory, a float in arithmetic. A kernel is written once
-// for `T`, and with float compiles to the same code as before. Rounding is to nearest, ties to
-// even; NaN stays NaN (the bits are those of common/tensor/convert.h, except which NaN a device
-// produces).
+// for `T`; with float it compiles to the code of a kernel without `T`. Rounding is to nearest, ties
+// to even; NaN stays NaN. The bits are those of common/tensor/convert.h, except that a device may
+// produce another NaN.
 #pragma once
 
 #include <cstdint>
@@ -47,13 +47,13 @@ struct Float16 {
     const std::uint32_t b = BitsOf(value), sign = (b >> 16) & 0x8000u, x = b & 0x7fffffffu;
     std::uint32_t h = 0;
     if (x > 0x7f800000u) h = 0x7e00u | ((x >> 13) & 0x3ffu);
-    // 65520: half way between the largest float16 and the next value above
+    // 65520 is half way between the largest float16 and the next value above.
     else if (x >= 0x477ff000u)
       h = 0x7c00u;
     else if (x >= 0x38800000u)  // 2^-14: the smallest normal float16
       h = (x + 0xfffu + ((x >> 13) & 1u) - 0x38000000u) >> 13;
     else
-      // the addition rounds: a unit in the last place of 0.5 equals the smallest float16
+      // The addition rounds, because a unit in the last place of 0.5 equals the smallest float16.
       h = BitsOf(FloatOf(x) + 0.5f) - 0x3f000000u;
     bits = static_cast<std::uint16_t>(sign | h);
 #endif
@@ -74,7 +74,7 @@ struct Float16 {
   }
 };
 
-// `kCount` elements, read and written by one access, or by several of 16 bytes.
+// `kCount` elements, which one access, or several accesses of 16 bytes, read and write.
 template <typename T, int kCount>
 struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Pack {
   T v[kCount];

@@ -1,11 +1,12 @@
 // Kernels that access each element once: activations, dropout, sums, copies of columns, transposes.
 //
-// All are bound by memory: an H100 reads and writes 3.35 TB/s, and a chain over n elements moves 4
-// n bytes per array (2 n for 16-bit elements), which hides the arithmetic (at most a few tens of
-// operations per element). So if every array begins at a multiple of 16, a thread processes as many
-// neighbouring elements as 16 bytes hold (four, or eight of 16 bits) with one access, and the tail
-// one by one; otherwise one element. Consecutive elementwise steps are fused into one kernel (bias
-// and activation), because every additional kernel is an additional pass over memory.
+// Memory bounds all of them. An H100 reads and writes 3.35 TB/s, and a chain over n elements moves
+// 4 n bytes per array (2 n for 16-bit elements), which hides the arithmetic (at most a few tens of
+// operations per element). If every array begins at a multiple of 16, a thread therefore processes
+// as many neighbouring elements as 16 bytes hold (four, or eight of 16 bits) with one access, and
+// the tail one by one. Otherwise a thread processes one element. Consecutive elementwise steps are
+// fused into one kernel (bias and activation), because every additional kernel is an additional
+// pass over memory.
 #pragma once
 
 #include <cmath>
@@ -19,9 +20,9 @@
 
 namespace evergrad::cuda {
 
-// y[i] = f(x0[i], x1[i], …, y[i]) for i below n; f gets the old y only if kReads. Inputs have type
-// X, y has type Y; four elements at a time if the types differ in size, so that no access exceeds
-// 16 bytes.
+// y[i] = f(x0[i], x1[i], …, y[i]) for i below n. f gets the old y only if kReads. Inputs have type
+// X, y has type Y. If the types differ in size, four elements are processed at a time, so that no
+// access exceeds 16 bytes.
 template <int kInputs, bool kReads, typename F, typename X = float, typename Y = float>
 struct Chain {
   static constexpr int kWide = sizeof(X) == 2 && sizeof(Y) == 2 ? 8 : 4;
@@ -68,7 +69,7 @@ struct Chain {
   }
 };
 
-// NaN stays NaN.
+// Returns the activation of x; NaN stays NaN.
 EG_HD float Activated(int activation, float x) {
   switch (activation) {
     case EG_RELU: return x < 0.0f ? 0.0f : x;
@@ -77,7 +78,7 @@ EG_HD float Activated(int activation, float x) {
     default: return x;
   }
 }
-// The gradient of the input, from the gradient of the output y.
+// Returns the gradient of the input, from the gradient of the output y.
 EG_HD float Passed(int activation, float y, float dy) {
   switch (activation) {
     case EG_RELU: return y > 0.0f ? dy : y == y ? 0.0f : y;  // propagates NaN
@@ -95,7 +96,7 @@ struct ActivateBackF {
   int activation;
   EG_HD float operator()(const float* x, float) const { return Passed(activation, x[0], x[1]); }
 };
-// A NaN is made quiet, as in the wire's conversion.
+// A NaN becomes quiet, as in the wire's conversion.
 struct CastF {
   EG_HD float operator()(const float* x, float) const {
     return x[0] == x[0] ? x[0] : FloatOf(BitsOf(x[0]) | 0x400000u);
@@ -113,8 +114,8 @@ struct MultiplyF {
   EG_HD float operator()(const float* x, float) const { return x[0] * x[1]; }
 };
 
-// One pass that reads each input once. If there are more inputs than one launch takes, the partial
-// sum is in memory as float32, for 8 bytes more per element and launch.
+// One pass that reads each input once. If there are more inputs than one launch takes, memory holds
+// the partial sum as float32, which costs 8 bytes more per element and launch.
 template <typename X, typename Y>
 struct SumMap {
   static constexpr int kWide = sizeof(X) == 2 && sizeof(Y) == 2 ? 8 : 4;
@@ -150,7 +151,7 @@ struct SumMap {
   }
 };
 
-// Rows of `columns`, each element with its column's bias: the bias stays in the caches, so this is
+// Rows of `columns`, each element with its column's bias. The bias stays in the caches, so this is
 // one read and one write of y. If rows consist of whole accesses of aligned memory, a thread
 // processes as many columns as one access holds.
 template <typename T>
@@ -184,8 +185,8 @@ struct BiasActivateMap {
 
 // One Philox block is the mask of four elements, so a thread computes one block per four elements:
 // 10 rounds of two 32-bit products per 32 bytes of float32 traffic, which an H100 still hides.
-// Element i is word i % 4 of block i / 4, as in common/random/philox.h: the same mask as on the
-// CPU, bit by bit.
+// Element i is word i % 4 of block i / 4, as in common/random/philox.h. The mask is the same as on
+// the CPU, bit by bit.
 template <typename T>
 struct DropoutMap {
   static constexpr int kWide = kAccess<T>;
@@ -222,7 +223,7 @@ struct DropoutMap {
 };
 
 // Threads run over the copied elements, or over pieces of 16 bytes if the whole array consists of
-// them. A narrow `width` causes short reads, which is a cost of the layout.
+// such pieces. A narrow `width` causes short reads, which is a cost of the layout.
 template <typename T>
 struct CopyColumnsMap {
   EgCopyColumns a;
@@ -232,9 +233,9 @@ struct CopyColumnsMap {
   }
 };
 
-// Writes are to neighbours, reads are `columns` apart: at worst eight times the traffic of a tiled
-// transpose. The transposed arrays are filters (HWIO to KRSC and back), a few MB compared with
-// hundreds of MB of activations, and they stay in the second-level cache (50 MB).
+// Writes go to neighbours, and reads are `columns` apart: at worst eight times the traffic of a
+// tiled transpose. The transposed arrays are filters (HWIO to KRSC and back). They have a few MB,
+// compared with hundreds of MB of activations, and stay in the second-level cache (50 MB).
 template <typename X, typename Y>
 struct TransposeMap {
   EgTranspose a;

@@ -1,4 +1,4 @@
-// Embeddings and factorization machines: threads run over the dimension first, so that neighbouring
+// Embeddings and factorization machines. Threads run over the dimension first, so that neighbouring
 // threads read neighbouring elements of a row.
 #pragma once
 
@@ -14,8 +14,8 @@ namespace evergrad::cuda {
 
 inline constexpr std::uint32_t kNoRow = 0xFFFFFFFFu;
 
-// The index in `position` ([inputs][batch][width]) of id `j` of an example, whose ids are numbered
-// through its inputs.
+// Returns the index in `position` ([inputs][batch][width]) of id `j` of an example. The ids of an
+// example are numbered through its inputs.
 EG_HD std::int64_t PlaceOf(const EgEmbedding& s, std::int64_t example, std::int64_t j) {
   std::int64_t before = 0;
   for (int k = 0; k < s.count; ++k) {
@@ -26,7 +26,7 @@ EG_HD std::int64_t PlaceOf(const EgEmbedding& s, std::int64_t example, std::int6
   }
   return 0;  // j is below s.ids
 }
-// The scale of the ids of an example.
+// Returns the scale of the ids of an example.
 EG_HD double BagScale(const EgEmbedding& s, const std::uint32_t* position, const float* weights,
                       std::int64_t example) {
   if (s.combiner == EG_NONE || s.combiner == EG_BAG_SUM) return 1;
@@ -41,9 +41,9 @@ EG_HD double BagScale(const EgEmbedding& s, const std::uint32_t* position, const
   return s.combiner == EG_BAG_MEAN ? 1.0 / sum : 1.0 / sqrt(sum);
 }
 
-// kNone: a copy of rows, 4 bytes read and written per element, plus one random access per row. A
-// bag: its rows are read once; every thread of its dimension reads its positions and weights from
-// the caches.
+// With kNone, rows are copied: 4 bytes read and written per element, plus one random access per
+// row. For a bag, its rows are read once; every thread of its dimension reads its positions and
+// weights from the caches.
 template <typename T>
 struct GatherMap {
   EgGather a;
@@ -72,9 +72,10 @@ struct GatherMap {
   }
 };
 
-// The gradients of a row are added in the order of the batch, so they are first sorted by row with
-// a stable sort (device/sort.cu: a radix sort of 32-bit pairs, four passes over 8 bytes per id).
-// Then a team processes each run of one row: its threads are the dimension, its steps the run.
+// The gradients of a row are added in the order of the batch. Therefore they are first sorted by
+// row with a stable sort (device/sort.cu: a radix sort of 32-bit pairs, four passes over 8 bytes
+// per id). Then a team processes each run of one row; its threads are the dimension, its steps the
+// run.
 struct ScatterKeysMap {
   EgScatter a;
   std::uint32_t *keys, *values;
@@ -84,7 +85,7 @@ struct ScatterKeysMap {
     values[i] = static_cast<std::uint32_t>(i);
   }
 };
-// Computes scales[example] once, and not once per id.
+// Computes scales[example] once, instead of once per id.
 struct BagScaleMap {
   EgScatter a;
   double* scales;
@@ -134,7 +135,7 @@ struct ScatterScratch {
   }
 };
 
-// A thread computes one element of an example's sums and the squares; a team then adds the
+// A thread computes one element of an example's sums, and the squares. A team then adds the
 // contributions of the dimension.
 struct FactorizationTeam {
   EgFactorization a;

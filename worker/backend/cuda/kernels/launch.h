@@ -1,5 +1,5 @@
-// The launches of each operation of cuda_ops.h, written once for the device and for the emulation
-// on the host.
+// The launches of each operation of cuda_ops.h. They are written once, for the device and for the
+// emulation on the host.
 //
 // A Launcher has these functions, which return a kind (0: ok); a count of 0 launches nothing.
 //   int32_t Map(std::int64_t count, Op op)            op(i) for each i below count
@@ -21,7 +21,7 @@
 
 namespace evergrad::cuda {
 
-// Returns the first error of two launches.
+// Returns from the calling function with the error of `expression`, if there is one.
 #define EG_LAUNCH(expression)                     \
   do {                                            \
     const std::int32_t eg_failed_ = (expression); \
@@ -30,7 +30,7 @@ namespace evergrad::cuda {
 
 inline constexpr std::int64_t kWarpColumnsMax = 1024;  // longer rows use a block
 
-// One team per row, of a width that suits its length.
+// Launches one team per row, of a width that suits the length of a row.
 template <typename L, typename Op>
 std::int32_t Rows(L& l, std::int64_t rows, std::int64_t columns, const Op& op) {
   return columns <= kWarpColumnsMax ? l.template Teams<kWarp>(rows, op)
@@ -43,7 +43,7 @@ std::int32_t Elementwise(L& l, std::int64_t n, F f, const X* const (&inputs)[kIn
   return l.Map(chain.threads(), chain);
 }
 
-// Launches an operation for elements of the type that its arguments name: By<T>(l, a).
+// Launches an operation for elements of the type that its arguments name, as By<T>(l, a).
 #define EG_BY_TYPE(Arguments)                      \
   template <typename L>                            \
   std::int32_t Launch(L& l, const Arguments& a) {  \
@@ -53,7 +53,7 @@ std::int32_t Elementwise(L& l, std::int64_t n, F f, const X* const (&inputs)[kIn
       default: return By<float>(l, a);             \
     }                                              \
   }
-// For two types: By<X, Y>. No operation mixes both 16-bit types.
+// Does the same for two types, as By<X, Y>. No operation mixes both 16-bit types.
 #define EG_BY_TYPES(Arguments)                                             \
   template <typename L>                                                    \
   std::int32_t Launch(L& l, const Arguments& a) {                          \
@@ -69,7 +69,7 @@ std::int32_t Elementwise(L& l, std::int64_t n, F f, const X* const (&inputs)[kIn
   }
 
 inline constexpr std::int64_t kWarpPartsMax =
-    256;  // more rows use a block, because then there are few columns
+    256;  // for more rows a block is used, because there are few columns then
 
 template <int kSums, typename L, typename Term, typename Finish>
 std::int32_t Columns(L& l, std::int64_t rows, std::int64_t columns, double* scratch, Term term,

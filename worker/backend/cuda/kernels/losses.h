@@ -1,9 +1,9 @@
 // Losses and metrics. A warp processes an example; its threads share the row (classes, or
-// elements). The result of an example is stored in scratch memory, and one thread adds the examples
-// in order, because the contract fixes the order: 24 bytes per example, read ahead, so a batch of
-// 8,192 takes about 50 us (one addition of doubles after another), in parallel with the rest of a
-// step. Logits are read three times (maximum, sum, gradient), from the first-level cache after the
-// first.
+// elements). The result of an example is stored in scratch memory. One thread adds the examples in
+// order, because the contract fixes the order. It reads 24 bytes per example, ahead of the
+// addition. A batch of 8,192 takes about 50 us (one addition of doubles after another), in parallel
+// with the rest of a step. Logits are read three times (maximum, sum, gradient), after the first
+// time from the first-level cache.
 #pragma once
 
 #include <cmath>
@@ -24,7 +24,7 @@ struct Largest {
   float value;
   std::int64_t at;
 };
-// The first of the largest values.
+// Selects the first of the largest values.
 struct FirstLargest {
   EG_HD Largest operator()(const Largest& a, const Largest& b) const {
     if (a.value > b.value) return a;
@@ -144,7 +144,7 @@ struct LossTeam {
   }
 };
 
-// One thread adds in order. It reads kAtOnce values at a time, and so waits for memory once per
+// One thread adds in order. It reads kAtOnce values at a time, so it waits for memory only once per
 // kAtOnce values.
 inline constexpr int kAtOnce = 16;
 struct LossSumMap {
@@ -171,15 +171,15 @@ struct LossSumMap {
   }
 };
 
-// The bin of p in (b / bins, (b + 1) / bins].
+// Returns the bin of p, (b / bins, (b + 1) / bins].
 EG_HD int AucBin(double x, bool from_logits, int bins) {
   const double p = from_logits ? 1.0 / (1.0 + exp(-x)) : x;
   const double bin = ceil(p * bins) - 1;
-  // NaN is counted in the first bin
+  // NaN is counted in the first bin.
   return bin > 0 ? static_cast<int>(bin < bins - 1 ? bin : bins - 1) : 0;
 }
 
-// A warp processes each bin of each sign and counts its elements: it reads the elements 398 times,
+// A warp processes each bin of each sign and counts its elements. It reads the elements 398 times,
 // after the first time from the second-level cache; a batch has a few thousand. Counts are
 // integers, so the order has no effect.
 struct AucTeam {

@@ -1,10 +1,11 @@
-// Kernels whose result for a row depends on the whole row: softmax, layer normalization, scalar
-// products; and sums over whole arrays.
+// Kernels whose result for a row depends on the whole row (softmax, layer normalization, scalar
+// products), and sums over whole arrays.
 //
 // Neighbouring threads of a team read neighbouring elements of a row. A warp processes rows of up
-// to 1,024 elements (no barrier; the row stays in the first-level cache between passes), a block
-// longer ones. All are bound by memory: softmax and layer normalization read a row three times and
-// write it once; the second and third read come from the caches for rows below about 32 KB.
+// to 1,024 elements: it needs no barrier, and the row stays in the first-level cache between
+// passes. A block processes longer rows. Memory bounds all of them: softmax and layer normalization
+// read a row three times and write it once; the second and third read come from the caches for rows
+// below about 32 KB.
 #pragma once
 
 #include <cmath>
@@ -35,7 +36,7 @@ struct SoftmaxTeam {
         a.columns, 0.0, [&](std::int64_t c) { return static_cast<double>(expf(x[c] - largest)); },
         Plus{});
     const float factor = static_cast<float>(1.0 / sum);
-    // A thread writes only elements that it alone has read, so in place is allowed.
+    // A thread writes only elements that it alone has read, so the kernel may work in place.
     team.For(a.columns, [&](std::int64_t c) { y[c] = T(expf(x[c] - largest) * factor); });
   }
 };
@@ -115,7 +116,7 @@ struct LayerNormBackTeam {
   }
 };
 
-// One pass over both vectors; with `normalize` it computes three sums.
+// Makes one pass over both vectors; with `normalize` it computes three sums.
 struct ThreeSums {
   double ab, aa, bb;
   EG_HD ThreeSums operator+(const ThreeSums& other) const {
@@ -134,7 +135,7 @@ EG_HD ThreeSums ProductsOf(const Team& team, std::int64_t n, const float* a, con
 }
 EG_HD double HeldSquare(double square) {
   return square < 1e-12 ? 1e-12 : square;
-}  // kSquareMin; a NaN stays
+}  // at least kSquareMin; NaN stays NaN
 
 struct DotTeam {
   EgDot a;
@@ -166,7 +167,7 @@ struct DotBackTeam {
   }
 };
 
-// A sum over an array in two steps: a block for each part, then one block for the parts.
+// Computes a sum over an array in two steps: a block for each part, then one block for the parts.
 struct SquaresPartTeam {
   EgSquares a;
   template <typename Team>

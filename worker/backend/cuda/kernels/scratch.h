@@ -1,5 +1,5 @@
-// The division of sums that are too long for one team. It depends only on the shape, so the bits
-// do, too. Also the sizes of `scratch`.
+// The division of sums that are too long for one team, and the sizes of `scratch`. The division
+// depends only on the shape, so the bits depend only on the shape, too.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,9 @@
 
 namespace evergrad::cuda {
 
-// Divides an index by a size. No array has more than 2^31 - 1 elements (backend.h), and a device
-// divides 64-bit numbers five times slower than 32-bit ones, which would be slower than memory.
+// Divides an index by a size in 32 bits. No array has more than 2^31 - 1 elements (backend.h). A
+// device divides 64-bit numbers five times slower than 32-bit ones, which would be slower than
+// memory.
 EG_HD std::int64_t Quotient(std::int64_t i, std::int64_t size) {
   return static_cast<std::uint32_t>(i) / static_cast<std::uint32_t>(size);
 }
@@ -23,9 +24,9 @@ EG_HD std::int64_t Most(std::int64_t a, std::int64_t b) { return a > b ? a : b; 
 // A long sum is divided into parts of this many elements, whose sums are added.
 inline constexpr std::int64_t kElementsPerPart = 16384;
 
-// Sums over the rows, by column: a thread adds the rows of one part of one column, and neighbouring
-// threads read neighbouring columns. There are enough parts for 32 k threads of eight columns each,
-// with at least 16 rows per part.
+// For sums over the rows, by column: a thread adds the rows of one part of one column, and
+// neighbouring threads read neighbouring columns. There are enough parts for 32 k threads of eight
+// columns each, with at least 16 rows per part.
 EG_HD std::int64_t ColumnParts(std::int64_t rows, std::int64_t columns) {
   return Most(1, Least(Least(4096, DivideUp(rows, 16)), 262144 / Most(1, columns)));
 }
@@ -33,13 +34,13 @@ EG_HD std::int64_t RowsPerPart(std::int64_t rows, std::int64_t columns) {
   return DivideUp(rows, ColumnParts(rows, columns));
 }
 
-// In bytes.
+// Returns the size of the scratch memory in bytes.
 inline std::int64_t ColumnScratch(std::int64_t rows, std::int64_t columns, int sums) {
   return 8 * sums * ColumnParts(rows, columns) * columns;
 }
 inline std::int64_t SumScratch(std::int64_t n) { return 8 * DivideUp(n, kElementsPerPart); }
 
-// The result of an example for the sum over examples.
+// The result of an example, for the sum over examples.
 struct ExampleLoss {
   double loss;
   std::int64_t correct, bad;  // bad: position of the example's first invalid label, or -1

@@ -1,5 +1,5 @@
-// The form of kernels, which nvcc compiles to a kernel, and a C++ compiler to a function that a
-// test runs over odd shapes and tails.
+// The form of kernels. nvcc compiles it to a kernel, and a C++ compiler to a function that a test
+// runs over odd shapes and tails.
 //
 // There are two forms. A *map* is a struct with `void operator()(std::int64_t i) const`, called
 // once for each i below a count, in any order. A *team program* has `void operator()(Team& team,
@@ -13,9 +13,9 @@
 //                                        a function of n and kThreads
 //   team.Once(f)                         f() on one thread
 //
-// Team is Warp (32 threads) or Block (256): the one of device/launch.cuh on the device, HostTeam
-// below on the host, which computes the same sums. Between For, Reduce and Once a thread does not
-// see the writes of others, except through Reduce's result.
+// Team is Warp (32 threads) or Block (256). On the device it is the class of device/launch.cuh; on
+// the host it is HostTeam below, which computes the same sums. Between For, Reduce and Once a
+// thread does not see the writes of others, except through Reduce's result.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ struct Plus {
     return a + b;
   }
 };
-// The larger value, or NaN if either is NaN.
+// Returns the larger value, or NaN if either is NaN.
 struct MaxOrNan {
   EG_HD float operator()(float a, float b) const { return a > b || a != a ? a : b; }
 };

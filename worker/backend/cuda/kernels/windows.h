@@ -14,13 +14,13 @@ namespace evergrad::cuda {
 struct Span {
   std::int64_t begin, end;
 };
-// The part of output `out`'s window that lies inside the input.
+// Returns the part of output `out`'s window that lies inside the input.
 EG_HD Span WindowOf(std::int64_t out, std::int64_t stride, std::int64_t pad, std::int64_t pool,
                     std::int64_t in) {
   const std::int64_t begin = out * stride - pad;
   return {Most(begin, 0), Least(begin + pool, in)};
 }
-// The outputs whose windows contain input `at`.
+// Returns the outputs whose windows contain input `at`.
 EG_HD Span WindowsOver(std::int64_t at, std::int64_t stride, std::int64_t pad, std::int64_t pool,
                        std::int64_t outs) {
   const std::int64_t first = at + pad - pool + 1;
@@ -28,7 +28,7 @@ EG_HD Span WindowsOver(std::int64_t at, std::int64_t stride, std::int64_t pad, s
           Least(Quotient(at + pad, stride) + 1, outs)};
 }
 
-// Pads or crops images: the common part is read once and written once, the rest is zero. A thread
+// Pads or crops images. The common part is read once and written once; the rest is zero. A thread
 // processes 16 bytes of the channels of one position if channels are whole accesses and aligned,
 // otherwise one element.
 template <typename T>
@@ -56,9 +56,9 @@ struct PadMap {
   }
 };
 
-// Each window is read once from memory if windows do not overlap, otherwise from the first-level
-// cache; two writes. A thread processes the channels of an access of 16 bytes if channels are whole
-// accesses and aligned, so that the window is computed once for all of them.
+// Each window is read once: from memory if windows do not overlap, otherwise from the first-level
+// cache. There are two writes. A thread processes the channels of an access of 16 bytes if channels
+// are whole accesses and aligned, so that the window is computed once for all of them.
 template <typename T>
 struct MaxPoolMap {
   static constexpr int kWide = kAccess<T>;
@@ -108,8 +108,8 @@ struct MaxPoolMap {
 };
 
 // A thread gathers the gradients of one input (or of the channels of an access), in the order of
-// the outputs: no atomics, so the bits are fixed. It reads the argmax of each window over the
-// input: one if windows do not overlap.
+// the outputs. It uses no atomics, so the bits are fixed. It reads the argmax of each window over
+// the input; there is one window if windows do not overlap.
 template <typename T>
 struct MaxPoolBackMap {
   static constexpr int kWide = kAccess<T>;
@@ -151,7 +151,8 @@ struct MaxPoolBackMap {
   }
 };
 
-// A thread adds the positions of one channel of one image: one read, in rows of `channels`.
+// A thread adds the positions of one channel of one image. There is one read, in rows of
+// `channels`.
 template <typename T>
 struct AveragePoolMap {
   EgAveragePool a;
