@@ -21,8 +21,8 @@ namespace {
 
 // A coordinator may be restarting; this covers its start and its window.
 constexpr std::chrono::milliseconds kDrainAloneMax{3000};
-constexpr std::uint64_t kPeerLaneBytes =
-    2ull << 20;  // shared with a server of this host that receives shards, per direction
+// Shared with a server of this host that receives shards, per direction.
+constexpr std::uint64_t kPeerLaneBytes = 2ull << 20;
 
 // Returns a unique name for the socket, because servers of other clusters, or earlier processes of
 // this cluster, may use the same folder.
@@ -96,8 +96,8 @@ struct Server::Impl {
       return server == nullptr ? transport::Server::Stats{} : server->stats();
     }
   };
-  std::shared_ptr<Counted> counted =
-      std::make_shared<Counted>();  // shared with the callbacks of the registry, which outlives us
+  // Shared with the callbacks of the registry, which outlives us.
+  std::shared_ptr<Counted> counted = std::make_shared<Counted>();
 
   void AddMetrics(const transport::ServerOptions& limits) {
     metrics::Registry& registry = *dependencies.registry;
@@ -421,8 +421,8 @@ void Server::Stop(absl::string_view reason) {
   for (const auto& executor : impl->executors) executor->Shutdown();
   impl->control_executor->Shutdown();
   impl->session.reset();
-  if (impl->peers != nullptr)
-    impl->peers->Retain({});  // ends the calls; readers then see them as cancelled
+  // Ends the calls; readers then see them as cancelled.
+  if (impl->peers != nullptr) impl->peers->Retain({});
   impl->writer.reset();
   impl->restorer.reset();
   impl->images.reset();

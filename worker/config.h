@@ -23,8 +23,8 @@ struct Config {
   std::uint32_t threads = 0;      // 0: half of the cores, at least one
   std::uint32_t prefetch_batches_max = 8;
   std::uint64_t prefetch_bytes_max = 64ull << 20;
-  std::vector<std::string> data_roots =
-      {};  // folders of jobs' data files; see RootsOf for an empty list
+  // Folders of jobs' data files; see RootsOf for an empty list.
+  std::vector<std::string> data_roots = {};
   std::uint64_t data_bytes_max = 8ull << 30;
   std::uint32_t step_records_max = 4096;
   std::chrono::milliseconds call_deadline{10000};

@@ -43,14 +43,14 @@ struct Worker::Impl {
   Dependencies dependencies;
   Config config;
   Identity identity;
-  std::string
-      name;  // control executor; a number from the coordinator if the worker has no configured name
+  // Control executor; a number from the coordinator if the worker has no configured name.
+  std::string name;
   std::int64_t started_ms = 0;
   std::unique_ptr<transport::Server> server;  // for health checks
   std::unique_ptr<runtime::ThreadExecutor> control, compute;
-  std::shared_ptr<client::ParameterClient>
-      client;                      // shared with the registry's callbacks, which hold it weakly
-  std::unique_ptr<Runner> runner;  // control executor
+  // Shared with the registry's callbacks, which hold it weakly.
+  std::shared_ptr<client::ParameterClient> client;
+  std::unique_ptr<Runner> runner;                  // control executor
   std::unique_ptr<client::SessionClient> session;  // control executor
   std::string last_rejection;                      // control executor
   std::string leaving;           // control executor; the reason to stop, "" before
@@ -252,8 +252,8 @@ void Worker::Join(Identity identity, client::SessionClient::Options session,
 void Worker::Stop(absl::string_view reason) {
   if (std::exchange(impl_->stopped, true)) return;
   Impl* impl = impl_.get();
-  const auto drained =
-      std::make_shared<runtime::Event>();  // shared with a drain that may outlive the wait
+  // Shared with a drain that may outlive the wait.
+  const auto drained = std::make_shared<runtime::Event>();
   const auto say = [impl, reason = std::string(reason)] {
     impl->leaving = reason;
     v1::TaskMessage leaving;

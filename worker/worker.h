@@ -26,8 +26,8 @@
 namespace evergrad::worker {
 
 inline constexpr char kDeviceLost[] = "device_lost";
-int ExitCodeOf(
-    absl::string_view kind);  // the kind of a refusal, or kDeviceLost (common/daemon/exit_codes.h)
+// The kind of a refusal, or kDeviceLost (common/daemon/exit_codes.h).
+int ExitCodeOf(absl::string_view kind);
 
 class Worker {
  public:

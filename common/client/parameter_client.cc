@@ -78,8 +78,8 @@ struct ParameterClient::Impl {
     int users = 0;
   };
 
-  using PeerKey =
-      std::tuple<std::string, std::string, std::string>;  // host:port, unix path, identity
+  // host:port, unix path, identity.
+  using PeerKey = std::tuple<std::string, std::string, std::string>;
 
   // Returns the peer, with `users` incremented.
   absl::StatusOr<std::shared_ptr<Peer>> Use(const v1::Endpoint& endpoint) {
@@ -154,8 +154,8 @@ struct ParameterClient::Impl {
   std::string host_id;
   mutable Mutex mu;
   CondVar idle;
-  std::map<PeerKey, std::shared_ptr<Peer>> peers
-      ABSL_GUARDED_BY(mu);  // Shared with the Sends inside the peers.
+  // Shared with the Sends inside the peers.
+  std::map<PeerKey, std::shared_ptr<Peer>> peers ABSL_GUARDED_BY(mu);
   Stats stats ABSL_GUARDED_BY(mu);
 };
 

@@ -27,9 +27,8 @@ inline constexpr char kSessionMethod[] = "/evergrad.v1.Coordinator/Session";
 // that are done and not yet acknowledged.
 inline constexpr int kHeldAttemptsMax = 2 * (4096 + 1);
 
-// Limits of closures of functions jobs.
-inline constexpr std::size_t kFunctionNameBytesMax = 128,
-                             kFunctionsMax = 256;  // registered in one worker
+// Limits of closures of functions jobs. kFunctionsMax is the limit of functions in one worker.
+inline constexpr std::size_t kFunctionNameBytesMax = 128, kFunctionsMax = 256;
 inline constexpr std::size_t kArgumentBytesMax = 1u << 20, kResultBytesMax = 1u << 20;
 
 // Sizes for the transfer of files of a runs folder (RunFileChunk, ReadRunFile). A heartbeat waits

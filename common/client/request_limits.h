@@ -11,8 +11,8 @@
 namespace evergrad::client {
 
 struct RequestLimits {
-  std::uint64_t budget_bytes_max =
-      0;  // limit of requests and answers in flight, for all clients together; 0 if unknown
+  // Limit of requests and answers in flight, for all clients together; 0 if unknown.
+  std::uint64_t budget_bytes_max = 0;
   std::uint64_t frame_bytes_max = 0;  // limit of one request, or of one answer; 0 if unknown
 
   static RequestLimits Of(const v1::Endpoint& endpoint) {

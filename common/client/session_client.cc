@@ -46,8 +46,8 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     channel = *std::move(made);
     transport::MessageStreamEvents stream_events;
     const auto weak = weak_from_this();
-    runtime::Executor* const where =
-        executor;  // outlives the stream, because callbacks may run until Close() returns
+    // Outlives the stream, because callbacks may run until Close() returns.
+    runtime::Executor* const where = executor;
     stream_events.on_message = [weak, where, this_dial](std::string bytes) {
       if (const auto self = weak.lock())
         where->Post(
@@ -230,8 +230,8 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
 
   bool Send(v1::TaskMessage message) {
     if (state != State::kRegistered || broken) return false;
-    const std::uint64_t bytes =
-        message.ByteSizeLong() + 16;  // Its tag and length inside the batch.
+    // Its tag and length inside the batch.
+    const std::uint64_t bytes = message.ByteSizeLong() + 16;
     if (bytes > options.channel.message_bytes_max) {
       logger->Error(absl::StrCat("message to the coordinator is too large: field=",
                                  static_cast<int>(message.message_case()), " bytes=", bytes,
@@ -284,8 +284,8 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
   State state = State::kWaiting;
   bool stopped = false;
   bool broken = false;  // a send failed, and Lose() has been posted
-  std::uint64_t dial =
-      0;  // changes with each dial and each end; tasks posted for another number do nothing
+  // Changes with each dial and each end; tasks posted for another number do nothing.
+  std::uint64_t dial = 0;
   std::uint64_t redials = 0;
   std::uint64_t heartbeats = 0;
   milliseconds backoff{0};

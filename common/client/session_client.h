@@ -32,21 +32,20 @@ class SessionClient {
     // that a thousand tasks do not redial at the same time.
     std::chrono::milliseconds backoff_min{50}, backoff_max{1000};
     std::uint64_t jitter_seed = 0;  // the process uid
-    std::chrono::milliseconds registered_within{
-        5000};  // limit from dialing to Registered; then the dial is abandoned and repeated
+    // Limit from dialing to Registered; then the dial is abandoned and repeated.
+    std::chrono::milliseconds registered_within{5000};
   };
   struct Events {
     // Called at every dial to get identity and holdings. The client fills in protocol_version and
     // build_id.
     std::function<v1::Hello()> make_hello;
     std::function<void(const v1::Registered&)> on_registered;
-    std::function<void(const v1::CoordinatorMessage&)>
-        on_message;  // every message but Registered and Rejected
-    std::function<void(const v1::Rejected&)>
-        on_rejected;  // exit == true: the daemon must end, and the client dials no more
-    std::function<void(absl::string_view why)>
-        on_lost;  // a registered session has ended; called before on_rejected if the session was
-                  // rejected
+    // Receives every message except Registered and Rejected.
+    std::function<void(const v1::CoordinatorMessage&)> on_message;
+    // If `exit` is true, the daemon must end, and the client dials no more.
+    std::function<void(const v1::Rejected&)> on_rejected;
+    // A registered session has ended; called before on_rejected if the session was rejected.
+    std::function<void(absl::string_view why)> on_lost;
     std::function<v1::Heartbeat()> make_heartbeat;  // the client fills in `sequence`
   };
   // transport, executor and logger outlive the client. Events may be empty functions.

@@ -41,15 +41,15 @@ class RemoteValue {
  public:
   RemoteValue() = default;  // refers to no closure
   bool valid() const { return state_ != nullptr; }
-  std::uint64_t closure()
-      const;  // number of the closure; numbers rise in the order of Schedule, with gaps
+  // Number of the closure; numbers rise in the order of Schedule, with gaps.
+  std::uint64_t closure() const;
 
  private:
   friend class ClusterCoordinator;
   struct State;
   explicit RemoteValue(std::shared_ptr<const State> state) : state_(std::move(state)) {}
-  std::shared_ptr<const State>
-      state_;  // shared by the copies; destroying the last one releases the result
+  // Shared by the copies; destroying the last one releases the result.
+  std::shared_ptr<const State> state_;
 };
 
 class ClusterCoordinator {
@@ -58,8 +58,8 @@ class ClusterCoordinator {
     std::string coordinator_address;  // host:port
     std::string job;                  // name or uid of a job with spec.type functions
     transport::TlsFiles tls = {};
-    std::chrono::milliseconds unreachable_max{
-        60000};  // a call fails after this time without an answer from a coordinator
+    // A call fails after this time without an answer from a coordinator.
+    std::chrono::milliseconds unreachable_max{60000};
     // If null, the client makes its own transport; otherwise the transport outlives the client.
     transport::Transport* transport = nullptr;
   };

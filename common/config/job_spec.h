@@ -104,15 +104,15 @@ struct CheckpointSpec {
   std::chrono::milliseconds every{60000};
   std::uint32_t keep = 3;  // number of manifests kept
   bool resume = false;     // resume from the newest manifest of an earlier job of this name
-  std::string
-      directory;  // absolute path or file:// URI after resolution; "" for the job's runs folder
+  // Absolute path or file:// URI after resolution; "" for the job's runs folder.
+  std::string directory;
   friend bool operator==(const CheckpointSpec&, const CheckpointSpec&) = default;
 };
 // Limits of a job on a cluster that other jobs use as well. Not part of the plan.
 struct ResourcesSpec {
   double share = 1;  // weight in the division of workers among the running jobs
-  std::uint64_t server_memory_bytes_max =
-      0;  // limit of values and optimizer state of all its variables; 0 for no limit
+  // Limit of values and optimizer state of all its variables; 0 for no limit.
+  std::uint64_t server_memory_bytes_max = 0;
   friend bool operator==(const ResourcesSpec&, const ResourcesSpec&) = default;
 };
 // The job of the fault scenarios (`spec.type: counting`). Only daemons started with --failpoints
@@ -143,8 +143,8 @@ struct FunctionsSpec {
   // Limit of the bytes of arguments, which are kept until snapshots hold the effect of their
   // closures.
   std::uint64_t argument_bytes_max = 16ull << 20;
-  std::uint64_t result_bytes_max =
-      16ull << 20;  // limit of the bytes of results, which are kept until they are released
+  // Limit of the bytes of results, which are kept until they are released.
+  std::uint64_t result_bytes_max = 16ull << 20;
   friend bool operator==(const FunctionsSpec&, const FunctionsSpec&) = default;
 };
 struct JobSpec {
@@ -191,8 +191,8 @@ struct ParseOptions {
   std::string file_name;  // for messages
   // Base of relative paths in `data` and `checkpoint`. "" leaves them unchanged (the coordinator).
   std::string base_folder;
-  std::map<std::string, std::string>
-      environment;  // values for ${NAME} and ${NAME:-default} in `data` and `checkpoint`
+  // Values for ${NAME} and ${NAME:-default} in `data` and `checkpoint`.
+  std::map<std::string, std::string> environment;
   std::vector<Override> overrides;
   // True if the text comes from EmitSubmission. The places of the user's file that the text
   // contains then replace the places in the text itself.

@@ -110,9 +110,8 @@ class Daemon {
   End WaitForEnd();
   // Thread-safe; only the first call has an effect.
   void RequestDrain(absl::string_view reason);
-  bool failpoints_allowed() const {
-    return !common_.failpoints.empty();
-  }  // whether the daemon was "started with --failpoints"
+  // Whether the daemon was "started with --failpoints".
+  bool failpoints_allowed() const { return !common_.failpoints.empty(); }
   bool insecure() const { return !common_.insecure_listen.empty(); }
   std::string metrics_address() const;  // the bound address; "" if off
   std::string metrics_url() const;      // http or https; "" if off

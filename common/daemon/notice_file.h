@@ -30,13 +30,12 @@ class NoticeFile {
   NoticeFile(const NoticeFile&) = delete;
   NoticeFile& operator=(const NoticeFile&) = delete;
 
-  bool was_there() const {
-    return before_.has_value();
-  }  // whether the file existed when the watch began
+  // Whether the file existed when the watch began.
+  bool was_there() const { return before_.has_value(); }
 
  private:
-  using Seen =
-      std::tuple<std::uint64_t, std::int64_t, std::int64_t>;  // inode, time of its last change
+  // Inode, time of its last change.
+  using Seen = std::tuple<std::uint64_t, std::int64_t, std::int64_t>;
   std::optional<Seen> Look();
   void Watch();
 

@@ -47,8 +47,8 @@ class OptionTable {
 
   // Adds an option; the current value of *target is its default. EG_CHECK: the name is new.
   void Add(absl::string_view name, std::string* target, absl::string_view help);
-  void Add(absl::string_view name, bool* target,
-           absl::string_view help);  // the flag without a value means true; --name=false
+  // Adds a flag that means true without a value; --name=false means false.
+  void Add(absl::string_view name, bool* target, absl::string_view help);
   void Add(absl::string_view name, std::uint32_t* target, absl::string_view help,
            Bounds bounds = {});
   void Add(absl::string_view name, std::uint64_t* target, absl::string_view help,

@@ -25,8 +25,8 @@ std::string HostOf(absl::string_view host_port) {
   absl::string_view host =
       host_port.substr(0, colon == absl::string_view::npos ? host_port.size() : colon);
   if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
-  return std::string(
-      host.substr(0, host.find('%')));  // without the interface of a link-local address
+  // The interface of a link-local address is left out.
+  return std::string(host.substr(0, host.find('%')));
 }
 
 const void* BytesOf(const sockaddr& address, std::size_t* size) {

@@ -175,17 +175,16 @@ absl::Status MakeDirectories(const std::string& path) {
   }
   if (errno != ENOENT) return FromErrno(errno, "cannot make folder", path);
   const std::string parent = std::filesystem::path(path).parent_path().string();
-  if (parent == path)
-    return FromErrno(ENOENT, "cannot make folder",
-                     path);  // "" if the topmost folder has been reached
+  // "" if the topmost folder has been reached.
+  if (parent == path) return FromErrno(ENOENT, "cannot make folder", path);
   if (!parent.empty()) EG_RETURN_IF_ERROR(MakeDirectories(parent));
   const bool made = ::mkdir(path.c_str(), 0777) == 0;
   if (!made && errno != EEXIST) return FromErrno(errno, "cannot make folder", path);
   // A folder's name must be durable, because otherwise a power loss would also lose the files
   // synced inside it.
   if (made) return SyncFolderOf(path);
-  if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode))
-    return absl::OkStatus();  // another process created it first
+  // Another process created it first.
+  if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("is a file, not a folder: path=", path));
 }
 

@@ -32,7 +32,7 @@ absl::Status RestoreEnd(const std::string& path, std::uint64_t offset, absl::str
 // folder is OK.
 absl::Status MakeDirectories(const std::string& path);
 bool Exists(const std::string& path);
-absl::StatusOr<std::string> LocalPath(
-    absl::string_view uri);  // "file:///x" -> "/x"; "s3://…" -> Unimplemented naming the scheme
+// "file:///x" -> "/x"; "s3://…" -> Unimplemented naming the scheme.
+absl::StatusOr<std::string> LocalPath(absl::string_view uri);
 
 }  // namespace evergrad::fs

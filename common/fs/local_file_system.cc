@@ -264,8 +264,8 @@ class LocalFileSystem final : public FileSystem {
       const std::string name = found->d_name;
       if (name == "." || name == ".." || absl::StartsWith(name, kTemporaryPrefix)) continue;
       struct stat info;
-      if (::fstatat(::dirfd(entries), name.c_str(), &info, 0) != 0)
-        continue;  // removed meanwhile, or a dangling link
+      // Removed meanwhile, or a dangling link.
+      if (::fstatat(::dirfd(entries), name.c_str(), &info, 0) != 0) continue;
       if (list.size() == kListEntriesMax) {
         status = absl::ResourceExhaustedError(
             absl::StrCat("too many files in a folder: path=", path, " max=", kListEntriesMax));

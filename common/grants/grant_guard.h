@@ -32,8 +32,8 @@ class GrantGuard {
     std::array<char, kProofBytes> proof{};
     std::string worker;
   };
-  static constexpr std::size_t kRemembered =
-      1024;  // several times the number of attempts that run at once at the workers of a server
+  // Several times the number of attempts that run at once at the workers of a server.
+  static constexpr std::size_t kRemembered = 1024;
 
   const JobUid job_;
   const std::string key_;

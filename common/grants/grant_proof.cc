@@ -13,8 +13,8 @@
 namespace evergrad::grants {
 namespace {
 
-constexpr absl::string_view kDomain =
-    "evergrad grant 1";  // no other text that this key may ever sign begins like this
+// No other text that this key may ever sign begins like this.
+constexpr absl::string_view kDomain = "evergrad grant 1";
 
 void AppendU64(std::uint64_t value, std::string* out) {
   for (int byte = 0; byte < 8; ++byte) out->push_back(static_cast<char>(value >> (8 * byte)));

@@ -38,8 +38,8 @@ struct LayerDescriptor {
   // True if the layer neither moves nor computes data, so it has no dtype.
   bool is_view = false;
   InputCount inputs = {};
-  bool reads_ids =
-      false;  // whether it reads ids, and only from model inputs; otherwise it reads real numbers
+  // Whether it reads ids, and only from model inputs; otherwise it reads real numbers.
+  bool reads_ids = false;
   ShapeRule infer = nullptr;  // null if the type is not built yet
   // Values of keys in the reference that replace their defaults.
   std::map<std::string, std::string> example = {};

@@ -105,8 +105,8 @@ class ScrapeServer final : public httplib::Server {
 
  private:
   using State = ScrapeConnection::State;
-  static constexpr std::size_t kFirstConnection =
-      2;  // index of the first connection in polled_, after the stop event and the listener
+  // Index of the first connection in polled_, after the stop event and the listener.
+  static constexpr std::size_t kFirstConnection = 2;
 
   // Waits until a connection can continue or has ended, or a new one arrives. Returns false after
   // Stop.

@@ -26,8 +26,8 @@ struct ExporterOptions {
   // if neither this nor `tls` is set.
   bool plain_off_loopback = false;
   ConnectionLimits limits;
-  std::size_t connections_max =
-      256;  // one more connection closes the oldest one without a complete request
+  // One more connection closes the oldest one without a complete request.
+  std::size_t connections_max = 256;
 };
 
 class HttpExporter {

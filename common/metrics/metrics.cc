@@ -50,8 +50,8 @@ std::string Number(double v) {
   if (std::isnan(v)) return "NaN";
   if (std::isinf(v)) return v > 0 ? "+Inf" : "-Inf";
   char buffer[32];
-  const auto end = std::to_chars(buffer, buffer + sizeof(buffer), v)
-                       .ptr;  // The shortest text that reads back as the same double.
+  // The shortest text that reads back as the same double.
+  const auto end = std::to_chars(buffer, buffer + sizeof(buffer), v).ptr;
   return std::string(buffer, end);
 }
 
@@ -119,8 +119,8 @@ struct Registry::Impl {
     std::map<std::string, std::unique_ptr<Gauge>> gauges;
     std::map<std::string, std::unique_ptr<Histogram>> histograms;
     std::map<std::string, std::function<std::string()>> callbacks;  // returns the value as text
-    std::shared_ptr<const std::function<std::vector<Registry::Samples>()>>
-        group;  // may be null; shared by the members of the group
+    // May be null; shared by the members of the group.
+    std::shared_ptr<const std::function<std::vector<Registry::Samples>()>> group;
     std::size_t member = 0;
   };
 

@@ -17,8 +17,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::chrono::nanoseconds kDelayMax =
-    std::chrono::hours(24 * 365 * 10);  // Keeps now + delay from overflowing.
+// Keeps now + delay from overflowing.
+constexpr std::chrono::nanoseconds kDelayMax = std::chrono::hours(24 * 365 * 10);
 constexpr std::size_t kThreadNameMax = 15;
 
 // Timers in the order of their due times. Timers with equal times are in the order of their

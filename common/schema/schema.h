@@ -67,11 +67,11 @@ struct Key {
   std::function<void(Reader&, const Node&, T*)> read;
   std::function<std::optional<Node>(const T&)> write;  // returns nullopt to omit the key
   std::string example;  // shown in the reference if the key has no default
-  std::function<void(std::string* out, const std::string& indent)>
-      explain_inner;         // set for a section: explains the section's own keys
+  // Set for a section: explains the section's own keys.
+  std::function<void(std::string* out, const std::string& indent)> explain_inner;
   std::string default_text;  // shown in the reference if the default depends on another key
-  std::function<std::optional<Node>(const T&)>
-      write_default;  // for a key that `write` omits because of another key
+  // For a key that `write` omits because of another key.
+  std::function<std::optional<Node>(const T&)> write_default;
   // Shown in the reference for an optional key that is sometimes required ("required unless …").
   std::string needed;
 };

@@ -20,8 +20,8 @@ namespace evergrad::config {
 inline constexpr std::size_t kYamlBytesMax = 1u << 20;
 inline constexpr int kYamlDepthMax = 32;
 inline constexpr std::size_t kYamlValuesMax = 65536;
-inline constexpr std::size_t kMistakesMax =
-    100;  // limit for one file; further mistakes are only counted
+// Limit for one file; further mistakes are only counted.
+inline constexpr std::size_t kMistakesMax = 100;
 
 struct YamlEntry;
 

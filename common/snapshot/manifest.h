@@ -18,8 +18,8 @@
 
 namespace evergrad::snapshot {
 
-inline constexpr std::uint64_t kManifestBytesMax =
-    256u << 20;  // 10,000 shards with 1,000 intervals each are 150 MB
+// 10,000 shards with 1,000 intervals each are 150 MB.
+inline constexpr std::uint64_t kManifestBytesMax = 256u << 20;
 
 // Returns "manifest-000000000012.egmanifest". The order of names is the order of numbers.
 std::string ManifestName(std::uint64_t number);

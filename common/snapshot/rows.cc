@@ -5,8 +5,8 @@
 namespace evergrad::snapshot {
 
 std::optional<RowsView> ParseRows(std::span<const std::byte> block, std::uint32_t dimension) {
-  constexpr std::size_t kHeadBytes = 8,
-                        kFixedBytes = 3 * sizeof(std::uint64_t);  // bytes per row: id, stamp, count
+  // kFixedBytes holds id, stamp and count of a row.
+  constexpr std::size_t kHeadBytes = 8, kFixedBytes = 3 * sizeof(std::uint64_t);
   if (block.size() < kHeadBytes) return std::nullopt;
   std::uint32_t head[2];
   std::memcpy(head, block.data(), sizeof(head));

@@ -32,8 +32,8 @@ inline constexpr std::uint64_t kHeaderBytesMax = 4u << 20;
 inline constexpr std::uint64_t kFooterBytesMax = 4u << 20;
 inline constexpr int kTablesMax = 4096;  // tables of a job, and therefore of a slot
 inline constexpr std::uint64_t kCountersBytesMax = 64u << 10;
-inline constexpr std::uint64_t kLedgerBytesMax =
-    64u << 20;  // 65,536 open closures of 4,096 updates are 36 MiB
+// 65,536 open closures of 4,096 updates are 36 MiB.
+inline constexpr std::uint64_t kLedgerBytesMax = 64u << 20;
 
 enum class Section : std::uint32_t {
   kValues = 1,
@@ -167,13 +167,13 @@ struct ShardFileReport {
   v1::ShardCounters counters;
   IntervalSet done, refused;
   std::uint64_t open_closures = 0;
-  std::vector<std::pair<ClosureId, IntervalSet>>
-      open;  // open closures, in rising order, with those of their updates that the values contain
+  // Open closures, in rising order, with those of their updates that the values contain.
+  std::vector<std::pair<ClosureId, IntervalSet>> open;
   std::uint64_t bytes = 0;
   Sha256Digest sha256{};
   std::uint64_t value_bytes = 0, slot_bytes = 0;
-  bool verified =
-      false;  // whether every byte was read; if not, only both ends, counters and ledger were read
+  // Whether every byte was read; if not, only both ends, counters and ledger were read.
+  bool verified = false;
   std::uint64_t value_digest = 0, slot_digest = 0;  // valid if `verified`
 };
 absl::StatusOr<ShardFileReport> DescribeShardFile(fs::FileSystem& files, absl::string_view uri);

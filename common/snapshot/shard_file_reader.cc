@@ -479,8 +479,8 @@ absl::StatusOr<ShardFileReport> VerifyShardFile(fs::FileSystem& files, absl::str
   EG_ASSIGN_OR_RETURN(const auto reader, ShardFileReader::Open(files, uri, expected));
   std::uint64_t row_elements = 1;
   const v1::ShardSpec& spec = reader->header().dense();
-  for (int i = 1; i < spec.variable().shape_size(); ++i)
-    row_elements *= spec.variable().shape(i);  // does not overflow: checked by Open
+  // Does not overflow: checked by Open.
+  for (int i = 1; i < spec.variable().shape_size(); ++i) row_elements *= spec.variable().shape(i);
   const std::uint64_t first = spec.row_begin() * row_elements;
   std::uint64_t values = 0, slots = 0;
   EG_RETURN_IF_ERROR(reader->ReadAll([&](const ShardFileReader::Piece& piece) {

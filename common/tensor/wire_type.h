@@ -9,8 +9,8 @@ namespace evergrad::tensor {
 
 // The numbers are those of v1::DType; any number may come from outside.
 enum class WireType : std::uint8_t {
-  kSeveral =
-      0,  // unspecified; or rows of tables with different types, each row of its table's type
+  // Unspecified; or rows of tables with different types, each row of its table's type.
+  kSeveral = 0,
   kFloat32 = 1,
   kFloat16 = 3,
   kBFloat16 = 4,

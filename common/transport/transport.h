@@ -38,8 +38,8 @@ struct Address {
 
 struct TlsFiles {
   std::string ca, cert, key;  // PEM paths; all three or none
-  std::string task =
-      {};  // the task that `cert` must name: "coordinator", "worker", "ps_server/0"; "" for any
+  // The task that `cert` must name: "coordinator", "worker", "ps_server/0"; "" for any.
+  std::string task = {};
   bool empty() const { return ca.empty() && cert.empty() && key.empty(); }
 };
 
@@ -81,14 +81,14 @@ class MessageStream {
 };
 struct MessageStreamEvents {
   std::function<void(std::string)> on_message;
-  std::function<void(absl::Status)>
-      on_end;  // Called exactly once, unless Close() came first. OK: the peer ended the stream.
+  // Called exactly once, unless Close() came first. OK means that the peer ended the stream.
+  std::function<void(absl::Status)> on_end;
 };
 
 using DataDone = std::function<void(absl::StatusOr<ReceivedFrame>)>;
 struct DataOptions {
-  std::uint64_t response_bytes_max =
-      0;  // largest payload of the answer; the server reserves it before the grant
+  // Largest payload of the answer; the server reserves it before the grant.
+  std::uint64_t response_bytes_max = 0;
   // The call ends after this time without progress, that is, without a grant and with no part sent
   // or answered. While the server is alive, a call waits for its grant six times as long.
   std::chrono::milliseconds deadline{30000};
@@ -96,8 +96,8 @@ struct DataOptions {
 
 class DataStream {
  public:
-  virtual ~DataStream() =
-      default;  // Every outstanding call ends with kCancelled before it returns.
+  // Every outstanding call ends with kCancelled before it returns.
+  virtual ~DataStream() = default;
   // Announces a request of `request_bytes` in advance. A later `Call` with the returned ticket then
   // already has its grant. Optional; a request of at most 64 KiB (with its answer) needs no ticket.
   // A ticket ends at its deadline, with the link, or when it has been unused for the server's
@@ -186,12 +186,12 @@ struct ServerOptions {
       // the tasks whose certificates may open data streams: "worker", "worker,ps_server"; "" for
       // all. A peer whose certificate names no task is refused
       data_peers;
-  std::uint64_t budget_bytes_max =
-      256ull << 20;  // limit of granted payload in flight, for all peers together
+  // Limit of granted payload in flight, for all peers together.
+  std::uint64_t budget_bytes_max = 256ull << 20;
   std::uint64_t small_reserve_bytes_max = 16ull << 20;
   std::uint64_t peer_small_bytes_max = 4ull << 20;
-  std::uint64_t message_bytes_max =
-      4ull << 20;  // limit of one message of a unary call or of a message stream
+  // Limit of one message of a unary call or of a message stream.
+  std::uint64_t message_bytes_max = 4ull << 20;
   std::uint64_t frame_bytes_max = 1ull << 30;    // limit of one data request or answer
   std::uint64_t unsent_bytes_max = 64ull << 20;  // limit of one message stream
   std::uint32_t streams_max = 4096;
@@ -205,8 +205,8 @@ struct ServerOptions {
       // from the beginning of a unary call to its complete request; then DeadlineExceeded
       10000};
   std::chrono::milliseconds progress_timeout{5000};  // the watchdog (rule 8)
-  std::chrono::milliseconds grant_unused_max{
-      30000};  // a grant without payload for this time has expired (rule 5): Aborted, retryable
+  // A grant without payload for this time has expired (rule 5): Aborted, retryable.
+  std::chrono::milliseconds grant_unused_max{30000};
   // A shorter limit than grant_unused_max while other peers wait. It applies to a stream that sends
   // nothing, or whose peer holds more than its share of the budget. A stream that repeatedly leaves
   // grants unused is ended with ResourceExhausted, and its peer gets no new one for `unused_pause`.

@@ -146,8 +146,8 @@ std::string DirectoryEnd(std::uint64_t entries, std::uint64_t offset, std::uint6
 }
 
 std::uint32_t Crc(std::uint32_t crc, const void* bytes, std::size_t count) {
-  if (count == 0)
-    return crc;  // for 0 bytes the pointer may be null, which would make zlib start anew
+  // For 0 bytes the pointer may be null, which would make zlib start anew.
+  if (count == 0) return crc;
   return static_cast<std::uint32_t>(
       ::crc32_z(crc, static_cast<const unsigned char*>(bytes), count));
 }

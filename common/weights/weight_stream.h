@@ -49,11 +49,8 @@ class WeightStream {
 
  private:
   struct Place {
-    std::uint64_t
-        head = 0,
-        begin = 0,
-        filled =
-            0;  // offset of the tensor's head (npz) or of its first byte; number of bytes so far
+    // Offset of the tensor's head (npz) or of its first byte; number of bytes so far.
+    std::uint64_t head = 0, begin = 0, filled = 0;
     std::string npy;        // npz: the bytes before the values
     std::uint32_t crc = 0;  // checksum of `npy` and of the values so far
   };

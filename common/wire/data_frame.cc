@@ -73,11 +73,8 @@ std::vector<tensor::SharedBytes> Build(const Header& header, std::vector<Part> c
   }
   const std::uint64_t first_part = RoundUp(kLengthBytes + header.ByteSizeLong(), kAlignment);
   EG_CHECK_MSG(first_part + bytes <= kWidestOffset, "a frame must be below 4 GiB");
-  std::uint64_t
-      at = first_part,
-      end = 0,
-      head_bytes =
-          0;  // offset of the next part, end of the frame, size of the piece with the header
+  // The offset of the next part, the end of the frame, the size of the piece with the header.
+  std::uint64_t at = first_part, end = 0, head_bytes = 0;
   for (std::vector<Part>* list : {&copied, &parts}) {
     for (Part& part : *list) {
       if (part.bytes == 0) continue;
@@ -91,8 +88,8 @@ std::vector<tensor::SharedBytes> Build(const Header& header, std::vector<Part> c
 
   const std::uint64_t header_bytes = header.ByteSizeLong();
   if (end == 0) head_bytes = end = kLengthBytes + header_bytes;
-  head_bytes =
-      std::min(head_bytes, end);  // Padding precedes a part, so a frame never ends in padding.
+  // Padding precedes a part, so a frame never ends in padding.
+  head_bytes = std::min(head_bytes, end);
   auto head = std::make_shared<tensor::AlignedBuffer>(head_bytes);
   StoreLength(static_cast<std::uint32_t>(header_bytes), head->data());
   EG_CHECK(header.SerializeToArray(head->data() + kLengthBytes, static_cast<int>(header_bytes)));

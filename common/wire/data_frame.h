@@ -80,8 +80,8 @@ class Packed {
 struct Request {
   Packed<v1::RequestHeader> header;
   std::vector<std::span<const std::byte>> payloads;  // one per push, as views into the frame
-  std::vector<std::span<const std::int64_t>> push_ids,
-      pull_ids;  // one per section, empty without an IdList; views into the frame, which is aligned
+  // One per section, empty without an IdList; views into the frame, which is aligned.
+  std::vector<std::span<const std::int64_t>> push_ids, pull_ids;
 };
 struct Response {
   Packed<v1::ResponseHeader> header;

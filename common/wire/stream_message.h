@@ -56,8 +56,8 @@ inline constexpr std::uint8_t kInLane = 1;
 struct StreamHeader {
   MessageKind kind = MessageKind::kPing;
   std::uint8_t flags = 0;  // kInLane
-  std::uint64_t request_id =
-      0;  // Chosen by the client, in any order; never 0 except for HELLO, PING, PONG, LANE, ROOM.
+  // Chosen by the client, in any order; never 0 except for HELLO, PING, PONG, LANE, ROOM.
+  std::uint64_t request_id = 0;
   // Size of the whole request or answer. In HELLO: the largest accepted size.
   std::uint64_t frame_bytes = 0;
   // Offset of this piece in the frame. In HELLO: the largest accepted ring of a lane, 0 for none.
@@ -100,12 +100,10 @@ LaneOffer DecodeLaneOffer(std::span<const std::byte, kLaneOfferBytes> in);
 inline constexpr std::size_t kLaneControlBytes = 4096;
 inline constexpr std::uint64_t kLaneMagic = 0x31304c4745;  // "EGL01"
 inline constexpr std::size_t kLaneNonceAt = 16;
-constexpr std::size_t LaneTakenAt(int ring) {
-  return 64 + 128 * static_cast<std::size_t>(ring);
-}  // bytes that the reader of this ring has taken
-constexpr std::size_t LaneWakeAt(int ring) {
-  return 128 + 128 * static_cast<std::size_t>(ring);
-}  // the writer of this ring waits for this many bytes; 0 if it does not wait
+// Bytes that the reader of this ring has taken.
+constexpr std::size_t LaneTakenAt(int ring) { return 64 + 128 * static_cast<std::size_t>(ring); }
+// The writer of this ring waits for this many bytes; 0 if it does not wait.
+constexpr std::size_t LaneWakeAt(int ring) { return 128 + 128 * static_cast<std::size_t>(ring); }
 // Pieces begin at multiples of this number in a ring.
 inline constexpr std::uint64_t kLaneAlignment = 64;
 

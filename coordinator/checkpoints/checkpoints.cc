@@ -12,8 +12,8 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr int kNumbersTried =
-    64;  // limit of retries after another writer took the number, which should never happen
+// Limit of retries after another writer took the number, which should never happen.
+constexpr int kNumbersTried = 64;
 
 void Warn(std::vector<absl::Status>* warnings, absl::Status status) {
   if (warnings->size() < kWarningsMax) warnings->push_back(std::move(status));

@@ -65,10 +65,10 @@ bool SaveErrorIsFinal(const absl::Status& status);
 
 struct SweepRequest {
   std::string folder;
-  std::set<std::string>
-      needed;  // file names in the kept manifests (Saved::named) and in the closure book
-  std::map<ShardId, std::pair<ShardEpoch, std::uint64_t>>
-      newest;  // (epoch, lsn) of the newest known file of each shard
+  // File names in the kept manifests (Saved::named) and in the closure book.
+  std::set<std::string> needed;
+  // (epoch, lsn) of the newest known file of each shard.
+  std::map<ShardId, std::pair<ShardEpoch, std::uint64_t>> newest;
 };
 // Deletes the shard files of the folder that are neither in `needed` nor above the newest known
 // file of their shard. A file above it is being reported. A shard that is not in `newest` keeps all
@@ -106,8 +106,8 @@ absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files,
                                             absl::string_view job_name, JobUid self);
 
 struct Resumption {
-  std::vector<Snapshot>
-      snapshots;  // one per shard of the plan, in order, for ClosureBook::ResumeFrom
+  // One per shard of the plan, in order, for ClosureBook::ResumeFrom.
+  std::vector<Snapshot> snapshots;
   bool same_plan = true;
   std::uint64_t closures_done = 0;          // closures of the NEW plan that are done in every shard
   std::uint64_t epochs_done = 0;            // complete epochs

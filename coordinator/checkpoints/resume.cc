@@ -160,9 +160,8 @@ std::string CutDifference(const v1::Plan& was, const v1::Plan& is) {
     if (a.has_slot() != b.has_slot())
       return differ(absl::StrCat("kind of shard ", i), a.has_slot() ? "slot" : "dense",
                     b.has_slot() ? "slot" : "dense");
-    if (a.has_slot())
-      continue;  // tables are compared below; the number of slots is compared with the number of
-                 // shards shards
+    // Tables are compared below; the number of slots is compared with the number of shards.
+    if (a.has_slot()) continue;
     const v1::VariableSpec &x = a.variable(), &y = b.variable();
     const std::string at = absl::StrCat("shard ", i, " (", y.name(), ")");
     if (x.name() != y.name())
@@ -229,8 +228,8 @@ std::string PlanDifferences(const v1::Plan& was, const v1::Plan& is) {
   };
   for (int i = 0; i < std::min(was.shards_size(), is.shards_size()); ++i) {
     if (was.shards(i).has_slot() || is.shards(i).has_slot()) continue;
-    if (compare_rules(was.shards(i).variable(), is.shards(i).variable()))
-      break;  // the others differ in the same way
+    // The others differ in the same way.
+    if (compare_rules(was.shards(i).variable(), is.shards(i).variable())) break;
   }
   for (int t = 0; t < std::min(was.tables_size(), is.tables_size()); ++t) {
     const v1::TableSpec &x = was.tables(t), &y = is.tables(t);

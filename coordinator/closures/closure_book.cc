@@ -189,8 +189,8 @@ std::optional<ClosureBook::Granted> ClosureBook::NextGrant(
     if (!first) break;
     from = *first + 1;
     const bool is_current = current_.contains(ClosureId(*first));
-    if (!is_current && passed_over(*first))
-      all_granted = false;  // the hint stays below this closure
+    // The hint stays below this closure.
+    if (!is_current && passed_over(*first)) all_granted = false;
     if (all_granted) repair_hint_ = from;
     if (is_current || passed_over(*first)) continue;
     granted.closure = ClosureId(*first);
@@ -446,8 +446,8 @@ Record ClosureBook::ResumeFrom(std::vector<Snapshot> snapshots) {
     refused.UnionWith(snapshots[p].refused.Intersect(plan));
   }
   Record record, all;
-  refused.Subtract(
-      done);  // a closure that one shard refuses and that all have done is applied everywhere
+  // A closure that one shard refuses and that all have done is applied everywhere.
+  refused.Subtract(done);
   record.succeeded_add = std::move(done);
   record.dead_add = std::move(refused);
   for (std::uint32_t p = 0; p < options_.shards; ++p)
@@ -622,8 +622,8 @@ void ClosureBook::EndServerSession(TaskId server_session) {
 }
 
 bool ClosureBook::ClosesSettled() const {
-  std::vector<bool> settled(
-      options_.shards);  // this code runs with each answer, so it must not allocate for each shard
+  // This code runs with each answer, so it must not allocate for each shard.
+  std::vector<bool> settled(options_.shards);
   for (const auto& [key, sent] : sent_closes_) {
     const std::uint32_t p = key.second;
     if (sent.epoch == state_.map[p].epoch && !sent.pending && !sent.whole_next &&

@@ -59,8 +59,8 @@ struct DurableState {
   std::vector<ShardOwner> map;
   IntervalSet succeeded, dead;
   std::vector<IntervalSet> todo, lost;  // by shard
-  std::vector<std::vector<Snapshot>>
-      snapshots;  // by shard, in the order in which the snapshots became durable
+  // By shard, in the order in which the snapshots became durable.
+  std::vector<std::vector<Snapshot>> snapshots;
   friend bool operator==(const DurableState&, const DurableState&) = default;
 };
 
@@ -89,8 +89,8 @@ class ClosureBook {
   struct Options {
     std::uint64_t closures = 0;  // number of closures of the plan
     std::uint32_t shards = 0;
-    std::uint32_t open_max =
-        4096;  // limit of closures that are granted and neither succeeded nor dead [23]
+    // Limit of closures that are granted and neither succeeded nor dead [23].
+    std::uint32_t open_max = 4096;
   };
   ClosureBook(Options options, DurableState state);
   const DurableState& durable() const { return state_; }
@@ -99,8 +99,8 @@ class ClosureBook {
   // of the store, the terms that tasks report). EG_CHECK: it is above durable().term. All volatile
   // state becomes empty, and the start-up window is open until CloseWindow(). A new job's book
   // begins with the same call, directly followed by CloseWindow(), since nobody holds anything of
-  // the job. V becomes (term, 1), so that a worker that waits for a map which the journal forgot
-  // gets a map.
+  // it. V becomes (term, 1), so that a worker that waits for a map which the journal forgot gets
+  // one.
   Record BeginLife(Term term);
   bool window_open() const { return window_open_; }
   void CloseWindow() { window_open_ = false; }
@@ -113,15 +113,14 @@ class ClosureBook {
     std::set<ShardId> targets;
     bool repair = false;
   };
-  // Returns the next grant, or nullopt if there is nothing to grant to this worker now. Inside the
-  // start-up window it is always nullopt. `worker` is the registration that will run the closure.
-  // Grants are not journaled. `grants_new` is false while an evaluation or the end is due: only
-  // repairs and requeued closures are granted then.
+  // Returns the next grant, or nullopt if there is none for this worker now, as always inside the
+  // start-up window. `worker` is the registration that will run the closure. Grants are not
+  // journaled. `grants_new` is false while an evaluation or the end is due: only repairs and
+  // requeued closures are granted then.
   //
   // `may` says whether the worker can run a closure, because not every worker has every user
-  // function. Without `may`, the worker can run all closures. Closures that it cannot run wait for
-  // another worker. A new closure that waits counts as granted for the limit of new closures, but
-  // not for open_max.
+  // function. Without `may`, it can run all. Closures that it cannot run wait for another worker; a
+  // new one that waits counts as granted for the limit of new closures, but not for open_max.
   std::optional<Granted> NextGrant(TaskId worker, bool grants_new = true,
                                    const std::function<bool(ClosureId)>& may = {});
   // Returns a number for work that this book does not count (evaluation, describe, export). All
@@ -136,8 +135,8 @@ class ClosureBook {
 
   // --- line 19, 20, 20b
   struct DoneResult {
-    bool deferred =
-        false;  // the start-up window is open: keep the Done, and call again after CloseWindow()
+    // The start-up window is open: keep the Done, and call again after CloseWindow().
+    bool deferred = false;
     bool acknowledged = false;  // if false (and not deferred), the answer is SUPERSEDED
     bool counted = false;       // the first success of the closure, so its metrics count
     Record record;
@@ -153,8 +152,8 @@ class ClosureBook {
   // its Assign. Then the user may be told.
   bool RefusedEverywhere(ClosureId closure) const;
   bool RefusedEverywhere(const IntervalSet& closures) const;
-  Record FailRepair(ClosureId closure,
-                    Attempt attempt);  // [20b] empty unless this is the current attempt of a repair
+  // [20b] The record is empty unless this is the current attempt of a repair.
+  Record FailRepair(ClosureId closure, Attempt attempt);
 
   // --- shards
   struct AssignOrder {
@@ -169,23 +168,20 @@ class ClosureBook {
     Record record;
     std::vector<AssignOrder> assigns;
     std::vector<std::pair<ShardId, ShardEpoch>> drops;  // for the server that registers
-    // Shards that were adopted from another server, by their owner according to the journal. This
-    // owner may have registered in the same window and still hold the shard: send a Drop to its
-    // session.
+    // Shards that were adopted from another server, by their owner in the journal. This owner may
+    // have registered in the same window and still hold the shard: send a Drop to its session.
     std::vector<std::pair<std::string, std::pair<ShardId, ShardEpoch>>> former;
     bool map_changed = false;  // send the map to every worker
   };
   // Makes the first placement of a shard, or applies line 21: the shard begins from its newest
   // snapshot, or from the seed if it has none. `server` is connected and gets the Assign.
   MapChange Rollback(ShardId shard, const std::string& server);
-  // Applies line 21 with a state that the caller knows, whose ledger has these sets ({} for the
-  // seed). For models of the cluster.
+  // Applies line 21 with a known state, whose ledger has these sets ({} for the seed). For models.
   MapChange RollbackTo(ShardId shard, const std::string& server, const IntervalSet& snapshot_done,
                        const IntervalSet& snapshot_refused);
-  // Line 27. A file of an epoch other than the shard's present epoch changes nothing: it would
-  // become the newest file although it is older than the present owner's files, and a sweep may
-  // have deleted it. A known file (by its URI) changes nothing, either; with another hash it
-  // replaces the known one.
+  // Line 27. A file of another epoch than the shard's present one changes nothing: it would become
+  // the newest although the present owner's files are newer, and a sweep may have deleted it. A
+  // known file (by its URI) changes nothing, either; with another hash it replaces the known one.
   Record AddSnapshot(ShardId shard, Snapshot snapshot);
   // Forgets files that are damaged, or that no kept manifest names. Delete a file only once the
   // record is durable.
@@ -242,8 +238,8 @@ class ClosureBook {
     MapVersion v1;
     bool proved = true;  // [35] the driver has checked that this worker was granted the attempt
   };
-  std::vector<HeldAttempt> RegisterWorker(
-      TaskId worker, const std::vector<HeldAttempt>& held);  // returns the adopted attempts
+  // Returns the adopted attempts.
+  std::vector<HeldAttempt> RegisterWorker(TaskId worker, const std::vector<HeldAttempt>& held);
 
   // --- line 24. For each (session, shard, epoch) the first Close is whole, and each later one
   // holds the closures added since. After `ignored` the next one is whole again. One Close is in
@@ -255,8 +251,8 @@ class ClosureBook {
     IntervalSet done, refused;
     bool whole = false;
   };
-  std::vector<CloseOrder> MakeCloses(TaskId server_session,
-                                     const std::string& server);  // only shards with changes
+  // Returns orders only for shards with changes.
+  std::vector<CloseOrder> MakeCloses(TaskId server_session, const std::string& server);
   void OnClosed(TaskId server_session, ShardId shard, ShardEpoch epoch, bool taken);
   void EndServerSession(TaskId server_session);
   // Returns whether every owner has taken all closures that a Close could name now.
@@ -266,23 +262,21 @@ class ClosureBook {
   bool AllEnded() const;  // every closure of the plan is in succeeded or dead
   bool Quiet() const;     // AllEnded, todo empty, every shard owned, nothing current, window closed
   bool RepairsPending() const { return !with_todo_.empty(); }  // some todo set is not empty
-  std::uint64_t RepairsLeft()
-      const;  // the sum of all todo sets: a closure counts once for each shard that lacks it
+  // The sum of all todo sets: a closure counts once for each shard that lacks it.
+  std::uint64_t RepairsLeft() const;
   // [29] Returns whether an evaluation after the closures below `limit` may begin: each of these
   // closures has ended, none has a current attempt, and no shard needs repair. After a rollback the
   // evaluation begins anew.
   bool BarrierReached(std::uint64_t limit) const;
-  std::uint64_t InFlight() const {
-    return current_.size();
-  }  // number of closures with a current attempt
+  // Number of closures with a current attempt.
+  std::uint64_t InFlight() const { return current_.size(); }
   std::uint64_t granted_attempts() const { return granted_attempts_; }
   std::uint64_t repairs_granted() const { return repairs_granted_; }
   // Returns the lowest closure number that was not granted yet. All closures below it have ended,
   // or were granted in this term.
   std::uint64_t next_new() const { return next_new_; }
-  bool regrants_wait() const {
-    return !requeued_.empty() || !with_todo_.empty();
-  }  // whether NextGrant may return a grant that is not a new closure
+  // Returns whether NextGrant may return a grant that is not a new closure.
+  bool regrants_wait() const { return !requeued_.empty() || !with_todo_.empty(); }
   // Holds back closures >= limit, for the barrier of an evaluation at an epoch's end.
   void SetNewLimit(std::uint64_t limit) { new_limit_ = limit; }
   struct Current {
@@ -295,8 +289,7 @@ class ClosureBook {
 
  private:
   using CurrentIterator = std::map<ClosureId, Current>::iterator;
-  // Applies `record` to state_, updates the members that are derived from it, and appends it to
-  // `all`.
+  // Applies `record` to state_, updates the derived members, and appends it to `all`.
   void Commit(const Record& record, Record* all);
   MapVersion NextVersion() { return {state_.term.value(), ++n_}; }
   IntervalSet DoneFor(std::uint32_t shard) const;  // the done set of line 24
@@ -308,8 +301,8 @@ class ClosureBook {
   void MarkUnknownDead(const IntervalSet& refused, Record* all);
   void Release(CurrentIterator it);  // removes it from current_; it is granted again
   void Forget(CurrentIterator it);   // removes it from current_
-  bool Unknown(MapVersion v1)
-      const;  // [19], [26] whether V1 is a map of an older life that the journal forgot
+  // [19], [26] Returns whether V1 is a map of an older life that the journal forgot.
+  bool Unknown(MapVersion v1) const;
 
   const Options options_;
   DurableState state_;
@@ -317,8 +310,8 @@ class ClosureBook {
   bool window_open_ = true;
   std::map<ClosureId, Current> current_;
   std::uint64_t current_all_ = 0;  // number of members of current_ that have all targets
-  std::set<std::uint64_t>
-      requeued_;  // closures granted or adopted in this life that are neither current nor ended
+  // Closures granted or adopted in this life that are neither current nor ended.
+  std::set<std::uint64_t> requeued_;
   std::uint64_t next_new_ = 0;
   std::uint64_t new_limit_ = ~0ull;
   std::uint64_t granted_attempts_ = 0, repairs_granted_ = 0;

@@ -12,8 +12,8 @@ namespace evergrad::coordinator {
 
 // The lives of the coordinator that a task has seen, as its Hello reports them.
 struct ReportedLife {
-  std::uint64_t highest_term = 0,
-                life = 0;       // of the newest life that registered the task; 0 if none did
+  // Both belong to the newest life that registered the task; 0 if none did.
+  std::uint64_t highest_term = 0, life = 0;
   std::uint64_t held_term = 0;  // highest term of an epoch that the task holds
 };
 

@@ -38,10 +38,10 @@ class UpdateAccount {
 
   // The contents of the shards when this job resumed from a former job (LEDGER line 28).
   struct Before {
-    std::optional<std::vector<std::uint64_t>>
-        updates;         // by shard; nullopt if the coordinator cannot read the files
-    bool whole = false;  // they held exactly the closures that count as succeeded from the
-                         // beginning nothing else
+    // By shard; nullopt if the coordinator cannot read the files.
+    std::optional<std::vector<std::uint64_t>> updates;
+    bool whole = false;         // they held exactly the closures that count as succeeded from the
+                                // beginning
     bool another_plan = false;  // a plan other than this job's numbered their updates
   };
   void TakeOver(Before before) { before_ = std::move(before); }
@@ -63,13 +63,13 @@ class UpdateAccount {
   enum class Verdict {
     kExact,   // each shard holds each update that touches it exactly once
     kWithin,  // there is no difference, but updates were lost and counted, or too little is known
-              // of the files of the former job of the former job's files
+              // of the files of the former job
     kDifferent,  // some shard holds more updates or fewer
   };
   struct Finding {
     Verdict verdict = Verdict::kExact;
     std::string difference;  // for kDifferent: a sentence with the first such shard, the expected
-                             // number and the number found number and the number found
+                             // number and the number found
   };
   Finding Compare(const plan::Plan& plan, const Ended& ended,
                   const std::vector<Shard>& shards) const;
@@ -87,9 +87,8 @@ class UpdateAccount {
   };
   Bounds BoundsOf(const plan::Plan& plan, const Ended& ended, const Shard& shard) const;
 
-  std::map<std::uint32_t, std::uint64_t>
-      touched_less_;  // by shard: number of updates of the counted closures that do not touch the
-                      // shard
+  // By shard: number of updates of the counted closures that do not touch the shard.
+  std::map<std::uint32_t, std::uint64_t> touched_less_;
   bool unreported_ = false;
   std::optional<Before> before_;
 };

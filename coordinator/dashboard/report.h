@@ -15,10 +15,10 @@ struct ReportPoint {
 struct ReportEpoch {
   std::uint64_t epoch = 0, steps = 0;
   double train_loss = 0, eval_loss = 0;  // NaN if not measured
-  double seconds = 0,
-         examples_per_second = 0;  // NaN if the epoch was too short to measure its speed
-  std::map<std::string, double> metrics =
-      {};  // metrics of the evaluation except its loss: accuracy, auc
+  // The speed is NaN if the epoch was too short to measure it.
+  double seconds = 0, examples_per_second = 0;
+  // Metrics of the evaluation except its loss: accuracy, auc.
+  std::map<std::string, double> metrics = {};
 };
 struct ReportTask {
   std::string name;  // "worker/0"

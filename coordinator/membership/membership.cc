@@ -186,8 +186,8 @@ RegisterVerdict Membership::Register(MonoTime now, const TaskHello& hello) {
             now + std::min<std::chrono::milliseconds>(options_.backoff_min * (1u << doublings),
                                                       options_.backoff_max);
       }
-      if (!numbered && !former->numbered)
-        RememberReplaced(former->process_uid);  // two processes have the same name
+      // Two processes have the same name.
+      if (!numbered && !former->numbered) RememberReplaced(former->process_uid);
     }
     by_id_.erase(former->id);
   }

@@ -23,13 +23,13 @@
 namespace evergrad::coordinator {
 
 struct MembershipOptions {
-  std::chrono::milliseconds lease{
-      1500};  // after this silence a worker is gone, and a server is suspected
+  // After this silence a worker is gone, and a server is suspected.
+  std::chrono::milliseconds lease{1500};
   std::chrono::milliseconds grace{100};  // a worker whose stream has closed is gone after this time
-  std::chrono::milliseconds server_lost_after{
-      30000};  // lease of a task that gave notice, once its session has closed
-  std::chrono::milliseconds short_life{
-      5000};  // a process that lived less counts as a flap of its identity
+  // Lease of a task that gave notice, once its session has closed.
+  std::chrono::milliseconds server_lost_after{30000};
+  // A process that lived less counts as a flap of its identity.
+  std::chrono::milliseconds short_life{5000};
   std::chrono::milliseconds backoff_min{100}, backoff_max{2000};
   std::uint32_t flaps_free = 3;       // flaps in a row before the identity backs off
   std::uint32_t tasks_max = 1024;     // limit of living tasks; a further registration is refused
@@ -94,8 +94,8 @@ struct RegisterVerdict {
   // --- if refused
   std::string kind;  // "replaced" | "identity_taken" | "limit" | "malformed"
   std::string message;
-  bool too_often =
-      false;  // for "limit": the rate of registrations is too high, not the number of living tasks
+  // For "limit": the rate of registrations is too high, not the number of living tasks.
+  bool too_often = false;
   bool exit = false;
   std::chrono::milliseconds retry_after{0};
   // Set for identity_taken.
@@ -120,8 +120,8 @@ struct MembershipChange {
   std::string identity;
   std::string reason;
   bool leaving = false;  // the task had given notice
-  bool close_session =
-      false;  // the stream is still open: close it, so that the task registers anew
+  // The stream is still open: close it, so that the task registers anew.
+  bool close_session = false;
 };
 
 class Membership {
@@ -152,9 +152,9 @@ class Membership {
   std::vector<MembershipChange> Tick(MonoTime now);
 
   const TaskEntry* Find(TaskId task) const;
-  const TaskEntry* FindIdentity(Role role,
-                                absl::string_view identity) const;  // the newest registration
-  std::vector<const TaskEntry*> List() const;                       // by role, then identity
+  // The newest registration.
+  const TaskEntry* FindIdentity(Role role, absl::string_view identity) const;
+  std::vector<const TaskEntry*> List() const;  // by role, then identity
   std::uint32_t Count(Role role, TaskState state) const;
   std::uint32_t living() const;
   std::uint64_t refused() const { return refused_; }

@@ -33,8 +33,8 @@ class RegistrationLimit {
   struct Verdict {
     bool accepted = true;
     bool of_all = false;  // refused by the common bucket, not by that of the identity
-    std::chrono::milliseconds retry_after{
-        0};  // for refusals: time until a token is available, unless other registrations take it
+    // For refusals: time until a token is available, unless other registrations take it.
+    std::chrono::milliseconds retry_after{0};
   };
   enum class Who {
     kNewcomer,

@@ -159,8 +159,8 @@ void Print(Context& context, const Checkpoint& checkpoint, bool verified) {
                 << "\n"
                 << "plan       " << Printable(m.plan().fingerprint()) << "\n";
     for (const v1::FinishedMetric& metric : m.metrics()) {
-      if (metric.scope() == "train" && metric.name() == "steps")
-        continue;  // "at step" shows the end of each epoch
+      // "at step" shows the end of each epoch.
+      if (metric.scope() == "train" && metric.name() == "steps") continue;
       context.out << "metric     " << Printable(metric.scope()) << " " << Printable(metric.name())
                   << " " << ShowNumber(metric.value(), 4) << " at step " << metric.global_step()
                   << "\n";

@@ -34,8 +34,8 @@ struct Row {
   std::uint64_t epochs_done = 0, epochs = 0;  // epochs_done counts complete epochs
   int shards = 0, from_seed = 0;
   std::uint64_t bytes = 0;  // size of the files that the manifest names
-  std::string
-      state;  // whole | damaged | missing, judged by names and sizes; `verify` reads the files
+  // whole | damaged | missing, judged by names and sizes; `verify` reads the files.
+  std::string state;
   std::vector<std::string> errors;
 };
 

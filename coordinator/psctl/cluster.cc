@@ -147,8 +147,8 @@ int Status(Context& context, const std::vector<std::string>& args) {
   Connection connection;
   connection.folder = folder;
   connection.timeout = std::chrono::milliseconds(3000);
-  connection.wait = std::chrono::milliseconds(
-      500);  // short, because the status should also show that the coordinator is gone
+  // Short, because the status should also show that the coordinator is gone.
+  connection.wait = std::chrono::milliseconds(500);
   auto client = ControlClient::Connect(context, connection);
   absl::StatusOr<v1::GetClusterInfoResponse> info =
       client.ok() ? (*client)->Call<v1::GetClusterInfoResponse>(v1::GetClusterInfoRequest())

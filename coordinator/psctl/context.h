@@ -53,13 +53,13 @@ struct Context {
 
 // The options of every verb that calls a coordinator.
 struct Connection {
-  std::string
-      coordinator;  // if "", the address of the cluster folder, or else EVERGRAD_COORDINATOR
+  // If "", the address of the cluster folder, or else EVERGRAD_COORDINATOR.
+  std::string coordinator;
   std::string folder = ".evergrad";
   transport::TlsFiles tls;
   std::chrono::milliseconds timeout{10000};
-  std::chrono::milliseconds wait{
-      5000};  // time for which a call that could not connect is repeated; 0 for no repeats
+  // Time for which a call that could not connect is repeated; 0 for no repeats.
+  std::chrono::milliseconds wait{5000};
   std::string instead;  // what this verb can do without a coordinator, for the message if no
                         // address is given
 };

@@ -11,8 +11,8 @@
 namespace evergrad::psctl {
 namespace {
 
-constexpr auto kPause =
-    std::chrono::milliseconds(50);  // between two attempts to reach a coordinator
+// The pause between two attempts to reach a coordinator.
+constexpr auto kPause = std::chrono::milliseconds(50);
 constexpr auto kSilence = std::chrono::milliseconds(1000);  // a shorter wait is not reported
 
 }  // namespace

@@ -31,8 +31,8 @@ struct Fetched {
   std::string there;               // folder of the files on that host
   std::string state;               // state of the job
   std::vector<std::string> files;  // names in the folder
-  std::uint64_t bytes =
-      0;  // transferred bytes; a local file with the same digest is not transferred
+  // Transferred bytes; a local file with the same digest is not transferred.
+  std::uint64_t bytes = 0;
 };
 // Unavailable if the coordinator stays unreachable; DataLoss if a file differs from its digest
 // after all retries; FailedPrecondition if the run has no files yet; Cancelled on a signal. Errors

@@ -16,8 +16,8 @@ namespace evergrad::psctl {
 template <class T>
 class Inbox {
  public:
-  static constexpr std::size_t kItemsMax =
-      4096;  // enough, because one answer is requested at a time, and a person presses the keys
+  // Enough, because one answer is requested at a time, and a person presses the keys.
+  static constexpr std::size_t kItemsMax = 4096;
 
   void Put(T item) {
     MutexLock lock(&mu_);

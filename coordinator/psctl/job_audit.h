@@ -17,25 +17,25 @@ namespace evergrad::psctl {
 struct AuditEpoch {
   std::uint64_t epoch = 0;    // 1, 2, …
   std::uint64_t applied = 0;  // applied in every shard, each exactly once
-  std::uint64_t partly =
-      0;  // applied in some shards, or part of an open closure; the missing shards will apply them
+  // Applied in some shards, or part of an open closure; the missing shards will apply them.
+  std::uint64_t partly = 0;
   std::uint64_t refused = 0;  // examples of cancelled closures, or lost and reported
   std::uint64_t to_do = 0;
 };
 struct Audit {
   std::vector<AuditEpoch> epochs;
-  std::uint64_t shards = 0, closures = 0,
-                closures_done = 0;  // closures_done counts closures that are done in every shard
-  IntervalSet open_closures;        // open in at least one shard
-  std::uint64_t updates = 0;        // sum over the values of all shards
+  // closures_done counts closures that are done in every shard.
+  std::uint64_t shards = 0, closures = 0, closures_done = 0;
+  IntervalSet open_closures;               // open in at least one shard
+  std::uint64_t updates = 0;               // sum over the values of all shards
   std::uint64_t earlier_plan_updates = 0;  // those of `updates` that belong to the plan before a
                                            // resume, which no ledger lists any more
   // Those of `updates` that belong to closures that were begun and then refused: cancelled, or lost
   // and reported.
   std::uint64_t refused_updates = 0;
   bool complete = false;
-  bool functions =
-      false;  // a client scheduled the closures, so there are no epochs and no planned updates
+  // A client scheduled the closures, so there are no epochs and no planned updates.
+  bool functions = false;
   std::vector<std::string> violations;  // empty if the checkpoint is exact
 };
 // Reads every byte of the checkpoint. For a functions job it checks that no closure is both done

@@ -12,8 +12,8 @@ namespace evergrad::psctl {
 
 struct FileNotes {
   std::vector<config::Mistake> mistakes;  // paths that no worker could read either
-  std::vector<config::Mistake>
-      missing;  // files that are missing on this machine; the workers may have them
+  // Files that are missing on this machine; the workers may have them.
+  std::vector<config::Mistake> missing;
 };
 // Returns one note per path, at the line that names it.
 FileNotes LookAtFiles(const std::vector<config::DataPath>& paths,

@@ -26,13 +26,13 @@ struct LocalOptions {
   std::string device;                  // the workers' --device; with "" each worker chooses
   bool gpus = false;                   // worker i computes on gpu:i
   std::uint32_t jobs_running_max = 1;  // --jobs-running-max of the coordinator
-  std::vector<std::string> data_roots,
-      checkpoint_roots;    // absolute; if empty, the default of daemons on loopback, any folder
+  // Absolute; if empty, the default of daemons on loopback, any folder.
+  std::vector<std::string> data_roots, checkpoint_roots;
   std::string failpoints;  // with "" none are allowed; "none" allows counting jobs
   bool supervise = false;  // restart processes that die
   bool detached = false;   // `cluster up`: the daemons outlive this process
-  bool logs_move =
-      false;  // the logs move to another folder at the end, so messages do not name them
+  // The logs move to another folder at the end, so messages do not name them.
+  bool logs_move = false;
 };
 
 struct LocalTask {

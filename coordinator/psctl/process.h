@@ -31,12 +31,12 @@ struct ProcessId {
   pid_t pid = 0;
   std::uint64_t start_ticks = 0;
 };
-absl::StatusOr<ProcessId> IdentityOf(
-    pid_t pid);  // returns NotFound for an ended process; a zombie counts as ended
+// Returns NotFound for an ended process; a zombie counts as ended.
+absl::StatusOr<ProcessId> IdentityOf(pid_t pid);
 bool IsAlive(const ProcessId& process);
 absl::Status WritePidFile(const std::string& path, const ProcessId& process);
 std::optional<ProcessId> ReadPidFile(const std::string& path);
-std::string DescribeExit(
-    int wait_status);  // "ended with code 3", "was killed by signal 9 (Killed)"
+// "ended with code 3", "was killed by signal 9 (Killed)".
+std::string DescribeExit(int wait_status);
 
 }  // namespace evergrad::psctl

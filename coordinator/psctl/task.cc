@@ -65,8 +65,8 @@ std::string Cut(const std::string& text) {
   constexpr std::size_t kWidth = 64;
   if (text.size() <= kWidth) return text;
   std::size_t end = kWidth - 3;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80)
-    --end;  // a UTF-8 character must not be divided
+  // A UTF-8 character must not be divided.
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
   return absl::StrCat(text.substr(0, end), "...");
 }
 

@@ -19,11 +19,11 @@ std::vector<std::string> RenderTable(const std::vector<Column>& columns,
                                      const std::vector<std::vector<std::string>>& rows);
 
 std::string ShowBytes(std::uint64_t bytes);  // "1.5 MiB"
-std::string ShowSeconds(
-    double seconds);                   // "0.3 s", "42 s", "3 min 05 s", "2 h 07 min"; "?" below 0
+// "0.3 s", "42 s", "3 min 05 s", "2 h 07 min"; "?" below 0.
+std::string ShowSeconds(double seconds);
 std::string ShowAge(std::int64_t ms);  // ShowSeconds of milliseconds
-std::string ShowNumber(double value,
-                       int digits);  // "0.5246"; "1.00e+30" where that is wider than 9; "-" for NaN
+// "0.5246"; "1.00e+30" where that is wider than 9; "-" for NaN.
+std::string ShowNumber(double value, int digits);
 std::string ShowPercent(double share);       // "87.60 %"; "-" for NaN
 std::string ShowHex(std::uint64_t value);    // 16 digits
 std::string ShowTime(std::int64_t wall_ms);  // "2026-11-21 12:03:11", local time; "-" for 0

@@ -15,9 +15,9 @@
 namespace evergrad::psctl {
 namespace {
 
-constexpr auto kTick =
-    std::chrono::milliseconds(100);  // between two checks of children, keyboard and job
-constexpr int kWaitMs = 1000;        // a quiet job is polled once a second
+// The time between two checks of children, keyboard and job.
+constexpr auto kTick = std::chrono::milliseconds(100);
+constexpr int kWaitMs = 1000;  // a quiet job is polled once a second
 
 class Watcher {
  public:

@@ -11,8 +11,8 @@ struct JobDemand {
   std::uint32_t useful = 0;  // the largest number of workers that the job can use
   std::uint32_t has = 0;     // number of workers that serve it now
   double served = 0;         // worker-seconds that the job has received, divided by its share
-  bool keeps =
-      false;  // for deterministic jobs: its workers are not taken for the turn of another job
+  // For deterministic jobs: its workers are not taken for the turn of another job.
+  bool keeps = false;
 };
 
 // Divides workers in proportion to the shares. No job gets more than it can use, and each gets at

@@ -23,8 +23,8 @@ struct ControlOptions {
   std::chrono::milliseconds query_timeout{5000};  // limit for ListVariables and ReadTaskLogs
   std::string runs_folder = "runs";               // absolute path
   fs::Roots checkpoint_roots = {};  // folders where a job's checkpoint.directory may lie
-  std::uint32_t jobs_running_max =
-      1;  // limit of jobs that run side by side; the others wait in the queue
+  // Limit of jobs that run side by side; the others wait in the queue.
+  std::uint32_t jobs_running_max = 1;
   std::chrono::milliseconds share_turn{
       // time for which a job keeps a worker that does not divide evenly, while another job waits
       // for its turn
@@ -33,15 +33,15 @@ struct ControlOptions {
   std::uint32_t jobs_kept_max = 100;  // limit of ended jobs about which questions are answered
   std::uint32_t calls_max = 1024;     // Control RPCs in progress
   std::uint32_t file_calls_max = 16;  // limit of those of `calls_max` that read runs' files
-  std::uint32_t batches_queued_max =
-      1024;  // limit of one session's batches that are not handled yet
+  // Limit of one session's batches that are not handled yet.
+  std::uint32_t batches_queued_max = 1024;
   std::uint64_t file_bytes_max = 64ull << 20;  // limit of bytes that wait to be written
-  std::uint64_t gate_bytes_max =
-      64ull << 20;  // limit of messages that wait for the journal; beyond it sessions end
+  // Limit of messages that wait for the journal; beyond it sessions end.
+  std::uint64_t gate_bytes_max = 64ull << 20;
   std::uint32_t log_lines_max = 10000;  // limit of one ReadTaskLogs
   bool counting_allowed = false;        // the daemon was started with --failpoints
-  bool local_only =
-      false;  // result of daemon::IsLocalOnly; if true, only users of this machine submit jobs
+  // Result of daemon::IsLocalOnly; if true, only users of this machine submit jobs.
+  bool local_only = false;
   bool insecure_listen = false;
   bool forget_unknown_jobs = false;  // drop shards of jobs that the journal has lost (line 18a)
   // Returns whether a server that registers over this connection has an endpoint that workers on

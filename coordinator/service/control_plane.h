@@ -82,9 +82,9 @@ class ControlPlane final {
   transport::Handlers handlers();
 
   // All methods below run on the control executor.
-  void Start(std::string advertised_address,
-             std::string metrics_address);  // opens the window, begins to tick
-  void Stop();                              // ends every session; nothing happens afterwards
+  // Opens the window and begins to tick.
+  void Start(std::string advertised_address, std::string metrics_address);
+  void Stop();  // ends every session; nothing happens afterwards
 
  private:
   // Facts that `task list` shows in addition to membership. They are kept as long as the task is
@@ -115,8 +115,8 @@ class ControlPlane final {
 
   // control_plane.cc
   void Tick();
-  void
-  CheckStore();  // called when the store's health or place has changed, or when more is durable
+  // Called when the store's health or place has changed, or when more is durable.
+  void CheckStore();
   void CheckStorePlace();
   void ScheduleTick();
   void EndWindow();
@@ -130,8 +130,8 @@ class ControlPlane final {
       std::optional<TaskId> former);      // returns the job that a registering worker will serve
   void Introduce(Job& job, TaskId task);  // introduces a task that registered before the job began
   void FillStatus(const Job& job, v1::JobStatus* status, std::uint64_t events_after) const;
-  absl::Status NoSuchJob(absl::string_view name_or_uid)
-      const;  // NotFound (a user's error) that says since when jobs are known
+  // NotFound (a user's error) that says since when jobs are known.
+  absl::Status NoSuchJob(absl::string_view name_or_uid) const;
   void AfterJobsChanged();
   void StartNextJob();
   void ForgetOldJobs();
@@ -151,9 +151,8 @@ class ControlPlane final {
   LostJobs MakeLostJobs() const;
   bool EndsForLostJobs();  // checks the servers that wait for the end of the window; returns true
                            // if this life must end
-  bool RefusesForLostJobs(Session& session,
-                          const v1::Hello& hello);  // checks a server that registers later; returns
-                                                    // true if it was refused
+  // Checks a server that registers later; returns true if it was refused.
+  bool RefusesForLostJobs(Session& session, const v1::Hello& hello);
   void EndLife(const std::string& why);
   absl::Status CheckHello(const v1::Hello& hello) const;
   absl::Status OnTaskMessage(Session& session, const v1::TaskMessage& message);
@@ -175,14 +174,14 @@ class ControlPlane final {
   bool Identify(Registration& one);  // identifies the task by its certificate and Hello; returns
                                      // false if it was refused
   bool CheckEndpoint(const Registration& one, const std::string& claimed);
-  void Fence(
-      Registration& one);  // ends the former session, and removes proofs that belong to other tasks
+  // Ends the former session, and removes proofs that belong to other tasks.
+  void Fence(Registration& one);
   void Enter(Registration& one);      // enters the task into the tables of sessions and tasks
   bool Reconcile(Registration& one);  // compares the task's shards or attempts with those of the
                                       // jobs; returns false if it was refused
   void AdmitWorker(Registration& one);
-  void Welcome(
-      Registration& one);  // sends Registered, then messages that end obsolete shards and attempts
+  // Sends Registered, then messages that end obsolete shards and attempts.
+  void Welcome(Registration& one);
   void EndHeld(Registration& one);
   void SayRefused(const TaskHello& said, const RegisterVerdict& verdict);
 
@@ -198,8 +197,8 @@ class ControlPlane final {
                      v1::TaskRow* row) const;
   void FillServerRow(const TaskEntry& entry, const v1::ServerProgress& server,
                      v1::TaskRow* row) const;
-  std::string JobAnswer(const Job& job,
-                        std::uint64_t events_after) const;  // returns a GetJobResponse
+  // Returns a GetJobResponse.
+  std::string JobAnswer(const Job& job, std::uint64_t events_after) const;
   // run_files.cc
   void StepListing(std::shared_ptr<RunFileListing> listing, v1::ListRunFilesResponse response,
                    Responder responder);

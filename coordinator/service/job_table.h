@@ -57,8 +57,8 @@ class JobTable {
   Job* Running(JobUid uid) const;                          // null if it does not run
   std::vector<Job*> Running() const;                       // in the order in which they began
   std::size_t running() const { return running_.size(); }  // includes jobs that have ended
-  std::vector<JobUid>
-  RemoveEnded();  // returns the jobs that ran and have ended since the last call
+  // Returns the jobs that ran and have ended since the last call.
+  std::vector<JobUid> RemoveEnded();
 
  private:
   const std::size_t running_max_;

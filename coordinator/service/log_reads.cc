@@ -131,8 +131,8 @@ void LogReads::Finish(std::uint64_t number) {
   // Leaves out the lines of the previous answer: for each task, those of earlier milliseconds, and
   // the first lines of the cursor's millisecond.
   v1::ReadTaskLogsResponse response;
-  std::map<std::string, std::pair<std::int64_t, std::uint64_t>>
-      at;  // newest millisecond of each task, and the number of its lines
+  // Newest millisecond of each task, and the number of its lines.
+  std::map<std::string, std::pair<std::int64_t, std::uint64_t>> at;
   std::vector<const v1::LogLine*> kept;
   for (const v1::LogLine& line : read.lines) {
     auto& [ms, count] = at[line.task()];

@@ -228,8 +228,8 @@ void ControlPlane::Welcome(Registration& one) {
 
 // Shards of jobs that do not run are dropped, and attempts that were not adopted are superseded.
 void ControlPlane::EndHeld(Registration& one) {
-  std::set<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>
-      adopted;  // includes the job, because each job numbers its own attempts
+  // Includes the job, because each job numbers its own attempts.
+  std::set<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>> adopted;
   for (const v1::HeldAttempt& a : one.registered()->adopted())
     adopted.insert({a.job_uid(), a.attempt().term(), a.attempt().n()});
   std::set<std::uint64_t> ended;

@@ -15,11 +15,11 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::uint64_t kTermMax = 1ull << 62;  // higher terms are forged
-constexpr std::uint64_t kTermStepMax =
-    1ull << 32;  // largest distance above the known term; no coordinator restarts so often
+// Largest distance above the known term; no coordinator restarts so often.
+constexpr std::uint64_t kTermStepMax = 1ull << 32;
 constexpr int kShardsHeldMax = 1 << 16;
-constexpr std::size_t kTextBytesMax =
-    1024;  // limit of each text that a task sends about itself and `task list` shows
+// Limit of each text that a task sends about itself and `task list` shows.
+constexpr std::size_t kTextBytesMax = 1024;
 
 }  // namespace
 

@@ -29,8 +29,8 @@ namespace evergrad::coordinator {
 
 struct Session {
   std::uint64_t number = 0;
-  std::shared_ptr<transport::MessageStream>
-      stream;  // shared with the transport, whose callbacks end when the stream is closed
+  // Shared with the transport, whose callbacks end when the stream is closed.
+  std::shared_ptr<transport::MessageStream> stream;
   transport::PeerInfo peer;
   MonoTime opened_at{0};
   enum class Stage { kAwaitingHello, kPending, kRegistered } stage = Stage::kAwaitingHello;
@@ -56,8 +56,8 @@ class SessionTable {
     // Messages to the session were lost, so the session must end. The task's next session is
     // reconciled.
     std::function<void(std::uint64_t number)> on_failed;
-    std::function<void()>
-        on_gate_full;  // a batch did not fit into the gate, which ends its session
+    // A batch did not fit into the gate, which ends its session.
+    std::function<void()> on_gate_full;
   };
   explicit SessionTable(Parts parts) : parts_(std::move(parts)) {}
 

@@ -45,8 +45,8 @@ class StoreWatch {
  private:
   struct Listener {
     Mutex mu;
-    runtime::Executor* control ABSL_GUARDED_BY(mu) =
-        nullptr;  // null if the watch has been destroyed
+    // Null if the watch has been destroyed.
+    runtime::Executor* control ABSL_GUARDED_BY(mu) = nullptr;
     bool posted ABSL_GUARDED_BY(mu) = false;
   };
   StateStore* const store_;

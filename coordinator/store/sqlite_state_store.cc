@@ -699,8 +699,8 @@ struct SqliteStateStore::Impl {
   metrics::Counter &commits_total, &changes_total, &failures_total;
   metrics::Histogram& seconds;
 
-  std::unique_ptr<runtime::ThreadExecutor>
-      journal;  // last, because its tasks use all members above
+  // Last, because its tasks use all members above.
+  std::unique_ptr<runtime::ThreadExecutor> journal;
 };
 
 absl::StatusOr<std::unique_ptr<SqliteStateStore>> SqliteStateStore::Open(SqliteStoreOptions options,

@@ -28,13 +28,13 @@ namespace evergrad::coordinator {
 struct SqliteStoreOptions {
   std::string folder;  // created if absent; must be on a local file system
   std::string holder;  // description of this process, for a second coordinator: "pid 12 on host h"
-  std::chrono::milliseconds commit_every{
-      5};  // longest time that a commit waits to share its sync; with 0 it does not wait
+  // Longest time that a commit waits to share its sync; with 0 it does not wait.
+  std::chrono::milliseconds commit_every{5};
   std::chrono::milliseconds retry_every{200};  // interval of retries while the disk is full
-  std::chrono::milliseconds look_every{
-      1000};  // interval at which the place of the folder is checked while nothing is committed
-  std::uint64_t queue_bytes_max =
-      64ull << 20;  // limit of bytes accepted and not yet durable; beyond it Commit is refused
+  // Interval at which the place of the folder is checked while nothing is committed.
+  std::chrono::milliseconds look_every{1000};
+  // Limit of bytes accepted and not yet durable; beyond it Commit is refused.
+  std::uint64_t queue_bytes_max = 64ull << 20;
   // Limit of the size of the journal's file. At this size the disk counts as full.
   std::uint64_t file_bytes_max = 4ull << 30;
   std::size_t jobs_max = 65536;

@@ -61,9 +61,8 @@ std::optional<std::uint64_t> DamagedWalAt(const std::string& path) {
     if (!follows) commits = 0;
     if (follows && wrong && Word(frame.data() + 4, true) != 0 && ++commits == 2) return wrong;
     before = stored;
-    if (!header_whole)
-      salts =
-          own_salts;  // the salts of the header are not known; within one life they stay the same
+    // The salts of the header are not known; within one life they stay the same.
+    if (!header_whole) salts = own_salts;
   }
   return std::nullopt;
 }

@@ -56,8 +56,8 @@ Ledger Ledger::WithoutAttempts() const {
 }
 
 std::uint64_t Ledger::MemoryBytes() const {
-  constexpr std::uint64_t kTreeNode =
-      32;  // colour, parent, left and right pointer of a std::map node
+  // Colour, parent, left and right pointer of a std::map node.
+  constexpr std::uint64_t kTreeNode = 32;
   std::uint64_t bytes =
       sizeof(*this) + (done_.interval_count() + refused_.interval_count()) * (kTreeNode + 16);
   for (const auto& [c, open] : open_)

@@ -74,8 +74,8 @@ class Optimizer {
     Rule rule;
   };
   Step Begin(std::uint64_t t) const;
-  void Apply(const Step& step,
-             const Run& run) const;  // not for an optimizer that is for_tables_only()
+  // Not for an optimizer that is for_tables_only().
+  void Apply(const Step& step, const Run& run) const;
   void ApplyRows(const Rows& rows) const;
 
  private:

@@ -302,8 +302,8 @@ void Control::OnRestored(ShardKey key, ShardEpoch epoch,
 
 void Control::OnLoaded(ShardKey key, ShardEpoch epoch, const ShardLane::Loaded& loaded) {
   const auto it = held_.find(key);
-  if (it == held_.end() || it->second.epoch != epoch)
-    return;  // dropped or assigned anew meanwhile, so nobody waits for this result
+  // Dropped or assigned anew meanwhile, so nobody waits for this result.
+  if (it == held_.end() || it->second.epoch != epoch) return;
   --loading_;
   it->second.loading = false;
   it->second.value_bytes = loaded.value_bytes;
@@ -541,8 +541,8 @@ absl::Status Control::BeginReceive(const v1::ReceiveShard& receive) {
   image.shard = key.shard;
   image.epoch = from;
   image.bytes = receive.bytes();
-  const std::shared_ptr<fs::FileSystem> files =
-      MakePeerFileSystem(std::move(image));  // shared with the order and destroyed with it
+  // Shared with the order and destroyed with it.
+  const std::shared_ptr<fs::FileSystem> files = MakePeerFileSystem(std::move(image));
   what.source.files = files.get();
   what.source.budget = options_.host->jobs().TablesOf(job);
   Restorer::Order order;
@@ -562,8 +562,8 @@ absl::Status Control::BeginReceive(const v1::ReceiveShard& receive) {
 void Control::OnReceived(ShardKey key, std::uint64_t number,
                          absl::StatusOr<std::unique_ptr<Shard>> shard) {
   const auto moving = moving_.find(key);
-  if (moving == moving_.end() || moving->second.number != number)
-    return;  // the shard is no longer wanted
+  // The shard is no longer wanted.
+  if (moving == moving_.end() || moving->second.number != number) return;
   const ShardEpoch from = moving->second.from;
   const absl::Status status = shard.status();
   if (status.ok())
@@ -571,8 +571,8 @@ void Control::OnReceived(ShardKey key, std::uint64_t number,
   else
     moving_.erase(moving);
   if (status.ok() && options_.failpoints != nullptr) options_.failpoints->At("move.received");
-  SendReceived(key, from, session_,
-               status);  // sent only in this session, because an order ends with its session
+  // Sent only in this session, because an order ends with its session.
+  SendReceived(key, from, session_, status);
 }
 
 void Control::SendReceived(ShardKey key, ShardEpoch from, std::uint64_t session,

@@ -41,13 +41,13 @@ class Control {
     log::Logger* logger = nullptr;
     const Clock* clock = nullptr;
     fault::Failpoints* failpoints = nullptr;  // may be null
-    SnapshotWriter* writer =
-        nullptr;  // both are destroyed before the control, because they call its functions
+    // Both are destroyed before the control, because they call its functions.
+    SnapshotWriter* writer = nullptr;
     Restorer* restorer = nullptr;
-    Images* images =
-        nullptr;  // destroyed before the control, too; null if this server moves no shards
-    client::ParameterClient* peers =
-        nullptr;  // connections to other servers, whose shards move to this server; null for none
+    // Destroyed before the control, too; null if this server moves no shards.
+    Images* images = nullptr;
+    // Connections to other servers, whose shards move to this server; null for none.
+    client::ParameterClient* peers = nullptr;
     // SessionClient::Send, which returns false without a session.
     std::function<bool(v1::TaskMessage)> send;
   };
@@ -61,9 +61,8 @@ class Control {
   void OnLost();
   // Returns shards, bytes, updates_applied and duplicates_refused.
   v1::ServerProgress Progress() const;
-  std::size_t jobs_named() const {
-    return job_names_.size();
-  }  // number of running jobs of the session, and of other jobs with a held shard
+  // Number of running jobs of the session, and of other jobs with a held shard.
+  std::size_t jobs_named() const { return job_names_.size(); }
 
  private:
   struct Held {
@@ -102,8 +101,8 @@ class Control {
     ShardEpoch from;
     std::uint64_t number = 0;                // number of the order
     std::unique_ptr<Shard> shard = nullptr;  // null while it is being read
-    std::shared_ptr<std::atomic<bool>> unwanted =
-        std::make_shared<std::atomic<bool>>(false);  // shared with the reader
+    // Shared with the reader.
+    std::shared_ptr<std::atomic<bool>> unwanted = std::make_shared<std::atomic<bool>>(false);
   };
   void OnReceive(const v1::ReceiveShard& receive);
   absl::Status BeginReceive(const v1::ReceiveShard& receive);

@@ -114,8 +114,8 @@ void DataCall::Answer() {
     if (outcome.result.code == PushCode::kStale)
       *result->mutable_version() = client::ToProto(outcome.version);
     if (outcome.result.code == PushCode::kBusy) result->set_busy_after_ms(kBusyAfterMs);
-    if (!outcome.result.message.empty())
-      result->set_message(std::move(outcome.result.message));  // an empty message would allocate
+    // An empty message would allocate.
+    if (!outcome.result.message.empty()) result->set_message(std::move(outcome.result.message));
     result->set_lsn(outcome.result.lsn);
   }
   // A pull beyond the limit is refused; the pulls before it are served.

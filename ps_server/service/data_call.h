@@ -79,17 +79,17 @@ class DataCall {
   std::unique_ptr<transport::DataResponder> responder_;
   const std::uint32_t executors_;
   const std::uint64_t answer_bytes_max_;
-  const std::shared_ptr<std::atomic<std::uint64_t>>
-      largest_frame_;  // shared with a metric of the host
-  const std::shared_ptr<JobCounters>
-      counters_;  // counters of its job, shared with the table; null if the job is not known
+  // Shared with a metric of the host.
+  const std::shared_ptr<std::atomic<std::uint64_t>> largest_frame_;
+  // Counters of its job, shared with the table; null if the job is not known.
+  const std::shared_ptr<JobCounters> counters_;
   fault::Failpoints* const failpoints_;
   std::vector<PushOutcome> pushes_;
   std::vector<PullOutcome> pulls_;
   std::atomic<std::size_t> remaining_;
   std::atomic<bool> answer_lost_{false};
-  std::atomic<std::uint64_t> copied_{
-      0};  // bytes of values that were copied, or are being copied, for the answer
+  // Bytes of values that were copied, or are being copied, for the answer.
+  std::atomic<std::uint64_t> copied_{0};
   std::atomic<std::uint32_t> proved_{0};  // bit i is set if proof i of the header is valid
 };
 

@@ -22,8 +22,8 @@ namespace evergrad::ps_server {
 struct JobCounters {
   std::uint64_t stint = 0;
   std::atomic<std::uint64_t> updates_applied{0}, duplicates_refused{0};
-  std::atomic<std::uint64_t> bytes_received{0},
-      bytes_sent{0};  // bytes of data requests and of their answers
+  // Bytes of data requests and of their answers.
+  std::atomic<std::uint64_t> bytes_received{0}, bytes_sent{0};
 };
 
 class JobTable {
@@ -31,10 +31,10 @@ class JobTable {
   struct Job {
     MapVersion version;              // (0,0) if unknown
     std::uint32_t shards_total = 0;  // 0 if unknown
-    std::shared_ptr<JobCounters>
-        counters;  // null if the job is not known; shared with requests in progress
-    std::shared_ptr<grants::GrantGuard>
-        grants;        // null if grants are not checked; shared with the job's shards
+    // Null if the job is not known; shared with requests in progress.
+    std::shared_ptr<JobCounters> counters;
+    // Null if grants are not checked; shared with the job's shards.
+    std::shared_ptr<grants::GrantGuard> grants;
     std::string name;  // "" if not known
     // The number of shards held by this server, and the bytes of their values and slots, at the
     // last count. For tables these are all bytes of memory.

@@ -20,8 +20,8 @@ constexpr std::chrono::milliseconds kTryAgain{20}, kLookAgain{20};
 struct Piece {
   std::uint64_t offset = 0, bytes = 0;
   runtime::Event there;
-  absl::StatusOr<client::ParameterClient::Answer> answer =
-      absl::UnknownError("no answer yet");  // valid once `there` is set
+  // Valid once `there` is set.
+  absl::StatusOr<client::ParameterClient::Answer> answer = absl::UnknownError("no answer yet");
 };
 
 class PeerFile final : public fs::ReadableFile {

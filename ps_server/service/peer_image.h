@@ -29,8 +29,8 @@ struct PeerImage {
   ShardId shard;
   ShardEpoch epoch;
   std::uint64_t bytes = 0;
-  std::shared_ptr<const std::atomic<bool>>
-      unwanted;  // set to true to end the reading with Cancelled; may be null
+  // Set to true to end the reading with Cancelled; may be null.
+  std::shared_ptr<const std::atomic<bool>> unwanted;
   std::chrono::milliseconds piece_deadline{5000};
   // Time for which an unreachable server is retried, because its stream redials.
   std::chrono::milliseconds unreachable_max{300};

@@ -28,15 +28,15 @@ namespace evergrad::ps_server {
 class ShardHost {
  public:
   struct Options {
-    std::vector<runtime::Executor*>
-        executors;  // at least one; they outlive the host, and are shut down before it is destroyed
+    // At least one; they outlive the host, and are shut down before it is destroyed.
+    std::vector<runtime::Executor*> executors;
     metrics::Registry* registry = nullptr;        // All pointers outlive the host.
     fault::Failpoints* failpoints = nullptr;      // May be null.
     std::uint64_t frame_bytes_max = 1ull << 30;   // limit of one answer
     std::uint64_t pool_bytes_max = 256ull << 20;  // spare blocks kept for writing out of place
     std::uint64_t memory_bytes_max = 0;           // limit of embedding tables; 0 for no limit
-    const Images* images =
-        nullptr;  // images of stopped shards; may be null; outlives the executors
+    // Images of stopped shards; may be null; outlives the executors.
+    const Images* images = nullptr;
     // Both may be null; then refusals of foreign requests are only counted.
     log::Logger* logger = nullptr;
     const Clock* clock = nullptr;
@@ -74,8 +74,8 @@ class ShardHost {
   void Say(const std::string& what);
 
   const Options options_;
-  const std::shared_ptr<storage::ChunkPool>
-      pool_;  // shared with the lanes, their shards and the registry, which outlives the host
+  // Shared with the lanes, their shards and the registry, which outlives the host.
+  const std::shared_ptr<storage::ChunkPool> pool_;
   const std::shared_ptr<storage::MemoryBudget> budget_;  // shared like pool_
   const std::shared_ptr<JobTable> jobs_;                 // shared with the registry
   LaneMetrics metrics_;

@@ -152,8 +152,8 @@ void ShardLane::Turn() {
     const auto it = FindNext(key);
     if (it == slots_.end()) continue;  // dropped, and its sections have been answered
     it->second.waiting = false;
-    if (it->second.queue.empty() && !it->second.applying)
-      continue;  // dropped and assigned again meanwhile
+    // Dropped and assigned again meanwhile.
+    if (it->second.queue.empty() && !it->second.applying) continue;
     spent += Run(key, &it->second);
     if ((!it->second.queue.empty() || it->second.applying) && !it->second.waiting) {
       it->second.waiting = true;
@@ -371,8 +371,8 @@ std::uint64_t ShardLane::RunPull(Slot* slot, Section section) {
     }
   }
   if (!copied) {
-    const std::uint64_t cost =
-        outcome.result.chunks.size() * 256;  // references have no bytes of their own, but a cost
+    // References have no bytes of their own, but a cost.
+    const std::uint64_t cost = outcome.result.chunks.size() * 256;
     section.call->FinishSection();
     return cost;
   }
@@ -478,8 +478,8 @@ void ShardLane::Seal(ShardKey key, ShardEpoch epoch, std::function<void()> seale
     if (it == slots_.end() || it->second.shard->epoch() != epoch) return sealed();
     it->second.shard->Seal();
     if (!it->second.applying) return sealed();
-    it->second.after_apply.push_back(
-        sealed);  // the update was admitted before, so the cut contains it
+    // The update was admitted before, so the cut contains it.
+    it->second.after_apply.push_back(sealed);
   });
 }
 

@@ -50,9 +50,9 @@ struct LaneMetrics {
 class ShardLane {
  public:
   struct Options {
-    runtime::Executor* executor =
-        nullptr;               // outlives the lane, and is shut down before the lane is destroyed
-    JobTable* jobs = nullptr;  // All pointers outlive the lane.
+    // Outlives the lane, and is shut down before the lane is destroyed.
+    runtime::Executor* executor = nullptr;
+    JobTable* jobs = nullptr;                 // All pointers outlive the lane.
     fault::Failpoints* failpoints = nullptr;  // May be null.
     const LaneMetrics* metrics = nullptr;
     const Images* images = nullptr;            // images of stopped shards; null if there are none
@@ -107,8 +107,8 @@ class ShardLane {
  private:
   struct Slot {
     std::unique_ptr<Shard> shard;
-    std::shared_ptr<grants::GrantGuard>
-        grants;  // guard of its job, shared with the table of jobs; null if proofs are not required
+    // Guard of its job, shared with the table of jobs; null if proofs are not required.
+    std::shared_ptr<grants::GrantGuard> grants;
     struct Traffic {  // see v1::ShardState
       std::uint64_t pulls = 0, pushes = 0, bytes_sent = 0, bytes_received = 0;
     } traffic;

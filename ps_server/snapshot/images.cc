@@ -155,8 +155,8 @@ void Images::Run() {
   for (;;) {
     std::optional<Order> order;
     std::uint64_t reserved = 0;
-    std::shared_ptr<const Image>
-        there;  // set if the image was requested before, for example in another session
+    // Set if the image was requested before, for example in another session.
+    std::shared_ptr<const Image> there;
     {
       MutexLock lock(&mu_);
       while (!stopping_ && queue_.empty()) changed_.Wait(&mu_);

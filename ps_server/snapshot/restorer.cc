@@ -134,9 +134,8 @@ void Restorer::Run() {
     }
     if (unwanted) {
       cancelled_.Add();
-      shard =
-          absl::CancelledError("loading of the shard was cancelled");  // the memory is freed before
-                                                                       // the next shard is read
+      // The memory is freed before the next shard is read.
+      shard = absl::CancelledError("loading of the shard was cancelled");
     } else if (shard.ok()) {
       restored_.Add();
       seconds_.Observe(std::chrono::duration<double>(options_.clock->Now() - begin).count());

@@ -28,11 +28,11 @@ class Restorer {
     fs::FileSystem* files = nullptr;  // All pointers outlive the restorer.
     metrics::Registry* registry = nullptr;
     const Clock* clock = nullptr;
-    fault::Failpoints* failpoints =
-        nullptr;  // may be null; the point is snapshot.restore (each MiB)
+    // May be null; the point is snapshot.restore (each MiB).
+    fault::Failpoints* failpoints = nullptr;
     std::shared_ptr<storage::ChunkPool> pool;  // pool of the server's shards; may be null
-    std::size_t orders_max =
-        64 * 1024;  // one order per shard; the limit is far above the number of shards of a server
+    // One order per shard; the limit is far above the number of shards of a server.
+    std::size_t orders_max = 64 * 1024;
   };
   struct Order {
     // Pool, failpoints and `cancelled` of the source are set by the restorer. So are its files,

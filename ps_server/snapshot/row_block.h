@@ -16,8 +16,8 @@ namespace evergrad::ps_server {
 // the last block belonged to another one.
 class RowWriter {
  public:
-  explicit RowWriter(snapshot::ShardFileWriter* writer)
-      : writer_(*writer) {}  // the writer outlives this object
+  // The writer outlives this object.
+  explicit RowWriter(snapshot::ShardFileWriter* writer) : writer_(*writer) {}
   absl::Status Append(std::uint32_t table, std::uint32_t dimension,
                       const storage::TableSlice& slice);
 
@@ -25,8 +25,8 @@ class RowWriter {
   absl::Status Begin(snapshot::Section section, std::uint32_t table);
 
   snapshot::ShardFileWriter& writer_;
-  snapshot::Section section_ =
-      snapshot::Section::kValues;  // initially a section that this class does not write
+  // Initially a section that this class does not write.
+  snapshot::Section section_ = snapshot::Section::kValues;
   std::uint32_t table_ = 0;
   std::vector<std::uint32_t> order_;  // kept from one slice to the next
   std::vector<std::byte> block_;

@@ -44,14 +44,14 @@ class SnapshotWriter {
     const Clock* clock = nullptr;
     fault::Failpoints* failpoints = nullptr;  // may be null; the points are snapshot.before_cut,
                                               // snapshot.report, and those of WriteCut
-    std::shared_ptr<storage::ChunkPool>
-        pool;  // pool of the server's shards, filled before a cut; may be null
-    std::uint64_t bytes_max =
-        1ull << 30;  // limit of one cut: values, slots, ledger (`snapshot_bytes_max`)
-    std::size_t orders_max =
-        64 * 1024;  // one order per shard; the limit is far above the number of shards of a server
-    std::chrono::milliseconds retry_first{1000},
-        retry_max{30000};  // delay after a dropped cut, doubling
+    // Pool of the server's shards, filled before a cut; may be null.
+    std::shared_ptr<storage::ChunkPool> pool;
+    // Limit of one cut: values, slots, ledger (`snapshot_bytes_max`).
+    std::uint64_t bytes_max = 1ull << 30;
+    // One order per shard; the limit is far above the number of shards of a server.
+    std::size_t orders_max = 64 * 1024;
+    // Delay after a dropped cut, doubling.
+    std::chrono::milliseconds retry_first{1000}, retry_max{30000};
   };
   struct Order {
     JobUid job;
@@ -88,9 +88,8 @@ class SnapshotWriter {
   void Cancel(JobUid job, std::optional<ShardId> shard = std::nullopt);
 
   std::size_t waiting() const;
-  std::uint64_t held_bytes() const {
-    return held_bytes_.load(std::memory_order_relaxed);
-  }  // of the cut in progress
+  // Of the cut in progress.
+  std::uint64_t held_bytes() const { return held_bytes_.load(std::memory_order_relaxed); }
 
  private:
   using Key = std::pair<JobUid, ShardId>;
@@ -120,8 +119,8 @@ class SnapshotWriter {
   std::map<Key, Waiting> waiting_ ABSL_GUARDED_BY(mu_);
   std::optional<Key> current_ ABSL_GUARDED_BY(mu_);
   bool current_cancelled_ ABSL_GUARDED_BY(mu_) = false;
-  std::shared_ptr<Arrival> arrival_ ABSL_GUARDED_BY(
-      mu_);  // shared with the function given to the shard's executor; null if no cut is awaited
+  // Shared with the function given to the shard's executor; null if no cut is awaited.
+  std::shared_ptr<Arrival> arrival_ ABSL_GUARDED_BY(mu_);
   // The newest durable file of each shard, so that an unchanged shard is not written again.
   struct Last {
     std::string folder, plan_fingerprint;

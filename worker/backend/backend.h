@@ -172,11 +172,11 @@ class HostMemory {
 // Use of memory, in bytes.
 struct MemoryUse {
   std::uint64_t used = 0, peak = 0;  // allocated by Allocate: now, and the maximum so far
-  std::uint64_t reserved =
-      0;  // bytes taken from the device or the system: `used`, and memory kept for reuse
+  // Bytes taken from the device or the system: `used`, and memory kept for reuse.
+  std::uint64_t reserved = 0;
   std::uint64_t free = 0;  // free memory of the device or the system; 0 if unknown
-  double fragmentation =
-      0;  // fragmentation: the part of the memory kept for reuse that is outside its largest piece
+  // Fragmentation: the part of the memory kept for reuse that is outside its largest piece.
+  double fragmentation = 0;
 };
 
 // Measurements of a device over the steps so far, taken with the device's own events. Times are
@@ -193,10 +193,10 @@ struct DeviceUse {
   double kernels = 0;  // kCompute from the first kernel of a step to the last, without `stalled`
   double stalled = 0;  // time in which kCompute waits for copies within the step
   std::optional<double> utilization;  // 0 to 1, the driver's last sample
-  std::uint64_t eager = 0, captures = 0,
-                replays = 0;  // number of steps, by the way in which they were submitted
-  std::map<std::string, std::uint64_t>
-      recaptures;  // number of captures after the first one of a shape, by reason
+  // Number of steps, by the way in which they were submitted.
+  std::uint64_t eager = 0, captures = 0, replays = 0;
+  // Number of captures after the first one of a shape, by reason.
+  std::map<std::string, std::uint64_t> recaptures;
   // Number of eager steps because the graph limit was reached; number of graphs kept.
   std::uint64_t crowded = 0, graphs = 0;
 };
@@ -216,8 +216,8 @@ enum class Phase { kForward, kLoss, kBackward, kFinish };
 struct Conv2dShape {
   std::int64_t batch, in_h, in_w, in_c, out_h, out_w, filters, kernel_h, kernel_w, stride_h,
       stride_w;
-  std::int64_t pad_top, pad_left, pad_bottom,
-      pad_right;  // TensorFlow's `same` may pad more at the bottom and right
+  // TensorFlow's `same` may pad more at the bottom and right.
+  std::int64_t pad_top, pad_left, pad_bottom, pad_right;
   friend auto operator<=>(const Conv2dShape&, const Conv2dShape&) = default;
 };
 struct PoolShape {

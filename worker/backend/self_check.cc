@@ -140,8 +140,8 @@ void Run(Backend& backend, Bench* bench) {
 // step.
 void RunSteps(Backend& backend, Bench* bench) {
   constexpr std::size_t kElements = 1 << 14;
-  constexpr int kSteps = 6,
-                kPasses = 64;  // so long that a copy that does not wait would finish first
+  // So long that a copy that does not wait would finish first.
+  constexpr int kSteps = 6, kPasses = 64;
   Memory x = bench->Make(kElements), y = bench->Make(kElements), z = bench->Make(kElements);
   if (!bench->status().ok()) return;
   absl::StatusOr<tensor::AlignedBuffer> in = backend.AllocateHost(x.bytes()),

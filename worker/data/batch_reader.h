@@ -25,20 +25,20 @@ namespace evergrad::worker {
 class BatchReader {
  public:
   struct Options {
-    std::uint32_t batches_max =
-        8;  // batches that are read and not yet taken, in all streams together
+    // Batches that are read and not yet taken, in all streams together.
+    std::uint32_t batches_max = 8;
     std::uint64_t bytes_max = 64ull << 20;
     // Allocates memory for a float32 field that suits the device. If the function is null or
     // returns an empty buffer, the heap is used. Called on the reader's thread.
     std::function<tensor::AlignedBuffer(std::size_t bytes)> room = nullptr;
   };
   using StreamId = std::uint64_t;
-  using Indices = std::function<std::vector<std::uint64_t>(
-      std::uint32_t batch)>;  // a pure function, called on the reader's thread
+  // Returns the examples of a batch. A pure function, called on the reader's thread.
+  using Indices = std::function<std::vector<std::uint64_t>(std::uint32_t batch)>;
   using Taken = std::function<void(absl::StatusOr<ReadyBatch>)>;
 
-  BatchReader(Options options,
-              metrics::Registry* registry);  // registry may be null; it outlives the reader
+  // `registry` may be null; it outlives the reader.
+  BatchReader(Options options, metrics::Registry* registry);
   ~BatchReader();  // Stops the thread; pending callbacks are never called.
 
   // Starts reading batches 0 … batches-1 of a stream, behind the streams that are open. Opening an

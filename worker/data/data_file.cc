@@ -59,9 +59,8 @@ struct DataFile::Stream {
   std::vector<unsigned char> stored = std::vector<unsigned char>(kStoredBytes);
   bool between = false;  // one member has ended and no other has begun
   bool over = false;
-  Stream() {
-    EG_CHECK(inflateInit2(&z, 16 + MAX_WBITS) == Z_OK);
-  }  // gzip only; fails only if out of memory
+  // Gzip only; fails only if out of memory.
+  Stream() { EG_CHECK(inflateInit2(&z, 16 + MAX_WBITS) == Z_OK); }
   ~Stream() { inflateEnd(&z); }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;

@@ -47,8 +47,8 @@ struct Storage {
 
 struct Node {
   std::unique_ptr<Layer> layer;
-  std::vector<std::size_t>
-      inputs;              // indices of values; for an embedding, the model inputs with its ids
+  // Indices of values; for an embedding, the model inputs with its ids.
+  std::vector<std::size_t> inputs;
   std::size_t output = 0;  // index of a value
   std::size_t first_variable = 0;
   Embedding* embedding = nullptr;      // `layer` if it is an embedding, else nullptr
@@ -234,21 +234,21 @@ class GraphImpl final : public Graph {
   std::vector<config::TableSpec> tables_;
   std::vector<std::size_t> table_ids_;  // ids per example of each table; 0 if not known yet
   std::uint64_t label_elements_ = 0;
-  std::int64_t batch_max_ = 0,
-               gradient_batch_max_ = 0;  // batch sizes for which the buffers are large enough
+  // Batch sizes for which the buffers are large enough.
+  std::int64_t batch_max_ = 0, gradient_batch_max_ = 0;
   Memory scratch_;        // holds a gradient before it is converted, or added to another consumer's
   const Element narrow_;  // the policy's 16-bit type; float32 if it is not mixed
-  std::vector<Memory>
-      narrowed_;  // by variable: the copy that products read, if it differs from the variable
-  std::vector<Memory> wide_,
-      wide_gradients_;  // by variable: set if values arrive or gradients are requested as 16 bits
+  // By variable: the copy that products read, if it differs from the variable.
+  std::vector<Memory> narrowed_;
+  // By variable: set if values arrive or gradients are requested as 16 bits.
+  std::vector<Memory> wide_, wide_gradients_;
   std::vector<Memory> wide_rows_, wide_row_gradients_;  // by table
   float loss_scale_ = 1;
   ResultBlock results_;
-  std::vector<ResultBlock::ResultField<double>> squares_,
-      row_squares_;  // for variables and tables with a regularizer
-  ResultBlock::ResultField<std::uint64_t> not_finite_,
-      overflows_;  // the first for all, then one for each variable, then one for each table
+  // For variables and tables with a regularizer.
+  std::vector<ResultBlock::ResultField<double>> squares_, row_squares_;
+  // The first for all, then one for each variable, then one for each table.
+  ResultBlock::ResultField<std::uint64_t> not_finite_, overflows_;
   bool handed_narrow_ = false;            // whether the step to be finished has 16-bit results
   std::vector<std::uint64_t> step_keys_;  // of the current step
   Memory keys_;                           // copy of step_keys_ in the backend's memory

@@ -141,8 +141,8 @@ void HostStep::PrefetchBatch(const Batch& batch) {
 
 void HostStep::ForgetPrefetch() {
   if (!ahead_) return;
-  static_cast<void>(
-      backend_.Wait(*sides_[ahead_->side].there));  // the next step reports a device failure
+  // The next step reports a device failure.
+  static_cast<void>(backend_.Wait(*sides_[ahead_->side].there));
   ahead_.reset();
 }
 
@@ -225,9 +225,8 @@ absl::StatusOr<StepResult> HostStep::Finish(const absl::Status& queued,
     in_step_ = false;
   }
   absl::StatusOr<StepResult> result = queued.ok() ? graph_.FinishStep() : queued;
-  if (!queued.ok())
-    backend_.TakeError()
-        .IgnoreError();  // an error of a copy must not become an error of the next step
+  // An error of a copy must not become an error of the next step.
+  if (!queued.ok()) backend_.TakeError().IgnoreError();
   if (!result.ok()) {
     AllChanged();  // queued copies may have failed
     ForgetPrefetch();

@@ -64,9 +64,8 @@ class HostStep {
   // between steps. It has no effect if the backend uses host memory.
   void PrefetchBatch(const Batch& batch);
   void ForgetPrefetch();
-  std::uint64_t prefetched() const {
-    return prefetched_;
-  }  // number of steps whose batch had been copied before
+  // Number of steps whose batch had been copied before.
+  std::uint64_t prefetched() const { return prefetched_; }
 
   // Like the methods of Graph, but with host memory, which is accessed only until they return.
   // `meanwhile` is called when the whole step is queued, before the wait for it. It is not called

@@ -11,9 +11,8 @@ namespace evergrad::worker {
 
 class LossScale {
  public:
-  static constexpr float kFirst = 32768, kLeast = 1,
-                         kMost = 1
-                                 << 30;  // limits are powers of two, so that scaling does not round
+  // Limits are powers of two, so that scaling does not round.
+  static constexpr float kFirst = 32768, kLeast = 1, kMost = 1 << 30;
   static constexpr std::uint32_t kDoubleAfter = 2000;  // number of consecutive finite steps
 
   enum class Verdict {
@@ -24,9 +23,8 @@ class LossScale {
   };
 
   float scale() const { return scale_; }
-  std::uint32_t finite_steps() const {
-    return finite_steps_;
-  }  // consecutive finite steps since the last change of the scale
+  // Consecutive finite steps since the last change of the scale.
+  std::uint32_t finite_steps() const { return finite_steps_; }
   std::uint64_t overflows() const { return overflows_; }  // number of skipped steps
 
   // Processes the end of a step at scale(). `finite` says whether its loss and gradients were

@@ -60,9 +60,8 @@ class Layout {
   // shards in their order; there are slots without tables.
   static absl::StatusOr<Layout> FromPlan(const v1::Plan& plan);
 
-  const std::vector<LaidVariable>& variables() const {
-    return variables_;
-  }  // in the order of the plan
+  // The variables in the order of the plan.
+  const std::vector<LaidVariable>& variables() const { return variables_; }
   std::uint32_t shard_count() const { return static_cast<std::uint32_t>(slices_.size()); }
   // A slot has an empty slice (no elements).
   const ShardSlice& slice(ShardId shard) const { return slices_[shard.value()]; }

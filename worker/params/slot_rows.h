@@ -26,8 +26,8 @@ class SlotRows {
     ShardId shard;
     std::size_t first_row = 0, rows = 0;      // position in ids
     std::size_t first_table = 0, tables = 0;  // position in tables() and table_rows()
-    std::size_t first_byte = 0,
-                bytes = 0;  // position in the result of Gather, with the rows in wire order
+    // Position in the result of Gather, with the rows in wire order.
+    std::size_t first_byte = 0, bytes = 0;
     // The wire type of all tables in the part. kSeveral means that the types differ, and each row
     // has the type of its table.
     tensor::WireType wire = tensor::WireType::kSeveral;
@@ -37,9 +37,8 @@ class SlotRows {
   SlotRows(std::shared_ptr<const Layout> layout,
            const std::vector<std::span<const std::int64_t>>& ids);
 
-  const std::vector<Part>& parts() const {
-    return parts_;
-  }  // slots without rows have no part; shards are in rising order
+  // Slots without rows have no part; shards are in rising order.
+  const std::vector<Part>& parts() const { return parts_; }
   std::span<const std::uint32_t> tables(const Part& part) const {
     return std::span(tables_).subspan(part.first_table, part.tables);
   }

@@ -59,8 +59,8 @@ std::vector<PulledShard> PullCache::Take() {
     taken.push_back(*std::move(fresh));
     fresh.reset();
   }
-  for (auto& landing : landing_)
-    landing.reset();  // the taker reads this memory, so the next values need other memory
+  // The taker reads this memory, so the next values need other memory.
+  for (auto& landing : landing_) landing.reset();
   return taken;
 }
 

@@ -59,8 +59,8 @@ class PullCache {
   const Room room_;
   std::vector<Held> held_;
   std::vector<std::optional<PulledShard>> fresh_;
-  std::vector<std::shared_ptr<tensor::AlignedBuffer>>
-      landing_;  // by variable: memory filled since the last Take; shared with the values in it
+  // By variable: memory filled since the last Take; shared with the values in it.
+  std::vector<std::shared_ptr<tensor::AlignedBuffer>> landing_;
 };
 
 // Consecutive elements of one of the wire types.

@@ -107,8 +107,8 @@ class AttemptBook {
   // ordered by closure. Returns false if the attempt is already held, or if kQueuedMax attempts are
   // queued; in the second case the driver answers AttemptDropped.
   bool OnGrant(Work work);
-  std::vector<Attempt> OnRecall(
-      Attempt attempt);  // returns the attempt to the coordinator if it has not begun
+  // Returns the attempt to the coordinator if it has not begun.
+  std::vector<Attempt> OnRecall(Attempt attempt);
   // Forgets a Done that was acknowledged or SUPERSEDED, and drops a superseded attempt that is
   // queued or running. Returns whether the attempt was held. Each job has its own attempt numbers,
   // so the driver compares the job first.
@@ -119,8 +119,8 @@ class AttemptBook {
     bool begun = false;
     bool done = false;
   };
-  std::vector<Held> HeldForHello()
-      const;  // attempts that are queued, running, or have an unanswered Done
+  // Attempts that are queued, running, or have an unanswered Done.
+  std::vector<Held> HeldForHello() const;
   std::vector<DoneReport> Unanswered() const;  // resent in every session, in this order
 
   // --- running one attempt at a time

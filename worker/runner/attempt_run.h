@@ -135,8 +135,8 @@ class AttemptRun : public std::enable_shared_from_this<AttemptRun> {
 
   const Environment env_;
   const Work work_;
-  std::shared_ptr<Exchange>
-      exchange_;  // shared with its own callbacks; null for a describe closure
+  // Shared with its own callbacks; null for a describe closure.
+  std::shared_ptr<Exchange> exchange_;
   bool draining_ = false;
 
  private:

@@ -84,8 +84,8 @@ class NextBatch {
 
  private:
   Mutex mu_;
-  std::deque<std::shared_ptr<const ReadyBatch>> batches_
-      ABSL_GUARDED_BY(mu_);  // shared with the run and the compute thread; at most two
+  // Shared with the run and the compute thread; at most two.
+  std::deque<std::shared_ptr<const ReadyBatch>> batches_ ABSL_GUARDED_BY(mu_);
 };
 
 // Adds the metrics of a step to a closure's sums, both in the order of the model's metrics.
@@ -123,8 +123,8 @@ class ComputeJob {
     bool too_large = false;
     StepResult result;
     std::shared_ptr<GradientBuffer> gradients;  // in wire types
-    std::shared_ptr<std::vector<tensor::AlignedBuffer>>
-        row_gradients;  // in wire types, of each table, for SlotRows::Gather; null without tables
+    // The gradients of each table in wire types, for SlotRows::Gather; null without tables.
+    std::shared_ptr<std::vector<tensor::AlignedBuffer>> row_gradients;
     std::string overflowed;
     bool ahead = false;  // the batch was copied to the device before the step
   };
@@ -136,9 +136,8 @@ class ComputeJob {
   // Opens the needed objects that are not open. Returns user errors for files, for shapes that do
   // not match the model, and for the model itself.
   absl::Status Open(const Needs& needs);
-  void CloseData() {
-    train_ = eval_ = nullptr;
-  }  // the data differ from the plan's, so the next Open reads them again
+  // The data differ from the plan's, so the next Open reads them again.
+  void CloseData() { train_ = eval_ = nullptr; }
   const std::shared_ptr<const Dataset>& train() const { return train_; }
   const std::shared_ptr<const Dataset>& eval() const { return eval_; }
 
@@ -181,8 +180,8 @@ class ComputeJob {
   // The files of an export: dense variables (none if there are only tables), and vocabularies of
   // the training data. They are valid until the next Absorb.
   struct Exported {
-    std::vector<tensor::AlignedBuffer>
-        widened;  // memory of the files for variables that are not held as float32
+    // Memory of the files for variables that are not held as float32.
+    std::vector<tensor::AlignedBuffer> widened;
     std::vector<ExportFile> files;
   };
   absl::StatusOr<Exported> Export() const;
@@ -220,12 +219,12 @@ class ComputeJob {
   metrics::Limit* const data_limit_;
   std::shared_ptr<const Dataset> train_, eval_;
   // Declared before steps_, because the destructor of steps_ waits for copies from them.
-  tensor::AlignedBuffer
-      labels_[2];        // of the current step and of the batch copied ahead, if the field is int64
+  // Labels of the current step and of the batch copied ahead, if the field is int64.
+  tensor::AlignedBuffer labels_[2];
   int labels_side_ = 0;  // side of the last step
-  std::shared_ptr<const ReadyBatch>
-      ahead_;           // copied ahead, before its step has begun; shared with the run
-  Batch ahead_inputs_;  // views of it
+  // Copied ahead, before its step has begun; shared with the run.
+  std::shared_ptr<const ReadyBatch> ahead_;
+  Batch ahead_inputs_;                         // views of it
   Precision precision_ = Precision::kFloat32;  // precision of graph_
   std::unique_ptr<Graph> graph_;
   std::optional<HostStep> steps_;        // optional, because only float16 needs one

@@ -124,8 +124,8 @@ void Exchange::Flush() {
   const bool sequential = Sequential();
   if (sequential && in_flight_ > 0) return;
   std::map<std::string, Group> groups;
-  std::set<std::uint32_t>
-      held_back;  // shards with a push that is not sent now; their pull waits for the push
+  // Shards with a push that is not sent now; their pull waits for the push.
+  std::set<std::uint32_t> held_back;
   for (auto& [key, item] : pushes_) {
     const ShardPlace* place = item.state == State::kReady ? PlaceFor(key.second, item) : nullptr;
     if (place == nullptr) {
@@ -183,8 +183,8 @@ bool Exchange::SendGroup(const std::string& server, const Group& group) {
     return true;
   }
   for (const std::vector<std::size_t>& sections : plan.requests) {
-    if (under_way >= client::kPartsUnderWayMax)
-      break;  // the rest is sent as these parts are answered
+    // The rest is sent as these parts are answered.
+    if (under_way >= client::kPartsUnderWayMax) break;
     Group part;
     for (const std::size_t i : sections) {
       if (i < group.pushes.size()) {

@@ -60,8 +60,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     client::ParameterClient* client = nullptr;
     AttemptBook* book = nullptr;
     PullCache* cache = nullptr;
-    const std::map<std::string, v1::Endpoint>* endpoints =
-        nullptr;  // by server identity; updated before OnMap
+    // The endpoints by server identity; the owner updates them before OnMap.
+    const std::map<std::string, v1::Endpoint>* endpoints = nullptr;
     fault::Failpoints* failpoints = nullptr;
     const Clock* clock = nullptr;  // null: unreachable servers are not reported
     Counters counters;
@@ -76,8 +76,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     // A push was answered SUPERSEDED or REFUSED, and the book has dropped the attempt.
     // `superseded_by` is the shard that answered SUPERSEDED.
     std::function<void(std::optional<ShardId> superseded_by)> on_dropped;
-    std::function<void(absl::Status)>
-        on_failed;  // INVALID, OVER_BUDGET under `fail`, or an unusable server
+    // The attempt fails: INVALID, OVER_BUDGET under `fail`, or an unusable server.
+    std::function<void(absl::Status)> on_failed;
   };
   struct Gradient {
     ShardId shard;
@@ -129,8 +129,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   enum class State { kReady, kInFlight, kBackoff, kWaitMap };
   struct Item {
     State state = State::kReady;
-    std::uint64_t serial =
-        0;  // serial of the current state; answers and timers with another serial are late
+    // Serial of the current state; answers and timers with another serial are late.
+    std::uint64_t serial = 0;
     std::uint32_t tries = 0;
     MapVersion wait_for;      // kWaitMap: the item waits for a map at least this new …
     bool wait_newer = false;  // … or any newer than `sent_version`
@@ -143,8 +143,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     std::string skip_reason;
     std::shared_ptr<const SlotRows> rows;
     const SlotRows::Part* part = nullptr;
-    std::string
-        no_room;  // the server and the reason, if the last answer was OVER_BUDGET; otherwise ""
+    // The server and the reason, if the last answer was OVER_BUDGET; otherwise "".
+    std::string no_room;
   };
   struct PullItem : Item {
     std::uint64_t have = 0;                // dense: pulls done
@@ -247,8 +247,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::uint64_t serial_ = 0;
   std::uint32_t in_flight_ = 0, hard_errors_ = 0;
   std::map<PushKey, PushItem> pushes_;
-  std::map<PullKey, PullItem>
-      pulls_;  // pulls of dense shards stay; pulls of rows stay until the rows have arrived
+  // Pulls of dense shards stay; pulls of rows stay until the rows have arrived.
+  std::map<PullKey, PullItem> pulls_;
   std::map<std::uint64_t, RowPull> row_pulls_;
   std::map<std::string, client::ParameterClient::Announced> announced_;  // by server
   std::map<std::string, std::uint32_t> parts_;  // number of parts in flight by server; never 0

@@ -120,8 +120,8 @@ absl::StatusOr<std::vector<ExportFile>> MakeExport(
          {std::pair{"weights.npz", weights::Format::kNpz},
           std::pair{"weights.safetensors", weights::Format::kSafetensors}}) {
       EG_ASSIGN_OR_RETURN(weights::WeightImage made, weights::WeightImage::Make(format, tensors));
-      const auto image = std::make_shared<const weights::WeightImage>(
-          std::move(made));  // shared, because std::function copies its captures
+      // Shared, because std::function copies its captures.
+      const auto image = std::make_shared<const weights::WeightImage>(std::move(made));
       files.push_back(
           {name, image->bytes(),
            [image](std::uint64_t offset, std::span<std::byte> to) { image->Read(offset, to); }});

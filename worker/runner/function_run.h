@@ -31,8 +31,8 @@ class FunctionRun final : public UpdateRun {
   const sdk::Registry* const functions_;
   const bool skip_not_finite_;
   std::shared_ptr<sdk::FunctionCall> call_;  // shared with the compute executor
-  const std::shared_ptr<std::atomic<bool>> cancelled_ =
-      std::make_shared<std::atomic<bool>>(false);  // shared with the call
+  // Shared with the call.
+  const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
   std::string result_;
 };
 

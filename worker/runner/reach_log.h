@@ -29,8 +29,8 @@ class ReachLog {
   void Failed(const std::string& server, const std::string& address, const absl::Status& status,
               MonoTime now);
   void Answered(const std::string& server, MonoTime now);
-  void Keep(const std::set<std::string>&
-                servers);  // removes the other servers, which have no pending requests any more
+  // Removes all servers except these; the removed ones have no pending requests any more.
+  void Keep(const std::set<std::string>& servers);
   void Fill(MonoTime now, v1::WorkerProgress* progress) const;
 
  private:

@@ -38,12 +38,12 @@ struct RequestSize {
 RequestSize SizeOf(std::span<const SectionSize> sections);
 
 struct SplitPlan {
-  std::vector<std::vector<std::size_t>>
-      requests;           // indices of the sections, in the order of sending
+  // Indices of the sections, in the order of sending.
+  std::vector<std::vector<std::size_t>> requests;
   bool in_parts = false;  // the sections are divided into parts, of which at most kPartsUnderWayMax
                           // are in flight
-  std::optional<std::size_t>
-      never_fits;  // this section exceeds every request, and `requests` lacks it
+  // This section exceeds every request, and `requests` lacks it.
+  std::optional<std::size_t> never_fits;
 };
 
 // `in_parts` says that parts of an earlier plan are still in flight; the rest is then sent in

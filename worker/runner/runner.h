@@ -46,25 +46,25 @@ class Runner {
     std::function<void(const absl::Status&)> on_device_lost = nullptr;
   };
   struct Options {
-    std::string device = "auto",
-                cuda_library = {};  // BackendOptions::device, BackendOptions::cuda_library
+    // BackendOptions::device, BackendOptions::cuda_library.
+    std::string device = "auto", cuda_library = {};
     int threads = 1;
     bool bind_threads = false;  // BackendOptions::bind
     std::uint32_t prefetch_batches_max = 8;
     std::uint64_t prefetch_bytes_max = 64ull << 20;
     std::uint64_t data_bytes_max = 8ull << 30;  // limit of one source in memory
     fs::Roots data_roots = {};                  // folders that hold jobs' data files
-    std::uint32_t step_records_max =
-        4096;  // limit between two heartbeats; older records are dropped and counted
+    // Limit between two heartbeats; older records are dropped and counted.
+    std::uint32_t step_records_max = 4096;
     std::chrono::milliseconds call_deadline{10000};
     std::chrono::milliseconds backoff_min{10}, backoff_max{1000};
     std::chrono::milliseconds drain_step_max{5000}, drain_done_max{2000};
-    std::chrono::milliseconds drain_alone_max{
-        500};  // limit of a drain without a session, which cannot report results
-    std::uint64_t message_bytes_max =
-        4ull << 20;  // limit of the session; a larger Done could never be sent
-    bool skip_not_finite =
-        false;  // reaction to NaN and Inf: a user error, or a SKIP that is counted
+    // Limit of a drain without a session, which cannot report results.
+    std::chrono::milliseconds drain_alone_max{500};
+    // Limit of the session; a larger Done could never be sent.
+    std::uint64_t message_bytes_max = 4ull << 20;
+    // Reaction to NaN and Inf: a user error, or a SKIP that is counted.
+    bool skip_not_finite = false;
     bool allow_counting = false;  // the daemon was started with --failpoints
     std::string host;             // host name, reported with exported files
   };
@@ -74,8 +74,8 @@ class Runner {
 
   // --- session
   void SetIdentity(const std::string& identity);  // "0" until set; Registered sets it at the latest
-  void SetDataRoots(
-      const fs::Roots& roots);  // replaces Options::data_roots for jobs that begin from now on
+  // Replaces Options::data_roots for jobs that begin from now on.
+  void SetDataRoots(const fs::Roots& roots);
   // Fills highest_term, life_id and every held attempt [26].
   void FillHello(v1::Hello* hello) const;
   void OnRegistered(const v1::Registered& registered);

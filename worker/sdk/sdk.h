@@ -91,9 +91,8 @@ class StepContext : public ClosureContext {
   // Sets the closure's result, at most 1 MiB; a later result replaces it. InvalidArgument (a user
   // error) if it is larger.
   absl::Status SetResult(absl::string_view bytes);
-  void CountExamples(std::uint64_t examples) {
-    examples_ += examples;
-  }  // for examples/s of the job
+  // Counts examples, for examples/s of the job.
+  void CountExamples(std::uint64_t examples) { examples_ += examples; }
 
  private:
   friend class FunctionCall;
@@ -126,8 +125,8 @@ class Registry {
                         const ClosureContext& context) mutable -> absl::StatusOr<AnySource> {
       absl::StatusOr<SourceOf> source = open(context);
       if (!source.ok()) return source.status();
-      const auto shared = std::make_shared<SourceOf>(*std::move(
-          source));  // shared, because a std::function must be copyable, but the source need not be
+      // Shared, because a std::function must be copyable, but the source need not be.
+      const auto shared = std::make_shared<SourceOf>(*std::move(source));
       return AnySource([shared]() -> absl::StatusOr<std::any> {
         auto input = (*shared)();
         if (!input.ok()) return input.status();

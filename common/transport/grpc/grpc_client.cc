@@ -29,10 +29,10 @@
 namespace evergrad::transport {
 namespace {
 
-constexpr char kOurVerdict[] =
-    "Custom verification check failed";  // gRPC's text for a refusal by PeerVerifier.
-constexpr MonoTime kHintHolds =
-    std::chrono::seconds(2);  // The result of a probe is used for this long.
+// gRPC's text for a refusal by PeerVerifier.
+constexpr char kOurVerdict[] = "Custom verification check failed";
+// The result of a probe is used for this long.
+constexpr MonoTime kHintHolds = std::chrono::seconds(2);
 
 // Explains a failed connection, possibly a little later, on the loop.
 using Explain = std::function<void(const grpc::Status&, std::function<void(absl::Status)>)>;
@@ -310,8 +310,8 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
     arguments.SetMaxReceiveMessageSize(static_cast<int>(std::max<std::uint64_t>(
         options_.message_bytes_max, wire::kMessagePayloadBytesMax + wire::kStreamHeaderBytes)));
     arguments.SetMaxSendMessageSize(-1);
-    arguments.SetInt("grpc.channel_id",
-                     next_channel.fetch_add(1));  // One connection per pair (rule 9).
+    // One connection per pair (rule 9).
+    arguments.SetInt("grpc.channel_id", next_channel.fetch_add(1));
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -322,8 +322,8 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
     arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 3000);  // Time limit of one attempt.
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-    arguments.SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET,
-                     1);  // Identity encoding only: nothing is decompressed.
+    // Identity encoding only: nothing is decompressed.
+    arguments.SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1);
     channel_ = grpc::CreateCustomChannel(target_, credentials_, arguments);
   }
 
@@ -339,8 +339,8 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
   std::uint64_t next_call_ = 1;
   std::map<std::uint64_t, std::unique_ptr<UnaryCall>> calls_;
   std::shared_ptr<ChannelCore> self_;  // set after the close, until the calls have completed
-  std::vector<std::pair<absl::Status, std::function<void(absl::Status)>>>
-      unexplained_;  // set while a probe runs
+  // Set while a probe runs.
+  std::vector<std::pair<absl::Status, std::function<void(absl::Status)>>> unexplained_;
   std::optional<std::string> hint_;
   MonoTime hint_until_{0};
   std::optional<runtime::Thread> probe_;

@@ -322,8 +322,8 @@ void SetArguments(grpc::ServerBuilder& builder, const ServerOptions& options) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
   grpc::ResourceQuota quota("evergrad");
-  quota.Resize(std::max<std::uint64_t>(2 * options.budget_bytes_max,
-                                       64u << 20));  // Rule 5; below 64 MiB gRPC starves itself.
+  // Rule 5; below 64 MiB gRPC starves itself.
+  quota.Resize(std::max<std::uint64_t>(2 * options.budget_bytes_max, 64u << 20));
   builder.SetResourceQuota(quota);
 }
 

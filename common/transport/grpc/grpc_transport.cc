@@ -34,8 +34,8 @@ class GrpcTransport final : public Transport {
  private:
   fault::Failpoints* const failpoints_;
   GrpcHome home_;
-  const std::shared_ptr<BufferPool> pool_ =
-      std::make_shared<BufferPool>(kClientPoolBytesMax);  // Shared with the answers in use.
+  // Shared with the answers in use.
+  const std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>(kClientPoolBytesMax);
 };
 
 // gRPC 1.51 reads `errno` of connect() only after further work that takes locks. The first

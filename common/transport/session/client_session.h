@@ -32,8 +32,7 @@ class ClientSession {
     std::uint64_t inflight_calls_max = 4096;
     std::uint64_t message_bytes_max = 512u << 10;
     MonoTime progress_timeout = std::chrono::seconds(5);
-    // Makes memory to offer to the server, with rings of at most ring_bytes_max. nullptr if no lane
-    // is wanted.
+    // Makes memory to offer to the server, with rings up to ring_bytes_max. nullptr for no lane.
     std::function<absl::StatusOr<OfferedLane>(std::uint64_t ring_bytes_max)> offer_lane = nullptr;
     std::function<void(const absl::Status&)> on_lane = nullptr;  // receives the result of the offer
   };
@@ -60,17 +59,15 @@ class ClientSession {
   // Processes one or more messages. An error means that the server violates the protocol; the
   // caller cancels the link.
   absl::Status OnMessage(MessageView messages, MonoTime now);
-  // Returns the next message to send. The caller has reported earlier ones by OnSent, or sends them
-  // together with it. Returns nullopt if there is nothing to send now, or if lane_status() has an
-  // error.
+  // Returns the next message to send, or nullopt if there is none now or lane_status() has an
+  // error. The caller has reported earlier messages by OnSent, or sends them together with this
+  // one.
   std::optional<Outbox::Message> NextMessage();
-  const absl::Status& lane_status() const {
-    return lane_.status();
-  }  // errors mean the same as those of OnMessage
+  // Errors mean the same as those of OnMessage.
+  const absl::Status& lane_status() const { return lane_.status(); }
   void OnSent(MonoTime now);
 
-  // Ends the calls that have made no progress for their deadline. An error means that the watchdog
-  // ends the link.
+  // Ends calls without progress for their deadline. After an error the watchdog ends the link.
   absl::Status Tick(MonoTime now);
   std::optional<MonoTime> NextTick() const;
 
@@ -95,8 +92,8 @@ class ClientSession {
     DataDone done;
     MonoTime patience{0};  // DataOptions::deadline
     MonoTime moved_at{0};  // time of the call, of its grant, or of the last byte sent or received
-    MonoTime check_at =
-        MonoTime::max();  // its time in `checks_`, if it is there; never later than DueAt
+    // Its time in `checks_`, if it is there; never later than DueAt.
+    MonoTime check_at = MonoTime::max();
     Reassembly answer;
   };
   using PendingMap = std::map<std::uint64_t, Pending>;

@@ -121,8 +121,8 @@ class CreditCore {
     std::deque<Admitted> waiting;
     bool active = false;    // the peer uses or wants some of the budget
     MonoTime active_at{0};  // last time that `active` was true
-    std::uint32_t unused =
-        0;  // number of times that its half of the budget is halved, because of unused grants
+    // Number of times that its half of the budget is halved, because of unused grants.
+    std::uint32_t unused = 0;
     MonoTime unused_at{0};              // last time that the peer left a grant unused
     MonoTime distrusted_to{0};          // end of its current distrust
     std::uint32_t unused_in_a_row = 0;  // grants left unused since the peer last used one
@@ -155,8 +155,8 @@ class CreditCore {
   // Peers that are active, or were active lately. Peers without streams are among them.
   std::set<std::uint64_t> lately_;
   std::list<std::uint64_t> turns_;  // peers with waiting requests, the next one first
-  std::vector<Admitted>
-      admitted_;  // requests that are charged and not yet returned by TakeAdmitted
+  // Requests that are charged and not yet returned by TakeAdmitted.
+  std::vector<Admitted> admitted_;
 };
 
 }  // namespace evergrad::transport

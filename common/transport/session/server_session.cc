@@ -322,8 +322,8 @@ void ServerSession::TakeBackForOthers(MonoTime now) {
   struct Late {
     MonoTime granted_at{0};
     std::uint64_t id = 0;
-    bool whatever_it_holds =
-        false;  // true: the peer loses the grant even if it is within its share
+    // True: the peer loses the grant even if it is within its share.
+    bool whatever_it_holds = false;
   };
   std::vector<Late> late;
   for (const auto& [last_piece, id] : granted_) {

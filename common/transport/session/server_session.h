@@ -50,8 +50,8 @@ class ServerSession {
   struct Counters {
     std::uint64_t refused = 0, granted = 0;  // refused: all refusals together
     std::uint64_t lane_received = 0;         // bytes received through the lane
-    std::uint64_t budget_refused = 0, small_refused = 0, peer_small_refused = 0,
-                  frame_refused = 0;                     // refusals by limit
+    // Refusals by limit.
+    std::uint64_t budget_refused = 0, small_refused = 0, peer_small_refused = 0, frame_refused = 0;
     std::uint64_t taken_back = 0, taken_back_bytes = 0;  // grants that the peer did not use
   };
   // `stream` identifies this stream at the budget; `peer_name` is the peer whose share it uses. The
@@ -133,18 +133,18 @@ class ServerSession {
   RequestMap requests_;
   // Grants by the time of their last piece, to find expired ones.
   std::set<std::pair<MonoTime, std::uint64_t>> granted_;
-  std::set<std::uint64_t>
-      dropping_;  // requests that we ended; their pieces are dropped until the client's CANCEL
+  // Requests that we ended; their pieces are dropped until the client's CANCEL.
+  std::set<std::uint64_t> dropping_;
   std::vector<std::uint64_t> answers_sent_;  // Requests whose last piece is being sent.
-  MonoTime check_at_{
-      0};  // while granted_ is not empty: next time to look for grants that others could use
+  // While granted_ is not empty: next time to look for grants that others could use.
+  MonoTime check_at_{0};
   std::size_t waiting_ = 0;  // Requests in the waiting phase.
   // While requests wait: next time to call Budget::Advance.
   MonoTime advance_at_{0};
   MonoTime last_payload_{0};           // time of the last payload of a granted request
   std::uint32_t unused_in_a_row_ = 0;  // Grants taken back since the stream last used one.
-  std::uint32_t unused_of_peer_ =
-      0;                  // grants taken back since any stream of the peer last used one
+  // Grants taken back since any stream of the peer last used one.
+  std::uint32_t unused_of_peer_ = 0;
   bool writing_ = false;  // NextMessage has returned a message that is not sent yet …
   std::optional<MonoTime> writing_since_;  // … and that was unsent at this tick, too
   bool pong_queued_ = false;

@@ -16,8 +16,8 @@ class LinkEvents {
  public:
   virtual ~LinkEvents() = default;
   virtual void OnOpen() = 0;  // Messages may be sent. A server's link is open from the start.
-  virtual void OnMessage(
-      MessageView message) = 0;  // the link continues to read in every case (rule 2)
+  // The link continues to read in every case (rule 2).
+  virtual void OnMessage(MessageView message) = 0;
   virtual void OnSent() = 0;  // The message given to Send has been accepted; the next may be sent.
   // The last event. OK means that the peer ended the stream.
   virtual void OnEnd(absl::Status status) = 0;
@@ -44,8 +44,8 @@ class Link {
 using LinkFactory = std::function<std::shared_ptr<Link>(absl::string_view method, bool fresh)>;
 
 inline constexpr char kDataMethod[] = "/evergrad.v1.Data/Stream";
-inline constexpr char kClientNameMetadata[] =
-    "evergrad-client";  // of a data stream: see ChannelOptions::client_name
+// The metadata with the client's name on a data stream (ChannelOptions::client_name).
+inline constexpr char kClientNameMetadata[] = "evergrad-client";
 inline constexpr std::size_t kClientNameBytesMax = 128;
 inline constexpr char kHealthMethod[] = "/grpc.health.v1.Health/Check";
 

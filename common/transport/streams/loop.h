@@ -59,8 +59,8 @@ class Loop : public runtime::Executor {
       flushed_.WaitFor(&flush_mu_, left);
     }
   }
-  static constexpr MonoTime kFlushMax =
-      std::chrono::seconds(2);  // after this time since Close(), unsent messages are dropped
+  // After this time since Close(), unsent messages are dropped.
+  static constexpr MonoTime kFlushMax = std::chrono::seconds(2);
 
  private:
   RealClock clock_;

@@ -23,8 +23,8 @@ class MessageStreamCore final : public LinkEvents,
     std::uint64_t unsent_bytes_max = 0;
     MonoTime progress_timeout{0};
     std::function<void()> on_gone;  // called on the loop, once, when the link is no longer used
-    std::function<void(std::uint64_t received, std::uint64_t sent)>
-        count;  // Called on the loop; may be empty.
+    // Called on the loop; may be empty.
+    std::function<void(std::uint64_t received, std::uint64_t sent)> count;
   };
   // `failpoints` may be null.
   MessageStreamCore(std::shared_ptr<Loop> loop, fault::Failpoints* failpoints, Options options);
@@ -69,8 +69,8 @@ class MessageStreamCore final : public LinkEvents,
 
   // Accessed on the loop only.
   std::shared_ptr<Link> link_;
-  std::shared_ptr<MessageStreamEvents>
-      events_;  // Shared, so that a callback may close its own stream.
+  // Shared, so that a callback may close its own stream.
+  std::shared_ptr<MessageStreamEvents> events_;
   bool open_ = false;
   bool closing_ = false;
   bool flushing_ = false;  // closed by its owner while the link still exists

@@ -269,8 +269,8 @@ class ServerCore::DataPeer final : public LinkEvents,
   }
   void DeliverOnce(ServerSession::Ready ready, bool answered);
 
-  const std::shared_ptr<ServerCore>
-      server_;  // Shared, because a handler's responder may outlive the server object.
+  // Shared, because a handler's responder may outlive the server object.
+  const std::shared_ptr<ServerCore> server_;
   const std::uint64_t id_;
   std::shared_ptr<Link> link_;
   const PeerInfo peer_;

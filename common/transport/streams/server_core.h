@@ -68,8 +68,8 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   struct Lanes {
     std::atomic<std::uint64_t> count{0}, bytes{0}, refused{0};
   };
-  const std::shared_ptr<Lanes> lanes_ =
-      std::make_shared<Lanes>();  // Shared with the lanes, which update the count when they end.
+  // Shared with the lanes, which update the count when they end.
+  const std::shared_ptr<Lanes> lanes_ = std::make_shared<Lanes>();
   bool shut_ = false;
   std::uint64_t next_peer_ = 1;
   std::map<std::uint64_t, std::shared_ptr<DataPeer>> data_peers_;

@@ -41,8 +41,8 @@ class InprocLink final : public Link, public std::enable_shared_from_this<Inproc
     client->other_ = server;
     server->other_ = client;
     server->server_ = true;
-    client->keep_ =
-        server;  // as in a real connection, the client's end keeps the server's end alive
+    // As in a real connection, the client's end keeps the server's end alive.
+    client->keep_ = server;
   }
   // Makes a link to an address without a listener.
   void Refuse(absl::Status why) { refused_ = std::move(why); }
@@ -138,8 +138,8 @@ class InprocServer final : public Server {
 
  private:
   const std::shared_ptr<Loop> loop_;
-  const std::shared_ptr<Registry>
-      registry_;  // Shared by the servers and channels of one transport.
+  // Shared by the servers and channels of one transport.
+  const std::shared_ptr<Registry> registry_;
   const std::shared_ptr<ServerCore> core_;
   const std::string address_;
 };

@@ -37,8 +37,8 @@ class Convolution {
   const bool first_layer_;  // one input channel, for which oneDNN has special kernels
   const dnnl::engine& engine_;
   dnnl::stream& stream_;
-  dnnl::convolution_forward::primitive_desc
-      forward_desc_;  // also the hint for the backward primitives
+  // Also the hint for the backward primitives.
+  dnnl::convolution_forward::primitive_desc forward_desc_;
   std::unique_ptr<Pass> forward_, backward_data_, backward_weights_;
 };
 

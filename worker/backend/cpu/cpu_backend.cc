@@ -154,8 +154,8 @@ class CpuBackend final : public Backend {
         if (!dx.empty())
           Multiply('N', 'T', batch, in, out, dy.floats(), out, w.floats(), out, dx.floats(),
                    in);  // dx = dy wᵀ
-        Multiply('T', 'N', in, out, batch, x.floats(), in, dy.floats(), out, dw,
-                 out);  // dw = xᵀ dy
+        // dw = xᵀ dy
+        Multiply('T', 'N', in, out, batch, x.floats(), in, dy.floats(), out, dw, out);
         return;
       }
       const AnyIn g = Narrow(dy, x.type());

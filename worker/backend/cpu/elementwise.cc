@@ -127,8 +127,8 @@ void ActivationForward(int threads, Activation a, std::int64_t rows, std::int64_
                     if (in != out) std::copy(in, in + count, out);
                     break;
                   case Activation::kRelu:
-                    for (std::int64_t i = 0; i < count; ++i)
-                      out[i] = in[i] < 0.0f ? 0.0f : in[i];  // NaN stays NaN
+                    // NaN stays NaN.
+                    for (std::int64_t i = 0; i < count; ++i) out[i] = in[i] < 0.0f ? 0.0f : in[i];
                     break;
                   case Activation::kTanh:
                     MapChunks(count, in, out, [](const Chunk& v) -> Chunk {

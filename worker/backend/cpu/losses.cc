@@ -102,8 +102,8 @@ LossResult Binary(const Loss& loss, std::int64_t batch, In output, In labels, Ou
                                     : static_cast<float>(scale * ((1.0 - t) / (1.0 - p + kEpsilon) -
                                                                   t / (p + kEpsilon)));
       }
-      const bool predicted =
-          x > (loss.from_logits ? 0.0 : 0.5);  // a logit of 0 is a probability of 0.5
+      // A logit of 0 is a probability of 0.5.
+      const bool predicted = x > (loss.from_logits ? 0.0 : 0.5);
       correct = correct && predicted == (t > 0.5);
     }
     result.sum += sum / static_cast<double>(elements);

@@ -20,8 +20,8 @@ Window Clip(std::int64_t out, std::int64_t stride, std::int64_t pad, std::int64_
   return {std::max<std::int64_t>(begin, 0), std::min(begin + pool, in)};
 }
 
-constexpr std::int64_t kRowsPerPart =
-    8;  // 8 rows of a small image take about the 10 µs that it costs to wake a thread
+// 8 rows of a small image take about the 10 µs that it costs to wake a thread.
+constexpr std::int64_t kRowsPerPart = 8;
 
 // Processes eight channels at once, in the compilers' vector types. The running maximum and its
 // index stay in registers over a window.

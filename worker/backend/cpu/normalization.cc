@@ -12,8 +12,8 @@ namespace evergrad::worker::cpu {
 namespace {
 
 constexpr std::int64_t kElementsPerPart = 16384;  // as in elementwise.cc
-constexpr std::int64_t kElementsPerBlock =
-    65536;  // rows per partial sum; fixed, because another division would change the bits
+// Rows per partial sum; fixed, because another division would change the bits.
+constexpr std::int64_t kElementsPerBlock = 65536;
 
 // sums[k][c] = sum over the rows of the values that `visit(row, the row of each input, block sums)`
 // adds. Blocks are summed in parallel and then added in order.

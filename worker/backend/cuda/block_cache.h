@@ -35,8 +35,8 @@ class BlockCache {
   static constexpr std::uint64_t kSmallMax = 1ull << 20;  // largest block in a small segment
   static constexpr std::uint64_t kSmallSegment = 2ull << 20;
   static constexpr std::uint64_t kMediumMax = 10ull << 20, kMediumSegment = 20ull << 20;
-  static constexpr std::uint64_t kLargeUnit =
-      2ull << 20;  // larger blocks have their own segment, rounded up to this size
+  // Larger blocks have their own segment, rounded up to this size.
+  static constexpr std::uint64_t kLargeUnit = 2ull << 20;
 
   // Functions of the device. `allocate` returns ResourceExhausted if out of memory. `free_bytes` is
   // the device's free memory, for error messages.
@@ -86,8 +86,8 @@ class BlockCache {
     enum class State { kFree, kUsed, kHeldBack } state = State::kFree;
     std::map<Stream, Mark> others;  // other streams that use the block, with their marks
   };
-  using FreeKey =
-      std::tuple<Stream, bool, std::uint64_t, Address>;  // stream, small, bytes, address
+  // Stream, small, bytes, address.
+  using FreeKey = std::tuple<Stream, bool, std::uint64_t, Address>;
 
   static std::uint64_t Round(std::uint64_t bytes, std::uint64_t unit) {
     return (bytes + unit - 1) / unit * unit;

@@ -336,8 +336,8 @@ class CudaBackendImpl final : public CudaBackend {
           grown.ok())
         result_ = *std::move(grown);
     }
-    const bool direct =
-        result_.size() < result.size();  // without page-locked memory the driver copies
+    // Without page-locked memory the driver copies.
+    const bool direct = result_.size() < result.size();
     std::byte* const result_to = direct ? to.data() : result_.data();
     if (finished_ == nullptr)
       Check("finish", api_->make_event(context_, 0, &finished_, &error), error);
@@ -707,8 +707,8 @@ class CudaBackendImpl final : public CudaBackend {
     Phase phase = Phase::kForward;
   };
   struct Choice {
-    EgPlan* plan =
-        nullptr;  // nullptr if the library has none for this key, or if every one was out of memory
+    // nullptr if the library has none for this key, or if every one was out of memory.
+    EgPlan* plan = nullptr;
     std::uint64_t workspace_bytes = 0;
     std::string refused = {};     // why there is none, if the library reports a reason
     std::string no_memory = {};   // the memory error, if that is the reason; the plan is then
@@ -1071,9 +1071,9 @@ class CudaBackendImpl final : public CudaBackend {
   }
 
   // Converts 16-bit operands to float32 and rounds the result once. TF32 has all of their bits, so
-  // such products are exact, and use tensor cores if there is an algorithm. For sizes that are not
-  // a multiple of 16 bytes there may be no algorithm for 16 bits, or only one of few. The
-  // conversion costs a pass over each operand.
+  // such products are exact, and use tensor cores if there is an algorithm. For sizes that are no
+  // multiple of 16 bytes there may be few algorithms for 16 bits, or none. Costs a pass per
+  // operand.
   void RunWide(const char* name, EgPlanKey key, EgPlanArguments p) {
     const std::int64_t filters = key.filters * key.kernel_h * key.kernel_w * key.in_c;
     const std::int64_t inputs = key.batch * key.in_h * key.in_w * key.in_c,

@@ -94,8 +94,8 @@ void DeviceMemory::UsedBy(DeviceQueue queue, const void* piece) {
   if (std::exchange(used, true)) return;
   EgCudaError error{};
   EgEvent* before = nullptr;
-  if (api_->make_event(context_, 0, &before, &error) != EG_CUDA_OK)
-    return;  // the following copy fails in the same way
+  // The following copy fails in the same way.
+  if (api_->make_event(context_, 0, &before, &error) != EG_CUDA_OK) return;
   if (api_->record(context_, static_cast<std::int32_t>(DeviceQueue::kCompute), before, &error) ==
       EG_CUDA_OK)
     static_cast<void>(api_->await(context_, static_cast<std::int32_t>(queue), before, &error));

@@ -95,8 +95,8 @@ class PinnedMemory final : public HostMemory,
   std::uint64_t age_ ABSL_GUARDED_BY(mu_) = 0;
   // The smallest size that the driver refused …
   std::size_t refused_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  std::uint32_t refused_ ABSL_GUARDED_BY(mu_) =
-      0;  // … and the number of attempts for which this size is not requested
+  // … and the number of attempts for which this size is not requested.
+  std::uint32_t refused_ ABSL_GUARDED_BY(mu_) = 0;
   std::string refused_because_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -48,8 +48,8 @@ class GraphCapture {
     std::uint64_t eager = 0, captures = 0, replays = 0, failures = 0, evictions = 0;
     std::uint64_t crowded = 0;  // number of eager steps because the graph limit was reached
     std::uint64_t graphs = 0, calls = 0;  // numbers for the graphs that are kept now
-    std::map<std::string, std::uint64_t>
-        recaptures;  // by reason: "addresses changed", "evicted", "capture failed"
+    // By reason: "addresses changed", "evicted", "capture failed".
+    std::map<std::string, std::uint64_t> recaptures;
     std::uint64_t recaptures_total() const;
   };
 

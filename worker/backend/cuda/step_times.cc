@@ -5,8 +5,8 @@
 namespace evergrad::worker {
 namespace {
 
-constexpr std::size_t kSpansMax =
-    4096;  // limit of one queue in one step; further spans are not measured
+// Limit of one queue in one step; further spans are not measured.
+constexpr std::size_t kSpansMax = 4096;
 
 }  // namespace
 

@@ -76,8 +76,8 @@ class StepTimes {
   const EgCudaApi* const api_;
   EgContext* const context_;
   bool on_ = true;
-  std::array<std::array<Copies, 2>, 2>
-      copies_;  // copies of this step and of the previous one, by queue
+  // Copies of this step and of the previous one, by queue.
+  std::array<std::array<Copies, 2>, 2> copies_;
   std::size_t turn_ = 0;
   Span step_{};
   EgEvent* told_ = nullptr;  // for BeginCompute of a step that began in BeforeStep

@@ -19,13 +19,13 @@ namespace {
 
 #define EG_DNN_TRY(call) EG_CUDA_RETURN_IF(FromDnn(dnn, dnn.call, #call, error))
 
-constexpr int64_t kEnginesMax =
-    256;  // limit per heuristic mode; with float32, most of the first ones may be TF32
+// Limit per heuristic mode; with float32, most of the first ones may be TF32.
+constexpr int64_t kEnginesMax = 256;
 // Limit of engines whose kernels are compiled when they are requested. Each takes a good part of a
 // second, and a network has a hundred keys.
 constexpr int kCompiledMax = 3;
-constexpr int64_t kX = 'x', kW = 'w', kY = 'y', kBias = 'b', kSum = 's',
-                  kRaw = 'r';  // names of tensors in a graph
+// Names of tensors in a graph.
+constexpr int64_t kX = 'x', kW = 'w', kY = 'y', kBias = 'b', kSum = 's', kRaw = 'r';
 
 class Descriptor {
  public:
@@ -286,8 +286,8 @@ int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Wanted wanted, Vis
   EG_CUDA_RETURN_IF(graph.Set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1,
                               &context->dnn_handle, error));
   int compiled = 0;
-  if (graph.Finalize(&refusals->last) != EG_CUDA_OK)
-    return EG_CUDA_OK;  // no engine supports such a graph, so none is offered
+  // No engine supports such a graph, so none is offered.
+  if (graph.Finalize(&refusals->last) != EG_CUDA_OK) return EG_CUDA_OK;
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     Descriptor heuristics(dnn);
     EG_CUDA_RETURN_IF(heuristics.Make(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, error));
@@ -355,8 +355,8 @@ int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Wanted wanted, Vis
                                        &context->dnn_handle, error));
       EG_CUDA_RETURN_IF(
           plan->plan.Set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration, error));
-      if (plan->plan.Finalize(&refusals->last) != EG_CUDA_OK)
-        continue;  // this engine refuses the graph after all
+      // This engine refuses the graph after all.
+      if (plan->plan.Finalize(&refusals->last) != EG_CUDA_OK) continue;
       int64_t workspace = 0;
       EG_CUDA_RETURN_IF(plan->plan.Get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
                                        1, &one, &workspace, error));

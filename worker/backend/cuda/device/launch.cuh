@@ -10,8 +10,8 @@
 
 namespace evergrad::cuda {
 
-inline constexpr std::int64_t kGridMax =
-    1 << 20;  // in a larger grid, a thread processes several indices
+// In a larger grid, a thread processes several indices.
+inline constexpr std::int64_t kGridMax = 1 << 20;
 
 // Returns a value of whole 32-bit words from another lane.
 template <typename T>

@@ -102,8 +102,8 @@ struct ScatterTeam {
   EG_HD void operator()(const Team& team, std::int64_t i) const {
     const std::int64_t n = a.s.batch * a.s.ids, dimension = a.s.dimension;
     const std::uint32_t row = keys[i];
-    if (row == static_cast<std::uint32_t>(a.rows) || (i > 0 && keys[i - 1] == row))
-      return;  // absent, or not the first of its run
+    // Absent, or not the first of its run.
+    if (row == static_cast<std::uint32_t>(a.rows) || (i > 0 && keys[i - 1] == row)) return;
     team.For(dimension, [&](std::int64_t d) {
       float* const to = a.row_gradients + static_cast<std::int64_t>(row) * dimension + d;
       float sum = *to;

@@ -68,8 +68,8 @@ std::int32_t Elementwise(L& l, std::int64_t n, F f, const X* const (&inputs)[kIn
                       : By<float, BFloat16>(l, a);                             \
   }
 
-inline constexpr std::int64_t kWarpPartsMax =
-    256;  // for more rows a block is used, because there are few columns then
+// For more rows a block is used, because there are few columns then.
+inline constexpr std::int64_t kWarpPartsMax = 256;
 
 template <int kSums, typename L, typename Term, typename Finish>
 std::int32_t Columns(L& l, std::int64_t rows, std::int64_t columns, double* scratch, Term term,

@@ -133,9 +133,8 @@ EG_HD ThreeSums ProductsOf(const Team& team, std::int64_t n, const float* a, con
       },
       Plus{});
 }
-EG_HD double HeldSquare(double square) {
-  return square < 1e-12 ? 1e-12 : square;
-}  // at least kSquareMin; NaN stays NaN
+// At least kSquareMin; NaN stays NaN.
+EG_HD double HeldSquare(double square) { return square < 1e-12 ? 1e-12 : square; }
 
 struct DotTeam {
   EgDot a;
