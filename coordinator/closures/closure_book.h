@@ -126,9 +126,8 @@ class ClosureBook {
   // Returns a number for work that this book does not count (evaluation, describe, export). All
   // attempts share one sequence, and no number is used twice.
   Attempt NextAttempt() { return {state_.term.value(), ++n_}; }
-  // The worker has disconnected or has registered anew. After a new registration, call
-  // RegisterWorker of it first. The worker's closures that nobody adopted are granted again before
-  // new ones, with higher attempts. Returns these closures.
+  // The worker has disconnected or has registered anew (call RegisterWorker first). Its closures
+  // that nobody adopted are granted again before new ones, with higher attempts. Returns them.
   std::vector<ClosureId> ReleaseWorker(TaskId worker);
   // The worker has dropped this attempt. Nothing changes unless the attempt is current.
   void ReleaseAttempt(ClosureId closure, Attempt attempt);
@@ -148,8 +147,8 @@ class ClosureBook {
   // plan are unchanged. The attempts at the others stay current until the driver has told the
   // workers and releases them.
   Record Cancel(const IntervalSet& closures);
-  // [20] Returns whether each owner has answered a Close that names the closures, or got them in
-  // its Assign. Then the user may be told.
+  // [20] Returns whether each owner has answered a Close with them, or got them in its Assign. Then
+  // the user may be told.
   bool RefusedEverywhere(ClosureId closure) const;
   bool RefusedEverywhere(const IntervalSet& closures) const;
   // [20b] The record is empty unless this is the current attempt of a repair.
@@ -264,9 +263,8 @@ class ClosureBook {
   bool RepairsPending() const { return !with_todo_.empty(); }  // some todo set is not empty
   // The sum of all todo sets: a closure counts once for each shard that lacks it.
   std::uint64_t RepairsLeft() const;
-  // [29] Returns whether an evaluation after the closures below `limit` may begin: each of these
-  // closures has ended, none has a current attempt, and no shard needs repair. After a rollback the
-  // evaluation begins anew.
+  // [29] Returns whether an evaluation after the closures below `limit` may begin: each has ended,
+  // none has a current attempt, no shard needs repair. After a rollback the evaluation begins anew.
   bool BarrierReached(std::uint64_t limit) const;
   // Number of closures with a current attempt.
   std::uint64_t InFlight() const { return current_.size(); }

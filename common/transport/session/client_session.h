@@ -103,15 +103,13 @@ class ClientSession {
                MonoTime now);
   // Returns the time at which the call ends without progress.
   MonoTime DueAt(const Pending& pending) const;
-  // Restarts the patience of the call after it was made or granted; the patience may become
-  // shorter.
+  // Restarts the patience of a call that was made or granted; it may become shorter.
   void BeginPatience(std::uint64_t id, Pending& pending, MonoTime now);
   void CheckAt(std::uint64_t id, Pending& pending, MonoTime at);
   // Sends the parts that can be sent now.
   void Advance(std::uint64_t id, Pending& pending);
   void SendRequest(std::uint64_t id, Pending& pending);
-  // Ends the call on this side. With `tell` it sends CANCEL, so that the server drops the call,
-  // too.
+  // Ends the call on this side. With `tell` it sends CANCEL, so that the server drops it, too.
   void Finish(PendingMap::iterator it, absl::StatusOr<ReceivedFrame> result, bool tell);
   absl::Status OnOne(const wire::StreamHeader& header, MessageView payload, MonoTime now);
   absl::Status OnAnswer(const wire::StreamHeader& header, MessageView payload, MonoTime now);

@@ -977,8 +977,7 @@ class CudaBackendImpl final : public CudaBackend {
 
   // ---- Plans
 
-  // Returns false if the library has no plan for this key, and true if a plan runs or an error was
-  // stored.
+  // Returns false if the library has no plan for this key; true if one runs or an error was stored.
   bool RunPlan(const char* name, EgPlanKey key, const EgPlanArguments& arguments) {
     if (!error_.ok()) return true;
     EndWait();
@@ -1047,8 +1046,7 @@ class CudaBackendImpl final : public CudaBackend {
                     padded, arguments.d, type, 0});
     return true;
   }
-  // Runs the product of the key. If the library has no algorithm for it, runs another product that
-  // is as exact.
+  // Runs the product of the key, or another one that is as exact if the library has none for it.
   void MustRunPlan(const char* name, const EgPlanKey& key, const EgPlanArguments& arguments) {
     if (RunAnyPlan(name, key, arguments)) return;
     if (const Choice* const choice = Find(key); choice != nullptr && !choice->no_memory.empty())
