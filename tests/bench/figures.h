@@ -1,4 +1,4 @@
-// The figures of benchmarks: computed from their rounds and printed.
+// Computes the figures of benchmarks from their rounds, and prints them.
 #pragma once
 
 #include <algorithm>
@@ -9,14 +9,14 @@
 
 namespace evergrad::bench {
 
-// For at least one value; of an even number the larger of the middle two.
+// Needs at least one value. For an even number of values it returns the larger of the middle two.
 inline double Median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
                    values.end());
   return values[values.size() / 2];
 }
 
-// One line of JSON. `reach` below 0 means none.
+// Prints one line of JSON. `reach` below 0 means none.
 inline constexpr double kNoReach = -1;
 inline void Print(const std::string& name, double value, const char* unit,
                   const std::string& reference_name, double reference_value, double ratio,

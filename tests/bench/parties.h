@@ -1,5 +1,5 @@
-// Competitors in separate processes: each is a client and a server that share nothing with the
-// others, so that CPU, page faults and threads are measured separately. Fork them first, before
+// Competitors in separate processes. Each is a client and a server that share nothing with the
+// others, so that CPU, page faults and threads are measured separately. They must be forked before
 // there are threads. POSIX only, no gRPC.
 #pragma once
 
@@ -45,7 +45,7 @@ struct Measured {
   double rate() const { return calls / seconds; }
 };
 
-// The CPU seconds and minor page faults of one of our processes.
+// Returns the CPU seconds and minor page faults of one of our processes.
 inline Usage UsageOf(pid_t pid) {
   Usage usage;
   clockid_t clock;
@@ -60,7 +60,7 @@ inline Usage UsageOf(pid_t pid) {
   return usage;
 }
 
-// Calls per wish: their number within at least `wish.seconds`, and the duration.
+// Runs calls and returns their number within at least `wish.seconds`, and the duration.
 using Client = std::function<Measured(const Wish&)>;
 
 inline void SayLine(int out, const std::string& text) {
@@ -70,8 +70,8 @@ inline void SayLine(int out, const std::string& text) {
 
 class Party {
  public:
-  // `serve` runs in the server's process and writes a line (its addresses) to the descriptor, then
-  // serves until it is killed; `connect` makes its client in the client's process.
+  // `serve` runs in the server's process. It writes a line (its addresses) to the descriptor, then
+  // serves until it is killed. `connect` makes its client in the client's process.
   Party(const std::function<void(int out)>& serve,
         const std::function<Client(const std::string& line)>& connect) {
     int to[2], from[2];
@@ -90,7 +90,8 @@ class Party {
     to_ = to[1];
     from_ = from[0];
   }
-  // Only the client, for a server that runs elsewhere at `line`; its usage stays 0.
+  // Starts only the client, for a server that runs elsewhere at `line`. The usage of the server
+  // stays 0.
   Party(const std::string& line, const std::function<Client(const std::string& line)>& connect)
       : Party([line](int out) { SayLine(out, line), pause(); }, connect) {}
   ~Party() {
@@ -141,12 +142,12 @@ class Party {
   int to_ = -1, from_ = -1;
 };
 
-// The raw competitor: one TCP connection, with every byte read into one buffer. A line is
+// The raw competitor: one TCP connection, which reads every byte into one buffer. A line is
 // "HOST:PORT", IPv4.
 Client ConnectRaw(const std::string& line);
 void ServeRaw(int out);
-// The same in pieces: a listening socket, or -1; its address; a server that handles each connection
-// in a separate process.
+// The parts of ServeRaw: a listening socket, or -1; its address; a server that handles each
+// connection in a separate process.
 int ListenRaw(const std::string& address);
 std::string AddressOf(int listener);
 [[noreturn]] void ServeRawForEver(int listener);

@@ -1,6 +1,6 @@
-// The competitor of embedding tables: a minimal table of fixed size. One flat open-addressing array
-// of {key, row}, rows with their accumulators in one flat array, memory allocated in advance,
-// Adagrad written out, large pages. One thread.
+// The competitor of embedding tables: a minimal table of fixed size. It has one flat
+// open-addressing array of {key, row}, and one flat array of rows with their accumulators. Memory
+// is allocated in advance, on large pages. Adagrad is written out. One thread.
 #pragma once
 
 #include <sys/mman.h>
@@ -15,7 +15,7 @@
 
 namespace evergrad::bench {
 
-// Zero-initialized, on large pages.
+// Zero-initialized memory on large pages.
 template <class T>
 class Pages {
  public:
@@ -48,7 +48,7 @@ class PlainTable {
         slots_(places_),
         rows_(rows * 2 * kDimension) {}
 
-  // Find or insert, and Adagrad.
+  // Finds or inserts the rows, and applies Adagrad.
   void Update(const std::int64_t* ids, std::size_t n, const float* gradient) {
     float* rows[kAhead];
     for (std::size_t i = 0; i < n + 2 * kAhead; ++i) {
@@ -71,7 +71,7 @@ class PlainTable {
       }
     }
   }
-  // Find, and gather.
+  // Finds and gathers the rows.
   void Read(const std::int64_t* ids, std::size_t n, float* out) {
     const float* rows[kAhead];
     for (std::size_t i = 0; i < n + 2 * kAhead; ++i) {

@@ -24,13 +24,13 @@ inline constexpr std::uint64_t kDenseBytes[] = {4u << 20, 64u << 20};
 // Jobs 16 and 64: a table `kTable` of that dimension, Adagrad, in kSlots slots.
 inline constexpr std::uint32_t kSlots = sharding::kSlotsDefault;
 inline constexpr char kTable[] = "items";
-inline constexpr std::uint64_t kLaneBytesMax = 64u << 20,
-                               kLaneRingBytes = 2u << 20;  // as the daemons have by default
+// As the daemons have by default.
+inline constexpr std::uint64_t kLaneBytesMax = 64u << 20, kLaneRingBytes = 2u << 20;
 
 class ShardServer {
  public:
-  // Serves those of the jobs above that are in `jobs`, with an executor for each core. EG_CHECKs
-  // that it can listen; an address off loopback is allowed, because the caller has asked for it.
+  // Serves those of the jobs above that are in `jobs`, with one executor per core. EG_CHECK: it can
+  // listen. An address off loopback is allowed, because the caller has asked for it.
   ShardServer(const std::string& listen, const std::vector<std::uint64_t>& jobs,
               transport::TlsFiles tls = {});
   std::string address() const { return server_->address(); }
@@ -49,7 +49,7 @@ class ShardServer {
 
 // Splits "A,B,C" and drops empty parts.
 std::vector<std::string> SplitServers(const std::string& list);
-// The next port of the same host, at which bench_server has its raw stream. "" if there is none.
+// Returns the next port of the same host, where bench_server has its raw stream, or "".
 std::string RawAddressOf(const std::string& address);
 
 }  // namespace evergrad::bench

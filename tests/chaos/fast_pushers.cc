@@ -1,13 +1,14 @@
-// FAULTS S5 on a real cluster: many pushers, each with a connection of its own, push the whole of a
+// FAULTS S5 on a real cluster: many pushers, each with a separate connection, push the whole of a
 // job's largest shard at once.
 //
 //   evergrad-fast-pushers --coordinator ADDR --job NAME --server IDENTITY=ADDR … [--pushers 64]
 //   [--each 2] [--again 64] [--lane BYTES]
 //
-// Zeros, so that the job's values stay what they are, under a grant of a worker that this program
-// registers: its servers take nothing else. The job's number of updates is then not the plan's, so
-// it can only be cancelled. Every push must be applied; then so many pushers send their last one
-// again, which the server must know. Prints what came of it; exit 0: nothing lost.
+// The pushers push zeros, so that the job's values do not change. This program registers a worker,
+// and pushes under a grant of that worker, because the servers accept no other pushes. The job's
+// number of updates is then not that of the plan, so the job can only be cancelled. Every push must
+// be applied. Then --again pushers repeat their last push, which the server must recognize. The
+// program prints the outcome; exit code 0 means that nothing was lost.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -40,7 +41,7 @@ struct Held {
   std::string server;
 };
 
-// The job's largest shard, once all of them are there.
+// Returns the job's largest shard, once all shards exist.
 std::optional<Held> LargestShard(transport::Channel& coordinator, const std::string& job) {
   v1::ListVariablesRequest request;
   request.set_job(job);
@@ -72,7 +73,7 @@ struct Team {
   runtime::Event over;
 };
 
-// Pushes update `from` up to `to`, one after another; the last of all ends the wait.
+// Pushes the updates from `from` up to `to`, one after another. The last push of all ends the wait.
 void Push(Team& team, client::ParameterClient& client, int pusher, int from, int to) {
   v1::RequestHeader header;
   header.set_job_uid(team.held.state.job_uid());
@@ -81,7 +82,7 @@ void Push(Team& team, client::ParameterClient& client, int pusher, int from, int
   *push.mutable_epoch() = team.held.state.epoch();
   team.worker->Prove(team.grant, &header);
   push.set_closure(team.grant.closure());
-  // Above those of the job's own, each pusher's apart.
+  // The update numbers are above those of the job, and different for each pusher.
   push.set_update(static_cast<std::uint32_t>(1024 + pusher * team.each + from));
   *push.mutable_attempt() = team.grant.attempt();
   push.set_kind(v1::GRADIENT);
@@ -169,7 +170,7 @@ int main(int argc, char** argv) {
       static_cast<unsigned long long>(before->state.bytes()), pushers * each, first.first,
       first.second, again.first, static_cast<unsigned long long>(known),
       static_cast<unsigned long long>(counted), lanes.load());
-  // The job's own updates are counted, too.
+  // The updates of the job itself are counted, too.
   const bool good = first == std::pair(pushers * each, 0) && again == std::pair(again_max, 0) &&
                     known == static_cast<std::uint64_t>(again_max) &&
                     counted >= static_cast<std::uint64_t>(pushers * each);

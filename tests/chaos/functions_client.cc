@@ -1,4 +1,5 @@
-// The client of a functions job under a scenario's hand: a command a line, an answer a line.
+// The client of a functions job in a scenario. It reads one command per line and prints one answer
+// per line.
 //
 //   schedule FUNCTION COUNT ARGUMENTS…   ok FIRST LAST (numbers of handles) | error CODE MESSAGE
 //   join | join durable | done           ok [true|false]

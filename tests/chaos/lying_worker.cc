@@ -1,9 +1,9 @@
-// A worker that reports Done for all training work that it is granted and does none of it, for a
-// while.
+// A worker that for a while reports Done for all training work that it is granted, and does none of
+// it.
 //
 //   evergrad-lying-worker --coordinator ADDR --lies N
 //
-// Prints how many of its reports left; exit 0: N did.
+// Prints the number of reports that were sent. The exit code is 0 if it is N.
 #include <atomic>
 #include <chrono>
 #include <cstdio>

@@ -1,23 +1,24 @@
-// Writes down, beside a daemon, what it asks of the disk: which bytes it wrote, which files it
-// named, and which of them it synced.
+// Records what a daemon asks of the disk: the bytes that it writes, the files that it names, and
+// the files that it syncs.
 //
-// Preloaded into a daemon (LD_PRELOAD) by tests/chaos/power.py, which makes of these records what a
-// loss of power would have left. A SIGKILL alone proves nothing about fsync: the kernel keeps what
-// was written. Nothing in the daemons knows of this.
+// It is preloaded into a daemon (LD_PRELOAD) by tests/chaos/power.py, which computes from the
+// records what a loss of power would have left. A SIGKILL alone proves nothing about fsync, because
+// the kernel keeps written data. The daemons do not know of this library.
 //
-// EVERGRAD_POWER_ROOTS: folders, separated by ':'. EVERGRAD_POWER_LOG: the file that records are
-// appended to:
+// EVERGRAD_POWER_ROOTS names folders, separated by ':'. EVERGRAD_POWER_LOG names the file to which
+// records are appended:
 //   u32 bytes of the rest | u8 kind | u64 time (CLOCK_MONOTONIC, ns) | u64 inode | u64 offset or
 //   size | u32 length of a path | path | u32 length of a second path | second path | data
-// EVERGRAD_POWER_UNSYNCED: a folder; the sync of a file below it is not recorded, so that a loss of
-// power takes what the daemon believes to be on the disk (the canaries). Syncs of folders are.
+// EVERGRAD_POWER_UNSYNCED names a folder. The sync of a file below it is not recorded, so that a
+// loss of power takes data that the daemon believes to be on the disk (the canaries). Syncs of
+// folders are recorded.
 //
-// A record is written after its call has returned, a sync's before its caller knows: who was told
-// of something had it recorded.
+// A record is written after its call has returned; the record of a sync is written before the
+// caller learns of the sync. Therefore everything that was reported had been recorded.
 //
-// Looked at: open(at), write(v), pwrite, ftruncate, f(data)sync, link(at), rename(at), unlink(at),
-// remove, mkdir(at), rmdir, f(d)open, mkstemp. What is written through stdio is not seen piece by
-// piece: such a file is recorded whole when it is synced.
+// The recorded calls are open(at), write(v), pwrite, ftruncate, f(data)sync, link(at), rename(at),
+// unlink(at), remove, mkdir(at), rmdir, f(d)open, mkstemp. Writes through stdio are not seen one by
+// one; such a file is recorded as a whole when it is synced.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -133,14 +134,15 @@ struct Log {
     for (std::size_t done = 0; done < record.size();) {
       const long n = ::syscall(SYS_write, fd, record.data() + done, record.size() - done);
       if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) ::abort();  // A record that is missing would make a false picture.
+      if (n <= 0) ::abort();  // a missing record would give a false picture
       done += static_cast<std::size_t>(n);
     }
   }
 };
 
 Log& TheLog() {
-  static Log* log = new Log;  // Calls come before and after everything static.
+  // Never destroyed, because calls come before and after the life of static objects.
+  static Log* log = new Log;
   return *log;
 }
 
@@ -184,11 +186,11 @@ bool IsThere(int folder, const char* name) {
   return ::fstatat(folder, name, &info, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-// After a successful open: `was_there` tells a file that is new from one that is only opened.
+// Records a successful open. `was_there` tells an existing file from a new one.
 int Opened(int fd, int folder, const char* name, int flags, bool was_there) {
   KeepErrno keep;
   if (fd < 0 || fd >= kFdsMax || TheLog().fd < 0) return fd;
-  // A descriptor that is opened once more goes by the path of what it stands for.
+  // A descriptor that is opened again has the path of the file for which it stands.
   const std::string path =
       ::strncmp(name, "/proc/self/fd/", 14) == 0 ? PathOf(fd) : PathAt(folder, name);
   struct stat info;
@@ -217,8 +219,8 @@ int OpenAt(int folder, const char* name, int flags, Call call) {
 void Wrote(int fd, const void* data, ssize_t bytes, std::int64_t offset) {
   KeepErrno keep;
   if (bytes <= 0 || !Watched(fd)) return;
-  if (offset < 0)
-    offset = ::lseek(fd, 0, SEEK_CUR) - bytes;  // Behind an append the position is the end.
+  // After an append the position is the end.
+  if (offset < 0) offset = ::lseek(fd, 0, SEEK_CUR) - bytes;
   TheLog().Put(kWrite, InodeOf(fd), static_cast<std::uint64_t>(offset), "", "", data,
                static_cast<std::size_t>(bytes));
 }
@@ -328,7 +330,7 @@ EG_OPEN(open64)
 EG_OPENAT(openat)
 EG_OPENAT(openat64)
 
-// What a fortified build calls for an open without a mode.
+// A fortified build calls these for an open without a mode.
 int __open_2(const char* path, int flags) { return open(path, flags); }
 int __open64_2(const char* path, int flags) { return open64(path, flags); }
 int __openat_2(int folder, const char* path, int flags) { return openat(folder, path, flags); }

@@ -1,10 +1,11 @@
-// Sessions with a coordinator that say Hello and nothing else: scenario W19 runs it.
+// Opens sessions with a coordinator that say Hello and nothing else. Scenario W19 runs it.
 //
 //   evergrad-silent-sessions --coordinator ADDR [--sessions 150] [--name f] [--life MS]
 //
-// One after another: Hello of a worker with a name of its own, then the coordinator's answer is
-// waited for, then the session is cut after --life. Prints how many were registered, how many were
-// refused as a limit, how many were told when to come again, and how many grants came.
+// The sessions are opened one after another. Each sends the Hello of a worker with a fresh name,
+// waits for the coordinator's answer, and is closed after --life. The program prints how many were
+// registered, how many were refused because of a limit, how many of these got a time to retry, and
+// how many grants arrived.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>

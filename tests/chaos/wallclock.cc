@@ -1,13 +1,14 @@
-// A host whose wall clock jumps, for scenario C8: preloaded into a daemon (LD_PRELOAD), which knows
-// nothing of it.
+// Simulates a host whose wall clock jumps, for scenario C8. It is preloaded into a daemon
+// (LD_PRELOAD), which does not know of it.
 //
-// EVERGRAD_WALL_CLOCK names a file of one int64 (little endian): nanoseconds by which this host's
-// CLOCK_REALTIME is ahead. It is mapped, so a write to it is a jump. All other clocks are the
-// kernel's, as when somebody sets the time of a machine.
+// EVERGRAD_WALL_CLOCK names a file with one int64 (little endian): the number of nanoseconds by
+// which this host's CLOCK_REALTIME is ahead. The file is mapped, so a write to it is a jump. All
+// other clocks are the kernel's, as when a person sets the time of a machine.
 //
-// Waits until a time of that clock (pthread_cond_timedwait, pthread_cond_clockwait, sem_timedwait,
-// and futex with FUTEX_CLOCK_REALTIME, as Abseil has it) end when this host's clock gets there: a
-// jump ahead ends them at once, one back makes them last longer. So they are made of short waits.
+// A wait until a time of that clock (pthread_cond_timedwait, pthread_cond_clockwait, sem_timedwait,
+// and futex with FUTEX_CLOCK_REALTIME, as Abseil uses it) ends when this host's clock reaches the
+// time. A jump ahead ends it at once, and a jump back prolongs it. Therefore the wait is divided
+// into short waits.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -64,8 +65,8 @@ timespec Spec(std::int64_t ns) {
   return {static_cast<time_t>(ns / kSecond), static_cast<long>(ns % kSecond)};
 }
 
-// `wait(until)`: until a time of the kernel's monotonic clock; whether it timed out. Returns as it
-// did, or once this host's clock has come to `deadline`.
+// `wait(until)` waits until a time of the kernel's monotonic clock and returns its status. Sliced
+// returns this status, or `timed_out` once this host's clock has reached `deadline`.
 template <typename Wait>
 int Sliced(std::int64_t deadline, int timed_out, Wait wait) {
   for (;;) {
@@ -113,7 +114,8 @@ int pthread_cond_clockwait(pthread_cond_t* cond, pthread_mutex_t* mutex, clockid
 int pthread_cond_timedwait(pthread_cond_t* cond, pthread_mutex_t* mutex, const timespec* deadline) {
   static auto* const real =
       Real<int(pthread_cond_t*, pthread_mutex_t*, const timespec*)>("pthread_cond_timedwait");
-  // Its clock is an attribute, which glibc keeps in this bit (nptl/pthread_cond_common.c).
+  // The clock of the condition variable is an attribute, which glibc keeps in this bit
+  // (nptl/pthread_cond_common.c).
   if ((cond->__data.__wrefs & 2) != 0) return real(cond, mutex, deadline);
   return pthread_cond_clockwait(cond, mutex, CLOCK_REALTIME, deadline);
 }

@@ -1,14 +1,14 @@
-// FAULTS S6 on a real cluster: everything that a push can have wrong, over a real gRPC stream,
-// while a job runs.
+// FAULTS S6 on a real cluster: every error that a push can have, over a real gRPC stream, while a
+// job runs.
 //
 //   evergrad-wrong-pushes --coordinator ADDR --job NAME --server IDENTITY=ADDR … [--quiet] (the
 //   job: counting, with at least two tables if it has any)
 //
-// Each case must get the typed answer that it deserves. With --quiet (nobody trains meanwhile)
-// every shard's digests of values and slots, lsn, vlsn, counters and ledger sizes must be the same
-// before and after. Prints a line a case; exit 0: all as wanted. This program registers as a worker
-// and keeps what it is granted while it runs: what has no other fault than that nobody granted it
-// is told apart from what is malformed.
+// Each case must get the right typed answer. With --quiet (no worker trains meanwhile) every
+// shard's digests of values and slots, lsn, vlsn, counters and ledger sizes must be the same before
+// and after. The program prints one line per case; exit code 0 means that all answers were right.
+// It registers as a worker and keeps its grants while it runs, so that a push whose only fault is
+// the missing grant can be told from a malformed one.
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -53,7 +53,7 @@ struct Held {
 };
 
 int failures = 0;
-// What this program was granted as a worker, and what a push needs to prove it.
+// The grant of this program as a worker, and the header that a push needs to prove it.
 v1::Grant granted;
 v1::RequestHeader proved;
 
@@ -62,7 +62,7 @@ void Say(bool good, const std::string& name, const std::string& got) {
   failures += good ? 0 : 1;
 }
 
-// Shards in order; nullopt unless every one answered.
+// Returns the shards in order; nullopt unless every shard has answered.
 std::optional<std::vector<Held>> Shards(Cluster& cluster) {
   v1::ListVariablesRequest request;
   request.set_job(cluster.job);
@@ -84,14 +84,14 @@ std::optional<std::vector<Held>> Shards(Cluster& cluster) {
 std::string Text(std::vector<Held> shards) {
   std::string text;
   for (Held& held : shards) {
-    held.state.clear_duplicates_refused();  // a DUPLICATE is counted, and changes nothing else
+    held.state.clear_duplicates_refused();  // a DUPLICATE is counted, but changes nothing else
     absl::StrAppend(&text, held.server, " ", held.state.ShortDebugString(), "\n");
   }
   return text;
 }
 
-// Until nothing has changed for three of the coordinator's rounds of Closes (100 ms): what was on
-// its way has arrived.
+// Returns the shards once nothing has changed for three of the coordinator's rounds of Closes (100
+// ms each), so that everything in flight has arrived.
 std::optional<std::vector<Held>> SettledShards(Cluster& cluster) {
   constexpr milliseconds kRest{300}, kGiveUp{10000};
   runtime::Event never;
@@ -146,8 +146,8 @@ tensor::SharedBytes Bytes(std::vector<std::byte> bytes) {
   return {owned, std::span<const std::byte>(*owned)};
 }
 
-// One good push of ones to `held`, to be spoiled. Its update is above those of the job, so that it
-// would be applied if only it were not wrong.
+// Returns a valid push of ones to `held`, for a case to spoil. Its update is above those of the
+// job, so that it would be applied if it were not wrong.
 v1::RequestHeader Good(const Held& held, std::vector<tensor::SharedBytes>* payloads) {
   v1::RequestHeader header = proved;
   header.set_job_uid(held.state.job_uid());
@@ -288,7 +288,7 @@ void Sections(Cluster& cluster, client::ParameterClient& client, const Held& hel
     one({"a partition that another server holds", [](H, P, B) {}, v1::STALE, ""}, elsewhere);
   }
 
-  // Who was not granted it is not told whether a closure is done or open.
+  // A sender without the grant must not learn whether a closure is done or open.
   std::map<std::string, int> answers;
   for (std::uint64_t c = 0; c < 64; ++c) {
     std::vector<tensor::SharedBytes> payloads;
@@ -310,8 +310,8 @@ void Sections(Cluster& cluster, client::ParameterClient& client, const Held& hel
   Say(typed == 64, "attempt (0,0) over 64 closures", seen);
 }
 
-// Of a slot of a counting job: two rows of the tables 0 and 1, which have 1 and 2 elements, spoiled
-// one way at a time.
+// Tests pushes to a slot of a counting job: two rows of the tables 0 and 1, which have 1 and 2
+// elements, spoiled in one way at a time.
 void Slots(Cluster& cluster, client::ParameterClient& client, const Held& slot) {
   struct Case {
     const char* words;
@@ -362,7 +362,7 @@ void Frames(Cluster& cluster, const Held& held, std::uint64_t seed) {
   const auto stream = (*channel)->OpenData();
   std::vector<tensor::SharedBytes> payloads;
   const v1::RequestHeader good = Good(held, &payloads);
-  // A frame as the builder makes it, with a header of our own making.
+  // Builds a frame as the builder does, with a changed header.
   const auto frame = [&](const std::function<void(v1::RequestHeader&)>& spoil) {
     v1::RequestHeader header = good;
     header.mutable_pushes(0)->set_payload_offset(256);
@@ -414,7 +414,8 @@ void Frames(Cluster& cluster, const Held& held, std::uint64_t seed) {
   refused("noise", noise, "");
   refused("nothing", {}, "");
 
-  // More than a server takes at all: refused at its announcement, before a byte of it has left.
+  // The frame is larger than a server accepts at all: it is refused at its announcement, before a
+  // byte of it is sent.
   transport::Frame huge;
   const tensor::SharedBytes piece = Bytes(std::vector<std::byte>(16 << 20));
   for (int i = 0; i < 80; ++i) huge.pieces.push_back(piece);

@@ -1,6 +1,6 @@
-// A control plane on manual executors, with a server, a worker and a counting job in training: the
-// first state of the targets for task sessions and Control calls. Nothing has a thread of its own;
-// the only files are in a folder that is removed with the stage.
+// A control plane on manual executors, with a server, a worker and a counting job in training. It
+// is the initial state of the targets for task sessions and Control calls. It has no threads, and
+// files only in a folder that is removed with the stage.
 #pragma once
 
 #include <deque>
@@ -23,7 +23,7 @@
 
 namespace evergrad::fuzz {
 
-// The coordinator's end of one session. Everything that it sends is read back.
+// The coordinator's end of one session. Everything that the coordinator sends is parsed.
 class PeerStream final : public transport::MessageStream {
  public:
   absl::Status Send(std::string message) override {
@@ -42,7 +42,7 @@ class PeerStream final : public transport::MessageStream {
   bool closed_ = false;
 };
 
-// A call that has to be answered exactly once.
+// A call that must be answered exactly once.
 class CountingResponder final : public transport::UnaryResponder {
  public:
   explicit CountingResponder(std::shared_ptr<std::vector<absl::StatusOr<std::string>>> answers)
@@ -55,15 +55,15 @@ class CountingResponder final : public transport::UnaryResponder {
   }
 
  private:
-  const std::shared_ptr<std::vector<absl::StatusOr<std::string>>>
-      answers_;  // shared with the stage
+  // Shared with the stage.
+  const std::shared_ptr<std::vector<absl::StatusOr<std::string>>> answers_;
   bool answered_ = false;
 };
 
 class CoordinatorStage {
  public:
   static constexpr char kJobName[] = "fuzz";
-  // Stands for the job's uid in messages of an input, which cannot know it.
+  // Stands for the job's uid in messages of an input, which cannot contain the real uid.
   static constexpr std::uint64_t kThisJob = 1;
 
   CoordinatorStage() {
@@ -87,7 +87,7 @@ class CoordinatorStage {
   }
   ~CoordinatorStage() { Close(); }
 
-  // A session that has not said anything yet; its number.
+  // Opens a session that has not sent anything yet, and returns its number.
   int Connect() {
     Session session;
     session.stream = std::make_shared<PeerStream>();
@@ -101,7 +101,7 @@ class CoordinatorStage {
   int worker() const { return worker_; }
   int server() const { return server_; }
   int sessions() const { return static_cast<int>(sessions_.size()); }
-  // A batch as the transport delivers it; nothing once the stream was closed.
+  // Delivers a batch as the transport does. Does nothing once the stream was closed.
   void Deliver(int session, std::string batch) {
     if (At(session).stream->closed()) return;
     At(session).events.on_message(std::move(batch));
@@ -117,7 +117,7 @@ class CoordinatorStage {
     At(session).events.on_end(absl::UnavailableError("cut"));
     Run();
   }
-  // The answer of the call, or an error while the call waits for something.
+  // Returns the answer of the call, or an error while the call waits.
   absl::StatusOr<std::string> Call(absl::string_view method, std::string request) {
     const std::size_t before = answers_->size();
     handlers_.unary({}, method, std::move(request), std::make_unique<CountingResponder>(answers_));
@@ -138,7 +138,8 @@ class CoordinatorStage {
   const std::vector<v1::Grant>& grants() const { return grants_; }
   const std::vector<v1::Assign>& assigns() const { return assigns_; }
 
-  // The coordinator serves on, whatever it was told, and another one can begin on its journal.
+  // Checks that the coordinator still serves whatever it received, and that another one can begin
+  // with its journal.
   void CheckAlive() {
     Advance(std::chrono::seconds(1));
     v1::ListTasksResponse tasks;

@@ -1,5 +1,5 @@
-// Puts a number that is drawn at random, and so cannot be in an input, into a message in place of
-// the number that stands for it there.
+// Replaces a number in a message that stands for a random number. An input cannot contain the
+// random number itself.
 #pragma once
 
 #include <google/protobuf/descriptor.h>
@@ -10,7 +10,7 @@
 
 namespace evergrad::fuzz {
 
-// Fields `job_uid` that are `from` become `to`, at any depth.
+// Replaces the fields `job_uid` that are `from` by `to`, at any depth.
 inline void ReplaceJobUid(google::protobuf::Message& message, std::uint64_t from,
                           std::uint64_t to) {
   using google::protobuf::FieldDescriptor;

@@ -1,6 +1,7 @@
-// Cuts the bytes of one execution into numbers and pieces (Input), and makes such bytes (Output).
+// Divides the bytes of one execution into numbers and pieces (Input), and makes such bytes
+// (Output).
 //
-// Input never fails: behind the end numbers are 0 and pieces are empty, so every byte string is
+// Input never fails: behind the end, numbers are 0 and pieces are empty, so every byte string is
 // valid. Not thread-safe. The bytes outlive the Input and its pieces.
 #pragma once
 
@@ -21,7 +22,7 @@ class Input {
       : left_(reinterpret_cast<const char*>(data), size) {}
 
   bool done() const { return left_.empty(); }
-  // Little-endian.
+  // Reads a little-endian number.
   template <std::unsigned_integral T = std::uint8_t>
   T Number() {
     T value = 0;
@@ -30,9 +31,9 @@ class Input {
     left_.remove_prefix(std::min(sizeof(T), left_.size()));
     return value;
   }
-  // 0 to `below` - 1.
+  // Returns 0 to `below` - 1.
   std::size_t Choice(std::size_t below) { return Number() % below; }
-  // A length of two bytes and so many bytes, or fewer at the end.
+  // Reads a length of two bytes and then that many bytes, or fewer at the end.
   absl::string_view Piece() {
     const std::size_t bytes = Number<std::uint16_t>();
     const absl::string_view piece = left_.substr(0, bytes);

@@ -1,5 +1,5 @@
 // A server without its transport: control, shards, and the threads that write and read shard files,
-// in memory. Its executors run when they are told to, on the caller's thread.
+// in memory. Its executors run on the caller's thread, when the caller runs them.
 #pragma once
 
 #include <deque>
@@ -19,7 +19,7 @@
 
 namespace evergrad::fuzz {
 
-// Like runtime::ManualExecutor, and the threads of snapshots may post to it. Timers are due at
+// Like runtime::ManualExecutor, but the threads of snapshots may post to it. Timers are due at
 // once, in the next run.
 class QueueExecutor final : public runtime::Executor {
  public:

@@ -1,5 +1,5 @@
-// Makes the checksums of a changed snapshot file right again (common/snapshot/FORMAT.md), so that a
-// fuzzer reaches what lies behind them. Bytes that are no such file are left as far as they are.
+// Repairs the checksums of a changed snapshot file (common/snapshot/FORMAT.md), so that a fuzzer
+// gets past them. If the bytes are not such a file, the rest of them stays unchanged.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Steps of the two session targets as they are read from an input. A message is bytes as they are,
-// or a header whose fields the input chooses, so that the fuzzer need not find magic and version.
+// The steps of the two session targets, read from an input. A message is raw bytes, or a header
+// whose fields the input chooses, so that the fuzzer need not find magic and version.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,8 @@ enum class ClientStep {
 };
 inline constexpr std::size_t kClientSteps = 9;
 
-// Request ids are few, so that messages meet. Sizes are of 32 bits; `bytes` is what follows.
+// There are only a few request ids, so that messages meet. Sizes have 32 bits. `bytes` is the
+// number of bytes that follow.
 inline std::string HeaderAndPayload(Input& input) {
   wire::StreamHeader header;
   header.kind = static_cast<wire::MessageKind>(input.Number());
@@ -56,7 +57,7 @@ inline void PutMessage(Output& output, const wire::StreamHeader& header, absl::s
   if (header.in_lane()) output.Number(static_cast<std::uint32_t>(header.bytes));
 }
 
-// `message` in up to three views, as the network may cut it.
+// Returns `message` in up to three views, as the network may divide it.
 inline std::vector<std::span<const std::byte>> Views(Input& input, const std::string& message) {
   std::vector<std::span<const std::byte>> views;
   std::span<const std::byte> left = BytesOf(message);
@@ -69,7 +70,7 @@ inline std::vector<std::span<const std::byte>> Views(Input& input, const std::st
   return views;
 }
 
-// The memory of a lane, of which the input writes any number as a peer could.
+// The memory of a lane. The input writes arbitrary numbers there, as a peer could.
 class LaneMemory {
  public:
   explicit LaneMemory(std::uint64_t ring_bytes)

@@ -1,4 +1,4 @@
-// The rules of ps_server/shard, of which the active mutant breaks one; shard.cc and
+// The rules of ps_server/shard, of which the active mutant breaks one. shard.cc and
 // slot_contents.cc of this folder are compiled with them.
 #pragma once
 

@@ -1,8 +1,9 @@
-// The mutants: one error each, against one rule of LEDGER.md. The simulation must catch every one.
+// The mutants. Each is one error against one rule of LEDGER.md. The simulation must catch every
+// mutant.
 //
-// At most one mutant is active in a thread: the one of the innermost live Activated, and without
-// any the one that the environment variable EVERGRAD_MUTANT names (evergrad-ps-server-faulty). A
-// process ends with code 2 if the variable names no mutant.
+// At most one mutant is active in a thread: the one of the innermost living Activated. Without one,
+// it is the mutant that the environment variable EVERGRAD_MUTANT names (evergrad-ps-server-faulty).
+// A process ends with code 2 if the variable names no mutant.
 #pragma once
 
 #include <string>
@@ -19,7 +20,7 @@ enum class Mutant {
 
 bool IsActive(Mutant mutant);
 
-// Makes `mutant` the active one of this thread, and the former one again when it is destroyed.
+// Makes `mutant` the active one of this thread. The destructor restores the former one.
 class Activated {
  public:
   explicit Activated(Mutant mutant);
@@ -33,10 +34,10 @@ class Activated {
 
 struct MutantInfo {
   Mutant mutant = Mutant::kNone;
-  const char *name = "", *line = "",
-             *error = "";  // "no_todo", "21", "a rollback leaves todo[p] empty"
+  // "no_todo", "21", "a rollback leaves todo[p] empty".
+  const char *name = "", *line = "", *error = "";
 };
 const std::vector<MutantInfo>& AllMutants();            // without kNone
-const MutantInfo* FindMutant(const std::string& name);  // nullptr: no such mutant
+const MutantInfo* FindMutant(const std::string& name);  // nullptr if there is no such mutant
 
 }  // namespace evergrad::mutants

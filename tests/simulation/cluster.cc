@@ -34,11 +34,12 @@ using worker::ShardMap;
 using worker::Work;
 
 constexpr std::size_t kCallsMax = 60;        // pushes and answers in flight
-constexpr std::size_t kManifestsKept = 2;    // of a job
-constexpr std::uint64_t kUndurableMax = 48;  // commits
-constexpr std::size_t kTailKept =
-    64;  // commits that the store can lose: more than kUndurableMax and those of a tear
-constexpr std::uint64_t kJobsMax = 3;     // jobs of a walk: the first, and those that resume it
+constexpr std::size_t kManifestsKept = 2;    // manifests kept of a job
+constexpr std::uint64_t kUndurableMax = 48;  // limit of commits that are not durable
+// Commits that the store can lose: more than kUndurableMax and those of a tear.
+constexpr std::size_t kTailKept = 64;
+// Limit of jobs in a walk: the first, and those that resume it.
+constexpr std::uint64_t kJobsMax = 3;
 constexpr std::size_t kGrantedKept = 64;  // grants that an attacker knows
 
 // [34] The fields that the proof of a grant covers.
@@ -93,8 +94,9 @@ struct File {
   enum {
     kWhole,
     kBadInside,
+    // Damage shows when a server loads the file or a manifest is chosen.
     kBadAtTheEnds
-  } health = kWhole;  // damage shows when a server loads the file or a manifest is chosen
+  } health = kWhole;
 };
 struct ManifestFile {
   JobUid job;
@@ -109,7 +111,7 @@ struct Sweep {
   std::array<std::pair<ShardEpoch, std::uint64_t>, kShards> newest{};
 };
 
-// Coordinator -> task.
+// A message from the coordinator to a task.
 struct Down {
   enum Kind {
     kRegistered,
@@ -129,12 +131,12 @@ struct Down {
   ShardEpoch epoch{};
   MapVersion version{}, start{};
   IntervalSet done{}, refused{};
-  std::unique_ptr<HeldState> state{};  // of a move
-  std::optional<Snapshot> source{};    // of an Assign without a state; none: the seed
+  std::unique_ptr<HeldState> state{};  // for a move
+  std::optional<Snapshot> source{};    // for an Assign without a state; none for the seed
   std::shared_ptr<const ShardMap> map{};
   Work work{};
   Attempt attempt{};
-  std::string key{};  // of an Assign [34]
+  std::string key{};  // for an Assign [34]
   bool superseded = false;
   Term term{};
   std::uint64_t life = 0;
@@ -154,12 +156,11 @@ struct Evaluated {
   std::array<OfShard, kShards> shards{};
 };
 
-// Task -> coordinator.
-// An attempt in hand, as in a Hello.
+// --- messages from a task to the coordinator. An attempt in hand, as in a Hello.
 struct HeldAttempt {
   JobUid job;
   ClosureBook::HeldAttempt attempt;
-  std::string worker, proof;  // [36], [35] of its Grant
+  std::string worker, proof;  // [36], [35] those of its Grant
 };
 
 struct Up {
@@ -187,19 +188,19 @@ struct Up {
   bool ok = true;                      // kAssigned
   std::vector<std::pair<JobUid, ClosureBook::HeldShard>> shards{};
   std::vector<HeldAttempt> attempts{};
-  std::vector<std::pair<ClosureId, Attempt>>
-      evaluations{};  // in hand, in a Hello; two jobs never use one number
+  // In hand, in a Hello; two jobs never use one number.
+  std::vector<std::pair<ClosureId, Attempt>> evaluations{};
   std::shared_ptr<const Evaluated> evaluated{};            // in the Done of an evaluation closure
   coordinator::UpdateAccount::TouchedLess touched_less{};  // in a Done [38]
   coordinator::ReportedLife reported{};
 };
 
 struct Task {
-  int process = 0;              // never reused
+  int process = 0;              // number of the process; never reused
   bool connected = false;       // it has a session
-  bool registered = false;      // the coordinator has taken its Hello
+  bool registered = false;      // the coordinator has accepted its Hello
   bool welcomed = false;        // it has read Registered, and may send more than the Hello
-  TaskId task;                  // this registration
+  TaskId task;                  // the present registration
   std::vector<TaskId> earlier;  // registrations of this process in this life of the coordinator
   std::uint64_t highest_term = 0, life = 0;  // of the newest life that registered it [18]
   Fifo<Down> in;
@@ -209,12 +210,12 @@ struct Task {
 struct Server : Task {
   std::string identity;
   JobUid version_of{};
-  MapVersion version;  // the highest that it was told
+  MapVersion version;  // the highest version that it received
   std::array<std::unique_ptr<HeldState>, kShards> shards;
-  std::vector<std::pair<std::uint32_t, std::unique_ptr<HeldState>>>
-      others;  // of earlier jobs whose end it was not told
-  std::array<std::optional<ps_server::Ledger>, kShards>
-      sealed;  // the ledger at the time of the seal [20a]
+  // Shards of earlier jobs of whose end the server was not told.
+  std::vector<std::pair<std::uint32_t, std::unique_ptr<HeldState>>> others;
+  // The ledger at the time of the seal [20a].
+  std::array<std::optional<ps_server::Ledger>, kShards> sealed;
   struct Loading {
     JobUid job;
     ShardEpoch epoch;
@@ -223,14 +224,14 @@ struct Server : Task {
     std::optional<Snapshot> source;
   };
   std::array<std::optional<Loading>, kShards> loading;
-  std::vector<Up> unsent;  // messages `Assigned` that no session took
+  std::vector<Up> unsent;  // messages `Assigned` that no session accepted
   struct Order {           // an order to cut a shard
     JobUid job;
     std::uint32_t p = 0;
     ShardEpoch epoch;
     TaskId session;
-    std::unique_ptr<HeldState> cut;  // was taken and is not durable yet
-    // For a slot whose moment was taken and whose rows are being captured, slice by slice.
+    std::unique_ptr<HeldState> cut;  // taken and not durable yet
+    // For a slot whose moment has been taken and whose rows are being captured, slice by slice.
     struct Slicing {
       ps_server::ShardCut cut;
       std::unique_ptr<HeldState> facts;  // of that moment
@@ -238,10 +239,10 @@ struct Server : Task {
     std::optional<Slicing> slicing = std::nullopt;
   };
   std::vector<Order> orders;
-  std::map<JobUid, std::unique_ptr<grants::GrantGuard>>
-      guards;  // [35] made by the first Assign of the job
-  std::array<std::optional<Snapshot>, kShards>
-      durable_file;  // the newest of the shards that it holds
+  // [35] made at the first Assign of the job.
+  std::map<JobUid, std::unique_ptr<grants::GrantGuard>> guards;
+  // The newest file of each shard that it holds.
+  std::array<std::optional<Snapshot>, kShards> durable_file;
   // The state that answers a push of this job; nullptr: the answer is STALE.
   HeldState* Find(JobUid job, std::uint32_t p) {
     if (shards[p] && shards[p]->job == job) return shards[p].get();
@@ -316,8 +317,8 @@ const plan::Plan& PlanOfWalk() {
   return plan;
 }
 
-// Compares states of one shard at one lsn: attempts may differ, since a DUPLICATE that raises one
-// is no event [6].
+// Compares states of one shard at one lsn. Attempts may differ, since a DUPLICATE that raises an
+// attempt is no event [6].
 bool SameUpdates(const HeldState& a, const HeldState& b) {
   const ps_server::Ledger &l = a.shard->ledger(), &m = b.shard->ledger();
   const auto same_bits = [](const auto& x, const auto& y) {
@@ -412,7 +413,7 @@ class Cluster {
   void CloseWindow();
   void RollBack(std::uint32_t p, Server* to);
 
-  // The gate: a message to a task or to the user leaves once the commits before it are durable.
+  // The gate: a message to a task or to the user is sent once the commits before it are durable.
   struct Effect {
     enum Kind { kMessage, kCounted, kTold, kSweep } kind = kMessage;
     std::uint64_t commit = 0;
@@ -444,8 +445,8 @@ class Cluster {
   const ManifestFile* ResumePoint() const;
   void Resume(bool cluster_survives);
 
-  // Tasks of coordinator/jobs beside the book: evaluation as a barrier [29], and the end before the
-  // plan [20a].
+  // The tasks of coordinator/jobs in addition to the book: evaluation as a barrier [29], and the
+  // end before the plan [20a].
   struct Evaluation {
     ClosureId closure;
     Attempt attempt{};  // (0,0): it is not granted
@@ -482,13 +483,13 @@ class Cluster {
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<Call> calls_;
   std::unique_ptr<MemoryStateStore> store_, backup_;
-  std::unique_ptr<MemoryStateStore>
-      unsynced_;  // the store before the term of this life; only a mutant returns to it
+  // The store before the term of this life; only a mutant returns to it.
+  std::unique_ptr<MemoryStateStore> unsynced_;
   // [22] A move whose record is torn off before its source gets the Drop. By chance alone both
   // happen together once in five thousand walks.
   struct Forgotten {
-    std::unique_ptr<MemoryStateStore>
-        journal;               // the journal before the move; null: the next life has begun with it
+    // The journal before the move; null if the next life has begun with it.
+    std::unique_ptr<MemoryStateStore> journal;
     int at = 0;                // the event at which the coordinator dies
     int source = 0, next = 0;  // processes that are disconnected until the coordinator has died,
                                // and until the next window has closed (0: connected)
@@ -503,31 +504,31 @@ class Cluster {
 
   // The coordinator, while it is up.
   std::unique_ptr<ClosureBook> book_;
-  std::vector<std::pair<TaskId, Up>>
-      waiting_;  // Hellos of workers, until the start-up window closes
+  // Hellos of workers, until the start-up window closes.
+  std::vector<std::pair<TaskId, Up>> waiting_;
   std::shared_ptr<const ShardMap> map_;
   std::uint64_t durable_ = 0;      // commits of the store
   std::deque<Effect> effects_;     // messages that wait for the store
-  std::set<std::uint32_t> round_;  // shards whose cuts the round waits for
+  std::set<std::uint32_t> round_;  // shards for whose cuts the round waits
   std::optional<std::vector<Snapshot>> manifest_due_;
   std::deque<Sweep> sweeps_;
   std::uint64_t life_ = 0;               // each process draws its own
-  std::uint64_t newest_term_ = 0;        // the highest that was ever taken
+  std::uint64_t newest_term_ = 0;        // the highest term that was ever used
   std::vector<Evaluation> evaluations_;  // the closures of the evaluation in progress
   std::uint64_t evaluation_rounds_ = 0;
   std::set<std::uint32_t> unsealed_;
 
-  // Durable state of the job and not of the book: its record is never torn off.
+  // State of the job that is durable and not part of the book. Its record is never torn off.
   std::string KeyOf(JobUid job) const;
   coordinator::UpdateAccount AccountOf(const DurableState& state);
   std::uint64_t evaluated_ = 0;  // barriers whose evaluation is valid
-  std::array<coordinator::UpdateAccount::TouchedLess, kClosures>
-      touched_less_{};  // as last counted [38]
+  // As last counted [38].
+  std::array<coordinator::UpdateAccount::TouchedLess, kClosures> touched_less_{};
   std::optional<coordinator::UpdateAccount::Before> taken_over_;
   IntervalSet resumed_;
   bool sealing_ = false, end_told_ = false;
-  bool jobs_given_up_ = false,
-       backup_used_ = false;               // [18a] the store does not know earlier jobs
+  // [18a] the store does not know earlier jobs.
+  bool jobs_given_up_ = false, backup_used_ = false;
   std::array<std::string, kShards> cuts_;  // the cuts after the seal, by URI
 
   // The grants of all jobs, which an attacker may know.
@@ -546,11 +547,11 @@ class Cluster {
   // Checks.
   DurableState before_;   // at the last commit [I4]
   DurableState settled_;  // at the last durable commit
-  std::array<std::size_t, kShards> resumed_open_{},
-      resumed_intervals_{};  // intervals from the files of an earlier job [I6]
+  // Intervals from the files of an earlier job [I6].
+  std::array<std::size_t, kShards> resumed_open_{}, resumed_intervals_{};
   std::map<std::string, std::uint64_t> largest_;
-  std::array<std::vector<std::pair<ShardEpoch, int>>, kShards>
-      answered_;  // the process that answered APPLIED at (p, epoch) [I5]
+  // The process that answered APPLIED at (p, epoch) [I5].
+  std::array<std::vector<std::pair<ShardEpoch, int>>, kShards> answered_;
   std::array<std::pair<MapVersion, std::uint64_t>, kShards> lsn_{};  // of the owner, by start [I4]
   std::array<int, kClosures> counted_{};
   IntervalSet cancelled_, told_;
@@ -613,8 +614,8 @@ Server* Cluster::ConnectedServer(const std::string& identity, bool registered) {
   return nullptr;
 }
 
-// Line 18a: a coordinator starts on an empty journal instead of the job's, or without one, while
-// tasks of the job live. Afterwards an operator puts the journal back.
+// Line 18a: a coordinator starts on an empty journal instead of the job's, or without a journal,
+// while tasks of the job live. Afterwards an operator puts the journal back.
 void Cluster::StartWithoutJournal() {
   const MemoryStateStore empty;
   for (const auto& s : servers_) {
@@ -650,8 +651,8 @@ void Cluster::StartCoordinator() {
   if (options_.torn && random_.Chance(0.3)) {
     if (store_->TearTail(1 + random_.Below(4)) > 0) Count("journal torn");
   }
-  // A living task must know the newest life, or its numbers would be used again: line 18 assumes
-  // this.
+  // A living task must know the newest life; otherwise its numbers would be used again. Line 18
+  // assumes this.
   const auto saw_newest = [&](const auto& t) { return t->highest_term >= newest_term_; };
   const bool known = std::any_of(servers_.begin(), servers_.end(), saw_newest) ||
                      std::any_of(workers_.begin(), workers_.end(), saw_newest);
@@ -707,7 +708,7 @@ void Cluster::StartCoordinator() {
         " V=", book_->durable().version.ToString());
 }
 
-// Line 18: all tasks but the one that reported the term register anew.
+// Line 18: all tasks except the one that reported the term register anew.
 void Cluster::BeginAnew(Term term, Task* except) {
   Count("begun anew");
   newest_term_ = std::max(newest_term_, term.value());
@@ -770,8 +771,8 @@ void Cluster::Disconnect(Task* t) {
 }
 
 void Cluster::TryConnect(Server* s) {
-  if (ConnectedServer(s->identity, false) != nullptr)
-    return;  // the second process of one identity waits [P7]
+  // The second process of one identity waits [P7].
+  if (ConnectedServer(s->identity, false) != nullptr) return;
   s->connected = true;
   s->task = TaskId(++registrations_);
   Up hello;
@@ -917,11 +918,11 @@ void Cluster::WorkerActs(Worker* w, bool faults) {
   }
   if (n == 0 || calls_.size() >= kCallsMax) return;
   const auto [u, p] = ready[random_.Below(n)];
-  if (p >= w->book.map().shards.size())
-    return;  // with a mutant, an attempt of an earlier job may continue
+  // With a mutant, an attempt of an earlier job may continue.
+  if (p >= w->book.map().shards.size()) return;
   const worker::ShardPlace& place = w->book.map().shards[p];
-  // The old process and the new one of an identity listen at different addresses; either may get
-  // the push.
+  // The old and the new process of an identity listen at different addresses. Either may get the
+  // push.
   std::array<int, 8> there{};
   std::size_t listening = 0;
   for (const auto& s : servers_) {
@@ -1200,7 +1201,7 @@ void Cluster::Serve(const Call& call) {
     if (s->sealed[call.p] && held == s->shards[call.p].get() &&
         call.epoch == held->shard->epoch()) {
       Count("refused by a sealed shard");
-      // A shard that was stopped for a move answers STALE before [8]; it takes nothing, either.
+      // A shard that was stopped for a move answers STALE before [8]. It accepts nothing, either.
       if (code != PushCode::kRefused && !(held->shard->stopped() && code == PushCode::kStale))
         Fail(absl::StrCat("20a a sealed shard took a push: c=", c, " p=", call.p));
       if (!(*s->sealed[call.p] == held->shard->ledger()))
@@ -1231,7 +1232,7 @@ void Cluster::Serve(const Call& call) {
       auto& answered = answered_[call.p];
       const auto it = std::find_if(answered.rbegin(), answered.rend(),
                                    [&](const auto& a) { return a.first == call.epoch; });
-      if (held->job != job_) {  // of an ended job, at a server that was not told
+      if (held->job != job_) {  // belongs to an ended job, at a server that was not told
         Count("applied to an earlier job");
       } else if (it == answered.rend()) {
         answered.emplace_back(call.epoch, s->process);
@@ -1260,8 +1261,8 @@ void Cluster::Serve(const Call& call) {
 }
 
 // Gives `forged` a proof. With probability `chance` it is the proof of a known grant, and `forged`
-// gets the grant's fields but one of closure, attempt and worker (with `ways` above three, perhaps
-// all). Otherwise the proof belongs to no grant, or there is none.
+// gets all but one of the grant's fields (closure, attempt, worker); with `ways` above three it may
+// get all. Otherwise the proof belongs to no grant, or there is none.
 void Cluster::MixProof(Granted* forged, double chance, std::uint64_t ways) {
   if (!granted_.empty() && forger_.Chance(chance)) {
     const Granted& known = granted_[forger_.Below(granted_.size())];
@@ -1329,7 +1330,7 @@ void Cluster::Forge() {
   Count("forged push refused");
 }
 
-// [35] A server's check of the proof that a push brings.
+// [35] A server's check of the proof in a push.
 bool Cluster::Fits(const Server& s, JobUid job, const std::string& proof, ClosureId closure,
                    Attempt attempt, const std::string& worker) {
   const ProofFields proved(closure, attempt, worker);
@@ -1343,8 +1344,8 @@ bool Cluster::IsProved(const ClosureBook::HeldAttempt& held, const std::string& 
          grants::ProofFits(proof, KeyOf(job_), job_, proved.closure, proved.attempt, proved.worker);
 }
 
-// Line 26: a Hello with an attempt that its sender was not granted: above the running attempt,
-// below it, or of a future closure.
+// Line 26: a Hello with an attempt that its sender was not granted. It is above the running
+// attempt, below it, or of a future closure.
 void Cluster::ForgeHello() {
   if (!book_ || book_->window_open() || sealing_) return;
   const std::uint64_t term = book_->durable().term.value();
@@ -1371,8 +1372,8 @@ void Cluster::ForgeHello() {
 void Cluster::Answered(const Call& call) {
   Worker* w = WorkerById(call.worker);
   if (w == nullptr) return;
-  if (w->book.running() == nullptr || w->book.running()->job != call.job)
-    return;  // each job has its own attempt numbers
+  // Each job has its own attempt numbers.
+  if (w->book.running() == nullptr || w->book.running()->job != call.job) return;
   const bool current = w->book.running()->attempt == call.attempt;
   const worker::Disposition d = w->book.OnPushAnswer(call.attempt, UpdateIndex(call.update),
                                                      ShardId(call.p), call.answer, call.version);
@@ -1440,7 +1441,7 @@ void Cluster::Evaluate(Worker* w) {
   for (std::uint32_t p = 0; p < kShards; ++p) {
     if (!w->reading->shards[p].read) left[n++] = p;
   }
-  if (random_.Chance(0.5)) return;  // it computes
+  if (random_.Chance(0.5)) return;  // it is still computing
   if (n > 0) {
     const std::uint32_t p = left[random_.Below(n)];
     const worker::ShardPlace& place = w->book.map().shards[p];
@@ -1452,8 +1453,8 @@ void Cluster::Evaluate(Worker* w) {
     if (there.empty()) return;
     const HeldState& held = *there[random_.Below(there.size())];
     const ps_server::PullResult read = held.shard->Read(models_[p].PullOf(place.epoch));
-    if (read.code != ps_server::PullCode::kValues)
-      return;  // STALE: it reads again under a newer map
+    // STALE: it reads again under a newer map.
+    if (read.code != ps_server::PullCode::kValues) return;
     Evaluated::OfShard& of = w->reading->shards[p];
     of.read = true;
     of.start = read.start;
@@ -1508,7 +1509,7 @@ std::string Cluster::KeyOf(JobUid job) const {
                       IsActive(Mutant::kKeyOfEachLife) ? absl::StrCat(" in life ", lives_) : "");
 }
 
-// [20a] A silent owner owns the shard no longer.
+// [20a] A silent owner no longer owns the shard.
 void Cluster::Unmap(ShardId p) {
   if (!IsActive(Mutant::kSilentOwnerKept)) Commit(book_->Unmap(p).record);
 }
@@ -1650,7 +1651,7 @@ void Cluster::SendChange(ClosureBook::MapChange change, Server* to,
   }
   for (const auto& [identity, what] : change.former) {
     Server* holder = ConnectedServer(identity, true);
-    if (holder == nullptr) continue;  // it is told when it registers
+    if (holder == nullptr) continue;  // it learns of the change when it registers
     Down m;
     m.kind = Down::kDrop;
     m.p = what.first.value();
@@ -1741,8 +1742,8 @@ void Cluster::AtCoordinator(Worker* w, Up m) {
           term && !IsActive(Mutant::kNoBeginAnew)) {
         BeginAnew(*term, w);
       }
-      if (book_->window_open()) {  // no worker gets a map as long as a shard that the journal
-                                   // forgot may be adopted
+      if (book_->window_open()) {  // no worker gets a map while a shard that the journal forgot may
+                                   // be adopted
         waiting_.emplace_back(w->task, std::move(m));
         break;
       }
@@ -1818,7 +1819,7 @@ void Cluster::AtCoordinator(Server* s, Up m) {
       answer.term = book_->durable().term;
       answer.life = life_;
       Send(s, std::move(answer));
-      std::set<JobUid> ended;  // jobs that do not exist: the server drops their shards
+      std::set<JobUid> ended;  // jobs that do not exist, so the server drops their shards
       std::vector<ClosureBook::HeldShard> held;
       std::vector<std::pair<std::uint32_t, ShardEpoch>> stopped;
       for (auto& [job, shard] : m.shards) {
@@ -1844,18 +1845,18 @@ void Cluster::AtCoordinator(Server* s, Up m) {
         registration.change.drops.clear();
         registration.change.former.clear();
       }
-      if (registration.change.map_changed)
-        VoidEvaluation();  // adopted or rolled back: its todo may not be empty
+      // Adopted or rolled back: its todo may not be empty.
+      if (registration.change.map_changed) VoidEvaluation();
       for (std::size_t i = 0; i < registration.change.assigns.size(); ++i) Count("shard not held");
       SendChange(std::move(registration.change), s, nullptr);
       for (const ShardId p : registration.unheld) {
-        // Another process of the identity may live, disconnected. It does not own the shard any
-        // more, so the updates that it applies are void (seed 6880).
+        // Another process of the identity may live, disconnected. It no longer owns the shard, so
+        // the updates that it applies are void (seed 6880).
         if (unsealed_.erase(p.value()) > 0) Unmap(p);
       }
       for (const std::uint32_t p : unsealed_) SendSeal(s, p);
       SendCloses(s);
-      // The server is leaving: the move that its last session had begun begins again.
+      // The server is leaving. The move that its last session had begun begins again.
       for (const auto& [p, epoch] : stopped) {
         const coordinator::ShardOwner& owner = book_->durable().map[p];
         if (sealing_ || owner.server != s->identity) continue;
@@ -1905,9 +1906,9 @@ void Cluster::AtCoordinator(Server* s, Up m) {
       if (round_.erase(m.p) > 0 && round_.empty()) manifest_due_ = NewestOfAll();
       break;
     case Up::kReleased: {
-      if (sealing_)
-        break;  // moves end when sealing begins: the source answers Seal, and an image from before
-                // it has no owner
+      // Moves end when sealing begins: the source answers Seal, and an image from before the seal
+      // has no owner.
+      if (sealing_) break;
       Server* to = servers_[random_.Below(servers_.size())].get();
       if (!to->registered) to = s;
       std::unique_ptr<MemoryStateStore> journal;
@@ -2047,7 +2048,7 @@ void Cluster::DropJob(Server* s, JobUid job) {
 
 // ---------------------------------------------------------------- files [27, 28, 30]
 
-// Slow work: one step of a server's I/O thread, or of the coordinator's file thread.
+// Does slow work: one step of a server's I/O thread, or of the coordinator's file thread.
 void Cluster::Disk() {
   const std::size_t i = random_.Below(servers_.size() + 1);
   if (i == servers_.size()) {
@@ -2098,7 +2099,7 @@ void Cluster::FinishLoading(Server* s, std::uint32_t p) {
   }
 }
 
-// Each call takes an order one step further: the cut is taken; then its file becomes durable and is
+// Each call advances an order by one step: the cut is taken; then its file becomes durable and is
 // reported in the session of the order.
 void Cluster::WriteNext(Server* s) {
   Server::Order& order = s->orders.front();
@@ -2204,7 +2205,8 @@ Snapshot Cluster::MakeDurable(std::unique_ptr<HeldState> cut, std::uint32_t p) {
   return snapshot;
 }
 
-// A checkpoint: orders a cut from each owner, and again from each that has not answered.
+// A checkpoint: orders a cut from each owner, and orders it again from each owner that has not
+// answered.
 void Cluster::OrderCuts() {
   if (manifest_due_) return;
   if (round_.empty()) {
@@ -2345,7 +2347,7 @@ void Cluster::Resume(bool cluster_survives) {
   Count(cluster_survives ? "resumed after the end" : "resumed after the loss of the cluster");
   Trace("resumes from manifest ", from->number, " of job ", from->job.value());
   std::vector<Snapshot> snapshots = from->shards;
-  // A barrier with a metric in the manifest is not evaluated again, though closures before it may
+  // A barrier with a metric in the manifest is not evaluated again, although closures before it may
   // be granted again: the files may hold a part of the updates after it.
   evaluated_ = from->evaluated;
   Term term;
@@ -2487,7 +2489,7 @@ void Cluster::OnMap(Worker* w, const ShardMap& map) {
   w->book.OnMap(map);
 }
 
-// I4 for the lives that a task has seen.
+// Checks I4 for the lives that a task has seen.
 void Cluster::Registered(Task* t, const Down& m) {
   if (m.term.value() < t->highest_term ||
       (m.term.value() == t->highest_term && m.life != t->life && t->life != 0)) {
@@ -2547,7 +2549,7 @@ void Cluster::HandleEvaluated(Worker* w, const Up& m) {
   if (all) FinishEvaluation();
 }
 
-// The evaluation read all updates of the closures before the barrier, and no others.
+// Checks that the evaluation read all updates of the closures before the barrier, and no others.
 void Cluster::FinishEvaluation() {
   const DurableState& state = book_->durable();
   for (std::uint32_t p = 0; p < kShards; ++p) {
@@ -2637,7 +2639,8 @@ void Cluster::CheckSealed(bool out_of_time) {
   }
   if (!unsealed_.empty() || book_->window_open()) return;
   Trace("the user is told of the end");
-  manifest_due_.reset();  // of earlier files: manifests are saved in the order of their rounds
+  // Of earlier files, because manifests are saved in the order of their rounds.
+  manifest_due_.reset();
   if (auto newest = NewestOfAll()) SaveManifest(*std::move(newest));
   Settle();
   end_told_ = true;
@@ -2649,8 +2652,8 @@ void Cluster::CheckSealed(bool out_of_time) {
   }
 }
 
-// Checks the files that a resume would find (line 28): whole cuts, which refuse only closures that
-// the user cancelled or the job lost.
+// Checks the files that a resume would find (line 28): they are whole cuts, and refuse only
+// closures that the user cancelled or the job lost.
 void Cluster::CheckSealedEnd() {
   const DurableState& state = book_->durable();
   for (std::uint32_t p = 0; p < kShards; ++p) {
@@ -2674,15 +2677,15 @@ void Cluster::CheckState(const HeldState& state, std::uint32_t p, bool replay) {
   if (replay) Fail(state.CheckReplay(models_[p]));
 }
 
-// I6, and I4 for the state of an owner.
+// Checks I6, and I4 for the state of an owner.
 void Cluster::CheckBounds(const HeldState& state, std::uint32_t p) {
   const MapVersion start = state.shard->start();
   if (start == lsn_[p].first && state.shard->lsn() < lsn_[p].second)
     Fail(absl::StrCat("I4 lsn fell within one start: p=", p));
   if (start < lsn_[p].first && !options_.torn) Fail(absl::StrCat("I4 start fell: p=", p));
   lsn_[p] = {start, state.shard->lsn()};
-  if (options_.torn)
-    return;  // a journal that forgot the end of closures has more open than it knows
+  // A journal that forgot the end of closures has more open than it knows.
+  if (options_.torn) return;
   std::size_t open = 0;
   for (const auto& [c, bits] : state.shard->ledger().open())
     open += !before_.succeeded.Contains(c.value()) && !before_.dead.Contains(c.value());
@@ -2730,7 +2733,7 @@ bool Cluster::Finished() {
   return true;
 }
 
-// [38] The account at the end of a job, from the reports that were counted.
+// [38] Returns the account at the end of a job, from the reports that were counted.
 coordinator::UpdateAccount Cluster::AccountOf(const DurableState& state) {
   coordinator::UpdateAccount account;
   for (std::uint64_t c = 0; c < kClosures; ++c) {
@@ -2745,7 +2748,7 @@ coordinator::UpdateAccount Cluster::AccountOf(const DurableState& state) {
   return account;
 }
 
-// I7, and all of I1 to I3 again.
+// Checks I7, and once more I1 to I3.
 void Cluster::CheckEnd() {
   const DurableState& state = book_->durable();
   if (state.succeeded.size() + state.dead.size() != kClosures) Fail("P2 a closure has not ended");

@@ -14,13 +14,13 @@ namespace {
 
 constexpr std::uint32_t kTables = 2, kIds = 6;
 constexpr std::uint32_t kDimensions[kTables] = {2, 3};
-constexpr std::uint32_t kRowsMax = 4;  // of one table in a push
+constexpr std::uint32_t kRowsMax = 4;  // limit for one table in a push
 
 std::int64_t IdOf(std::uint32_t table, std::uint32_t k) {
   return static_cast<std::int64_t>((k + 1) * 0x9e3779b97f4a7c15ull * (table + 1));
 }
 
-// Tables are told apart by it; thread-safe, without a limit.
+// A budget without a limit, for all tables; thread-safe.
 const std::shared_ptr<ps_server::storage::MemoryBudget>& Budget() {
   static const auto budget = std::make_shared<ps_server::storage::MemoryBudget>(0);
   return budget;
@@ -257,7 +257,7 @@ void HeldState::Fold(const ShardModel& model, std::uint64_t c, std::uint32_t u, 
   model.optimizer().Apply(model.optimizer().Begin(gradients), run);
 }
 
-// An id that is there twice is one row, with the sum; the optimizer's t is the row's own.
+// Duplicate ids are one row with the sum of their gradients. The optimizer's t belongs to the row.
 void HeldState::FoldRows(const ShardModel& model, const SlotSection& section,
                          const float* gradient) {
   std::array<float, kElementsMax> sums{};

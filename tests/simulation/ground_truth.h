@@ -1,5 +1,5 @@
-// What really happened to one state of a shard, kept beside it and copied with it: the checks
-// compare the ledger and the values with this, never with each other alone.
+// The true history of one state of a shard, which is kept beside the state and copied with it. The
+// checks compare the ledger and the values with this history, and never only with each other.
 #pragma once
 
 #include <array>
@@ -15,12 +15,12 @@
 
 namespace evergrad::simulation {
 
-// The rows of one push to a slot, as its section names them.
+// The rows of one push to a slot, as the section of the push names them.
 struct SlotSection {
   std::vector<std::int64_t> ids;
   std::vector<std::uint32_t> tables, rows;  // rows[k] of tables[k]
-  std::vector<std::uint32_t>
-      at;  // of each id: where its row is among the elements, and how many it has
+  std::vector<std::uint32_t> at;  // for each id: the position of its row among the elements, and
+                                  // the number of its elements
   std::vector<std::uint32_t> dimension;
   std::size_t floats = 0;
   ps_server::TableRows of() const { return {true, ids, tables, rows}; }
@@ -41,18 +41,19 @@ class ShardModel {
   const ps_server::optimizer::Optimizer& optimizer() const { return optimizer_; }
   const ps_server::ShardSettings& settings() const { return settings_; }
   // Returns whether (c, u) of this attempt is a SKIP (a NaN or an overflow). That depends on the
-  // computation: two attempts may differ, and a push that is sent again does not.
+  // computation: two attempts may differ, but a repeated push may not.
   static bool Skips(std::uint64_t c, std::uint32_t u, Attempt attempt);
-  // The gradient of an update. For the optimizer `counting` it is 1 at element (c, u), so that each
-  // value is the number of applications. Otherwise it is made of real numbers, which differ between
-  // attempts like those of a retried closure. For a slot: the gradient of the rows of SectionOf(c,
-  // u).
+  // Computes the gradient of an update. For the optimizer `counting` it is 1 at element (c, u), so
+  // that each value is the number of applications. Otherwise it consists of real numbers, which
+  // differ between attempts like those of a retried closure. For a slot it is the gradient of the
+  // rows of SectionOf(c, u).
   void Gradient(std::uint64_t c, std::uint32_t u, Attempt attempt, float* out) const;
-  // The rows that (c, u) pushes, of one table or both, some of them twice. A function of the plan.
+  // Returns the rows that (c, u) pushes, of one table or both, with some duplicates. They are a
+  // function of the plan.
   const SlotSection& SectionOf(std::uint64_t c, std::uint32_t u) const {
     return sections_[c * kUpdates + u];
   }
-  // SectionOf(c, u) with further rows of the last table, too many for its budget. Resizes
+  // Returns SectionOf(c, u) with further rows of the last table, too many for its budget. Resizes
   // `gradient` to that of all rows.
   SlotSection BeyondBudget(std::uint64_t c, std::uint32_t u, std::vector<float>* gradient) const;
   // Sets the rows and the payload of a push.
@@ -61,10 +62,10 @@ class ShardModel {
   std::size_t gradient_floats(std::uint64_t c, std::uint32_t u) const {
     return slot() ? SectionOf(c, u).floats : elements_;
   }
-  // A pull of all values.
+  // Returns a pull of all values.
   ps_server::Pull PullOf(ShardEpoch epoch, bool has = false, MapVersion have_start = {},
                          std::uint64_t have_vlsn = 0) const;
-  // New tables for a cut of a slot, to be filled by TakeSlice; none for a dense shard.
+  // Returns new tables for a cut of a slot, which TakeSlice fills; none for a dense shard.
   std::vector<std::shared_ptr<ps_server::storage::EmbeddingTable>> NewTables(
       const ps_server::ShardCut& cut) const;
   static void TakeSlice(
@@ -94,28 +95,28 @@ struct HeldState {
   JobUid job{};
   std::unique_ptr<ps_server::Shard> shard;
   std::uint64_t stopped_in = 0;  // [22] the life that stopped it; belongs to the holder
-  std::array<std::uint8_t, kClosures * kUpdates>
-      count{};                               // applications of (c, u); a SKIP counts as one
+  // Applications of (c, u); a SKIP counts as one.
+  std::array<std::uint8_t, kClosures * kUpdates> count{};
   std::uint64_t gradients = 0;               // entries of the log that are no SKIP
   std::array<Attempt, kClosures> seen{};     // highest attempt answered APPLIED or DUPLICATE [I9]
   std::vector<Applied> log;                  // in order
   std::array<float, kElementsMax> values{};  // the fold of `log`
   std::array<std::array<float, kElementsMax>, ps_server::optimizer::kSlotsMax> slots{};
-  std::array<std::uint32_t, kElementsMax>
-      row_gradients{};  // for a slot: gradients of the row that begins at this element
+  // For a slot: gradients of the row that begins at this element.
+  std::array<std::uint32_t, kElementsMax> row_gradients{};
 
   static std::unique_ptr<HeldState> FromSeed(const ShardModel& model, ShardEpoch epoch,
                                              MapVersion start, const IntervalSet& refused);
   std::unique_ptr<HeldState> Copy() const;
-  // The state after a cut and a restore, as from a file [27, 21]; if `resumed`, as a new job finds
-  // it [28].
+  // Returns the state after a cut and a restore, as from a file [27, 21]. With `resumed` it is the
+  // state that a new job finds [28].
   std::unique_ptr<HeldState> Restored(const ShardModel& model, ShardEpoch epoch, MapVersion start,
                                       const IntervalSet& refused, bool resumed,
                                       const ps_server::Ledger* other_ledger = nullptr) const;
-  // A copy of all members but the shard.
+  // Returns a copy of all members except the shard.
   std::unique_ptr<HeldState> Facts() const;
-  // As Restored, from a cut of this state's shard that was taken at the same moment as these facts.
-  // A slot's tables are filled.
+  // Like Restored, from a cut of this state's shard that was taken at the same moment as these
+  // facts. The tables of a slot are filled.
   std::unique_ptr<HeldState> RestoredFrom(const ShardModel& model, ps_server::ShardCut cut,
                                           ShardEpoch epoch, MapVersion start,
                                           const IntervalSet& refused, bool resumed,

@@ -1,5 +1,5 @@
-// Each rule of LEDGER.md left out must be seen, and seen as what it breaks: a check that cannot
-// fail proves nothing.
+// Each rule of LEDGER.md is left out in turn. The omission must be seen, and be reported as the
+// rule that it breaks, because a check that cannot fail proves nothing.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -26,8 +26,8 @@ using mutants::Activated;
 using mutants::Mutant;
 using ps_server::PushCode;
 
-// What the first seeds that show a violation show, one after another: a margin, so that a change of
-// the walk does not lose the last of them.
+// The first kMargin violations of a mutant, in the order of seeds. More than one is required, so
+// that a change of the walk does not lose the last one.
 constexpr int kMargin = 3;
 std::vector<std::string> Violations(Mutant mutant, std::uint64_t seeds_max) {
   const Activated active(mutant);
@@ -105,7 +105,7 @@ TEST_CASE("eval_survives_rollback is caught") {
   Caught(Mutant::kEvalSurvivesRollback, 500, {"29 an evaluation read"});
 }
 
-// At a shard.
+// --- rules of a shard
 TEST_CASE("refused_admits is caught") {
   Caught(Mutant::kRefusedAdmits, 100, {"20 applied after", "I1", "I6 open[c] is kept"});
 }
@@ -178,13 +178,13 @@ TEST_CASE("adopts_unproved is caught: a Hello takes over what its sender was not
 }
 TEST_CASE("rows_after_cut is caught") { Caught(Mutant::kRowsAfterCut, 100, {"I2 values differ"}); }
 
-// At a worker.
+// --- rules of a worker
 TEST_CASE("stale_settles is caught") {
   Caught(Mutant::kStaleSettles, 20, {"I3 done but missing", "29"});
 }
 TEST_CASE("keeps_unnamed is caught") { Caught(Mutant::kKeepsUnnamed, 300, {"I8 not quiet"}); }
 
-// At the coordinator.
+// --- rules of the coordinator
 TEST_CASE("term_not_synced is caught") {
   Caught(Mutant::kTermNotSynced, 30,
          {"I4 a term is taken twice", "the journal does not give back"});
@@ -259,8 +259,8 @@ TEST_CASE("adopt_keeps_todo is caught") {
   Caught(Mutant::kAdoptKeepsTodo, 3000, {"I3 done but missing", "29"});
 }
 
-// Walks cannot meet these, or not often enough: each is played on the classes themselves. What a
-// cluster of one closure and one shard is made of.
+// Walks do not meet these mutants, or too rarely, so each is played on the classes themselves.
+// Played has the parts of a cluster with one closure and one shard.
 struct Played {
   static constexpr JobUid kJob{1};
   static ClosureBook::Options Options() { return {1, 1, 4}; }
@@ -278,8 +278,8 @@ struct Played {
   }
 };
 
-// Line 38: a worker answers Done for the only closure and has pushed one of its four updates, as
-// `honest` says all of them. Whether the job may end.
+// Line 38: a worker answers Done for the only closure. It has pushed one of its four updates, or,
+// if honest, all of them. Returns whether the job may end.
 bool JobMayEnd(Mutant mutant, std::uint32_t updates_pushed) {
   const Activated active(mutant);
   const ShardModel model("counting", 0);
@@ -308,7 +308,7 @@ bool JobMayEnd(Mutant mutant, std::uint32_t updates_pushed) {
     push.payload = std::as_bytes(std::span(gradient.data(), model.elements()));
     CHECK(held->shard->Apply(push).code == PushCode::kApplied);
   }
-  // It says that all is settled.
+  // It claims that all updates are settled.
   CHECK(book.OnDone(granted->closure, granted->attempt, book.durable().version,
                     book.durable().version)
             .acknowledged);
@@ -333,8 +333,8 @@ TEST_CASE(
   CHECK(JobMayEnd(Mutant::kEndsUncompared, 0));
 }
 
-// Line 18a: a walk meets this once in some thousand seeds: a server has not heard that a job ended,
-// and the journal has removed it since.
+// Line 18a: a server has not heard that a job ended, and the journal has removed the job since. A
+// walk meets this once in some thousand seeds.
 bool RefusesWhatItRemoved(Mutant mutant) {
   const Activated active(mutant);
   MemoryStateStore store({.jobs_max = 2});
@@ -352,8 +352,8 @@ TEST_CASE(
   CHECK_FALSE(RefusesWhatItRemoved(Mutant::kNone));
 }
 
-// Line 25: x's epoch was taken by a tear; a life in between (or this one, after its window) sends a
-// worker to the owner before x.
+// Line 25: the record of x's epoch was torn off. A life in between (or this one, after its window)
+// sends a worker to the owner before x.
 bool CountsWhatTheFormerOwnerTook(Mutant mutant, bool another_life) {
   const Activated active(mutant);
   ClosureBook::Options options = Played::Options();
@@ -375,7 +375,7 @@ bool CountsWhatTheFormerOwnerTook(Mutant mutant, bool another_life) {
   book.CloseWindow();
   const auto granted = book.NextGrant(TaskId(1));
   REQUIRE(granted);
-  const MapVersion v = book.durable().version;  // the map that the worker begins with
+  const MapVersion v = book.durable().version;  // the map with which the worker begins
   REQUIRE(Played::PushOne(model, *before, granted->attempt) == PushCode::kApplied);
   if (another_life) book.BeginLife(Term{3});
   book.RegisterServer("x", {{ShardId(0), x->shard->epoch(), x->shard->start(), {}, {}}});
@@ -393,8 +393,8 @@ TEST_CASE("adopt_of_any_life loses an update under a torn journal, and the rule 
   CHECK_FALSE(CountsWhatTheFormerOwnerTook(Mutant::kNone, true));
 }
 
-// Line 25: a tear took the cancel, the file that refuses it, and the rollback to that file, which
-// is being loaded.
+// Line 25: a tear took the record of the cancel. It also took the records of the file that refuses
+// the closure, and of the rollback to that file, which is being loaded.
 bool GrantsWhatTheFileRefuses(Mutant mutant) {
   const Activated active(mutant);
   ClosureBook::Options options = Played::Options();
@@ -423,7 +423,7 @@ TEST_CASE("loading_adopted grants without end what the file refuses, and the rul
   CHECK_FALSE(GrantsWhatTheFileRefuses(Mutant::kNone));
 }
 
-// Line 25: the same of a shard that is loaded and says what it refuses.
+// Line 25: as above, for a shard that is loaded and reports what it refuses.
 bool GrantsWhatAShardRefuses(Mutant mutant) {
   const Activated active(mutant);
   ClosureBook book(Played::Options(), {});
@@ -438,8 +438,8 @@ TEST_CASE("unknown_refused_lives grants what its shard refuses, and the rule doe
   CHECK_FALSE(GrantsWhatAShardRefuses(Mutant::kNone));
 }
 
-// Line 24: sessions are in order, so a walk never delivers a Close after the Assign that makes it
-// old.
+// Line 24: sessions are in order, so a walk never delivers a Close after the Assign that makes the
+// Close obsolete.
 bool TakesAnOldClose(Mutant mutant) {
   const Activated active(mutant);
   const ShardModel model("counting", 0);
@@ -452,7 +452,7 @@ TEST_CASE("close_of_any_time loses an update, and the rule does not") {
   CHECK_FALSE(TakesAnOldClose(Mutant::kNone));
 }
 
-// Lines 27 and 30: a file of an owner that is not any more is reported after its successor's.
+// Lines 27 and 30: a file of a former owner is reported after a file of its successor.
 bool GoesBackToALateFile(Mutant mutant) {
   const Activated active(mutant);
   ClosureBook book(Played::Options(), {});
@@ -473,7 +473,8 @@ TEST_CASE(
   CHECK_FALSE(GoesBackToALateFile(Mutant::kNone));
 }
 
-// Lines 24 and 28: a closure whose repair failed for good, in a job that another goes on from.
+// Lines 24 and 28: a closure whose repair failed permanently, in a job from which another job
+// resumes.
 bool ResumesWhatIsLostAsDone(Mutant mutant) {
   const Activated active(mutant);
   ClosureBook book(Played::Options(), {});
@@ -504,8 +505,8 @@ TEST_CASE("close_holds_lost resumes what is lost as done, and the rule does not"
   CHECK_FALSE(ResumesWhatIsLostAsDone(Mutant::kNone));
 }
 
-// Lines 16 and 26 save work; nothing is lost without them. A Done that was made while the
-// coordinator was away:
+// Lines 16 and 26 save work; nothing is lost without them. Here a Done was made while the
+// coordinator was disconnected.
 bool RunsAgainWhatIsDone(Mutant mutant) {
   const Activated active(mutant);
   ClosureBook book(Played::Options(), {});
@@ -534,7 +535,7 @@ TEST_CASE("done_not_kept runs a closure again, and the rule does not") {
   CHECK_FALSE(RunsAgainWhatIsDone(Mutant::kNone));
 }
 
-// Line 26: a worker that was given up registers beside the one that runs the closure now.
+// Line 26: a worker whose lease had ended registers again, while another worker runs the closure.
 bool RefusesTheHigherAttempt(Mutant mutant) {
   const Activated active(mutant);
   ClosureBook book(Played::Options(), {});
@@ -555,10 +556,10 @@ TEST_CASE("adopt_older refuses the Done of the higher attempt, and the rule does
   CHECK_FALSE(RefusesTheHigherAttempt(Mutant::kNone));
 }
 
-// A walk meets this once in some thousand seeds, so it is played: shard 0 went from server x, which
-// is only cut off, to y; the worker's push went to y; the coordinator died, a tear took the record
-// of that move, and y died. Returns whether x lacks the update although the coordinator believes
-// that all is done.
+// A walk meets this once in some thousand seeds, so it is played. Shard 0 moved from server x,
+// which is only disconnected, to y. The worker's push went to y. The coordinator died, a tear took
+// the record of that move, and y died. Returns whether x lacks the update although the coordinator
+// believes that all is done.
 bool LosesWhatTheJournalForgot(Mutant mutant) {
   const Activated active(mutant);
   constexpr JobUid job{1};

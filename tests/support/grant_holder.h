@@ -1,6 +1,6 @@
-// A manual session of a worker: it registers, accepts grants and keeps them. For tools that push to
-// a real cluster, whose servers accept only granted pushes, and for one that sends wrong messages.
-// The destructor leaves like a worker after a notice, and its work is granted to others.
+// A manual session of a worker. It registers, accepts grants and keeps them. It is for tools that
+// push to a real cluster, whose servers accept only granted pushes, and for a tool that sends wrong
+// messages. The destructor leaves like a worker after a notice, so its work is granted to others.
 #pragma once
 
 #include <chrono>
@@ -25,8 +25,8 @@ namespace evergrad::test {
 
 class GrantHolder {
  public:
-  // `answer` is called for each grant on the session's executor, and its result is sent. If empty,
-  // grants are kept.
+  // `answer` is called for each grant on the session's executor, and its result is sent. If it is
+  // empty, grants are kept.
   using Answer =
       std::function<std::optional<v1::TaskMessage>(const v1::Grant&, const v1::Stamp& map_version)>;
   GrantHolder(transport::Transport* transport, const std::string& coordinator, std::string name,
@@ -78,7 +78,7 @@ class GrantHolder {
     session_.reset();
   }
 
-  // The first grant of training work of `job`; nullopt if none arrives in time.
+  // Returns the first grant of training work of `job`; nullopt if none arrives in time.
   std::optional<v1::Grant> WaitGrant(std::uint64_t job, std::chrono::milliseconds timeout) {
     MutexLock lock(&mu_);
     const auto end = std::chrono::steady_clock::now() + timeout;
@@ -92,7 +92,7 @@ class GrantHolder {
                                  std::chrono::milliseconds(1));
     }
   }
-  // The fields that a push needs: the name and the proof of that grant.
+  // Fills in the fields that a push needs: the name and the proof of that grant.
   void Prove(const v1::Grant& grant, v1::RequestHeader* header) const {
     header->set_client_name("worker/" + name_);
     v1::GrantProof& proof = *header->add_grants();
@@ -119,8 +119,8 @@ class GrantHolder {
   const Answer answer_;
   log::Logger logger_;
   runtime::ThreadExecutor executor_{runtime::ThreadExecutor::Options{"by-hand"}};
-  std::unique_ptr<client::SessionClient> session_;  // executor
-  v1::Stamp version_;                               // executor
+  std::unique_ptr<client::SessionClient> session_;  // used on the executor
+  v1::Stamp version_;                               // used on the executor
   Mutex mu_;
   CondVar changed_;
   std::vector<v1::Grant> granted_ ABSL_GUARDED_BY(mu_);

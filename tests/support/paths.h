@@ -1,4 +1,4 @@
-// The places of the checkout, the binaries and the data. ctest sets the environment; without it the
+// The paths of the checkout, the binaries and the data. ctest sets the environment; without it the
 // current folder is used.
 #pragma once
 

@@ -1,6 +1,6 @@
-// A transport whose peer is the test: every dial is recorded, and the test speaks for the other
-// side. Runs on the test's thread only, so a whole session is a transcript under a manual clock.
-// The real transports are met in over_transports_test.cc.
+// A transport whose peer is the test. Every dial is recorded, and the test acts as the other side.
+// It runs on the test's thread only, so a whole session is a transcript under a manual clock.
+// over_transports_test.cc covers the real transports.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ struct Link {
   transport::MessageStreamEvents events;
   std::vector<std::string> sent;
   bool open = true;
-  absl::Status refuse_sends;  // Not OK: what Send returns.
+  absl::Status refuse_sends;  // if not OK, Send returns it
 };
 
 // One data call, seen from the server.
@@ -31,11 +31,11 @@ struct DataCall {
 struct DataLink {
   transport::Address address;
   std::vector<DataCall> calls;
-  std::vector<std::uint64_t> announced,
-      abandoned;  // bytes of request and answer; tickets, which count from 1
+  // Bytes of request and answer; tickets, which count from 1.
+  std::vector<std::uint64_t> announced, abandoned;
   bool open = true;
-  std::function<void()> on_call;   // Runs inside Call.
-  std::function<void()> on_close;  // Runs once the stream is being destroyed.
+  std::function<void()> on_call;   // runs inside Call
+  std::function<void()> on_close;  // runs when the stream is being destroyed
 };
 
 class ScriptedTransport final : public transport::Transport {
@@ -52,8 +52,7 @@ class ScriptedTransport final : public transport::Transport {
 
   absl::Status refuse_dials;
   std::vector<std::string> methods;
-  std::vector<std::shared_ptr<Link>>
-      links;  // Shared with the streams, which outlive neither each other.
+  std::vector<std::shared_ptr<Link>> links;  // shared with the streams
   std::vector<std::shared_ptr<DataLink>> data_links;
 
  private:

@@ -1,5 +1,5 @@
-// Small files of every kind, the same bytes each time: what golden files and the tables of damage
-// are made of.
+// Small files of every kind, with the same bytes each time. Golden files and the tables of damage
+// are made of them.
 #pragma once
 
 #include <bit>
@@ -133,7 +133,7 @@ inline v1::ShardFileHeader SmallTableHeader() {
   return header;
 }
 
-// A manifest of two small shards, whose files are written beside it.
+// Returns a manifest of two small shards, and writes their files beside it.
 inline v1::Manifest SmallManifest(fs::FileSystem& files, std::uint64_t number = 12) {
   v1::Manifest manifest;
   manifest.set_job_uid(0x0123456789abcdef);

@@ -1,5 +1,5 @@
-// What the transport tests share: both implementations behind one type list, patterned frames,
-// collectors to wait on.
+// Shared parts of the transport tests: both implementations behind one type list, frames with a
+// pattern, and collectors to wait for.
 #pragma once
 
 #include <chrono>
@@ -30,8 +30,8 @@ struct Grpc {
     return MakeGrpcTransport(failpoints);
   }
 };
-// The same with payload in memory that both ends map: a small ring, so that it is full now and
-// then.
+// The same transport with payload in memory that both ends map. The ring is small, so that it is
+// sometimes full.
 template <class Kind>
 struct Laned : Kind {
   static constexpr std::uint64_t kRingBytes = 128u << 10;
@@ -41,15 +41,16 @@ template <class Kind>
 concept HasLane = requires {
   Kind::kRingBytes;
 };
-// Debian's gRPC is not instrumented for ThreadSanitizer: there the contract is held by its twin.
+// Debian's gRPC is not instrumented for ThreadSanitizer, so only the in-process transport is tested
+// there.
 #if defined(__SANITIZE_THREAD__)
 #define EG_TRANSPORTS Inproc, Laned<Inproc>
 #else
 #define EG_TRANSPORTS Inproc, Grpc, Laned<Inproc>, Laned<Grpc>
 #endif
 
-// Values that callbacks put in and a test waits for. Thread-safe; shared, so that a late callback
-// finds it alive.
+// Values that callbacks add and for which a test waits. Thread-safe. Shared, so that it still
+// exists for a late callback.
 template <class T>
 class Collector {
  public:
@@ -59,7 +60,7 @@ class Collector {
     ++total_;
     changed_.NotifyAll();
   }
-  // The next value; nullopt when none came in time.
+  // Returns the next value; nullopt if none arrived in time.
   std::optional<T> Next(std::chrono::milliseconds patience = 20000ms) {
     const auto until = std::chrono::steady_clock::now() + patience;
     MutexLock lock(&mu_);
@@ -98,7 +99,7 @@ std::shared_ptr<Collector<T>> Collect() {
   return std::make_shared<Collector<T>>();
 }
 
-// `bytes` bytes that depend on `seed` and on where they are, in pieces of uneven size.
+// Returns `bytes` bytes that depend on `seed` and on their position, in pieces of uneven size.
 inline Frame Patterned(std::size_t bytes, unsigned seed) {
   auto owner = std::make_shared<std::vector<std::byte>>(bytes);
   for (std::size_t i = 0; i < bytes; i += 8) {
@@ -131,7 +132,7 @@ inline std::string TextOf(const tensor::AlignedBuffer& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// A request at a handler, kept by the test.
+// A request that arrived at a handler, kept by the test.
 struct Arrived {
   ReceivedFrame frame;
   std::unique_ptr<DataResponder> responder;
@@ -169,7 +170,7 @@ struct World {
   std::unique_ptr<Channel> channel;
 };
 
-// A data handler that puts each request into `arrived`.
+// Returns a data handler that puts each request into `arrived`.
 inline Handlers Keeping(std::shared_ptr<Collector<Arrived>> arrived) {
   Handlers handlers;
   handlers.data = [arrived](const PeerInfo&, ReceivedFrame frame,
@@ -178,7 +179,7 @@ inline Handlers Keeping(std::shared_ptr<Collector<Arrived>> arrived) {
   };
   return handlers;
 }
-// A data handler that answers with the bytes of the request, in their own memory.
+// Returns a data handler that answers with the bytes of the request, in their own memory.
 inline Handlers Echoing() {
   Handlers handlers;
   handlers.data = [](const PeerInfo&, ReceivedFrame frame,

@@ -1,4 +1,4 @@
-// Golden bytes as text: 16 bytes a line, in hex.
+// Golden bytes as text: 16 bytes per line, in hex.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// Jobs that have saved: two shards of one variable, real files, on the file system in memory.
+// Jobs that have saved checkpoints: two shards of one variable, in real files, on the file system
+// in memory.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +11,7 @@
 
 namespace evergrad::coordinator {
 
-// 100 examples, batches of 10, closures of 2 steps: 5 closures an epoch.
+// A plan of 100 examples, batches of 10 and closures of 2 steps, which gives 5 closures per epoch.
 inline v1::Plan SmallPlan(std::uint32_t batch_size = 10, std::uint32_t epochs = 4,
                           const std::string& fingerprint = snapshot::kFingerprint) {
   v1::Plan plan;
@@ -35,12 +36,12 @@ struct SavedJob {
   v1::Plan plan = SmallPlan();
   std::vector<IntervalSet> done = {{}, {}};
   IntervalSet refused;
-  std::vector<std::uint64_t> open;  // in every shard
-  std::uint64_t lsn = 1;            // of its files
+  std::vector<std::uint64_t> open;  // open in every shard
+  std::uint64_t lsn = 1;            // of the files
   ShardEpoch epoch{1, 1};
   std::int64_t written_ms = 1000;
 
-  // Writes the shards' files (where they are not there yet) and returns a manifest of them.
+  // Writes the shards' files that do not exist yet, and returns a manifest of them.
   v1::Manifest Cut(fs::FileSystem& files) const {
     REQUIRE(files.MakeFolders(folder).ok());
     v1::Manifest manifest;

@@ -1,5 +1,5 @@
-// A job among scripted tasks under a manual clock: every message goes through here, one after
-// another, nothing runs by itself.
+// A job among scripted tasks under a manual clock. Every message goes through this fixture, one
+// after another; nothing runs by itself.
 #pragma once
 
 #include <deque>
@@ -61,7 +61,7 @@ class FakeHost final : public JobHost {
   }
   void RestoreLines(const std::string& folder, const std::string& name, std::uint64_t offset,
                     std::string tail, std::function<void(absl::Status)> done) override {
-    // As fs::RestoreEnd does it: what is there is not looked at.
+    // Acts like fs::RestoreEnd, which ignores existing bytes after `offset`.
     std::string& file = files[folder + "/" + name];
     const bool room = offset + tail.size() <= lines_bytes_max;
     if (file.size() > offset + tail.size())
@@ -92,23 +92,22 @@ class FakeHost final : public JobHost {
   void ForeignMessage(TaskId, absl::string_view what) override { foreign.emplace_back(what); }
   void StoreFailed(const absl::Status& status) override { store_failure = status; }
 
-  bool hold_file_answers =
-      false;  // the file thread's work is done, and its answers wait in `held_file_answers`
+  // If true, the file thread's work is done and its answers wait in `held_file_answers`.
+  bool hold_file_answers = false;
   std::vector<std::function<void()>> held_file_answers;
   ManualClock clock;
-  std::shared_ptr<fs::MemoryFileSystem> disk =
-      std::make_shared<fs::MemoryFileSystem>();  // of everybody: a job that resumes gets the former
-                                                 // one's
+  // Of everybody: a job that resumes gets the former one's.
+  std::shared_ptr<fs::MemoryFileSystem> disk = std::make_shared<fs::MemoryFileSystem>();
   MemoryStateStore memory;
   fault::Failpoints points;
   Term term_now{1};
   std::map<TaskId, std::deque<v1::CoordinatorMessage>> sent;
   std::map<std::string, std::string> files;
   std::deque<std::function<void()>> later;
-  std::function<void()>
-      while_written;  // between the writing of a job's files and the word that they are there
-  std::uint64_t lines_bytes_max = ~0ull;  // of metrics.jsonl: at it the disk is full
-  bool tears = false;                     // what had room of a write that failed stays there
+  // Called after a job's files are written and before the job is told.
+  std::function<void()> while_written;
+  std::uint64_t lines_bytes_max = ~0ull;  // size of metrics.jsonl at which the disk is full
+  bool tears = false;                     // if true, a failed write leaves the part that fit
   std::vector<std::string> log_lines, foreign;
   std::uint64_t number = 0, changes = 0;
   absl::Status store_failure;
@@ -123,38 +122,38 @@ struct FakeWorker {
   std::string identity;
   v1::ShardMap map;
   std::vector<v1::Grant> held;                   // granted and not answered
-  std::vector<v1::TaskMessage> unanswered;       // Dones said and not answered
+  std::vector<v1::TaskMessage> unanswered;       // Dones sent and not answered
   std::set<std::uint64_t> answered, superseded;  // n of attempts
-  std::vector<v1::RunFileAnswer> files;          // what was said of its RunFileChunks
-  bool ended = false;                            // JobEnded came
+  std::vector<v1::RunFileAnswer> files;          // answers to its RunFileChunks
+  bool ended = false;                            // JobEnded was received
   std::string ended_state;
 };
 struct FakeServer {
   struct Shard {
     v1::Assign assign;
     bool sealed = false, stopped = false;
-    bool loading = false;  // as its Hello says
+    bool loading = false;  // as in its Hello
     IntervalSet done;
     IntervalSet refused = {};
     std::uint64_t lsn = 0;
-    std::optional<v1::ShardFile> saved;  // of its present state
+    std::optional<v1::ShardFile> saved;  // file of its present state
     std::uint64_t stopped_in = 0;
   };
   TaskId task;
   std::uint64_t process = 0;
   std::string identity;
   std::map<std::uint32_t, Shard> shards;
-  bool silent = false;  // reads, never answers
+  bool silent = false;  // reads, but never answers
   std::uint64_t bytes = 0;
   bool ended = false;
-  std::map<std::uint32_t, std::pair<v1::Stamp, Shard>>
-      moving;           // received, by the epoch that it came from
-  std::string leaving;  // as its Hello says
-  int drained = 0;      // how often it was told so
-  std::string cannot;   // as it was told last
+  // Received shards, by the epoch from which they come.
+  std::map<std::uint32_t, std::pair<v1::Stamp, Shard>> moving;
+  std::string leaving;  // as in its Hello
+  int drained = 0;      // number of Drained messages received
+  std::string cannot;   // `cannot` of the last Drained
 };
 
-// Workers and servers that do at once what they are told, but for what `hold` keeps back.
+// Workers and servers that obey at once, except for what `hold` keeps back.
 class FakeCluster {
  public:
   explicit FakeCluster(std::function<void(config::JobSpec&, JobOptions&)> change = {},
@@ -186,8 +185,8 @@ class FakeCluster {
     if (!job->Keep() || !host.memory.CommitTerm(host.term_now).ok()) std::abort();
   }
 
-  // The coordinator's process ends, with everything in it and on its way, and another one begins on
-  // the same store. Servers named in `gone` end with it; the others and the workers register anew
+  // The coordinator's process ends, with everything in it and in flight, and another one begins on
+  // the same store. Servers named in `gone` end with it. The others, and the workers, register anew
   // with what they hold.
   void Restart(const std::set<std::string>& gone = {}) {
     host.sent.clear();
@@ -234,7 +233,7 @@ class FakeCluster {
       if (registered.has_map()) worker.map = registered.map();
       job->Ready(worker.task);
     }
-    if (!job->started()) job->Start();  // its start was torn off
+    if (!job->started()) job->Start();  // the record of its start was torn off
     for (auto& [identity, worker] : workers) {
       for (const v1::TaskMessage& done : std::vector<v1::TaskMessage>(worker.unanswered))
         Say(worker.task, done);
@@ -267,37 +266,37 @@ class FakeCluster {
   std::unique_ptr<Job> job;
   std::map<std::string, FakeWorker> workers;
   std::map<std::string, FakeServer> servers;
-  std::uint64_t server_budget_bytes_max = 0;  // that servers say in their Hello
+  std::uint64_t server_budget_bytes_max = 0;  // limit that servers state in their Hello
   std::function<bool(const FakeWorker&, const v1::Grant&)> hold =
       [](const FakeWorker&, const v1::Grant&) { return false; };
-  // What keeps a worker from what it is granted: it fails at once.
+  // Says what keeps a worker from doing granted work, which then fails at once.
   std::function<v1::Lack(const FakeWorker&, const v1::Grant&)> lacks =
       [](const FakeWorker&, const v1::Grant&) { return v1::NO_LACK; };
   std::function<absl::Status(const v1::CutShards&, std::uint32_t shard)> cut_error =
       [](const v1::CutShards&, std::uint32_t) { return absl::OkStatus(); };
-  std::shared_ptr<fs::MemoryFileSystem>
-      elsewhere;  // what the servers write to; null: the same as the coordinator
+  // File system to which the servers write; null for that of the coordinator.
+  std::shared_ptr<fs::MemoryFileSystem> elsewhere;
   fs::MemoryFileSystem* servers_disk() { return elsewhere ? elsewhere.get() : host.disk.get(); }
   std::function<void(const std::string& uri, const v1::ShardFile&)> on_saved =
       [](const std::string&, const v1::ShardFile&) {};
-  std::uint64_t cuts = 0;  // shards that were saved
+  std::uint64_t cuts = 0;  // number of shards that were saved
   std::vector<v1::Assign> assigns;
-  // Messages to servers that are lost on their way.
+  // Returns whether a message to a server is lost on its way.
   std::function<bool(const FakeServer&, const v1::CoordinatorMessage&)> lose =
       [](const FakeServer&, const v1::CoordinatorMessage&) { return false; };
-  // Why a shard that is to be moved cannot be stopped, or received.
+  // Returns why a shard that must move cannot be stopped, or received.
   std::function<absl::Status(const FakeServer&, std::uint32_t shard)> move_error =
       [](const FakeServer&, std::uint32_t) { return absl::OkStatus(); };
   std::function<bool(const v1::Assign&)> hold_assign = [](const v1::Assign&) { return false; };
   std::map<std::uint64_t, int> trained;  // closures by number of accepted ALL-target executions
   std::vector<v1::Grant> granted;        // all grants in order
   std::uint64_t next_task = 1;
-  std::int64_t eval_count = 7;  // what each evaluation closure counts
+  std::int64_t eval_count = 7;  // count in each evaluation closure
   static constexpr char kGrantKey[] = "known to the job and its servers";
-  std::uint64_t updates_reported = 32;  // by each shard, at any time
+  std::uint64_t updates_reported = 32;  // number of updates that each shard reports, at any time
   std::vector<v1::HeldAttempt> last_adopted;
 
-  // Without `former_died` it is the process that was there before, if any.
+  // Without `former_died` the process is the one that had the identity before, if there was one.
   FakeWorker& AddWorker(const std::string& identity, v1::Hello hello = {},
                         bool former_died = true) {
     std::optional<TaskId> former;
@@ -430,12 +429,13 @@ class FakeCluster {
     if (!turns_held) job->EndTurn();
     return status;
   }
-  bool turns_held = false;  // Dones are taken in, and the turn does not end
+  bool turns_held = false;  // if true, Dones are accepted and the turn does not end
   void Say(TaskId task, const v1::TaskMessage& message) {
     if (absl::Status status = Try(task, message); !status.ok()) refused.push_back(status);
   }
   std::vector<absl::Status> refused;
-  // All that it has in hand now, not what it is granted for it.
+  // Finishes all attempts that the worker now has in hand, but not those that it is granted for
+  // them.
   void FinishHeld(FakeWorker& worker) {
     for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) Finish(worker, grant);
   }
@@ -468,7 +468,7 @@ class FakeCluster {
     Say(worker.task, message);
   }
 
-  // Delivers what was sent until nothing is on its way.
+  // Delivers messages until nothing is in flight.
   void Deliver() {
     for (bool more = true; more;) {
       more = false;
@@ -496,7 +496,7 @@ class FakeCluster {
       }
     }
   }
-  // Lets time pass in ticks of 25 ms until `until` holds; false after `limit`.
+  // Lets time pass in ticks of 25 ms until `until` holds. Returns false after `limit`.
   bool Run(const std::function<bool()>& until,
            std::chrono::milliseconds limit = std::chrono::seconds(60)) {
     const MonoTime end = host.clock.Now() + limit;
@@ -518,7 +518,7 @@ class FakeCluster {
   }
 
  private:
-  // A whole file with zeros for values: what its ends and its ledger say is what counts here.
+  // Writes a whole file with zeros for values. Only its ends and its ledger matter here.
   v1::ShardFile Save(const v1::CutShards& cut, FakeServer::Shard* shard) {
     if (shard->saved &&
         client::FromProto(shard->saved->done())->ToString() == shard->done.ToString() &&
@@ -605,7 +605,7 @@ class FakeCluster {
         }
         break;
       case v1::CoordinatorMessage::kRecall: {
-        // What was begun (the oldest) goes on.
+        // The begun attempt, which is the oldest, continues.
         for (std::size_t i = 1; i < worker.held.size(); ++i) {
           if (worker.held[i].attempt().n() != message.recall().attempt().n()) continue;
           worker.held.erase(worker.held.begin() + static_cast<std::ptrdiff_t>(i));
@@ -762,8 +762,9 @@ class FakeCluster {
           const absl::Status status = cut_error(message.cut(), one.shard());
           if (status.ok())
             *said->mutable_file() = Save(message.cut(), &server.shards.at(one.shard()));
+          // No answer at all.
           else if (absl::IsDeadlineExceeded(status))
-            continue;  // no answer at all
+            continue;
           else
             *said->mutable_error() = client::ToErrorDetail(status);
           said->set_tried_again(absl::IsResourceExhausted(status));
@@ -777,7 +778,7 @@ class FakeCluster {
         *answer.mutable_sealed()->mutable_epoch() = message.seal().epoch();
         break;
       case v1::CoordinatorMessage::kReportShards: {
-        // As the daemon does: a report comes with the counters of its moment.
+        // As in the daemon, a report comes with the counters of its moment.
         v1::TaskMessage beat;
         v1::JobUsage* use = beat.mutable_heartbeat()->mutable_server()->add_jobs();
         use->set_job_uid(message.report_shards().job_uid());
@@ -788,7 +789,7 @@ class FakeCluster {
         v1::ShardReport* report = answer.mutable_shard_report();
         report->set_request_id(message.report_shards().request_id());
         for (const auto& [p, shard] : server.shards) {
-          // One shard a message, as a server with many does with thousands.
+          // One shard per message, as a server with many shards splits its report.
           if (report->shards_size() > 0) {
             report->set_more(true);
             Say(server.task, answer);
@@ -821,7 +822,7 @@ class FakeCluster {
   }
 };
 
-// What the job has told people, a line for each.
+// Returns the events that the job has reported to people, one per line.
 inline std::string AllEvents(const FakeCluster& c) {
   std::string text;
   const v1::JobStatus status = c.Status();

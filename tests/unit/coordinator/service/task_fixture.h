@@ -1,4 +1,4 @@
-// A real coordinator on the in-process transport, with its own threads, among tasks that speak raw
+// A real coordinator on the in-process transport, with its own threads, and tasks that send raw
 // session messages.
 #pragma once
 
@@ -31,7 +31,7 @@ namespace evergrad::coordinator {
 class TestTask {
  public:
   using OnDown = std::function<void(TestTask&, const v1::CoordinatorMessage&)>;
-  // A worker says something once it is registered, as the daemon does, unless it is `silent`.
+  // A worker sends a heartbeat once it is registered, as the daemon does, unless it is `silent`.
   TestTask(transport::Transport* transport, const std::string& address, const v1::Hello& hello,
            OnDown on_down = {}, bool silent = false)
       : on_down_(std::move(on_down)), speaks_(!silent && hello.role() == v1::ROLE_WORKER) {
@@ -69,7 +69,7 @@ class TestTask {
     message.mutable_heartbeat()->set_sequence(1);
     Send(message);
   }
-  // The first message that `which` accepts; nullopt after ten seconds.
+  // Returns the first message that `which` accepts; nullopt after ten seconds.
   std::optional<v1::CoordinatorMessage> Wait(
       const std::function<bool(const v1::CoordinatorMessage&)>& which) {
     MutexLock lock(&mu_);
@@ -82,7 +82,7 @@ class TestTask {
       changed_.WaitFor(&mu_, std::chrono::milliseconds(100));
     }
   }
-  // What has come so far.
+  // Returns whether such a message has arrived.
   bool Has(const std::function<bool(const v1::CoordinatorMessage&)>& which) {
     MutexLock lock(&mu_);
     return std::any_of(down_.begin(), down_.end(), which);
@@ -132,8 +132,8 @@ class TestTask {
 
 class TestCluster {
  public:
-  // `other`: in place of `store`; outlives the cluster. `over`: in place of the in-process
-  // transport.
+  // `other` is used in place of `store`, and outlives the cluster. `over` is used in place of the
+  // in-process transport.
   explicit TestCluster(std::function<void(ControlOptions&)> change = {},
                        StateStore* other = nullptr,
                        std::unique_ptr<transport::Transport> over = nullptr) {
@@ -142,7 +142,7 @@ class TestCluster {
     options.control.runs_folder = folder_ / "runs";
     options.control.window = std::chrono::milliseconds(0);
     options.control.tick = std::chrono::milliseconds(5);
-    // Wide enough for a loaded machine: nothing here waits for a lease unless it says so.
+    // Long enough for a loaded machine. A test waits for a lease only if it says so.
     options.control.membership.lease = std::chrono::seconds(20);
     options.control.membership.server_lost_after = std::chrono::seconds(60);
     options.control.counting_allowed = true;
@@ -228,12 +228,12 @@ class TestCluster {
         std::make_unique<TestTask>(transport.get(), address, hello, std::move(on_down), silent));
     return *tasks.back();
   }
-  // A worker that does at once what it is granted, and a server that takes what it is assigned.
+  // Adds a worker that does granted work at once, or a server that accepts its assignments.
   TestTask& AddWorker(const std::string& identity, std::uint64_t uid) {
     return Add(HelloOf(v1::ROLE_WORKER, identity, uid), Work);
   }
   TestTask& AddServer(const std::string& identity, std::uint64_t uid) {
-    auto held = std::make_shared<Held>();  // used on the transport's thread only
+    auto held = std::make_shared<Held>();  // used only on the transport's thread
     return Add(HelloOf(v1::ROLE_PS_SERVER, identity, uid),
                [held](TestTask& task, const v1::CoordinatorMessage& m) { Serve(*held, task, m); });
   }
@@ -260,7 +260,7 @@ class TestCluster {
     done->set_kind(m.grant().kind());
     done->set_all_targets(m.grant().all_targets());
     *done->mutable_targets() = m.grant().targets();
-    // The newest version there can be: this test is not about repairs.
+    // The newest possible version, because this test is not about repairs.
     done->mutable_v0()->set_term(m.grant().attempt().term());
     done->mutable_v0()->set_n(~0ull);
     *done->mutable_v1() = m.grant().attempt();
@@ -327,8 +327,8 @@ class TestCluster {
     task.Send(answer);
   }
 
-  runtime::Event ended;  // the coordinator wants its process to end …
-  absl::Status end;      // … and why; written before it
+  runtime::Event ended;  // set when the coordinator wants its process to end …
+  absl::Status end;      // … and the reason, written before `ended` is set
 
   RealClock clock;
   log::Logger logger{[] {

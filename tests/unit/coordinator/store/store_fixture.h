@@ -1,4 +1,4 @@
-// A state store that can be closed and opened again, whichever it is.
+// A state store of any kind that can be closed and opened again.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,7 @@ class Reopenable {
  public:
   virtual ~Reopenable() = default;
   virtual StateStore& store() = 0;
-  virtual void Reopen() = 0;  // as a new process would
+  virtual void Reopen() = 0;  // as a new process would do
 };
 
 class ReopenableMemory final : public Reopenable {
@@ -33,7 +33,7 @@ class ReopenableMemory final : public Reopenable {
   MemoryStateStore store_;
 };
 
-// The daemon's parts around a store on disk.
+// The parts of the daemon around a store on disk.
 class SqliteStage {
  public:
   SqliteStoreOptions options;

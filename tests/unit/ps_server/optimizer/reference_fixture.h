@@ -1,6 +1,6 @@
 // A second implementation of every optimizer, in plain float64, from the formulas in
-// ps_server/optimizer/README.md. The tests of this folder compare the update rules with it. The
-// cases of a new optimizer are added here.
+// ps_server/optimizer/README.md. The tests of this folder compare the update rules with it. A new
+// optimizer adds its cases here.
 #pragma once
 
 #include <string>
@@ -15,16 +15,16 @@ struct Element {
   double value = 0, slot[2] = {0, 0};
 };
 
-// The update t (1, 2, ...) of one element with the gradient g.
+// Applies update t (1, 2, ...) of one element with the gradient g.
 using Update = void (*)(const optimizers::Settings& settings, int t, double g, Element* element);
 
 struct ReferenceCase {
   std::string name;
   optimizers::Settings settings;
-  Update update;  // nullptr: a rule of rows, which has a test of its own
+  Update update;  // nullptr for a rule of rows, which has its own test
 };
 
-// At least one case for every type that is registered, and one for every formula that a type has.
+// At least one case for every registered type, and one for every formula of a type.
 const std::vector<ReferenceCase>& ReferenceCases();
 
 }  // namespace evergrad::ps_server::optimizer

@@ -1,5 +1,4 @@
-// A ShardHost on manual executors, requests built as a worker builds them, answers read as a worker
-// reads them.
+// A ShardHost on manual executors. Requests are built, and answers read, as a worker does it.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -34,13 +33,13 @@ inline tensor::AlignedBuffer Gathered(const std::vector<tensor::SharedBytes>& pi
   return buffer;
 }
 
-// What came back for one request.
+// The answer to one request.
 struct Reply {
   bool answered = false;
-  int order = -1;  // among the replies of one fixture
+  int order = -1;  // position among the replies of one fixture
   std::optional<absl::Status> failed;
-  std::vector<tensor::SharedBytes>
-      pieces;  // as handed to the transport: references into the shards
+  // As handed to the transport; they refer to memory of the shards.
+  std::vector<tensor::SharedBytes> pieces;
   tensor::AlignedBuffer frame;
   wire::Response response;
 
@@ -111,7 +110,7 @@ struct RequestBuilder {
     push_ids.emplace_back();
     return *push;
   }
-  // Rows of table 0 of a slot.
+  // Pushes rows of table 0 of a slot.
   v1::PushSection& PushRows(std::uint32_t shard, std::uint64_t closure, std::uint32_t update,
                             std::vector<std::int64_t> ids, std::vector<float> gradient) {
     v1::PushSection& push = Push(shard, closure, update, std::move(gradient));
@@ -146,7 +145,7 @@ struct RequestBuilder {
   }
 };
 
-// rows of one element, summed by the optimizer `counting`.
+// A shard with rows of one element, which the optimizer `counting` sums.
 inline ShardSettings CountingShard(std::uint32_t shard, std::uint64_t rows = 4,
                                    std::uint64_t job = kJob) {
   ShardSettings s;
@@ -159,7 +158,7 @@ inline ShardSettings CountingShard(std::uint32_t shard, std::uint64_t rows = 4,
   return s;
 }
 
-// A slot of one table, rows of two elements, summed by the optimizer `counting`.
+// A slot of one table with rows of two elements, which the optimizer `counting` sums.
 inline ShardSettings CountingSlot(std::uint32_t shard) {
   ShardSettings s;
   s.job = JobUid(kJob);
@@ -192,7 +191,7 @@ struct HostFixture {
     options.frame_bytes_max = frame_bytes_max;
     host = std::make_unique<ShardHost>(std::move(options));
   }
-  ~HostFixture() { executors.clear(); }  // what is posted goes before the host
+  ~HostFixture() { executors.clear(); }  // posted tasks are destroyed before the host
 
   void RunAll() {
     int ran = 1;

@@ -1,4 +1,5 @@
-// A server without its transport, on real executors and I/O threads; the coordinator is the test.
+// A server without its transport, on real executors and I/O threads. The test acts as the
+// coordinator.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -22,12 +23,12 @@
 namespace evergrad::ps_server {
 
 using Floats = std::vector<float>;
-using namespace std::chrono_literals;  // of tests only
+using namespace std::chrono_literals;  // in tests only
 
 inline constexpr char kFolder[] = "file:///job";
 inline constexpr char kPlan[] = "plan";
 
-// Files whose opening waits while the gate is closed.
+// Files that wait at their opening while the gate is closed.
 class GatedFiles final : public fs::FileSystem {
  public:
   explicit GatedFiles(fs::FileSystem* files) : files_(*files) {}
@@ -111,15 +112,15 @@ struct Stage {
   std::unique_ptr<SnapshotWriter> writer;
   std::unique_ptr<Restorer> restorer;
   std::unique_ptr<Images> images;
-  std::unique_ptr<transport::Server> server;       // with a transport: what its peers reach
-  std::unique_ptr<client::ParameterClient> peers;  // likewise
+  std::unique_ptr<transport::Server> server;       // with a transport: the listener for its peers
+  std::unique_ptr<client::ParameterClient> peers;  // with a transport, too
   std::unique_ptr<Control> control;
 
   Mutex mu;
   CondVar changed;
   std::deque<v1::TaskMessage> sent ABSL_GUARDED_BY(mu);
 
-  // `network`: shards can be moved from and to it; it is reached at server->address().
+  // With `network`, shards can move from it and to it; its address is server->address().
   explicit Stage(fs::FileSystem* real = nullptr, transport::Transport* network = nullptr,
                  std::uint64_t images_max = 1ull << 30)
       : gated(real != nullptr ? real : &files) {
@@ -188,7 +189,7 @@ struct Stage {
     gated.Release();
     Stop();
   }
-  void Stop() {  // as Server::Stop
+  void Stop() {  // like Server::Stop
     if (control != nullptr) executor->Post([this] { control->OnLost(); });
     if (server != nullptr) server->Shutdown();
     for (const auto& lane : lanes) lane->Shutdown();
@@ -201,7 +202,7 @@ struct Stage {
     peers.reset();
   }
 
-  // On the control executor; returns when it is done.
+  // Runs the task on the control executor, and returns when it is done.
   void On(const std::function<void()>& task) {
     runtime::Event done;
     executor->Post([&] {
@@ -246,16 +247,16 @@ struct Stage {
     MutexLock lock(&mu);
     return sent.size();
   }
-  // Whatever an executor or an I/O thread still does for the shards of before is over: a round trip
-  // through both and back. Gates are open.
+  // Waits until every executor and I/O thread has ended its work for earlier shards, by a round
+  // trip through both. Gates must be open.
   void Settle() {
-    Give(CutOf({63}));  // not held: answered at once
+    Give(CutOf({63}));  // not held, so answered at once
     CHECK(NextDurable().shard() == 63);
     v1::CoordinatorMessage message;
     message.mutable_assign()->CopyFrom(AssignOf(62).assign());
     message.mutable_assign()->mutable_snapshot()->CopyFrom(Source({}));
     message.mutable_assign()->mutable_snapshot()->set_uri("file:///job/none");
-    Give(message);  // behind all that the restorer has in hand
+    Give(message);  // behind all orders of the restorer
     CHECK(NextAssigned().error().code() == static_cast<int>(absl::StatusCode::kNotFound));
   }
 
@@ -280,7 +281,8 @@ struct Stage {
     assign.set_shards_total(64);
     return message;
   }
-  // In place of the variable: the only slot of one table of two columns that counts.
+  // Replaces the variable by the only slot of one table with two columns and the optimizer
+  // `counting`.
   static void MakeSlot(v1::ShardSpec* spec) {
     spec->clear_variable();
     spec->clear_row_end();

@@ -29,7 +29,7 @@ inline ShardSettings SlotOf(const std::string& optimizer = "counting") {
   return s;
 }
 
-// Rows of a section, in memory that stays.
+// Rows of a section, in memory that the object owns.
 struct Rows {
   std::vector<std::uint32_t> tables, counts;
   std::vector<std::int64_t> ids;
@@ -78,7 +78,7 @@ inline std::vector<float> Pulled(const Shard& shard, const Rows& rows,
   return floats;
 }
 
-// A cut whose slices are taken by this thread, as it is the shard's only one.
+// Returns a cut whose slices this thread takes, because it is the shard's only thread.
 inline ShardCut CutOf(const Shard& shard, std::uint64_t slice_bytes = 64,
                       std::uint64_t preimage_bytes_max = kPreimageBytesMax) {
   ShardCut cut = shard.Cut(preimage_bytes_max);

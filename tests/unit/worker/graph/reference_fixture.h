@@ -1,6 +1,6 @@
-// A second, dumb implementation of the model: forward only, float64, one loop per formula, straight
-// from the definitions. Its central differences are what the backend's float32 gradients are held
-// against.
+// A second, simple implementation of the model: forward only, float64, one loop per formula,
+// directly from the definitions. The tests compare its central differences with the backend's
+// float32 gradients.
 #pragma once
 
 #include <cstdint>
@@ -17,34 +17,34 @@ struct ReferenceBatch {
   std::int64_t size = 0;
   std::vector<std::vector<double>> inputs;  // ids, too
   std::vector<double> labels;
-  std::map<std::string, std::map<std::int64_t, std::vector<double>>>
-      tables;  // rows by table and id
+  // Rows by table and id.
+  std::map<std::string, std::map<std::int64_t, std::vector<double>>> tables;
 };
 struct ReferenceResult {
   double loss_sum = 0;
   std::int64_t correct = 0;
-  std::map<std::string, std::vector<double>>
-      moving;  // what a step in training hands to moving averages, by variable
-  // Of one example, by the name of the input or layer.
+  // The values that a training step passes to moving averages, by variable.
+  std::map<std::string, std::vector<double>> moving;
+  // Shapes of one example, by the name of the input or layer.
   std::map<std::string, std::vector<std::uint64_t>> shapes;
 };
 
-// Weights as the plan lists them. Dropout draws its masks when `training`.
+// Computes the model with weights in the order of the plan. Dropout draws its masks if `training`.
 ReferenceResult ReferenceForward(const config::ModelSpec& model,
                                  const std::vector<std::vector<double>>& weights,
                                  const ReferenceBatch& batch, bool training,
                                  std::uint64_t dropout_key);
 
-// Models that together have every layer type, activation and loss.
+// A case of models that together have every layer type, activation and loss.
 struct GradientCase {
   std::string name;
   config::ModelSpec model;
-  std::int64_t classes = 0;  // labels are 0..classes-1; 0: real targets in (0, 1)
+  std::int64_t classes = 0;  // labels are 0..classes-1; 0 for real targets in (0, 1)
 };
 
 std::vector<GradientCase> GradientCases();
 
-// Specs by hand, with the parser's defaults.
+// Specs made by hand, with the parser's defaults.
 config::LayerSpec DenseSpec(const std::string& name, const std::string& input, std::uint64_t units,
                             const std::string& activation = "linear");
 config::LayerSpec Conv2dSpec(const std::string& name, const std::string& input,
@@ -63,7 +63,7 @@ config::LayerSpec DropoutSpec(const std::string& name, const std::string& input,
 config::LossSpec LossOf(const std::string& type, const std::string& output,
                         bool from_logits = false);
 
-// batch_normalization, layer_normalization, global_average_pooling2d.
+// For batch_normalization, layer_normalization and global_average_pooling2d.
 config::LayerSpec PlainSpec(const std::string& name, const std::string& type,
                             const std::string& input);
 config::LayerSpec MergeSpec(const std::string& name, const std::string& type,
@@ -76,8 +76,7 @@ config::TableSpec TableOf(const std::string& name, std::uint32_t dimension, doub
 
 // The quickstart's model: dense 256 relu, 128 relu, 10 logits over (28, 28, 1).
 config::ModelSpec MlpModel();
-// The small CNN: conv8 relu, pool, conv16 relu, pool, dense32 relu, dense10 logits over
-// (28, 28, 1).
+// A small CNN: conv8 relu, pool, conv16 relu, pool, dense32 relu, dense10 logits over (28, 28, 1).
 config::ModelSpec SmallCnnModel();
 
 }  // namespace evergrad::worker::test

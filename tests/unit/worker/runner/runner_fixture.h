@@ -1,5 +1,5 @@
-// A runner between a coordinator that the test plays and real servers (ps_server/service) over the
-// in-process transport.
+// A runner between a coordinator, which the test plays, and real servers (ps_server/service) over
+// the in-process transport.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -35,7 +35,7 @@ namespace evergrad::worker {
 inline constexpr std::uint64_t kJob = 77;
 inline constexpr std::uint32_t kSlots = 16;  // of tables
 
-// What a server was asked to push.
+// A push that a server received.
 struct SeenPush {
   std::string server;
   std::uint32_t shard;
@@ -48,14 +48,14 @@ struct SeenPush {
 
 inline constexpr char kGrantKey[] = "known to the coordinator and the servers";
 
-// One server: a real ShardHost behind a listener, with a place where a test answers in its stead.
+// One server: a real ShardHost behind a listener, with a hook by which a test answers in its place.
 class Node {
  public:
-  // Return true when the request has been dealt with.
+  // Returns true if it has handled the request.
   using Intercept =
       std::function<bool(const v1::RequestHeader&, std::unique_ptr<transport::DataResponder>&)>;
 
-  // `budget_bytes_max` 0: the default, and the endpoint does not say it.
+  // With `budget_bytes_max` 0 the default is used, and the endpoint does not state it.
   Node(transport::Transport* transport, std::string identity, metrics::Registry* registry,
        std::uint64_t budget_bytes_max = 0)
       : identity_(std::move(identity)),
@@ -123,8 +123,8 @@ class Node {
   void Assign(const v1::ShardSpec& spec, ShardEpoch epoch, MapVersion start, MapVersion version,
               std::uint32_t total) {
     host_->jobs().Learn(JobUid(kJob), version, total);
-    host_->jobs().SetGrantKey(JobUid(kJob),
-                              kGrantKey);  // each push of these tests must prove its grant
+    // Each push of these tests must prove its grant.
+    host_->jobs().SetGrantKey(JobUid(kJob), kGrantKey);
     runtime::Event loaded;
     absl::Status status;
     host_->lane(ShardId(spec.shard()))
@@ -165,8 +165,8 @@ class Node {
 
 using test::TempFolder;
 
-// 4 x 4 images of three classes that differ in which row is bright, with some noise: learned in a
-// few steps.
+// 4 x 4 images of three classes that differ in the row that is bright, with some noise. They are
+// learned in a few steps.
 inline void WriteIdx(const TempFolder& folder, const std::string& prefix, std::uint32_t n) {
   const auto big = [](std::uint32_t v) {
     return std::string{static_cast<char>(v >> 24), static_cast<char>(v >> 16),
@@ -190,8 +190,8 @@ class Stage {
  public:
   struct Settings {
     int servers = 2;
-    std::uint64_t budget_bytes_max =
-        0;  // of each server; 0: the default, and workers do not know it
+    // Of each server; 0 for the default, which workers do not know.
+    std::uint64_t budget_bytes_max = 0;
     std::string failpoints;
     bool allow_counting = true;
     bool skip_not_finite = false;
@@ -241,7 +241,7 @@ class Stage {
     runner.reset();
   }
 
-  // --- the coordinator's part
+  // --- the part of the coordinator
   void OnControl(std::function<void()> f) {
     runtime::Event ran;
     control.Post([&] {
@@ -253,7 +253,7 @@ class Stage {
   void Message(const v1::CoordinatorMessage& message) {
     OnControl([&] { runner->OnMessage(message); });
   }
-  // A new session; `adopted`: attempts by number, of the grants made so far.
+  // Begins a new session. `adopted` are the numbers of attempts among the grants made so far.
   void Register(const std::vector<std::uint64_t>& adopted = {}, std::uint64_t term = 1,
                 bool with_job = true) {
     v1::Registered registered;
@@ -269,7 +269,7 @@ class Stage {
       *registered.mutable_job() = job;
       if (map.version().n() > 0) *registered.mutable_map() = map;
     }
-    OnControl([&] {  // one turn, as SessionClient does it: nothing is sent before Registered
+    OnControl([&] {  // one turn, as in SessionClient: nothing is sent before Registered
       {
         MutexLock lock(&mu_);
         session_ = true;
@@ -284,7 +284,7 @@ class Stage {
     }
     OnControl([&] { runner->OnLost(); });
   }
-  // The worker sees the coordinator's runs folder.
+  // Lets the worker see the coordinator's runs folder.
   void ShareRunsFolder() {
     std::filesystem::create_directories(folder / "runs");
     std::ofstream(folder / "runs/.mark") << "job\n";
@@ -309,8 +309,8 @@ class Stage {
     job.set_seed(11);
     job.set_runs_folder(folder / "runs");
   }
-  // Describes through the runner, makes the plan, assigns the shards round-robin, sends plan and
-  // map.
+  // Describes through the runner, makes the plan, assigns the shards round-robin, and sends plan
+  // and map.
   v1::DescribeResult Begin(const std::string& yaml, std::uint64_t shards_per_variable,
                            plan::PlanSpec spec) {
     Submit(yaml);
