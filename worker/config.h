@@ -20,7 +20,7 @@ struct Config {
   // Set by Resolve: the device and the reason, "cpu: no CUDA driver (cudart 35)".
   std::string device_text = {};
   std::string cuda_library = {};  // "" means libevergrad_cuda.so beside the executable
-  std::uint32_t threads = 0;      // 0: half of the cores, at least one
+  std::uint32_t threads = 0;      // 0 for half of the cores, at least one
   std::uint32_t prefetch_batches_max = 8;
   std::uint64_t prefetch_bytes_max = 64ull << 20;
   // Folders of jobs' data files; see RootsOf for an empty list.

@@ -89,7 +89,8 @@ class ShapeWalk {
   const JobSpec& spec_;
   const ModelSpec& model_;
   Reader& reader_;
-  std::map<std::string, tensor::Shape> shapes_;  // of inputs, and of the layers without a mistake
+  // Shapes of inputs, and of layers without a mistake.
+  std::map<std::string, tensor::Shape> shapes_;
 };
 
 }  // namespace

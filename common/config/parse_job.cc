@@ -235,7 +235,8 @@ void CheckRest(const Node& root, Reader* reader, JobSpec* spec) {
   }
 }
 
-// Checks a job of unknown type. In each section only that is reported on which all types agree.
+// Checks a job of unknown type. In each section only the mistakes are reported on which all types
+// agree.
 void JudgeJob(const Node& body, Reader* reader, JobSpec* spec) {
   Judge(*reader, body, {&TrainingJobTable(), &FunctionsJobTable(), &CountingJobTable()}, spec);
   if (const Node* data = body.Find("data");

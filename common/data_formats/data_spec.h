@@ -18,7 +18,7 @@ namespace evergrad::config {
 // Divides the examples of one file between training and evaluation. Example n (from 0) belongs to
 // the evaluation data if n % modulo == equals, otherwise to the training data.
 struct SplitSpec {
-  std::uint64_t modulo = 0;  // 0: no split
+  std::uint64_t modulo = 0;  // 0 for no split
   std::uint64_t equals = 0;
   bool taken = false;  // whether the source is the evaluation data of the split
   // Returns whether the source of this split contains example n of the file.

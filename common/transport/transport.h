@@ -176,7 +176,7 @@ struct Handlers {
 };
 
 struct ServerOptions {
-  std::string listen = "127.0.0.1:0";  // port 0: any free port
+  std::string listen = "127.0.0.1:0";  // port 0 selects any free port
   std::string insecure_listen;  // "", or an address off loopback without TLS; the caller warns
   // "", or the path of a unix socket to serve as well, with mode 0600. If the path has more than
   // 107 bytes, TCP is used, and the log says so.

@@ -78,7 +78,7 @@ absl::StatusOr<std::size_t> SweepFolder(fs::FileSystem& files, const SweepReques
 
 struct ResumePoint {
   v1::Manifest manifest;
-  std::string folder, uri;  // of the manifest
+  std::string folder, uri;  // those of the manifest
   // The number of closures that are open in a shard's file, so that the values contain part of an
   // epoch beyond `done`. nullopt if this host does not see the files.
   std::optional<std::uint64_t> open_closures;

@@ -33,13 +33,13 @@ struct ShardOwner {
 struct Snapshot {
   std::string folder, file;  // URI of the folder; name of the file in it
   std::uint64_t bytes = 0;
-  std::string sha256;            // of the whole file
+  std::string sha256;            // hash of the whole file
   JobUid job;                    // the job that wrote it
-  std::string plan_fingerprint;  // of that job's plan
+  std::string plan_fingerprint;  // fingerprint of that job's plan
   ShardEpoch epoch;              // this field and the next four are as in the file
   MapVersion start;
   std::uint64_t lsn = 0, vlsn = 0;
-  IntervalSet done, refused;  // of the file's ledger; with replace_ledger, those of the new ledger
+  IntervalSet done, refused;  // sets of the file's ledger; with replace_ledger, of the new ledger
   bool resumed = false;  // [28] another job wrote the file: attempts of open closures are forgotten
   bool replace_ledger = false;  // [28] another plan numbered the updates of the file
   std::string host;             // host of the server that wrote the file, for messages
@@ -161,7 +161,7 @@ class ClosureBook {
     ShardEpoch epoch;
     MapVersion start, version;
     IntervalSet refused;  // dead + lost[p]; the loader adds the refused set of the snapshot
-    std::optional<Snapshot> snapshot;  // nullopt: begin from the seed
+    std::optional<Snapshot> snapshot;  // nullopt to begin from the seed
   };
   struct MapChange {
     Record record;

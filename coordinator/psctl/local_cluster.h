@@ -30,7 +30,7 @@ struct LocalOptions {
   std::vector<std::string> data_roots, checkpoint_roots;
   std::string failpoints;  // with "" none are allowed; "none" allows counting jobs
   bool supervise = false;  // restart processes that die
-  bool detached = false;   // `cluster up`: the daemons outlive this process
+  bool detached = false;   // for `cluster up`: the daemons outlive this process
   // The logs move to another folder at the end, so messages do not name them.
   bool logs_move = false;
 };

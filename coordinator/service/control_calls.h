@@ -25,7 +25,7 @@ using Responder = std::shared_ptr<transport::UnaryResponder>;
 
 struct ControlCall {
   std::string method;                    // "/evergrad.v1.Control/DrainTask"
-  std::vector<absl::string_view> roles;  // of certificates: "user", "worker", …
+  std::vector<absl::string_view> roles;  // roles of certificates: "user", "worker", …
   // Parses and serves the request on the control executor. Returns false, without any change, if
   // the bytes are not a request of the method.
   bool (*serve)(ControlPlane& plane, const std::string& request, const Responder& responder);

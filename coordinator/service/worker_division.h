@@ -126,7 +126,7 @@ class WorkerDivision {
 
   DivisionHost* const host_;
   const std::chrono::milliseconds turn_;
-  std::map<JobUid, Account> accounts_;  // of the running jobs
+  std::map<JobUid, Account> accounts_;  // accounts of the running jobs
   std::map<TaskId, Serving> serving_;   // a worker that is missing here serves no job
   MonoTime next_division_{0}, divided_at_{0}, turn_ends_{0};
   bool turn_over_ = false;

@@ -678,7 +678,7 @@ struct SqliteStateStore::Impl {
   bool checkpoint_due = true;
   std::vector<Queued> group;   // being written or retried
   std::string failure;         // message of the last failed Write()
-  FileId database_id, wal_id;  // of the files that SQLite has open
+  FileId database_id, wal_id;  // ids of the files that SQLite has open
   MonoTime last_begun{MonoTime::min() / 2};
 
   // The owner uses these.

@@ -7,9 +7,6 @@
 //
 // Control operations (assign, drop, close, seal, cut, report) run at once, before queued sections;
 // the fence and the ledger make either order correct. Only operations that read values (the answer
-// of seal, cut, report) wait for the end of an apply. Nothing blocks.
-// Control operations (assign, drop, close, seal, cut, report) run at once, before queued sections;
-// the fence and the ledger make either order correct. Only operations that read values (the answer
 // of seal, cut, report) wait for the end of an apply. Nothing blocks, and only the table of jobs
 // has a lock.
 #pragma once

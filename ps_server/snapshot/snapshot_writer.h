@@ -88,7 +88,7 @@ class SnapshotWriter {
   void Cancel(JobUid job, std::optional<ShardId> shard = std::nullopt);
 
   std::size_t waiting() const;
-  // Of the cut in progress.
+  // Bytes of the cut in progress.
   std::uint64_t held_bytes() const { return held_bytes_.load(std::memory_order_relaxed); }
 
  private:

@@ -53,7 +53,7 @@ class DataFile {
   const fs::Descriptor file_;
   const std::uint64_t stored_bytes_;
   std::uint64_t offset_ = 0;
-  std::unique_ptr<Stream> stream_;  // nullptr: a plain file
+  std::unique_ptr<Stream> stream_;  // nullptr for a plain file
 };
 
 }  // namespace evergrad::worker

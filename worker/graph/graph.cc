@@ -250,7 +250,7 @@ class GraphImpl final : public Graph {
   // The first for all, then one for each variable, then one for each table.
   ResultBlock::ResultField<std::uint64_t> not_finite_, overflows_;
   bool handed_narrow_ = false;            // whether the step to be finished has 16-bit results
-  std::vector<std::uint64_t> step_keys_;  // of the current step
+  std::vector<std::uint64_t> step_keys_;  // keys of the current step
   Memory keys_;                           // copy of step_keys_ in the backend's memory
   std::int64_t queued_ = 0;               // number of examples of the step to be finished …
   bool queued_gradients_ = false;         // … and whether it is a training step

@@ -90,7 +90,7 @@ class WeightBuffer {
  private:
   struct Whole {
     tensor::AlignedBuffer assembled;    // empty while `borrowed` is used
-    std::shared_ptr<const void> owner;  // of `borrowed`
+    std::shared_ptr<const void> owner;  // owner of `borrowed`
     const std::byte* borrowed = nullptr;
   };
   // Returns all shards of the variable as one contiguous piece that is worth keeping, or nullptr.

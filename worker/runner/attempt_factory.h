@@ -18,7 +18,7 @@ class AttemptFactory {
     UpdateRun::Measures measures;
     BatchStreams* streams = nullptr;
     DeviceReport* device = nullptr;
-    const sdk::Registry* functions = nullptr;  // may be null: none
+    const sdk::Registry* functions = nullptr;  // null if no function is registered
     std::function<bool(v1::TaskMessage)> send;
     std::string host;  // folder of exported files
     bool skip_not_finite = false;

@@ -64,7 +64,7 @@ class BatchFeed : public std::enable_shared_from_this<BatchFeed> {
   const OnBatch on_batch_;
   bool asked_ = false;
   std::shared_ptr<const ReadyBatch> batch_;      // shared with the compute executor
-  std::shared_ptr<ComputeJob::BatchRows> rows_;  // of batch_; used by one thread at a time
+  std::shared_ptr<ComputeJob::BatchRows> rows_;  // rows of batch_; used by one thread at a time
   std::uint64_t rows_pulls_ = 0;  // pulls of rows requested so far, including those of batch_
   const std::shared_ptr<NextBatch> next_ = std::make_shared<NextBatch>();
 };

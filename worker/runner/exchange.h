@@ -63,7 +63,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     // The endpoints by server identity; the owner updates them before OnMap.
     const std::map<std::string, v1::Endpoint>* endpoints = nullptr;
     fault::Failpoints* failpoints = nullptr;
-    const Clock* clock = nullptr;  // null: unreachable servers are not reported
+    const Clock* clock = nullptr;  // if null, unreachable servers are not reported
     Counters counters;
     Room room = nullptr;  // allocates memory for rows of tables
     JobUid job;

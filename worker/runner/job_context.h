@@ -79,7 +79,7 @@ class JobContext {
   std::shared_ptr<ComputeJob> TakeCompute() { return std::move(compute_); }
 
   // --- written by the runner and its attempts
-  v1::ExportOrder export_order;  // of the newest grant of an export
+  v1::ExportOrder export_order;  // order in the newest grant of an export
   // The map under which the last push of the previous attempt has pulled every shard: these values
   // serve as the first pull of the next attempt.
   std::optional<MapVersion> pulled_ahead;

@@ -422,10 +422,10 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
   BatchStreams streams;
   AttemptReports reports;
   std::optional<AttemptFactory> factory;          // set by Init
-  std::map<std::string, v1::Endpoint> endpoints;  // of the servers in book.map()
+  std::map<std::string, v1::Endpoint> endpoints;  // endpoints of the servers in book.map()
   std::unique_ptr<JobContext> job;                // nullptr if no job is served
-  std::shared_ptr<InputOpener> input;             // of `job`; shared with its own callbacks
-  std::shared_ptr<AttemptRun> run;                // of `job`; shared with its own callbacks
+  std::shared_ptr<InputOpener> input;             // input of `job`; shared with its own callbacks
+  std::shared_ptr<AttemptRun> run;                // run of `job`; shared with its own callbacks
   std::shared_ptr<worker::Drain> drain;           // shared with its own callbacks
   std::string identity, waiting_for;
   v1::Stamp registration;

@@ -38,7 +38,7 @@ class Runner {
     log::Logger* logger = nullptr;
     metrics::Registry* registry = nullptr;
     fault::Failpoints* failpoints = nullptr;    // may be null
-    const Clock* clock = nullptr;               // null: pushes are not announced in advance
+    const Clock* clock = nullptr;               // if null, pushes are not announced in advance
     const sdk::Registry* functions = nullptr;   // null if no function is registered
     std::function<bool(v1::TaskMessage)> send;  // SessionClient::Send
     // Called after an attempt has been reported as Failed because the device has failed; all later

@@ -38,7 +38,7 @@ class Upload {
   void Restart();
   std::uint64_t generation() const { return generation_; }
   bool done() const { return file_ == files_.size(); }
-  std::uint64_t confirmed_bytes() const { return former_ + confirmed_; }  // of all files
+  std::uint64_t confirmed_bytes() const { return former_ + confirmed_; }  // bytes of all files
 
  private:
   const std::vector<File> files_;

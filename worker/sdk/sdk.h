@@ -146,7 +146,8 @@ class Registry {
 
  private:
   friend class FunctionCall;
-  using AnySource = std::function<absl::StatusOr<std::any>()>;  // empty: there are no more inputs
+  // nullopt if there are no more inputs.
+  using AnySource = std::function<absl::StatusOr<std::any>()>;
   struct Function {
     std::function<absl::StatusOr<AnySource>(const ClosureContext&)> open;
     std::function<absl::Status(StepContext&, const std::any&)> step;

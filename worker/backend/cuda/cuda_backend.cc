@@ -699,7 +699,7 @@ class CudaBackendImpl final : public CudaBackend {
     DeviceQueue queue = DeviceQueue::kCompute;
     std::int32_t op = 0;
     const char* name = "";
-    std::vector<std::byte> arguments;  // of an operation
+    std::vector<std::byte> arguments;  // for an operation
     EgPlanKey key{};
     EgPlanArguments plan{};
     EgEvent* event = nullptr;
@@ -1108,7 +1108,7 @@ class CudaBackendImpl final : public CudaBackend {
     Choice choice;
     const std::int32_t offered =
         api_->plans(context_, &key, infos, fastest_ ? kCandidatesMax : kFirstMax, &count, &error);
-    if (offered == EG_CUDA_BAD_SHAPE)  // the library has none, and reports why
+    if (offered == EG_CUDA_BAD_SHAPE)  // the library has no plan, and reports why
       count = 0, choice.refused = error.text;
     else if (!Check(name, offered, error))
       return false;

@@ -1,7 +1,7 @@
 // The launches of each operation of cuda_ops.h. They are written once, for the device and for the
 // emulation on the host.
 //
-// A Launcher has these functions, which return a kind (0: ok); a count of 0 launches nothing.
+// A Launcher has these functions, which return a kind (0 for ok). A count of 0 launches nothing.
 //   int32_t Map(std::int64_t count, Op op)            op(i) for each i below count
 //   int32_t Teams<Warp or Block>(count, Op op)        a team for each i below count
 //   int32_t Zero(void* to, bytes), Copy(to, from, bytes)
