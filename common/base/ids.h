@@ -49,8 +49,8 @@ using ShardId = StrongId<struct ShardIdTag, std::uint32_t>;  // Numbered 0, 1, 2
 using ClosureId =
     // Numbered 0, 1, 2 … through all epochs of a job.
     StrongId<struct ClosureIdTag, std::uint64_t>;
-using UpdateIndex = StrongId<struct UpdateTag, std::uint32_t>;  // Ordinal of a push in its closure,
-                                                                // < kUpdatesPerClosureMax.
+// Ordinal of a push in its closure, < kUpdatesPerClosureMax.
+using UpdateIndex = StrongId<struct UpdateTag, std::uint32_t>;
 // The number of one registration of one process; every registration has a new number.
 using TaskId = StrongId<struct TaskIdTag, std::uint64_t>;
 using Term = StrongId<struct TermTag, std::uint64_t>;  // Number of one life of the coordinator.

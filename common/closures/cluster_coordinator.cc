@@ -21,8 +21,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kWait{5000};  // longest wait of one call at the coordinator, whose answer
-                                     // then names the reason to wait
+// Longest wait of one call at the coordinator, whose answer then names the reason to wait.
+constexpr milliseconds kWait{5000};
 constexpr milliseconds kAnswerWithin{5000};  // additional time for the answer
 constexpr milliseconds kBackoffMin{20}, kBackoffMax{1000};
 constexpr milliseconds kGoodbye{500};  // limit of the last release of results

@@ -27,8 +27,8 @@ struct Line {
 };
 
 struct Options {
-  bool json = false;  // --log-format json: one object per line with the keys time, level, task,
-                      // job, closure, text
+  // --log-format json: one object per line with the keys time, level, task, job, closure, text.
+  bool json = false;
   Level level = Level::kInfo;
   std::string file;  // "" for stderr
   std::size_t ring_lines_max = 4096;

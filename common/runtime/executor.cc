@@ -106,8 +106,8 @@ struct ThreadExecutor::Impl {
   // True if the executor's thread must look again once the borrower has finished.
   bool awaits_borrower ABSL_GUARDED_BY(mu) = false;
   std::atomic<std::size_t> running{0};
-  Mutex join_mu;  // Held while joining, so that a second Shutdown() returns only once the thread
-                  // has ended.
+  // Held while joining, so that a second Shutdown() returns only once the thread has ended.
+  Mutex join_mu;
   std::thread thread;
   std::thread::id id;
 };

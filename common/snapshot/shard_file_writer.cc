@@ -46,8 +46,8 @@ std::optional<ShardFileKey> ParseShardFileName(absl::string_view name) {
     return std::nullopt;
   }
   key.shard = ShardId(shard);
-  if (ShardFileName(key.shard, key.epoch, key.lsn) != whole)
-    return std::nullopt;  // each number has only one valid spelling
+  // Each number has only one valid spelling.
+  if (ShardFileName(key.shard, key.epoch, key.lsn) != whole) return std::nullopt;
   return key;
 }
 

@@ -10,8 +10,8 @@
 
 namespace evergrad::transport {
 namespace {
-constexpr std::size_t kTextBytesMax =
-    1500;  // Limit of the message and of the origin; with it an ErrorDetail stays below 4 KiB.
+// Limit of the message and of the origin; with it an ErrorDetail stays below 4 KiB.
+constexpr std::size_t kTextBytesMax = 1500;
 }  // namespace
 
 std::string EncodeStatus(const absl::Status& status) {

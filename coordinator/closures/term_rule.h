@@ -36,10 +36,11 @@ inline std::optional<Term> BeginAnewWith(Term ours, std::uint64_t our_life, Term
 
 // Line 18a: a job whose shard a server holds, as a coordinator sees it.
 struct HeldJob {
-  bool journaled = false;  // the newest coordinator that registered the job's holder keeps a
-                           // journal, so that the job's submission was durable before any message
-  bool known = false;      // this coordinator's journal has the job, ended or not
-  bool removed = false;    // this coordinator's journal had it and was told to remove it
+  // The newest coordinator that registered the job's holder keeps a journal, so that the job's
+  // submission was durable before any message.
+  bool journaled = false;
+  bool known = false;    // this coordinator's journal has the job, ended or not
+  bool removed = false;  // this coordinator's journal had it and was told to remove it
 };
 
 // Returns whether the job is in another journal, which can be put back: the coordinator's own

@@ -92,8 +92,8 @@ UpdateAccount::Finding UpdateAccount::Compare(const plan::Plan& plan, const Ende
                                               const std::vector<Shard>& shards) const {
   Finding finding;
   std::size_t different = 0;
-  bool by_plan = false;  // the named difference does not depend on workers' reports; such a
-                         // difference is preferred
+  // The named difference does not depend on workers' reports; such a difference is preferred.
+  bool by_plan = false;
   for (const Shard& shard : shards) {
     const Bounds bounds = BoundsOf(plan, ended, shard);
     if (bounds.least != bounds.most && finding.verdict == Verdict::kExact)

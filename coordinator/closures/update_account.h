@@ -40,8 +40,8 @@ class UpdateAccount {
   struct Before {
     // By shard; nullopt if the coordinator cannot read the files.
     std::optional<std::vector<std::uint64_t>> updates;
-    bool whole = false;         // they held exactly the closures that count as succeeded from the
-                                // beginning
+    // They held exactly the closures that count as succeeded from the beginning.
+    bool whole = false;
     bool another_plan = false;  // a plan other than this job's numbered their updates
   };
   void TakeOver(Before before) { before_ = std::move(before); }
@@ -68,8 +68,9 @@ class UpdateAccount {
   };
   struct Finding {
     Verdict verdict = Verdict::kExact;
-    std::string difference;  // for kDifferent: a sentence with the first such shard, the expected
-                             // number and the number found
+    // For kDifferent: a sentence with the first such shard, the expected number and the number
+    // found.
+    std::string difference;
   };
   Finding Compare(const plan::Plan& plan, const Ended& ended,
                   const std::vector<Shard>& shards) const;

@@ -7,8 +7,8 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr double kRenewalCost = 0.1;
-constexpr double kDebtSeconds =
-    10;  // longest wait of a correct new task after silent sessions have ended
+// Longest wait of a correct new task after silent sessions have ended.
+constexpr double kDebtSeconds = 10;
 constexpr std::size_t kIdentitiesMax = 4096;
 constexpr std::chrono::milliseconds kRetryMin{100}, kRetryMax{60'000};
 

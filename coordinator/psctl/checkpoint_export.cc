@@ -32,8 +32,8 @@ struct Range {
 // The ids and rows of one table in the output, in parts of at most `part_rows` rows.
 struct Table {
   std::uint64_t rows = 0, part_rows = 0, parts = 1;
-  std::size_t first = 0;  // index of its first tensor in the file; the tensors are ids and rows of
-                          // part 0, of part 1, …
+  // Index of its first tensor in the file; the tensors are ids and rows of part 0, of part 1, …
+  std::size_t first = 0;
 };
 struct Contents {
   std::vector<Range> variables;

@@ -60,8 +60,8 @@ struct Connection {
   std::chrono::milliseconds timeout{10000};
   // Time for which a call that could not connect is repeated; 0 for no repeats.
   std::chrono::milliseconds wait{5000};
-  std::string instead;  // what this verb can do without a coordinator, for the message if no
-                        // address is given
+  // What this verb can do without a coordinator, for the message if no address is given.
+  std::string instead;
 };
 void AddConnectionOptions(daemon::OptionTable* table, Connection* connection);
 void AddOutputOption(daemon::OptionTable* table, std::string* output);

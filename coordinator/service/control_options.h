@@ -15,8 +15,8 @@ namespace evergrad::coordinator {
 struct ControlOptions {
   MembershipOptions membership;
   JobOptions jobs;
-  std::chrono::milliseconds window{1000};  // registrations are collected for this time before the
-                                           // term is chosen; 0 chooses it at once
+  // Registrations are collected for this time before the term is chosen; 0 chooses it at once.
+  std::chrono::milliseconds window{1000};
   std::chrono::milliseconds tick{25};
   std::chrono::milliseconds hello_within{5000};
   std::chrono::milliseconds wait_max{10000};      // longest wait of GetJob

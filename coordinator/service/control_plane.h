@@ -149,8 +149,8 @@ class ControlPlane final {
   void OnHello(Session& session, const v1::Hello& hello);
   // lost_job_refusal.cc, for line 18a
   LostJobs MakeLostJobs() const;
-  bool EndsForLostJobs();  // checks the servers that wait for the end of the window; returns true
-                           // if this life must end
+  // Checks the servers that wait for the end of the window; returns true if this life must end.
+  bool EndsForLostJobs();
   // Checks a server that registers later; returns true if it was refused.
   bool RefusesForLostJobs(Session& session, const v1::Hello& hello);
   void EndLife(const std::string& why);
@@ -171,8 +171,8 @@ class ControlPlane final {
   // registration.cc: the steps in which a Hello becomes a registered task, or is refused
   struct Registration;
   void Register(std::uint64_t number);
-  bool Identify(Registration& one);  // identifies the task by its certificate and Hello; returns
-                                     // false if it was refused
+  // Identifies the task by its certificate and Hello; returns false if it was refused.
+  bool Identify(Registration& one);
   bool CheckEndpoint(const Registration& one, const std::string& claimed);
   // Ends the former session, and removes proofs that belong to other tasks.
   void Fence(Registration& one);
@@ -202,8 +202,8 @@ class ControlPlane final {
   // run_files.cc
   void StepListing(std::shared_ptr<RunFileListing> listing, v1::ListRunFilesResponse response,
                    Responder responder);
-  bool BeginFileCall(const Responder& responder);  // returns false if the call was refused because
-                                                   // too many are in progress
+  // Returns false if the call was refused because too many are in progress.
+  bool BeginFileCall(const Responder& responder);
   // closure_calls.cc, for the RPCs of functions jobs
   template <class Request, class Ask>
   void AskJob(const Request& request, const Responder& responder, Ask ask);

@@ -55,8 +55,8 @@ class SqliteStateStore final : public StateStore {
   // created.
   static absl::StatusOr<std::unique_ptr<SqliteStateStore>> Open(SqliteStoreOptions options,
                                                                 Parts parts);
-  ~SqliteStateStore() override;  // commits the queue (one retry if the disk is full), closes the
-                                 // file, releases the folder
+  // Commits the queue (one retry if the disk is full), closes the file, releases the folder.
+  ~SqliteStateStore() override;
 
   using StateStore::Commit;
   absl::Status CommitTerm(Term term) override;

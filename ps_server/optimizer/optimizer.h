@@ -38,8 +38,8 @@ struct Rows {
   std::size_t count = 0, dimension = 0;
   float* const* rows = nullptr;
   const float* const* gradients = nullptr;
-  const std::uint32_t* t = nullptr;  // for counts_per_row(): the number of gradients of each row,
-                                     // including this one: 1, 2, ...
+  // For counts_per_row(): the number of gradients of each row, including this one: 1, 2, ...
+  const std::uint32_t* t = nullptr;
   // Rows that are updated later and are not changed here. After each updated row, one of them is
   // prefetched, because the divisions leave the memory time for it.
   std::size_t next_count = 0;

@@ -35,8 +35,8 @@ namespace evergrad::ps_server {
 class Control {
  public:
   struct Options {
-    runtime::Executor* executor = nullptr;  // all pointers outlive the control; both executors are
-                                            // shut down before it is destroyed
+    // All pointers outlive the control; both executors are shut down before it is destroyed.
+    runtime::Executor* executor = nullptr;
     ShardHost* host = nullptr;
     log::Logger* logger = nullptr;
     const Clock* clock = nullptr;
@@ -132,11 +132,11 @@ class Control {
 
   const Options options_;
   std::map<ShardKey, Held> held_;
-  std::map<ShardKey, Moving> moving_;  // the shards that the coordinator is moving to this server;
-                                       // they end with its session
-  std::vector<v1::TaskMessage> unsent_assigned_;  // answers for shards that were loaded without a
-                                                  // session; at most one per shard
-  std::map<JobUid, std::string> job_names_;       // names of the jobs that run; bounded
+  // The shards that the coordinator is moving to this server; they end with its session.
+  std::map<ShardKey, Moving> moving_;
+  // Answers for shards that were loaded without a session; at most one per shard.
+  std::vector<v1::TaskMessage> unsent_assigned_;
+  std::map<JobUid, std::string> job_names_;  // names of the jobs that run; bounded
   std::uint64_t highest_term_ = 0, life_id_ = 0;
   bool journaled_ = false;     // the newest coordinator that registered this server keeps a journal
   std::uint64_t term_ = 0;     // term of the session

@@ -78,7 +78,6 @@ class ShardLane {
               std::function<void(Loaded)> done);
   // Holds a shard that was restored from its file, in place of the one that is held.
   void Adopt(std::unique_ptr<Shard> shard, std::function<void(Loaded)> done);
-  // Drops the held shard, then calls `vacated`: the old copy is freed before its replacement is
   // Drops the held shard, then calls `vacated`, so that the old copy is freed before its
   // replacement is allocated.
   void Vacate(ShardKey key, std::function<void()> vacated);
@@ -109,14 +108,15 @@ class ShardLane {
     struct Traffic {  // see v1::ShardState
       std::uint64_t pulls = 0, pushes = 0, bytes_sent = 0, bytes_received = 0;
     } traffic;
-    std::deque<Section> queue;        // bounded by the transport's budget: each entry is part of a
-                                      // request that the budget granted
+    // Bounded by the transport's budget: each entry is part of a request that the budget granted.
+    std::deque<Section> queue;
     bool waiting = false;             // in ready_, or paused by a failpoint's delay
     std::optional<Section> applying;  // its push was admitted, and its apply has not ended
     // Posted when the apply has ended, or when the shard has been dropped.
     std::vector<std::function<void()>> after_apply;
-    std::vector<CutReady> cuts;  // answered when the apply has ended, before the next one begins,
-                                 // or when the shard has been dropped
+    // Answered when the apply has ended, before the next one begins, or when the shard has been
+    // dropped.
+    std::vector<CutReady> cuts;
   };
   // Like slots_.find, but needs no search if the last key was the previous one. Sections usually
   // arrive in the order of their shards.

@@ -42,8 +42,8 @@ class SnapshotWriter {
     fs::FileSystem* files = nullptr;  // All pointers outlive the writer.
     metrics::Registry* registry = nullptr;
     const Clock* clock = nullptr;
-    fault::Failpoints* failpoints = nullptr;  // may be null; the points are snapshot.before_cut,
-                                              // snapshot.report, and those of WriteCut
+    // May be null; the points are snapshot.before_cut, snapshot.report, and those of WriteCut.
+    fault::Failpoints* failpoints = nullptr;
     // Pool of the server's shards, filled before a cut; may be null.
     std::shared_ptr<storage::ChunkPool> pool;
     // Limit of one cut: values, slots, ledger (`snapshot_bytes_max`).

@@ -36,8 +36,8 @@ std::string SummaryTable(const std::vector<SummaryRow>& rows, bool show_connecti
     total += row.parameters;
     moving += row.moving;
   }
-  std::vector<std::size_t> widths = {27, 25, 10,
-                                     17};  // Keras' column widths, larger if a name needs it
+  // Keras' column widths, larger if a name needs it.
+  std::vector<std::size_t> widths = {27, 25, 10, 17};
   widths.resize(cells[0].size());
   for (const auto& line : cells) {
     for (std::size_t c = 0; c < line.size(); ++c)

@@ -58,8 +58,8 @@ std::vector<AttemptBook::Held> AttemptBook::HeldForHello() const {
   for (const DoneReport& report : unanswered_) held.push_back({report.work, report.v1, true, true});
   // A push may be in flight under the newest map, so the attempt may have used that map.
   if (running_) held.push_back({running_->work, std::max(running_->v1, map_.version), true, false});
-  for (const Work& work : queued_)
-    held.push_back({work, MapVersion{}, false, false});  // it has used no map yet
+  // It has used no map yet.
+  for (const Work& work : queued_) held.push_back({work, MapVersion{}, false, false});
   return held;
 }
 

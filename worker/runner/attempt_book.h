@@ -75,9 +75,10 @@ enum class Next {
   kWaitForMap,  // STALE with a V above our map: resend once a map >= `wait_for` has arrived
   kBackoff,  // STALE at our map, transport error, BUSY, or OVER_BUDGET under `pause`: resend after
              // a delay (10 ms to 1 s, doubling)
-  kDropAttempt,  // SUPERSEDED or REFUSED: the book has dropped the attempt. Also the answer for an
-                 // attempt that is not running
-  kFail,         // INVALID, or OVER_BUDGET under `fail`
+  // SUPERSEDED or REFUSED: the book has dropped the attempt. Also the answer for an attempt that is
+  // not running.
+  kDropAttempt,
+  kFail,  // INVALID, or OVER_BUDGET under `fail`
 };
 struct Disposition {
   Next next = Next::kSettled;

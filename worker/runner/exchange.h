@@ -150,8 +150,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     std::uint64_t have = 0;                // dense: pulls done
     const SlotRows::Part* part = nullptr;  // rows: the part of row_pulls_[key.first]
   };
-  using PullKey = std::pair<std::uint64_t, std::uint32_t>;  // (0 for dense, otherwise the number of
-                                                            // the step's pull; shard)
+  // (0 for dense, otherwise the number of the step's pull; shard).
+  using PullKey = std::pair<std::uint64_t, std::uint32_t>;
   struct RowPull {
     std::shared_ptr<const SlotRows> rows;
     std::vector<tensor::AlignedBuffer> values;

@@ -40,8 +40,8 @@ RequestSize SizeOf(std::span<const SectionSize> sections);
 struct SplitPlan {
   // Indices of the sections, in the order of sending.
   std::vector<std::vector<std::size_t>> requests;
-  bool in_parts = false;  // the sections are divided into parts, of which at most kPartsUnderWayMax
-                          // are in flight
+  // The sections are divided into parts, of which at most kPartsUnderWayMax are in flight.
+  bool in_parts = false;
   // This section exceeds every request, and `requests` lacks it.
   std::optional<std::size_t> never_fits;
 };

@@ -61,7 +61,6 @@ class BlockCache {
   ~BlockCache();  // releases all segments, even if blocks are in use
 
   // Allocates a block aligned to kAlignment. If the device is out of memory, releases unused
-  // Allocates a block aligned to kAlignment. If the device is out of memory, releases unused
   // segments first. ResourceExhausted: "out of device memory: asked=… free=… in_use=… cached=…
   // largest_free=…". InvalidArgument if `bytes` is 0.
   absl::StatusOr<Address> Allocate(std::uint64_t bytes, Stream stream);

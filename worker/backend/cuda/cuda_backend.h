@@ -27,8 +27,9 @@ struct CudaStats {
   StagingRing::Stats staging;
   GraphCapture::Stats capture;
   std::uint64_t plans = 0, plans_measured = 0;
-  std::uint64_t products_widened = 0;  // products requested in 16 bits for which the library has no
-                                       // algorithm, and which were computed in float32
+  // Products requested in 16 bits for which the library has no algorithm, and which were computed
+  // in float32.
+  std::uint64_t products_widened = 0;
 };
 
 class CudaBackend : public Backend {
