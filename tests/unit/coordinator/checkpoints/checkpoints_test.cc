@@ -1,4 +1,4 @@
-// Manifests saved and old ones deleted, shard files swept: with damage, full disks, races and
+// Manifests are saved, old ones deleted and shard files swept, with damage, full disks, races and
 // losses of power in between.
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -68,7 +68,7 @@ TEST_CASE(
   CHECK(*snapshot::ListManifests(files, kFolder) == std::vector<std::uint64_t>{1, 2, 3, 4});
   REQUIRE(saved.warnings.size() == 1);
   CHECK(absl::IsDataLoss(saved.warnings[0]));
-  CHECK(saved.named.size() == 6);  // of 1, 3 and 4
+  CHECK(saved.named.size() == 6);  // names of the manifests 1, 3 and 4
   job.lsn = 5;
   saved = job.Save(files, 2);
   CHECK(*snapshot::ListManifests(files, kFolder) == std::vector<std::uint64_t>{4, 5});
@@ -79,7 +79,7 @@ TEST_CASE("a number that is taken meanwhile is passed over, the last number is r
   fs::MemoryFileSystem files;
   SavedJob job{kFolder};
   const v1::Manifest manifest = job.Cut(files);
-  // In front of a file system that hides the highest manifest from listings.
+  // A file system that hides the highest manifest from listings.
   class Hiding final : public fs::FileSystem {
    public:
     explicit Hiding(fs::FileSystem& inner) : inner_(inner) {}
@@ -136,7 +136,7 @@ TEST_CASE(
   fs::MemoryFileSystem files;
   SavedJob job{kFolder};
   for (job.lsn = 1; job.lsn <= 4; ++job.lsn) job.Cut(files);
-  job.epoch = {1, 2};  // after a rollback the numbers of events fall
+  job.epoch = {1, 2};  // after a rollback the numbers of events are lower
   job.lsn = 1;
   job.Cut(files);
   const auto name = [](std::uint32_t shard, ShardEpoch epoch, std::uint64_t lsn) {
@@ -208,7 +208,7 @@ TEST_CASE(
     const auto arm = [&](std::uint64_t hit) {
       REQUIRE(failpoints.Arm(absl::StrCat(point, "=", hit, "*error"), seed).ok());
     };
-    // Some saves succeed, then one step of one of them fails, then the power goes.
+    // Some saves succeed, then one step of a save fails, then the power is lost.
     for (job.lsn = 1; job.lsn <= 6; ++job.lsn) {
       arm(1000);
       const v1::Manifest manifest = job.Cut(files);
@@ -229,7 +229,7 @@ TEST_CASE(
     for (int i = 0; i < 2; ++i)
       CHECK(snapshot::CheckShardOf(files, kFolder, newest->manifest, i, true).status() ==
             absl::OkStatus());
-    // And it goes on from there.
+    // The next saves succeed.
     job.lsn = 9;
     CHECK(SaveManifest(files, {kFolder, job.Cut(files), 2}).ok());
   }

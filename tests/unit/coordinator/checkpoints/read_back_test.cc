@@ -1,4 +1,4 @@
-// Which of a manifest's files the coordinator can read, and what it says of the others.
+// Tests which of a manifest's files the coordinator can read, and what it reports about the others.
 #include "coordinator/checkpoints/read_back.h"
 
 #include <catch2/catch.hpp>
@@ -107,7 +107,7 @@ TEST_CASE(
   const v1::Manifest manifest = SavedJob{kFolder}.Cut(files);
   const std::string first = fs::JoinUri(kFolder, manifest.shards(0).file());
   SECTION("a byte in the middle") {
-    // In the values: neither end, nor the ledger.
+    // The damage is in the values, neither at an end nor in the ledger.
     std::optional<std::uint64_t> at;
     for (std::uint64_t offset = 0; offset < manifest.shards(0).bytes() && !at; offset += 16) {
       REQUIRE(files.Damage(first, offset, std::byte{1}).ok());

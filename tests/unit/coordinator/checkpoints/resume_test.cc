@@ -1,4 +1,4 @@
-// Line 28: what a submission goes on from, and what is refused.
+// Line 28: tests from what a submission resumes, and what is refused.
 #include <catch2/catch.hpp>
 #include <functional>
 
@@ -26,7 +26,7 @@ SavedJob Job(std::uint64_t uid, std::int64_t written_ms) {
 absl::StatusOr<ResumePoint> Find(fs::FileSystem& files, const config::CheckpointSpec& spec = {}) {
   return FindResumePoint(files, spec, RunsFolder(kSelf), "mnist", kSelf);
 }
-// 5 closures an epoch.
+// The plan has 5 closures per epoch.
 ResumePoint PointOf(const SavedJob& job) {
   fs::MemoryFileSystem files;
   job.Save(files);
@@ -112,7 +112,7 @@ TEST_CASE(
   SECTION("truncated") { REQUIRE(files.Truncate(shard, 500).ok()); }
   SECTION("a bit in the middle of its values") {
     const std::string bytes = *fs::ReadWhole(files, shard, 1 << 20);
-    const std::size_t block = bytes.find("EGBK");  // the first one: values
+    const std::size_t block = bytes.find("EGBK");  // the first block holds values
     REQUIRE(block != std::string::npos);
     REQUIRE(files.Damage(shard, block + 32, std::byte{1}).ok());
     CHECK(snapshot::DescribeShardFile(files, shard).ok());
@@ -123,7 +123,7 @@ TEST_CASE(
   REQUIRE(point->passed_over.size() == 2);
   CHECK(Has(std::string(point->passed_over[1].message()), "lsn-1"));
 
-  // A file that is not there: only when there is no other.
+  // A manifest with a missing file is used only if there is no other.
   REQUIRE(files.Remove(old.folder + "/" + snapshot::ShardFileName(ShardId(0), {1, 1}, 1)).ok());
   point = Find(files);
   REQUIRE(point.ok());
@@ -134,7 +134,7 @@ TEST_CASE(
   third.Save(files);
   CHECK(Find(files)->manifest.job_uid() == 3);
 
-  // Nothing left.
+  // Now no manifest is left.
   REQUIRE(files.Truncate(third.folder + "/" + snapshot::ManifestName(1), 10).ok());
   REQUIRE(files.Truncate(old.folder + "/" + snapshot::ManifestName(1), 10).ok());
   const auto none = Find(files);
@@ -161,7 +161,7 @@ TEST_CASE("under the same plan each shard goes on where its file ends, whatever 
   const ResumePoint point = PointOf(job);
   CHECK(point.open_closures == 4u);
   v1::Plan plan = SmallPlan();
-  // These are no part of it.
+  // These settings are no part of the fingerprint.
   plan.set_epochs(9);
   plan.clear_eval_examples();
   for (v1::ShardSpec& shard : *plan.mutable_shards())
@@ -217,12 +217,12 @@ TEST_CASE(
   }
   CHECK(Has(resumption->text,
             "2 epochs are done, under another plan (spec.data.batch_size was=10 is=25)"));
-  // What was cancelled has ended, too.
+  // Cancelled closures have ended, too.
   job.done = {IntervalSet::Range(0, 10).Minus(IntervalSet{3}),
               IntervalSet::Range(0, 10).Minus(IntervalSet{3})};
   job.refused = IntervalSet{3};
   CHECK(PlanResumption(PointOf(job), plan, kSelf)->closures_done == 4);
-  // No epoch more to do is a plan with nothing to do, fewer is a mistake.
+  // With no further epoch the plan has nothing to do; with fewer epochs it is a mistake.
   CHECK(PlanResumption(point, SmallPlan(25, 2, "another"), kSelf)->closures_done == 4);
   CHECK(Has(RefusalOf(point, SmallPlan(25, 1, "another")),
             "the checkpoint is beyond the end of this job: epochs_done=2 spec.training.epochs=1"));
@@ -326,7 +326,7 @@ TEST_CASE(
     "needed") {
   SavedJob job = Job(1, 1000);
   job.done = {IntervalSet::Range(0, 10), IntervalSet::Range(0, 10)};
-  job.open = {10, 12};  // of the third epoch
+  job.open = {10, 12};  // in the third epoch
   const ResumePoint point = PointOf(job);
   CHECK(point.open_end == 13);
   const std::string text = RefusalOf(point, SmallPlan(10, 2));
@@ -334,7 +334,7 @@ TEST_CASE(
             "the checkpoint has open closures beyond the end of this job: spec.training.epochs=2"));
   CHECK(Has(text, "give at least 3 epochs"));
   CHECK(PlanResumption(point, SmallPlan(10, 3), kSelf)->closures_done == 10);
-  // What is begun within the plan is gone on with.
+  // Closures that were begun within the plan are continued.
   job.done = {IntervalSet::Range(0, 8), IntervalSet::Range(0, 7)};
   job.open = {8, 9};
   CHECK(PlanResumption(PointOf(job), SmallPlan(10, 2), kSelf).ok());

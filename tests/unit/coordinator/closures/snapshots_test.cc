@@ -1,4 +1,5 @@
-// Lines 21, 27, 28: which durable file a shard goes back to, and what it lacks then.
+// Lines 21, 27, 28: tests to which durable file a shard is rolled back, and which closures it then
+// lacks.
 #include <catch2/catch.hpp>
 
 #include "coordinator/closures/closure_book.h"
@@ -17,7 +18,7 @@ Snapshot File(const std::string& name, IntervalSet done, IntervalSet refused = {
   return snapshot;
 }
 
-// Of the shard's present owner.
+// Returns a snapshot by the shard's present owner.
 Snapshot Of(const ClosureBook& book, std::uint32_t p, const std::string& name, IntervalSet done) {
   Snapshot snapshot = File(name, std::move(done));
   snapshot.epoch = book.durable().map[p].epoch;
@@ -124,7 +125,7 @@ TEST_CASE(
   CHECK(registers(before_move, source, "a", 0).assigns.empty());
   CHECK(registers(before_move, source, "a", 2).assigns.empty());
   for (const std::uint64_t former :
-       {1, 3}) {  // 3: of no life that we know, which is no reason to trust it
+       {1, 3}) {  // 3 is the term of no known life, which is no reason to trust it
     const auto change = registers(before_move, source, "a", former);
     REQUIRE(change.assigns.size() == 1);
     CHECK(change.assigns[0].start > source.start);
@@ -132,7 +133,7 @@ TEST_CASE(
     REQUIRE(change.drops.size() == 1);
     CHECK(change.drops[0].second == source.epoch);
   }
-  // Nor is it adopted, where the journal forgot its Assign as well.
+  // It is not adopted either if the journal has forgotten its Assign, too.
   DurableState torn = before_move;
   torn.map[0].server = "b";
   torn.map[0].epoch = ShardEpoch{1, 0};
@@ -160,9 +161,9 @@ TEST_CASE(
   REQUIRE(adopted.former.size() == 1);
   CHECK(adopted.former[0].first == "a");
   CHECK(adopted.former[0].second.second == torn.map[0].epoch);
-  CHECK(registers(2, true).drops.size() == 1);  // what its file refuses is not known
-  CHECK(registers(3, false).drops.size() ==
-        1);  // the life in between may have sent workers to the owner before
+  CHECK(registers(2, true).drops.size() == 1);  // the closures that its file refuses are not known
+  // The life in between may have sent workers to the former owner.
+  CHECK(registers(3, false).drops.size() == 1);
 }
 
 TEST_CASE(

@@ -22,8 +22,8 @@ TEST_CASE(
   CHECK_FALSE(BeginAnewWith(ours, 77, journal, {5, 77, 5}).has_value());
   CHECK(BeginAnewWith(ours, 77, journal, {5, 78, 0}) == Term{6});
   CHECK(BeginAnewWith(ours, 77, journal, {9, 78, 0}) == Term{10});
-  CHECK(BeginAnewWith(ours, 77, journal, {4, 12, 7}) ==
-        Term{8});  // what it holds is of a term that somebody gave out
+  // A coordinator has used the term of the shard that the task holds.
+  CHECK(BeginAnewWith(ours, 77, journal, {4, 12, 7}) == Term{8});
   CHECK(BeginAnewWith(ours, 77, Term{11}, {9, 78, 0}) == Term{12});
 }
 
@@ -45,7 +45,8 @@ TEST_CASE(
   done(*first, placed);
   book.ReleaseAttempt(second->closure, second->attempt);
   book.Cancel(ClosureId(3));
-  CHECK_FALSE(book.BarrierReached(2));  // two have ended and nothing runs, but closure 1 has not
+  // Two closures have ended and none runs, but closure 1 has not ended.
+  CHECK_FALSE(book.BarrierReached(2));
   const auto again = book.NextGrant(TaskId(1));
   CHECK_FALSE(book.BarrierReached(2));
   done(*again, placed);

@@ -1,6 +1,6 @@
 // Runs testdata/*.txt against the closure book. A line is a command; the lines after it that begin
-// with "> " are all that it must print. Every record is kept, and after every command the records
-// replayed must give the book's state: that is the journal.
+// with "> " are its complete output. The test plays the journal: it keeps every record, and after
+// every command a replay of the records must give the book's state.
 //
 //   job CLOSURES SHARDS OPEN_MAX        a new book                       life TERM | restart TERM |
 //   tear N | window rollback P SERVER [done=SET] [refused=SET]      move P FROM_EPOCH SERVER unmap
@@ -38,7 +38,7 @@ Stamp StampFrom(absl::string_view text) {
   return {Number(parts[0]), Number(parts[1])};
 }
 
-// "0-4,7"
+// Parses "0-4,7".
 IntervalSet SetFrom(absl::string_view text) {
   IntervalSet set;
   for (absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
@@ -62,7 +62,7 @@ std::string Text(const std::set<ShardId>& shards) {
 
 class Transcript {
  public:
-  // What `line` prints, a line each.
+  // Returns the output of `line`, one line each.
   std::vector<std::string> Run(const std::string& line) {
     words_ = absl::StrSplit(line, ' ', absl::SkipEmpty());
     out_.clear();

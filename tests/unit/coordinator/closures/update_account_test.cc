@@ -33,7 +33,7 @@ UpdateAccount::Finding Compare(const UpdateAccount& account, const Ends& ends,
   return account.Compare(TwoEpochs(), {ends.succeeded, ends.dead, ends.resumed, ends.lost}, shards);
 }
 
-// As many closures as the plan has from `from` on, each of which touches slot 0 by one update fewer
+// Counts the closures of the plan from `from` on. Each of them touches slot 0 by one update fewer
 // than it has.
 UpdateAccount Counted(std::uint64_t from = 0) {
   UpdateAccount account;
@@ -66,7 +66,8 @@ TEST_CASE(
   CHECK(Compare(Counted(), {}, {Dense(84), Slot(63)}).verdict == Verdict::kDifferent);
   CHECK(Compare(Counted(), {}, {Dense(0), Slot(0)})
             .difference.ends_with("found=0; 1 more shard differs"));
-  // The one that the plan speaks of comes first: of a slot there is only the workers' word.
+  // The difference that depends on the plan comes first; for a slot there are only the workers'
+  // reports.
   CHECK(
       Compare(Counted(), {}, {Slot(0), Dense(1)}).difference.starts_with("shard 0 (dense/kernel)"));
 }
@@ -76,12 +77,12 @@ TEST_CASE(
     "more") {
   Ends ends;
   ends.lost[0].Add(3);
-  ends.lost[0].Add(10);  // the short one
+  ends.lost[0].Add(10);  // the short closure
   CHECK(Compare(Counted(), ends, {Dense(84)}).verdict == Verdict::kWithin);
   CHECK(Compare(Counted(), ends, {Dense(78)}).verdict == Verdict::kWithin);
   CHECK(Compare(Counted(), ends, {Dense(77)}).verdict == Verdict::kDifferent);
-  CHECK(Compare(Counted(), ends, {Dense(84), Slot(61)}).verdict ==
-        Verdict::kDifferent);  // the slot lost nothing
+  // The slot lost nothing.
+  CHECK(Compare(Counted(), ends, {Dense(84), Slot(61)}).verdict == Verdict::kDifferent);
 }
 
 TEST_CASE("updates of closures that ended without success may be there, each at most once") {

@@ -1,4 +1,4 @@
-// report.html: it holds what it was given, escaped, and refers to nothing outside itself.
+// report.html contains its data, escaped, and refers to nothing outside itself.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -44,8 +44,8 @@ nlohmann::json Embedded(const std::string& page) {
 TEST_CASE("the report holds the curves, the epochs and what happened") {
   const std::string page = RenderReport(Example());
   const nlohmann::json data = Embedded(page);
-  CHECK(data["loss_by_step"] ==
-        nlohmann::json({{0.0, 2.5}, {2.0, 1.25}}));  // what is not a number is left out
+  // Values that are not numbers are left out.
+  CHECK(data["loss_by_step"] == nlohmann::json({{0.0, 2.5}, {2.0, 1.25}}));
   CHECK(data["rate_by_time"].size() == 2);
   CHECK(data["metrics_by_epoch"] ==
         nlohmann::json::parse(R"([{"name": "accuracy", "points": [[1.0, 0.71]]}])"));

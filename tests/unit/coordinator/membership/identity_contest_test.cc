@@ -1,4 +1,4 @@
-// Two processes that were given one name.
+// Two processes with the same name.
 #include <catch2/catch.hpp>
 
 #include "coordinator/membership/identity_contest.h"
@@ -19,7 +19,7 @@ TEST_CASE(
     const auto text = contest.OnReplaced(now, "worker/0", i % 2 == 0 ? a : b, i % 2 == 0 ? b : a);
     if (text && said++ == 0) first = *text;
   }
-  CHECK(said == 2);  // 99 s
+  CHECK(said == 2);  // within 99 s
   INFO(first);
   CHECK(first.find("worker/0") != std::string::npos);
   CHECK(first.find("pid 202 on host host-b") != std::string::npos);

@@ -1,6 +1,5 @@
-// Membership by transcript: what is said to it line by line, and what it concludes. `at` moves the
-// clock and ticks every 10 ms on the way, so that its own ticks have no gap; `sleep` moves it
-// without a tick.
+// Membership by transcript: each line is an event, and the output is the reaction. `at` moves the
+// clock and ticks every
 #include <catch2/catch.hpp>
 
 #include <set>
@@ -184,7 +183,7 @@ TEST_CASE(
   };
   const TaskId first = membership.Register(milliseconds(0), hello(1, "boot/net", 0)).task;
 
-  // While its session is open nothing that anybody says about it counts.
+  // While the session of a server is open, no proof about it counts.
   RegisterVerdict verdict = membership.Register(milliseconds(10), hello(2, "boot/net", 1));
   CHECK(verdict.kind == "identity_taken");
   REQUIRE(verdict.holder);
@@ -192,7 +191,7 @@ TEST_CASE(
   CHECK(verdict.retry_after > milliseconds(0));
   membership.StreamClosed(milliseconds(20), first);
 
-  // Without a proof it learns whose end it would have to prove, and may come back at once.
+  // Without a proof the verdict tells whose end it must prove, and allows it to retry at once.
   verdict = membership.Register(milliseconds(30), hello(2, "boot/net", 0));
   CHECK(verdict.kind == "identity_taken");
   CHECK(verdict.retry_after == milliseconds(0));
@@ -203,7 +202,7 @@ TEST_CASE(
   CHECK_FALSE(verdict.holder->lives);
   CHECK(verdict.holder->free_identity == "1");
 
-  // Neither of another process, nor from another place, nor without one.
+  // A proof for another process, from another place, or without a place is not accepted.
   for (const TaskHello& no_proof :
        {hello(2, "boot/net", 7), hello(2, "boot/other", 1), hello(2, "", 1)})
     CHECK(membership.Register(milliseconds(40), no_proof).kind == "identity_taken");
@@ -212,7 +211,7 @@ TEST_CASE(
   CHECK(verdict.former == first);
   CHECK_FALSE(verdict.former_same_process);
 
-  // One whose own end cannot be proved is waited for.
+  // For a server whose end cannot be proved, the lease must expire.
   Membership others{MembershipOptions{}};
   others.StreamClosed(milliseconds(0), others.Register(milliseconds(0), hello(1, "", 0)).task);
   CHECK(others.Register(milliseconds(10), hello(2, "", 1)).kind == "identity_taken");
@@ -269,7 +268,7 @@ TEST_CASE("a worker without a name is numbered, and keeps its number when it ret
 TEST_CASE(
     "a numbered worker whose number was given away meanwhile gets another one, and nobody exits") {
   Transcript t;
-  // Gone, and a named process has taken its number.
+  // The numbered worker is gone, and a named process has taken its number.
   CHECK(t.Run("worker - 1\nclosed 1\nat 200\nworker 0 2\nworker =0 1\nworker =1 1\nworker 0 "
               "2\nshow 0\nshow 1") ==
         "1 is worker/0\n"
@@ -281,14 +280,14 @@ TEST_CASE(
         "5 is worker/0 in place of 2 (itself)\n"
         "worker/0 is alive registrations=3\n"
         "worker/1 is alive registrations=2\n");
-  // A new coordinator, to which another unnamed process comes first.
+  // With a new coordinator, another unnamed process registers first.
   Transcript anew;
   CHECK(anew.Run("worker - 2\nworker =0 1\nworker =0 2") ==
         "1 is worker/0\n"
         "2 is worker/1\n"
         "3 is worker/0 in place of 1 (itself)\n");
-  // Somebody was given the name while the numbered one lives: the name is his, and the other one
-  // goes on under another number.
+  // A process is given the name while the numbered worker lives. The name belongs to it, and the
+  // numbered worker gets another number.
   Transcript named;
   CHECK(named.Run("worker - 1\nworker 0 2\nworker =0 1\nworker 0 2") ==
         "1 is worker/0\n"
@@ -318,7 +317,7 @@ TEST_CASE(
   for (int i = 1; i <= 6; ++i)
     absl::StrAppend(&script, "worker - ", i, "\nclosed ", i, "\nat ", i * 200, "\n");
   t.Run(script);
-  // Started again on its host it is what it was, and backs off.
+  // A worker that is restarted on its host keeps its number, and backs off.
   CHECK(t.Run("show 0\nworker - 7\nshow 0\nclosed 7\nat 1400") ==
         "worker/0 is gone (its session closed) registrations=6\n"
         "7 is worker/0 in place of 6 (gone)\n"

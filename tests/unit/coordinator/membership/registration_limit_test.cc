@@ -1,4 +1,4 @@
-// How many registrations are accepted in a time.
+// The number of registrations that are accepted in a time.
 #include <catch2/catch.hpp>
 
 #include "coordinator/membership/membership.h"
@@ -53,7 +53,7 @@ TEST_CASE(
   RegistrationLimit limit({});
   MonoTime now = seconds(1);
   int accepted = 0;
-  for (int i = 0; i < 10000; ++i) {  // a hundred a second
+  for (int i = 0; i < 10000; ++i) {  // a hundred per second
     now += milliseconds(10);
     if (!limit.Take(now, "worker/f" + std::to_string(i), Who::kNewcomer).accepted) continue;
     ++accepted;
@@ -76,8 +76,8 @@ TEST_CASE(
   const RegistrationLimit::Verdict refused = limit.Take(now, "worker/0", Who::kNewcomer);
   CHECK_FALSE(refused.accepted);
   CHECK(refused.retry_after <= milliseconds(10'010));
-  CHECK(limit.Take(now, "worker/1", Who::kKnown)
-            .accepted);  // and one whose name is known does not wait at all
+  // A task with a known name does not wait at all.
+  CHECK(limit.Take(now, "worker/1", Who::kKnown).accepted);
   CHECK(limit.Take(now + refused.retry_after, "worker/0", Who::kNewcomer).accepted);
 }
 
@@ -97,9 +97,9 @@ TEST_CASE(
     }
   };
   all_register(1);
-  all_register(1);  // the coordinator has begun anew: each process registers again
+  all_register(1);  // the coordinator has begun anew, so each process registers again
   now += seconds(10);
-  all_register(100'000);  // all hosts were started again
+  all_register(100'000);  // all hosts were restarted
 }
 
 TEST_CASE(

@@ -26,7 +26,7 @@ X509* ReadCertificate(const std::string& path) {
   return certificate;
 }
 
-// As a peer checks it: the chain, the purpose, the name.
+// Checks the certificate as a peer does: the chain, the purpose, the name.
 bool Accepted(const std::string& ca_path, const std::string& path, int purpose) {
   X509 *ca = ReadCertificate(ca_path), *certificate = ReadCertificate(path);
   X509_STORE* store = X509_STORE_new();

@@ -1,4 +1,4 @@
-// psctl checkpoint export: the variables bit by bit, and every reason not to write.
+// psctl checkpoint export: the variables, bit by bit, and every reason to refuse.
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -18,15 +18,15 @@ std::string Contents(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// A checkpoint of three variables: one in three shards of unequal rows and more than a block each,
-// one in one, one scalar.
+// A checkpoint of three variables. One is in three shards of unequal numbers of rows, with more
+// than a block each; one is in one shard; one is a scalar.
 struct Saved : Stage {
   std::vector<float> kernel, bias, scale;
   v1::Manifest manifest;
   const std::uint64_t rows = 1001, columns = 700;
 
   Saved() {
-    // Every kind of bits, NaNs with payloads too.
+    // The values have bits of every kind, including NaNs with payloads.
     for (std::uint64_t i = 0; i < rows * columns; ++i)
       kernel.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(Mix(i, 1))));
     bias = {1, -0.0f, 3};
@@ -51,7 +51,7 @@ struct Saved : Stage {
     std::filesystem::remove(Manifest(manifest.number()));
     REQUIRE(snapshot::WriteManifest(*files, Folder(), manifest) == absl::OkStatus());
   }
-  // A shard's file, with what `body` writes, and its entry in the manifest.
+  // Writes a shard's file with the contents that `body` writes, and its entry in the manifest.
   template <class Body>
   void WriteShard(const v1::ShardFileHeader& header, Body body) {
     const auto files = fs::MakeLocalFileSystem();
@@ -130,7 +130,7 @@ TEST_CASE("an exported checkpoint has every bit of every variable, whole and in 
           std::string::npos);
     CHECK((Contents(saved.folder / "got.npz") == want));
   }
-  // Relative to where psctl was called.
+  // The path is relative to the folder in which psctl was called.
   CHECK(saved.Export(".", "w.safetensors") == kSucceeded);
   CHECK(
       (Contents(saved.Folder() + "/w.safetensors") == Contents(saved.folder / "want.safetensors")));
@@ -144,8 +144,8 @@ TEST_CASE("an exported checkpoint has every bit of every variable, whole and in 
         nlohmann::json{{"name", "scale"}, {"shape", nlohmann::json::array()}});
 }
 
-// Two tables in three slots, beside the dense variables. Rows are in blocks of two at most, in no
-// order.
+// Two tables in three slots, in addition to the dense variables. Blocks have at most two rows, in
+// no order.
 struct SavedTables : Saved {
   using Rows = std::map<std::int64_t, std::vector<float>>;
   Rows movies, biases;
@@ -153,8 +153,8 @@ struct SavedTables : Saved {
 
   explicit SavedTables(std::int64_t twice = 0) {
     for (std::int64_t i = 0; i < 40; ++i) {
-      const auto id =
-          static_cast<std::int64_t>(Mix(static_cast<std::uint64_t>(i), 2));  // of both signs
+      // Both signs occur.
+      const auto id = static_cast<std::int64_t>(Mix(static_cast<std::uint64_t>(i), 2));
       movies[id] = {static_cast<float>(i), static_cast<float>(id % 1000), -0.0f};
     }
     biases[5] = {0.5f};
@@ -219,14 +219,14 @@ struct SavedTables : Saved {
           for (const std::int64_t id : some)
             for (const float value : tables[t]->at(id)) put(value);
           for (std::size_t i = 0; i < some.size() * tables[t]->begin()->second.size(); ++i)
-            put(99.f);  // what the optimizer keeps
+            put(99.f);  // optimizer state
           REQUIRE(writer.Append(std::as_bytes(std::span(block))).ok());
           REQUIRE(writer.EndBlock().ok());
         }
       }
     });
   }
-  // What must be in the file, with `movies` in parts of so many rows.
+  // Returns the expected contents of the file, with `movies` in parts of that many rows.
   std::string Want(weights::Format format, std::size_t part_rows) const {
     struct Part {
       std::vector<std::int64_t> ids;
@@ -289,15 +289,15 @@ TEST_CASE(
   CHECK(json["tables"][0] ==
         nlohmann::json({{"name", "movies"}, {"rows", 40}, {"dimension", 3}, {"parts", 1}}));
   CHECK(json["tables"][2]["rows"] == 0);
-  // Nothing else is left in the folder: no temporary file.
+  // The folder has no other file, in particular no temporary one.
   for (const auto& entry : std::filesystem::directory_iterator(saved.folder.path()))
     CHECK(entry.path().filename().string()[0] != '.');
 }
 
 TEST_CASE("a table above --part-bytes is in parts") {
   SavedTables saved;
-  // A row of `movies` takes 20 bytes; 4096 is the least, so the table needs more rows than that has
-  // room for.
+  // A row of `movies` takes 20 bytes. The smallest limit is 4096, so the table needs more rows than
+  // fit into it.
   for (std::int64_t i = 0; i < 500; ++i)
     saved.movies[1'000'000 + i] = {1, 2, static_cast<float>(i)};
   saved.manifest.mutable_shards()->DeleteSubrange(5, 3);
@@ -317,7 +317,7 @@ TEST_CASE(
     "a slot that is missing, one that names a row a second time, and one with other tables are "
     "damage") {
   {
-    // In the slot that it is of, and in slot 1.
+    // The row is in its own slot, and in slot 1, too.
     const std::int64_t other = [] {
       const SavedTables::Rows movies = SavedTables().movies;
       for (const auto& [candidate, row] : movies)
@@ -405,7 +405,7 @@ TEST_CASE("a cut that does not make whole variables is damage, whatever the mani
     CHECK_FALSE(std::filesystem::exists(saved.folder / "w.npz"));
     return saved.err.str();
   };
-  // The files say what they are, so the manifest's cut must be theirs.
+  // The files describe themselves, so the manifest's plan must agree with them.
   CHECK(refusal([](v1::Manifest* m) {
           m->mutable_plan()->mutable_shards(1)->set_row_begin(399);
         }).find("does not match its manifest: cut") != std::string::npos);

@@ -1,4 +1,4 @@
-// psctl checkpoint list: what is found below a folder, in which order, and what is wrong with it.
+// psctl checkpoint list: the manifests found below a folder, their order, and their defects.
 #include "coordinator/psctl/checkpoint.h"
 #include "tests/support/memory_files/memory_file_system.h"
 #include "tests/unit/coordinator/psctl/checkpoint_fixture.h"
@@ -6,7 +6,8 @@
 namespace evergrad::psctl {
 namespace {
 
-// runs/a and runs/b with `checkpoint` in each, saved/c without: manifests 11 and 12 in each.
+// Folders runs/a and runs/b with `checkpoint` in each, and saved/c without. Each has manifests 11
+// and 12.
 struct Runs : Stage {
   Runs() {
     Write();
@@ -19,14 +20,14 @@ struct Runs : Stage {
     std::ofstream(folder / "runs/notes.txt") << "x";
     context.folder = folder.path();
   }
-  // Writes one more manifest beside those that are there.
+  // Writes one more manifest beside the existing ones.
   void Add(const std::string& where, std::uint64_t number, std::int64_t written_ms,
            const std::function<void(v1::Manifest*)>& change = {}) {
     fs::MemoryFileSystem memory;
     v1::Manifest manifest = snapshot::SmallManifest(memory, number);
     manifest.set_written_ms(written_ms);
     manifest.mutable_plan()->set_batch_size(1000);
-    manifest.mutable_plan()->set_steps_per_closure(60);  // one closure an epoch
+    manifest.mutable_plan()->set_steps_per_closure(60);  // one closure per epoch
     manifest.mutable_plan()->set_epochs(9);
     if (change) change(&manifest);
     const auto files = fs::MakeLocalFileSystem();
@@ -87,8 +88,8 @@ TEST_CASE(
   nlohmann::json json = runs.Json({"list", "runs/a"}, kFailed);
   CHECK(json["whole"] == false);
   REQUIRE(json["checkpoints"].size() == 2);
-  CHECK(json["checkpoints"][0]["number"] ==
-        12);  // beside its neighbour, though its time is not known
+  // Listed beside its neighbour, although its time is not known.
+  CHECK(json["checkpoints"][0]["number"] == 12);
   CHECK(json["checkpoints"][0]["state"] == "damaged");
   CHECK(json["checkpoints"][0]["errors"][0].get<std::string>().find("offset=64") !=
         std::string::npos);
@@ -129,8 +130,8 @@ TEST_CASE("shards of which nothing is saved are counted, an incomplete one says 
   CHECK(runs.out.str().find("1 of 2") != std::string::npos);
 }
 
-// A job that goes on: after each look at the folder its oldest manifest goes, with the files that
-// only it named.
+// A job that continues: after each look at the folder, it deletes its oldest manifest and the files
+// that only this manifest named.
 class LivingFolder : public fs::FileSystem {
  public:
   LivingFolder(fs::FileSystem* files, std::vector<std::string> goes)
@@ -167,8 +168,8 @@ TEST_CASE(
     const std::string manifest = runs.folder / "saved/c/" + snapshot::ManifestName(11);
     const std::string shard =
         runs.folder / "saved/c/" + snapshot::ShardFileName(ShardId(1), {2, 7}, 121);
-    // Gone between the look and the reading; or seen whole, without a file, and gone by the next
-    // look.
+    // The manifest disappears between the listing and the reading. Or it is read whole while a file
+    // is missing, and has disappeared at the next look.
     if (file_first) std::filesystem::remove(shard);
     LivingFolder living(local.get(), file_first ? std::vector<std::string>{"", manifest}
                                                 : std::vector<std::string>{manifest});
@@ -176,7 +177,7 @@ TEST_CASE(
     const nlohmann::json json = nlohmann::json::parse(runs.out.str());
     for (const auto& found : json["checkpoints"]) CHECK(found["number"] == 12);
     CHECK(json["checkpoints"].size() == 1);
-    CHECK(json["whole"] == !file_first);  // 12 names that file, too, and is still there
+    CHECK(json["whole"] == !file_first);  // manifest 12 also names that file, and still exists
   }
 }
 

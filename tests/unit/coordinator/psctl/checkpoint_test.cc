@@ -1,4 +1,4 @@
-// psctl checkpoint on files alone: whole ones, damaged ones, and what is none.
+// psctl checkpoint on files alone: whole ones, damaged ones, and files that are no checkpoint.
 #include "tests/unit/coordinator/psctl/checkpoint_fixture.h"
 
 namespace evergrad::psctl {
@@ -51,7 +51,7 @@ TEST_CASE("a damaged shard file is named with file and offset, and ends with 1")
     CHECK(json["files"].back()["error"].get<std::string>().find("offset=") != std::string::npos);
   }
   CHECK(stage.Run({"verify", stage.Shard(0)}) == kSucceeded);
-  // Missing altogether.
+  // The file is missing.
   std::filesystem::remove(stage.Shard(0));
   CHECK(stage.Run({"describe", stage.folder / "job"}) == kFailed);
   CHECK(stage.err.str().find("no such file") != std::string::npos);

@@ -1,5 +1,4 @@
-// Every verb against a control server in this process: what is asked, what is printed, which exit
-// code.
+// Every verb against a control server in this process: the requests, the output and the exit codes.
 #include <signal.h>
 #include <unistd.h>
 
@@ -30,8 +29,8 @@ namespace {
 
 constexpr char kAddress[] = "127.0.0.1:4000";
 
-// A coordinator that knows one job, whose next statuses are scripted: each GetJob takes one step,
-// the last one stays.
+// A coordinator that knows one job with scripted statuses. Each GetJob advances by one; the last
+// one stays.
 class FakeCoordinator {
  public:
   explicit FakeCoordinator(transport::Transport* transport, const std::string& address = kAddress) {
@@ -169,10 +168,10 @@ class FakeCoordinator {
   std::string submitted_yaml_ ABSL_GUARDED_BY(mu_);
   int cancels_ ABSL_GUARDED_BY(mu_) = 0;
   int get_jobs_ ABSL_GUARDED_BY(mu_) = 0;
-  std::unique_ptr<transport::Server> server_;  // last: no handler runs once it is gone
+  std::unique_ptr<transport::Server> server_;  // last, so that no handler runs once it is destroyed
 };
 
-// Time passes a little at each look, so that nothing in a test waits for the wall's clock.
+// Time passes a little at each look, so that no test waits for real time.
 class QuickClock final : public Clock {
  public:
   MonoTime Now() const override {
@@ -342,7 +341,7 @@ TEST_CASE(
         "psctl: no coordinator at 127.0.0.1:4001 yet; trying again for 5.0 s (--wait)\n");
   REQUIRE(late);
 
-  // A short wait is not worth a word; none at all asks once.
+  // A short wait is not reported. Without a wait there is only one attempt.
   Psctl quick;
   quick.clock.step = std::chrono::milliseconds(100);
   CHECK(quick.Run({"task", "list", "--coordinator", "127.0.0.1:4001", "--wait", "300ms"}) ==
@@ -454,7 +453,8 @@ TEST_CASE(
   CHECK(psctl.Json()["servers"][0]["pulls"] == 1000);
   CHECK(psctl.Json()["seconds"].is_null());
   CHECK(psctl.Json()["rows"] == 5);
-  REQUIRE(psctl.Run({"variable", "top", "movies"}) == kSucceeded);  // no terminal: one sample
+  // Without a terminal there is one sample.
+  REQUIRE(psctl.Run({"variable", "top", "movies"}) == kSucceeded);
   CHECK_THAT(psctl.out.str(), Catch::Contains("movies of job job, 5 rows") &&
                                   Catch::Contains("since the servers got the shards"));
   REQUIRE(psctl.Run({"variable", "top", "movies", "--samples", "2", "--interval", "1s",
@@ -470,7 +470,7 @@ TEST_CASE(
   CHECK(rates["servers"][0]["pulls"].get<double>() ==
         Approx(1000 / rates["seconds"].get<double>()));
   CHECK(digests == std::vector<bool>(4, false));
-  // On a terminal it goes on until Ctrl-C.
+  // On a terminal it continues until Ctrl-C.
   psctl.context.out_terminal = true;
   int asked = 0;
   const auto answer = psctl.coordinator.on_list_variables;
@@ -510,7 +510,7 @@ TEST_CASE("logs -f asks each task only for what is newer than it has said, until
     const std::uint64_t from = cursor == request.cursors().end() ? 0 : cursor->second;
     asked.push_back(from);
     v1::ReadTaskLogsResponse response;
-    // Five lines in all, three at first and one more at each look.
+    // Five lines in total: three at first, and one more at each look.
     const std::uint64_t to = std::min<std::uint64_t>(5, from == 0 ? 3 : from + 1);
     for (std::uint64_t i = from; i < to; ++i) {
       v1::LogLine* line = response.add_lines();
@@ -588,14 +588,14 @@ TEST_CASE("a local run looks for its data before it starts anything") {
                    "spec.data.train.labels=/nonexistent/labels.gz"}) == kUsage);
   CHECK_THAT(psctl.err.str(),
              Catch::Contains("<--set 1>:1:24: no such file: /nonexistent/labels.gz\n"));
-  // Nor where there is no place for its files.
+  // The job does not start either if there is no place for its files.
   CHECK(psctl.Run({"job", "run", "configs/examples/counting.yaml", "--local", "--failpoints",
                    "none", "--runs", "README.md/runs"}) == kUsage);
   CHECK_THAT(psctl.err.str(), Catch::Contains("cannot create the folder for the run's files "
                                               "(--runs DIR names another): cannot make folder"));
 }
 
-// A job on csv files of a folder, and what psctl says of it.
+// A job on csv files in a folder, and the output of psctl about it.
 struct CsvJob {
   test::TempFolder folder;
   Psctl psctl;
@@ -695,7 +695,7 @@ TEST_CASE("control characters and U+202E of a job file do not reach the terminal
     CHECK(clean());
   }
   CHECK_THAT(job.psctl.out.str() + job.psctl.err.str(), Catch::Contains("\\u202e"));
-  // Of a peer: what a job failed of, and what a task logs.
+  // Texts that come from a peer: the cause of a job's failure, and a task's log line.
   v1::JobStatus failed = Job("FAILED", 4);
   failed.mutable_first_cause()->set_message(evil);
   failed.add_events()->set_text(evil);

@@ -1,5 +1,5 @@
-// Files of a run brought over control calls: damage, files that change meanwhile, names that are
-// none, what is here already.
+// Files of a run fetched by control calls, with damage, files that change during the transfer,
+// invalid names, and files that already exist.
 #include "coordinator/psctl/fetch.h"
 
 #include <catch2/catch.hpp>
@@ -40,7 +40,7 @@ class QuickClock final : public Clock {
   mutable MonoTime now_{0};
 };
 
-// A coordinator that has one ended job with files, and psctl beside it.
+// A coordinator that has one ended job with files, and a psctl.
 struct Stage {
   Stage() {
     transport::Handlers handlers;
@@ -148,12 +148,12 @@ struct Stage {
   absl::Status refusal =
       absl::ResourceExhaustedError("too many calls that read files of runs: limit=16");
   std::function<void(const v1::ReadRunFileRequest&, v1::ReadRunFileResponse*)> on_read;
-  std::unique_ptr<transport::Server> server;  // last: no handler runs once it is gone
+  std::unique_ptr<transport::Server> server;  // last, so that no handler runs once it is destroyed
 };
 
 TEST_CASE("fetch brings every file of a run whole, and what is here already does not come again") {
   Stage stage;
-  stage.refuse = 3;  // a busy coordinator is asked again
+  stage.refuse = 3;  // a busy coordinator is called again
   REQUIRE(stage.Run({"job", "fetch", "job", "--to", "here"}) == kSucceeded);
   CHECK_THAT(
       stage.out.str(),
@@ -200,7 +200,7 @@ TEST_CASE(
   CHECK(stage.Run({"job", "fetch", "job", "--to", "ever"}) != kSucceeded);
   CHECK_THAT(stage.err.str(), Contains("damaged in transit: name=weights.npz"));
   CHECK_FALSE(fs::Exists(stage.folder / "ever/weights.npz"));
-  // Sound parts of another file than was listed.
+  // Undamaged parts of a file other than the listed one.
   stage.on_read = [&](const v1::ReadRunFileRequest& request, v1::ReadRunFileResponse* response) {
     if (request.name() != "weights.npz") return;
     response->mutable_data()->at(0) ^= 1;
@@ -235,11 +235,11 @@ TEST_CASE(
   job.set_state("SUCCEEDED");
   job.set_runs_folder(folder.path());
   job.set_result_json("{\"state\": \"SUCCEEDED\"}\n");
-  CHECK(SeesRun(job));  // a coordinator that says no mark
+  CHECK(SeesRun(job));  // a coordinator that states no mark
   job.set_runs_mark("mark\n");
   CHECK_FALSE(SeesRun(job));
   std::ofstream(folder / client::kRunMarkFile) << "mark\n";
-  CHECK_FALSE(SeesRun(job));  // a copy from before the end
+  CHECK_FALSE(SeesRun(job));  // a copy that was made before the end
   std::ofstream(folder / "result.json") << job.result_json();
   CHECK(SeesRun(job));
   job.set_state("RUNNING");

@@ -1,5 +1,5 @@
-// psctl job audit on files alone. Real jobs' checkpoints are audited by every fault scenario
-// (tests/chaos).
+// psctl job audit on files alone. Every fault scenario (tests/chaos) audits the checkpoints of real
+// jobs.
 #include "coordinator/psctl/job_audit.h"
 
 #include "tests/support/memory_files/memory_file_system.h"
@@ -10,8 +10,8 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// Two dense shards of one variable; ten examples an epoch in batches of two, two steps a closure:
-// three closures, the last one short.
+// Two dense shards of one variable. An epoch has ten examples in batches of two, with two steps per
+// closure. That makes three closures, of which the last one is short.
 struct AuditStage : Stage {
   struct Cut {
     IntervalSet done, refused;
@@ -119,8 +119,8 @@ TEST_CASE(
 }
 
 TEST_CASE("in the middle: what is in all, in some, refused and to do adds up to the data set") {
-  // Closure 2 is the short one: one step of two examples. Shard 1 lacks closure 1; closure 3 is
-  // open in shard 0 with its second step.
+  // Closure 2 is the short one, with one step of two examples. Shard 1 lacks closure 1. Closure 3
+  // is open in shard 0 with its second step.
   AuditStage stage({{IntervalSet{0, 1, 4}, IntervalSet{2}, {{3, 0b10}}, 7, 0},
                     {IntervalSet{0, 4}, IntervalSet{2}, {}, 4, 0}});
   const Audit audit = stage.Read();
@@ -148,7 +148,7 @@ TEST_CASE("one update too many or too few in the values is a violation, and whic
 TEST_CASE(
     "what a closure had applied before it was lost or cancelled is no violation, more than its "
     "steps is") {
-  // Closure 5 of one step and closure 4 of two are refused: of the three updates at most three may
+  // Closure 5 with one step and closure 4 with two are refused. At most three of their updates may
   // be in the values.
   for (const std::uint64_t updates : {7u, 9u, 10u, 11u}) {
     AuditStage stage({{IntervalSet::Range(0, 4), IntervalSet{4, 5}, {}, updates, 0}});

@@ -1,5 +1,5 @@
-// Children: shell scripts in the daemons' place, so that what is shown is starting, watching and
-// ending, and nothing else.
+// Child processes, with shell scripts in place of the daemons, so that only starting, watching and
+// ending are tested.
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -20,8 +20,8 @@ namespace evergrad::psctl {
 namespace {
 
 struct Folder : test::TempFolder {
-  // Stands for a daemon: writes its address file and its arguments, then does `body` until it is
-  // told to end.
+  // Makes a script that stands for a daemon. It writes its address file and its arguments, then
+  // runs `body` until it is ended.
   void Script(const std::string& name, const std::string& body) const {
     const std::string file = *this / name;
     std::ofstream(file) << "#!/bin/sh\nall=\"$*\"\nwhile [ $# -gt 0 ]; do [ \"$1\" = "
@@ -57,7 +57,7 @@ struct Stage {
       return true;
     };
   }
-  // Ticks until `done`, at most for 20 s.
+  // Ticks until `done`, for at most 20 s.
   template <class Done>
   std::vector<std::string> TickUntil(LocalCluster& cluster, Done done) {
     std::vector<std::string> news;
@@ -115,7 +115,7 @@ TEST_CASE("the folders of data and checkpoints are passed on to the tasks that t
            std::equal(with.rbegin(), with.rend(), task.args.rbegin());
   };
   CHECK(ends(tasks[0], {"--checkpoint-root", "/saved"}));
-  // Jobs that name no folder are saved among the runs.
+  // Checkpoints of jobs that name no folder are stored in the runs folder.
   CHECK(ends(tasks[1], {"--index", "0", "--checkpoint-root", "/saved", "--checkpoint-root", "/r"}));
   CHECK(ends(tasks[2], {"--data-root", "/data", "--data-root", "/more"}));
 }
@@ -138,7 +138,7 @@ TEST_CASE(
   CHECK(BlameOf(none.status()) == Blame::kUser);
   stage.folder.Script("evergrad-worker", "exit 0\n");
   CHECK_FALSE(CountGpus(stage.options, stage.clock, stage.Pause()).ok());
-  // Interrupted while it waits: the child is ended.
+  // The start is interrupted while it waits, and the child is ended.
   stage.folder.Script("evergrad-worker", "exec sleep 1000\n");
   CHECK(absl::IsCancelled(CountGpus(stage.options, stage.clock, [](std::chrono::milliseconds) {
                             return false;
@@ -181,7 +181,7 @@ TEST_CASE("a cluster starts, is told the coordinator's address, and leaves no pr
     std::string args;
     std::getline(file, args);
     CHECK_THAT(args, Catch::Contains("--coordinator 127.0.0.1:1234 --name 0"));
-    // Stopped ones hear SIGTERM too.
+    // A stopped process receives SIGTERM, too.
     kill(processes.back().pid, SIGSTOP);
   }
   for (const ProcessId& process : processes) CHECK_FALSE(IsAlive(process));
@@ -270,7 +270,7 @@ TEST_CASE("a pid that was given away again is not taken for the process of a pid
   if (child == 0) _exit(0);
   siginfo_t info{};
   REQUIRE(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) == 0);
-  CHECK_FALSE(IdentityOf(child).ok());  // a zombie is gone
+  CHECK_FALSE(IdentityOf(child).ok());  // a zombie counts as ended
   waitpid(child, nullptr, 0);
   Folder folder;
   REQUIRE(WritePidFile(folder / "x.pid", *self).ok());

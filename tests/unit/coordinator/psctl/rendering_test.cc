@@ -1,4 +1,4 @@
-// What people see: statuses in, lines out.
+// The output for people: statuses are rendered as lines.
 #include <cmath>
 #include <limits>
 #include <sstream>
@@ -100,7 +100,7 @@ TEST_CASE(
   CHECK(shown["recaptures"]["addresses changed"] == 1);
   CHECK(shown["utilization_from"] == "kernels");
   CHECK_FALSE(JsonOf(job)["workers"][1].contains("device"));
-  // Only where losses are scaled.
+  // Shown only if losses are scaled.
   CHECK(shown["loss_scale"].is_null());
   device.set_loss_scale(16384);
   device.set_loss_scale_overflows(2);
@@ -144,7 +144,7 @@ TEST_CASE("a plain line says state, epoch, step, speed, loss, time left and work
   waiting.set_state("STARTING");
   waiting.set_waiting_for("a worker");
   CHECK(ProgressLine(waiting) == "STARTING  waiting for a worker");
-  // Speed and time left of before would mislead while nothing moves.
+  // While nothing advances, the former speed and remaining time would mislead.
   v1::JobStatus stalled = Running();
   stalled.set_waiting_for("servers: ps_server/1 has been disconnected for 12 s and holds 3 shards");
   CHECK(ProgressLine(stalled) ==
@@ -165,7 +165,7 @@ TEST_CASE(
               "  worker/0 running closure 38, 300 steps", "  worker/1 gone, 301 steps"});
   for (const std::size_t columns : {20u, 40u, 80u})
     for (const std::string& line : ProgressBlock(Running(), columns)) CHECK(Width(line) < columns);
-  // The loss is to be seen on the narrowest terminal that is usual.
+  // The loss must be visible on the narrowest usual terminal.
   CHECK_THAT(ProgressBlock(Running(), 80)[1], Catch::EndsWith("loss 0.4312  ETA 1 min 20 s"));
 }
 
@@ -178,7 +178,7 @@ TEST_CASE("epochs are a table whose columns stand under their titles") {
   row.set_eval_loss(std::nan(""));
   CHECK(EpochLine(row, false) ==
         "   12    469      0.5246          -         -       21300      2.8");
-  // A loss that left for the stars stays in its column.
+  // A very large loss stays within its column.
   const std::string header = EpochHeader(false);
   for (const double loss : {1e30, -1e300, 12345.678, std::numeric_limits<double>::infinity(),
                             -std::numeric_limits<double>::infinity(), std::nan("")}) {
@@ -241,7 +241,7 @@ TEST_CASE("without a terminal what is new is printed once, and the line now and 
   event->set_text("worker/1\033[2J died");
   printer.Update(job, std::chrono::milliseconds(1600));
   printer.Update(job, std::chrono::milliseconds(3100));
-  printer.Update(job, std::chrono::milliseconds(9000));  // nothing new
+  printer.Update(job, std::chrono::milliseconds(9000));  // nothing has changed
   const std::string text = out.str();
   CHECK(printer.events_shown() == 7);
   CHECK_THAT(text, Catch::Contains("step 612/2345") && Catch::Contains("step 613/2345") &&
@@ -262,7 +262,7 @@ TEST_CASE("without a terminal a wait is a line now and then, not one a second") 
     printer.Update(job, std::chrono::seconds(second));
   }
   job.set_waiting_for("");
-  printer.Update(job, std::chrono::milliseconds(9001));  // that it is over is news at once
+  printer.Update(job, std::chrono::milliseconds(9001));  // the end of the job is printed at once
   std::size_t lines = 0;
   const std::string text = out.str();
   for (const char c : text) lines += c == '\n';
@@ -284,7 +284,7 @@ TEST_CASE("an epoch's row waits for its evaluation") {
   *row = Epoch(1);
   printer.Update(job, std::chrono::seconds(2));
   CHECK_THAT(out.str(), Catch::Contains("84.21 %"));
-  // Not evaluated at all: it is shown once the job has gone on.
+  // An epoch that is not evaluated is shown once the job has continued.
   row = job.add_epoch_rows();
   *row = Epoch(2);
   row->set_eval_loss(std::nan(""));
@@ -304,7 +304,7 @@ TEST_CASE("on a terminal the block is drawn over the one before") {
   printer.Update(job, std::chrono::seconds(1));
   const std::size_t first = out.str().size();
   printer.Update(job, std::chrono::seconds(2));
-  CHECK(out.str().size() == first);  // the same again writes nothing
+  CHECK(out.str().size() == first);  // the same status again writes nothing
   job.set_steps_done(700);
   printer.Update(job, std::chrono::seconds(3));
   CHECK_THAT(out.str().substr(first),
@@ -333,7 +333,7 @@ TEST_CASE(
   job.set_state("SUCCEEDED");
   job.set_steps_done(2345);
   job.set_runs_folder("runs/fashion-mlp-1");
-  // A slot of tables that no row of one batch went to has one update less.
+  // A slot of tables that no row of one batch touched has one update less.
   job.set_result_json(
       R"({"metrics": {"accuracy": 0.876, "loss": 0.3431}, "tasks": [{"role": "worker"}, {"role": "worker"}, {"role": "ps_server"}],
                           "shards": [{"updates_applied": 2345}, {"updates_applied": 2344}]})");
@@ -359,12 +359,12 @@ TEST_CASE(
         "for them, 48 updates redone");
   CHECK(SummaryLines(job)[2] ==
         "checkpoint 7 (complete): /runs/x/checkpoint/manifest-000000000007.egmanifest");
-  // What a full disk left out is not claimed.
+  // Files that a full disk prevented are not listed.
   CHECK_THAT(SummaryLines(job, [](const std::string& name) { return name == "job.yaml"; }).back(),
              Catch::EndsWith("/   (job.yaml)"));
   CHECK_THAT(SummaryLines(job, [](const std::string&) { return false; }).back(),
              Catch::EndsWith("/   (no file could be written)"));
-  // Of a job that runs only what is there from its start.
+  // For a running job only the files that exist from its start are listed.
   v1::JobStatus runs = job;
   runs.set_state("RUNNING");
   CHECK_THAT(SummaryLines(runs).back(), Catch::EndsWith("/   (metrics.jsonl, job.yaml)"));

@@ -1,4 +1,4 @@
-// One variable as people see it: rows of the coordinator in, lines and rates out.
+// One variable as it is shown to people: rows of the coordinator are rendered as lines and rates.
 #include <cmath>
 #include <map>
 
@@ -149,8 +149,8 @@ TEST_CASE(
   now.mutable_shards(0)->set_pulls(140);
   now.mutable_shards(0)->set_pushes(60);
   now.mutable_shards(0)->set_bytes_received(1400);
-  now.set_servers(1, "0");               // moved: 100 pulls since it came
-  now.mutable_shards(2)->set_pulls(20);  // its server was started again
+  now.set_servers(1, "0");               // moved, with 100 pulls since its arrival
+  now.mutable_shards(2)->set_pulls(20);  // its server was restarted
   now.mutable_shards(2)->set_pushes(10);
   now.mutable_shards(2)->set_bytes_received(200);
   now.mutable_shards(2)->set_bytes_sent(800);
@@ -176,7 +176,7 @@ TEST_CASE(
   CHECK(lines[6] == "busiest shards  server       pulls/s  pushes/s   in/s    out/s");
   CHECK(lines.back() == "         -7           1524              0              127");
 
-  // One that did not answer the sample before: nothing is known of what came since.
+  // A shard that did not answer the previous sample has no known increase.
   v1::VariableRow partial = Movies();
   partial.set_complete(false);
   partial.mutable_shards()->DeleteSubrange(0, 1);

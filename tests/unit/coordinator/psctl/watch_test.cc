@@ -1,4 +1,4 @@
-// How long a job's watcher waits for a coordinator that has gone away, by a manual clock.
+// The time for which a job's watcher waits for a disconnected coordinator, by a manual clock.
 #include "coordinator/psctl/watch.h"
 
 #include <catch2/catch.hpp>
@@ -16,8 +16,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Answers the first `answers` calls with a running job and the next `errors` with Unavailable;
-// whoever asks then is never answered.
+// Answers the first `answers` calls with a running job and the next `errors` calls with
+// Unavailable. Later calls are never answered.
 class AwayCoordinator {
  public:
   AwayCoordinator(transport::Transport* transport, int answers, int errors) {
@@ -50,7 +50,7 @@ class AwayCoordinator {
   std::unique_ptr<transport::Server> server_;
 };
 
-// By the clock, from the first tick on which the coordinator no longer answers.
+// Measures by the clock, from the first tick on which the coordinator no longer answers.
 struct Watched {
   int code = -1;
   milliseconds waited{0};

@@ -57,14 +57,14 @@ TEST_CASE(
     CHECK(*receiver.Take(Chunk(name, kWhole, 0, 10)) == 10);
     CHECK_FALSE(fs::Exists(folder / name));
     CHECK(*receiver.Take(Chunk(name, kWhole, 10, 10)) == 20);
-    // A worker that has lost its session begins anew.
+    // A worker that has lost its session sends the file again from the start.
     CHECK(*receiver.Take(Chunk(name, kWhole, 0, 30)) == 30);
     CHECK_FALSE(fs::Exists(folder / name));
     CHECK(*receiver.Take(Chunk(name, kWhole, 30, 30)) == kWhole.size());
     CHECK(*fs::ReadFile(folder / name, 1000) == kWhole);
   }
   CHECK(FilesIn(folder.path()) == 2);
-  // And over what an earlier attempt has left.
+  // A file that an earlier attempt has left is overwritten.
   CHECK(*receiver.Take(Chunk("weights.npz", "x", 0, 1)) == 1);
   CHECK(*fs::ReadFile(folder / "weights.npz", 1000) == "x");
 }
@@ -80,8 +80,8 @@ TEST_CASE("what is damaged, out of order, or under another name leaves nothing")
   for (const std::string name :
        {"../weights.npz", "/etc/passwd", "result.json", "weights.npz/", "", "model/../weights.npz"})
     refused(Chunk(name, kWhole, 0, 10), absl::StatusCode::kInvalidArgument);
-  refused(Chunk("weights.npz", kWhole, 10, 10),
-          absl::StatusCode::kInvalidArgument);  // no beginning
+  // A chunk without the beginning of the file.
+  refused(Chunk("weights.npz", kWhole, 10, 10), absl::StatusCode::kInvalidArgument);
 
   v1::RunFileChunk flipped = Chunk("weights.npz", kWhole, 0, 10);
   flipped.mutable_data()->at(3) ^= 1;
@@ -101,7 +101,7 @@ TEST_CASE("what is damaged, out of order, or under another name leaves nothing")
   v1::RunFileChunk other = Chunk("weights.npz", kWhole, 10, 100);
   other.set_sha256(Sha256Of("something else"));
   refused(other, absl::StatusCode::kDataLoss);
-  // After all that, the file can still be received.
+  // After these errors the file can still be received.
   REQUIRE(receiver.Take(Chunk("weights.npz", kWhole, 0, 100)).ok());
   CHECK(FilesIn(folder.path()) == 1);
 }
@@ -116,7 +116,7 @@ TEST_CASE(
     CHECK(FilesIn(folder.path()) == 1);
   }
   CHECK(FilesIn(folder.path()) == 0);
-  // /dev/full: a disk without room. Its hidden name is what the receiver would open.
+  // /dev/full acts as a disk without space. The receiver would open it by its hidden name.
   if (!fs::Exists("/dev/full")) return;
   std::filesystem::create_symlink("/dev/full", folder / ".weights.npz.receiving");
   RunFileReceiver receiver(folder.path());
@@ -158,7 +158,7 @@ TEST_CASE(
   std::ofstream(folder / "result.json") << kWhole;
   std::ofstream(folder / "weights.npz") << kWhole;
   std::ofstream(folder / "secret.txt") << kWhole;
-  std::filesystem::create_directory(folder / "report.html");  // no file
+  std::filesystem::create_directory(folder / "report.html");  // a folder, not a file
   v1::RunFileInfo known = Info("weights.npz", kWhole);
   known.set_sha256(std::string(32, 'k'));
   RunFileListing listing(folder.path(), {known}, 16);
@@ -168,7 +168,7 @@ TEST_CASE(
   CHECK(listing.files()[0].name() == "result.json");
   CHECK(listing.files()[0].bytes() == kWhole.size());
   CHECK(listing.files()[0].sha256() == Sha256Of(kWhole));
-  CHECK(listing.files()[1].sha256() == known.sha256());  // not read again
+  CHECK(listing.files()[1].sha256() == known.sha256());  // the file was not read again
 
   CHECK(*ReadRunFilePart(folder.path(), "result.json", 0, 10) == kWhole.substr(0, 10));
   CHECK(*ReadRunFilePart(folder.path(), "result.json", 30, 100) == kWhole.substr(30));

@@ -1,4 +1,4 @@
-// Placement by table, and how much work a worker may hold.
+// Placement by a table of cases, and the amount of work that a worker may hold.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -103,8 +103,9 @@ TEST_CASE(
        std::vector<Row>{{0, 1000, 2, 2},    // nothing measured yet
                         {1.0, 1000, 2, 5},  // five seconds of one-second closures
                         {100, 1000, 2, 2},  // slow closures: one running, one queued
+                        // Near the barrier every worker gets a shrinking part.
                         {0.001, 100000, 2, 64},
-                        {0.001, 40, 2, 11},  // near the barrier everyone gets a shrinking part
+                        {0.001, 40, 2, 11},
                         {0.001, 0, 2, 2}}) {
     CAPTURE(row.seconds, row.remaining);
     CHECK(AttemptsAhead(sizing, row.seconds, row.remaining, row.workers) == row.want);

@@ -1,4 +1,5 @@
-// How workers are divided among jobs, by table; and what jobs get over time, counted in closures.
+// The division of workers among jobs by a table of cases, and the closures that jobs complete over
+// time.
 #include <catch2/catch.hpp>
 
 #include "coordinator/scheduler/shares.h"
@@ -10,7 +11,8 @@ namespace {
 constexpr std::uint32_t kMany = 1000;
 using Targets = std::vector<std::uint32_t>;
 
-// Closures of each job after `turns` turns in which each worker ends one.
+// Returns the closures of each job after `turns` turns, in each of which every worker ends one
+// closure.
 std::vector<double> Closures(std::uint32_t workers, std::vector<JobDemand> jobs, int turns) {
   std::vector<double> closures(jobs.size(), 0);
   for (int turn = 0; turn < turns; ++turn) {
@@ -42,22 +44,24 @@ TEST_CASE(
       {8, {{3, kMany}, {1, kMany}}, {6, 2}},
       {2, {{3, kMany}, {1, kMany}}, {1, 1}},  // one each
       {10, {{100, kMany}, {1, kMany}, {1, kMany}}, {8, 1, 1}},
-      {8, {{1, kMany}, {1, 2}}, {6, 2}},  // what one cannot use goes to the other
+      {8, {{1, kMany}, {1, 2}}, {6, 2}},  // workers that one job cannot use go to the other
       {8, {{1, kMany}, {1, 0}}, {8, 0}},  // at its barrier
-      {8, {{1, 3}, {1, 2}}, {3, 2}},      // nobody can use the rest
+      {8, {{1, 3}, {1, 2}}, {3, 2}},      // no job can use the rest
       {3, {{1, kMany}, {1, kMany}}, {2, 1}},
-      {3, {{1, kMany, 1}, {1, kMany, 2}}, {1, 2}},  // the odd one stays where it is
+      {3, {{1, kMany, 1}, {1, kMany, 2}}, {1, 2}},  // the odd worker stays with its job
       {1, {{1, kMany}, {1, kMany, 1}}, {0, 1}},
       {0, {{1, kMany}, {1, kMany}}, {0, 0}},
-      {1, {{5, kMany, 0, 0}, {1, 1, 1, 9, true}}, {0, 1}},  // a deterministic job keeps its one
+      {1,
+       {{5, kMany, 0, 0}, {1, 1, 1, 9, true}},
+       {0, 1}},  // a deterministic job keeps its only worker
       {4, {{5, kMany, 0, 0}, {1, 1, 1, 9, true}}, {3, 1}},
   };
   for (std::size_t i = 0; i < rows.size(); ++i) {
     INFO("row " << i);
     CHECK(WorkerTargets(rows[i].workers, rows[i].jobs, false) == rows[i].want);
   }
-  CHECK(WorkerTargets(3, {{1, kMany, 1, 5}, {1, kMany, 2, 10}}, true) ==
-        Targets{2, 1});  // its turn is over
+  // Its turn is over.
+  CHECK(WorkerTargets(3, {{1, kMany, 1, 5}, {1, kMany, 2, 10}}, true) == Targets{2, 1});
   CHECK(WorkerTargets(1, {{5, kMany, 0, 0}, {1, 1, 1, 9, true}}, true) == Targets{0, 1});
 }
 

@@ -23,7 +23,7 @@ std::string NameOf(const ControlCall& call) {
   return call.method.substr(call.method.rfind('/') + 1);
 }
 
-// A line for each method: its name, and each role that may call it.
+// Returns a line for each method: its name, and each role that may call it.
 std::string Matrix() {
   std::string text;
   for (const ControlCall& call : ControlPlane::Calls()) {

@@ -1,4 +1,4 @@
-// The coordinator as its tasks and psctl meet it: sessions, registrations, control calls, over the
+// The coordinator as its tasks and psctl see it: sessions, registrations and control calls over the
 // in-process transport.
 #include <catch2/catch.hpp>
 
@@ -40,7 +40,7 @@ TEST_CASE("a job runs to its end over real sessions, and its files are there") {
   REQUIRE(result.ok());
   CHECK(*result == status->result_json());
 
-  // The newest ended job still shows its digests: a sum over shards.
+  // The newest ended job still shows its digests, which are sums over shards.
   auto variables = c.Call<v1::ListVariablesResponse>(v1::ListVariablesRequest());
   REQUIRE(variables.ok());
   REQUIRE(variables->variables_size() == 1);
@@ -50,7 +50,7 @@ TEST_CASE("a job runs to its end over real sessions, and its files are there") {
   CHECK(variables->variables(0).servers_size() == 4);
 
   CHECK(variables->variables(0).variable_spec().optimizer().type() == "counting");
-  // One variable by name; of another name the error says what there is.
+  // One variable by name. For an unknown name the error lists the existing ones.
   v1::ListVariablesRequest one;
   one.set_variable(variables->variables(0).name());
   auto found = c.Call<v1::ListVariablesResponse>(one);
@@ -91,7 +91,7 @@ TEST_CASE("jobs queue and run one at a time; a queued one can be cancelled") {
   CHECK(c.WaitState("second", "SUCCEEDED").ok());
 }
 
-// What a worker says of a grant that it cannot do, and of one that it gives back.
+// The answers of a worker to a grant that it cannot do, and to one that it hands back.
 v1::TaskMessage Cannot(const v1::Grant& grant) {
   v1::TaskMessage message;
   v1::Failed* failed = message.mutable_failed();
@@ -120,7 +120,7 @@ TEST_CASE(
   Mutex mu;
   bool holds = true;
   std::map<TestTask*, std::vector<v1::CoordinatorMessage>> held;
-  std::map<TestTask*, std::set<std::uint64_t>> served;  // jobs
+  std::map<TestTask*, std::set<std::uint64_t>> served;  // jobs served by each task
   TestCluster c([](ControlOptions& o) { o.jobs_running_max = 2; });
   const auto work = [&](TestTask& task, const v1::CoordinatorMessage& m) {
     {
@@ -200,7 +200,7 @@ TEST_CASE(
     "filled by one that can") {
   Mutex mu;
   std::uint64_t picky = 0;
-  std::map<std::uint64_t, int> refused, done_by_lame;  // by job
+  std::map<std::uint64_t, int> refused, done_by_lame;  // number of closures by job
   TestCluster c([](ControlOptions& o) { o.jobs_running_max = 2; });
   c.AddServer("0", 1);
   const auto lame = [&](TestTask& task, const v1::CoordinatorMessage& m) {
@@ -239,8 +239,8 @@ TEST_CASE(
   REQUIRE(c.WaitState("picky", "RUNNING").ok());
   auto second = c.Submit(TestCluster::CountingYaml("easy"));
   REQUIRE(second.ok());
-  auto easy = c.WaitState(
-      "easy", "SUCCEEDED");  // while the first one runs: by the worker that is of no use to it
+  // While the first job runs, by the worker that is of no use to it.
+  auto easy = c.WaitState("easy", "SUCCEEDED");
   REQUIRE(easy.ok());
   std::vector<std::pair<TestTask*, v1::CoordinatorMessage>> now;
   {
@@ -303,10 +303,9 @@ TEST_CASE(
   for (int i = 0; i < 200 && !both_hold(); ++i)
     runtime::Event().WaitFor(std::chrono::milliseconds(5));
   REQUIRE(both_hold());
-  REQUIRE(c.Submit(TestCluster::CountingYaml("picky"))
-              .ok());  // the newest worker is the first that is moved
-  REQUIRE(c.WaitState("picky", "RUNNING")
-              .ok());  // while the first job has not ended: what it has is held
+  // The newest worker is the first to be moved.
+  REQUIRE(c.Submit(TestCluster::CountingYaml("picky")).ok());
+  REQUIRE(c.WaitState("picky", "RUNNING").ok());  // held while the first job has not ended
   std::vector<std::pair<TestTask*, v1::CoordinatorMessage>> now;
   {
     MutexLock lock(&mu);
@@ -327,7 +326,7 @@ TEST_CASE(
     "a worker without functions trains, and one that has them is moved to the functions job that "
     "wants one, whoever had it before") {
   Mutex mu;
-  std::map<std::string, std::set<std::uint64_t>> trained;  // jobs, by worker
+  std::map<std::string, std::set<std::uint64_t>> trained;  // jobs trained by each worker
   TestCluster c([](ControlOptions& o) { o.jobs_running_max = 2; });
   const auto worker = [&](const std::string& name, std::uint64_t uid, bool functions) {
     v1::Hello hello = TestCluster::HelloOf(v1::ROLE_WORKER, name, uid);
@@ -344,7 +343,7 @@ TEST_CASE(
   worker("with", 2, true);
   auto training = c.Submit(TestCluster::CountingYaml("training", 40000, 1));
   REQUIRE(training.ok());
-  REQUIRE(c.WaitState("training", "RUNNING").ok());  // it has the only worker
+  REQUIRE(c.WaitState("training", "RUNNING").ok());  // the job has the only worker
   worker("without", 3, false);
   auto functions = c.Submit(
       "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: functions}\nspec:\n  "
@@ -378,15 +377,15 @@ TEST_CASE("a server that leaves is told once every job has moved away what it he
   for (const char* name : {"first", "second"})
     REQUIRE(c.Submit(TestCluster::CountingYaml(name)).ok());
   for (const char* name : {"first", "second"}) {
-    // Each its own, which describes, and never ends what it trains on.
+    // Each job has its own worker, which describes and never ends its training.
     c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, name, uid++),
           [](TestTask& task, const v1::CoordinatorMessage& m) {
             if (!m.has_grant() || m.grant().kind() != v1::TRAIN) TestCluster::Work(task, m);
           });
     REQUIRE(c.WaitState(name, "RUNNING").ok());
   }
-  TestTask& silent =
-      c.Add(TestCluster::HelloOf(v1::ROLE_PS_SERVER, "1", 4), never);  // takes nothing
+  // Accepts nothing.
+  TestTask& silent = c.Add(TestCluster::HelloOf(v1::ROLE_PS_SERVER, "1", 4), never);
   REQUIRE(silent.Registered());
   v1::TaskMessage leaving;
   leaving.mutable_leaving()->set_reason("preemption notice");
@@ -401,7 +400,7 @@ TEST_CASE("a server that leaves is told once every job has moved away what it he
   for (const char* name : {"first", "second"}) {
     const auto status = c.WaitState(name, "RUNNING");
     REQUIRE(status.ok());
-    CHECK(server.Wait(stops(status->job_uid())));  // both begin to move
+    CHECK(server.Wait(stops(status->job_uid())));  // both moves begin
   }
   v1::CancelJobRequest cancel;
   cancel.set_job("first");
@@ -417,7 +416,8 @@ TEST_CASE("a server that leaves is told once every job has moved away what it he
 TEST_CASE(
     "jobs that are cancelled in the queue are forgotten too, however long the first one runs") {
   TestCluster c([](ControlOptions& o) { o.jobs_kept_max = 2; });
-  REQUIRE(c.Submit(TestCluster::CountingYaml("first")).ok());  // no task is here: it waits
+  // No task exists yet, so the job waits.
+  REQUIRE(c.Submit(TestCluster::CountingYaml("first")).ok());
   for (const char* name : {"a", "b", "c", "d"}) {
     REQUIRE(c.Submit(TestCluster::CountingYaml(name)).ok());
     v1::CancelJobRequest cancel;
@@ -425,7 +425,7 @@ TEST_CASE(
     REQUIRE(c.Call<v1::CancelJobResponse>(cancel).ok());
     REQUIRE(c.WaitState(name, "CANCELLED").ok());
   }
-  // What is forgotten is forgotten in a turn of its own: the next answers may still come before it.
+  // Jobs are forgotten in a separate turn, so the next answers may precede it.
   std::set<std::string> names;
   for (int i = 0; i < 400; ++i) {
     auto jobs = c.Call<v1::ListJobsResponse>(v1::ListJobsRequest());
@@ -523,7 +523,7 @@ TEST_CASE(
           row.state() == "leaving" && row.reason() == "announced that it leaves: preemption notice";
   }
   CHECK(listed);
-  // Said in a Hello it counts as well: the notice came while the session was away.
+  // A reason in a Hello counts, too: the notice came while the session was interrupted.
   v1::Hello hello = TestCluster::HelloOf(v1::ROLE_PS_SERVER, "1", 3);
   hello.set_leaving("SIGTERM");
   CHECK(c.Add(hello).Wait([](const v1::CoordinatorMessage& m) { return m.has_drained(); }));
@@ -661,7 +661,7 @@ TEST_CASE(
   CHECK_THAT(rejected->message(), Contains("pid 1 on h"));
   first.Cut();
   bool taken = false;
-  runtime::Event pause;  // never set: between two tries the lease runs on
+  runtime::Event pause;  // never set; the lease continues between two attempts
   for (int i = 0; i < 500 && !taken; ++i) {
     pause.WaitFor(std::chrono::milliseconds(20));
     TestTask& retry = c.AddServer("0", 2);
@@ -721,7 +721,7 @@ TEST_CASE(
   CHECK(drop->drop().shard() == 3);
   CHECK(drop->drop().epoch().n() == 5);
   CHECK(s.Wait([](const v1::CoordinatorMessage& m) { return m.has_job_ended(); }));
-  // A Done of the forgotten job is answered SUPERSEDED as well.
+  // A Done of the forgotten job is answered SUPERSEDED, too.
   v1::TaskMessage done;
   done.mutable_done()->set_job_uid(7);
   done.mutable_done()->set_closure(12);
@@ -744,7 +744,7 @@ TEST_CASE("a task that has seen a later life makes the coordinator begin anew ab
   auto registered = second.Registered();
   REQUIRE(registered);
   CHECK(registered->term() == 7);
-  auto rejected = first.Rejected();  // registers again, on its own
+  auto rejected = first.Rejected();  // it registers again by itself
   REQUIRE(rejected);
   CHECK_FALSE(rejected->exit());
   auto again = c.AddWorker("0", 1).Registered();
@@ -760,7 +760,7 @@ TEST_CASE("a worker that dies in mid-job is replaced by the others, and its deat
   TestTask& victim = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "victim", 1),
                            [](TestTask& task, const v1::CoordinatorMessage& m) {
                              if (m.has_grant() && m.grant().kind() == v1::DESCRIBE)
-                               TestCluster::Work(task, m);  // and then nothing more
+                               TestCluster::Work(task, m);  // and then does nothing more
                            });
   c.AddServer("0", 2);
   REQUIRE(c.Submit(TestCluster::CountingYaml("count")).ok());
@@ -797,7 +797,7 @@ TEST_CASE("a cancelled job is sealed at its servers and ends CANCELLED") {
   REQUIRE(c.WaitState("count", "RUNNING").ok());
   v1::CancelJobRequest cancel;
   CHECK(c.Call<v1::CancelJobResponse>(cancel).status().code() ==
-        absl::StatusCode::kInvalidArgument);  // which one?
+        absl::StatusCode::kInvalidArgument);  // the request does not name a task
   cancel.set_job("count");
   REQUIRE(c.Call<v1::CancelJobResponse>(cancel).ok());
   auto status = c.WaitState("count", "CANCELLED");
@@ -822,7 +822,8 @@ TEST_CASE(
   auto second = c.Call<v1::ReadTaskLogsResponse>(request);
   REQUIRE(second.ok());
   CHECK(second->lines_size() == 0);
-  // A cursor in the middle of a millisecond gives its other line, and what is newer.
+  // A cursor in the middle of a millisecond gives the other line of that millisecond, and all newer
+  // lines.
   (*request.mutable_cursors())["worker/0"] = 2000ull * 100'000 + 1;
   auto third = c.Call<v1::ReadTaskLogsResponse>(request);
   REQUIRE(third.ok());
@@ -878,7 +879,7 @@ TEST_CASE("a call that waits for a job is answered when the job changes") {
   REQUIRE(now.ok());
   request.set_seen_revision(now->job().revision() + 1000);
   request.set_wait_ms(50);
-  auto unchanged = c.Call<v1::GetJobResponse>(request);  // the wait runs out
+  auto unchanged = c.Call<v1::GetJobResponse>(request);  // the wait ends
   REQUIRE(unchanged.ok());
   request.set_seen_revision(unchanged->job().revision());
   request.set_wait_ms(9000);
@@ -899,10 +900,10 @@ TEST_CASE("a server that registers after a job's last word still drops what it h
   c.AddWorker("0", 1);
   TestTask& server = c.AddServer("0", 2);
   REQUIRE(c.Submit(TestCluster::CountingYaml("count")).ok());
-  auto status = c.WaitState("count", "SUCCEEDED");  // answered in the turn of its end
+  auto status = c.WaitState("count", "SUCCEEDED");  // answered in the turn of the job's end
   REQUIRE(status.ok());
-  // The session was cut just then: the same process comes back and holds shards of the job that has
-  // ended.
+  // The session was dropped at that moment. The same process returns and holds shards of the job
+  // that has ended.
   v1::Hello hello = TestCluster::HelloOf(v1::ROLE_PS_SERVER, "0", 2);
   for (std::uint32_t p = 0; p < 4; ++p) {
     v1::HeldShard* held = hello.add_shards();
@@ -944,7 +945,7 @@ TEST_CASE(
     "a job that a restarted coordinator does not know is answered with since when it knows jobs") {
   TestCluster c([](ControlOptions& o) { o.window = std::chrono::milliseconds(50); });
   v1::Hello hello = TestCluster::HelloOf(v1::ROLE_WORKER, "0", 1);
-  hello.set_highest_term(4);  // a former coordinator's
+  hello.set_highest_term(4);  // a term of a former coordinator
   hello.set_life_id(9);
   REQUIRE(c.Add(hello).Registered());
   v1::GetJobRequest request;
@@ -1007,7 +1008,7 @@ TEST_CASE(
   }
   {
     TestCluster c({}, &store);
-    REQUIRE(c.Submit(TestCluster::CountingYaml("lives")).ok());  // nobody works on it
+    REQUIRE(c.Submit(TestCluster::CountingYaml("lives")).ok());  // no worker serves it
     REQUIRE(c.Submit(TestCluster::CountingYaml("queued")).ok());
   }
   const std::vector<JobUid> uids = *store.ListJobs();
@@ -1018,7 +1019,7 @@ TEST_CASE(
   for (const JobUid uid : uids) rewrite(uid, of_another_version);
   const StoredJob before = *store.LoadJob(uids[1]);
 
-  TestCluster other;  // its clock and transport
+  TestCluster other;  // provides clock and transport
   const test::TempFolder folder;
   const auto start = [&] {
     Coordinator::Parts parts;
@@ -1048,7 +1049,7 @@ TEST_CASE(
   }
   CHECK(named == std::set<std::string>{"lives", "queued"});
 
-  // The former version has let them end.
+  // The former version has let these jobs end.
   for (std::size_t i = 1; i < 3; ++i) {
     rewrite(uids[i], [](v1::JobSnapshot& s) {
       s.set_state("CANCELLED");
@@ -1066,7 +1067,7 @@ TEST_CASE(
   REQUIRE(shown.ok());
   CHECK(shown->closures_succeeded() == 16);
   CHECK(c.Call<v1::ListVariablesResponse>(v1::ListVariablesRequest()).ok());
-  // It works.
+  // The job works.
   c.AddWorker("0", 1);
   c.AddServer("0", 3);
   REQUIRE(c.Submit(TestCluster::CountingYaml("next")).ok());
@@ -1101,7 +1102,7 @@ TEST_CASE("a task that is gone is listed without what it last said it held") {
 
 namespace {
 
-// Accepts at once; what is durable stands still while it is held, and its health can be changed.
+// Accepts at once. While it is held, nothing becomes durable. Its health can be changed.
 class LateStore final : public StateStore {
  public:
   using StateStore::Commit;
@@ -1178,8 +1179,8 @@ TEST_CASE(
   request.set_yaml(TestCluster::CountingYaml("count"));
   c.channel->Unary(client::ControlMethod<v1::SubmitJobRequest>(), request.SerializeAsString(),
                    std::chrono::seconds(15), [&](absl::StatusOr<std::string>) { answered.Set(); });
-  // The job is there, it describes, and its grant waits: each call is a turn of the control
-  // executor behind the grant's.
+  // The job exists and describes, and its grant waits: each call takes a turn of the control
+  // executor after that of the grant.
   REQUIRE(
       c.WaitJob("count", [](const v1::JobStatus& s) { return s.phase() == "describing"; }).ok());
   for (int i = 0; i < 3; ++i) REQUIRE(c.Call<v1::ListJobsResponse>(v1::ListJobsRequest()).ok());
@@ -1248,7 +1249,8 @@ TEST_CASE(
         c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "f" + std::to_string(i), 100 + i), {},
               /*silent=*/true);
     REQUIRE(silent.Registered());
-    // Each call is a turn of the control executor behind whatever the registration led to.
+    // Each call takes a turn of the control executor after all turns that follow from the
+    // registration.
     REQUIRE(c.Call<v1::ListJobsResponse>(v1::ListJobsRequest()).ok());
     CHECK_FALSE(silent.Has([](const v1::CoordinatorMessage& m) { return m.has_grant(); }));
     if (i > 0) silent.Cut();
@@ -1263,7 +1265,7 @@ TEST_CASE(
   REQUIRE(status.ok());
   for (const v1::Event& event : status->events()) CHECK_THAT(event.text(), !Contains("worker/f"));
   for (const v1::WorkerRow& row : status->workers()) CHECK_THAT(row.identity(), !Contains("f"));
-  // The one that is still here is given work by the next job, once it has said something.
+  // The remaining worker gets work from the next job, once it has sent a message.
   TestTask& first = *c.tasks[1];
   first.Heartbeat();
   worker.Cut();
@@ -1299,7 +1301,7 @@ TEST_CASE(
   CHECK_THAT(rejected->message(), Contains("too many registrations of all tasks in a short time"));
   CHECK_THAT(c.registry.PrometheusText(),
              Contains("evergrad_coordinator_registrations_recent_refused_total 1"));
-  // The same process comes back at any time.
+  // The same process may return at any time.
   honest.Cut();
   CHECK(c.AddWorker("honest", 1).Registered());
 }
@@ -1345,7 +1347,7 @@ TEST_CASE(
   TestTask& first = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "0", 1),
                           [](TestTask& task, const v1::CoordinatorMessage& m) {
                             if (m.has_grant() && m.grant().kind() == v1::DESCRIBE)
-                              TestCluster::Work(task, m);  // and then nothing more
+                              TestCluster::Work(task, m);  // and then does nothing more
                           });
   REQUIRE(first.Registered());
   certificates.Certify("ps_server/0");

@@ -1,4 +1,4 @@
-// Servers that nobody could reach.
+// Servers that no worker could reach.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/coordinator/service/task_fixture.h"

@@ -1,4 +1,4 @@
-// The table of jobs: real jobs on a host that does what they ask at once.
+// The table of jobs, with real jobs on a host that does their requests at once.
 #include "coordinator/service/job_table.h"
 
 #include <catch2/catch.hpp>
@@ -125,7 +125,7 @@ TEST_CASE("jobs begin in the order of the queue, a bounded number side by side")
   CHECK(stage.table.Running(JobUid(3)) == nullptr);
   first->Start();
   stage.End(*first);
-  // It still counts until the end has been taken in, but it is no running job any more.
+  // The job still counts until its end has been processed, but it is no running job any more.
   CHECK(stage.table.Running(JobUid(5)) == nullptr);
   CHECK(stage.table.Running() == std::vector<Job*>{second});
   CHECK(stage.table.full());
@@ -178,6 +178,6 @@ TEST_CASE("jobs of the journal are queued or run as they were, beyond the limit 
   CHECK_FALSE(stage.table.Restore(std::move(ended)));
   CHECK(stage.table.running() == 3);
   CHECK(stage.table.queued() == 1);
-  CHECK(stage.table.TakeNext() == nullptr);  // full
+  CHECK(stage.table.TakeNext() == nullptr);  // running_max jobs run
   CHECK(stage.table.by_submission().size() == 5);
 }

@@ -72,7 +72,7 @@ struct Cluster {
     sessions.Register(*sessions.Find(number), verdict.task, identity);
     return verdict.task;
   }
-  // Begins a read of all tasks but the coordinator itself.
+  // Begins a read of all tasks except the coordinator itself.
   std::shared_ptr<Reply> Begin(std::uint64_t number, v1::ReadTaskLogsRequest request,
                                const std::vector<std::string>& tasks) {
     for (const std::string& task : tasks) request.add_tasks(task);
@@ -104,8 +104,8 @@ TEST_CASE("the lines of several tasks come in order of wall time, once all have 
   CHECK(c.streams[a]->requests.front().request_id() == 7);
   c.reads.OnLines(a, Cluster::Lines(7, {10, 30}));
   CHECK_FALSE(answer->answered);
-  c.reads.OnLines(a, Cluster::Lines(7, {99}));  // it has ended its answer
-  c.reads.OnLines(b, Cluster::Lines(8, {99}));  // of another read
+  c.reads.OnLines(a, Cluster::Lines(7, {99}));  // it has already ended its answer
+  c.reads.OnLines(b, Cluster::Lines(8, {99}));  // from another read
   c.reads.OnLines(b, Cluster::Lines(7, {20}));
   REQUIRE(answer->answered);
   CHECK(answer->Texts() == "worker/a:10 worker/b:20 worker/a:30 ");

@@ -9,7 +9,7 @@ namespace {
 using Catch::Matchers::Contains;
 constexpr std::uint64_t kLost = 0xabc;
 
-// A server of a coordinator's life `term`, which kept a journal, with one shard of `job`.
+// Returns a server with one shard of `job`, from life `term` of a coordinator that kept a journal.
 v1::Hello Holder(std::uint64_t job, std::uint64_t term, const std::string& identity = "0") {
   v1::Hello hello = TestCluster::HelloOf(v1::ROLE_PS_SERVER, identity, 100);
   hello.set_highest_term(term);
@@ -31,7 +31,8 @@ TEST_CASE(
     "a coordinator whose journal has lost a job that a server holds ends before its first message, "
     "and the server keeps its shards") {
   MemoryStateStore store({.persistent = true});
-  // The term of the journal says nothing: it may have been begun anew several times since.
+  // The term of the journal proves nothing, because the journal may have been begun anew several
+  // times since.
   const std::uint64_t journal_term = GENERATE(0, 9);
   if (journal_term > 0) REQUIRE(store.CommitTerm(Term(journal_term)).ok());
   TestCluster c(Windowed, &store);
@@ -107,7 +108,7 @@ TEST_CASE(
     "no journal had the job") {
   MemoryStateStore store({.persistent = GENERATE(true, false)});
   const bool forget = GENERATE(true, false), journaled = GENERATE(true, false);
-  if (!forget && journaled) return;  // the other cases
+  if (!forget && journaled) return;  // the other cases end here
   TestCluster c([&](ControlOptions& o) { o.forget_unknown_jobs = forget; }, &store);
   v1::Hello hello = Holder(kLost, 5);
   hello.set_journaled(journaled);

@@ -14,7 +14,7 @@ using namespace evergrad::coordinator;
 
 namespace {
 
-// The messages that one task has received, a string for each batch.
+// The messages that one task has received, one string per batch.
 struct Stream final : transport::MessageStream {
   absl::Status Send(std::string bytes) override {
     if (!status.ok()) return status;

@@ -129,10 +129,10 @@ TEST_CASE(
   CHECK(stage.Divide() == Stage::Said{"call 1 3", "call 1 4", "release 1 3", "introduce 2 3"});
   CHECK(stage.host.jobs[kB].elsewhere == 4);
   CHECK(stage.division.JobOf(TaskId(4)) == kA);
-  CHECK(stage.Divide().empty());  // 4 still holds work
+  CHECK(stage.Divide().empty());  // worker 4 still holds work
   stage.host.jobs[kA].holds.erase(TaskId(4));
   stage.host.said.clear();
-  stage.division.Tick(stage.now, true);  // moves need no division
+  stage.division.Tick(stage.now, true);  // moves do not need a division
   CHECK(stage.host.said == Stage::Said{"release 1 4", "introduce 2 4"});
   CHECK(stage.division.workers(kA) == 2);
   CHECK(stage.division.workers(kB) == 2);
@@ -204,7 +204,7 @@ TEST_CASE("a job that begins is not owed the service of the time before it") {
   stage.Begin(kB);
   CHECK(stage.division.worker_seconds(kB) == 0);
   stage.Divide();
-  // With service counted from 0, the new job would get both workers at the next turn.
+  // If service were counted from 0, the new job would get both workers at the next turn.
   for (int i = 0; i < 200; ++i) {
     stage.Divide();
     CHECK(stage.division.workers(kB) == 1);

@@ -1,4 +1,4 @@
-// What the journal writes it reads back, and bytes of others are refused.
+// Records that the journal writes are read back unchanged, and invalid bytes are refused.
 #include "coordinator/store/record_codec.h"
 
 #include <catch2/catch.hpp>

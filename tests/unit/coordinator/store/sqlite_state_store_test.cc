@@ -1,4 +1,4 @@
-// What only a store on a disk meets: another process, a torn tail, damage, no room.
+// Events that only a store on a disk can meet: another process, a torn tail, damage, a full disk.
 #include "coordinator/store/sqlite_state_store.h"
 
 #include <unistd.h>
@@ -25,7 +25,7 @@ Record Succeeded(std::uint64_t c) {
   return record;
 }
 
-// What a process that was killed leaves: a copy of the folder while the store is open.
+// Copies the folder while the store is open, which gives the files that a killed process leaves.
 void CopyFolder(const std::string& from, const std::string& to) {
   std::filesystem::create_directories(to);
   for (const auto& entry : std::filesystem::directory_iterator(from)) {
@@ -79,10 +79,11 @@ TEST_CASE("a torn tail is dropped as a whole and named: what was committed befor
   stage.options.commit_every = std::chrono::milliseconds(0);
   auto store = stage.Open();
   REQUIRE(store.ok());
-  // The first commit of a job goes into the database file at once.
+  // The first commit of a job is written into the database file at once.
   REQUIRE((*store)->Commit(JobUid(1), Record{}, "").ok());
   REQUIRE((*store)->Sync().ok());
-  // One transaction each: two records of one commit are there both or not at all.
+  // These commits are one transaction each: two records of one commit are either both stored or
+  // both missing.
   std::vector<std::uint64_t> wal_bytes;
   for (std::uint64_t i = 0; i < 6; ++i) {
     Record record = Succeeded(i);
@@ -140,10 +141,10 @@ TEST_CASE("a damaged file is refused with its name and what to do") {
     status = stage.Open().status();
   }
   SECTION("a bit of a body") {
-    // No page checksum sees it; ours does, when the job is read.
+    // No page checksum detects this damage. Our checksum does when the job is read.
     auto bytes = fs::ReadFile(file, 64u << 20);
     REQUIRE(bytes.ok());
-    // Everywhere: pages that were given up keep what they held.
+    // The damage is everywhere, because released pages keep their contents.
     REQUIRE(bytes->find("cccccccccccc") != std::string::npos);
     for (std::size_t at = 0; (at = bytes->find("cccccccccccc", at)) != std::string::npos; at += 12)
       patch(at, "C");
@@ -169,7 +170,7 @@ TEST_CASE(
   REQUIRE(store.ok());
   REQUIRE((*store)->Commit(JobUid(1), Record{}, "").ok());
   REQUIRE((*store)->Sync().ok());
-  std::vector<std::uint64_t> ends;  // of the transactions, in the file
+  std::vector<std::uint64_t> ends;  // ends of the transactions in the file
   constexpr std::uint64_t kCommits = 6;
   for (std::uint64_t i = 0; i < kCommits; ++i) {
     REQUIRE(
@@ -196,7 +197,7 @@ TEST_CASE(
                  Contains("journal is damaged") && Contains(wal) &&
                      Contains("move the folder to another place"));
       if (at < 32) return true;
-      // What is said to help does.
+      // The remedy that the error names works.
       const std::uint64_t offset = 32 + (at - 32) / 4120 * 4120;
       CHECK_THAT(std::string(again.status().message()),
                  Contains("offset=" + std::to_string(offset) + ";"));
@@ -218,14 +219,14 @@ TEST_CASE(
       CAPTURE(frame, in, before);
       const bool was_refused = refused(frame + in);
       if (before + 3 < kCommits) CHECK(was_refused);
-      if (before + 1 == kCommits)
-        CHECK_FALSE(was_refused);  // the last transaction: it may never have been whole
+      // Damage in the last transaction, which may never have been complete.
+      if (before + 1 == kCommits) CHECK_FALSE(was_refused);
     }
   }
 }
 
-// What a coordinator that was killed leaves: a job in the database file, and later changes in the
-// -wal file.
+// The files of a killed coordinator: a job in the database file, and later changes in the -wal
+// file.
 struct Killed {
   SqliteStage stage, after;
   std::string database, wal;
@@ -357,7 +358,7 @@ TEST_CASE("a file at its bound is a full disk; what is removed makes room again"
   CHECK(health.code() == absl::StatusCode::kResourceExhausted);
   CHECK_THAT(std::string(health.message()),
              Contains("no space for the coordinator's journal") && Contains("journal.sqlite"));
-  // Why it failed, not how the rollback after it went.
+  // The error is that of the failed write, not that of the rollback after it.
   CHECK_THAT(std::string(health.message()),
              EndsWith("reason=sqlite=database or disk is full (13) text=database or disk is full"));
 }

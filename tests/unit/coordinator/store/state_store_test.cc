@@ -1,4 +1,4 @@
-// One contract, every implementation: add a maker to `kStores`.
+// One contract for every implementation. A new store adds a maker to `kStores`.
 #include <catch2/catch.hpp>
 
 #include "store_fixture.h"
@@ -82,7 +82,7 @@ TEST_CASE(
     CHECK(stored.notes == std::vector<std::string>{"one", "two"});
     CHECK(stored.state.succeeded == IntervalSet::Range(1, 3));
 
-    // Larger than any page, and with every byte.
+    // The snapshot is larger than any page, and contains every byte.
     std::string snapshot(300'000, '\0');
     for (std::size_t i = 0; i < snapshot.size(); ++i) snapshot[i] = static_cast<char>(i * 31);
     DurableState state = stored.state;
