@@ -71,7 +71,7 @@ TEST_CASE("checked arithmetic says when a product or sum wraps") {
 }
 
 TEST_CASE("the digest of an element depends on its place and on its bits") {
-  // Known answers: anybody who computes a digest elsewhere must get these.
+  // Known answers: a digest that is computed elsewhere must agree with these.
   CHECK(Mix(0, 0) == 0x5692161D100B05E5ull);
   CHECK(Mix(3, 0x3F800000u) == 0x756C39B289CB0005ull);
   CHECK(Mix(1ull << 40, 0xBF800000u) == 0x23187C9EEAE5B71Dull);

@@ -1,4 +1,5 @@
-// What a terminal would act on, and what would reorder or hide the text beside it, is spelled out.
+// Escaped() spells out the characters that a terminal would act on, and those that would reorder or
+// hide the text beside them.
 #include "common/base/escape.h"
 
 #include <catch2/catch.hpp>
@@ -26,9 +27,9 @@ TEST_CASE(
   };
   for (const auto& [text, want] : cases) {
     CHECK(Escaped(text) == want);
-    CHECK(Escaped(want) == want);  // what is escaped twice is as if once
+    CHECK(Escaped(want) == want);  // escaping twice changes nothing more
   }
-  // Nothing that is left moves a cursor: every byte, alone and in a pair.
+  // No byte that is left moves a cursor. Every byte is tried, alone and in a pair.
   for (int a = 0; a < 256; ++a) {
     for (int b = 0; b < 256; ++b) {
       for (const char c : Escaped(std::string{static_cast<char>(a), static_cast<char>(b)})) {

@@ -1,4 +1,4 @@
-// The set against a dumb second implementation: a std::set of every member.
+// Compares IntervalSet with a simple second implementation: a std::set of every member.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <random>
@@ -19,7 +19,8 @@ Dumb MembersOf(const IntervalSet& set) {
   return members;
 }
 
-// Disjoint, not adjacent, not empty, rising: the form in which equal sets are equal.
+// Whether the ranges are disjoint, not adjacent, not empty and in rising order. In this form equal
+// sets have equal ranges.
 bool IsCanonical(const IntervalSet& set) {
   const auto all = set.Intervals();
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -29,8 +30,8 @@ bool IsCanonical(const IntervalSet& set) {
   return true;
 }
 
-constexpr std::uint64_t kUniverse =
-    48;  // Small, so that ranges meet, touch and swallow each other.
+// Small, so that ranges meet, touch and swallow each other.
+constexpr std::uint64_t kUniverse = 48;
 
 IntervalSet RandomSet(std::mt19937_64& random) {
   IntervalSet set;

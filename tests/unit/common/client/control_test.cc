@@ -1,4 +1,4 @@
-// Methods of the service Control, found by their messages.
+// The methods of the service Control are found by their messages.
 #include "common/client/control.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,5 @@
-// Settings of an optimizer survive the way into a plan's message and back.
+// The settings of an optimizer are the same after they were put into a plan's message and read
+// back.
 #include "common/client/describe.h"
 
 #include <catch2/catch.hpp>

@@ -60,7 +60,7 @@ TEST_CASE(
   CHECK(sent[0].log_lines().lines(2).job() == "even");
 }
 
-// A proto3 string with other bytes makes the whole message unreadable to its receiver.
+// Bytes that are not UTF-8 in a proto3 string make the whole message unreadable to its receiver.
 TEST_CASE("a line that is long or not UTF-8 can be read at the other end") {
   log::Logger logger(Quiet());
   logger.Info("\xff" + std::string(100000, 'y'), {.job = "\xfe"});

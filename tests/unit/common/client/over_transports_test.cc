@@ -1,5 +1,6 @@
-// Both clients over both transports, on real threads: what the transcripts cannot show (order
-// between threads, closing while calls are under way, a port that nobody listens to).
+// Runs both clients over both transports, on real threads. It tests what the transcripts cannot
+// show: the order between threads, closing while calls are under way, and a port that nobody
+// listens to.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <map>
@@ -35,14 +36,15 @@ struct Grpc {
     return (*server)->address();
   }
 };
-// Debian's gRPC is not instrumented for ThreadSanitizer: there the twin stands for both.
+// Debian's gRPC is not instrumented for ThreadSanitizer. Under it the in-process transport is
+// tested in gRPC's place.
 #if defined(__SANITIZE_THREAD__)
 #define EG_TRANSPORTS Inproc
 #else
 #define EG_TRANSPORTS Inproc, Grpc
 #endif
 
-// A coordinator that registers whoever says Hello and acknowledges every Done.
+// A coordinator that registers every sender of a Hello and acknowledges every Done.
 class Registrar {
  public:
   Registrar(transport::Transport* transport, const std::string& address, std::uint64_t term)
@@ -61,7 +63,8 @@ class Registrar {
         -> std::optional<transport::MessageStreamEvents> {
       if (method != kSessionMethod) return std::nullopt;
       transport::MessageStreamEvents events;
-      // The stream's events hold the stream weakly: it is the transport's, and ends with its peer.
+      // The stream's events hold the stream weakly: the transport owns it, and it ends with its
+      // peer.
       events.on_message =
           [this, weak = std::weak_ptr<transport::MessageStream>(stream)](std::string bytes) {
             if (const auto to = weak.lock()) Answer(*to, bytes);
@@ -105,8 +108,8 @@ class Registrar {
   const std::uint64_t term_;
   std::atomic<int> heartbeats_{0};
   Mutex mu_;
-  std::vector<std::shared_ptr<transport::MessageStream>> streams_
-      ABSL_GUARDED_BY(mu_);  // Shared with the transport.
+  // Shared with the transport.
+  std::vector<std::shared_ptr<transport::MessageStream>> streams_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<transport::Server> server_;
 };
 
@@ -256,9 +259,9 @@ TEMPLATE_TEST_CASE(
     }
     for (int i = 0; i < 20; ++i) client.Retain({i % 2 == 0 ? a->address() : b->address()});
     for (auto& thread : threads) thread.Join();
-    // Every call above may have been ended by a Retain before its stream was connected. One more,
-    // until it is answered, shows that closing has left the client in order; a stream being dialed
-    // may refuse it, hence the timer.
+    // A Retain may have ended every call above before its stream was connected. One more call,
+    // repeated until it is answered, shows that the client still works after the closing. A stream
+    // that is being dialed may refuse the call; hence the timer.
     runtime::ThreadExecutor executor({"retry"});
     runtime::Event answered_right;
     std::function<void()> attempt = [&] {
@@ -308,8 +311,8 @@ TEMPLATE_TEST_CASE(
   REQUIRE(refused.WaitFor(30s));
   CHECK(first.code() == absl::StatusCode::kUnavailable);
   const auto server = Serve(*transport, address);
-  // The stream redials by itself; until it is there, calls fail at once and are made again by a
-  // timer, as a worker does.
+  // The stream redials by itself. Until it is connected, calls fail at once, and a timer makes them
+  // again, as in a worker.
   runtime::ThreadExecutor executor({"retry"});
   runtime::Event answered;
   std::function<void()> attempt = [&] {

@@ -1,4 +1,4 @@
-// The test is the server: it reads what arrives and answers with frames, good and bad.
+// The test plays the server: it reads what arrives and answers with good and bad frames.
 #include "common/client/parameter_client.h"
 
 #include <catch2/catch.hpp>
@@ -246,7 +246,7 @@ TEST_CASE("servers that are not kept are closed, and their calls end") {
   CHECK_FALSE(stage.transport.data_links[2]->open);
   REQUIRE(stage.answers.size() == 2);
   CHECK(stage.answers[0].status().code() == absl::StatusCode::kCancelled);
-  // Asked for again, it is dialed again.
+  // A new call to the same address dials it again.
   client->Send(At("a:1"), PushAndPull(), {BytesOf("g")}, 0, 1s, stage.Take());
   CHECK(stage.transport.data_links.size() == 4);
   client.reset();
@@ -265,7 +265,8 @@ TEST_CASE("a stream is not destroyed while a call is being handed to it") {
   link.on_close = [&] { closed.Set(); };
   link.on_call = [&] {
     inside.Set();
-    closed_under_us = closed.WaitFor(20ms);  // Time enough for a Retain that does not wait for us.
+    // Long enough to notice a Retain that does not wait for this callback.
+    closed_under_us = closed.WaitFor(20ms);
   };
   runtime::Thread sender("sender", [&] {
     client.Send(At("a:1"), PushAndPull(), {BytesOf("g")}, 0, 1s,

@@ -44,7 +44,7 @@ TEST_CASE("a malformed interval set is refused, and says where") {
     CHECK(set.status().code() == absl::StatusCode::kInvalidArgument);
     CHECK_THAT(std::string(set.status().message()), Catch::Contains(c.words));
   }
-  v1::IntervalSet touching;  // Not the shortest form, but a set all the same.
+  v1::IntervalSet touching;  // Not the shortest form, but still a valid set.
   for (std::uint64_t b : {1, 3, 3, 5}) touching.add_bounds(b);
   CHECK(*FromProto(touching) == IntervalSet::Range(1, 5));
 }

@@ -1,4 +1,4 @@
-// Transcripts of a session: the test is the coordinator, the clock is manual, nothing waits.
+// Transcripts of a session: the test plays the coordinator, the clock is manual, and nothing waits.
 #include "common/client/session_client.h"
 
 #include <catch2/catch.hpp>
@@ -27,8 +27,8 @@ struct Stage {
   ScriptedTransport transport;
   std::vector<std::string> seen;
   std::unique_ptr<SessionClient> client;
-  std::function<void(absl::string_view event)>
-      on_event;  // Runs inside every event, after it was written down.
+  // Runs inside every event, after it was written down.
+  std::function<void(absl::string_view event)> on_event;
 
   void See(std::string event) {
     seen.push_back(event);
@@ -135,7 +135,8 @@ TEST_CASE("messages of one turn leave as one batch, in order") {
   stage.client->Start();
   stage.Register();
   for (std::uint64_t c = 0; c < 5; ++c) CHECK(stage.client->Send(DoneMessage(c)));
-  CHECK(stage.link().sent.size() == 2);  // The hello and the first heartbeat: the turn is not over.
+  // The hello and the first heartbeat: the turn has not ended.
+  CHECK(stage.link().sent.size() == 2);
   stage.executor.RunReady();
   REQUIRE(stage.link().sent.size() == 3);
   const auto received = stage.Received();
@@ -204,7 +205,7 @@ TEST_CASE("a lost session is said once, redialed, and its Hello is made anew") {
   stage.executor.Advance(50ms);
   REQUIRE(stage.transport.links.size() == 2);
   REQUIRE(stage.Received().size() == 1);
-  CHECK(stage.Received()[0].has_hello());  // Nothing of the old session's queue.
+  CHECK(stage.Received()[0].has_hello());  // Nothing from the old session's queue.
   stage.Register();
   CHECK(stage.seen.back() == "registered 7");
 }
@@ -216,7 +217,7 @@ TEST_CASE(
   stage.client->Start();
   std::vector<MonoTime> dials;
   std::size_t known = 0;
-  // A refusing coordinator for ten minutes; the texts differ from try to try, the reason does not.
+  // A coordinator refuses for ten minutes. The texts differ from try to try, the reason does not.
   while (stage.clock.Now() < 600s) {
     if (stage.transport.links.size() > known) {
       known = stage.transport.links.size();
@@ -225,13 +226,13 @@ TEST_CASE(
     }
     stage.executor.Advance(5ms);
   }
-  CHECK(dials.size() >= 600);           // At most a second between two.
+  CHECK(dials.size() >= 600);           // At most a second between two dials.
   CHECK(dials.size() <= 2 * 600 + 20);  // At least half a second, once it has backed off.
   CHECK(dials[1] - dials[0] <= 50ms + 5ms);
   CHECK(stage.LinesWith("waiting for the coordinator") == 1);
   CHECK(stage.LinesWith("address=coordinator:1") == 1);
   CHECK(stage.seen.empty());
-  // The reason changes: one more line.
+  // The reason changes, so one more line is logged.
   for (int i = 0; i < 3; ++i) {
     stage.End(absl::UnauthenticatedError("wrong CA"));
     stage.executor.Advance(1s);
@@ -240,7 +241,8 @@ TEST_CASE(
   CHECK(stage.LinesWith("wrong CA") == 1);
   stage.Register();
   CHECK(stage.LinesWith("registered with the coordinator") == 1);
-  // Lost after a good session: the first redial is quick again, and the wait is said anew.
+  // The session is lost after it was registered: the first redial is quick again, and the wait is
+  // logged anew.
   stage.executor.Advance(5s);
   stage.End(absl::UnavailableError("gone"));
   const std::size_t before = stage.transport.links.size();
@@ -275,7 +277,7 @@ TEST_CASE("a hello that nobody answers is given up and repeated") {
   REQUIRE(stage.transport.links.size() == 2);
   CHECK_FALSE(stage.transport.links[0]->open);
   CHECK(stage.LinesWith("no answer to the hello") == 1);
-  // What the first link still says is void.
+  // Later messages of the first link are ignored.
   stage.transport.links[0]->events.on_message(Stage::RegisteredBatch().SerializeAsString());
   stage.transport.links[0]->events.on_end(absl::OkStatus());
   stage.executor.RunReady();
@@ -376,8 +378,8 @@ TEST_CASE("a coordinator that does not read ends the session, not inside Send") 
   CHECK_THAT(stage.seen[1], Catch::Contains("unsent bytes"));
   stage.executor.Advance(50ms);
   stage.Register();
-  CHECK(stage.client->Send(
-      DoneMessage(1)));  // The new session is not held responsible for the old one.
+  // The new session is not held responsible for the old one.
+  CHECK(stage.client->Send(DoneMessage(1)));
 }
 
 TEST_CASE("stop sends what is queued, closes, and nothing calls back afterwards") {

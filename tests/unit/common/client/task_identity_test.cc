@@ -1,4 +1,4 @@
-// What a process says of itself.
+// Tests how a process identifies itself.
 #include "common/client/task_identity.h"
 
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// The client against a coordinator that the test plays, over the in-process transport: numbers of
-// calls, repeats, errors, releases.
+// Tests the client against a coordinator that the test plays, over the in-process transport: the
+// numbers of calls, repeats, errors and releases.
 #include <catch2/catch.hpp>
 
 #include <deque>
@@ -218,11 +218,11 @@ TEST_CASE(
   {
     const RemoteValue copy = kept;
     kept = *stage.cluster->Schedule("f", "");
-  }  // 5 goes here, with its copy
+  }  // 5 is released here, together with its copy
   refuse = true;
   CHECK_FALSE(stage.cluster->Schedule("f", "").ok());
   refuse = false;
-  CHECK(stage.cluster->Schedule("f", "").ok());  // 7 goes at once
+  CHECK(stage.cluster->Schedule("f", "").ok());  // 7 is released at once
   kept = RemoteValue();
   stage.cluster.reset();
   CHECK(released == std::vector<std::string>{"", "", "5", "5", "6-7"});

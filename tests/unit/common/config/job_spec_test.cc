@@ -110,7 +110,7 @@ JobSpec Parse(absl::string_view yaml, ParseOptions options = {}) {
   REQUIRE(parsed.spec.has_value());
   return *parsed.spec;
 }
-// All the mistakes of kCnn after one replacement, or of any text.
+// Returns all the mistakes of kCnn after one replacement, or those of any text.
 std::string Refusal(absl::string_view yaml, std::vector<Override> overrides = {}) {
   ParseOptions options;
   options.file_name = "job.yaml";
@@ -180,7 +180,7 @@ TEST_CASE(
   CHECK_FALSE(train.quoting);
   CHECK(train.missing == std::vector<std::string>{"?", ""});
   CHECK(train.split == SplitSpec{10, 9, false});
-  REQUIRE(spec.data.eval);  // by the split
+  REQUIRE(spec.data.eval);  // made by the split
   CHECK(spec.data.eval->path == train.path);
   CHECK(spec.data.eval->split == SplitSpec{10, 9, true});
   REQUIRE(spec.data.fields.size() == 5);
@@ -212,7 +212,7 @@ TEST_CASE(
   CHECK(spec.model.layers[7].bias_l2 == 0.01);
   CHECK(spec.strategy.table_slots == 64);
   CHECK(Parse(kCnn).strategy.table_slots == 128);
-  // The first that fits; `*` and `?`.
+  // The first pattern that fits is used; patterns have `*` and `?`.
   CHECK(OptimizerFor(spec, "emb/words")->type == "rowwise_adagrad");
   CHECK(OptimizerFor(spec, "emb/words")->initial_accumulator_value == 0);
   CHECK(OptimizerFor(spec, "out/kernel")->type == "ftrl");
@@ -313,14 +313,14 @@ TEST_CASE("mistakes about csv data, tables and optimizers are refused where they
   CHECK_THAT(with("dimension: 4}", "dimension: 4096}"),
              says("`dimension`: a row and what the optimizer rowwise_adagrad keeps of it are 4097 "
                   "numbers"));
-  // Rows that no slot has room for, as the storage would count them: 64 slots.
+  // No slot has enough memory for these rows, as the storage would count them: there are 64 slots.
   CHECK_THAT(with("dimension: 4}", "dimension: 4, bytes_max: 2KiB}"),
              says("`bytes_max`: the share of each of 64 slots (strategy.table_slots) is 32 bytes, "
                   "and a row of this table takes 44"));
   CHECK(Parse(absl::StrReplaceAll(kCsv, {{"dimension: 4}", "dimension: 4, bytes_max: 2816}"}}))
             .model.tables[1]
             .bytes_max == 2816);
-  // What a field's type and transforms make of it, against who reads it.
+  // The result of a field's type and transforms must suit the layer that reads the field.
   CHECK_THAT(with("type: int, transforms: [{hash: {buckets: 1000}}]",
                   "type: int, transforms: [{scale: 2}]"),
              says("an embedding reads ids, and the field `user` has real numbers (float32): "
@@ -329,7 +329,7 @@ TEST_CASE("mistakes about csv data, tables and optimizers are refused where they
              says("weights are real numbers, and the field `words` has integers"));
   CHECK_THAT(with("input: [u, w], normalize", "input: [u, user], normalize"),
              says("a layer of type dot reads real numbers, and the field `user` has"));
-  // A default is read as a value of the file is.
+  // A default is read in the same way as a value of the file.
   CHECK_THAT(with("c3], type: float", "c3], default: many, type: float"),
              says("`default` of a field of type float: expected a number, got `many`"));
   CHECK_THAT(with("type: int, transforms: [{hash", "type: int, default: 1.5, transforms: [{hash"),
@@ -337,7 +337,7 @@ TEST_CASE("mistakes about csv data, tables and optimizers are refused where they
   CHECK_THAT(
       with("type: string, transforms: [{map", "type: string, default: unknown, transforms: [{map"),
       says("`default`: expected one of the texts of `map`, got `unknown`"));
-  // The integer that it is, as the reader looks it up, and not as it is written.
+  // The value's integer is looked up, as the reader does it, and not its spelling.
   CHECK(Parse(absl::StrReplaceAll(
                   kCsv, {{"type: int, transforms: [{hash",
                           "type: int, default: \"07\", transforms: [{map: {7: 1, 8: 2}}, {hash"}}))
@@ -427,7 +427,7 @@ TEST_CASE("a precision is one of Keras' policies, float32 unless said, and a tra
              Catch::Contains("`precision`: expected one of float32, tf32, mixed_bfloat16, "
                              "mixed_float16, got `mixed_float61`; "
                              "did you mean `mixed_float16`?"));
-  // A counting job computes nothing: it has no such key, and neither has one of functions.
+  // A counting job computes nothing. It has no such key, and neither has a job of functions.
   CHECK_THAT(Refusal(absl::StrReplaceAll(
                  kCounting, {{"training: {", "training: {precision: mixed_bfloat16, "}})),
              Catch::Contains("unknown key `precision`"));
@@ -447,7 +447,7 @@ TEST_CASE("a layer's dtype is float32, or the job's precision decides") {
   CHECK_THAT(
       Refusal(with("float23")),
       Catch::Contains("`dtype`: expected one of float32, got `float23`; did you mean `float32`?"));
-  // It computes nothing, and shares the memory of what it flattens.
+  // The layer computes nothing and shares the memory of the input that it flattens.
   CHECK_THAT(
       Refusal(absl::StrReplaceAll(kCnn, {{"type: flatten", "type: flatten, dtype: float32"}})),
       Catch::Contains("not built yet: key `dtype` in a flatten layer"));
@@ -549,7 +549,7 @@ TEST_CASE("the effective YAML reads back as the same job") {
         "configs/examples/deepfm.yaml", "configs/examples/resnet-12k.yaml",
         "configs/examples/resnet50.yaml"})
     texts.push_back(ReadSource(name));
-  // Everything that is not a default, and texts that need quotes.
+  // All settings that differ from their defaults, and texts that need quotes.
   texts.push_back(kCsv);
   texts.push_back(absl::StrReplaceAll(
       kCnn, {{"/there/t10k-labels", "/a b/$${HOME}: \\\"x\\\" # \\u00e9"},
@@ -605,8 +605,8 @@ TEST_CASE("what is as by default is not in the text that identifies a model") {
       "  optimizer: {type: adam}\n";
   const std::string want = given(least);
   INFO(want);
-  // `classes` of a label and `distribution` of ids: what a field of another type has not is as by
-  // default, too.
+  // This includes `classes` of a label and `distribution` of ids: a setting that a field's type
+  // does not have keeps its default.
   for (const char* word : {"batch_size", "activation", "use_bias", "beta_1", "seed", "epochs",
                            "classes", "distribution"})
     CHECK_THAT(want, !Catch::Contains(word));
@@ -678,7 +678,7 @@ TEST_CASE("every optimizer of the registry is read with its defaults, its bounds
                  Catch::Contains("`type` of the optimizer: expected one of adam, sgd, "));
       continue;
     }
-    // In the list, because a type may be for tables only.
+    // The type is given in the list, because a type may be for tables only.
     const std::string csv =
         absl::StrReplaceAll(kCsv, {{"type: rowwise_adagrad, learning_rate: 0.1, "
                                     "initial_accumulator_value: 0, epsilon: 1e-8}",
@@ -697,7 +697,7 @@ TEST_CASE("every optimizer of the registry is read with its defaults, its bounds
   }
 }
 
-// The text of a job with `body` as its spec.
+// Returns the text of a job with `body` as its spec.
 std::string JobWith(const std::string& body) {
   return "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: a}\nspec:\n" +
          body;
@@ -737,7 +737,7 @@ TEST_CASE("one wrong format is one mistake, and the mistakes in its body are tol
         "job.yaml:6:47: `header`: expected true or false, got `maybe`\n"
         "job.yaml:7:64: `type`: expected one of int, float, string, got `floot`; did you mean "
         "`float`?");
-  // Of a format that nobody can guess, what all formats agree on.
+  // For a format that cannot be guessed, only the keys that all formats share are checked.
   CHECK(Refusal(JobWith(absl::StrReplaceAll(body, {{"cvs", "parquet"}, {"floot", "float"}}))) ==
         "job.yaml:6:21: not built yet: a data source of format `parquet`\n"
         "job.yaml:6:51: `header`: expected true or false, got `maybe`");
@@ -748,7 +748,7 @@ TEST_CASE("one wrong format is one mistake, and the mistakes in its body are tol
 }
 
 TEST_CASE("an unknown or unbuilt type does not hide the mistakes in its body") {
-  // Almost a type: read as that one, missing keys included.
+  // The word is almost a type: it is read as that type, and its missing keys are reported, too.
   CHECK(
       RefusalWith("{name: logits, type: dense, units: 10", "{name: logits, type: dens, unit: 10") ==
       absl::StrCat("job.yaml:18:9: missing key `units` in a dense layer: expected integer from 1 "
@@ -757,7 +757,8 @@ TEST_CASE("an unknown or unbuilt type does not hide the mistakes in its body") {
                    absl::StrJoin(LayerTypes(), ", "),
                    ", got `dens`; did you mean `dense`?\n"
                    "job.yaml:18:36: unknown key `unit` in a dense layer; did you mean `units`?"));
-  // Not built: what every layer with such a key would refuse. Its own keys are not judged.
+  // This layer is not built. Keys that every layer would refuse are reported; the layer's own keys
+  // are not judged.
   const std::string lstm = RefusalWith(
       "type: flatten", "type: lstm, units: -3, name2: x, return_sequences: 5, activation: rellu");
   CHECK_THAT(lstm,
@@ -775,7 +776,7 @@ TEST_CASE("an unknown or unbuilt type does not hide the mistakes in its body") {
              Catch::Contains("not built yet: the optimizer of type `lamb`") &&
                  Catch::Contains(
                      "`learning_rate`: expected a number from 0 (excluded) to 1e+06, got `-1`"));
-  // Of the whole job, too.
+  // The same holds for the type of the whole job.
   for (const char* type : {"prediction", "nonsense", "trainin"}) {
     INFO(type);
     const std::string text =
@@ -841,16 +842,16 @@ TEST_CASE(
   received.file_name = "job.yaml";
   received.submission = true;
   JobSpec second = Parse(text, received);
-  CHECK(second == first);  // places included
+  CHECK(second == first);  // including the places
   CHECK(second.model.layers[1].where.ToString() == "my job\n\x1b.yaml:21:9");
   CHECK(EmitSubmission(second) == text);
   CHECK(EmitYaml(second) == EmitYaml(first));
   CHECK(EmitGiven(second) == EmitGiven(first));
-  // Who reads the text as a file of its own, sees its own lines.
+  // A user who submitted the text as a file sees that file's line numbers.
   received.submission = false;
   CHECK(Parse(text, received).model.layers[1].where.file == "job.yaml");
 
-  // Whatever else stands there, or does not, costs the places and nothing else.
+  // Any other text at that place, or none, loses the places and nothing else.
   received.submission = true;
   const auto without = [&](const std::string& bad) {
     JobSpec read = Parse(bad, received);
@@ -950,7 +951,7 @@ TEST_CASE(
     CHECK(first.checkpoint == second.checkpoint);
     CHECK(EmitYaml(second) == emitted);
   }
-  // Without the section its defaults are shown, and it stays a job without one.
+  // Without the section, its defaults are shown, and the job stays one without the section.
   const std::string emitted = EmitYaml(Parse(kCnn, options));
   CHECK_THAT(emitted, Catch::EndsWith("\n  # checkpoint: {every: 1m, keep: 3, resume: false}\n"));
   CHECK_FALSE(Parse(emitted).checkpoint.given);
@@ -1210,7 +1211,7 @@ TEST_CASE(
              Catch::Contains("needs a momentum above 0"));
   CHECK_THAT(refusal("{every: 1s}", "{resume: true}"),
              Catch::Contains("not built yet: `resume: true` of a functions job"));
-  // Embedding tables are for training jobs: their rows are asked for by what a batch names, and a
+  // Embedding tables are for training jobs: a batch names the rows that are pulled, while a
   // function's step names variables.
   CHECK_THAT(refusal("    queue_limit: 2",
                      "    tables: [{name: items, dimension: 16}]\n    queue_limit: 2"),
@@ -1227,8 +1228,8 @@ TEST_CASE(
 
 TEST_CASE(
     "no mutation of a job file crashes the reader, and what is accepted survives a round trip") {
-  // Bytes are changed, doubled, dropped, and pieces of other texts put in; seeded, so that a
-  // failure is found again.
+  // Bytes are changed, doubled and dropped, and pieces of other texts are put in. The seed is
+  // fixed, so that a failure can be repeated.
   const std::vector<std::string> seeds = {
       kCnn, kCounting, kFunctions, ReferenceYaml(),
       ReadSource("tests/unit/common/config/testdata/twelve.yaml")};

@@ -1,4 +1,5 @@
-// Shapes that do not fit are refused where the user wrote them, before anything runs.
+// Shapes that do not fit are refused, with the place where the user wrote them, before anything
+// runs.
 #include <catch2/catch.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -9,7 +10,7 @@
 namespace evergrad::config {
 namespace {
 
-// The layers begin on line 17 of the file, the loss stands on the line below the last of them.
+// The layers begin on line 17 of the file; the loss stands on the line below the last layer.
 constexpr char kJob[] = R"(apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: shapes}
@@ -39,7 +40,7 @@ struct Job {
 
 std::string Yaml(const Job& job) {
   std::string layers = "    layers:";
-  // The table has to be read.
+  // At least one layer must read the table.
   absl::StrAppend(&layers, " [{name: bag, type: embedding, table: t, combiner: sum, input: ids}");
   for (const std::string& layer : job.layers) absl::StrAppend(&layers, ",\n      {", layer, "}");
   return absl::StrReplaceAll(kJob, {{"LAYERS", layers + "]"},

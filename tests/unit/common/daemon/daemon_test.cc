@@ -1,4 +1,4 @@
-// The start of a daemon's process, before its role begins.
+// Tests the start of a daemon's process, before its role begins.
 #include "common/daemon/daemon.h"
 
 #include <google/protobuf/stubs/logging.h>
@@ -14,7 +14,7 @@ TEST_CASE("a peer's strings that are not UTF-8 write nothing to a daemon's stder
   Daemon daemon(Role::kWorker, "test");
   const char* const arguments[] = {"evergrad-worker", "--version"};
   CHECK(daemon.Start(2, arguments) == std::optional<int>(kExitOk));
-  // Null stands for the handler that drops everything.
+  // SetLogHandler returns null for the handler that drops everything.
   CHECK(google::protobuf::SetLogHandler(nullptr) == nullptr);
 }
 

@@ -1,4 +1,4 @@
-// Promise P10: closed by default.
+// Tests promise P10: closed by default.
 #include <catch2/catch.hpp>
 
 #include "common/base/status.h"

@@ -39,7 +39,7 @@ TEST_CASE(
     Write(root + "/sys/fs/cgroup/memory/pod/box/memory.limit_in_bytes", "3000000\n");
     CHECK(MemoryLimitBytes(root) == 3000000);
   }
-  CHECK(MemoryLimitBytes() > 0);  // here
+  CHECK(MemoryLimitBytes() > 0);  // on this host
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The preemption notice by file, under a manual clock: what is a notice and what is not.
+// Tests, with a manual clock, which files are a preemption notice and which are not.
 #include "common/daemon/notice_file.h"
 
 #include <catch2/catch.hpp>

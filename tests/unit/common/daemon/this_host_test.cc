@@ -17,7 +17,8 @@ TEST_CASE("loopback and every address of an interface are this host's, another o
   for (const char* own : {"127.0.0.1:1", "127.3.2.1:99", "localhost:5", "[::1]:5"})
     CHECK(WhereIs(own) == Where::kThisHost);
   for (const char* other : {"192.0.2.1:4000", "[2001:db8::1]:4000"})
-    CHECK(WhereIs(other) == Where::kElsewhere);  // for documentation: nobody has them
+    CHECK(WhereIs(other) ==
+          Where::kElsewhere);  // reserved for documentation: no host has these addresses
   CHECK(WhereIs("no-such-host.invalid:4000") == Where::kUnknown);
   CHECK(WhereIsPeer("ipv4:127.0.0.1:1") == Where::kThisHost);
   CHECK(WhereIsPeer("ipv6:%5B::1%5D:1") == Where::kThisHost);
@@ -51,7 +52,7 @@ TEST_CASE(
   CHECK_THAT(std::string(refused.message()), Contains("--listen") && Contains("--advertise") &&
                                                  Contains("127.0.0.1:4001") &&
                                                  Contains("10.0.0.1:4000"));
-  // On the coordinator's own host every worker may be a neighbour; a name that cannot be looked up
+  // On the coordinator's own host every worker may be a neighbour. A name that cannot be looked up
   // yet proves nothing.
   CHECK(CheckServerAddress("127.0.0.1:4001", "10.0.0.1:4000", is(Where::kThisHost)).ok());
   CHECK(CheckServerAddress("127.0.0.1:4001", "coordinator:4000", is(Where::kUnknown)).ok());

@@ -1,5 +1,5 @@
-// Every descriptor of a transform and of a format, enumerated: a new one is tested without a change
-// here, except for an example of a job.
+// Goes over every descriptor of a transform and of a format. A new descriptor is tested without a
+// change here, except that a format needs an example of a job.
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -19,7 +19,7 @@
 namespace evergrad::config {
 namespace {
 
-// The data section of a job that is valid, by format.
+// Returns the data section of a valid job for a format.
 std::string ExampleOf(const std::string& format) {
   if (format == "idx") return "{train: {format: idx, images: a, labels: b}}";
   if (format == "synthetic")
@@ -48,7 +48,7 @@ std::string Errors(const ParsedJob& job) {
   return text;
 }
 
-// A field of `format` from its settings; mistakes are appended, one a line.
+// Reads a field of `format` from its settings. Mistakes are appended, one a line.
 FieldSpec ReadFieldOf(const DataFormat& format, const std::string& yaml, std::string* mistakes) {
   std::vector<Mistake> found;
   const auto node = ReadYamlTree(yaml, {"field.yaml"}, &found);
@@ -150,7 +150,8 @@ TEST_CASE("every format's example is a job, and the effective job is the same on
     for (const SourceFile& file : format->files)
       CHECK_THAT((*job.spec->data.train).*file.member, Catch::StartsWith("/jobs/"));
     CHECK(FirstFile(*job.spec->data.train) == (job.paths.empty() ? "" : job.paths[0].path));
-    // A plan's text is written without sources and tells the same format or one that writes alike.
+    // A plan's text is written without sources. It names the same format, or one whose text is the
+    // same.
     DataSpec alone = job.spec->data;
     alone.train.reset();
     for (const FieldSpec& field : alone.fields) {

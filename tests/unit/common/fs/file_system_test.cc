@@ -1,5 +1,6 @@
-// One contract suite over every file system: the local one with and without unnamed files, and the
-// twin in memory. Then what only the twin can show: what a loss of power leaves.
+// One contract suite runs over every file system: the local one with and without unnamed files, and
+// the in-memory one. Tests of the in-memory one alone follow: they show what a loss of power
+// leaves.
 #include "common/fs/file_system.h"
 
 #include <fcntl.h>
@@ -223,7 +224,7 @@ TEST_CASE(
 
 TEST_CASE("a folder that may not be written is a typed refusal") {
   if (::geteuid() == 0) {
-    // Root may write anywhere but where a file system does not let anybody.
+    // Root may write anywhere except where the file system itself forbids it.
     const auto files = MakeLocalFileSystem();
     const absl::Status status = files->Create("/proc/evergrad").status();
     CHECK_FALSE(status.ok());
@@ -250,7 +251,7 @@ TEST_CASE("a full disk is ResourceExhausted and says what to do") {
   // A device that is always full.
   CHECK(FileError(ENOSPC, "cannot write file", "/x").code() ==
         absl::StatusCode::kResourceExhausted);
-  // A disk of the network that is away: to be tried again, by whoever asks.
+  // A network disk cannot be reached: the caller should try again.
   for (const int error : {ESTALE, ETIMEDOUT, EBUSY, ENOTCONN, EHOSTDOWN})
     CHECK(absl::IsUnavailable(FileError(error, "cannot open file", "/x")));
 }

@@ -15,7 +15,7 @@
 namespace evergrad::fs {
 namespace {
 
-// A fresh folder that goes away with the test.
+// A fresh folder that is removed with the test.
 class Folder : public test::TempFolder {
  public:
   std::size_t entries() const {
@@ -79,8 +79,8 @@ TEST_CASE("lines are appended, and folders are made with their parents, again an
   CHECK(*ReadFile(folder / "a/log", 100) == "one\ntwo\n");
 }
 
-// While it lives no file of this process grows above `bytes`: as on a full disk, a write is taken
-// in part first.
+// While an object of this class lives, no file of this process grows above `bytes`. As on a full
+// disk, a write is first taken in part.
 class FullDisk {
  public:
   explicit FullDisk(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {

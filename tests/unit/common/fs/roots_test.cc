@@ -1,4 +1,5 @@
-// Where a path leads decides, however it is spelled and whatever happens to its links meanwhile.
+// The place to which a path leads decides, however the path is spelled and whatever happens to its
+// links meanwhile.
 #include "common/fs/roots.h"
 
 #include <fcntl.h>
@@ -30,7 +31,7 @@ std::string Text(const Descriptor& file) {
   return got < 0 ? "error" : std::string(text, static_cast<std::size_t>(got));
 }
 
-// A folder "in" with a file, and beside it what is nobody's business.
+// A folder "in" with a file, and beside it files that must stay unreadable.
 struct Place {
   TempFolder folder;
   Roots roots;
@@ -43,7 +44,7 @@ struct Place {
     Write(folder / "inside/c", "not mine");
     roots = Roots::Only({folder / "in"}, "give --data-root");
   }
-  // The file's text, or why it was not opened.
+  // Returns the file's text, or why it was not opened.
   std::string Open(const std::string& path) const {
     const Descriptor file = roots.Open(path, O_RDONLY | O_NONBLOCK);
     if (file.get() < 0)
@@ -77,9 +78,10 @@ TEST_CASE(
     INFO(name);
     CHECK(place.Open(f / name) == "outside");
   }
-  CHECK(place.Open("in/a") == "outside");  // relative to whatever this process stands in
+  CHECK(place.Open("in/a") == "outside");  // relative to this process's working directory
   CHECK(place.Open("/etc/passwd") == "outside");
-  // A link to nowhere is followed, and what it names is not there: nothing else is learned.
+  // A link whose target does not exist is followed, and the target is reported as missing; nothing
+  // else is learned.
   CHECK(place.Open(f / "in/dangling") == "missing");
 
   const absl::Status refusal = place.roots.Refusal("the data file", "/etc/passwd");
@@ -98,7 +100,7 @@ TEST_CASE("a root may be a link, and its files may be named by either of its nam
   const Roots roots = Roots::Only({f / "data/"}, "");
   CHECK(Text(roots.Open(f / "data/a", O_RDONLY)) == "mine");
   CHECK(Text(roots.Open(f / "disk/data/a", O_RDONLY)) == "mine");
-  // A root that is pointed elsewhere by who runs the worker is the new folder from then on.
+  // When the worker's owner points a root to another folder, the root is that folder from then on.
   stdfs::create_directory(f / "disk/new");
   Write(f / "disk/new/a", "new");
   stdfs::remove(f / "data");
@@ -137,7 +139,7 @@ TEST_CASE("a link that is exchanged while it is opened never opens what lies out
   stdfs::create_symlink(f / "secret", f / "bad");
   std::atomic<bool> stop = false;
   std::thread exchanger([&] {
-    // Both names are of one file system: each rename is one step.
+    // Both names are on one file system, so each rename is one step.
     for (int i = 0; !stop; ++i) {
       const std::string next = f / ("next" + std::to_string(i % 2));
       stdfs::remove(next);

@@ -23,7 +23,7 @@ LayerSpec Spec(const std::string& type, const std::function<void(LayerSpec&)>& c
   return spec;
 }
 
-// "(10) kernel(4, 10)^4/10 bias(10)^10/10", or the error.
+// Returns, for example, "(10) kernel(4, 10)^4/10 bias(10)^10/10", or the error.
 std::string Inferred(const LayerSpec& spec, const LayerInputs& inputs) {
   const auto shapes = InferLayer(spec, inputs);
   if (!shapes.ok()) return std::string(shapes.status().message());
@@ -63,7 +63,7 @@ LayerSpec Embedding(const std::string& combiner) {
   return Spec("embedding", [&](LayerSpec& s) { s.combiner = combiner; });
 }
 
-// Shapes that fit, and the results of each rule.
+// Returns shapes that fit, with the results of each rule.
 std::vector<ShapeCase> Fitting() {
   return {
       {Dense(10),
@@ -104,7 +104,7 @@ std::vector<ShapeCase> Fitting() {
   };
 }
 
-// Shapes and values that do not fit.
+// Returns shapes and values that do not fit.
 std::vector<ShapeCase> Refused() {
   return {
       {Dense(10), {{{}}}, "dense needs an input of rank 1 or more, got ()"},

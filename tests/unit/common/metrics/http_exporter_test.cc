@@ -1,5 +1,5 @@
-// Over a real socket on loopback, port 0, with a client of its own: thirty lines are cheaper than
-// httplib's header.
+// Tests over a real socket on loopback, port 0. The test has its own HTTP client, because thirty
+// lines are cheaper than httplib's header.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <openssl/evp.h>
@@ -71,7 +71,7 @@ absl::StatusOr<std::unique_ptr<HttpExporter>> Start(const std::string& listen, R
   return Start(std::move(options), registry);
 }
 
-// Connections of whom nothing is heard, and of whom only the beginning of a request is.
+// Connections that say nothing, and connections that send only the beginning of a request.
 struct Strangers {
   Strangers(const std::string& address, int count, const std::string& beginning) {
     for (int i = 0; i < count; ++i) {
@@ -88,14 +88,14 @@ struct Strangers {
   std::vector<int> fds;
 };
 
-// Whether the other end has ended this connection, to which it never sent anything.
+// Whether the other side has closed this connection, which never sent it anything.
 bool Ended(int fd) {
   char byte;
   const ssize_t n = ::recv(fd, &byte, 1, 0);
   return n == 0 || (n < 0 && errno == ECONNRESET);
 }
 
-// As patient as the test is: nobody is given up for being slow.
+// Options as patient as the test itself: no connection is closed for being slow.
 ExporterOptions Patient() {
   ExporterOptions options;
   options.listen = "127.0.0.1:0";
@@ -111,7 +111,7 @@ std::string PemOf(const std::function<int(BIO*)>& write) {
   return std::string(text, static_cast<std::size_t>(bytes));
 }
 
-// A certificate that is its own authority.
+// Returns a certificate that is its own authority.
 TlsPems SelfSigned() {
   const std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY_free>> key(EVP_EC_gen("P-256"));
   const std::unique_ptr<X509, Freer<X509_free>> certificate(X509_new());
@@ -132,7 +132,7 @@ TlsPems SelfSigned() {
   return pems;
 }
 
-// As Get, over TLS; whose certificate that is does not matter here.
+// Like Get, over TLS. It accepts any certificate.
 std::string GetOverTls(const std::string& address, const std::string& path) {
   const std::unique_ptr<SSL_CTX, Freer<SSL_CTX_free>> context(SSL_CTX_new(TLS_client_method()));
   const int fd = Dial(address);
@@ -168,7 +168,7 @@ TEST_CASE("a scrape over HTTP gives the registry's text, and the port is free af
     CHECK_THAT(metrics, Catch::EndsWith("evergrad_worker_steps_total 7\n"));
     CHECK_THAT(Get(address, "/healthz"), Catch::EndsWith("ok\n"));
     CHECK_THAT(Get(address, "/nothing"), Catch::StartsWith("HTTP/1.1 404"));
-    // Two daemons never share a port in silence.
+    // Two daemons never share a port unnoticed.
     CHECK(Start(address, &registry).status().code() == absl::StatusCode::kUnavailable);
   }
   CHECK(Get(address, "/metrics").empty());
@@ -221,7 +221,7 @@ TEST_CASE("a request that is larger than its bound is not read to its end") {
   const std::string header = "GET /metrics HTTP/1.1\r\n";
   CHECK(::send(fd, header.data(), header.size(), MSG_NOSIGNAL) ==
         static_cast<ssize_t>(header.size()));
-  // Many short headers: no line of them is too long.
+  // There are many short headers; none of their lines is too long.
   std::string more;
   for (int i = 0; i < 4000; ++i) more += "a: b\r\n";
   (void)::send(fd, more.data(), more.size(), MSG_NOSIGNAL);
@@ -230,8 +230,8 @@ TEST_CASE("a request that is larger than its bound is not read to its end") {
   CHECK_THAT(Get((*exporter)->address(), "/healthz"), Catch::EndsWith("ok\n"));
 }
 
-// Eight of them had the two threads and the queue: a process manager that probes /healthz would
-// have killed a healthy daemon.
+// Eight such connections once held the two threads and the queue: a process manager that probes
+// /healthz would have killed a healthy daemon.
 TEST_CASE("connections that say nothing, or say it slowly, keep no probe from its answer") {
   Registry registry;
   auto exporter = Start(Patient(), &registry);
@@ -240,7 +240,7 @@ TEST_CASE("connections that say nothing, or say it slowly, keep no probe from it
   const Strangers strangers(address, 128, "GET /healthz HT");
   for (int i = 0; i < 5; ++i) {
     REQUIRE_THAT(Get(address, "/healthz"), Catch::EndsWith("ok\n"));
-    // They go on, a byte now and then.
+    // The slow connections continue with a byte now and then.
     for (std::size_t k = 1; k < strangers.fds.size(); k += 2)
       REQUIRE(::send(strangers.fds[k], "x", 1, MSG_NOSIGNAL) == 1);
   }
@@ -268,8 +268,8 @@ TEST_CASE(
 
 TEST_CASE("readers that do not take their answers keep no probe from its own") {
   Registry registry;
-  registry.GetCounter("evergrad_worker_steps_total", std::string(16u << 20, 'h'))
-      .Add(7);  // more than the buffers of a socket
+  // More than the buffers of a socket.
+  registry.GetCounter("evergrad_worker_steps_total", std::string(16u << 20, 'h')).Add(7);
   auto exporter = Start(Patient(), &registry);
   REQUIRE(exporter.ok());
   const std::string address = (*exporter)->address();

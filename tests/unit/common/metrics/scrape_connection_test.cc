@@ -1,4 +1,4 @@
-// Over a socket pair and a clock that moves when told: nothing here waits.
+// Tests over a socket pair and a clock that the test moves; nothing here waits.
 #include "common/metrics/scrape_connection.h"
 #include "tests/support/manual_executor.h"
 
@@ -26,7 +26,7 @@ struct Pair {
     REQUIRE(::send(peer, text.data(), text.size(), MSG_NOSIGNAL) ==
             static_cast<ssize_t>(text.size()));
   }
-  int ours = -1, peer = -1;  // `ours` is the connection's to close
+  int ours = -1, peer = -1;  // the connection closes `ours`
 };
 
 TEST_CASE("a request is whole with the line that is empty, in whatever pieces it comes") {
@@ -85,7 +85,7 @@ TEST_CASE(
   ScrapeConnection connection(pair.ours, &clock, limits, nullptr);
   pair.Send("GET / HTTP/1.1\r\n\r\n");
   REQUIRE(connection.Proceed() == State::kAsked);
-  clock.Advance(std::chrono::hours(1));      // Who answers took its time.
+  clock.Advance(std::chrono::hours(1));      // The answering side took its time.
   constexpr std::size_t kBytes = 64u << 20;  // more than the buffers of the socket take
   REQUIRE(connection.Answer(std::string(kBytes, 'y')) == State::kAnswering);
   CHECK(connection.events() == POLLOUT);

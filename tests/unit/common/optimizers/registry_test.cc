@@ -1,4 +1,5 @@
-// The list of optimizers: rules for every descriptor, and the numbers that are derived from it.
+// Tests the list of optimizers: rules for every descriptor, and the numbers that are derived from
+// the list.
 #include "common/optimizers/registry.h"
 
 #include <algorithm>
@@ -21,8 +22,8 @@ TEST_CASE("every member of the settings is a number or a flag, and has a name of
     CHECK((member.number == nullptr) != (member.flag == nullptr));
     CHECK(names.insert(std::string(member.name)).second);
   }
-  // A member of Settings that is not in the list would not travel. Each is 8 bytes; the flag is
-  // padded to as many.
+  // A member of Settings that is missing from the list would not be sent. Each member is 8 bytes;
+  // the flag is padded to 8.
   CHECK(sizeof(Settings) == sizeof(std::string) + 8 * Members().size());
 }
 
@@ -42,7 +43,7 @@ TEST_CASE("every descriptor is complete, and its defaults are within its bounds"
       if (parameter.member.number == nullptr) continue;
       CHECK(parameter.bounds.Holds(defaults.*parameter.member.number));
       CHECK(!std::string(parameter.accepted.want).empty());
-      // A server can compute with every number that a job file may have.
+      // A server can compute with every number that a job file may contain.
       const config::RealBounds &file = parameter.bounds, &server = parameter.accepted.bounds;
       for (const double number : {file.min + (file.open_min ? 1e-9 : 0), file.max * (1 - 1e-9)})
         CHECK((file.Holds(number) && server.Holds(number)));
@@ -51,7 +52,7 @@ TEST_CASE("every descriptor is complete, and its defaults are within its bounds"
       CHECK(keys.count(rule.key) == 1);
       CHECK_FALSE(rule.broken(defaults));
     }
-    // A member that adds a slot, or that fills one, is a parameter of the type.
+    // A member that adds or fills a slot is a parameter of the type.
     for (const Slot& slot : descriptor.slots) {
       for (double Settings::*const member : {slot.initial, slot.only_with})
         CHECK((member == nullptr ||
@@ -125,7 +126,7 @@ TEST_CASE("numbers that a server cannot compute with are refused by name") {
   }
   CHECK(message({.type = "sgd", .learning_rate = -1}) ==
         "optimizer number out of range: type=sgd learning_rate=-1 want=a finite number >= 0");
-  // A float32 of it would be 0, or infinite.
+  // As a float32 the number would be 0 or infinite.
   CHECK(message({.type = "adam", .epsilon = 1e-50}).find("want=a finite number > 0") !=
         std::string::npos);
   CHECK(message({.type = "sgd", .learning_rate = 1e39}).find("learning_rate=1e+39") !=

@@ -13,7 +13,7 @@ TEST_CASE("Philox 4x32-10 gives the known answers of Random123") {
     std::uint64_t key, low, high;
     Block want;
   };
-  // kat_vectors of Random123: "philox4x32 10".
+  // The cases are from kat_vectors of Random123: "philox4x32 10".
   const Case cases[] = {
       {0, 0, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
       {~0ull, ~0ull, ~0ull, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
@@ -44,7 +44,7 @@ TEST_CASE("uniform numbers lie in [0,1) and have the mean and variance of their 
     sum += x;
     squares += double{x} * x;
   }
-  // Five standard errors: 0.2887 / sqrt(n) and 0.0745 / sqrt(n) ...
+  // The bound is five standard errors, which are 0.2887 / sqrt(n) and 0.0745 / sqrt(n).
   CHECK(std::fabs(sum / n - 0.5) < 5 * 0.2887 / std::sqrt(n));
   CHECK(std::fabs(squares / n - 1.0 / 3.0) < 5 * 0.2981 / std::sqrt(n));
 }
@@ -73,7 +73,7 @@ TEST_CASE("normal numbers have mean 0 and variance 1, truncated ones lie within 
   CHECK(std::fabs(sum / n) < 5 / std::sqrt(n));
   CHECK(std::fabs(squares / n - 1) < 5 * std::sqrt(2.0 / n));
   CHECK(std::fabs(truncated_sum / n) < 5 / std::sqrt(n));
-  // Variance of a normal cut at two: 0.7737.
+  // A normal distribution that is cut at two has a variance of 0.7737.
   CHECK(std::fabs(truncated_squares / n - 0.7737) < 0.01);
 }
 

@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 TEST_CASE(
     "a thread executor runs tasks in the order in which they were posted, on its own thread") {
   ThreadExecutor executor({"order"});
-  std::vector<int> ran;  // Touched by the executor only, and read after its end.
+  std::vector<int> ran;  // Only the executor writes it; the test reads it after the executor's end.
   bool own_thread = true;
   for (int i = 0; i < 1000; ++i) {
     REQUIRE(executor.Post([&, i] {
@@ -95,7 +95,7 @@ TEST_CASE("a shutdown runs what was posted, drops timers, and is final") {
   CHECK_FALSE(executor.Post([alive] {}));
   CHECK_FALSE(executor.PostAfter(0ms, [alive] {}));
   CHECK(alive.use_count() == 1);
-  executor.Shutdown();  // Again: nothing.
+  executor.Shutdown();  // A second call does nothing.
 }
 
 TEST_CASE("a task that is refused may post from its destructor") {
@@ -113,7 +113,7 @@ TEST_CASE("a task that is refused may post from its destructor") {
 
 TEST_CASE("an idle executor is lent to a caller, alone; one that is not idle is not") {
   ThreadExecutor executor({"lent"});
-  std::string ran;  // of whoever runs tasks: no lock
+  std::string ran;  // Only the thread that runs tasks uses it: no lock
   Event posted, timer;
   bool own_thread = true;
   CHECK(executor.RunIfIdle([&] {
@@ -189,8 +189,8 @@ TEST_CASE("a shutdown waits for whoever has borrowed the executor, and runs what
   });
   borrowed.Wait();
   Thread end("end", [&] { executor.Shutdown(); });
-  while (executor.Post([&] { ran += 'c'; }))
-    std::this_thread::yield();  // until the shutdown has begun
+  // Until the shutdown has begun.
+  while (executor.Post([&] { ran += 'c'; })) std::this_thread::yield();
   go.Set();
   end.Join();
   borrower.Join();

@@ -40,10 +40,10 @@ TEST_CASE("the worked examples of the partitioners") {
   CHECK(Count(MinSize{256 * kKiB, std::nullopt}, tensor::Shape{512 * kKiB / 4}) == 2);
   CHECK(Sizes(FixedShards{5}, tensor::Shape{13, 4}) == std::vector<std::uint64_t>{3, 3, 3, 2, 2});
   CHECK(Count(FixedShards{5}, tensor::Shape{3, 4}) == 3);
-  CHECK(Count(MaxSize{100, std::nullopt}, tensor::Shape{10, 10}) ==
-        5);  // Rows of 40 B, two in 100 B.
-  CHECK(Count(MaxSize{39, std::nullopt}, tensor::Shape{10, 10}) ==
-        10);  // A row is larger: one row each.
+  // Rows of 40 B, two in 100 B.
+  CHECK(Count(MaxSize{100, std::nullopt}, tensor::Shape{10, 10}) == 5);
+  // A row is larger than 100 B: one row each.
+  CHECK(Count(MaxSize{39, std::nullopt}, tensor::Shape{10, 10}) == 10);
 }
 
 TEST_CASE("scalars are not cut") {
@@ -60,7 +60,7 @@ TEST_CASE("no partition is larger than 64 MiB, whatever was asked for") {
   CHECK(Count(MaxSize{mib, 1}, large) == 4);  // The cap gives way.
   CHECK(Count(FixedShards{1}, tensor::Shape{64 * mib / 4}) == 1);
   CHECK(Count(FixedShards{1}, tensor::Shape{64 * mib / 4 + 1}) == 2);
-  // Rows of 33 MiB: one each, for two do not fit.
+  // Rows of 33 MiB: one in each partition, because two do not fit.
   CHECK(Sizes(FixedShards{1}, tensor::Shape{3, 33 * mib / 4}) ==
         std::vector<std::uint64_t>{1, 1, 1});
 }
@@ -91,8 +91,8 @@ TEST_CASE("what cannot be cut is refused as the user's error") {
     CHECK(BlameOf(ranges.status()) == Blame::kUser);
     CHECK_THAT(std::string(ranges.status().message()), Catch::Contains(c.words));
   }
-  CHECK_FALSE(
-      Cut(FixedShards{1}, tensor::Shape{1ull << 40, 1ull << 40}).ok());  // The product wraps.
+  // The product wraps.
+  CHECK_FALSE(Cut(FixedShards{1}, tensor::Shape{1ull << 40, 1ull << 40}).ok());
 }
 
 }  // namespace

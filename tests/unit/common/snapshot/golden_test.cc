@@ -1,5 +1,5 @@
-// The bytes of version 1, kept in tests/golden/snapshot. EVERGRAD_WRITE_GOLDEN=1 writes them, for a
-// new version only.
+// Tests the bytes of version 1, which are kept in tests/golden/snapshot. EVERGRAD_WRITE_GOLDEN=1
+// writes them; use it for a new version only.
 #include <fstream>
 
 #include "tests/support/memory_files/memory_file_system.h"

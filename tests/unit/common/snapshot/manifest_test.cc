@@ -1,4 +1,5 @@
-// Manifests: old or new, whole or absent; a damaged one is passed over and named.
+// Tests manifests: a reader finds the old or the new one, whole or not at all. A damaged manifest
+// is passed over and named.
 #include "common/snapshot/manifest.h"
 
 #include "common/snapshot/layout.h"
@@ -90,7 +91,7 @@ TEST_CASE("a manifest that does not fit together is neither written nor read") {
     CHECK(status.code() == absl::StatusCode::kInvalidArgument);
     CHECK(status.message().find(c.words) != std::string::npos);
   }
-  // A shard of which nothing is durable yet has an entry without a file.
+  // A shard without a durable file has an entry that names no file.
   v1::Manifest seed = good;
   seed.mutable_shards(1)->Clear();
   seed.mutable_shards(1)->set_shard(1);
@@ -112,7 +113,7 @@ TEST_CASE("the newest manifest that can be read counts, damaged ones are passed 
   REQUIRE(newest->passed_over.size() == 1);
   CHECK(newest->passed_over[0].message().find(ManifestName(10)) != std::string::npos);
   REQUIRE(files.Truncate(fs::JoinUri(kFolder, ManifestName(2)), 10).ok());
-  // A manifest under another one's name is not that manifest.
+  // A manifest under another manifest's name is not accepted.
   const std::string first = *fs::ReadWhole(files, fs::JoinUri(kFolder, ManifestName(1)), 1 << 20);
   REQUIRE(files.Remove(fs::JoinUri(kFolder, ManifestName(1))).ok());
   REQUIRE(fs::WriteWhole(files, fs::JoinUri(kFolder, ManifestName(3)), first).ok());
@@ -168,8 +169,8 @@ TEST_CASE("a file that does not fit its manifest is named with what differs") {
         absl::StatusCode::kNotFound);
 }
 
-// K1 in small: whatever step of the commit is the last one, and whatever of the unsynced the disk
-// keeps.
+// A small K1: any step of the commit may be the last one, and the disk may keep any of the unsynced
+// bytes.
 TEST_CASE("power lost at any step of writing a manifest leaves the old one or the new one") {
   int olds = 0, news = 0;
   for (const char* failpoint : {"fs.write", "fs.sync", "fs.link", "fs.sync_folder", "none"}) {

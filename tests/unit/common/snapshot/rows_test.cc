@@ -1,4 +1,5 @@
-// Blocks of rows as bytes from outside: what fits is seen where it lies, what does not is refused.
+// Blocks of rows are read as bytes from outside. A block that fits is viewed in place; any other is
+// refused.
 #include "common/snapshot/rows.h"
 
 #include <catch2/catch.hpp>
@@ -8,7 +9,8 @@
 namespace evergrad::snapshot {
 namespace {
 
-// n rows of `dimension` values and `numbers` of the optimizer, as FORMAT.md has them.
+// Returns n rows of `dimension` values and `numbers` optimizer numbers each, in the layout of
+// FORMAT.md.
 std::string Block(std::uint32_t n, std::uint32_t dimension, std::uint32_t numbers) {
   std::string block;
   const auto put = [&](auto value) {
@@ -46,7 +48,7 @@ TEST_CASE("ids and values of a block, whatever the optimizer keeps beside them")
 TEST_CASE("a block of any other length, without rows, or with padding that is not zero is none") {
   const std::string block = Block(4, 3, 1);
   for (std::size_t size = 0; size < block.size(); ++size) {
-    // What ends where so many rows with fewer numbers would end is such a block.
+    // This size is also that of a valid block of as many rows with fewer numbers.
     if (size == Block(4, 3, 0).size()) continue;
     CHECK_FALSE(ParseRows(BytesOf(block.substr(0, size)), 3));
   }

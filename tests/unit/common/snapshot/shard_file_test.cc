@@ -1,5 +1,5 @@
-// Shard files: what is written is read; what is not as it was written is found and named, whatever
-// bit or byte it is.
+// Tests shard files: the bytes that were written can be read, and a change of any bit or byte is
+// found and named.
 #include "common/snapshot/shard_file.h"
 
 #include <bit>
@@ -15,7 +15,7 @@ namespace {
 const std::string kUri = "file:///shard";
 const auto kNothing = [](const ShardFileReader::Piece&) { return absl::OkStatus(); };
 
-// Bytes of a file as a file of another store.
+// Writes the bytes of a file as a file of another store.
 void Put(fs::MemoryFileSystem& files, absl::string_view bytes, const std::string& uri = kUri) {
   if (*files.Exists(uri)) REQUIRE(files.Remove(uri).ok());
   REQUIRE(fs::WriteWhole(files, uri, bytes).ok());
@@ -156,14 +156,14 @@ TEST_CASE("a file cut short anywhere, or made longer, is found and named") {
   CHECK(quiet == 0);
   Put(files, whole + std::string(64, '\0'));
   CheckNamed(VerifyShardFile(files, kUri).status());
-  // A hole in the middle: the ends fit, the size does not.
+  // A hole in the middle: both ends fit, the size does not.
   Put(files, whole.substr(0, 320) + whole.substr(352));
   CheckNamed(VerifyShardFile(files, kUri).status());
 }
 
 TEST_CASE("damage in a large file is named by its block") {
   fs::MemoryFileSystem files;
-  const std::uint64_t rows = 300'000;  // 3.6 MB of values, as much of a slot
+  const std::uint64_t rows = 300'000;  // 3.6 MB of values, and as much of one slot
   WriteSmall(files, kUri, SmallHeader(0, rows));
   const std::uint64_t first =
       VerifyShardFile(files, kUri).ok()
@@ -242,7 +242,7 @@ TEST_CASE("what does not fit together under correct checksums is refused") {
     c.header(&changed);
     v1::ShardLedger ledger = SmallLedger();
     c.ledger(&ledger);
-    // Values and slots of the right shape under a header that says something else.
+    // The values and slots have the right shape, but the header describes another one.
     auto file = files.Create(kUri);
     auto writer = ShardFileWriter::Begin(file->get(), changed);
     REQUIRE(writer.ok());
@@ -272,8 +272,8 @@ TEST_CASE("seeded changes of several bytes never pass, and never end the process
     std::string bytes = whole;
     for (int change = 0; change < 4; ++change)
       bytes[random() % bytes.size()] = static_cast<char>(random());
-    // Half of them with fixed parts sealed again, so that what is behind their checksums is
-    // reached.
+    // In half of the rounds the fixed parts are sealed again, so that the code behind their
+    // checksums is reached.
     if (round % 2 == 0) {
       Seal(std::as_writable_bytes(std::span(bytes.data(), kPreambleBytes)));
       Seal(std::as_writable_bytes(

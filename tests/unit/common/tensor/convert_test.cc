@@ -1,6 +1,6 @@
-// The wire's 16-bit types against a reference in float64: what a pattern means by its definition,
-// and rounding as the choice of the nearest of all values there are. Then the fast paths against
-// the plain ones, for every way that an array can be cut.
+// Compares the wire's 16-bit types with a reference in float64: the value of each pattern by its
+// definition, and rounding as the choice of the nearest of all values. Then the fast paths are
+// compared with the plain ones, for every way in which an array can be cut.
 #include "common/tensor/convert.h"
 
 #include <bit>
@@ -21,7 +21,7 @@ struct Layout {
 };
 constexpr Layout kLayouts[] = {{WireType::kFloat16, 5, 10}, {WireType::kBFloat16, 8, 7}};
 
-// By the definition of IEEE 754; not for NaN and infinities.
+// The value by the definition of IEEE 754; not for NaN and infinities.
 double Meaning(const Layout& layout, std::uint32_t magnitude) {
   const int bias = (1 << (layout.exponent_bits - 1)) - 1;
   const auto exponent = static_cast<int>(magnitude >> layout.mantissa_bits);
@@ -33,15 +33,15 @@ std::uint32_t InfinityOf(const Layout& layout) {
   return ((1u << layout.exponent_bits) - 1) << layout.mantissa_bits;
 }
 
-// The nearest of all magnitudes below infinity, of two equally near ones the even; beyond half a
-// step above the largest, infinity.
+// Returns the nearest of all magnitudes below infinity, and of two equally near ones the even one.
+// Beyond half a step above the largest, it returns infinity.
 std::uint16_t Nearest(const Layout& layout, float value) {
   const std::uint32_t sign = std::signbit(value) ? 0x8000 : 0, infinity = InfinityOf(layout);
   const double x = std::fabs(static_cast<double>(value));
   std::uint32_t low = 0, high = infinity - 1;  // Meaning() rises
   const double largest = Meaning(layout, high), step = largest - Meaning(layout, high - 1);
   if (x >= largest + step / 2) return static_cast<std::uint16_t>(sign | infinity);
-  while (low < high) {  // the last one that is not above x
+  while (low < high) {  // finds the last magnitude that is not above x
     const std::uint32_t middle = (low + high + 1) / 2;
     if (Meaning(layout, middle) <= x) {
       low = middle;
@@ -74,8 +74,8 @@ std::vector<std::uint16_t> AllPatterns() {
   return all;
 }
 
-// Every pattern of a 16-bit type as float32, both neighbours of it, every middle between two of
-// them and its neighbours, and what is random.
+// Returns every pattern of a 16-bit type as float32 with both its neighbours, every middle between
+// two patterns with its neighbours, and random values.
 std::vector<float> Interesting(const Layout& layout) {
   std::vector<float> values;
   const auto add = [&](float v) {
@@ -151,8 +151,8 @@ TEST_CASE(
   CHECK(NarrowOne(WireType::kBFloat16, std::numeric_limits<float>::max()) == 0x7f80);
 }
 
-// What runs on a processor with the instructions and what runs without, and every tail between
-// them.
+// The paths with and without the processor's instructions agree, with every length of the tail
+// between them.
 TEST_CASE("pieces of any length and place have the bits of the elements one by one") {
   for (const Layout& layout : kLayouts) {
     const std::vector<float> values = Interesting(layout);

@@ -45,7 +45,7 @@ TEST_CASE("a buffer is aligned, moves, and gives its memory back once") {
     CHECK(other.data() == where);
     CHECK(other.floats().size() == bytes / 4);
     AlignedBuffer& self = other;
-    other = std::move(self);  // To itself: nothing is lost.
+    other = std::move(self);  // Assigned to itself it loses nothing.
     CHECK(other.data() == where);
   }
   AlignedBuffer empty(0);

@@ -1,5 +1,5 @@
-// The pure parts that both transports share: credit, outbox, reassembly, watchdog, and the two
-// sessions joined by hand under a clock that moves when told.
+// Tests the pure parts that both transports share: credit, outbox, reassembly and watchdog. It also
+// joins the two sessions by hand, with a clock that the test moves.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ std::vector<std::uint64_t> RequestsOf(const std::vector<CreditCore::Admitted>& a
 
 // ---------------------------------------------------------------- credit
 
-// Peers as a test numbers them: each has one stream, which has the peer's number.
+// Peers as a test numbers them: each has one stream, and the stream has the peer's number.
 struct Peers {
   explicit Peers(CreditCore::Options options, int count = 5) : core(options) {
     for (int i = 1; i <= count; ++i)
@@ -55,13 +55,13 @@ TEST_CASE(
   Peers peers({.budget_bytes_max = 100});
   CHECK(peers.Ask(1, 1, 60) == Answer::kGranted);
   CHECK(peers.Ask(1, 2, 80) == Answer::kWaiting);
-  CHECK(peers.Ask(2, 3, 10) ==
-        Answer::kGranted);  // The other one may not have more while this one waits.
+  // The other peer may not have more while this one waits.
+  CHECK(peers.Ask(2, 3, 10) == Answer::kGranted);
   CHECK(peers.Ask(1, 4, 10) == Answer::kWaiting);  // It would fit, but has to queue.
   CHECK(peers.core.waiting_bytes() == 90);
   CHECK(peers.Admitted().empty());
   peers.core.ReleaseLarge(1, 60);
-  CHECK(peers.Admitted() == Requests{2});  // The rest is left to the other one.
+  CHECK(peers.Admitted() == Requests{2});  // The rest is left to the other peer.
   CHECK(peers.core.used() == 90);
   peers.core.ReleaseLarge(1, 80);
   CHECK(peers.Admitted() == Requests{4});
@@ -94,7 +94,7 @@ TEST_CASE(
   for (std::uint64_t i = 21; i <= 30; ++i) CHECK(peers.Ask(2, i, 10) == Answer::kWaiting);
   CHECK(peers.core.OverShare(1));
   CHECK(peers.core.share() == 50);
-  // What is given back goes to the second one until each has half, then to both in turns.
+  // Bytes that are given back go to the second peer until each has half, then to both in turns.
   Requests admitted;
   for (int i = 0; i < 5; ++i) {
     peers.core.ReleaseLarge(1, 10);
@@ -105,7 +105,7 @@ TEST_CASE(
   peers.core.ReleaseLarge(1, 10);
   peers.core.ReleaseLarge(2, 10);
   CHECK(peers.Admitted() == Requests{11, 26});
-  // A third one halves nothing: it gets the room that comes next.
+  // A third peer does not halve the shares: it gets the bytes that are given back next.
   CHECK(peers.Ask(3, 31, 30) == Answer::kWaiting);
   CHECK(peers.core.share() == 33);
   for (const std::uint64_t peer : {1, 2, 1}) peers.core.ReleaseLarge(peer, 10);
@@ -119,8 +119,8 @@ TEST_CASE(
   CHECK(peers.Ask(1, 1, 90) == Answer::kGranted);
   CHECK(peers.Ask(2, 2, 90) == Answer::kWaiting);
   CHECK(peers.Ask(1, 3, 90) == Answer::kWaiting);
-  CHECK(peers.Ask(3, 4, 5) ==
-        Answer::kWaiting);  // Room is kept for the second one, whose turn it is.
+  // Bytes are kept for the second peer, whose turn it is.
+  CHECK(peers.Ask(3, 4, 5) == Answer::kWaiting);
   peers.core.ReleaseLarge(1, 90);
   CHECK(peers.Admitted() == Requests{2});
   peers.core.ReleaseLarge(2, 90);
@@ -143,7 +143,7 @@ TEST_CASE("a peer with many streams has one share") {
   CHECK(core.TakeSmall(thief, 10));
   CHECK_FALSE(core.TakeSmall(thief, 1));
   CHECK(core.TakeSmall(other, 10));
-  // Whoever has gone and holds nothing is forgotten after a while.
+  // A peer that has left and holds nothing is forgotten after a while.
   for (std::uint64_t stream = 0; stream < 100; ++stream) core.Leave(thief, stream);
   CHECK(core.peers() == 2);
   core.ReleaseSmall(thief, 10);
@@ -181,10 +181,10 @@ TEST_CASE(
   CHECK(peers.Ask(2, 1, 10) == Answer::kGranted);
   CHECK(peers.Ask(1, 2, 900) == Answer::kGranted);
   core.LeftUnused(1);
-  core.LeftUnused(1);  // Of the same pause.
+  core.LeftUnused(1);  // In the same pause.
   core.ReleaseLarge(1, 900);
   CHECK(peers.Ask(1, 3, 251) == Answer::kWaiting);
-  CHECK(peers.Ask(2, 4, 800) == Answer::kGranted);  // Nobody leaves it anything meanwhile.
+  CHECK(peers.Ask(2, 4, 800) == Answer::kGranted);  // No peer gives back bytes for it meanwhile.
   core.ReleaseLarge(2, 800);
   core.Withdraw(1, 1, 3);
   CHECK(peers.Ask(1, 5, 250) == Answer::kGranted);
@@ -252,16 +252,16 @@ TEST_CASE(
   CHECK(peers.Ask(1, 1, 100) == Answer::kGranted);
   CHECK(peers.Ask(2, 2, 90) == Answer::kWaiting);
   CHECK(peers.Ask(3, 3, 25) == Answer::kWaiting);
-  CHECK(core.AskLarge(3, 33, 4, 25) == Answer::kWaiting);  // Of another stream.
+  CHECK(core.AskLarge(3, 33, 4, 25) == Answer::kWaiting);  // On another stream.
   CHECK(peers.Ask(5, 6, 50) == Answer::kWaiting);
   core.Withdraw(2, 2, 2);
   core.ReleaseLarge(1, 100);
   CHECK(core.used() == 100);
   CHECK(peers.Ask(4, 5, 20) == Answer::kWaiting);
-  core.Leave(3, 3);  // Admitted, not taken.
+  core.Leave(3, 3);  // Admitted, but not used.
   CHECK(peers.Admitted() == Requests{6, 4, 5});
   CHECK(core.used() == 95);
-  core.Withdraw(9, 9, 9);  // Unknown: nothing.
+  core.Withdraw(9, 9, 9);  // An unknown request changes nothing.
   CHECK(core.used() == 95);
 }
 
@@ -306,7 +306,7 @@ TEST_CASE(
     for (const auto& a : core.TakeAdmitted()) {
       for (const auto& [earlier, w] : waiting) {
         if (earlier >= a.request) break;
-        REQUIRE(w.peer != a.peer);  // First come, first served among a peer's own.
+        REQUIRE(w.peer != a.peer);  // Among the requests of one peer the first is served first.
       }
       REQUIRE(waiting.erase(a.request) == 1);
       held[a.request] = {a.peer, a.bytes};
@@ -314,12 +314,13 @@ TEST_CASE(
     std::uint64_t sum = 0;
     std::map<std::uint64_t, std::uint64_t> wanted;
     for (const auto& [_, h] : held) sum += h.bytes;
-    for (const auto& [_, w] : waiting) wanted.try_emplace(w.peer, w.bytes);  // its oldest
+    // The peer's oldest request.
+    for (const auto& [_, w] : waiting) wanted.try_emplace(w.peer, w.bytes);
     REQUIRE(core.used() == sum);
     REQUIRE(core.used() <= 1000);
     REQUIRE(core.waiting() == waiting.size());
-    // Nothing is left undone: somebody's turn it is who does not fit, or each has something and
-    // wants more than half.
+    // No request waits without a reason: either the next one in turn does not fit, or each peer
+    // holds something and wants more than half.
     std::map<std::uint64_t, std::uint64_t> has;
     for (const auto& [_, h] : held) has[h.peer] += h.bytes;
     bool one_blocks = false, all_beyond = true;
@@ -354,7 +355,7 @@ TEST_CASE(
   auto small = budget->MakeToken(1, 10, true);
   std::weak_ptr<Budget> alive = budget;
   budget.reset();
-  CHECK_FALSE(alive.expired());  // By its last token.
+  CHECK_FALSE(alive.expired());  // Its last token has dropped it.
   small.reset();
   CHECK(alive.expired());
 }
@@ -371,7 +372,7 @@ TEST_CASE("at each message boundary the frame with the smallest remainder goes o
   CHECK(outbox.Next()->header.kind == MessageKind::kPing);
   for (const std::uint64_t want : {2, 2, 2, 3, 3, 3, 1})
     CHECK(outbox.Next()->header.request_id == want);
-  outbox.AddFrame(MessageKind::kRequest, 4, 0, {});  // Empty: one message, with nothing in it.
+  outbox.AddFrame(MessageKind::kRequest, 4, 0, {});  // Empty: one message without a payload.
   const auto empty = outbox.Next();
   CHECK(empty->header.request_id == 4);
   CHECK(empty->last);
@@ -392,13 +393,13 @@ TEST_CASE("interleaved pieces of many frames come together, each with one copy")
   std::size_t complete = 0;
   while (auto message = outbox.Next()) {
     if (random() % 5 == 0 &&
-        sizes.size() < 60) {  // A smaller one comes up in the middle of others.
+        sizes.size() < 60) {  // A smaller frame is added in the middle of others.
       const std::uint64_t id = 100 + sizes.size();
       sizes[id] = random() % 500;
       outbox.AddFrame(MessageKind::kRequest, id, 0,
                       Patterned(sizes[id], static_cast<unsigned>(id)));
     }
-    // As a network would deliver it: in slices of any length.
+    // The bytes arrive as a network delivers them: in slices of any length.
     std::string bytes;
     for (const auto& piece : message->pieces)
       bytes.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
@@ -478,9 +479,9 @@ TEST_CASE("a frame large enough to pass the caches comes together like any other
 
 // ---------------------------------------------------------------- memory for frames
 
-// Two frames of 64 MiB and their headers are 72 MiB of memory each; kept was half of the budget, so
-// of two that were back at once one was unmapped, and the next push began with 72 MiB of zeroed
-// pages.
+// Two frames of 64 MiB and their headers take 72 MiB of memory each. Only half of the budget used
+// to be kept. Of two frames that were given back at once, one was therefore unmapped, and the next
+// push began with 72 MiB of zeroed pages.
 TEST_CASE(
     "what fits into the budget is kept when all of it is back, two frames of a quarter of it, "
     "too") {
@@ -630,7 +631,7 @@ TEST_CASE("a status keeps code, message, blame and origin over the wire, in 4 Ki
 
 // ---------------------------------------------------------------- the two sessions
 
-// A client and a server session and the wire between them, moved by hand.
+// A client session, a server session and the wire between them, moved by hand.
 struct Pair {
   explicit Pair(ServerSession::Options server_options = {},
                 CreditCore::Options credit = {.budget_bytes_max = 1u << 20,
@@ -645,7 +646,7 @@ struct Pair {
       bytes.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
     return bytes;
   }
-  // One message each way; false when nothing moved.
+  // Moves one message each way. Returns false when nothing moved.
   bool Step() {
     bool moved = false;
     if (auto up = client.NextMessage(); up && !to_server_blocked) {
@@ -828,7 +829,7 @@ TEST_CASE("a cancelled request is forgotten at the server in whatever state it i
     pair.client.Call(2, Patterned(900000, 1), quick, pair.Keep(&done), pair.now);
     pair.Settle();
     CHECK(pair.budget->levels().waiting_bytes == 1000000);
-    pair.now += 500ms;  // it waits longer for that
+    pair.now += 500ms;  // it waits longer than that for credit
   }
   SECTION("granted, nothing sent") {
     pair.client.Announce(2, 900000, quick, pair.now);
@@ -868,8 +869,8 @@ TEST_CASE("the pieces that cross the news of a dead grant are dropped, and the s
   pair.now += 1100ms;
   CHECK(pair.server->Tick(pair.now).ok());
   CHECK(pair.budget->levels().used == 0);
-  pair.client.Call(1, Patterned(600000, 1), options, pair.Keep(&done),
-                   pair.now);  // The ERROR is still on its way.
+  // The ERROR is still on its way.
+  pair.client.Call(1, Patterned(600000, 1), options, pair.Keep(&done), pair.now);
   pair.Settle();
   REQUIRE(done.size() == 1);
   CHECK(done[0].code() == absl::StatusCode::kAborted);
@@ -879,7 +880,7 @@ TEST_CASE("the pieces that cross the news of a dead grant are dropped, and the s
   CHECK(pair.arrived.size() == 1);
 }
 
-// Two clients of one server, as far as the server's half goes.
+// Two clients of one server, of which only the server's half exists.
 struct Rivals {
   Rivals()
       : budget(std::make_shared<Budget>(CreditCore::Options{.budget_bytes_max = 1000000}, [] {})) {
@@ -905,7 +906,7 @@ struct Rivals {
     for (const auto& a : budget->TakeAdmitted())
       (a.stream == 1 ? thief : other)->OnAdmitted(a.request, a.bytes, now);
   }
-  // The kinds of messages that wait for `session`'s client, with their requests.
+  // Returns the kinds of the messages that wait for `session`'s client, with their requests.
   std::vector<std::pair<MessageKind, std::uint64_t>> Heard(ServerSession& session) {
     std::vector<std::pair<MessageKind, std::uint64_t>> heard;
     while (const auto message = session.NextMessage())
@@ -913,7 +914,8 @@ struct Rivals {
     session.OnSent(now);
     return heard;
   }
-  // A second later the other one wants more room; the thief's stream looks at what it holds.
+  // A second passes and the other client wants more credit; the thief's stream then checks how much
+  // the thief holds.
   absl::Status Round() {
     now += 1s;
     Announce(*other, ++others, 100000);
@@ -921,7 +923,8 @@ struct Rivals {
     Admit();
     return status;
   }
-  // The other one sends what was granted to it, and is answered. False: nothing was.
+  // The other client sends the bytes that it was granted, and is answered. Returns false when
+  // nothing was granted.
   bool Work(std::uint64_t id, std::uint64_t bytes) {
     const auto heard = Heard(*other);
     if (std::find(heard.begin(), heard.end(), std::pair(MessageKind::kGrant, id)) == heard.end())
@@ -951,7 +954,7 @@ TEST_CASE(
   rivals.Heard(*rivals.thief);
   rivals.now += 10s;
   CHECK(rivals.thief->Tick(rivals.now).ok());
-  CHECK(rivals.budget->levels().used == 1000000);  // nobody else wants any of it
+  CHECK(rivals.budget->levels().used == 1000000);  // the other client wants none of it
   rivals.Announce(*rivals.other, 1, 300000);
   rivals.Announce(*rivals.other, 2, 100000);
   rivals.Heard(*rivals.other);
@@ -967,7 +970,7 @@ TEST_CASE(
   CHECK(rivals.Heard(*rivals.thief) == ended);
   CHECK(rivals.Heard(*rivals.other) == granted);
   CHECK(rivals.budget->levels().used == 1000000);
-  // Who sends nothing keeps nothing that others wait for, and gets nothing in their place.
+  // A peer that sends nothing loses credit that others wait for, and gets none in their place.
   rivals.Announce(*rivals.thief, 11, 100000);
   rivals.Announce(*rivals.other, 3, 200000);
   rivals.now += 5s;
@@ -976,7 +979,7 @@ TEST_CASE(
   CHECK(rivals.thief->TakeCounters().taken_back == 4 + 2);
   CHECK(rivals.budget->levels().used == 1000000);
   CHECK(rivals.budget->levels().waiting_bytes == 100000);
-  // What nobody waits for is dead after grant_unused_max.
+  // A grant that nobody waits for ends after grant_unused_max.
   rivals.now += 30s;
   CHECK(rivals.thief->Tick(rivals.now).ok());
   CHECK(rivals.thief->TakeCounters().taken_back == 4);
@@ -1010,8 +1013,8 @@ TEST_CASE(
   }
 }
 
-// Between two requests of a worker nobody waits: an attacker with many announcements had the whole
-// budget in that moment, again and again.
+// Between two requests of a worker nobody waits. In that moment an attacker with many announcements
+// used to get the whole budget, again and again.
 TEST_CASE(
     "a stream that uses none of its grants leaves half of the budget to those who work, though "
     "they do not wait at the moment") {
@@ -1104,12 +1107,12 @@ TEST_CASE(
   SECTION("within its share") {
     rivals.Announce(*rivals.other, 1, 700000);
     for (int i = 0; i < 58; ++i) send(i);
-    CHECK(rivals.budget->levels().used ==
-          400000);  // also what has to wait for the first one's payload
+    // Also a request that has to wait for the first one's payload.
+    CHECK(rivals.budget->levels().used == 400000);
     rivals.now += 1s;
     CHECK(rivals.thief->Tick(rivals.now).ok());
     rivals.Admit();
-    CHECK(rivals.thief->TakeCounters().taken_back == 1);  // until it stops to send
+    CHECK(rivals.thief->TakeCounters().taken_back == 1);  // until it stops sending
     CHECK(rivals.budget->levels().used == 300000 + 700000);
   }
   SECTION("above it") {

@@ -1,5 +1,5 @@
-// What only the real transport has: TLS, sockets, the loopback rule, other processes that die or
-// stand still, memory.
+// Tests the features that only the gRPC transport has: TLS, sockets, the loopback rule, memory, and
+// other processes that die or stand still.
 #if !defined(__SANITIZE_THREAD__)  // Debian's gRPC is not instrumented.
 #include <catch2/catch.hpp>
 
@@ -91,8 +91,8 @@ void WriteCertificate(const std::string& path, X509* certificate) {
   std::fclose(f);
 }
 
-// ca.pem, NAME.pem, NAME.key in `folder`, for the task NAME ("ps_server-0": ps_server/0, others:
-// user/NAME) on this host, or for `names`.
+// Writes ca.pem, NAME.pem and NAME.key into `folder`, for this host or for `names`. The task is
+// that of NAME: "ps_server-0" is ps_server/0, and any other name is user/NAME.
 TlsFiles Issue(const TempFolder& folder, const std::string& name, const Authority& signer,
                const Authority& trusted, long begin = -3600, long end = 3600,
                std::string names = "") {
@@ -177,7 +177,7 @@ TEST_CASE("bad certificate files are refused before anything starts, each by nam
   CHECK(Contains(
       refused({.ca = good.ca, .cert = good.cert, .key = Issue(folder, "second", ca, ca).key}),
       "does not belong to the certificate"));
-  // One that no peer would take, or that is another task's.
+  // These certificates would be accepted by no peer, or belong to another task.
   CHECK(Contains(refused(Issue(folder, "old", ca, ca, -3600, 3600, "none")),
                  "certificate names no task"));
   CHECK(Contains(refused(Issue(folder, "hosts", ca, ca, -3600, 3600, "IP:127.0.0.1")),
@@ -218,9 +218,8 @@ TEST_CASE("a channel takes no other task for the one that it is meant for") {
     REQUIRE(pushed);
     INFO(status.ToString() << " | " << pushed->status().ToString());
     CHECK(pushed->ok() == status.ok());
-    if (!status.ok())
-      CHECK(status.code() ==
-            absl::StatusCode::kUnavailable);  // Dialed again: the right one may come.
+    // Dialed again: the right server may come.
+    if (!status.ok()) CHECK(status.code() == absl::StatusCode::kUnavailable);
     return status;
   };
   World<Grpc> coordinator(NamingPeers(),
@@ -278,7 +277,7 @@ TEST_CASE("a server gives a peer no data stream that its certificate is not for"
   CHECK(refused.code() == absl::StatusCode::kPermissionDenied);
   CHECK(Contains(refused, "certificate is for ps_server/1, expected worker"));
   CHECK(world.server->stats().refused_total >= 1);
-  // A server takes two kinds: workers, and servers that its shards are moved to.
+  // A server accepts two kinds of clients: workers, and servers that its shards are moved to.
   World<Grpc> both(NamingPeers(),
                    {.tls = Issue(folder, "ps_server-0", ca, ca), .data_peers = "worker,ps_server"},
                    {.tls = Issue(folder, "worker-7", ca, ca)});
@@ -310,8 +309,8 @@ TEST_CASE(
     CHECK_FALSE(pushed->ok());
     return unary;
   };
-  const auto wrong = call(
-      Issue(folder, "stranger", other, other));  // It does not trust the server, nor is it trusted.
+  // It does not trust the server, and the server does not trust it.
+  const auto wrong = call(Issue(folder, "stranger", other, other));
   INFO(wrong.ToString());
   CHECK(wrong.code() == absl::StatusCode::kUnavailable);
   CHECK(Contains(wrong, "certificate verify failed"));
@@ -320,8 +319,8 @@ TEST_CASE(
   INFO(none.ToString());
   CHECK(none.code() == absl::StatusCode::kUnavailable);
   CHECK(Contains(none, "tls"));
-  // It trusts the server, but the server does not trust it: with TLS 1.3 only the server knows,
-  // after the client is through.
+  // The client trusts the server, but not the other way round. With TLS 1.3 only the server knows
+  // this, after the client's handshake has ended.
   TlsFiles both = Issue(folder, "outsider", other, other);
   both.ca = folder / "both.pem";
   std::ofstream(both.ca) << std::ifstream(folder / "worker.ca.pem").rdbuf()
@@ -359,8 +358,8 @@ TEST_CASE("without credentials a server listens on loopback only, and says how t
 TEST_CASE(
     "what the first lock that waits looks up in /sys was looked up before the first connection") {
   const auto transport = MakeGrpcTransport(nullptr);
-  // Neither file has to be opened any more, so neither can change the errno of a connect() that
-  // gRPC has yet to look at.
+  // Neither file has to be opened any more. Opening one could change the errno of a connect() that
+  // gRPC has yet to read.
   errno = 0;
   absl::base_internal::NumCPUs();
   absl::base_internal::NominalCPUFrequency();
@@ -392,8 +391,8 @@ TEST_CASE(
     REQUIRE(channel.ok());
     return UnaryAndWait(**channel, "/grpc.health.v1.Health/Check", "", 10000ms).status();
   };
-  CHECK(health({.host_port = "127.0.0.1:1", .unix_path = path})
-            .ok());  // By the socket: nobody listens at that port.
+  // The socket reports it: nobody listens at that port.
+  CHECK(health({.host_port = "127.0.0.1:1", .unix_path = path}).ok());
   CHECK(health({.host_port = world.server->address(), .unix_path = folder / "nobody.sock"}).ok());
   CHECK(health({.host_port = world.server->address(), .unix_path = long_path}).ok());
   auto fallen_back = world.transport->Listen({.unix_path = long_path}, Echoing());
@@ -459,7 +458,7 @@ TEST_CASE("a unary call whose request does not come is ended, and its place is f
     half.call = stub.PrepareCall(&half.context, "/evergrad.v1.Control/Who", &queue);
     half.call->StartCall(nullptr);
     REQUIRE(next());
-    // Its headers are out: nothing else follows.
+    // The call's headers were sent; nothing else follows.
     while (world.server->stats().streams < static_cast<std::uint64_t>(&half - halves + 1))
       std::this_thread::yield();
   }
@@ -513,8 +512,8 @@ TEST_CASE("what was sent before Close arrives, though the client's transport end
 
 // ---------------------------------------------------------------- other processes
 
-// A server in a process of its own: an exec of this test, since a fork of a process with gRPC's
-// threads is no good.
+// A server in another process. The process executes this test anew, because a fork of a process
+// with gRPC's threads does not work.
 class ServerProcess {
  public:
   // `scenario` is the name of a hidden test case below.
@@ -540,7 +539,7 @@ class ServerProcess {
     close(out_);
   }
   void Signal(int signal) const { kill(pid_, signal); }
-  // Returns once it stands still.
+  // Returns once the process stands still.
   void Stop() const {
     Signal(SIGSTOP);
     int status = 0;
@@ -570,8 +569,8 @@ constexpr std::uint64_t kChildBudget = 64u << 20, kChildLanes = 32u << 20;
 
 TEST_CASE("a server process for the tests above and below", "[.child]") {
   TuneAllocator();
-  // One push at a time is "applied": held until the next one comes, so that the budget is always
-  // full while more wait.
+  // One push at a time counts as "applied": it is held until the next one comes, so that the budget
+  // is always full while more pushes wait.
   struct Slow {
     Mutex mu;
     std::deque<Arrived> held ABSL_GUARDED_BY(mu);
@@ -580,7 +579,8 @@ TEST_CASE("a server process for the tests above and below", "[.child]") {
   Handlers handlers;
   handlers.data = [slow](const PeerInfo&, ReceivedFrame frame,
                          std::unique_ptr<DataResponder> responder) {
-    if (frame.bytes.size() < 1000) {  // "count of bytes held": a small call tells the rest to go.
+    if (frame.bytes.size() <
+        1000) {  // A small call, "count of bytes held", ends the hold of the other calls.
       responder->Answer({});
       return;
     }
@@ -663,7 +663,7 @@ TEST_CASE(
 }
 
 TEST_CASE("64 streams that push 16 MiB each at a slow server cost it its budget and no more") {
-  // With lanes: the first eight find room, the others push by the socket.
+  // With lanes, the first eight clients get one; the others push by the socket.
   const std::uint64_t ring_bytes = GENERATE(0u, 2u << 20);
   const std::uint64_t lane_bytes = ring_bytes == 0 ? 0 : kChildLanes;
   ServerProcess server(kChild, "");
@@ -701,9 +701,9 @@ TEST_CASE("64 streams that push 16 MiB each at a slow server cost it its budget 
   WARN("server memory with lanes of " << (lane_bytes >> 20) << " MiB: base " << (base >> 20)
                                       << " MiB, peak " << (peak >> 20) << " MiB, budget "
                                       << (kChildBudget >> 20) << " MiB");
-#if !defined(__SANITIZE_ADDRESS__)  // Which keeps freed memory in quarantine.
-  CHECK(peak <= base + kChildBudget + 2 * kChildBudget +
-                    lane_bytes);  // Rule 5: base + budget + the quota of gRPC, and the lanes.
+#if !defined(__SANITIZE_ADDRESS__)  // ASan keeps freed memory in quarantine.
+  // Rule 5: base + budget + gRPC's quota, and the lanes.
+  CHECK(peak <= base + kChildBudget + 2 * kChildBudget + lane_bytes);
 #endif
 }
 
@@ -729,7 +729,7 @@ std::size_t OpenLanes() {
   }
   return count;
 }
-// What other threads do soon.
+// Waits for a condition that other threads make true soon.
 bool Soon(const std::function<bool()>& condition) {
   for (const auto until = std::chrono::steady_clock::now() + 20s;
        std::chrono::steady_clock::now() < until; std::this_thread::yield()) {
@@ -755,18 +755,18 @@ TEST_CASE(
       auto data = (*channel)->OpenData();
       REQUIRE(lanes->Next()->ok());
       CHECK(MappedLanes() == 1);
-      CHECK(OpenLanes() == 0);  // Only while it is offered.
+      CHECK(OpenLanes() == 0);  // The lane's file is open only while the lane is offered.
       const auto results = Collect<DataResult>();
       for (int i = 0; i < 8; ++i)
         data->Call(0, Patterned(16u << 20, 1), {.deadline = 60000ms}, Into(results));
-      if (round > 0) REQUIRE(results->Next()->ok());  // Four at a time are let go.
+      if (round > 0) REQUIRE(results->Next()->ok());  // Four lanes at a time are released.
       server.Signal(SIGKILL);
       for (std::size_t i = round > 0 ? 1 : 0; i < 8; ++i) REQUIRE(results->Next());
       CHECK(MappedLanes() == 0);
       CHECK(OpenLanes() == 0);
     }
   }
-  CHECK(Soon([&] { return OpenFiles() <= files + 8; }));  // gRPC keeps some of its own.
+  CHECK(Soon([&] { return OpenFiles() <= files + 8; }));  // gRPC keeps some files open.
 }
 
 TEST_CASE("a client process for the test below", "[.child]") {
@@ -805,7 +805,7 @@ TEST_CASE(
       client.Signal(SIGKILL);
     }
     REQUIRE(Soon([&] { return world.server->stats().lanes == 1; }));
-    CHECK(Soon([&] { return MappedLanes() == 2; }));  // Both ends of our own.
+    CHECK(Soon([&] { return MappedLanes() == 2; }));  // Both sides are in this process.
     CHECK(OpenLanes() == 0);
     CHECK(Soon([&] { return world.server->stats().budget_used == 0; }));
     data->Call(0, Patterned(4u << 20, 7), {.response_bytes_max = 4u << 20}, Into(results));
@@ -861,7 +861,7 @@ TEST_CASE(
   CHECK(Soon([&] { return world.server->stats().lanes == 0; }));
   CHECK(echo(0).ok());
   CHECK(told->total() == 1);
-  const auto full = echo(512u << 10);  // The rings would fit, the page before them does not.
+  const auto full = echo(512u << 10);  // The rings would fit, but not the page before them.
   CHECK(Contains(full, "lanes above lane_bytes_max"));
   CHECK(Contains(told->Next()->second, "lanes above lane_bytes_max"));
   CHECK(world.server->stats().lane_bytes_refused == 1);

@@ -1,4 +1,4 @@
-// The lane by itself: its rings over any memory, moved by hand and by two threads, and the memory
+// Tests the lane alone: its rings over any memory, moved by hand and by two threads, and the memory
 // that a hostile peer may offer or write into.
 #include "common/transport/lane/lane.h"
 
@@ -37,7 +37,7 @@ std::shared_ptr<std::byte> Memory(std::uint64_t ring_bytes) {
   return {buffer, buffer->data()};
 }
 
-// Both ends over one memory.
+// Both sides of a lane over one memory.
 struct Ends {
   std::shared_ptr<std::byte> memory = Memory(kRing);
   Lane client{memory, kRing, Lane::Side::kClient}, server{memory, kRing, Lane::Side::kServer};
@@ -91,7 +91,7 @@ TEST_CASE("pieces of any size cross both rings in order, also around their ends"
       REQUIRE(Flat(*read) == way.under_way.front());
       way.under_way.pop_front();
       const bool tell = way.to->Release(bytes);
-      REQUIRE((!tell || waits[at]));  // Only who waits is told.
+      REQUIRE((!tell || waits[at]));  // Only a waiting side is told.
       if (tell) {
         ++told;
         waits[at] = false;
@@ -137,7 +137,8 @@ TEST_CASE(
     CHECK(ends.server.Read(kRing).ok());
     CHECK(ends.server.Read(kRing + 1).status().code() == absl::StatusCode::kInvalidArgument);
     CHECK(ends.server.Read(~0ull).status().code() == absl::StatusCode::kInvalidArgument);
-    for (int i = 0; i < 1000; ++i) {  // A writer that never wrote: nonsense, inside of the ring.
+    for (int i = 0; i < 1000;
+         ++i) {  // A peer that never wrote claims positions inside the ring: nonsense.
       const auto read = ends.server.Read(kRing - 64);
       REQUIRE(read.ok());
       for (const auto& part : *read) {
@@ -190,7 +191,8 @@ TEST_CASE(
       rooms += down.Next().has_value();
     }
     while (auto message = client.Next(up)) headers.push_back(message->header);
-    if (!headers.empty() && !headers.back().in_lane()) {  // The end of it is small.
+    if (!headers.empty() &&
+        !headers.back().in_lane()) {  // The end of the ring is too small for it.
       CHECK(headers.back().offset + headers.back().bytes == 200000);
       break;
     }
@@ -201,7 +203,7 @@ TEST_CASE(
   up.AddFrame(wire::MessageKind::kRequest, 3, 0, Patterned(200000, 1));
   CHECK_FALSE(client.Next(up));
   CHECK(client.status().code() == absl::StatusCode::kInvalidArgument);
-  client.Close();  // The stream has ended: the next begins without it.
+  client.Close();  // The stream has ended, and the next one begins without a lane.
   CHECK_FALSE(client.Next(up)->header.in_lane());
   CHECK(client.status().ok());
 }
@@ -212,7 +214,7 @@ TEST_CASE("two threads pass a gigabyte through offered memory") {
   REQUIRE(offered.ok());
   const auto taken = TakeLane(offered->offer, ring);
   REQUIRE(taken.ok());
-  // The stream: headers one way, ROOM the other.
+  // The stream carries headers one way and ROOM the other.
   const auto sizes = Collect<std::uint64_t>();
   const auto rooms = Collect<bool>();
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -316,7 +318,7 @@ TEST_CASE("memory that is not what was offered, or could be taken away under us,
       CHECK(refused(twice, 1u << 30).find("memory of another size") == 0);
     }
 
-    // Files of the peer's choice.
+    // Files that the peer chooses.
     TempFolder folder;
     const auto with_file = [&](int fd) {
       Offer offer = offered->offer;
@@ -333,8 +335,8 @@ TEST_CASE("memory that is not what was offered, or could be taken away under us,
       return fd;
     };
     const int all = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-    CHECK(with_file(memory(bytes, all)).find("not the offered memory") ==
-          0);  // Right in all but what is in it.
+    // Right in all but its contents.
+    CHECK(with_file(memory(bytes, all)).find("not the offered memory") == 0);
     CHECK(with_file(memory(bytes, 0)).find("memory that is not sealed") == 0);
     CHECK(with_file(memory(bytes, F_SEAL_SHRINK | F_SEAL_SEAL)).find("memory that is not sealed") ==
           0);
@@ -348,7 +350,7 @@ TEST_CASE("memory that is not what was offered, or could be taken away under us,
     REQUIRE(ftruncate(file, bytes) == 0);
     CHECK(with_file(file).find("memory that is not sealed") == 0);
 
-    // Once offered memory cannot be made shorter, longer, or unsealed.
+    // Memory that was offered can no longer be made shorter, longer or unsealed.
     const int own = static_cast<int>(offered->offer.fd);
     CHECK(ftruncate(own, 0) != 0);
     CHECK(ftruncate(own, bytes * 2) != 0);
@@ -372,7 +374,7 @@ TEST_CASE("a lane's memory is there as long as one end has it, and no longer") {
   offered->lane->Write(piece.pieces);
   offered->open.reset();
   CHECK(OpenFiles() == files);
-  CHECK_FALSE(TakeLane(offer, kRing).ok());  // Nobody else finds it.
+  CHECK_FALSE(TakeLane(offer, kRing).ok());  // No other process finds it.
   offered->lane.reset();
   CHECK(Flat(*(*taken)->Read(100)) == Flat(piece));
   CHECK_FALSE(gone);

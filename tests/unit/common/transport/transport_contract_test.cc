@@ -1,5 +1,5 @@
-// One contract, both transports: whatever is shown here holds in a test on the in-process twin and
-// in a real cluster.
+// One contract for both transports: everything shown here holds in a test on the in-process
+// transport and in a real cluster.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -18,8 +18,8 @@ namespace {
 using namespace test;
 using wire::MessageKind;
 
-// Waits until `condition` of a server's or a stream's state holds, driven by round trips instead of
-// sleeps.
+// Waits until `condition` holds for the state of a server or stream. Round trips drive the wait
+// instead of sleeps.
 template <class Kind, class Condition>
 bool Eventually(World<Kind>& world, Condition condition) {
   const auto until = std::chrono::steady_clock::now() + 20s;
@@ -60,7 +60,7 @@ TEMPLATE_TEST_CASE(
   CHECK(failed.message() == "no such job: x");
   CHECK(BlameOf(failed) == Blame::kUser);
   CHECK(OriginOf(failed) == "worker/3");
-  // Text is UTF-8 on its way, and a byte that is not does not take the rest with it.
+  // The text is UTF-8 when it is sent, and one byte that is not does not destroy the rest.
   const auto text = world.Unary("/evergrad.v1.Control/Text", "").status();
   CHECK(text.message() ==
         "gr\xC3\xB6\xC3\x9F"
@@ -82,8 +82,8 @@ TEMPLATE_TEST_CASE("a unary call ends at its deadline, and a late answer is drop
     kept->Put(std::move(responder));
   };
   World<TestType> world(std::move(handlers));
-  // On a machine that is busy with other things the deadline may pass before the handler has the
-  // call: then the next one has more time.
+  // On a busy machine the deadline may pass before the handler has the call. Then the next call has
+  // more time.
   for (auto deadline = 50ms; kept->total() == 0; deadline *= 4) {
     REQUIRE(deadline < 600s);
     CHECK(world.Unary("/evergrad.v1.Control/Slow", "", deadline).status().code() ==
@@ -111,7 +111,7 @@ TEMPLATE_TEST_CASE("calls that the loop has not come to are bounded too", "", EG
   for (int i = 0; i < 5; ++i)
     world.channel->Unary("/grpc.health.v1.Health/Check", "", 10000ms,
                          [answers](auto answer) { answers->Put(answer.status()); });
-  // Refused on this thread, while the loop stands.
+  // The call is refused on this thread while the loop stands still.
   for (int i = 0; i < 2; ++i) {
     CHECK(results->Next()->status().code() == absl::StatusCode::kResourceExhausted);
     CHECK(answers->Next()->code() == absl::StatusCode::kResourceExhausted);
@@ -329,7 +329,7 @@ TEMPLATE_TEST_CASE("unsent messages are bounded, and so is one message", "", EG_
   const auto streams = Collect<std::shared_ptr<MessageStream>>();
   World<TestType> world(Sessions(at_server, streams), {},
                         {.message_bytes_max = 1000, .unsent_bytes_max = 10000});
-  // The client's thread is held in a callback, so that nothing leaves meanwhile.
+  // The client's thread is held in a callback, so that nothing is sent meanwhile.
   const auto held = std::make_shared<runtime::Event>(), go = std::make_shared<runtime::Event>();
   world.channel->Unary("/grpc.health.v1.Health/Check", "", 10000ms, [held, go](auto) {
     held->Set();
@@ -361,7 +361,7 @@ TEMPLATE_TEST_CASE("a stream may be closed from its own callback", "", EG_TRANSP
   auto server_end = streams->Next();
   REQUIRE(server_end);
   REQUIRE((*server_end)->Send("one").ok());
-  (void)(*server_end)->Send("two");  // The client may be gone by now.
+  (void)(*server_end)->Send("two");  // The client may have gone by now.
   CHECK(closed->WaitFor(10s));
   CHECK(at_server.end->Next().has_value());
 }
@@ -384,7 +384,7 @@ TEMPLATE_TEST_CASE("a data call brings its bytes there and back, whatever their 
     CHECK(IsPatterned(View((*result)->bytes), size, 5));
     CHECK(reinterpret_cast<std::uintptr_t>((*result)->bytes.data()) % 64 == 0);
   }
-  // Answers are sent from the request's memory: its budget is given back when they have left.
+  // Answers are sent from the request's memory; its budget is given back when they have been sent.
   CHECK(Eventually(world, [&] {
     return world.server->stats().budget_used == 0 && world.server->stats().small_used == 0;
   }));
@@ -442,9 +442,9 @@ TEMPLATE_TEST_CASE("a small call overtakes a 64 MB push", "", EG_TRANSPORTS) {
   REQUIRE(results->Next()->ok());
   REQUIRE(order->Next() == 4u);
   const Frame big = Patterned(64u << 20, 1);
-  // Looked at on the transport's own thread, which sends nothing meanwhile: is the push under way,
-  // and much of it still to be sent? A machine that is busy with other things may look too late;
-  // then another push is made.
+  // This is checked on the transport's own thread, which sends nothing meanwhile: is the push under
+  // way, with much of it still to be sent? On a busy machine the check may come too late. Then
+  // another push is made.
   bool in_its_midst = false;
   for (int tries = 0; tries < 100 && !in_its_midst; ++tries) {
     const std::uint64_t before = world.server->stats().bytes_received;
@@ -509,9 +509,9 @@ TEMPLATE_TEST_CASE("the limits of a data stream refuse by name", "", EG_TRANSPOR
     data->Call(0, Patterned(bytes, 1), {.response_bytes_max = response}, Into(results));
     return results->Next()->status();
   };
-  CHECK(refused(9u << 20, 0).code() ==
-        absl::StatusCode::kInvalidArgument);  // Our own limit, link or not.
-  CHECK(refused(5u << 20, 0).code() == absl::StatusCode::kInvalidArgument);  // The server's.
+  // Our own limit, connected or not.
+  CHECK(refused(9u << 20, 0).code() == absl::StatusCode::kInvalidArgument);
+  CHECK(refused(5u << 20, 0).code() == absl::StatusCode::kInvalidArgument);  // The server's limit.
   CHECK(refused(0, 9u << 20).code() == absl::StatusCode::kInvalidArgument);
   CHECK(refused(0, 5u << 20).code() == absl::StatusCode::kInvalidArgument);
   const auto over = refused(3u << 20, 0);
@@ -528,7 +528,7 @@ TEMPLATE_TEST_CASE("a data call ends at its deadline and gives its place in the 
   World<TestType> world(Keeping(arrived), {.budget_bytes_max = 1u << 20});
   auto data = world.channel->OpenData();
   const auto results = Collect<DataResult>(), waiting = Collect<DataResult>();
-  // With more time where the machine is too busy to bring it to the handler before its deadline.
+  // The deadline grows while the machine is too busy to bring the request to the handler in time.
   std::optional<Arrived> first;
   for (auto deadline = 100ms; !first; deadline *= 4) {
     REQUIRE(deadline < 600s);
@@ -536,8 +536,8 @@ TEMPLATE_TEST_CASE("a data call ends at its deadline and gives its place in the 
     CHECK(results->Next()->status().code() == absl::StatusCode::kDeadlineExceeded);
     first = arrived->Next(0ms);
   }
-  data->Call(0, Patterned(900000, 2), {.deadline = 100ms},
-             Into(waiting));  // Waits for credit that the first one holds.
+  // Waits for credit that the first request holds.
+  data->Call(0, Patterned(900000, 2), {.deadline = 100ms}, Into(waiting));
   CHECK(waiting->Next()->status().code() == absl::StatusCode::kDeadlineExceeded);
   CHECK(Eventually(world, [&] { return world.server->stats().budget_waiting == 0; }));
   CHECK(world.server->stats().budget_used >= 900000);  // The handler still holds the bytes.
@@ -598,10 +598,8 @@ TEMPLATE_TEST_CASE("a grant that is not used dies, and the call announces again"
     const auto result = results->Next();
     REQUIRE(result);
     answered = result->ok();
-    if (!answered)
-      CHECK(result->status().code() ==
-            absl::StatusCode::kAborted);  // The call crossed the news, or this machine was too
-                                          // slow: again.
+    // The call crossed the news, or this machine was too slow: try again.
+    if (!answered) CHECK(result->status().code() == absl::StatusCode::kAborted);
   }
   CHECK(answered);
   CHECK(world.server->stats().granted_total >= 2);
@@ -620,7 +618,7 @@ TEMPLATE_TEST_CASE("64 pushes of 16 MiB at a slow server stay within the budget"
   const Frame push = Patterned(kSize, 9);
   for (int i = 0; i < kPushes; ++i)
     streams[static_cast<std::size_t>(i % 8)]->Call(0, push, {.deadline = 120000ms}, Into(results));
-  // Slow: nothing is answered before as many have arrived as can.
+  // The handler is slow: nothing is answered before all requests that can arrive have arrived.
   std::vector<Arrived> held;
   std::uint64_t used_max = 0;
   for (int done = 0; done < kPushes;) {
@@ -651,7 +649,7 @@ TEMPLATE_TEST_CASE("small calls never wait behind large ones, and have a cap of 
   auto data = world.channel->OpenData();
   const auto large = Collect<DataResult>(), small = Collect<DataResult>();
   for (int i = 0; i < 5; ++i) data->Call(0, Patterned(1u << 20, 1), {}, Into(large));
-  auto first = arrived->Next();  // It fills the budget; four wait.
+  auto first = arrived->Next();  // It fills the budget; four others wait.
   REQUIRE(first);
   data->Call(0, TextFrame("small"), {}, Into(small));
   auto next = arrived->Next();
@@ -659,7 +657,7 @@ TEMPLATE_TEST_CASE("small calls never wait behind large ones, and have a cap of 
   CHECK(TextOf(next->frame.bytes) == "small");
   next->responder->Answer({});
   CHECK(small->Next()->ok());
-  // Above its share (half of 100,000) a peer's small calls take the way of the large ones.
+  // Above its share (half of 100,000) a peer's small calls must ask for credit like large ones.
   for (int i = 0; i < 4; ++i) data->Call(0, Patterned(20000, 2), {}, Into(small));
   for (int i = 0; i < 2; ++i) CHECK(arrived->Next()->frame.bytes.size() == 20000);
   CHECK(Eventually(
@@ -815,7 +813,7 @@ TEMPLATE_TEST_CASE(
     unused->Put({peer, ended});
   };
   World<TestType> world(Echoing(), options, {.client_name = "thief"});
-  // Several streams of one client, which is one peer, take the whole budget.
+  // Several streams of one client, which count as one peer, take the whole budget.
   std::vector<StreamEnd> ends(3);
   std::vector<std::unique_ptr<MessageStream>> streams;
   for (const StreamEnd& end : ends) {
@@ -841,13 +839,14 @@ TEMPLATE_TEST_CASE(
       const auto result = results->Next(60000ms);
       REQUIRE(result);
       if (result->ok()) return;
-      REQUIRE(result->status().code() ==
-              absl::StatusCode::kAborted);  // This machine is too slow for these 100 ms.
+      // This machine is too slow for these 100 ms.
+      REQUIRE(result->status().code() == absl::StatusCode::kAborted);
     }
   };
-  // Also what is larger than a share.
+  // Calls that are larger than a share are answered, too.
   for (const std::size_t bytes : {100u << 10, 200u << 10, 300u << 10, 450u << 10}) call(bytes);
-  // While somebody waits, each stream is ended in the end, and the peer gets no other one.
+  // While another peer waits, each of the streams is ended eventually, and its peer gets no new
+  // one.
   bool ended = false;
   while (!ended) {
     call(450u << 10);
@@ -867,8 +866,8 @@ TEMPLATE_TEST_CASE(
 
 TEMPLATE_TEST_CASE("a server that speaks nonsense is left, and the calls end Unavailable", "",
                    EG_TRANSPORTS) {
-  // A message stream served under the data method would be a data stream; so the client speaks to a
-  // server without one.
+  // A message stream that is served under the data method would be a data stream. Therefore the
+  // client speaks to a server without one.
   World<TestType> world(Handlers{});
   auto data = world.channel->OpenData();
   const auto results = Collect<DataResult>();
@@ -900,7 +899,7 @@ TEMPLATE_TEST_CASE(
   data->Call(0, TextFrame("down"), {}, Into(results));
   const auto down = results->Next();
   REQUIRE(down);
-  CHECK(down->status().code() == absl::StatusCode::kUnavailable);  // and not its deadline
+  CHECK(down->status().code() == absl::StatusCode::kUnavailable);  // and not DEADLINE_EXCEEDED
   arrived->Next()->responder->Answer({});                          // Too late: dropped.
 
   auto again = world.transport->Listen({.listen = address}, Echoing());
@@ -1015,8 +1014,8 @@ TEMPLATE_TEST_CASE("push.duplicate delivers a request twice and swallows the sec
 }
 
 TEMPLATE_TEST_CASE("push.reorder lets the next request of the stream overtake", "", EG_TRANSPORTS) {
-  // By itself it holds a request for 50 ms at most; longer here, so that a starved machine changes
-  // nothing.
+  // By default it holds a request for 50 ms at most. It is longer here, so that a slow machine
+  // changes nothing.
   fault::Failpoints failpoints;
   REQUIRE(failpoints.Arm("push.reorder=1*delay(15000)", 1).ok());
   const auto arrived = Collect<Arrived>();

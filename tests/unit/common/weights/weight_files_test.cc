@@ -1,5 +1,5 @@
-// Weights as files: what a reader of zip, npy and safetensors finds in them, and what is left when
-// they cannot be written.
+// Tests weights as files: what a reader of zip, npy and safetensors finds in them, and what remains
+// when they cannot be written.
 #include "common/weights/weight_files.h"
 
 #include <sys/stat.h>
@@ -28,7 +28,7 @@ std::string Bytes(std::span<const float> values) {
   return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
 }
 
-// Entry name -> contents, by libzip's reader.
+// Returns the contents of each entry by its name, as libzip reads them.
 std::map<std::string, std::string> Unzip(const std::string& path) {
   std::map<std::string, std::string> entries;
   int error = 0;
@@ -139,7 +139,7 @@ TEST_CASE("what cannot be written says why, and leaves what was there and nothin
     std::filesystem::create_directories(folder / "taken/by a folder");
     CHECK_FALSE(write(folder / "taken", weights.Tensors()).ok());
     CHECK(std::filesystem::is_directory(folder / "taken"));
-    // No room: /dev/full takes nothing.
+    // The disk is full: /dev/full takes nothing.
     std::filesystem::create_directories(folder / "full");
     std::error_code error;
     std::filesystem::create_symlink(
@@ -191,7 +191,7 @@ TEST_CASE("tensors filled in turns and in pieces are the same file, ids beside v
         CHECK(entries.at("t/rows.npy").substr(entries.at("t/rows.npy").size() - 24) == Bytes(rows));
         CHECK(entries.at("none/ids.npy").find("'shape': (0,), }") != std::string::npos);
       } else {
-        // The wider ones first, so that each begins at a multiple of its size.
+        // The wider types come first, so that each begins at a multiple of its size.
         CHECK(
             files.back().find(
                 R"("t/ids":{"dtype":"I64","shape":[3],"data_offsets":[0,24]},"none/ids":{"dtype":"I64","shape":[0],"data_offsets":[24,24]},)"
@@ -202,7 +202,7 @@ TEST_CASE("tensors filled in turns and in pieces are the same file, ids beside v
       std::filesystem::remove(folder / "w");
     }
     CHECK(files[0] == files[1]);
-    // One that is let go leaves nothing.
+    // A stream that is destroyed before its end leaves no file.
     { REQUIRE((*WeightStream::Create(folder / "w", format, tensors))->Append(0, odd_bytes).ok()); }
     CHECK(std::filesystem::is_empty(folder.path()));
   }
@@ -210,7 +210,7 @@ TEST_CASE("tensors filled in turns and in pieces are the same file, ids beside v
       WeightStream::Create(folder / "w", Format::kNpz, {tensors[0], tensors[0]}).status()));
 }
 
-// Sparse: four gigabytes of nothing.
+// The file is sparse: four gigabytes of zeros.
 TEST_CASE("an entry beyond four gigabytes, and what lies behind it, is read by another program",
           "[.large]") {
   const test::TempFolder folder;

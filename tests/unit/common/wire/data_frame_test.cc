@@ -20,7 +20,7 @@ tensor::SharedBytes Bytes(const std::string& text) {
   return {owner, {reinterpret_cast<const std::byte*>(owner->data()), owner->size()}};
 }
 
-// What the network makes of the pieces: one aligned buffer.
+// Joins the pieces into one aligned buffer, as the network does.
 tensor::AlignedBuffer Flat(const std::vector<tensor::SharedBytes>& pieces) {
   std::size_t size = 0;
   for (const auto& piece : pieces) size += piece.bytes.size();
@@ -56,7 +56,7 @@ v1::RequestHeader TwoPushesOnePull() {
   return header;
 }
 
-// A frame from a header that says what it likes, with `tail` zero bytes behind it.
+// Returns a frame with any given header and `tail` zero bytes behind it.
 std::string Crafted(const v1::RequestHeader& header, std::size_t tail) {
   const std::string body = header.SerializeAsString();
   std::string frame(4, '\0');
@@ -148,7 +148,7 @@ TEST_CASE(
   const std::vector<std::span<tensor::SharedBytes>> payloads = {e, a, b, c, d};
   const std::vector<std::uint32_t> order = {1, 2, 3, 4, 0};
   const auto pieces = BuildResponseOfPieces(&header, payloads, order);
-  // The header; a, its padding, b and c; padding; d; padding; e.
+  // The pieces are: the header; a, its padding, b and c; padding; d; padding; e.
   REQUIRE(pieces.size() == 6);
   CHECK(pieces[1].bytes.data() == reinterpret_cast<const std::byte*>(memory->data()));
   CHECK(pieces[1].bytes.size() == 161);

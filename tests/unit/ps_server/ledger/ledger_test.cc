@@ -89,7 +89,7 @@ TEST_CASE("a million closures in order take the memory of one interval") {
   CHECK(ledger.MemoryBytes() <= empty + 64);
 }
 
-// A dumb second implementation: every (c, u) ever recorded in a set.
+// The simple second implementation keeps every recorded (c, u) in a set.
 TEST_CASE("random pushes and Closes agree with a plain set") {
   std::mt19937_64 random(20261121);
   for (int round = 0; round < 50; ++round) {

@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::size_t kElements = 1031;  // no multiple of any vector
 
-// Numbers from integers alone: a library's functions might differ between instruction sets by
-// themselves.
+// The numbers are made from integers alone, because a library's functions might differ between
+// instruction sets.
 float Number(std::uint64_t i) {
   std::uint64_t z = i * 0x9e3779b97f4a7c15ull + 0x1234567;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;

@@ -1,5 +1,5 @@
-// A shard moves between hosts, and a repair may run on another processor than the first time: a
-// kernel must leave the same bits on all of them.
+// A shard moves between hosts, and a repair may run on another processor than the first
+// computation. Therefore a kernel must leave the same bits on all of them.
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <string>

@@ -1,6 +1,6 @@
-// Each optimizer against a plain float64 implementation of the formulas in
-// ps_server/optimizer/README.md, over 100 updates, and bit-equal however the elements are cut and
-// whether it writes in place or not.
+// Compares each optimizer over 100 updates with a plain float64 implementation of the formulas in
+// ps_server/optimizer/README.md. Its results must also be bit-equal however the elements are cut,
+// and whether it writes in place or not.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -52,7 +52,7 @@ State Initial(const optimizers::Settings& settings) {
   return state;
 }
 
-// All updates, in runs of `cut` elements; out of place when asked.
+// Makes all updates in runs of `cut` elements, in place or not.
 State Train(const optimizers::Settings& settings, std::size_t cut, bool in_place) {
   const auto made = Optimizer::Create(settings);
   REQUIRE(made.ok());
@@ -94,7 +94,7 @@ std::vector<Element> TrainInFloat64(const ReferenceCase& c) {
   return elements;
 }
 
-// The cases whose rule is one of elements, and so runs over dense shards, too.
+// Returns the cases whose rule works on elements, and so on dense shards, too.
 std::vector<ReferenceCase> ElementCases() {
   std::vector<ReferenceCase> cases = ReferenceCases();
   std::erase_if(cases, [](const ReferenceCase& c) { return c.update == nullptr; });
@@ -178,7 +178,7 @@ TEST_CASE(
   }
 }
 
-// Rows of a table: values, and behind them the numbers, slot by slot.
+// Returns the rows of a table: the values, and behind them the numbers, slot by slot.
 std::vector<std::vector<float>> TrainRows(const optimizers::Settings& settings,
                                           std::size_t dimension) {
   const auto made = Optimizer::Create(settings);
@@ -295,7 +295,7 @@ TEST_CASE("nadam makes the updates of Keras, and a row those of its own count") 
     CHECK(row[2] == Approx(update.v).epsilon(1e-6));
     CHECK(row == std::vector<float>{value, slots[0], slots[1]});
   }
-  // Keras' own example: loss w^2 / 2 at w = 10, learning rate 0.2.
+  // Keras' own example: the loss is w^2 / 2 at w = 10, the learning rate 0.2.
   const auto keras = Optimizer::Create({.type = "nadam", .learning_rate = 0.2});
   std::vector<float> first = {10, 0, 0}, late = {10, 0, 0};
   float* both[] = {first.data(), late.data()};
@@ -304,7 +304,7 @@ TEST_CASE("nadam makes the updates of Keras, and a row those of its own count") 
   const std::uint32_t counts[] = {1, 100000};
   keras->ApplyRows({2, 1, both, gradients, counts});
   CHECK(std::round(first[0] * 10) == 98);
-  // At t = 100,000 the schedule has come to its end: mu is beta_1 and every correction is 1.
+  // At t = 100,000 the schedule has reached its end: mu is beta_1 and every correction is 1.
   CHECK(late[0] == Approx(10 - 0.2 * (0.1 * 10 + 0.9 * 1) / std::sqrt(0.1)).epsilon(1e-5));
 }
 
@@ -375,8 +375,8 @@ TEST_CASE("the portable power is within one unit in the last place of the exact 
   CHECK(optimizer::PortablePow(0, 0.5) == 0);
   CHECK(optimizer::PortablePow(0, 0) == 1);
   CHECK(optimizer::PortablePow(1, 0.3) == 1);
-  CHECK(optimizer::PortablePow(1e-42f, 0.5) ==
-        Approx(std::sqrt(1e-42)).epsilon(1e-2));  // a subnormal
+  // A subnormal.
+  CHECK(optimizer::PortablePow(1e-42f, 0.5) == Approx(std::sqrt(1e-42)).epsilon(1e-2));
   CHECK(std::isinf(optimizer::PortablePow(3e38f, 40)));
 }
 

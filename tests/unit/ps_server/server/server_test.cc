@@ -1,5 +1,5 @@
-// A whole server over the in-process transport: a coordinator of our own on one side, a worker's
-// ParameterClient on the other.
+// Runs a whole server over the in-process transport. The test plays the coordinator on one side and
+// uses a worker's ParameterClient on the other.
 #include <catch2/catch.hpp>
 
 #include <cstring>
@@ -28,10 +28,10 @@ constexpr std::uint64_t kJob = 77;
 constexpr ShardEpoch kEpoch{1, 5};
 constexpr MapVersion kStart{1, 2};
 
-// Accepts sessions, answers each Hello, keeps what it is told.
+// Accepts sessions, answers each Hello, and keeps the messages that it receives.
 class Coordinator {
  public:
-  // `answer`: to the n-th Hello (0, 1, …).
+  // `answer` returns the answer to the n-th Hello (0, 1, …).
   Coordinator(transport::Transport* transport, const std::string& name,
               std::function<v1::CoordinatorMessage(int)> answer = nullptr)
       : answer_(answer ? std::move(answer) : [](int) { return Registered(1); }) {
@@ -85,7 +85,7 @@ class Coordinator {
     }
     stream->Close();
   }
-  // The next message of this kind, others (but those of its kind) are passed over.
+  // Returns the next message of this kind. Messages of other kinds before it are dropped.
   v1::TaskMessage Next(v1::TaskMessage::MessageCase kind) {
     MutexLock lock(&mu_);
     for (;;) {
@@ -116,8 +116,8 @@ class Coordinator {
     v1::TaskBatch batch;
     if (!batch.ParseFromString(bytes)) return;
     for (const v1::TaskMessage& message : batch.messages()) {
-      // The answer leaves before the test sees the Hello: nothing that it sends then comes before
-      // Registered.
+      // The answer leaves before the test sees the Hello, so nothing that the test sends afterwards
+      // comes before Registered.
       if (message.has_hello()) SendOn(stream, answer_(hellos_++));
       MutexLock lock(&mu_);
       if (!message.has_heartbeat() || received_.size() < 1000) received_.push_back(message);
@@ -130,7 +130,7 @@ class Coordinator {
   CondVar changed_;
   std::shared_ptr<transport::MessageStream> stream_ ABSL_GUARDED_BY(mu_);
   std::deque<v1::TaskMessage> received_ ABSL_GUARDED_BY(mu_);
-  int hellos_ = 0;  // transport thread
+  int hellos_ = 0;  // used on the transport's thread only
   bool lost_ ABSL_GUARDED_BY(mu_) = false;
   std::unique_ptr<transport::Server> server_;
 };
@@ -168,7 +168,7 @@ struct ServerFixture {
   Mutex mu;
   std::string refused_kind ABSL_GUARDED_BY(mu);
   runtime::Event refused;
-  std::string drain_reason;  // once `told_to_leave` is set
+  std::string drain_reason;  // set before `told_to_leave`
   runtime::Event told_to_leave;
 
   ~ServerFixture() {
@@ -211,7 +211,7 @@ struct ServerFixture {
         });
   }
 
-  // One PushPull of shards 0..n-1, as a worker makes it. Waits.
+  // Makes one PushPull of shards 0..n-1, as a worker does, and waits.
   absl::StatusOr<client::ParameterClient::Answer> PushPull(std::uint32_t shards,
                                                            std::uint64_t closure,
                                                            std::uint32_t update,
@@ -333,7 +333,7 @@ TEST_CASE("cut from the coordinator it goes on serving, and tells the next sessi
   v1::Hello hello = coordinator->Next(v1::TaskMessage::kHello).hello();
   REQUIRE(hello.shards_size() == 1);
   CHECK(hello.highest_term() == 1);
-  coordinator.reset();  // gone altogether
+  coordinator.reset();  // the coordinator has gone
   const auto answer = f.PushPull(1, 0, 0);
   REQUIRE(answer.ok());
   CHECK(answer->header->pushes(0).answer() == v1::APPLIED);
@@ -642,7 +642,7 @@ TEST_CASE("the identity is --index, else the ordinal of the host name, else 0") 
   CHECK(Resolve("ps-4", 2, 1000, &config).ok());
 }
 
-// Drain on a thread of its own, as main has it.
+// Runs Drain on another thread, as main does.
 struct Draining {
   bool handed_over = false;
   runtime::Event over;

@@ -1,4 +1,4 @@
-// Transcripts between a coordinator and the control of a server: assign, close, seal, drop,
+// Transcripts between a coordinator and the control of a server: assign, close, seal and drop, and
 // sessions that come and go.
 #include "ps_server/service/control.h"
 #include "service_fixture.h"
@@ -17,7 +17,7 @@ struct ControlFixture : HostFixture {
   std::vector<v1::TaskMessage> sent;
   fs::MemoryFileSystem files;
   std::unique_ptr<Control> control;
-  // No order comes here, so their threads never meet these executors: snapshots_test.cc has real
+  // No order comes here, so their threads never meet these executors. snapshots_test.cc has real
   // ones.
   RealClock real_clock;
   SnapshotWriter writer;
@@ -63,7 +63,7 @@ struct ControlFixture : HostFixture {
     RunAll();
     control_executor.RunReady();
   }
-  // Everything sent since the last call.
+  // Returns all messages that were sent since the last call.
   std::vector<v1::TaskMessage> Take() {
     Run();
     return std::exchange(sent, {});
@@ -185,7 +185,7 @@ TEST_CASE(
                                    JobUidString(JobUid(kJob)) + "\"} 32\n"));
   CHECK_THAT(text, Catch::Contains("evergrad_ps_server_job_shards{job=\"two\",job_uid=\"" +
                                    JobUidString(JobUid(kOther)) + "\"} 2\n"));
-  // One ends: it is gone, and the other one is as it was.
+  // One job ends: it is removed, and the other one is unchanged.
   v1::CoordinatorMessage ended;
   ended.mutable_job_ended()->set_job_uid(kOther);
   f.control->OnMessage(ended);
@@ -201,7 +201,7 @@ TEST_CASE(
     "seed") {
   ControlFixture f;
   f.Give(ControlFixture::AssignOf(0));
-  f.Give(ControlFixture::AssignOf(0));  // while loading: one answer
+  f.Give(ControlFixture::AssignOf(0));  // while loading: one answer in all
   CHECK(f.Take().size() == 1);
   RequestBuilder request;
   request.Push(0, 0, 0, Floats(4, 1));
@@ -329,7 +329,7 @@ TEST_CASE(
   CHECK(sent[0].assigned().ok());
   CHECK(sent[1].assigned().ok());
   f.Register(2);
-  CHECK(f.Take().empty());  // once
+  CHECK(f.Take().empty());  // sent once only
   CHECK(f.Hello().highest_term() == 2);
   CHECK(f.Hello().life_id() == 200);
   f.Register(1);  // a term that has passed
@@ -344,8 +344,8 @@ TEST_CASE("an answer to a session that has ended is not sent in the next one") {
   f.control->OnLost();
   f.Register(1);
   CHECK(f.Take().empty());
-  CHECK(f.Hello().shards(0).done().bounds_size() ==
-        2);  // it was taken all the same, and the hello said so
+  // The push was taken all the same, and the hello said so.
+  CHECK(f.Hello().shards(0).done().bounds_size() == 2);
 }
 
 TEST_CASE("a seal is answered, and every later push is refused") {
@@ -366,7 +366,7 @@ TEST_CASE("a seal is answered, and every later push is refused") {
   CHECK(reply->push() == v1::REFUSED);
   CHECK(reply->pull() == v1::VALUES);
   CHECK(f.Report()[0].open_closures() == 0);
-  message.mutable_seal()->set_shard(5);  // not held: as good as sealed
+  message.mutable_seal()->set_shard(5);  // not held: counts as sealed
   f.control->OnMessage(message);
   CHECK(f.Take()[0].sealed().shard() == 5);
 }

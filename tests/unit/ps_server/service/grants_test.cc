@@ -1,5 +1,5 @@
-// Pushes that the coordinator has not granted to who sends them (LEDGER line 35), and what a
-// sender's certificate allows.
+// Tests pushes that the coordinator has not granted to their sender (LEDGER line 35), and which of
+// them a sender's certificate allows.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 

@@ -41,7 +41,7 @@ TEST_CASE(
 
 TEST_CASE("a server waits for its former process, and wherever its index was meant") {
   IndexTaken by_default("0", true, "box-b"), meant("0", false, "box-b");
-  // Dead or away: this may be its own former process, on another host.
+  // The holder is dead or disconnected: this may be our own former process, on another host.
   for (const IndexTaken::Verdict& verdict :
        {by_default.Judge(Taken("box-a", false)), meant.Judge(Taken("box-a", true))}) {
     CHECK_FALSE(verdict.ends);

@@ -45,7 +45,7 @@ TEST_CASE(
   REQUIRE(::kill(child, SIGKILL) == 0);
   REQUIRE(::waitpid(child, &status, 0) == child);
   CHECK(own.HasEnded(uid, own.place()));
-  CHECK(own.HasEnded(uid, own.place()));  // asking takes nothing
+  CHECK(own.HasEnded(uid, own.place()));  // asking does not take the name
 }
 
 TEST_CASE("nothing is proved of a process in another place, of none, or of one's own") {
@@ -59,7 +59,8 @@ TEST_CASE("nothing is proved of a process in another place, of none, or of one's
   CHECK_FALSE(own.HasEnded(uid ^ 1, own.place() + "x"));
   CHECK_FALSE(own.HasEnded(uid ^ 1, ""));
   CHECK_FALSE(own.HasEnded(0, own.place()));
-  // A process whose name is taken cannot be proved to have ended, and says so.
+  // A process whose name is taken cannot be proved to have ended, and its own lifeline reports
+  // this.
   CHECK(Lifeline(uid).place().empty());
 }
 

@@ -1,4 +1,4 @@
-// A shard that is moved from one server to another (LEDGER line 22), both whole but for their
+// A shard is moved from one server to another (LEDGER line 22). Both are whole except for their
 // daemons, over the in-process transport.
 #include "stage.h"
 #include "tests/support/inproc/inproc_transport.h"
@@ -85,10 +85,11 @@ TEST_CASE(
   const v1::ShardStopped stopped = pair.Stop(1);
   REQUIRE_FALSE(stopped.has_error());
   CHECK(stopped.bytes() > 2 * rows * sizeof(float));
-  // Stopped: nothing is admitted, nothing is read, nothing is closed; the other shard goes on.
+  // The shard is stopped: it admits no push, serves no pull, and closes nothing. The other shard
+  // continues.
   CHECK(pair.from.Push(1, 7, 3, kEpoch, rows) == v1::STALE);
-  CHECK(pair.from.Push(1, 7, 2, kEpoch, rows) ==
-        v1::STALE);  // not even a duplicate is known any more
+  // Not even a duplicate is recognized any more.
+  CHECK(pair.from.Push(1, 7, 2, kEpoch, rows) == v1::STALE);
   CHECK(PullOf(pair.from, 1) == v1::PULL_STALE);
   pair.from.Give(Stage::CloseOf(1, {3}, {}));
   CHECK_FALSE(pair.from.Next().closed().taken());
@@ -100,7 +101,7 @@ TEST_CASE(
   CHECK(pair.from.Push(0, 7, 3, kEpoch, rows) == v1::APPLIED);
 
   REQUIRE_FALSE(pair.Receive(stopped, rows).has_error());
-  // Received and nobody's.
+  // The shard was received, but belongs to no server yet.
   CHECK(pair.to.Hello().shards_size() == 0);
   CHECK(pair.to.Push(1, 7, 3, kEpoch, rows) == v1::STALE);
   CHECK(pair.to.Push(1, 7, 3, kNext, rows) == v1::STALE);
@@ -118,7 +119,7 @@ TEST_CASE(
   const v1::HeldShard held = pair.to.Hello().shards(0);
   CHECK(client::FromProto(held.done())->ToString() == IntervalSet({1, 2}).ToString());
   CHECK(client::FromProto(held.refused())->ToString() == IntervalSet({5}).ToString());
-  // What was in the state is a duplicate there, what was not is applied.
+  // An update that was in the state is a duplicate at the target; any other update is applied.
   CHECK(pair.to.Push(1, 7, 2, kNext, rows) == v1::DUPLICATE);
   CHECK(pair.to.Push(1, 2, 0, kNext, rows) == v1::DUPLICATE);
   CHECK(pair.to.Push(1, 5, 0, kNext, rows) == v1::REFUSED);
@@ -142,8 +143,8 @@ TEST_CASE(
   const v1::ShardStopped first = pair.Stop(0), again = pair.Stop(0);
   REQUIRE_FALSE(first.has_error());
   CHECK(first.sha256() == again.sha256());
-  // A Hello names the life that it stopped for, the first of them: what a former one stopped is not
-  // held any more [22].
+  // A Hello names the life for which the shard stopped, the first one. A shard that a former life
+  // stopped is not held any more [22].
   CHECK(pair.from.Hello().shards(0).stopped_in() == 1);
   pair.from.On([&] { pair.from.control->OnLost(); });
   pair.from.Register(2);
@@ -151,7 +152,7 @@ TEST_CASE(
   CHECK(pair.from.Hello().shards(0).stopped_in() == 1);
   CHECK(pair.Stop(0, kNext).error().code() == static_cast<int>(absl::StatusCode::kNotFound));
   CHECK(pair.Stop(5).error().code() == static_cast<int>(absl::StatusCode::kNotFound));
-  // It can still be sealed, cut and dropped: the job may end meanwhile.
+  // The shard can still be sealed, cut and dropped, because the job may end meanwhile.
   const v1::ShardFile file = pair.from.Cut(0);
   CHECK(file.lsn() == 1);
 }
@@ -189,17 +190,17 @@ TEST_CASE(
         absl::StatusCode::kNotFound);
   CHECK(refused([](v1::ReceiveShard& r) { r.mutable_from()->set_address("nobody"); }) ==
         absl::StatusCode::kUnavailable);
-  // An Assign that names what is not here, or came from another epoch.
+  // The Assign names a state that this server does not have, or that came from another epoch.
   pair.to.Give(Pair::AssignMoved(0));
   CHECK(pair.to.NextAssigned().error().code() == static_cast<int>(absl::StatusCode::kNotFound));
   REQUIRE_FALSE(pair.Receive(stopped).has_error());
   pair.to.Give(Pair::AssignMoved(0, 4, {1, 4}));
   CHECK(pair.to.NextAssigned().error().code() == static_cast<int>(absl::StatusCode::kNotFound));
   pair.to.Give(Pair::AssignMoved(0));
-  CHECK(pair.to.NextAssigned().error().code() ==
-        static_cast<int>(absl::StatusCode::kNotFound));  // it went with the wrong Assign
+  // The wrong Assign removed it.
+  CHECK(pair.to.NextAssigned().error().code() == static_cast<int>(absl::StatusCode::kNotFound));
   CHECK(pair.to.Hello().shards_size() == 0);
-  // Dropped at its source.
+  // The shard is dropped at its source.
   pair.from.Give(Stage::DropOf(0));
   CHECK(refused([](v1::ReceiveShard&) {}) == absl::StatusCode::kNotFound);
 }
@@ -219,7 +220,7 @@ TEST_CASE(
   pair.to.Register();
   gone();
   REQUIRE_FALSE(pair.Receive(stopped).has_error());
-  pair.to.Give(Stage::DropOf(0, kNext));  // of another epoch: nothing
+  pair.to.Give(Stage::DropOf(0, kNext));  // another epoch: changes nothing
   pair.to.Give(Stage::DropOf(0));
   gone();
   REQUIRE_FALSE(pair.Receive(stopped).has_error());
@@ -354,8 +355,8 @@ TEST_CASE(
     const v1::PushAnswer answer = replies[u]->reply->push();
     applied += answer == v1::APPLIED;
     stale += answer == v1::STALE;
-    const auto again =
-        push(pair.to, u, kNext);  // as a worker resends what is not settled; here all of it
+    // As a worker resends what is not settled; here all of it.
+    const auto again = push(pair.to, u, kNext);
     again->event.Wait();
     CHECK(again->reply->push() == (answer == v1::APPLIED ? v1::DUPLICATE : v1::APPLIED));
   }

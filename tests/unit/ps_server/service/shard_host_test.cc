@@ -1,5 +1,5 @@
-// The data service over manual executors: answers by section, refusals that change nothing (FAULTS
-// S6), values by reference, order within a request, fairness between shards.
+// Tests the data service over manual executors: answers by section, refusals that change nothing
+// (FAULTS S6), values by reference, the order within a request, and fairness between shards.
 #include <algorithm>
 #include <random>
 #include <thread>
@@ -253,7 +253,7 @@ TEST_CASE(
   CHECK_THAT(reply->response.header->pulls(1).message(),
              Catch::Matchers::Contains(
                  "values do not fit into what the request reserved: shard=0 bytes=400000"));
-  // 65,536 pulls would be 26 GB of references: the server's own limit holds.
+  // 65,536 pulls would be 26 GB of references, so the server's own limit must refuse them.
   RequestBuilder greedy;
   greedy.header.set_response_bytes_max(~0ull);
   for (int i = 0; i < 3000; ++i) greedy.Pull(0);
@@ -315,9 +315,8 @@ TEST_CASE(
   f.RunAll();
   CHECK(reply->order < 3);
   for (std::size_t u = 0; u < 8; ++u) CHECK(pushes[u]->answered);
-  for (std::size_t u = 0; u < 8; ++u)
-    CHECK(pushes[u]->values()[0] ==
-          static_cast<float>(u + 1));  // each saw its own push and those before
+  // Each saw its own push and those before.
+  for (std::size_t u = 0; u < 8; ++u) CHECK(pushes[u]->values()[0] == static_cast<float>(u + 1));
 }
 
 TEST_CASE(
@@ -433,8 +432,8 @@ TEST_CASE(
     "and one without is not held up") {
   HostFixture f(1);
   constexpr std::uint32_t kShards = 16;
-  for (std::uint32_t shard = 0; shard < kShards; ++shard)
-    f.Hold(CountingShard(shard, 262144));  // a turn each
+  // A turn each.
+  for (std::uint32_t shard = 0; shard < kShards; ++shard) f.Hold(CountingShard(shard, 262144));
   f.Hold(CountingShard(0, 4, kJob + 1));
   const std::vector<v1::ShardState> want = f.Report();
   REQUIRE(want.size() == kShards + 1);
@@ -458,7 +457,7 @@ TEST_CASE(
   const int one = cost(1);
   CHECK(one >= static_cast<int>(kShards));
   CHECK(cost(20) <= one + 2 * 20);
-  // Another job's are summed beside.
+  // The sums of another job are kept apart.
   std::size_t other = 0, all = 0;
   f.host->Report(JobUid(kJob + 1), true,
                  [&](std::vector<v1::ShardState> states) { other = states.size(); });
@@ -466,7 +465,7 @@ TEST_CASE(
   f.RunAll();
   CHECK(other == 1);
   CHECK(all == kShards + 1);
-  // What is dropped meanwhile is not waited for.
+  // A shard that is dropped meanwhile is not waited for.
   std::size_t left = 0;
   f.host->Report(JobUid(kJob), true,
                  [&](std::vector<v1::ShardState> states) { left = states.size(); });
@@ -477,7 +476,7 @@ TEST_CASE(
 
 TEST_CASE("a row of large pushes holds up no report") {
   HostFixture f(1);
-  const std::uint64_t large = 300000;  // a turn and a little
+  const std::uint64_t large = 300000;  // a little more than one turn
   f.Hold(CountingShard(0, large));
   for (std::uint32_t u = 0; u < 4; ++u) {
     RequestBuilder push;
@@ -556,7 +555,7 @@ TEST_CASE(
     CHECK(whole);
   };
   check(*cuts[1], 1);
-  // Sealed: what was admitted is in it, nothing else.
+  // The shard is sealed: the cut contains the admitted pushes and nothing else.
   cuts.clear();
   RequestBuilder third;
   third.Push(0, 0, 2, Floats(kRows, 1));
@@ -566,7 +565,8 @@ TEST_CASE(
   f.RunAll();
   REQUIRE(cuts.size() == 1);
   check(*cuts[0], 3);
-  // Dropped while the cut waits; and an executor that ends before: the function goes uncalled.
+  // The shard is dropped while the cut waits; then an executor ends first. In both cases the
+  // function is not called.
   cuts.clear();
   f.Hold(CountingShard(0, kRows), {1, 6});
   v1::PushSection& push = *third.header.mutable_pushes(0);
@@ -656,8 +656,8 @@ TEST_CASE(
   section.set_kind(v1::SKIP);
   section.set_skip_reason("nan");
   CHECK(f.Send(skip)->push() == v1::APPLIED);
-  // A repeat brings values again and no update; what is refused or stale is no traffic of the
-  // shard's.
+  // A repeat brings values again and no update. Refused and stale requests do not count as the
+  // shard's traffic.
   CHECK(f.Send(request)->push() == v1::DUPLICATE);
   RequestBuilder stale;
   *stale.Push(2, 0, 0, Floats(4, 1)).mutable_epoch() = client::ToProto(ShardEpoch{1, 4});
@@ -719,7 +719,8 @@ TEST_CASE("failpoints: a delay holds up its shard in order, and no other") {
   CHECK(b->values() == Floats(4, 1));
 }
 
-// What ThreadSanitizer looks at: real executors, requests from several threads, control in between.
+// ThreadSanitizer checks this one: real executors, requests from several threads, and control
+// messages in between.
 TEST_CASE("many callers on real executors: every update is applied once") {
   std::vector<std::unique_ptr<runtime::ThreadExecutor>> executors;
   metrics::Registry registry;
@@ -757,9 +758,8 @@ TEST_CASE("many callers on real executors: every update is applied once") {
       callers.emplace_back("caller", [&, caller] {
         for (std::uint32_t u = 0; u < kUpdates; ++u) {
           RequestBuilder request;
-          if (caller != 0)
-            request.header.set_response_bytes_max(
-                4096);  // brief: by its caller where an executor is idle
+          // Brief work is run by its caller where an executor is idle.
+          if (caller != 0) request.header.set_response_bytes_max(4096);
           for (std::uint32_t shard = 0; shard < kShards; ++shard)
             request.Push(shard, static_cast<std::uint64_t>(caller), u, Floats(4, 1));
           for (std::uint32_t shard = 0; shard < kShards; ++shard) request.Pull(shard);
@@ -807,7 +807,7 @@ TEST_CASE(
     runtime::Event* const answered_;
   };
   const auto answered_here = [&](const RequestBuilder& request) {
-    // The executor's thread says that it is idle only once it is: then it is lent.
+    // The executor's thread reports that it is idle only when it is; then it is lent to the caller.
     while (!executor.RunIfIdle([] {})) {
     }
     std::thread::id by;
@@ -854,7 +854,7 @@ TEST_CASE(
   CHECK(reply->values(1) == std::vector<float>{3, 4, 0, 0, 1, 2});
   CHECK(f.Send(both)->push(0) == v1::DUPLICATE);
 
-  RequestBuilder greedy;  // more rows than the answer has room for: no memory is taken for them
+  RequestBuilder greedy;  // more rows than an answer may have: no memory is taken for them
   greedy.header.set_response_bytes_max(63);
   greedy.PullRows(1, std::vector<std::int64_t>(5, 7));
   greedy.PullRows(1, std::vector<std::int64_t>(3, 7));

@@ -1,5 +1,5 @@
-// Orders to cut and shards restored from files, on real executors and I/O threads: what the
-// coordinator is told, what workers see meanwhile.
+// Tests orders to cut and shards restored from files, on real executors and I/O threads: what the
+// coordinator is told, and what workers see meanwhile.
 #include <algorithm>
 #include <cstdio>
 #include <deque>
@@ -47,7 +47,8 @@ TEST_CASE("what was cut is restored bit for bit under a new owner, the open clos
     CHECK(std::string(reinterpret_cast<const char*>(report->sha256.data()), 32) == file.sha256());
     CHECK(report->value_digest == states[shard].digest());
     CHECK(report->header.plan_fingerprint() == kPlan);
-    // To the last field: the second variable of a plan could not be resumed without its index.
+    // Everything to the last field is compared: the second variable of a plan could not be resumed
+    // without its index.
     CHECK(report->header.dense().SerializeAsString() ==
           Stage::AssignOf(shard).assign().spec().SerializeAsString());
   }
@@ -56,7 +57,8 @@ TEST_CASE("what was cut is restored bit for bit under a new owner, the open clos
   a.On([] {});
   CHECK_THAT(a.Log(), Catch::Matchers::Contains("info snapshot: shards=3 bytes="));
 
-  // More is applied, then the owner is lost: the same server gets it back, from the file.
+  // More updates are applied, then the owner is lost. The same server gets the shard back from the
+  // file.
   REQUIRE(a.Push(1, 7, 9) == v1::APPLIED);
   v1::CoordinatorMessage assign = Stage::RestoreOf(files[1], {1, 8});
   *assign.mutable_assign()->mutable_refused() = client::ToProto(IntervalSet{30});
@@ -87,7 +89,7 @@ TEST_CASE("what was cut is restored bit for bit under a new owner, the open clos
   CHECK_THAT(a.Log(),
              Catch::Matchers::Contains(absl::StrCat("info shard restored: shard=1 file=", kFolder,
                                                     "/", files[1].file(), " lsn=")));
-  // And what was restored is cut again.
+  // The restored shards are cut again.
   CHECK(a.Cut(1, epoch).file() != files[1].file());
 }
 
@@ -146,7 +148,7 @@ TEST_CASE(
     CHECK(shared->reply->values() == std::vector<float>{count, count, count, count, 0, 0});
     updates = static_cast<std::uint32_t>(inside);
     // The job's memory here is what its table holds, made by pushes or restored: rows and slots,
-    // index, room for more of them.
+    // the index, and spare memory for more of them.
     a.On([&] { progress = a.control->Progress(); });
     REQUIRE(progress.jobs_size() == 1);
     CHECK(progress.jobs(0).bytes() == a.Report()[0].tables(0).memory_bytes());
@@ -352,7 +354,7 @@ TEST_CASE(
   CHECK(a.Cuts("durable") == 1);
   CHECK(a.Cuts("unchanged") == 1);
   CHECK(a.files.List(kFolder)->size() == 1);
-  // Another folder, and a file that somebody took away, are written; so is a newer epoch of the
+  // The file is written for another folder, after it was taken away, and for a newer epoch of the
   // same state.
   v1::CoordinatorMessage elsewhere = Stage::CutOf({0});
   elsewhere.mutable_cut()->set_folder("file:///other");
@@ -435,7 +437,7 @@ TEST_CASE(
   CHECK(file.lsn() == 1);
   a.Give(Stage::RestoreOf(file, {1, 8}));
   REQUIRE(a.NextAssigned().ok());
-  CHECK(a.Push(0, 0, 1, {1, 8}) == v1::APPLIED);  // a seal is the holder's, not the state's
+  CHECK(a.Push(0, 0, 1, {1, 8}) == v1::APPLIED);  // a seal belongs to the holder, not to the state
 }
 
 TEST_CASE(
@@ -462,7 +464,7 @@ TEST_CASE(
   const v1::ShardDurable saved = a.NextDurable();
   CHECK_FALSE(saved.tried_again());
   CHECK(saved.file().lsn() > 1);
-  // What no retry mends is answered.
+  // An order that no retry can mend is answered.
   v1::CoordinatorMessage bucket = Stage::CutOf({0});
   bucket.mutable_cut()->set_folder("s3://bucket/job");
   a.Give(bucket);
@@ -516,8 +518,8 @@ TEST_CASE("cuts under pushes all the time restore to exactly the updates of thei
   }
 }
 
-// Not a test: run it by name on a quiet machine. Pushes to a 16 MiB shard (and a slot of the same
-// size) through its lane, one at a time, on a real disk.
+// This is a measurement, not a test: run it by name on a quiet machine. It pushes to a 16 MiB shard
+// with a slot of the same size through the shard's lane, one push at a time, on a real disk.
 TEST_CASE("measured: pushes through a lane while snapshots are written all the time",
           "[.measure]") {
   constexpr std::uint64_t kRows = 4u << 20;
@@ -544,7 +546,8 @@ TEST_CASE("measured: pushes through a lane while snapshots are written all the t
                 ms[ms.size() / 2], ms[ms.size() * 99 / 100], ms.back());
   };
   std::vector<double> alone, beside;
-  for (int round = 0; round < 8; ++round) {  // in turns: what else the machine does meets both
+  for (int round = 0; round < 8;
+       ++round) {  // in turns, so that other load on the machine meets both
     for (int i = 0; i < 40; ++i) push(&alone);
     v1::CoordinatorMessage cut = Stage::CutOf({0});
     cut.mutable_cut()->set_folder(folder / "job");

@@ -1,5 +1,5 @@
-// Cuts as files and back: the same bits, exactly the updates of the ledger beside them, whatever is
-// pushed meanwhile; and every refusal.
+// Cuts are written to files and read back. They have the same bits and exactly the updates of the
+// ledger beside them, whatever is pushed meanwhile. Every refusal is tested, too.
 #include "ps_server/snapshot/cut_file.h"
 
 #include <signal.h>
@@ -81,7 +81,7 @@ State StateOf(const Shard& s) {
 }
 
 TEST_CASE("a restored shard has the bits of the cut, and goes on with the bits of the original") {
-  // 700,000 floats: eleven chunks, three blocks, the last of each short.
+  // 700,000 floats are eleven chunks and three blocks, the last of each short.
   const struct {
     const char* optimizer;
     double momentum;
@@ -163,8 +163,8 @@ TEST_CASE("line 21 adds what is refused, line 28 forgets attempts") {
   CHECK((*restored)->lsn() == shard->lsn() + 1);
 }
 
-// Every element belongs to one (closure, update), which adds 1 to it: the values say which updates
-// were applied.
+// Every element belongs to one (closure, update), which adds 1 to it. The values therefore show
+// which updates were applied.
 TEST_CASE(
     "any sequence of pushes, cuts and restores keeps values, slots and ledger those of an exact "
     "map") {
@@ -178,8 +178,8 @@ TEST_CASE(
     settings.initializer = {};
     auto shard = Seeded(settings);
     ShardEpoch epoch{1, 5};
-    std::map<std::pair<std::uint64_t, std::uint32_t>, int>
-        applied;  // the dumb second implementation
+    // The simple second implementation.
+    std::map<std::pair<std::uint64_t, std::uint32_t>, int> applied;
     std::set<std::uint64_t> done;
     struct Kept {
       DurableCut durable;
@@ -224,7 +224,7 @@ TEST_CASE(
           kept.push_back({*durable, was, was_done});
           break;
         }
-        case 1: {  // the owner is lost: any kept cut
+        case 1: {  // the owner is lost; any kept cut may replace it
           if (kept.empty()) break;
           const Kept& chosen = kept[random() % kept.size()];
           epoch = {2, static_cast<std::uint64_t>(event) + 10};
@@ -237,7 +237,7 @@ TEST_CASE(
           done = chosen.was_done;
           break;
         }
-        case 2: {  // a closure whose updates are all there ends
+        case 2: {  // a closure ends whose updates are all applied
           const std::uint64_t c = random() % (kElements / kUpdates);
           bool whole = true;
           for (std::uint32_t u = 0; u < kUpdates; ++u) whole = whole && applied.count({c, u}) > 0;
@@ -338,7 +338,7 @@ TEST_CASE(
         absl::StatusCode::kInternal);
   CHECK(files.List(kFolder)->size() == 1);
   CHECK(WriteCut(shard->Cut(), Target(files, &failpoints)).ok());
-  // Half a file under the name (a disk that lied): written anew as well.
+  // Half a file stands under the name, because a disk lied: it is written anew, too.
   REQUIRE(files.Truncate(fs::JoinUri(kFolder, files.List(kFolder)->at(0).name), 10).ok());
   const auto durable = WriteCut(shard->Cut(), Target(files));
   REQUIRE(durable.ok());
@@ -377,7 +377,7 @@ TEST_CASE("an error at each edge leaves no name, and what is promised outlives a
   }
 }
 
-// K1 with a real process and a real disk.
+// Tests K1 with a real process and a real disk.
 TEST_CASE("SIGKILL at each edge leaves the old file, and the new one whole or not at all") {
   for (const char* failpoint :
        {"snapshot.write=2*kill", "fs.write=3*kill", "snapshot.before_commit=kill", "fs.sync=kill",

@@ -1,4 +1,4 @@
-// The reader of files with its own thread: orders, their end, the bound.
+// Tests the reader of files, which has its own thread: its orders, their end, and their bound.
 #include "ps_server/snapshot/restorer.h"
 
 #include <catch2/catch.hpp>
@@ -28,7 +28,7 @@ struct Answer {
   int answers = 0;
 };
 
-// A file system that holds every Open up until it is told.
+// A file system that holds every Open until the test releases it.
 class HeldFiles final : public fs::FileSystem {
  public:
   explicit HeldFiles(fs::FileSystem* files) : files_(*files) {}
@@ -104,8 +104,8 @@ TEST_CASE("orders are bounded, replaced and cancelled by shard, each answered on
   REQUIRE(stage.restorer->Submit(stage.Order(Settings(2), two, &older)).ok());
   REQUIRE(stage.restorer->Submit(stage.Order(Settings(2), two, &newer)).ok());
   CHECK(older.result.status().code() == absl::StatusCode::kAborted);
-  REQUIRE(
-      stage.restorer->Submit(stage.Order(Settings(1), one, &second)).ok());  // ends the one in hand
+  // Ends the order under way.
+  REQUIRE(stage.restorer->Submit(stage.Order(Settings(1), one, &second)).ok());
   CHECK(stage.restorer->Submit(stage.Order(Settings(3), three, &refused)).code() ==
         absl::StatusCode::kResourceExhausted);
   CHECK(refused.answers == 0);
@@ -115,7 +115,7 @@ TEST_CASE("orders are bounded, replaced and cancelled by shard, each answered on
   stage.restorer->Cancel(JobUid(0xabc), ShardId(2));
   CHECK(newer.result.status().code() == absl::StatusCode::kCancelled);
   REQUIRE(stage.restorer->Submit(stage.Order(Settings(3), three, &third)).ok());
-  stage.restorer->Cancel(JobUid(0xdef));  // another job's
+  stage.restorer->Cancel(JobUid(0xdef));  // cancels another job's order
   stage.held.go.Set();
   first.event.Wait();
   CHECK(first.result.status().code() == absl::StatusCode::kCancelled);
@@ -135,9 +135,9 @@ TEST_CASE("orders are bounded, replaced and cancelled by shard, each answered on
 
 TEST_CASE("cancelled in the middle of a file it reads no further, and its end answers what waits") {
   Stage stage;
-  const ShardSettings large = Settings(1, 4u << 20);  // 16 MiB and as much of slots
+  const ShardSettings large = Settings(1, 4u << 20);  // 16 MiB, and as much for slots
   const std::string uri = stage.Write(large);
-  // Asked after each MiB.
+  // `asked` counts the questions, one after each MiB.
   int asked = 0;
   RestoreOptions what = stage.Order(large, uri, nullptr).what;
   what.source.files = &stage.files;

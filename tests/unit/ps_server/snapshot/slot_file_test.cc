@@ -1,4 +1,4 @@
-// Cuts of slots as files and back, with pushes between the slices.
+// Cuts of slots are written to files and read back, with pushes between the slices.
 #include <random>
 
 #include "common/snapshot/manifest.h"
@@ -88,7 +88,7 @@ TEST_CASE(
     const auto restored = RestoreShard(Restoring(files, *durable, settings));
     REQUIRE(restored.ok());
     CHECK(StateOf(**restored) == at_cut);
-    // Both go on alike: the same rows are admitted and evicted.
+    // Both shards behave alike from here: the same rows are admitted and evicted.
     std::mt19937 again(9);
     for (std::uint64_t n = 0; n < 20; ++n) {
       const Rows rows = Draw(again, 20);
@@ -115,7 +115,7 @@ TEST_CASE("a cut that pushes overtake beyond its bound is dropped, and the push 
     return next();
   };
   CHECK(WriteCut(cut, Target(files)).status().code() == absl::StatusCode::kAborted);
-  // The next cut is whole, and ends a former one.
+  // The next cut is whole; it ends the former one.
   ShardCut former = CutOf(*shard);
   CHECK(WriteCut(CutOf(*shard), Target(files)).ok());
   CHECK(former.next_slice().status().code() == absl::StatusCode::kAborted);
@@ -153,7 +153,7 @@ TEST_CASE(
   other.slot.reset();
   refused(other, "another kind of shard");
 
-  // A table over the server's budget.
+  // The table is larger than the server's budget.
   const auto none = std::make_shared<storage::MemoryBudget>(1);
   RestoreOptions options = Restoring(files, *durable, settings);
   options.source.budget = none;

@@ -1,5 +1,5 @@
-// The writer with its own thread: orders, their end, the bound, retries; a shard lives on an
-// executor as in a server.
+// Tests the writer, which has its own thread: its orders, their end, the bound, and retries. A
+// shard lives on an executor, as in a server.
 #include "ps_server/snapshot/snapshot_writer.h"
 
 #include <time.h>
@@ -32,7 +32,7 @@ ShardSettings Settings(std::uint64_t rows, std::uint32_t shard) {
   return s;
 }
 
-// A shard on an executor of its own, and what a lane does with it.
+// A shard on its own executor, with the operations of a lane.
 struct Owner {
   ShardSettings settings;
   std::unique_ptr<Shard> shard;
@@ -191,7 +191,7 @@ TEST_CASE("a cut that finds the disk full is dropped, counted and taken anew whe
   stage.files.SetBytesMax(1 << 30);
   answer.event.Wait();
   REQUIRE(answer.result.ok());
-  CHECK(answer.result->lsn >= 3);  // of the new moment, not of the first
+  CHECK(answer.result->lsn >= 3);  // the cut is of the new moment, not of the first one
   CHECK(answer.answers == 1);
   CHECK(stage.files.List(kFolder)->size() == 1);
 }
@@ -218,7 +218,7 @@ TEST_CASE(
     ++told;
   };
   REQUIRE(stage.writer->Submit(std::move(order)).ok());
-  REQUIRE(stage.Write(&small).ok());  // it holds nothing up
+  REQUIRE(stage.Write(&small).ok());  // it does not delay others
   while (told < 2) small.Push();
   CHECK_FALSE(waits.event.IsSet());
   CHECK(stage.registry
@@ -245,8 +245,8 @@ TEST_CASE("a cut that nobody will ever make ends with Cancel, or with the writer
     Answer answer;
     SnapshotWriter::Order order = stage.Order(&owner, &answer);
     order.take = [&](std::function<void(absl::StatusOr<ShardCut>)> ready) {
-      held = std::move(
-          ready);  // half an update on an executor that has ended: neither called nor destroyed
+      // Half an update on an executor that has ended: neither called nor destroyed.
+      held = std::move(ready);
       begun.Set();
     };
     REQUIRE(stage.writer->Submit(std::move(order)).ok());
@@ -312,7 +312,7 @@ TEST_CASE("what a retry cannot mend is answered") {
   answer.event.Wait();
   CHECK(answer.result.status().code() == absl::StatusCode::kUnimplemented);
   CHECK(stage.Count("failed") == 1);
-  // The shard is not held any more.
+  // The shard is no longer held.
   Answer gone;
   order = stage.Order(&owner, &gone);
   order.take = [](std::function<void(absl::StatusOr<ShardCut>)> ready) {
@@ -321,7 +321,7 @@ TEST_CASE("what a retry cannot mend is answered") {
   REQUIRE(stage.writer->Submit(std::move(order)).ok());
   gone.event.Wait();
   CHECK(gone.result.status().code() == absl::StatusCode::kNotFound);
-  // Its executor has ended: the function is dropped uncalled.
+  // Its executor has ended: the function is destroyed uncalled.
   Answer dead;
   owner.executor.Shutdown();
   REQUIRE(stage.writer->Submit(stage.Order(&owner, &dead)).ok());
@@ -337,7 +337,7 @@ TEST_CASE(
   options.orders_max = 2;
   stage.Start(options);
   Owner owner(10, 1), other(10, 2), third(10, 3), fourth(10, 4);
-  // The writer's thread is held in the first order's take, and so is what comes after it.
+  // The writer's thread is held in the first order's take, and so are the later orders.
   std::function<void(absl::StatusOr<ShardCut>)> held;
   runtime::Event begun;
   Answer first, second, replaced, newer, refused;
@@ -356,7 +356,7 @@ TEST_CASE(
         absl::StatusCode::kResourceExhausted);
   CHECK(refused.answers == 0);
   CHECK(stage.writer->waiting() == 2);
-  // The one in hand is cancelled: whatever arrives is not written.
+  // The order under way is cancelled: whatever arrives for it is not written.
   stage.writer->Cancel(owner.settings.job, owner.settings.shard);
   owner.Push();
   held(owner.shard->Cut());
@@ -369,7 +369,7 @@ TEST_CASE(
   CHECK(newer.result.ok());
   CHECK(stage.files.List(kFolder)->size() == 2);
 
-  // The end, with a full disk: nobody is left without an answer.
+  // The writer ends with a full disk, and every order is answered.
   stage.files.SetBytesMax(0);
   Answer never;
   other.Push();
@@ -423,9 +423,9 @@ TEST_CASE("under pushes all the time every file restores to exactly the updates 
   }
 }
 
-// Not a test: run it by name on a quiet machine. Pushes to one 64 MiB shard under Adam, on a real
-// disk, with and without a cut being written. Processor time of the pushing thread beside the time
-// that passed tells what others on the machine took.
+// This is a measurement, not a test: run it by name on a quiet machine. It pushes to one 64 MiB
+// shard under Adam, on a real disk, with and without a cut being written. The processor time of the
+// pushing thread, beside the time that passed, shows how much the machine did for others.
 TEST_CASE("measured: pushes beside a cut that is being written", "[.measure]") {
   for (const bool warm : {false, true}) {
     test::TempFolder folder;
