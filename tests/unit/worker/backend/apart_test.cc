@@ -1,5 +1,5 @@
-// The backend that stands for a device in tests (fixtures/apart_backend.h): that it catches what it
-// is there to catch.
+// Tests the backend that replaces a device in tests (fixtures/apart_backend.h): it must catch the
+// mistakes that it was made for.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/worker/backend/fixtures/contract_fixture.h"
@@ -61,8 +61,8 @@ TEST_CASE("a copy that nothing orders shows, and so does a host that does not wa
   CHECK(backend.Wait(*event).ok());
   CHECK(std::isnan(got[0]));
   backend.Copy(x.as<float>(), y.as<float>());
-  backend.Download(DeviceQueue::kOut, y.as<std::byte>(),
-                   std::as_writable_bytes(std::span(got)));  // without Await
+  // Without Await.
+  backend.Download(DeviceQueue::kOut, y.as<std::byte>(), std::as_writable_bytes(std::span(got)));
   backend.Record(DeviceQueue::kIn, *event);
   CHECK(backend.Wait(*event).ok());
   CHECK(backend.TakeError().ok());

@@ -1,5 +1,5 @@
-// The contract of Backend: what a step tells the host. Losses with their gradients and bad labels,
-// metrics, squares, what is not finite.
+// The contract of Backend, the results that a step gives to the host: losses with their gradients
+// and bad labels, metrics, sums of squares, and the flag of non-finite values.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -16,7 +16,7 @@ using namespace test;
 constexpr double kEpsilon = 1e-7;
 double Clip(double p) { return std::clamp(p, kEpsilon, 1 - kEpsilon); }
 
-// One example's loss in float64, and whether it is correct.
+// Returns one example's loss in float64, and whether the prediction is correct.
 double LossOf(const Loss& loss, const std::vector<double>& output, const std::vector<float>& labels,
               bool* correct) {
   double sum = 0;
@@ -263,7 +263,7 @@ TEST_CASE("squares are added in double, of examples and of all") {
       CHECK(again == got);
     }
     double got = -1;
-    backend.SumOfSquares(std::vector<float>{1e30f, 1e30f}, &got);  // beyond float32
+    backend.SumOfSquares(std::vector<float>{1e30f, 1e30f}, &got);  // beyond float32's range
     CHECK(got == Approx(2e60));
   });
 }

@@ -1,5 +1,5 @@
-// The contract of Backend: memory, copies, events, steps and errors. Called as a graph calls it:
-// with the backend's own memory.
+// The contract of Backend: memory, copies, events, steps and errors. The tests call it as a graph
+// does, with the backend's own memory.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <numeric>
@@ -77,8 +77,8 @@ TEST_CASE("host buffers may outlive the backend") {
   for (const Implementation& implementation : Implementations()) {
     auto backend = implementation.make_bare().value();
     tensor::AlignedBuffer buffer = backend->AllocateHost(100).value();
-    tensor::AlignedBuffer as_unless_overridden =
-        backend->Backend::AllocateHost(100).value();  // of the heap, where there is no host()
+    // From the heap, because this backend has no host().
+    tensor::AlignedBuffer as_unless_overridden = backend->Backend::AllocateHost(100).value();
     backend.reset();
     for (tensor::AlignedBuffer* const each : {&buffer, &as_unless_overridden}) {
       REQUIRE(each->size() == 100);
@@ -123,7 +123,7 @@ TEST_CASE("queues wait for each other by events, and an event that was never rec
     backend.Await(DeviceQueue::kCompute, *unused);
     std::vector<float> results[4];
     const std::vector<float> inputs[4] = {Draw(1, n), Draw(2, n), Draw(3, n), Draw(4, n)};
-    for (int step = 0; step < 4; ++step) {  // the host never waits in between
+    for (int step = 0; step < 4; ++step) {  // the host never waits between two steps
       if (step > 0) backend.Await(DeviceQueue::kIn, *made);
       backend.Upload(DeviceQueue::kIn, Bytes(inputs[step]), x.memory.as<std::byte>());
       backend.Record(DeviceQueue::kIn, *there);
@@ -159,7 +159,7 @@ TEST_CASE("memory may be dropped while work on it is still to be done") {
   });
 }
 
-// y = 3 x, with a dropout key, squares and a flag: what a step has.
+// y = 3 x, with the parts of a step: a dropout key, squares and a flag.
 struct SmallStep {
   explicit SmallStep(Backend& b)
       : backend(b),

@@ -1,6 +1,7 @@
-// The contract of Backend for elements of 16 bits: each primitive, on fresh random inputs and
-// poisoned outputs, against the same one in float32 (whose own test is against float64), of the
-// CPU's backend and of the same rounded inputs. A backend shows the types that it says to have.
+// The contract of Backend for elements of 16 bits. Each primitive gets fresh random inputs and
+// poisoned outputs. Its result is compared with that of the CPU backend's float32 primitive on the
+// same rounded inputs. (The float32 primitive is itself tested against float64.) A backend is
+// tested with the types that it claims to support.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -19,7 +20,7 @@ namespace {
 
 using namespace test;
 
-constexpr double kTolerance = 2e-2;  // of the largest value there is
+constexpr double kTolerance = 2e-2;  // relative to the largest value
 
 tensor::WireType Wire(Element e) { return static_cast<tensor::WireType>(e); }
 
@@ -50,8 +51,8 @@ class Array {
   std::vector<std::byte> memory_;
 };
 
-// What a case asks for: inputs are rounded to `narrow` and stored as `type`, which is `narrow` or,
-// for what is compared with, float32.
+// The request of one case: inputs are rounded to `narrow` and stored as `type`. `type` is `narrow`,
+// or float32 for the result that is compared with.
 struct Run {
   Backend& backend;
   Element narrow, type;
@@ -113,7 +114,7 @@ std::vector<NarrowCase> NarrowCases() {
                Array dy(y_type, r.Rounded(5, Size(batch * out)));
                r.backend.DenseBackward(batch, in, out, x, w, activation, y_in, dy, dx, dw, db);
                r.Show("dx", dx), r.Show("dw", dw), r.Show("db", db);
-               // The first layer, without a bias.
+               // The same for the first layer, without a bias.
                Array again(y_type, r.Rounded(5, Size(batch * out)));
                std::vector<float> only = Poison(Size(in * out));
                r.backend.DenseBackward(batch, in, out, x, w, activation, y_in, again, {}, only, {});
@@ -202,8 +203,7 @@ std::vector<NarrowCase> NarrowCases() {
            const Array x = r.In16(1, n), dy = r.In16(2, n);
            const std::vector<float> gamma = Draw(3, c), beta = Draw(4, c);
            for (const bool layer : {false, true}) {
-             if (!layer && rows < 3)
-               continue;  // a variance of nothing magnifies what rounding left
+             if (!layer && rows < 3) continue;  // a variance of zero magnifies the rounding errors
              if (layer && columns < 3) continue;
              const std::size_t each = layer ? Size(rows) : c;
              std::vector<float> mean = Poison(each), variance = Poison(each), dgamma = Poison(c),
@@ -316,7 +316,7 @@ TEST_CASE("each primitive on 16 bits is the one on float32 but for rounding") {
           if (name == "argmax") CHECK(got == want);
           if (name == "dropout")
             for (std::size_t e = 0; e < want.size(); ++e)
-              REQUIRE((got[e] == 0) == (want[e] == 0));  // one mask
+              REQUIRE((got[e] == 0) == (want[e] == 0));  // both have the same mask
         }
       }
     }

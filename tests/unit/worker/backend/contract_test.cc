@@ -1,6 +1,6 @@
-// The contract of Backend over every implementation (contract_fixture.h): dense layers, windows,
-// activations and normalization against their definitions in float64, the same bits on every call,
-// NaN carried through.
+// The contract of Backend over every implementation (contract_fixture.h). Dense layers, windows,
+// activations and normalization are compared with their definitions in float64. Every call must
+// give the same bits, and NaN must be carried through.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -64,7 +64,7 @@ const std::vector<Conv2dShape>& ConvShapes() {
   return shapes;
 }
 
-template <typename Visit>  // visit(output index, input index, kernel index)
+template <typename Visit>  // the call is visit(output index, input index, kernel index)
 void VisitConv(const Conv2dShape& s, Visit visit) {
   for (std::int64_t n = 0; n < s.batch; ++n)
     for (std::int64_t a = 0; a < s.out_h; ++a)
@@ -133,8 +133,8 @@ TEST_CASE("conv2d backward equals its definition, and overwrites what it writes"
       CheckClose(db, want_db, 1e-4);
       std::vector<float> dw2(d.w.size(), std::nanf(""));
       dy = d.dy;
-      backend.Conv2dBackward(s, d.x, d.w, Activation::kLinear, {}, dy, {}, dw2,
-                             {});  // first layer, no bias
+      // First layer, no bias.
+      backend.Conv2dBackward(s, d.x, d.w, Activation::kLinear, {}, dy, {}, dw2, {});
       CheckClose(dw2, want_dw, 1e-4);
     }
   });
@@ -211,7 +211,8 @@ TEST_CASE("max pooling takes the largest of each window and sends its gradient b
           Pool(2, 7, 6, 19, 3, 3, 2, 1, 1, 0, 1, 1), Pool(2, 9, 9, 8, 2, 2, 3, 4, 0, 0, 0, 0),
           Pool(2, 5, 5, 4, 2, 2, 2, 2, 0, 0, 1, 1), Pool(2, 26, 26, 16, 2, 2, 2, 2, 0, 0, 0, 0)}) {
       auto x = Draw(1, static_cast<std::size_t>(s.batch * s.in_h * s.in_w * s.channels));
-      for (float& v : x) v = std::round(v * 4.0f);  // few values, so that there are ties
+      // Only few different values, so that there are ties.
+      for (float& v : x) v = std::round(v * 4.0f);
       const std::size_t outputs =
           static_cast<std::size_t>(s.batch * s.out_h * s.out_w * s.channels);
       const auto dy = Draw(2, outputs);
@@ -357,8 +358,8 @@ TEST_CASE(
         kept += keep ? 1 : 0;
         sum += y[i];
       }
-      const double deviation =
-          std::sqrt(rate * (1 - rate) / static_cast<double>(n));  // of the share kept
+      // The standard error of the share that is kept.
+      const double deviation = std::sqrt(rate * (1 - rate) / static_cast<double>(n));
       CHECK(std::abs(static_cast<double>(kept) / static_cast<double>(n) - (1 - rate)) <
             4 * deviation);
       CHECK(sum / static_cast<double>(n) == Approx(1.0).margin(4 * deviation / (1 - rate)));
@@ -401,7 +402,7 @@ TEST_CASE("a NaN or Inf in any operand reaches the result of every primitive") {
         d.x[d.x.size() / 2] = nan;
         backend.Conv2dForward(s, d.x, d.w, d.b, a, y);
         CHECK(has_nan(y));
-        // Finite operands whose partial sums overflow both ways: Inf - Inf.
+        // The operands are finite, but their partial sums overflow both ways: Inf - Inf.
         d = ConvData(s);
         for (std::size_t i = 0; i < d.w.size(); ++i)
           d.w[i] = i / static_cast<std::size_t>(s.filters) % 2 == 0 ? 3e38f : -3e38f;
@@ -478,14 +479,15 @@ TEST_CASE("MakeBackend refuses by name what it cannot be") {
 struct NormShape {
   std::int64_t rows, columns;
 };
-// One row; one column; odd sizes; several blocks of partial sums (65,536 elements each), the last
-// one short.
+// The shapes: one row; one column; odd sizes; several blocks of partial sums (65,536 elements
+// each), the last one short.
 const std::vector<NormShape>& NormShapes() {
   static const std::vector<NormShape> shapes = {{1, 3}, {7, 1}, {5, 17}, {3000, 64}, {70001, 3}};
   return shapes;
 }
 
-// Far from zero, so that a variance from sums of squares would lose its digits.
+// Draws numbers far from zero, so that a variance computed from sums of squares would lose its
+// digits.
 std::vector<float> DrawAround(std::uint64_t key, std::size_t n, float centre) {
   std::vector<float> values = Draw(key, n);
   for (float& v : values) v += centre;
@@ -544,7 +546,7 @@ TEST_CASE(
         CHECK(SameBits(y, again));
         backend.BatchNormInference(s.rows, s.columns, kEpsilon, x, g, b, m, v, told);
         CHECK(SameBits(y, told));
-        // No gradient for the input: the others all the same.
+        // Without a gradient for the input, the other gradients are the same.
         std::vector<float> dg2(dg.size()), db2(db.size());
         backend.BatchNormBackward(s.rows, s.columns, kEpsilon, x, g, m, v, dy, {}, dg2, db2);
         CHECK((SameBits(dg, dg2) && SameBits(db, db2)));

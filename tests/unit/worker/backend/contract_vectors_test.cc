@@ -1,5 +1,5 @@
 // The contract of Backend: sums, copies, products of vectors, embeddings, and activations inside of
-// layers, against their definitions in float64.
+// layers are compared with their definitions in float64.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -264,7 +264,7 @@ TEST_CASE(
 
 TEST_CASE("a row's gradients are added in the order of examples, inputs and elements") {
   ForEachBackend([](Backend& backend) {
-    // In another order 1 is lost beside 1e8.
+    // In another order the 1 is lost beside 1e8.
     const std::vector<std::int64_t> widths = {2, 1};
     const std::vector<std::uint32_t> position = {
         0, 0, 0, 0, 0, 0};  // input 0: two examples of two; input 1: two of one
@@ -299,8 +299,8 @@ TEST_CASE("the backward pass of a layer goes through its activation") {
   ForEachBackend([](Backend& backend) {
     const std::size_t n = 7 * 5;
     const auto x = Draw(1, 7 * 9), w = Draw(2, 9 * 5), b = Draw(3, 5), dy = Draw(4, n);
-    const Conv2dShape s{7, 3, 3, 1, 1, 1, 5, 3,
-                        3, 1, 1, 0, 0, 0, 0};  // one window: the same product
+    // One window: the same product.
+    const Conv2dShape s{7, 3, 3, 1, 1, 1, 5, 3, 3, 1, 1, 0, 0, 0, 0};
     for (const Activation a : {Activation::kLinear, Activation::kRelu, Activation::kTanh,
                                Activation::kSigmoid, Activation::kSoftmax}) {
       std::vector<float> y = Poison(n), before = Poison(n);

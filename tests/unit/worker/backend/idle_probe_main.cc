@@ -1,6 +1,6 @@
-// A worker reduced to its pools: computes on two threads, says "idle", waits until its input is
-// closed, and prints how much processor time the wait took, in microseconds. `name`: says the
-// backend's name instead. Its main() begins as a daemon's must.
+// A worker reduced to its pools. It computes on two threads, prints "idle", waits until its input
+// is closed, and prints how much processor time the wait took, in microseconds. With the argument
+// `name` it prints the backend's name instead. Its main() begins as a daemon's must.
 #include <time.h>
 #include <unistd.h>
 

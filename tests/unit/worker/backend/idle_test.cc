@@ -1,6 +1,6 @@
-// Two workers on one host: the pool of an idle one must leave its cores alone. libgomp decides that
-// when it is loaded, from the environment, which is why PrepareThreadPools executes the program
-// again; so this is shown on a process of its own.
+// Runs two workers on one host: the pool of an idle worker must leave its cores alone. libgomp
+// decides this from the environment when it is loaded; therefore PrepareThreadPools executes the
+// program again. The test needs a separate process for the same reason.
 #include <sched.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -27,7 +27,7 @@ std::string ReadLine(int fd) {
   return line;
 }
 
-// The share of one core that the idle probe used while this process computed for a while.
+// Returns the share of one core that the idle probe used while this process computed for a while.
 double IdleShare(const char* policy) {
   std::vector<std::string> environment;
   for (char** e = environ; *e != nullptr; ++e) {
@@ -76,7 +76,7 @@ double IdleShare(const char* policy) {
 
 TEST_CASE("the thread pool of an idle worker leaves the cores to the other one") {
   CHECK(IdleShare(nullptr) < 0.05);
-  // The same measurement sees a pool that spins, because the user asked for it: the variable is
+  // The same measurement detects a pool that spins because the user asked for it: the variable is
   // left alone when it is set.
   CHECK(IdleShare("active") > 0.05);
 }
@@ -84,7 +84,7 @@ TEST_CASE("the thread pool of an idle worker leaves the cores to the other one")
 TEST_CASE("a pool as large as the machine is bound, a thread to a processor, and no other pool") {
   const auto allowed_in_thread = [](int threads, bool bind) {
     int count = -1;
-    std::thread([&] {  // a thread of its own: what is bound stays bound
+    std::thread([&] {  // a separate thread, because a thread that was bound stays bound
       const auto backend = MakeBackend({"cpu", threads, bind});
       cpu_set_t set;
       CPU_ZERO(&set);
@@ -106,7 +106,7 @@ TEST_CASE("a pool as large as the machine is bound, a thread to a processor, and
   CHECK(allowed_in_thread(1, true) == all);
 }
 
-// In a process of its own: oneDNN takes its limit once.
+// Runs in another process, because oneDNN reads its limit only once.
 TEST_CASE("what ONEDNN_MAX_CPU_ISA asks for is kept unless it has tiles") {
   const auto name = [](const std::string& isa) {
     FILE* const probe = ::popen(("ONEDNN_MAX_CPU_ISA=" + isa + " '" + evergrad::test::BinDir() +

@@ -1,4 +1,4 @@
-// Settings of the daemon that depend on the machine, and those that are refused.
+// Tests settings of the daemon that depend on the machine, and settings that are refused.
 #include "worker/config.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// A whole worker over the in-process transport, with a coordinator played by the test.
+// Runs a whole worker over the in-process transport; the test plays the coordinator.
 #include "worker/worker.h"
 
 #include <catch2/catch.hpp>
@@ -17,7 +17,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Accepts sessions, answers each Hello by `answer`, keeps what it is told.
+// Accepts sessions, answers each Hello with the result of `answer`, and keeps the messages that it
+// receives.
 class Coordinator {
  public:
   Coordinator(transport::Transport* transport,
@@ -215,7 +216,7 @@ TEST_CASE("stopping says Leaving first, then hands back what has not begun, and 
         shard.mutable_variable()->add_shape(40);
         shard.mutable_variable()->add_shape(1);
         shard.mutable_variable()->set_dtype(v1::DTYPE_FLOAT32);
-        return message;  // and no map: nothing can begin
+        return message;  // the message has no map, so nothing can begin
       },
       "0");
   REQUIRE(bench.coordinator.Next(v1::TaskMessage::kHeartbeat).has_heartbeat());
@@ -234,7 +235,7 @@ TEST_CASE("stopping says Leaving first, then hands back what has not begun, and 
   }
   CHECK(progress.state() == "waiting");
   bench.worker->Stop("SIGTERM");
-  // Next skips what is of another kind: in this order only if Leaving came first.
+  // Next drops messages of other kinds, so it finds them in this order only if Leaving came first.
   CHECK(bench.coordinator.Next(v1::TaskMessage::kLeaving).leaving().reason() == "SIGTERM");
   CHECK(bench.coordinator.Next(v1::TaskMessage::kDropped).dropped().reason() == "draining");
   bench.worker->Stop("again");

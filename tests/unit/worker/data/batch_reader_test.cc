@@ -1,4 +1,4 @@
-// The reader's order, bounds and ends, over a data set made of numbers.
+// Tests the reader's order, bounds and ends, over a data set made of numbers.
 #include "worker/data/batch_reader.h"
 
 #include <atomic>
@@ -113,7 +113,8 @@ TEST_CASE(
   reader.Open(1, data, 2, From(0));
   reader.Open(2, data, 5, From(50));
   for (int i = 0; i < 2; ++i) REQUIRE(Take(reader, 1).ok());
-  // Both of stream 1 and three of stream 2: then the reader pauses, and says so before it waits.
+  // Both batches of stream 1 and three of stream 2 are read. Then the reader pauses, and reports
+  // this before it waits.
   runtime::Event never;
   while (data->reads() < 5 || reader.buffered_batches() < 3 ||
          absl::StrContains(registry.PrometheusText(), "prefetch_batches_refused_total 0\n")) {
@@ -131,7 +132,7 @@ TEST_CASE(
 TEST_CASE(
     "a batch that somebody waits for is read although the buffer is full of another stream's") {
   const auto data = std::make_shared<Numbers>(100);
-  BatchReader reader({2, 1}, nullptr);  // one batch is above bytes_max already
+  BatchReader reader({2, 1}, nullptr);  // a single batch already exceeds bytes_max
   reader.Open(1, data, 4, From(0));
   reader.Open(2, data, 4, From(50));
   for (std::uint32_t i = 0; i < 4; ++i) {

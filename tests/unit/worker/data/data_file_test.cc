@@ -1,4 +1,5 @@
-// Plain and gzip files, all of their bytes; whatever else a file may be is named.
+// Plain and gzip files are read to their last byte. A file of any other kind is refused, and the
+// message names the kind.
 #include "worker/data/data_file.h"
 
 #include <sys/stat.h>
@@ -32,7 +33,7 @@ std::string Gzip(const std::string& text) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// All bytes, read `step` at a time; or the error.
+// Returns all bytes, read `step` at a time, or the error.
 absl::StatusOr<std::string> All(const std::string& path, std::size_t step = 7,
                                 const fs::Roots& roots = {}) {
   auto file = DataFile::Open(path, roots, "a csv file");
@@ -145,7 +146,7 @@ TEST_CASE(
                     .replace(std::string(status.message()).find(folder / name),
                              (folder / name).size(), "PATH"));
   }
-  REQUIRE(said.size() == 1);  // the same of all of them
+  REQUIRE(said.size() == 1);  // one message stands for all of them
   CHECK_THAT(
       *said.begin(),
       Catch::Contains(

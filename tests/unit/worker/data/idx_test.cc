@@ -1,5 +1,5 @@
-// Every fault of a data file is a user's error that names the file, the offset and what was
-// expected. The files are made here.
+// Every fault of a data file is a user error that names the file, the offset, and what was
+// expected. The test makes the files.
 #include <zlib.h>
 
 #include <catch2/catch.hpp>

@@ -1,5 +1,5 @@
-// Jsonl files: every value typed and transformed as in a csv file with the same data, and every
-// fault a user error that names file:line and member.
+// Tests jsonl files: every value is typed and transformed as in a csv file with the same data.
+// Every fault is a user error that names file:line and the member.
 #include <zlib.h>
 
 #include <catch2/catch.hpp>
@@ -54,7 +54,7 @@ config::SourceSpec Source(const std::string& format, const std::string& path) {
   return source;
 }
 
-// The values of all examples, by field.
+// Returns the values of all examples, by field.
 std::map<std::string, std::vector<double>> ReadAll(const Dataset& data) {
   std::vector<std::uint64_t> indices(data.examples());
   for (std::size_t i = 0; i < indices.size(); ++i) indices[i] = i;
@@ -89,8 +89,8 @@ std::string Fault(const std::string& text, const std::vector<config::FieldSpec>&
 }
 
 TEST_CASE("a jsonl file gives what a csv file with the same data gives") {
-  // Random records with missing values, quotes and escapes; the gzip file is read like the plain
-  // one, and evaluation data uses the vocabulary of the training data.
+  // The records are random, with missing values, quotes and escapes. The gzip file is read like the
+  // plain one, and the evaluation data uses the vocabulary of the training data.
   const TempFolder folder;
   const std::string words[] = {"Bern", "Genf", "na\xc3\xafve", "a,b", "\"", "Z\xc3\xbcrich"};
   const std::string escaped[] = {"Bern", "Genf", "na\\u00efve", "a,b", "\\\"", "Z\xc3\xbcrich"};

@@ -1,5 +1,5 @@
-// The formats and transforms of job files, which common/data_formats describes, and what a worker
-// does with each: enumerated, so that none is described and not built.
+// Goes over the formats and transforms of job files, which common/data_formats describes. For each
+// there must be a worker's implementation.
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <set>

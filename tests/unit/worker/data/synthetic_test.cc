@@ -1,5 +1,5 @@
-// Examples that are made: the same from the same seed in any order, drawn as asked, and with
-// something to learn.
+// Tests generated examples: the same seed gives the same examples in any order, they have the
+// requested distribution, and they contain something to learn.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -172,8 +172,8 @@ TEST_CASE("images of a shape, and labels of many classes that hang on them") {
     ++counts[static_cast<std::size_t>(l)];
   }
   for (const double count : counts) CHECK(count == Approx(kExamples / kClasses).epsilon(0.15));
-  // Classes rise with a linear function of the numbers: some one number tells them apart better
-  // than chance.
+  // The class is a rising linear function of the numbers. Therefore at least one number separates
+  // the classes better than chance.
   double best = 0;
   for (std::size_t j = 0; j < 12; ++j) {
     double product = 0, square = 0;

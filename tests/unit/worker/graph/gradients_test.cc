@@ -1,5 +1,5 @@
-// The float32 gradients of every layer, loss and activation against central differences of a plain
-// float64 forward.
+// Compares the float32 gradients of every layer, loss and activation with central differences of a
+// plain float64 forward pass.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -21,7 +21,7 @@ namespace {
 
 using namespace test;
 
-// Numbers in (-1, 1), a function of the key and the position.
+// Returns numbers in (-1, 1) that depend on the key and the position.
 std::vector<double> Draw(std::uint64_t key, std::size_t n) {
   std::vector<double> values(n);
   for (std::size_t i = 0; i < n; ++i) values[i] = 2.0 * random::Uniform(key, i) - 1.0;
@@ -31,14 +31,14 @@ std::vector<float> Floats(const std::vector<double>& values) {
   return {values.begin(), values.end()};
 }
 
-// What rounding may cost: of a loss, of a gradient relative to the variable's (the length of the
-// difference, of 16 bits), of an element, and absolute.
+// The errors that rounding may cause: in the loss; in the length of a gradient's difference,
+// relative to the variable's gradient (16 bits only); in an element; and absolute.
 struct Tolerance {
   double loss = 1e-5, length = 0, element = 2e-5, absolute = 2e-8;
 };
 constexpr Tolerance kNarrowTolerance = {2e-2, 2e-2, 0.1, 5e-4};
 
-// The shape rules of common/layers give what the float64 forward gives.
+// The shape rules of common/layers agree with the shapes of the float64 forward pass.
 void CheckShapes(const config::ModelSpec& model, const ReferenceResult& reference) {
   for (const config::LayerSpec& layer : model.layers) {
     INFO(layer.name);
@@ -68,10 +68,11 @@ void Check(const GradientCase& c, std::int64_t size, Backend& backend, Precision
   std::vector<AnyIn> weight_spans;
   std::vector<AnyOut> gradient_spans;
   for (const Variable& variable : (*graph)->variables()) {
-    // Rounded to float first, so that both sides compute on the same numbers.
+    // The numbers are rounded to float first, so that both sides compute with the same ones.
     weights32.push_back(Floats(Draw(random::KeyOf(1, variable.name), variable.shape.elements())));
+    // A variance, too.
     if (variable.is_moving_average())
-      for (float& v : weights32.back()) v = std::abs(v) + 0.125f;  // a variance, too
+      for (float& v : weights32.back()) v = std::abs(v) + 0.125f;
     weights.emplace_back(weights32.back().begin(), weights32.back().end());
     gradients32.emplace_back(variable.shape.elements(), std::nanf(""));
   }
@@ -87,8 +88,8 @@ void Check(const GradientCase& c, std::int64_t size, Backend& backend, Precision
     for (const std::uint64_t d : input.shape) elements *= d;
     inputs32.push_back(Floats(Draw(random::KeyOf(2, input.name), elements)));
     if ((*graph)->inputs()[inputs32.size() - 1].dtype == tensor::DType::kInt64) {
-      for (float& id : inputs32.back())
-        id = std::floor(4 * id);  // -4 … 3: many twice, many padding
+      // -4 … 3: many twice, many padding.
+      for (float& id : inputs32.back()) id = std::floor(4 * id);
     } else if (input.name == "w") {
       for (float& weight : inputs32.back()) weight += 1.5f;  // no sum of weights near zero
     }

@@ -26,7 +26,7 @@ namespace {
 
 using namespace test;
 
-// Where a test is run: on the CPU, and where the host cannot look at what the backend computes on.
+// Where a test runs: on the CPU, and on a backend whose memory the host cannot read.
 struct OnCpu {
   static std::unique_ptr<Backend> Make(int threads) { return *MakeBackend({"cpu", threads}); }
 };
@@ -37,7 +37,7 @@ struct OnApart {
     return std::make_unique<ApartBackend>(options);
   }
 };
-// As OnApart, but the calls of a step are compared with those before.
+// As OnApart, but each call of a step is compared with that of the steps before.
 struct OnApartCompared {
   static std::unique_ptr<Backend> Make(int threads) {
     ApartOptions options;
@@ -46,7 +46,7 @@ struct OnApartCompared {
   }
 };
 
-// A graph with weights, inputs and labels drawn for it.
+// A graph for which weights, inputs and labels are drawn.
 template <typename On>
 struct BenchOn {
   explicit BenchOn(const config::ModelSpec& spec, int threads = 1) : model(spec) {
@@ -350,7 +350,8 @@ TEST_CASE("a mistake in a model is refused with its place, its layer and what wa
     CHECK(graph.status().code() == absl::StatusCode::kInvalidArgument);
     CHECK(BlameOf(graph.status()) == Blame::kUser);
   }
-  // Shapes whose product overflows, and too many axes, are refused by the shape's own words.
+  // Shapes whose product overflows, and shapes with too many axes, are refused with the shape's own
+  // message.
   config::ModelSpec model = Small();
   model.inputs[0].shape = {std::uint64_t{1} << 40, std::uint64_t{1} << 40};
   CHECK(BlameOf(Graph::Build(model, backend.get()).status()) == Blame::kUser);
@@ -440,7 +441,7 @@ TEMPLATE_TEST_CASE("a NaN or Inf in weights, inputs or gradients clears `finite`
     bench.inputs[0][7] = std::nanf("");
     CHECK_FALSE(bench.Train()->finite);
   }
-  // The loss is finite and a gradient is not: 1e30 * 1e30 in the kernel's gradient only.
+  // The loss is finite, but a gradient is not: 1e30 * 1e30 occurs in the kernel's gradient only.
   config::ModelSpec model = Small();
   model.metrics.clear();
   model.layers = {DenseSpec("b", "x", 1)};
@@ -533,7 +534,7 @@ TEMPLATE_TEST_CASE(
   const double evaluated = bench.Evaluate()->loss_sum;
   CHECK(evaluated == bench.Evaluate()->loss_sum);
   CHECK(evaluated != first);
-  // A seed of the layer's own gives another stream.
+  // A seed that is set for the layer gives another stream.
   model.layers[1].seed = 9;
   Bench seeded(model);
   seeded.Fill(6);
@@ -557,8 +558,8 @@ TEST_CASE(
   REQUIRE(train(10).ok());
   const absl::Status refused = train(1500).status();
   CHECK(refused.code() == absl::StatusCode::kResourceExhausted);
-  // 5 + 3 outputs and their gradients; inputs and labels, weights and gradients of the model are
-  // there already.
+  // These are 5 + 3 outputs and their gradients. The inputs, labels, weights and gradients of the
+  // model are already allocated.
   CHECK_THAT(std::string(refused.message()),
              Catch::StartsWith("out of memory for a batch: examples=1500 bytes_per_example=64 "
                                "examples_that_may_fit=10") &&
@@ -566,7 +567,8 @@ TEST_CASE(
   CHECK(train(900).ok());
   CHECK(train(1500).status().code() == absl::StatusCode::kResourceExhausted);
   CHECK(train(10).ok());
-  // Of which not even the inputs fit: as many as may, with their inputs twice.
+  // Not even the inputs fit. The message tells how many examples may fit when their inputs count
+  // twice.
   const absl::Status inputs = train(8000).status();
   CHECK_THAT(std::string(inputs.message()),
              Catch::StartsWith("out of memory for a batch: examples=8000 bytes_per_example=104 "
@@ -603,7 +605,8 @@ TEST_CASE(
   CHECK(train(20).ok());
 }
 
-// Steps over a stream of batches, each in memory of its own that is poisoned once it may be let go.
+// Runs steps over a stream of batches. Each batch has its own memory, which is poisoned once the
+// step may have released it.
 template <typename Bring>
 std::vector<std::vector<float>> TrainStream(Backend* backend, std::uint64_t* ahead, Bring bring) {
   const auto graph = *Graph::Build(SmallCnnModel(), backend);
@@ -613,7 +616,7 @@ std::vector<std::vector<float>> TrainStream(Backend* backend, std::uint64_t* ahe
   std::vector<std::unique_ptr<BenchOn<OnCpu>>> batches;
   for (int i = 0; i < kBatches; ++i) {
     batches.push_back(std::make_unique<BenchOn<OnCpu>>(SmallCnnModel()));
-    batches.back()->Fill(i == 7 ? 3 : 4);  // a short one
+    batches.back()->Fill(i == 7 ? 3 : 4);  // a short batch
     for (float& x : batches.back()->inputs[0]) x *= 1.0f + 0.1f * static_cast<float>(i);
   }
   std::vector<std::vector<float>> got;
@@ -665,7 +668,7 @@ TEST_CASE(
                         return done;
                       }) == want);
     CHECK(ahead == 11);
-    // Every third one is brought twice, every fourth is not the one that comes.
+    // Every third batch is brought twice, and every fourth is not the one that comes next.
     std::vector<float> other(4 * 28 * 28, 7.0f);  // as large as the largest batch
     CHECK(TrainStream(&changed, &ahead,
                       [&](HostStep* steps, int i, const Batch* next, const auto& step) {
@@ -683,7 +686,7 @@ TEST_CASE(
     for (ApartBackend* const backend : {&meanwhile, &between, &changed})
       CHECK(backend->TakeBreaches().empty());
   }
-  // The host's memory is read in place: there is nothing to bring.
+  // The host's memory is read in place, so nothing has to be brought.
   const auto cpu = *MakeBackend({"cpu", 1});
   CHECK(
       TrainStream(cpu.get(), &ahead, [](HostStep* steps, int, const Batch* next, const auto& step) {
@@ -719,9 +722,9 @@ TEST_CASE(
                       return done;
                     }) == want);
   CHECK(ahead == 11);
-  CHECK(asked == 2 * 11);  // image and labels, of each
-  CHECK(overlapped > 0);   // done while kernels of the step before were not
-  CHECK(behind > 0);       // and not waited for by that step
+  CHECK(asked == 2 * 11);  // the image and the labels of each batch
+  CHECK(overlapped > 0);   // done while kernels of the step before were still running
+  CHECK(behind > 0);       // the step before did not wait for it
 }
 
 TEST_CASE("a step whose spans lie where they lay is replayed, and what is in them counts") {
@@ -748,7 +751,7 @@ TEST_CASE("a step whose spans lie where they lay is replayed, and what is in the
             .TrainStep({bench.weights.begin(), bench.weights.end()}, {}, bench.batch, 5,
                        {bench.gradients.begin(), bench.gradients.end()}, {})
             .ok());
-  CHECK(backend.uploads() == uploads + 2);  // image and labels: no weight has changed
+  CHECK(backend.uploads() == uploads + 2);  // the image and the labels: no weight has changed
   CHECK(backend.allocations() == allocations);
 }
 
@@ -816,7 +819,7 @@ TEMPLATE_TEST_CASE("clipped probabilities and huge logits give Keras' values, ne
   sparse.batch.inputs = {sparse.inputs[0]};
   sparse.labels = {0};
   sparse.batch.labels = sparse.labels;
-  // p_label is clipped to 1e-7; the sum of clipped values is 1 + 2e-7.
+  // p_label is clipped to 1e-7; the sum of the clipped values is 1 + 2e-7.
   CHECK(sparse.Evaluate()->loss_sum == Approx(-std::log(1e-7) + std::log1p(2e-7)).epsilon(1e-9));
 
   model.losses = {LossOf("sparse_categorical_crossentropy", "b", true)};
@@ -836,8 +839,8 @@ TEMPLATE_TEST_CASE("clipped probabilities and huge logits give Keras' values, ne
   binary.labels = {1, 1, 0, 0};
   binary.batch.inputs = {binary.inputs[0]};
   binary.batch.labels = binary.labels;
-  // Keras' epsilon() both clips and is added: the two wrong ones cost -log(2e-7) each, the two
-  // right ones -log(1).
+  // Keras' epsilon() is both the bound of the clipping and added. The two wrong examples cost
+  // -log(2e-7) each, the two right ones -log(1).
   CHECK(binary.Evaluate()->loss_sum == Approx(-2 * std::log(2e-7) / 4).epsilon(1e-6));
 }
 

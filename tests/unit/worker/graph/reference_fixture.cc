@@ -13,7 +13,7 @@ namespace evergrad::worker::test {
 namespace {
 
 struct Tensor {
-  std::vector<std::uint64_t> shape;  // of one example
+  std::vector<std::uint64_t> shape;  // the shape of one example
   std::vector<double> data;          // [batch, shape…]
 };
 
@@ -43,8 +43,8 @@ void Activate(const std::string& name, std::int64_t columns, std::vector<double>
   }
 }
 
-// TensorFlow's rule, from its documentation: out = ceil(in / stride), the padding's smaller half
-// first.
+// TensorFlow's rule, from its documentation: out = ceil(in / stride), and the smaller half of the
+// padding comes first.
 void Axis(std::int64_t in, std::int64_t window, std::int64_t stride, const std::string& padding,
           std::int64_t& out, std::int64_t& before) {
   if (padding == "valid") {
@@ -70,7 +70,7 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model,
   ReferenceResult result;
   std::size_t next = 0;
   double penalty = 0;
-  std::map<std::string, std::set<std::int64_t>> read;  // ids of each table
+  std::map<std::string, std::set<std::int64_t>> read;  // the ids of each table
   for (const config::LayerSpec& layer : model.layers) {
     for (std::size_t v = next; v < weights.size() && v < next + (layer.use_bias ? 2u : 1u) &&
                                (layer.type == "dense" || layer.type == "conv2d");
@@ -172,7 +172,8 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model,
                    (layer.center ? layer.beta_l2 * beta[c] * beta[c] : 0);
       const bool of_batch = layer.type == "batch_normalization";
       y = x;
-      // Element i of group g: a channel's rows, or a row's channels.
+      // Returns the place of element i of group g. A group is a channel with its rows, or a row
+      // with its channels.
       const std::size_t groups = of_batch ? columns : rows, members = of_batch ? rows : columns;
       const auto at = [&](std::size_t g, std::size_t i) {
         return of_batch ? i * columns + g : g * columns + i;
@@ -494,7 +495,8 @@ std::vector<GradientCase> GradientCases() {
        Model({{"x", {3}}}, {regular(DenseSpec("a", "x", 4, "tanh")), DenseSpec("b", "a", 2)},
              {sparse("b")}),
        2});
-  // What only shifts the input of a batch normalization has no gradient: nothing to compare with.
+  // A parameter that only shifts the input of a batch normalization has no gradient, so there would
+  // be nothing to compare with.
   config::LayerSpec without_beta = PlainSpec("n", "batch_normalization", "x");
   without_beta.center = false, without_beta.gamma_l2 = 0.1;
   cases.push_back({"batch normalization of vectors, first and in the middle",

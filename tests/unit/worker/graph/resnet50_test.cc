@@ -1,5 +1,5 @@
-// configs/examples/resnet50.yaml is Keras' ResNet50: its parameters, counted and by the layers'
-// arithmetic, its shapes, and a step of it on the CPU.
+// Tests that configs/examples/resnet50.yaml is Keras' ResNet50: its number of parameters, counted
+// and computed from the layers, its shapes, and one step of it on the CPU.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
@@ -23,8 +23,8 @@ config::ModelSpec Resnet50() {
   return parsed.spec->model;
 }
 
-// A convolution with a bias, and the batch normalization behind it: gamma and beta, and the moving
-// mean and variance.
+// Returns the number of values of a convolution with a bias and of the batch normalization behind
+// it: gamma, beta, the moving mean and the moving variance.
 std::uint64_t Trained(std::uint64_t kernel, std::uint64_t in, std::uint64_t out) {
   return kernel * kernel * in * out + out + 2 * out;
 }
@@ -95,7 +95,8 @@ TEST_CASE(
   CHECK(result->loss_sum / 2 == Approx(std::log(1000.0)).epsilon(0.15));
   for (std::size_t v = 0; v < gradients.size(); ++v) {
     INFO(graph->variables()[v].name);
-    // A bias in front of batch normalization moves nothing: its gradient is rounding.
+    // A bias in front of a batch normalization has no effect: its gradient consists of rounding
+    // errors.
     double sum = 0;
     for (const float g : gradients[v]) sum += std::fabs(g);
     CHECK(std::isfinite(sum));

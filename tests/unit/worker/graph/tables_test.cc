@@ -1,4 +1,4 @@
-// Look-ups of ids, refusals about tables, and the metrics that travel as sums.
+// Tests look-ups of ids, refusals about tables, and the metrics that are sent as sums.
 #include <algorithm>
 #include <bit>
 #include <catch2/catch.hpp>
@@ -52,8 +52,8 @@ TEST_CASE("a look-up names each id once, in order of first appearance, and where
   const auto rows = (*graph)->Lookup(batch);
   REQUIRE(rows.ok());
   CHECK((*rows)[0].ids == std::vector<std::int64_t>{5, 7, std::int64_t{1} << 62, 9});
-  CHECK((*rows)[0].position ==
-        std::vector<std::uint32_t>{0, kAbsent, 1, 2, 0, 0, 1, 3});  // movies, then users
+  // Movies first, then users.
+  CHECK((*rows)[0].position == std::vector<std::uint32_t>{0, kAbsent, 1, 2, 0, 0, 1, 3});
   CHECK((*rows)[1].position.size() == 8);
   batch.inputs[0] = x;
   CHECK_FALSE((*graph)->Lookup(batch).ok());
@@ -136,7 +136,7 @@ TEST_CASE("a model whose tables and inputs do not fit is the user's error") {
              Catch::Contains("unknown metric `precision`"));
 }
 
-// Lists of inputs travel in a kernel's arguments, which are short.
+// The inputs of a kernel are listed in its arguments, which are short.
 TEST_CASE(
     "more inputs of an embedding or a factorization machine than a GPU takes are a user's error at "
     "build, and one fewer is none") {
@@ -171,7 +171,7 @@ TEST_CASE(
   }
 }
 
-// A batch whose number of rows is its own.
+// A batch with any number of rows.
 struct Drawn {
   std::vector<std::int64_t> users, movies;
   std::vector<float> x, labels;
@@ -231,7 +231,8 @@ TEST_CASE(
     INFO(got.status().ToString());
     REQUIRE(got.ok());
     CHECK(got->finite);
-    // The same on a device that has never seen another batch: without any room, as its first step.
+    // Runs the same batch as the first step of another device, which has never
+    // seen another batch.
     const auto other = *MakeBackend(EmulatedGpu());
     const std::unique_ptr<Graph> fresh = *Graph::Build(model, other.get());
     const auto put = [&](std::span<const std::byte> bytes) {
@@ -272,11 +273,11 @@ TEST_CASE(
                     std::as_writable_bytes(std::span(back)));
     CHECK(back == kernel_gradient);
   }
-  CHECK(sizes.size() > 5);  // or nothing was shown
+  CHECK(sizes.size() > 5);  // otherwise the test has shown nothing
   const DeviceUse use = *device->device_use(false);
   INFO(use.eager << " eager, " << use.captures << " captured, " << use.replays << " replayed");
   CHECK(use.replays >= kSteps - 12);
-  // Evaluation likewise.
+  // The same holds for evaluation.
   for (std::uint64_t i = 0; i < 8; ++i) {
     const Drawn drawn(*graph, i, 48);
     REQUIRE(steps.Evaluate({kernel, bias}, drawn.rows(), drawn.batch).ok());
@@ -284,11 +285,12 @@ TEST_CASE(
   CHECK(device->device_use(false)->replays >= use.replays + 5);
 }
 
-// A step of HostStep whose variables and tables travel each in a type of its own, and the same with
-// float32, converted here.
+// One step of HostStep whose variables and tables are each sent in another type. It is compared
+// with the same step in float32, with the values converted here.
 struct Travel {
-  std::vector<tensor::WireType> types;               // of variables, then of tables
-  std::vector<std::vector<std::byte>> narrow, made;  // values as they came, gradients as they leave
+  std::vector<tensor::WireType> types;  // of variables, then of tables
+  // The values that came, and the gradients that leave.
+  std::vector<std::vector<std::byte>> narrow, made;
   std::vector<std::vector<float>> wide, wide_made;
   Travel(const Graph& graph, const Drawn& drawn, std::uint64_t number,
          std::vector<tensor::WireType> of)
@@ -298,9 +300,8 @@ struct Travel {
       const std::size_t n = i < variables ? graph.variables()[i].shape.elements()
                                           : drawn.values[i - variables].size();
       std::vector<float>& values = wide.emplace_back(n);
-      const float least = i < variables && graph.variables()[i].is_moving_average()
-                              ? 0.1f
-                              : -0.4f;  // a variance is above 0
+      // A variance is above 0.
+      const float least = i < variables && graph.variables()[i].is_moving_average() ? 0.1f : -0.4f;
       for (std::size_t e = 0; e < n; ++e)
         values[e] = i < variables ? random::Uniform(number + 3000 + i, e) + least
                                   : drawn.values[i - variables][e];
@@ -342,14 +343,14 @@ TEST_CASE(
     const std::size_t variables = graph->variables().size(),
                       all = variables + graph->tables().size();
     for (std::uint64_t number = 0; number < 64; ++number) {
-      std::vector<tensor::WireType> types;  // one of all, or each has its own
+      std::vector<tensor::WireType> types;  // one type for all, or one for each
       const std::uint64_t mix = number / 2 % 4;
       for (std::size_t i = 0; i < all; ++i)
         types.push_back(kTypes[mix < 2 ? 1 + mix : random::Bits64(mix + 4000, i) % 3]);
       Drawn drawn(*graph, number, 48 - 7 * static_cast<std::int64_t>(number % 2));
       Travel t(*graph, drawn, number, types);
-      if (number % 6 == 5) {  // gradients that float16 cannot say: by the regularizers, of one
-                              // variable and one table
+      if (number % 6 == 5) {
+        // The regularizers give one variable and one table gradients beyond the range of float16.
         for (const std::size_t i : {std::size_t{0}, all - 2}) {
           t.wide[i][0] = 60000;
           tensor::Narrow(types[i], t.wide[i].data(), t.wide[i].size(), t.narrow[i].data());
@@ -371,8 +372,9 @@ TEST_CASE(
       INFO("precision " << static_cast<int>(precision) << " step " << number << " "
                         << got.status().ToString() << " " << want.status().ToString());
       REQUIRE((got.ok() && want.ok()));
-      CHECK(std::bit_cast<std::uint64_t>(got->loss_sum) ==
-            std::bit_cast<std::uint64_t>(want->loss_sum));  // a NaN, where float16 is in between
+      CHECK(
+          std::bit_cast<std::uint64_t>(got->loss_sum) ==
+          std::bit_cast<std::uint64_t>(want->loss_sum));  // a NaN where float16 is used in between
       CHECK(got->finite == want->finite);
       int overflowed[] = {-1, -1};
       for (std::size_t i = 0; i < all; ++i) {
@@ -418,7 +420,7 @@ TEST_CASE("after a batch whose rows there was no memory for, one of fewer rows r
     HostStep steps(graph.get(), &device);
     const std::vector<float> kernel(64, 0.5f), bias(1), labels(1200, 1);
     std::vector<float> kernel_gradient(64), bias_gradient(1);
-    // Of the same number of examples: only rows differ.
+    // All steps have the same number of examples; only the rows differ.
     const auto step = [&](std::int64_t rows) {
       std::vector<std::int64_t> users(labels.size());
       for (std::size_t i = 0; i < users.size(); ++i) users[i] = static_cast<std::int64_t>(i) % rows;
@@ -513,11 +515,11 @@ TEST_CASE(
   MetricSum sum = count(false, std::span(p).first(3), std::span(t).first(3));
   sum.Add(count(false, std::span(p).subspan(3), std::span(t).subspan(3)));
   REQUIRE(sum.counts.size() == 2 * kAucBins);
-  CHECK(sum.counts[0] == 1);              // 0.004: not above 1/199
-  CHECK(sum.counts[99] == 1);             // 0.5: bin (99/199, 100/199]
+  CHECK(sum.counts[0] == 1);              // 0.004 is not above 1/199
+  CHECK(sum.counts[99] == 1);             // 0.5 is in bin (99/199, 100/199]
   CHECK(sum.counts[198] == 1);            // 1
   CHECK(sum.counts[kAucBins] == 1);       // 0
-  CHECK(sum.counts[kAucBins + 49] == 1);  // 0.25: bin (49/199, 50/199]
+  CHECK(sum.counts[kAucBins + 49] == 1);  // 0.25 is in bin (49/199, 50/199]
   const std::vector<float> logits = {100, -100, 0};
   sum = count(true, logits, std::vector<float>{1, 0, 0});
   CHECK(sum.counts[198] == 1);

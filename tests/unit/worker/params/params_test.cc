@@ -1,5 +1,5 @@
-// How variables are cut, assembled and cut again: the layout's checks, the pull cache, weights and
-// gradients.
+// Tests how variables are cut, assembled and cut again: the layout's checks, the pull cache,
+// weights and gradients.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ v1::Plan PlanOf(const std::vector<Cut>& cuts) {
   }
   return plan;
 }
-// a/kernel (5,2) in rows 0-3 and 3-5 given in reverse, a/bias (2), a scalar.
+// The plan has a/kernel (5,2) with rows 0-3 and 3-5 in reverse order, a/bias (2), and a scalar.
 v1::Plan Small() {
   return PlanOf({{2, 0, "a/kernel", {5, 2}, 3, 5},
                  {0, 0, "a/kernel", {5, 2}, 0, 3},
@@ -44,8 +44,8 @@ v1::Plan Small() {
                  {3, 2, "scale", {}, 0, 1}});
 }
 
-// A frame with the values first, first+1, … for one shard, at the offset of a 64-byte aligned
-// section.
+// Returns a frame with the values first, first+1, … for one shard, at the offset of a section that
+// is aligned to 64 bytes.
 PulledShard Pulled(std::uint32_t shard, std::uint64_t elements, float first, std::uint64_t vlsn,
                    std::uint64_t frame_extra = 0, std::size_t misalign = 0) {
   auto frame = std::make_shared<tensor::AlignedBuffer>(64 + misalign + elements * 4 + frame_extra);
@@ -126,7 +126,7 @@ TEST_CASE(
   CHECK(spans[2][0] == 300);
   CHECK(cache.Take().empty());
 
-  // Two answers for one shard: the newer one; the others stay.
+  // Of two answers for one shard the newer one is kept; the other shards stay.
   REQUIRE(cache.Accept(Pulled(2, 4, 500, 2)).ok());
   REQUIRE(cache.Accept(Pulled(2, 4, 600, 3)).ok());
   auto taken = cache.Take();
@@ -158,7 +158,7 @@ TEST_CASE(
   CHECK(weights.Spans()[0][63] == 72);
 }
 
-// What is handed out while there is room; and how often that was asked for.
+// Hands out memory while there is some, and counts the requests.
 struct Rooms {
   int left = 1000, asked = 0;
   Room Hand() {
@@ -199,13 +199,14 @@ TEST_CASE(
   const float* const before = all(0, 1)[0].data();
   CHECK(rooms.asked == 3);  // one for each variable
   CHECK(kernel() == std::vector<float>{0, 1, 2, 3, 4, 5, 200, 201, 202, 203});
-  // What a step may still read is not written to.
+  // Memory that a step may still read is not written to.
   REQUIRE(cache.Accept(Pulled(0, 6, 50, 2)).ok());
   CHECK(kernel() == std::vector<float>{0, 1, 2, 3, 4, 5, 200, 201, 202, 203});
   CHECK(cache.Take()[0].values.bytes.data() != reinterpret_cast<const std::byte*>(before));
   CHECK(all(7, 3)[0].data() != before);
 
-  // A part alone joins the others, also where they lie in a frame; twice, the newer one.
+  // An answer that comes alone joins the others, even when they lie in a frame. Of two answers the
+  // newer one is used.
   REQUIRE(cache.Accept(Pulled(2, 4, 500, 4)).ok());
   REQUIRE(cache.Accept(Pulled(2, 4, 600, 5)).ok());
   weights.Absorb(cache.Take());
@@ -215,7 +216,7 @@ TEST_CASE(
   CHECK(kernel() == std::vector<float>{30, 31, 32, 33, 34, 35, 600, 601, 602, 603});
   all(0, 7);
 
-  // No room, or only for the second of two: frames serve.
+  // Memory is refused to both variables, or only to the second. Then the frames are used in place.
   rooms.left = 0;
   REQUIRE(cache.Accept(Pulled(0, 6, 70, 8)).ok());
   rooms.left = 1;
@@ -290,7 +291,8 @@ TEST_CASE("a gradient is cut by shard without a copy and lives as long as a piec
   CHECK(alive.expired());
 }
 
-// Gradients of two variables in one block, 64 bytes apart: what is between them is nobody's.
+// The gradients of two variables lie in one block, 64 bytes apart. The bytes between them belong to
+// neither.
 TEST_CASE("what lies between the gradients of two variables does not leave with them") {
   struct Block final : tensor::BufferHome {
     alignas(64) std::byte bytes[128];
@@ -323,7 +325,7 @@ TEST_CASE(
     "what it cannot say is named") {
   using tensor::WireType;
   for (const WireType wire : {WireType::kBFloat16, WireType::kFloat16}) {
-    v1::Plan plan = Small();  // a/kernel travels in 16 bits, the others do not
+    v1::Plan plan = Small();  // a/kernel is sent in 16 bits, the others are not
     for (int i = 0; i < 2; ++i)
       plan.mutable_shards(i)->mutable_variable()->set_wire_dtype(static_cast<v1::DType>(wire));
     const auto layout = std::make_shared<const Layout>(*Layout::FromPlan(plan));
@@ -355,7 +357,7 @@ TEST_CASE(
 
     auto gradient = std::make_shared<GradientBuffer>(layout, true);
     for (std::size_t i = 0; i < rows.size(); ++i) gradient->variable(0)[i] = rows[i];
-    gradient->variable(1)[1] = 1e30f;  // its wire type can say it
+    gradient->variable(1)[1] = 1e30f;  // the wire type can represent it
     CHECK(gradient->ToWire() == -1);
     const tensor::SharedBytes piece = GradientBuffer::Slice(gradient, ShardId(2));
     REQUIRE(piece.bytes.size() == 8);

@@ -14,7 +14,8 @@
 namespace evergrad::worker {
 namespace {
 
-// One dense variable in two shards, then `slots` slots of tables of these dimensions.
+// Returns a plan with one dense variable in two shards, then `slots` slots of tables of these
+// dimensions.
 v1::Plan PlanOf(const std::vector<std::uint32_t>& dimensions, std::uint32_t slots) {
   v1::Plan plan;
   for (std::uint32_t i = 0; i < 2; ++i) {
@@ -100,7 +101,7 @@ TEST_CASE(
         static_cast<v1::DType>(wire[static_cast<std::size_t>(t)]));
   const auto layout = LaidOut(plan);
   std::vector<std::vector<std::int64_t>> ids(3);
-  for (const std::size_t t : {0u, 2u}) {  // a batch may read nothing of a table
+  for (const std::size_t t : {0u, 2u}) {  // a batch may read no row of a table
     std::set<std::int64_t> all;
     while (all.size() < 60 * (t + 1))
       all.insert(static_cast<std::int64_t>(random()) * (random() % 2 == 0 ? 1 : -1));
@@ -110,11 +111,11 @@ TEST_CASE(
   const auto rows = std::make_shared<const SlotRows>(
       layout, std::vector<std::span<const std::int64_t>>{ids[0], ids[1], ids[2]});
 
-  // A server's table: the row of id i of table t is i * 10 + t in each element.
+  // The server's tables: the row of id i of table t has i * 10 + t in each element.
   const auto element = [](std::uint32_t table, std::int64_t id) {
     return static_cast<float>(id % 60 * 4 + table);
   };  // fits all types
-  // What there is no room for is of the heap.
+  // Rows for which no such memory is left are allocated on the heap.
   const std::vector<tensor::AlignedBuffer> without =
       rows->MakeRows([](std::size_t) { return tensor::AlignedBuffer(); });
   std::vector<tensor::AlignedBuffer> got = rows->MakeRows();
@@ -159,7 +160,7 @@ TEST_CASE(
       for (std::uint32_t d = 0; d < dimensions[t]; ++d)
         REQUIRE(got[t].floats()[i * dimensions[t] + d] == element(t, ids[t][i]));
   }
-  // What goes out has the order of the ids that go with it.
+  // The rows that are sent have the order of the ids that are sent with them.
   CHECK(rows->ToWire(&got) == -1);
   const tensor::AlignedBuffer out = rows->Gather(got);
   CHECK(out.size() == rows->wire_bytes());

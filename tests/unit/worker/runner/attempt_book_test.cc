@@ -21,7 +21,7 @@ Work Train(std::uint64_t c, Attempt attempt) {
 const UpdateIndex u0{0}, u1{1};
 const ShardId p0{0}, p1{1};
 
-// A book that runs attempt 1 of closure 0 under V=5, update 0 unsettled at p0 and p1.
+// Returns a book that runs attempt 1 of closure 0 under V=5, with update 0 unsettled at p0 and p1.
 AttemptBook Running() {
   AttemptBook book;
   book.OnMap(Map(V(5)));
@@ -54,7 +54,7 @@ TEST_CASE(
   book.OnPushAnswer(A(1), u0, p0, PushAnswer::kApplied, {});
   book.OnPushAnswer(A(1), u0, p1, PushAnswer::kBusy, {});
   CHECK(book.TouchedLess() == std::vector<std::pair<std::uint32_t, std::uint32_t>>{{0, 1}, {2, 0}});
-  book.Expect(UpdateIndex(2), {});  // one that has rows for nobody
+  book.Expect(UpdateIndex(2), {});  // an update without rows for any server
   CHECK(book.TouchedLess() ==
         std::vector<std::pair<std::uint32_t, std::uint32_t>>{{0, 1}, {1, 2}, {2, 0}});
 }

@@ -1,4 +1,4 @@
-// Runs by themselves: the owner is played by the test, and nothing happens but by hand.
+// Tests single runs: the test plays the owner and triggers every event by hand.
 #include "worker/runner/attempt_run.h"
 
 #include <catch2/catch.hpp>
@@ -27,7 +27,7 @@ spec:
   return info;
 }
 
-// Lets go of the run in each call, as the runner does.
+// Releases the run in each call, as the runner does.
 struct Owner final : AttemptOwner {
   void ReportDone(bool send_now) override { End(send_now ? "done" : "done, to be sent later"); }
   void Fail(const absl::Status& status) override { End(std::string(status.message())); }

@@ -27,7 +27,7 @@ TEST_CASE("a drain without an attempt or a missing answer is done in the next tu
   Leaving leaving;
   leaving.drain->Check(false, false);
   leaving.control.RunReady();
-  CHECK(leaving.done == 0);  // nobody wants to leave
+  CHECK(leaving.done == 0);  // no drain was requested
   leaving.Begin();
   CHECK(leaving.drain->begun());
   leaving.drain->Check(false, false);
@@ -50,7 +50,7 @@ TEST_CASE("a drain waits for the attempt without a bound, and for answers a boun
   leaving.drain->Check(false, true);
   leaving.control.Advance(milliseconds(19));
   CHECK(leaving.done == 0);
-  leaving.drain->Check(false, true);  // another change does not prolong it
+  leaving.drain->Check(false, true);  // a second change does not prolong it
   leaving.control.Advance(milliseconds(1));
   CHECK(leaving.done == 1);
 }

@@ -1,4 +1,4 @@
-// A job's context and the opening of its input, with data that are made (format: synthetic).
+// Tests a job's context and the opening of its input, with generated data (format: synthetic).
 #include "worker/runner/input_opener.h"
 
 #include <catch2/catch.hpp>
@@ -53,7 +53,7 @@ v1::JobInfo Info(const std::string& yaml) {
   return info;
 }
 
-// Four closures' worth of examples, one variable of three rows in one shard.
+// Returns a plan with examples for four closures, and one variable of three rows in one shard.
 v1::Plan PlanOf(std::uint64_t train_examples) {
   plan::PlanSpec spec;
   spec.train_examples = train_examples;
@@ -186,7 +186,7 @@ TEST_CASE("data other than the plan's are an input error, and opened anew once a
   CHECK(ShortfallOf(status) == Shortfall::kInput);
   CHECK_THAT(std::string(status.message()),
              Catch::Contains("source=train want=41 examples got=40"));
-  CHECK(opening.Open(Training(0)));  // a moment ago
+  CHECK(opening.Open(Training(0)));  // it was opened a moment ago
   opening.clock.Advance(std::chrono::seconds(1));
   CHECK_FALSE(opening.opener->CheckData(opening.job, Training(0)).ok());
   CHECK(opening.opener->train() == nullptr);
@@ -204,7 +204,7 @@ TEST_CASE("data of another fingerprint are named with the closure that they are 
   CHECK(ShortfallOf(status) == Shortfall::kInput);
   CHECK_THAT(std::string(status.message()), Catch::Contains("closure=1 epoch=1 examples=[16,32)") &&
                                                 Catch::Contains("want=first, second got="));
-  opening.Plan(40, "");  // the plan that is known stays
+  opening.Plan(40, "");  // the known plan stays in use
   CHECK_FALSE(opening.opener->CheckData(opening.job, Training(1)).ok());
   Opening same;
   CHECK_FALSE(same.Open(Training(1)));

@@ -1,4 +1,4 @@
-// Models that are larger than what a server takes at once.
+// Tests models that are larger than one request to a server may be.
 #include <catch2/catch.hpp>
 
 #include "absl/strings/str_replace.h"
@@ -7,7 +7,7 @@
 namespace evergrad::worker {
 namespace {
 
-// 16 x 40,000, 40,000, 40,000 x 3 and 3 values: 3.2 MB.
+// The variables have 16 x 40,000, 40,000, 40,000 x 3 and 3 values: 3.2 MB.
 std::string LargeYaml(const Stage& stage, int pipeline = 0) {
   return absl::StrReplaceAll(TrainingYaml(stage.folder, 0.5, pipeline),
                              {{"units: 8, activation: tanh", "units: 40000, activation: tanh"}});
@@ -48,11 +48,12 @@ TEST_CASE(
     "requests, with the values of one that fits") {
   const int pipeline = GENERATE(0, 1);
   CAPTURE(pipeline);
-  const Outcome whole = Train(0, 16, pipeline);  // no limit is known: one request for each server
+  // No limit is known, so there is one request for each server.
+  const Outcome whole = Train(0, 16, pipeline);
   const Outcome fits = Train(256u << 20, 16, pipeline);
   const Outcome parts = Train(1u << 20, 16, pipeline);
-  const Outcome apart =
-      Train(1u << 20, 4, pipeline);  // a shard's push does not fit into one request with its pull
+  // A shard's push does not fit into one request with its pull.
+  const Outcome apart = Train(1u << 20, 4, pipeline);
   if (pipeline == 0) {
     CHECK(whole.calls == fits.calls);
     CHECK(whole.digest == fits.digest);

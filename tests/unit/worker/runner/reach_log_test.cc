@@ -28,8 +28,8 @@ TEST_CASE(
   CHECK(progress.unreached(0).for_ms() == 6000);
   CHECK(progress.unreached(0).reason() == "timed out");
   CHECK(progress.unreached(1).for_ms() == 2000);
-  log.Failed("1", "10.0.0.9:4000", absl::UnavailableError("timed out"),
-             seconds(17));  // started again elsewhere
+  // Started again elsewhere.
+  log.Failed("1", "10.0.0.9:4000", absl::UnavailableError("timed out"), seconds(17));
   CHECK(said(18).unreached(0).for_ms() == 1000);
   log.Answered("1", seconds(18));
   CHECK(said(18).unreached(0).server() == "2");
@@ -65,7 +65,7 @@ TEST_CASE(
   log.Asked("1", seconds(21));
   CHECK(awaits(24) == "ps_server/1 for 14 s");
   log.Ended("1");
-  log.Answered("1", seconds(25));  // one of two
+  log.Answered("1", seconds(25));  // one of two servers has answered
   CHECK(awaits(25) == "ps_server/0 for 14 s");
   log.Ended("0");
   log.Answered("0", seconds(26));

@@ -1,4 +1,4 @@
-// Sections for one server, divided among requests.
+// Tests how the sections for one server are divided among requests.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -41,8 +41,8 @@ TEST_CASE(
   const SplitPlan plan = SplitRequests({16 * kMiB, 1024 * kMiB}, sections);
   CHECK(plan.in_parts);
   CHECK_FALSE(plan.never_fits);
-  CHECK(plan.requests.size() ==
-        320);  // a push and a pull and their headers are a little more than half a part
+  // A push, a pull and their headers are a little more than half a part.
+  CHECK(plan.requests.size() == 320);
   std::set<std::size_t> sent;
   for (const auto& request : plan.requests) {
     REQUIRE(request.size() == 2);
@@ -58,11 +58,12 @@ TEST_CASE(
     "a request above a client's share goes in parts, though the server could grant it whole") {
   const auto sections = PushesAndPulls(20, kMiB);
   CHECK(SplitRequests({128 * kMiB, 1024 * kMiB}, sections).requests.size() == 1);
-  const SplitPlan plan = SplitRequests({64 * kMiB, 1024 * kMiB}, sections);  // 40 MiB of it
+  // 40 MiB of the budget may be used.
+  const SplitPlan plan = SplitRequests({64 * kMiB, 1024 * kMiB}, sections);
   CHECK(plan.in_parts);
   CHECK_FALSE(plan.never_fits);
   CHECK(plan.requests.size() == 7);  // three shards each in 8 MiB
-  // What cannot be parted goes whole.
+  // A section that cannot be divided is sent whole.
   const std::vector<SectionSize> one = {PushSize(1, 20 * kMiB), PullSize(1, 20 * kMiB)};
   CHECK(SplitRequests({64 * kMiB, 1024 * kMiB}, one).requests ==
         std::vector<std::vector<std::size_t>>{{0, 1}});
@@ -104,7 +105,7 @@ TEST_CASE(
   const client::RequestLimits budget{16 * kMiB, 1024 * kMiB}, frame{256 * kMiB, 16 * kMiB};
   CHECK(budget.section_flag() == "--budget-bytes-max 16777216");
   CHECK(frame.section_flag() == "--frame-bytes-max 16777216");
-  // What is said to fit does.
+  // A request that is reported to fit does fit.
   for (const client::RequestLimits& limits : {budget, frame}) {
     CHECK_FALSE(never(limits, PushSize(1, limits.section_bytes_max())));
     CHECK_FALSE(never(limits, PullSize(1, limits.section_bytes_max())));

@@ -1,4 +1,5 @@
-// The runner end to end: a coordinator played by the test, real servers, the in-process transport.
+// Tests the runner end to end: the test plays the coordinator, and the servers are real, over the
+// in-process transport.
 #include <dlfcn.h>
 
 #include <catch2/catch.hpp>
@@ -23,7 +24,7 @@
 namespace evergrad::worker {
 namespace {
 
-// 90 training examples in batches of 10: closures of 4, 4 and 1 steps, twice.
+// There are 90 training examples in batches of 10: closures of 4, 4 and 1 steps, twice.
 void WriteData(const Stage& stage, std::uint32_t train = 90, std::uint32_t eval = 50) {
   WriteIdx(stage.folder, "train", train);
   WriteIdx(stage.folder, "eval", eval);
@@ -53,8 +54,8 @@ TEST_CASE(
   CHECK_THAT(d.data_fingerprint(), Catch::Contains("images: size=") &&
                                        Catch::Contains("\nlabels: size=") &&
                                        Catch::Contains("sha256="));
-  CHECK(std::count(d.data_fingerprint().begin(), d.data_fingerprint().end(), '\n') ==
-        1);  // what is evaluated on is no part of the plan
+  // The evaluation data is no part of the plan.
+  CHECK(std::count(d.data_fingerprint().begin(), d.data_fingerprint().end(), '\n') == 1);
   CHECK_THAT(d.model_summary(), Catch::Contains("hidden"));
 }
 
@@ -106,8 +107,8 @@ TEST_CASE(
   }
   CHECK(seen == 4 * steps);  // mean and variance, two shards each
   for (const v1::ShardState& state : stage.States()) CHECK(state.updates_applied() == steps);
-  // The averages follow the batches: normalised by them, the evaluation's loss is near the
-  // training's. By what they began with it is not.
+  // The averages follow the batches: normalised with them, the evaluation's loss is near the
+  // training's. With the initial averages it is not.
   stage.Grant(0, v1::EVALUATE);
   const v1::Done evaluated = stage.Next(v1::TaskMessage::kDone).done();
   CHECK(MeanLoss(evaluated) < 2 * MeanLoss(done.back()) + 0.05);
@@ -122,7 +123,8 @@ TEST_CASE(
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder, 0.5, pipeline), 2, SmallPlan());
   std::vector<v1::Done> done;
-  // All granted ahead: the values that the last push of one brings back serve the next.
+  // All closures are granted ahead: the values that the last push of one closure brings back are
+  // used for the next.
   for (std::uint64_t c = 0; c < stage.plan->closures(); ++c) stage.Grant(c);
   for (std::uint64_t c = 0; c < stage.plan->closures(); ++c) {
     done.push_back(stage.Next(v1::TaskMessage::kDone).done());
@@ -138,8 +140,8 @@ TEST_CASE(
           stage.plan->Closure(ClosureId(c)).first_global_step);
     CHECK(done[c].metrics().sums(0).name() == "accuracy");
     CHECK(done[c].all_targets());
-    CHECK((done[c].has_touched() &&
-           done[c].touched().shards().empty()));  // each update touches each dense shard
+    // Each update touches each dense shard.
+    CHECK((done[c].has_touched() && done[c].touched().shards().empty()));
     CHECK(done[c].v0().n() == 1);
     CHECK(done[c].v1().n() == 1);
     examples += done[c].metrics().examples();
@@ -168,8 +170,8 @@ TEST_CASE("the room for a large push is asked for while its gradients are comput
                           {{"units: 8, activation: tanh", "units: 8192, activation: tanh"}});
   stage.Begin(yaml, 2, SmallPlan());
   for (std::uint64_t c = 0; c < 3; ++c) stage.RunClosure(c);
-  // The first step's for certain, to both servers: how long one takes is not known yet. The first
-  // pull of a closure never is.
+  // The first step's large pushes are announced to both servers for certain, because the duration
+  // of a step is not known yet. The first pull of a closure is never announced.
   const auto stats = stage.client.stats();
   CHECK(stats.announced >= 2);
   CHECK(stats.announced <= 2 * 9);
@@ -177,7 +179,7 @@ TEST_CASE("the room for a large push is asked for while its gradients are comput
   CHECK(stats.failures == 0);
 }
 
-// Values after two closures and an evaluation between them.
+// Returns a digest of the values after two closures with an evaluation between them.
 std::uint64_t DigestOn(const std::string& device, int pipeline, double* ahead) {
   Stage::Settings settings;
   settings.device = device;
@@ -192,7 +194,7 @@ std::uint64_t DigestOn(const std::string& device, int pipeline, double* ahead) {
   const std::string text = stage.registry.PrometheusText();
   const std::string name = "\nevergrad_worker_device_steps{how=\"ahead\"} ";
   const std::size_t at = text.find(name);
-  // What a CPU has not is not shown as zeros.
+  // Measurements that a CPU does not have are not shown as zeros.
   v1::WorkerProgress progress;
   stage.OnControl([&] { progress = stage.runner->Progress(); });
   CHECK(progress.has_device() == (device == "gpu"));
@@ -275,9 +277,9 @@ TEST_CASE(
     REQUIRE(layout.ok());
     for (const LaidVariable& variable : layout->variables()) weights += variable.wire_bytes();
     if (pinned) {
-      // Images and labels, and all that was pulled: for each step and for the evaluation; with
-      // pipeline 1 a step may find values unchanged, or shards of two pulls, of which a variable is
-      // made in other memory. The rest is a dropout key.
+      // The direct bytes are images, labels and all pulled values, for each step and for the
+      // evaluation. With pipeline 1 a step may find the values unchanged. It may also assemble a
+      // variable from shards of two pulls in other memory. The staged rest is a dropout key.
       const double pulls = (direct - 11 * (10 * (16 + 1) * 4)) / static_cast<double>(weights);
       CHECK((pipeline == 0 ? pulls == 9 : pulls >= 1 && pulls <= 9));
       CHECK(staged <= 11 * 8 + (pipeline == 0 ? 0 : 9 * static_cast<double>(weights)));
@@ -376,8 +378,8 @@ TEST_CASE(
   Stage stage;
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 1, SmallPlan());
-  // One after another: STALE at the worker's own version, BUSY, then the answer is lost after it
-  // was applied.
+  // Three cases, one after the other: STALE at the worker's own version; BUSY; and an answer that
+  // is lost after the push was applied.
   int n = 0;
   stage.nodes[0]->SetIntercept(
       [&](const v1::RequestHeader& header, std::unique_ptr<transport::DataResponder>& responder) {
@@ -428,7 +430,8 @@ TEST_CASE("a server that is away for a while costs nothing but time") {
   for (const v1::ShardState& state : stage.States()) CHECK(state.updates_applied() == 8);
 }
 
-// Answers the request in the server's place: every push so, every pull that nothing has changed.
+// Answers the request in the server's place: every push with `answer`, and every pull with
+// UNCHANGED.
 void AnswerInstead(const v1::RequestHeader& header, v1::PushAnswer answer,
                    absl::string_view message, transport::DataResponder& responder) {
   v1::ResponseHeader response;
@@ -465,9 +468,9 @@ TEST_CASE("SUPERSEDED and REFUSED drop the attempt, and the next one runs") {
   const std::uint64_t first = stage.Grant(0);
   const v1::TaskMessage dropped = stage.Next(v1::TaskMessage::kDropped);
   CHECK(dropped.dropped().attempt().n() == first);
-  CHECK(dropped.dropped().superseded() ==
-        (answer == v1::SUPERSEDED));          // which no shard may say of the newest attempt
-  CHECK(dropped.dropped().shard() % 2 == 0);  // one of the first server's
+  // An answer that no shard may give to the newest attempt.
+  CHECK(dropped.dropped().superseded() == (answer == v1::SUPERSEDED));
+  CHECK(dropped.dropped().shard() % 2 == 0);  // the shard is one of the first server's
   CHECK(stage.HoldsNothing());
   const v1::Done done = stage.RunClosure(0);
   CHECK(done.attempt().n() == first + 1);
@@ -534,7 +537,7 @@ TEST_CASE("INVALID ends the attempt with the server's words, not as a user's err
   CHECK(stage.HoldsNothing());
 }
 
-// Answers pushes to this node with OVER_BUDGET while `*full`; counts them.
+// Answers pushes to this node with OVER_BUDGET while `*full` is set, and counts them in `*refused`.
 Node::Intercept FullWhile(const std::atomic<bool>* full, std::atomic<int>* refused) {
   return [full, refused](const v1::RequestHeader& header,
                          std::unique_ptr<transport::DataResponder>& responder) {
@@ -606,8 +609,8 @@ TEST_CASE(
   CHECK(progress().state() == "idle");
   for (const v1::ShardState& state : stage.States()) CHECK(state.updates_applied() == 4);
 
-  // Called back while it waits, it does not keep the worker from another job; what had been applied
-  // is not applied again.
+  // When its attempt is called back while it waits, the worker is free for another job. Updates
+  // that had been applied are not applied again.
   full = true;
   const std::uint64_t second = stage.Grant(1);
   until_paused();
@@ -634,8 +637,8 @@ TEST_CASE(
   v1::CoordinatorMessage ignored;
   const std::uint64_t first = stage.Grant(0);
   const std::uint64_t second = stage.Grant(1);
-  // Both end without a session: cut from the coordinator, the worker goes on with what it holds
-  // [17].
+  // Both closures end without a session: without the coordinator, the worker continues with the
+  // values and grants that it holds [17].
   v1::Hello hello;
   runtime::Event never;
   do {
@@ -656,7 +659,7 @@ TEST_CASE(
   stage.Register({first, second}, 2);
   CHECK(stage.Next(v1::TaskMessage::kDone).done().SerializeAsString() == once.SerializeAsString());
   stage.Answer(once);
-  stage.Register({}, 3);  // the second is not named: dropped
+  stage.Register({}, 3);  // the second attempt is not named, so it is dropped
   CHECK(stage.HoldsNothing());
 }
 
@@ -670,13 +673,13 @@ TEST_CASE("an attempt that has not begun is given back when recalled; one that r
     v1::CoordinatorMessage message;
     message.mutable_recall()->set_job_uid(kJob);
     *message.mutable_recall()->mutable_attempt() = client::ToProto(Attempt{1, attempt});
-    stage.OnControl([] {});  // the first has begun: one turn is enough
+    stage.OnControl([] {});  // the first attempt has begun; one turn is enough
     stage.Message(message);
   }
   CHECK(stage.Next(v1::TaskMessage::kDropped).dropped().attempt().n() == queued);
   CHECK(stage.Next(v1::TaskMessage::kDone).done().attempt().n() == running);
-  // A worker of several jobs is called back all the time: that is no news at the default level of
-  // its log.
+  // A worker of several jobs is called back all the time. At the log's default level this is not
+  // reported.
   for (const log::Line& line : stage.logger.Read(0, 0, "", 1000))
     CHECK(line.text.find("given back") == std::string::npos);
 }
@@ -716,7 +719,7 @@ TEST_CASE(
   REQUIRE(stage.plan->eval_closures() == 2);
   const auto first = round(1);
   CHECK(first.first == 50);
-  CHECK(first.second >= 45);  // three rows, three classes: learned
+  CHECK(first.second >= 45);  // three rows, three classes: the model has learned
   CHECK(round(2) == first);
   for (const SeenPush& push : stage.Seen()) CHECK(push.closure < 6);
 }
@@ -733,8 +736,8 @@ TEST_CASE("the exported files hold the servers' values") {
   CHECK(done.export_().host() == "here");
   CHECK(done.export_().files(0) == stage.folder / "runs/weights.npz");
   CHECK(done.export_().files(1) == stage.folder / "runs/weights.safetensors");
-  // Read by numpy, compared with each other and with what the servers hold: a sum over elements of
-  // each variable.
+  // numpy reads the files, which are compared with each other and with the servers' values, by a
+  // sum over the elements of each variable.
   const std::string program = R"(import json, struct, sys
 try: import numpy
 except ImportError: sys.exit(77)
@@ -780,7 +783,7 @@ TEST_CASE(
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 3, SmallPlan());
   stage.RunClosure(0);
-  // What it would have written.
+  // It writes the files once itself, for the comparison.
   stage.ShareRunsFolder();
   stage.RunClosure(7ull << 33, v1::EXPORT);
   const auto contents = [&](const std::string& name) {
@@ -890,8 +893,8 @@ TEST_CASE(
     count += done.metrics().sums(0).count();
   }
   CHECK(count == 2 * 90);
-  // touch(c, u) is a function of the plan: shard s of counting/samples holds examples 15 s … 15 s
-  // + 14.
+  // touch(c, u) is a function of the plan: shard s of counting/samples holds the examples 15 s … 15
+  // s + 14.
   std::set<std::tuple<std::uint64_t, std::uint32_t, std::uint32_t>> want, seen;
   for (std::uint64_t c = 0; c < stage.plan->closures(); ++c) {
     for (std::uint32_t u = 0; u < stage.plan->Closure(ClosureId(c)).steps; ++u) {
@@ -911,7 +914,7 @@ TEST_CASE(
   Stage stage;
   stage.Begin(CountingYaml(90, 0, 3), 4, SmallPlan());
   for (std::uint64_t c = 0; c < stage.plan->closures(); ++c) stage.RunClosure(c);
-  stage.RunClosure(0);  // again: duplicates everywhere
+  stage.RunClosure(0);  // the second run meets duplicates everywhere
   const auto dense = static_cast<std::uint32_t>(stage.job.plan().shards_size()) - kSlots;
   stage.RunClosure(1, v1::TRAIN, {dense + 3});
   std::vector<std::map<std::int64_t, std::vector<float>>> rows(3);
@@ -979,7 +982,7 @@ TEST_CASE(
     CHECK(failed.cause().kind() == "user");
     CHECK_THAT(failed.cause().message(), Catch::Contains("train-labels"));
     CHECK(failed.cause().origin_text() == "worker/0");
-    CHECK(failed.lack() == v1::INPUT);  // it may be elsewhere
+    CHECK(failed.lack() == v1::INPUT);  // another worker may have the input
   }
   SECTION("an input shape that is not the data's") {
     std::string yaml = TrainingYaml(stage.folder);
@@ -1016,7 +1019,7 @@ TEST_CASE(
     CHECK(failed.user_error());
     CHECK(failed.lack() == v1::INPUT);
     CHECK_THAT(failed.cause().message(), Catch::Contains("want=60 examples got=90"));
-    // Put right, they are read again.
+    // Once the files are repaired, they are read again.
     WriteData(stage, 60);
     for (;;) {
       stage.Grant(0);
@@ -1058,7 +1061,7 @@ TEST_CASE(
   stage.Message(ended);
   std::filesystem::rename(stage.folder / "eval-labels", stage.folder / "away");
   stage.Register();
-  stage.Grant(1ull << 32, v1::DESCRIBE);  // opens the model and what is trained on, too
+  stage.Grant(1ull << 32, v1::DESCRIBE);  // it also opens the model and the training data
   const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
   CHECK(failed.lack() == v1::INPUT);
   CHECK_THAT(failed.cause().message(), Catch::Contains("eval-labels"));
@@ -1080,7 +1083,7 @@ TEST_CASE(
   Stage stage(settings);
   WriteData(stage);
   std::string yaml = TrainingYaml(stage.folder);
-  yaml.replace(yaml.find("0.00392156862"), 13, "1e38");  // 255 times that is no float any more
+  yaml.replace(yaml.find("0.00392156862"), 13, "1e38");  // 255 times that is beyond float32
   stage.Begin(yaml, 2, SmallPlan());
   stage.Grant(0);
   if (skip) {
@@ -1166,7 +1169,7 @@ TEST_CASE(
   }
 }
 
-// Of the same steps in float32, closure by closure.
+// Compares the losses with those of the same steps in float32, closure by closure.
 void CheckSameCurve(const Stage::Settings& settings, const std::string& precision,
                     double tolerance) {
   Stage stage(settings), plain(settings);
@@ -1243,7 +1246,7 @@ TEST_CASE(
   WriteData(stage);
   std::string yaml = TrainingYaml(stage.folder);
   yaml.replace(yaml.find("steps_per_closure"), 0, "precision: mixed_float16, ");
-  // What flows back through kernels of a thousand is beyond 65504 at first.
+  // The gradients that come back through kernels of a thousand exceed 65504 at first.
   const std::string logits = "{name: logits, type: dense, ";
   REQUIRE(yaml.find(logits) != std::string::npos);
   yaml.replace(yaml.find(logits), logits.size(),
@@ -1262,8 +1265,8 @@ TEST_CASE(
   CHECK(overflows < 15);
   const double left = 32768.0 / static_cast<double>(std::uint64_t{1} << overflows),
                last = stage.registry.GetGauge("evergrad_worker_loss_scale", kScaleHelp).value();
-  CHECK((last == left ||
-         last == 2 * left));  // of the last step, which may have been too large itself
+  // The scale is the last step's, which may have been too large itself.
+  CHECK((last == left || last == 2 * left));
   for (const v1::ShardState& state : stage.States()) {
     CHECK(state.skips() == overflows);
     CHECK(state.updates_applied() + state.skips() == steps);
@@ -1277,7 +1280,7 @@ TEST_CASE(
   WriteData(stage);
   std::string yaml = TrainingYaml(stage.folder);
   yaml.replace(yaml.find("steps_per_closure"), 0, "precision: mixed_float16, ");
-  yaml.replace(yaml.find("0.00392156862"), 13, "1e38");  // 255 times that is no float any more
+  yaml.replace(yaml.find("0.00392156862"), 13, "1e38");  // 255 times that is beyond float32
   stage.Begin(yaml, 2, SmallPlan());
   for (std::uint64_t c = 0; c < 4; ++c)
     CHECK(stage.RunClosure(c).metrics().steps() == (c == 2 ? 1 : 4));  // 13 steps
@@ -1402,7 +1405,7 @@ TEST_CASE("a drain hands back what has not begun, ends the running step and take
   CHECK(stage.HoldsNothing());
   stage.Grant(2);
   CHECK(stage.Next(v1::TaskMessage::kDropped).dropped().reason() == "draining");
-  // The step that ran is settled everywhere or nowhere: each count has the same number.
+  // Each step that ran is settled everywhere or nowhere: all counts are equal.
   std::set<std::uint64_t> counts;
   for (const v1::ShardState& state : stage.States()) {
     if (state.variable() == "counting/updates") counts.insert(state.updates_applied());
@@ -1414,14 +1417,14 @@ TEST_CASE(
     "a drain without a session does not wait for servers that do not answer, nor for a Done that "
     "nobody can acknowledge") {
   Stage::Settings settings;
-  settings.drain_step_max = settings.drain_done_max =
-      std::chrono::minutes(10);  // what it must not wait for
+  // The run must not wait for this.
+  settings.drain_step_max = settings.drain_done_max = std::chrono::minutes(10);
   Stage stage(settings);
   stage.Begin(CountingYaml(90), 4, SmallPlan());
   runtime::Event drained;
   SECTION("the step's pushes are never answered, and the session ends during the drain") {
-    std::vector<std::unique_ptr<transport::DataResponder>>
-        kept;  // used on the transport's threads, which end before it does
+    // Used on the transport's threads, which end before the object does.
+    std::vector<std::unique_ptr<transport::DataResponder>> kept;
     Mutex mu;
     runtime::Event asked;
     for (const auto& node : stage.nodes) {
@@ -1532,7 +1535,7 @@ TEST_CASE(
   stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
   stage.RunClosure(0);
   for (const auto& node : stage.nodes) node->StopListening();
-  // One runs and waits for its values, and batches of the next ones are read ahead.
+  // One closure runs and waits for its values, while batches of the next ones are read ahead.
   stage.GrantTogether({1, 2});
   const std::uint64_t first = stage.LastAttempt() - 1;
   v1::CoordinatorMessage ended;

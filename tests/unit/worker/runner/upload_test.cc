@@ -1,4 +1,4 @@
-// The order of an export's parts, its window, and what a lost session does to it.
+// Tests the order of an export's parts, its window, and the effects of a lost session.
 #include "worker/runner/upload.h"
 
 #include <catch2/catch.hpp>
@@ -18,10 +18,10 @@ TEST_CASE(
   Upload upload({{"a", 25}, {"b", 10}}, 10, 20);
   CHECK(Text(upload.Next()) == "0:0+10");
   CHECK(Text(upload.Next()) == "0:10+10");
-  CHECK(Text(upload.Next()) == "-");  // the window
+  CHECK(Text(upload.Next()) == "-");  // the window is full
   REQUIRE(upload.Confirm("a", 10).ok());
   CHECK(Text(upload.Next()) == "0:20+5!");
-  CHECK(Text(upload.Next()) == "-");  // the next file begins when this one is whole
+  CHECK(Text(upload.Next()) == "-");  // the next file begins when this one is complete
   REQUIRE(upload.Confirm("a", 20).ok());
   CHECK(Text(upload.Next()) == "-");
   REQUIRE(upload.Confirm("a", 25).ok());

@@ -1,5 +1,6 @@
-// The allocator of device memory against a device that is a map of numbers: what it gives out never
-// overlaps, is joined again, and never reaches another stream before it is passed.
+// Tests the allocator of device memory with a device that is a map of numbers. Blocks that it gives
+// out never overlap. Freed blocks are joined again, and never reach another stream before their
+// marks were reached.
 #include "worker/backend/cuda/block_cache.h"
 
 #include <catch2/catch.hpp>
@@ -51,7 +52,7 @@ TEST_CASE(
   CHECK(cache.stats().reserved == 2 * kMiB);
   cache.Free(*b);
   CHECK(cache.stats().fragmentation > 0);
-  CHECK(*cache.Allocate(900, 1) == *b);  // best fit, not the large rest
+  CHECK(*cache.Allocate(900, 1) == *b);  // the best fit, not the large rest
   cache.Free(*a);
   cache.Free(*b);
   cache.Free(*c);
@@ -79,9 +80,9 @@ TEST_CASE(
   CHECK(cache.stats().held_back == 4096);
   cache.Reached(2, 7);
   CHECK(cache.stats().held_back == 0);
-  CHECK(*cache.Allocate(4096, 2) != a);  // of stream 1
+  CHECK(*cache.Allocate(4096, 2) != a);  // that block belongs to stream 1
   CHECK(*cache.Allocate(4096, 1) == a);
-  // Marks that were reached before do not hold anything.
+  // Marks that were already reached delay nothing.
   cache.UsedOn(a, 2, 5);
   cache.Free(a);
   CHECK(cache.stats().held_back == 0);
@@ -95,7 +96,7 @@ TEST_CASE(
   BlockCache cache(device.driver());
   const auto a = *cache.Allocate(40 * kMiB, 1);
   cache.Free(a);
-  const auto b = cache.Allocate(50 * kMiB, 1);  // 40 are cached, in the way
+  const auto b = cache.Allocate(50 * kMiB, 1);  // 40 MiB are cached and in the way
   REQUIRE(b.ok());
   CHECK(cache.stats().device_releases == 1);
   const auto refused = cache.Allocate(30 * kMiB, 1);
@@ -119,9 +120,9 @@ TEST_CASE("allocator: ten thousand random calls keep the books, and nothing over
   const auto draw = [&](std::uint64_t n) { return random::Bits64(seed, at++) % n; };
   Device device(512 * kMiB);
   BlockCache cache(device.driver());
-  std::map<std::uint64_t, std::pair<std::uint64_t, std::uint32_t>>
-      live;  // address -> bytes, stream
-  // Until when others use what was freed: it must not be given out before.
+  // Address -> bytes, stream.
+  std::map<std::uint64_t, std::pair<std::uint64_t, std::uint32_t>> live;
+  // The marks up to which other streams use freed memory: it must not be given out earlier.
   std::map<std::uint64_t, std::pair<std::uint64_t, std::map<std::uint32_t, std::uint64_t>>> held;
   std::map<std::uint32_t, std::uint64_t> reached;
   std::uint64_t exhausted = 0;

@@ -1,6 +1,6 @@
-// The worker's half of the GPU's backend on the emulated device (emulated_library.cc): steps
-// captured and replayed, memory, copies by way of the ring, errors. What primitives compute is the
-// contract's (../contract_test.cc, "emulated GPU").
+// Tests the worker's half of the GPU's backend on the emulated device (emulated_library.cc): steps
+// that are captured and replayed, memory, copies through the ring, and errors. The results of
+// primitives belong to the contract (../contract_test.cc, "emulated GPU").
 #include "worker/backend/cuda/cuda_backend.h"
 
 #include <dlfcn.h>
@@ -45,7 +45,7 @@ struct Stage {
     control = EmulatedControl{};
     backend = MakeCudaBackend(ChooseDevice("gpu", Library()).value(), options).value();
   }
-  // What a backend leaves behind is nothing.
+  // A destroyed backend leaves nothing behind.
   ~Stage() {
     backend.reset();
     CHECK(control.events == 0);
@@ -69,7 +69,7 @@ struct Stage {
   }
 };
 
-// A dense layer with relu and its gradients: plans, a bias gradient, kernels.
+// A dense layer with relu and its gradients. It uses plans, a bias gradient and kernels.
 struct DenseStep {
   static constexpr std::int64_t kIn = 5, kOut = 3;
   Stage& stage;
@@ -90,7 +90,7 @@ struct DenseStep {
     s.Put(std::vector<float>(kIn * kOut, 0.5f), w);
     s.Put(std::vector<float>(kOut, 1.0f), b);
   }
-  // y = relu(x w + b), dy = y; the sum of squares of db is its result.
+  // Computes y = relu(x w + b) with dy = y, and returns the sum of squares of db.
   absl::StatusOr<double> Run(float value) {
     CudaBackend& backend = *stage.backend;
     stage.Put(std::vector<float>(static_cast<std::size_t>(batch * kIn), value), x);
@@ -135,7 +135,7 @@ TEST_CASE("memory that a captured step has inside grows: it is captured again, w
   Stage stage;
   DenseStep step(stage, 4);
   for (int i = 0; i < 5; ++i) REQUIRE(step.Run(1).ok());
-  // Another, larger use of scratch, beside the step.
+  // Another, larger use of scratch memory, outside the step.
   const std::int64_t n = 1 << 20;
   Memory large = stage.Floats(n), sum = stage.backend->Allocate(sizeof(double), "sum").value();
   stage.backend->Zero(large.as<std::byte>());
@@ -187,8 +187,8 @@ TEST_CASE(
   for (const bool choosy : {true, false}) {
     Stage stage;
     stage.control.choosy = choosy;
-    // 14 rows by 3 with strides of 2 read one row of two that are padded, so one in front and one
-    // behind, or none, are the same.
+    // With 14 rows, a window of 3 and a stride of 2, only one of two padding rows is read. With one
+    // in front, a row behind therefore changes nothing.
     for (const auto& [s, uneven] :
          {std::pair(Conv2dShape{1, 14, 14, 1, 7, 7, 2, 3, 3, 2, 2, 1, 1, 1, 1}, false),
           {Conv2dShape{1, 14, 14, 1, 7, 7, 2, 3, 3, 2, 2, 0, 0, 1, 1}, true}}) {
@@ -207,15 +207,15 @@ TEST_CASE(
                                        y.as<float>());
           stage.backend->Conv2dBackward(s, x.as<float>(), w.as<float>(), Activation::kLinear, {},
                                         dy.as<float>(), dx.as<float>(), dw.as<float>(), {});
-          CHECK(stage.control.ops - before ==
-                (choosy && uneven ? 6 : 3));  // filters are turned three times
+          // Filters are turned three times.
+          CHECK(stage.control.ops - before == (choosy && uneven ? 6 : 3));
         }
         stage.backend->EndStep();
         REQUIRE(stage.backend->Finish({}, {}).ok());
         std::vector<float> all = stage.Get(y);
         for (const Memory* const more : {&dx, &dw})
           for (const float v : stage.Get(*more)) all.push_back(v);
-        CHECK(all[0] == (uneven ? 4.5f : 2.0f));  // the first window
+        CHECK(all[0] == (uneven ? 4.5f : 2.0f));  // the result of the first window
         if (step == 0) first = all;
         CHECK(all == first);
       }
@@ -336,9 +336,8 @@ TEST_CASE("a sum of 16 bits of more arrays than travel in one launch is rounded 
     inputs[0] = narrow(firsts);
     stage.backend->Sum(inputs, narrow(y));
     stage.backend->Copy(narrow(y), back.as<float>());
-    const float want = type == Element::kBFloat16
-                           ? 2288
-                           : 2296;  // of 2293 and 2295; rounded after each launch 2272 and 2294
+    // From 2293 and 2295; rounding after each launch would give 2272 and 2294.
+    const float want = type == Element::kBFloat16 ? 2288 : 2296;
     CHECK(stage.Get(back) == std::vector<float>{want, want, want});
   }
 }
@@ -365,15 +364,16 @@ TEST_CASE(
           "of memory for an algorithm: out of memory");
   }
   stage.control.no_plan_memory = false;
-  CHECK(run().code() == absl::StatusCode::kResourceExhausted);  // nothing says that there is any
+  // Nothing tells the backend that memory is available.
+  CHECK(run().code() == absl::StatusCode::kResourceExhausted);
   other = {};
   REQUIRE(run().ok());
   CHECK(stage.Get(y) == std::vector<float>{1, 2, 3, 4});
-  // What another process gives back is not heard of.
+  // The backend does not learn of memory that another process gives back.
   Memory z = stage.Floats(6);
   const auto other_shape = [&] {
     stage.backend->DenseForward(2, 2, 2, x.as<float>(), w.as<float>(), {}, Activation::kTanh,
-                                z.as<float>().subspan(1, 4));  // of another alignment
+                                z.as<float>().subspan(1, 4));  // with another alignment
     return stage.backend->TakeError();
   };
   stage.control.no_plan_memory = true;
@@ -395,7 +395,7 @@ TEST_CASE("a span that only begins in page-locked memory is not of it") {
   CHECK_FALSE(pinned->Holds(buffer.data() + 4096, 1));
 }
 
-// On a real device a NaN may be another NaN.
+// On a real device the bits of a NaN may differ.
 TEST_CASE(
     "a device narrows and widens with the very bits of the wire's conversion on the host: all "
     "patterns of 16 bits, and all kinds of float32") {
@@ -414,8 +414,8 @@ TEST_CASE(
     tensor::Widen(wire, reinterpret_cast<const std::byte*>(all.data()), all.size(), want.data());
     CHECK(std::memcmp(widened.data(), want.data(), want.size() * sizeof(float)) == 0);
 
-    // Each pattern of the upper half with lower halves that round down, tie, and round up;
-    // denormals, infinities and NaN are among them.
+    // For each pattern of the upper half the lower halves round down, tie, and round up. Denormals,
+    // infinities and NaN are among them.
     std::vector<float> values;
     for (std::uint32_t upper = 0; upper < (1u << 16); ++upper)
       for (const std::uint32_t lower :
@@ -432,7 +432,7 @@ TEST_CASE(
                    reinterpret_cast<std::byte*>(narrowed.data()));
     CHECK(got == narrowed);
 
-    // What does not fit is found, wherever it is.
+    // Values that are not finite are found at every place.
     Memory found = stage.backend->Allocate(sizeof(std::uint64_t), "found").value();
     for (const bool fits : {true, false}) {
       std::vector<float> few(100, 65504.0f);
@@ -460,8 +460,7 @@ TEST_CASE(
   const auto run = [&](float value) {
     stage.Put(std::vector<float>(1000, value), x, DeviceQueue::kIn);
     backend.Record(DeviceQueue::kIn, **there);
-    const std::uint64_t signature[] = {
-        7};  // of whoever makes the next event where the last one was
+    const std::uint64_t signature[] = {7};  // those of the next event, made where the last one was
     if (!backend.BeginStep(signature)) {
       backend.Await(DeviceQueue::kCompute, **there);
       backend.Scale(2, x.as<float>(), y.as<float>());
@@ -522,7 +521,7 @@ TEST_CASE(
   REQUIRE(step.Run(1).ok());
   stage.control.fail_after_ops = 2;
   stage.control.fail_kind = EG_CUDA_NO_MEMORY;
-  const auto captured = step.Run(2);  // it failed once, and the second time not
+  const auto captured = step.Run(2);  // the first try failed, the second did not
   CHECK(*captured == Approx(step.Want(2)));
   CHECK(stage.backend->stats().capture.failures == 1);
   DenseStep eager(stage, 5);
@@ -539,8 +538,8 @@ TEST_CASE("a step that was captured up to an error is never replayed") {
   Stage stage;
   DenseStep step(stage, 4);
   stage.control.no_plans = true;
-  // Twice as it is asked for, once while it is captured, and then: what ran up to the error is no
-  // step.
+  // The step fails twice while it runs directly, once while it is captured, and in every later run.
+  // The part that ran up to the error is not a step.
   for (int i = 0; i < 6; ++i)
     CHECK(step.Run(static_cast<float>(i)).status().code() == absl::StatusCode::kInternal);
   CHECK(stage.control.launches == 0);
@@ -581,7 +580,7 @@ TEST_CASE("ten thousand steps take no more memory, events, plans or graphs than 
   CHECK(stage.backend->memory().used == used);
   CHECK(stage.control.plans == plans);
   CHECK(stage.control.graphs == graphs);
-  CHECK(stage.control.events <= events + 16);  // of uploads that the ring still holds
+  CHECK(stage.control.events <= events + 16);  // those of uploads that the ring still holds
 }
 
 TEST_CASE(
@@ -666,7 +665,7 @@ TEST_CASE(
   CHECK(asked == 10);
   for (int i = 0; i < 5; ++i) step(part, 10);
   CHECK(control.pinned_asked == asked);
-  // Others take their place, oldest first.
+  // Other sizes replace these, the oldest first.
   step(3 * part, 3);
   CHECK(control.pinned_asked == asked + 3);
   step(3 * part, 3);
@@ -688,8 +687,8 @@ TEST_CASE("page-locked memory that the driver refused does not count as what was
   control.no_pinned = true;
   CHECK_FALSE(pinned->Allocate(std::size_t{1} << 40).ok());
   control.no_pinned = false;
-  for (std::size_t i = 0; i < 20; ++i)
-    CHECK(pinned->Allocate((40 + i) << 20).ok());  // one at a time: each goes before the next
+  // One at a time: each is freed before the next.
+  for (std::size_t i = 0; i < 20; ++i) CHECK(pinned->Allocate((40 + i) << 20).ok());
   CHECK(control.pinned_bytes <= PinnedMemory::kKeptMax);
 }
 
@@ -710,7 +709,8 @@ TEST_CASE("page-locked memory that was refused, or more, is not asked for again 
           absl::string_view::npos);
   }
   CHECK(asked() == 0);
-  // Less may be had, and is kept; it makes room for other sizes when the driver has no more.
+  // A smaller limit can be set, and memory is kept below it. Kept memory is freed for other sizes
+  // when the driver has no more.
   std::vector<tensor::AlignedBuffer> out;
   for (int i = 0; i < 16; ++i) out.push_back(pinned->Allocate(64 << 10).value());
   CHECK(asked() == 16);
@@ -728,7 +728,8 @@ TEST_CASE("page-locked memory that was refused, or more, is not asked for again 
   out.push_back(pinned->Allocate(8192).value());
   CHECK(asked() == 2);
   CHECK(control.pinned_bytes == (64 << 10) + 8192);
-  out.push_back(pinned->Allocate(512 << 10).value());  // as some was given back
+  // Part of the kept memory was given back for it.
+  out.push_back(pinned->Allocate(512 << 10).value());
   CHECK(asked() == 1);
   out.clear();
 }
@@ -748,8 +749,8 @@ TEST_CASE("without page-locked memory copies take the driver's way and are right
   CHECK(stage.backend->device_use(false)->in_bytes == 20000);
   CHECK(stage.backend->device_use(false)->staged_bytes == 0);
   stage.control.no_pinned = false;
-  for (std::uint32_t i = 0; i <= PinnedMemory::kRefusedMax; ++i)
-    stage.Put(values, memory);  // it is asked for again, some day
+  // Memory of this size will be requested again.
+  for (std::uint32_t i = 0; i <= PinnedMemory::kRefusedMax; ++i) stage.Put(values, memory);
   CHECK(stage.backend->device_use(false)->staged_bytes > 0);
   CHECK(stage.Get(memory) == values);
   CHECK(stage.backend->TakeError().ok());
@@ -771,7 +772,7 @@ TEST_CASE("a buffer that a copy still reads is not given out again before it has
                               {host.data(), host.size()});
       REQUIRE(stage.backend->Wait(*made).ok());
     }
-    Memory next = stage.Floats(1024);  // kCompute may overwrite it long before kOut has read
+    Memory next = stage.Floats(1024);  // kCompute may overwrite it long before kOut has read it
     stage.Put(std::vector<float>(1024, -9.0f), next);
     static_cast<void>(address);
     auto done = stage.backend->MakeEvent().value(), out = stage.backend->MakeEvent().value();
@@ -807,7 +808,7 @@ TEST_CASE("a copy into a new buffer waits for kernels that still use what lay th
     stage.backend->Record(DeviceQueue::kIn, *there);
     REQUIRE(stage.backend->Wait(*there).ok());
   }
-  CHECK(reused > 40);  // or nothing was shown
+  CHECK(reused > 40);  // otherwise the test has shown nothing
   CHECK(stage.Get(sum) == std::vector<float>(1024, 100.0f));
 }
 
@@ -838,8 +839,8 @@ TEST_CASE("a device that has failed is Unavailable, and says where") {
         absl::string_view::npos);
 }
 
-// y, dw and dx of a dense layer on `type`, small whole numbers, of sizes that are no multiples of
-// anything; run often enough to be replayed.
+// Returns y, dw and dx of a dense layer on `type`, for small whole numbers and for sizes that are
+// no multiples of anything. The step is run often enough to be replayed.
 std::vector<float> Products(Stage& stage, Element type, std::int64_t batch, std::int64_t in,
                             std::int64_t out, bool to_float32) {
   CudaBackend& backend = *stage.backend;
@@ -965,8 +966,8 @@ TEST_CASE(
     REQUIRE(backend.Finish({}, {}).ok());
     REQUIRE(backend.Wait(*out).ok());
   };
-  // The emulated device's milliseconds: two copies of 2, for which the kernels wait, three kernels
-  // of 1, a copy of 2. Copies are read one step late.
+  // The emulated device's milliseconds are: two copies of 2, for which the kernels wait, three
+  // kernels of 1, and a copy of 2. The copies are read one step late.
   for (int i = 0; i < 10; ++i) run(i % 2 == 0);
   const DeviceUse use = *backend.device_use(false);
   CHECK(use.measured == 10);
@@ -981,13 +982,13 @@ TEST_CASE(
   CHECK(use.memory.peak >= use.memory.used);
   CHECK(use.memory.reserved >= use.memory.used);
   CHECK_FALSE(use.utilization.has_value());
-  // The driver, where it can be asked, and is.
+  // The driver's numbers, where the driver can be asked, and is.
   CHECK_FALSE(backend.device_use(true)->utilization.has_value());
   stage.control.utilization = 0.75f;
   CHECK_FALSE(backend.device_use(false)->utilization.has_value());
   CHECK(*backend.device_use(true)->utilization == 0.75);
   CHECK(backend.device_use(true)->memory.free > 0);
-  // A step that failed is not counted, and the next one is.
+  // A step that failed is not counted; the next one is.
   stage.control.fail_after_ops = 1;
   const std::uint64_t signature[] = {8};
   CHECK_FALSE(backend.BeginStep(signature));
@@ -1007,9 +1008,10 @@ TEST_CASE(
   const std::uint64_t work = control.ops + control.plan_runs;
   REQUIRE(work > 10);
   std::set<std::string> named;
-  for (std::uint64_t n = 1; n <= work; n += n < 40 ? 1 : 13) {  // the rest is of one step
+  for (std::uint64_t n = 1; n <= work;
+       n += n < 40 ? 1 : 13) {  // the larger numbers are all within one step
     control = EmulatedControl{};
-    control.wrong_ops = static_cast<std::int64_t>(n);  // all from there on
+    control.wrong_ops = static_cast<std::int64_t>(n);  // every operation from the n-th on
     const auto choice = ChooseCheckedDevice("auto", Library(), n);
     REQUIRE(choice.ok());
     INFO(n << ": " << choice->text);
@@ -1028,7 +1030,7 @@ TEST_CASE(
              Catch::StartsWith("device gpu is not usable: gpu:0 does not compute the same values "
                                "as the CPU: primitive=dense want=") &&
                  Catch::EndsWith(" seed=3"));
-  // One that fails is told from one that lies.
+  // A library that fails is distinguished from one that computes wrongly.
   control = EmulatedControl{};
   control.memory_bytes = 1000;
   CHECK_THAT(ChooseCheckedDevice("auto", Library(), 1)->text,
@@ -1062,10 +1064,10 @@ TEST_CASE(
   stage.control.profiled = true;
   DenseStep step(stage, 4);
   for (int i = 0; i < 3; ++i) REQUIRE(step.Run(1).ok());
-  CHECK(stage.control.ranges_asked ==
-        6);  // two eager steps and the captured one, forward and backward
+  // Two eager steps and the captured one, forward and backward.
+  CHECK(stage.control.ranges_asked == 6);
   for (int i = 0; i < 5; ++i) REQUIRE(step.Run(1).ok());
-  CHECK(stage.control.ranges_asked == 11);  // a step that is replayed is one range
+  CHECK(stage.control.ranges_asked == 11);  // a replayed step is one range
   CHECK(stage.control.ranges == 0);
 }
 
@@ -1081,10 +1083,10 @@ TEST_CASE(
   for (int i = 0; i < 8; ++i) CHECK(*step.Run(1) == Approx(step.Want(1)));
   CHECK(stage.backend->stats().plans == 6);
   CHECK(stage.backend->stats().plans_measured == 9);
-  CHECK(stage.control.plans == 6);  // what lost is gone
+  CHECK(stage.control.plans == 6);  // the plans that lost are destroyed
   CHECK(stage.backend->stats().capture.captures == 2);
-  // Back again: what was chosen before is still there. The workspace has grown meanwhile, so the
-  // step is captured again; once.
+  // After switching back, the earlier choice is still there. The workspace has grown meanwhile, so
+  // the step is captured once more.
   stage.backend->SetReproducible(true);
   for (int i = 0; i < 3; ++i) CHECK(*step.Run(2) == Approx(step.Want(2)));
   CHECK(stage.backend->stats().plans == 6);
@@ -1113,7 +1115,7 @@ TEST_CASE(
     "products are asked for in TF32 where a job wants it, not before and not behind, and a step "
     "recorded the other way is not run again") {
   Stage stage;
-  stage.control.choosy = false;  // or its three columns would have none in TF32
+  stage.control.choosy = false;  // otherwise its three columns would have no plan in TF32
   DenseStep step(stage, 4);
   for (const bool tf32 : {false, true, false, true}) {
     stage.backend->SetTf32(tf32);
@@ -1126,7 +1128,7 @@ TEST_CASE(
     }
   }
   CHECK(stage.control.tf32_runs > 0);
-  CHECK(stage.control.graphs == 2);  // one of either way
+  CHECK(stage.control.graphs == 2);  // one for each of the two modes
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What a worker computes on, and what it says of it, with libraries that are absent, wrong, or find
-// no device; and with the real one.
+// Tests which device a worker chooses and how it reports it: with libraries that are absent, wrong,
+// or find no device, and with the real library.
 #include "worker/backend/cuda/device_choice.h"
 
 #include <catch2/catch.hpp>
@@ -75,15 +75,15 @@ TEST_CASE("a GPU is named with what it is, and one that the host lacks is refuse
         "gpu:0 Made up 0, sm_90, 132 SMs, 80.0 GiB\ngpu:1 Made up 1, sm_90, 132 SMs, 80.0 GiB\n");
 }
 
-// cudart's 35 (no driver, or an old one) and 100 (no device) are both "no GPU".
+// cudart's errors 35 (no driver, or an old one) and 100 (no device) both mean "no GPU".
 TEST_CASE("the real library is loaded, is of this version, and says what is there") {
   const std::string path = absl::StrCat(test::BinDir(), "/libevergrad_cuda.so");
   if (!std::filesystem::exists(path)) {
     printf("\nskipped: built without CUDA\n");
     return;
   }
-  // By its name alone, beside the executable. First: the linker would find one that is loaded
-  // already.
+  // The library is found by its name alone, beside the executable. This test comes first, because
+  // the linker would find a library that is already loaded.
   const auto beside = ChooseDevice("auto", "");
   const auto api = LoadCudaLibrary(path);
   REQUIRE(api.ok());

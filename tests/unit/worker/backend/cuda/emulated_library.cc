@@ -1,26 +1,27 @@
-// A device that is the host: the table of cuda_abi.h over plain memory, with the very kernels of
-// worker/backend/cuda/kernels. What it is for is the worker's half, so it is as mean as a device
+// Emulates a device on the host: the table of cuda_abi.h over plain memory, with the kernels of
+// worker/backend/cuda/kernels. It exists to test the worker's half, so it is as strict as a device
 // may be:
 //
-//   - nothing runs when it is asked for: lanes are queues, run only when the host waits, in a
-//   random order that keeps to the events
-//   - memory is poisoned with NaN when it is given out and when it comes back
-//   - the threads of a kernel run in falling order
-//   - while a step is captured, memory cannot be had, nothing can be copied, no event can be asked
-//   for or waited for, no plan can be made (CUDA's
-//     programming guide, "prohibited and unhandled operations" of stream capture)
-//   - the host cannot touch its memory, but while lanes run: who does is ended by the system (where
-//   it is not large)
-//   - what lies behind the end of a piece of memory does not exist
-//   - an event that was dropped fails whoever uses it, a graph above all
+// - Operations do not run when they are requested. Lanes are queues. They run only when the host
+//   waits, in a random order that respects the events.
+// - Memory is poisoned with NaN when it is given out and when it comes back.
+// - The threads of a kernel run in falling order.
+// - While a step is captured, memory cannot be allocated, nothing can be copied, no event can be
+//   queried or waited for, and no plan can be made (CUDA's programming guide, "prohibited and
+//   unhandled operations" of stream capture).
+// - The host can touch the device's memory only while lanes run. At other times the system ends a
+//   process that does (unless the memory is large).
+// - The bytes behind the end of a piece of memory do not exist.
+// - Any use of an event that was dropped fails, above all the use by a graph.
 //
-// It has a time of its own, which tells nothing of this machine's: a kernel takes 1 ms of its lane
-// and a copy 2 ms, from when it was asked for, or the lane was free, or what it awaits had passed,
-// whichever was last. Where the host waits, its time is the event's.
+// The device has a clock that is independent of this machine's: a kernel takes 1 ms of its lane and
+// a copy 2 ms. An operation begins at the latest of three moments: its request, the end of the
+// operation before it in its lane, and the event that it awaits. Where the host waits for an event,
+// the host's clock moves to the event's time.
 //
-// `emulated_control` (emulated_library.h) gives a test its switches; of a daemon's,
-// EVERGRAD_EMULATED_FAIL_AFTER_COPIES is fail_after_copies, EVERGRAD_EMULATED_MEMORY_BYTES is
-// memory_bytes and EVERGRAD_EMULATED_DEVICES is devices.
+// `emulated_control` (emulated_library.h) has the switches for tests. In a daemon,
+// EVERGRAD_EMULATED_FAIL_AFTER_COPIES sets fail_after_copies, EVERGRAD_EMULATED_MEMORY_BYTES sets
+// memory_bytes, and EVERGRAD_EMULATED_DEVICES sets devices.
 #include "tests/unit/worker/backend/cuda/emulated_library.h"
 
 #include <sys/mman.h>
@@ -66,7 +67,7 @@ std::uint64_t Draw() {
 
 constexpr double kKernelCost = 1, kCopyCost = 2;  // ms
 
-// What is asked for now is computed wrongly.
+// Whether the operation that is now requested shall compute a wrong result.
 bool Wrong() {
   return control.wrong_ops > 0 && (control.wrong_ops == 1 || --control.wrong_ops == 1);
 }
@@ -128,7 +129,8 @@ bool IsPinned(const void* memory) {
 
 }  // namespace
 
-// What is queued may name an event that has been dropped since: it has the state.
+// A queued operation may name an event that has been dropped since, so it holds the event's state
+// instead.
 struct EventState {
   std::uint64_t recorded = 0, passed = 0;
   double at = 0;  // ms
@@ -136,9 +138,10 @@ struct EventState {
 struct EgEvent {
   std::shared_ptr<EventState> state = std::make_shared<EventState>();
 };
-// Runs if it may; false: it waits for an event.
+// Runs the operation if possible. Returns false when it waits for an event.
 using Task = std::function<bool()>;
-// Of a graph: a task, or an event that each launch records, or awaits as it is then.
+// A step of a graph: a task, or an event. Each launch of the graph records the event, or awaits it
+// in its state at that time.
 struct Node {
   Task task;
   double cost = 0;
@@ -146,7 +149,7 @@ struct Node {
 };
 struct EgGraph {
   std::vector<Node> nodes;
-  bool orphaned = false;  // an event of its was dropped
+  bool orphaned = false;  // one of its events was dropped
 };
 double host_clock = 0;  // ms
 
@@ -170,7 +173,7 @@ struct EgContext {
       });
     control.pending_in = static_cast<std::int64_t>(lanes[EG_LANE_IN].size());
   }
-  // One task of some lane; false: nothing can run.
+  // Runs one task of some lane. Returns false when no lane can continue.
   bool Step() {
     const std::uint64_t first = Draw() % 3;
     for (std::uint64_t i = 0; i < 3; ++i) {
@@ -190,15 +193,16 @@ struct EgPlan {
 
 namespace {
 
-std::vector<EgContext*> contexts;  // all of the process: a wait names an event alone
-std::set<const EgEvent*> events;   // those that are not dropped
+// All contexts of the process: a wait names an event without its context.
+std::vector<EgContext*> contexts;
+std::set<const EgEvent*> events;  // those that are not dropped
 std::set<EgGraph*> graphs;
 bool IsGone(const EgEvent* event) { return events.count(event) == 0; }
 constexpr const char* kGone = "an event that was dropped is used";
 thread_local EgContext* captures = nullptr;  // on this thread
 
-// Of a call that the driver refuses to a thread that captures, and that spoils the capture; null:
-// it may be made.
+// Marks the capture of this thread as spoilt, because the driver refuses the call in a capture, and
+// returns `what`. Returns null when nothing is captured and the call may be made.
 const char* Refused(const char* what) {
   if (captures == nullptr) return nullptr;
   captures->spoilt = true;
@@ -206,7 +210,7 @@ const char* Refused(const char* what) {
   return what;
 }
 
-// While it lives, lanes may run: the device's memory can be touched.
+// While an object of this class lives, lanes may run: the device's memory can be touched.
 class Running {
  public:
   Running() {
@@ -233,8 +237,8 @@ class Running {
   }
   static inline int depth = 0;
 };
-// Whole pages, so laid that nothing is behind the end of `bytes`, rounded to what the device aligns
-// to.
+// Maps whole pages. The end of `bytes`, rounded up to the device's alignment, is the end of the
+// last page, so that nothing lies behind it.
 std::uint64_t MapMemory(std::uint64_t bytes) {
   const std::uint64_t page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)),
                       want = (bytes + 511) / 512 * 512;
@@ -327,8 +331,8 @@ void ReleaseHost(void* memory) {
   {
     const std::lock_guard lock(pinned_mutex);
     const auto found = pinned.find(static_cast<const char*>(memory));
-    control.pinned_bytes -=
-        std::min(control.pinned_bytes, found->second);  // a test may have begun to count anew
+    // A test may have begun to count anew.
+    control.pinned_bytes -= std::min(control.pinned_bytes, found->second);
     pinned.erase(found);
   }
   std::free(memory);
@@ -409,8 +413,8 @@ int32_t Await(EgContext* context, int32_t lane, EgEvent* event, EgCudaError* err
     context->captured.push_back({nullptr, 0, nullptr, event});
     return EG_CUDA_OK;
   }
-  // Of an event that the capture records it would await the time before, as nothing has been
-  // launched.
+  // If the capture records the event, the lane would await the event's former time, because nothing
+  // has been launched yet.
   if (const char* const refused = Refused("another lane was told to wait while capturing"))
     return Fail(EG_CUDA_FAILED, error, refused);
   const std::uint64_t version = event->state->recorded;
@@ -502,10 +506,11 @@ void DropGraph(EgGraph* graph) {
   delete graph;
 }
 
-// Some things are offered and some are not, so that both ways are gone.
+// Some plans are offered and some are not, so that both branches are tested.
 std::int32_t Offered(const EgPlanKey& key) {
   if (control.no_plans) return 0;
-  // As libraries whose 16-bit products want sizes of whole words, and tensor cores more than that.
+  // Imitates libraries whose 16-bit products need sizes of whole words, and whose tensor cores need
+  // larger ones.
   const bool narrow = key.type != EG_FLOAT32,
              odd = key.kind == EG_PLAN_MATMUL ? key.n % 2 != 0 : key.filters % 2 != 0;
   if (narrow && odd && control.choosy) return 0;
@@ -531,7 +536,7 @@ int32_t Plans(EgContext*, const EgPlanKey* key, EgPlanInfo* infos, int32_t infos
     return Fail(EG_CUDA_FAILED, error, refused);
   if (Offered(*key) == 0 && key->type != EG_FLOAT16)
     return Fail(EG_CUDA_BAD_SHAPE, error,
-                "not such a one");  // some say so, some offer an empty list
+                "not such a one");  // some libraries report it, some offer an empty list
   *count = std::min(infos_max, Offered(*key));
   for (std::int32_t i = 0; i < *count; ++i)
     infos[i] = {static_cast<std::uint64_t>(i) * 4096, i == 0 ? 0 : 1, 0};
@@ -615,8 +620,8 @@ void Convolve(const EgPlanKey& s, const EgPlanArguments& p) {
               for (std::int64_t k = 0; k < s.in_c; ++k) {
                 const std::int64_t out = ((n * s.out_h + y) * s.out_w + x) * s.filters + f,
                                    in = ((n * s.in_h + r) * s.in_w + c) * s.in_c + k;
-                const std::int64_t w =
-                    ((f * s.kernel_h + i) * s.kernel_w + j) * s.in_c + k;  // KRSC
+                // KRSC.
+                const std::int64_t w = ((f * s.kernel_h + i) * s.kernel_w + j) * s.in_c + k;
                 if (s.kind == EG_PLAN_CONV)
                   d[static_cast<std::size_t>(out)] += static_cast<double>(a[in]) * b[w];
                 if (s.kind == EG_PLAN_CONV_DATA)

@@ -29,7 +29,7 @@ TEST_CASE(
   CHECK(capture.stats().replays == 6);
   CHECK(capture.stats().recaptures ==
         std::map<std::string, std::uint64_t>{{"addresses changed", 1}});
-  CHECK(capture.Next(2, 100).action == Action::kEager);  // another shape warms up by itself
+  CHECK(capture.Next(2, 100).action == Action::kEager);  // another shape needs its own warm-up
 }
 
 TEST_CASE(
@@ -64,7 +64,7 @@ TEST_CASE(
   CHECK(capture.Next(1, 1).action == Action::kCapture);
   capture.Captured(1, 10);
   CHECK(capture.Next(2, 1).action == Action::kEager);
-  CHECK(capture.Next(2, 1).action == Action::kEager);  // no room
+  CHECK(capture.Next(2, 1).action == Action::kEager);  // the limit admits no further graph
   capture.Forget(1);
   capture.Forget(3);  // never seen
   CHECK(capture.stats().graphs == 0);
@@ -92,8 +92,8 @@ TEST_CASE("failures in a row are counted from the last replay on") {
   CHECK(capture.Next(1, 2).action == Action::kCapture);
 }
 
-// What a run of shapes is replayed and captured, from a machine with room for `graphs` of `calls`
-// each.
+// Which runs of shapes are replayed and which are captured, on a machine with memory for `graphs`
+// graphs of `calls` calls each.
 struct Turn {
   GraphCapture capture;
   std::set<std::uint64_t> graphs;
@@ -118,7 +118,7 @@ TEST_CASE(
     for (const std::uint64_t key : {1, 2}) turn.Run(key);
   CHECK(turn.graphs == std::set<std::uint64_t>{1, 2});
   CHECK(turn.Run(3) == Action::kEager);
-  CHECK(turn.Run(3) == Action::kEager);  // used as long ago as the others
+  CHECK(turn.Run(3) == Action::kEager);  // its last use is as old as that of the others
   CHECK(turn.capture.stats().crowded == 1);
   for (int i = 0; i < 8; ++i) turn.Run(3), turn.Run(2);
   CHECK(turn.graphs == std::set<std::uint64_t>{2, 3});
@@ -137,7 +137,7 @@ TEST_CASE(
       for (std::uint64_t key = 0; key < shapes; ++key) turn.Run(key);
     const GraphCapture::Stats& stats = turn.capture.stats();
     INFO("shapes " << shapes << " captures " << stats.captures << " replays " << stats.replays);
-    if (shapes > 1024) {  // more than are remembered
+    if (shapes > 1024) {  // more shapes than are remembered
       CHECK(stats.captures == 0);
       continue;
     }
@@ -146,7 +146,7 @@ TEST_CASE(
     CHECK(stats.evictions == 0);
     CHECK(stats.crowded == (shapes - 16) * 10);
   }
-  // Other shapes altogether, as of the next job, soon take the places.
+  // Entirely different shapes, like those of the next job, soon take the places.
   Turn turn({2, 3, 16, true});
   for (std::uint64_t round = 0; round < 20; ++round)
     for (std::uint64_t key = 0; key < 16; ++key) turn.Run(key);
@@ -174,7 +174,8 @@ TEST_CASE(
   for (int i = 0; i < 1000; ++i) turn.Run(52, 10);
   CHECK((turn.graphs.count(52) == 1 && turn.graphs.count(51) == 0));
   CHECK(turn.capture.stats().calls <= 100);
-  for (int i = 0; i < 10000; ++i) turn.Run(51, 200);  // larger than all: alone
+  // Larger than the whole limit: it is kept alone.
+  for (int i = 0; i < 10000; ++i) turn.Run(51, 200);
   CHECK(turn.graphs == std::set<std::uint64_t>{51});
 }
 
@@ -223,8 +224,8 @@ TEST_CASE(
   CHECK(stats.replays == replays);
   CHECK(stats.eager == eager);
   CHECK(stats.failures == failures);
-  CHECK(stats.captures + stats.failures <=
-        8 + stats.recaptures_total());  // each beyond a shape's first has a reason
+  // Each capture after a shape's first has a reason.
+  CHECK(stats.captures + stats.failures <= 8 + stats.recaptures_total());
 }
 
 TEST_CASE("the fastest algorithm whose workspace fits wins, and what fails is passed over") {
@@ -241,7 +242,7 @@ TEST_CASE("the fastest algorithm whose workspace fits wins, and what fails is pa
   CHECK(best->index == 1);
   CHECK(best->measured == 3);
   CHECK(asked == std::multiset<std::size_t>{0, 1, 2, 4});
-  // Deterministic: the first that runs, whatever its time.
+  // Deterministic mode takes the first plan that runs, whatever its time.
   asked.clear();
   CHECK(ChooseAlgorithm(candidates, 1000, true, measure)->index == 0);
   CHECK(asked == std::multiset<std::size_t>{0});

@@ -1,6 +1,6 @@
-// The index arithmetic of the kernels, on the host: tails, odd addresses, windows, maps of
-// reductions. What they compute is held to float64 by the contract of Backend (../contract_test.cc,
-// "emulated GPU").
+// Tests the index arithmetic of the kernels on the host: tails, odd addresses, windows, and the
+// blocks of reductions. The contract of Backend compares their results with float64
+// (../contract_test.cc, "emulated GPU").
 #include "worker/backend/cuda/kernels/launch.h"
 
 #include <catch2/catch.hpp>
@@ -95,12 +95,12 @@ TEST_CASE("a reduction takes each element once and its order is a function of th
     CHECK(HostTeam<kWarp>().Reduce(n, std::int64_t{0}, load, Plus{}) == n * (n + 1) / 2);
     CHECK(HostTeam<kBlock>().Reduce(n, std::int64_t{0}, load, Plus{}) == n * (n + 1) / 2);
     CHECK(std::all_of(seen.begin(), seen.end(), [](int times) { return times == 2; }));
-    // Not associative: the brackets show.
+    // The sum is not associative, so the result shows the order of the brackets.
     const auto third = [](std::int64_t i) { return 1.0 / (3.0 + static_cast<double>(i)); };
     CHECK(HostTeam<kBlock>().Reduce(n, 0.0, third, Plus{}) ==
           HostTeam<kBlock>().Reduce(n, 0.0, third, Plus{}));
   }
-  // The largest, wherever it is, and NaN wherever it is.
+  // The largest value is found at every place, and so is a NaN.
   for (int at = 0; at < 300; ++at) {
     const auto load = [at](std::int64_t i) { return i == at ? 2.0f : 1.0f; };
     CHECK(HostTeam<kBlock>().Reduce(300, 1.0f, load, MaxOrNan{}) == 2.0f);
@@ -193,8 +193,8 @@ TEST_CASE(
   for (std::uint64_t i = 0; i < 200000; ++i) {
     std::uint32_t bits = static_cast<std::uint32_t>(random::Bits64(5, i));
     if (i % 2 == 0) bits = (bits & 0xffff0000u) | 0x8000u;  // ties of bf16
-    if (i % 4 == 1)
-      bits = (bits & 0x80001fffu) | ((100 + i % 50) << 23);  // the range of fp16, and beyond
+    // The range of fp16, and beyond.
+    if (i % 4 == 1) bits = (bits & 0x80001fffu) | ((100 + i % 50) << 23);
     const float value = FloatOf(bits);
     if (BFloat16(value).bits != tensor::NarrowOne(tensor::WireType::kBFloat16, value))
       FAIL("to bf16 " << bits);
@@ -203,7 +203,7 @@ TEST_CASE(
   }
 }
 
-// Runs what an operation launches.
+// Runs the launches of an operation.
 struct Plain {
   template <typename Op>
   std::int32_t Map(std::int64_t count, const Op& op) {
@@ -219,8 +219,8 @@ struct Plain {
     return std::memcpy(to, from, bytes), 0;
   }
 };
-// Arrays of one call: as many elements as asked for, `offset` elements behind a multiple of 16
-// bytes, and some that nobody may write on either side.
+// The arrays of one call: the requested number of elements, `offset` elements behind a multiple of
+// 16 bytes, between elements that no kernel may write.
 template <typename T>
 class Field {
  public:
@@ -246,7 +246,7 @@ class Field {
 
  private:
   std::size_t n_, offset_;
-  std::vector<T> all_;  // what new gives is a multiple of 16
+  std::vector<T> all_;  // new returns a multiple of 16
 };
 
 template <typename T>
@@ -264,8 +264,7 @@ struct TypeOf<Float16> {
   static constexpr std::int32_t kType = EG_FLOAT16;
 };
 
-// What each operation that takes whole accesses where it can makes of arrays that are aligned, and
-// of arrays that are not.
+// Runs each operation that uses whole accesses where it can, on aligned and on unaligned arrays.
 template <typename T>
 std::vector<float> AllOf(std::int64_t rows, std::int64_t columns, std::size_t offset) {
   Plain l;
@@ -313,7 +312,8 @@ std::vector<float> AllOf(std::int64_t rows, std::int64_t columns, std::size_t of
   const std::uint64_t key = 5;
   Launch(l, EgDropout{all, 0.25, &key, x.at(), y.at(), kType, 0});
   keep(y);
-  // In place of an image of one row: three columns of pixels around it, two in front.
+  // The padded image replaces one of a single row: it has three columns of pixels around it, two in
+  // front.
   Field<T> padded(static_cast<std::size_t>((rows + 3) * columns), offset, 14), back(n, offset, 15);
   Launch(l, EgPad{1, 1, rows, 1, rows + 3, columns, 0, 2, x.at(), padded.at(), kType, 0});
   Launch(l, EgPad{1, 1, rows + 3, 1, rows, columns, 0, -2, padded.at(), back.at(), kType, 0});
@@ -331,8 +331,8 @@ std::vector<float> AllOf(std::int64_t rows, std::int64_t columns, std::size_t of
     CHECK(found == 1);
     x.at()[i] = old;
   }
-  const EgPoolShape pool{1, 1, rows, columns, 1, (rows + 1) / 2,
-                         1, 3, 1,    2,       0, 1};  // windows overlap
+  // Windows overlap.
+  const EgPoolShape pool{1, 1, rows, columns, 1, (rows + 1) / 2, 1, 3, 1, 2, 0, 1};
   const std::size_t outputs = static_cast<std::size_t>(pool.out_w * columns);
   Field<T> top(outputs, offset, 16), dtop(outputs, offset, 17);
   std::vector<std::int32_t> argmax(outputs + offset);

@@ -17,7 +17,7 @@ TEST_CASE("blocks are contiguous, are given out in turn, and are freed with thei
   CHECK(b->offset == 512);
   CHECK_FALSE(ring.Acquire(300).has_value());  // 256 are left
   CHECK(ring.stats().refused == 1);
-  CHECK_FALSE(ring.oldest().has_value());  // nothing was submitted: waiting would be for ever
+  CHECK_FALSE(ring.oldest().has_value());  // nothing was submitted, so waiting would never end
   ring.Submit(a->ticket);
   CHECK(ring.oldest() == a->ticket);
   ring.Reached(a->ticket);
@@ -29,7 +29,7 @@ TEST_CASE("blocks are contiguous, are given out in turn, and are freed with thei
   ring.Submit(c->ticket);
   ring.Reached(b->ticket);
   ring.Reached(c->ticket);
-  ring.Reached(a->ticket);  // again: nothing
+  ring.Reached(a->ticket);  // a second call changes nothing
   CHECK(ring.stats().in_use == 0);
   const auto all = ring.Acquire(1024);
   REQUIRE(all);
@@ -60,7 +60,7 @@ TEST_CASE("ring: random blocks never overlap while they are held, and the ring i
       const auto block = ring.Acquire(bytes);
       if (!block) {
         ++refused;
-        // What was given out and submitted comes back, and then there is room.
+        // Memory that was given out and submitted comes back, and is then available again.
         while (submitted < (held.empty() ? submitted : held.back().ticket))
           ring.Submit(++submitted);
         ring.Reached(submitted);
