@@ -1,11 +1,22 @@
 #include "worker/graph/summary.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace evergrad::worker {
 namespace {
+
+struct SummaryRow {
+  std::string layer;             // "conv1 (Conv2D)"
+  std::string output_shape;      // "(None, 26, 26, 32)"
+  std::uint64_t parameters = 0;  // includes moving averages
+  std::uint64_t moving = 0;      // those of `parameters` that are moving averages
+  std::string connected_to;      // the layer that it reads; "" for an input
+};
 
 std::string WithCommas(std::uint64_t number) {
   const std::string digits = std::to_string(number);
@@ -22,8 +33,13 @@ std::string Padded(std::string text, std::size_t width) {
   return text;
 }
 
-}  // namespace
+std::string BatchShape(const tensor::Shape& shape) {
+  std::string text = "(None";
+  for (const std::uint64_t dim : shape.dims()) absl::StrAppend(&text, ", ", dim);
+  return absl::StrCat(text, ")");
+}
 
+// The column "Connected to" is shown if some layer reads a layer other than the one above it.
 std::string SummaryTable(const std::vector<SummaryRow>& rows, bool show_connections) {
   std::vector<std::vector<std::string>> cells = {{"Layer (type)", "Output Shape", "Param #"}};
   if (show_connections) cells[0].push_back("Connected to");
@@ -59,6 +75,30 @@ std::string SummaryTable(const std::vector<SummaryRow>& rows, bool show_connecti
                   "\nTrainable params: ", WithCommas(total - moving),
                   "\nNon-trainable params: ", WithCommas(moving), "\n", thin, "\n");
   return table;
+}
+
+}  // namespace
+
+std::string SummaryOf(const GraphNodes& nodes) {
+  std::vector<SummaryRow> rows;
+  for (std::size_t i = 0; i < nodes.inputs.size(); ++i)
+    rows.push_back({absl::StrCat(nodes.values[i].name, " (InputLayer)"),
+                    absl::StrCat("[", BatchShape(nodes.values[i].shape), "]"), 0, 0, ""});
+  bool chain = nodes.inputs.size() == 1;
+  for (const GraphLayer& node : nodes.layers) {
+    std::uint64_t parameters = 0, moving = 0;
+    for (const Variable& variable : node.layer->variables()) {
+      parameters += variable.shape.elements();
+      if (variable.is_moving_average()) moving += variable.shape.elements();
+    }
+    rows.push_back({absl::StrCat(node.layer->name(), " (", node.layer->type(), ")"),
+                    BatchShape(node.layer->output_shape()), parameters, moving,
+                    absl::StrJoin(node.inputs, ", ", [&](std::string* out, std::size_t input) {
+                      *out += nodes.values[input].name;
+                    })});
+    chain = chain && node.inputs.size() == 1 && node.inputs[0] + 1 == node.output;
+  }
+  return SummaryTable(rows, !chain);
 }
 
 }  // namespace evergrad::worker

@@ -1,0 +1,120 @@
+// The backend's memory that a graph keeps from step to step: outputs of layers, their gradients,
+// and copies of values, weights and rows in other types. It grows with the largest batch.
+//
+// The functions that return spans allocate nothing; a Reserve of that batch has come before. Not
+// thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "worker/backend/backend.h"
+#include "worker/graph/graph.h"
+#include "worker/graph/graph_nodes.h"
+
+namespace evergrad::worker {
+
+class StepBuffers {
+ public:
+  StepBuffers(const GraphNodes& nodes, Backend& backend);  // both outlive it
+
+  // Allocates the 16-bit copies of the variables that products read as 16 bits. To be called once.
+  absl::Status AllocateNarrowed();
+  // Allocates memory for `batch` examples if it is not there. ResourceExhausted with the number of
+  // examples that may fit; all memory for examples is free then.
+  absl::Status Reserve(std::int64_t batch, bool with_gradients);
+  // Allocates a float32 copy for each span of 16 bits. ResourceExhausted; if it is for rows, the
+  // copies of all rows are free then.
+  absl::Status ReserveWide(const std::vector<AnyIn>& weights, const Rows& rows,
+                           const std::vector<AnyOut>& gradients,
+                           const std::vector<AnyOut>& row_gradients);
+  absl::Status NoMemory(const absl::Status& cause, std::int64_t examples, bool with_gradients,
+                        const Graph::CallersMemory& callers) const;
+  // Changes whenever a span that was returned earlier may have become invalid.
+  std::uint64_t generation() const { return generation_; }
+
+  // The value, as the layer that made it wrote it.
+  AnyIn DataOf(std::size_t value, const Batch& batch) const;
+  // The value in `type`: itself or its cast.
+  AnyIn DataAs(std::size_t value, const Batch& batch, Element type) const;
+  AnyOut OutputOf(std::size_t value, std::int64_t batch) {
+    return FirstOf(MemoryOf(value).data, value, batch);
+  }
+  AnyOut GradientOf(std::size_t value, std::int64_t batch) {
+    return FirstOf(MemoryOf(value).gradient, value, batch);
+  }
+  // The memory of the value's cast, which is of the policy's other type.
+  AnyOut CastOf(std::size_t value, std::int64_t batch) {
+    const GraphStorage& storage = nodes_.StorageOf(value);
+    return {MemoryOf(value).cast.as<std::byte>().data(),
+            static_cast<std::size_t>(storage.elements * batch), nodes_.CastTypeOf(storage)};
+  }
+  // Memory for a gradient before it is converted, or added to another consumer's.
+  AnyOut Scratch(std::size_t size, Element type) {
+    return {scratch_.as<std::byte>().data(), size, type};
+  }
+
+  // The 16-bit copy that products read, if it differs from the variable.
+  AnyOut NarrowedOf(std::size_t variable) {
+    return {narrowed_[variable].as<std::byte>().data(),
+            static_cast<std::size_t>(nodes_.variables[variable].shape.elements()), nodes_.narrow};
+  }
+  // The memory of the float32 copies of weights and rows.
+  Out WeightCopyOf(std::size_t variable, std::size_t size) {
+    return wide_[variable].as<float>().first(size);
+  }
+  Out RowsCopyOf(std::size_t table, std::size_t size) {
+    return wide_rows_[table].as<float>().first(size);
+  }
+  // Float32 values. 16-bit data of the caller has a float32 copy here; float32 data is used in
+  // place.
+  In WideWeight(std::size_t variable, AnyIn given) const { return WideOf(given, wide_[variable]); }
+  In WideRows(std::size_t table, AnyIn given) const { return WideOf(given, wide_rows_[table]); }
+  Out WideGradient(std::size_t variable, AnyOut given) {
+    return WideOf(given, wide_gradients_[variable]);
+  }
+  Out WideRowGradient(std::size_t table, AnyOut given) {
+    return WideOf(given, wide_row_gradients_[table]);
+  }
+
+ private:
+  // Memory for batch_max_ examples of a storage, its gradient for gradient_batch_max_.
+  struct StorageMemory {
+    Memory data, gradient, cast;
+  };
+  static In WideOf(AnyIn given, const Memory& wide) {
+    return given.is_float32() ? given.floats() : wide.as<float>().first(given.size());
+  }
+  static Out WideOf(AnyOut given, Memory& wide) {
+    return given.is_float32() ? given.floats() : wide.as<float>().first(given.size());
+  }
+  StorageMemory& MemoryOf(std::size_t value) { return memory_[nodes_.values[value].storage]; }
+  const StorageMemory& MemoryOf(std::size_t value) const {
+    return memory_[nodes_.values[value].storage];
+  }
+  AnyOut FirstOf(Memory& memory, std::size_t value, std::int64_t batch) {
+    const GraphStorage& storage = nodes_.StorageOf(value);
+    return {memory.as<std::byte>().data(), static_cast<std::size_t>(storage.elements * batch),
+            storage.type};
+  }
+  absl::Status Allocate(const std::string& what, std::int64_t elements, Element type,
+                        Memory* memory);
+  absl::Status GrowValues(std::int64_t batch);
+  absl::Status GrowGradients(std::int64_t batch);
+
+  const GraphNodes& nodes_;
+  Backend& backend_;
+  std::vector<StorageMemory> memory_;  // by storage
+  std::int64_t batch_max_ = 0,
+               gradient_batch_max_ = 0;  // batch sizes for which the buffers are large enough
+  Memory scratch_;
+  std::vector<Memory> narrowed_;  // by variable
+  std::vector<Memory> wide_,
+      wide_gradients_;  // by variable: set if values arrive or gradients are requested as 16 bits
+  std::vector<Memory> wide_rows_, wide_row_gradients_;  // by table
+  std::uint64_t generation_ = 0;
+};
+
+}  // namespace evergrad::worker
