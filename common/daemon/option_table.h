@@ -17,10 +17,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-
-namespace evergrad::config {
-struct Node;
-}
+#include "common/daemon/option.h"
+#include "common/daemon/settings_file.h"
 
 namespace evergrad::daemon {
 
@@ -89,31 +87,11 @@ class OptionTable {
   const std::string& program() const { return program_; }
   // Returns all options as YAML with their explanations. The text is a valid --config file with the
   // default values.
-  std::string ReferenceYaml() const;
+  std::string ReferenceYaml() const { return daemon::ReferenceYaml(options_); }
 
  private:
-  struct Option {
-    std::string name, flag, kind, help, default_text, bounds;
-    bool is_bool = false;
-    bool is_text = false;
-    bool repeatable = false;
-    char letter = 0;
-    std::function<absl::Status(absl::string_view)> set;
-    std::function<absl::StatusOr<std::string>()> print;
-    bool set_by_flag = false, set_by_file = false;
-  };
-  struct Argument {
-    std::string name, help;
-    std::string* target = nullptr;
-    std::vector<std::string>* rest = nullptr;
-    bool required = false;
-  };
   void AddOption(Option option);
-  std::string UnknownFlag(absl::string_view flag) const;
   Option* FindFlag(absl::string_view flag);
-  absl::Status ReadConfigFile();
-  void ReadConfigMap(const config::Node& map, const std::string& prefix,
-                     std::vector<std::string>* errors);
 
   const std::string program_, summary_;
   const Kind kind_;
