@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/checked_math.h"
+#include "common/base/text.h"
 
 namespace evergrad::transport {
 namespace {
@@ -115,6 +116,24 @@ bool Lane::Release(std::uint64_t bytes) {
 }
 
 // ------------------------------------------------------------------------------------------------
+
+absl::Status LanePort::OnOffer(const wire::StreamHeader& header, MessageView payload,
+                               const TakeLane& take, Outbox& outbox) {
+  if (std::exchange(offer_seen_, true)) return absl::InvalidArgumentError("duplicate lane offer");
+  std::array<std::byte, wire::kLaneOfferBytes> bytes;
+  if (header.bytes != bytes.size())
+    return absl::InvalidArgumentError(
+        absl::StrCat("malformed lane offer: bytes=", header.bytes, " want=", bytes.size()));
+  CopyPayload(payload, bytes.data());
+  auto lane = take == nullptr ? absl::FailedPreconditionError("no lanes here")
+                              : take(wire::DecodeLaneOffer(bytes));
+  if (lane.ok()) Open(*std::move(lane));
+  // Precedes any piece in the lane, because messages without a frame are sent first.
+  outbox.AddControl(
+      {.kind = wire::MessageKind::kLane},
+      open() ? "" : CleanText(absl::StrCat("refused: ", lane.status().message()), 256));
+  return absl::OkStatus();
+}
 
 void LanePort::Close() {
   lane_ = nullptr;

@@ -12,6 +12,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -83,7 +84,14 @@ class Lane {
 // The use of a lane by a session, once there is a lane.
 class LanePort {
  public:
+  // Returns our end of the memory that a client offers, or the reason for a refusal.
+  using TakeLane = std::function<absl::StatusOr<std::unique_ptr<Lane>>(const wire::LaneOffer&)>;
+
   void Open(std::unique_ptr<Lane> lane) { lane_ = std::move(lane); }
+  // Accepts or refuses a client's offer, and answers it. `take` may be nullptr: no lane is
+  // accepted. An error means that the client violates the protocol.
+  absl::Status OnOffer(const wire::StreamHeader& header, MessageView payload, const TakeLane& take,
+                       Outbox& outbox);
   void Close();
   bool open() const { return lane_ != nullptr; }
 
@@ -116,7 +124,8 @@ class LanePort {
 
   std::unique_ptr<Lane> lane_;
   absl::Status status_;
-  bool room_queued_ = false;  // a ROOM is in the outbox; one is enough
+  bool offer_seen_ = false;
+  bool room_queued_ = false;  // A ROOM is in the outbox; one is enough.
 };
 
 }  // namespace evergrad::transport

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/checked_math.h"
-#include "common/base/text.h"
+#include "common/base/status.h"
 #include "common/transport/frames/message_reader.h"
 #include "common/transport/status_detail.h"
 
@@ -20,7 +20,9 @@ ServerSession::ServerSession(Options options, std::uint64_t stream, const std::s
       peer_(budget_->Join(peer_name)),
       pool_(std::move(pool)),
       outbox_(options_.message_bytes_max),
-      liveness_(options_.progress_timeout) {
+      liveness_(options_.progress_timeout),
+      grants_({options_.grant_unused_max, options_.grant_idle_max, options_.unused_in_a_row_max},
+              *budget_, peer_) {
   outbox_.AddControl({.kind = MessageKind::kHello,
                       .frame_bytes = options_.frame_bytes_max,
                       .offset = options_.take_lane == nullptr ? 0 : options_.lane_ring_bytes_max,
@@ -28,11 +30,7 @@ ServerSession::ServerSession(Options options, std::uint64_t stream, const std::s
 }
 
 ServerSession::~ServerSession() {
-  // Ending the stream does not hide unused grants; they count for the peer.
-  const bool unused = std::any_of(granted_.begin(), granted_.end(), [&](const auto& g) {
-    return requests_.at(g.second).phase == Phase::kGranted;
-  });
-  if (unused && budget_->OthersWait(peer_)) (void)budget_->LeftUnused(peer_);
+  grants_.OnEnd();
   budget_->Leave(peer_, stream_);
 }
 
@@ -46,19 +44,20 @@ ServerSession::Request& ServerSession::Add(const wire::StreamHeader& header, Mon
 }
 
 void ServerSession::Forget(RequestMap::iterator it) {
-  granted_.erase({it->second.last_piece, it->first});
+  grants_.Remove(it->first, it->second.grant);
   requests_.erase(it);
-}
-
-void ServerSession::Touch(std::uint64_t id, Request& request, MonoTime now) {
-  granted_.erase({request.last_piece, id});
-  request.last_piece = now;
-  granted_.emplace(now, id);
 }
 
 void ServerSession::Refuse(std::uint64_t id, const absl::Status& status) {
   ++counters_.refused;
   outbox_.AddControl({.kind = MessageKind::kError, .request_id = id}, EncodeStatus(status));
+}
+
+bool ServerSession::RefuseAsTooMany(std::uint64_t id) {
+  if (requests_.size() < options_.requests_max) return false;
+  Refuse(id, absl::ResourceExhaustedError(
+                 absl::StrCat("too many requests of one peer: max=", options_.requests_max)));
+  return true;
 }
 
 absl::Status ServerSession::OnMessage(MessageView messages, MonoTime now) {
@@ -86,7 +85,7 @@ absl::Status ServerSession::OnOne(const wire::StreamHeader& header, MessageView 
       if (!std::exchange(pong_queued_, true)) outbox_.AddControl({.kind = MessageKind::kPong});
       return absl::OkStatus();
     case MessageKind::kPong: return absl::OkStatus();
-    case MessageKind::kLane: return OnLane(header, payload);
+    case MessageKind::kLane: return lane_.OnOffer(header, payload, options_.take_lane, outbox_);
     case MessageKind::kRoom: return absl::OkStatus();  // NextMessage checks for space itself.
     case MessageKind::kHello:
     case MessageKind::kGrant:
@@ -95,23 +94,6 @@ absl::Status ServerSession::OnOne(const wire::StreamHeader& header, MessageView 
   }
   return absl::InvalidArgumentError(
       absl::StrCat("a client does not send ", wire::MessageKindName(header.kind)));
-}
-
-absl::Status ServerSession::OnLane(const wire::StreamHeader& header, MessageView payload) {
-  if (std::exchange(lane_asked_, true)) return absl::InvalidArgumentError("duplicate lane offer");
-  std::array<std::byte, wire::kLaneOfferBytes> bytes;
-  if (header.bytes != bytes.size())
-    return absl::InvalidArgumentError(
-        absl::StrCat("malformed lane offer: bytes=", header.bytes, " want=", bytes.size()));
-  CopyPayload(payload, bytes.data());
-  auto lane = options_.take_lane == nullptr ? absl::FailedPreconditionError("no lanes here")
-                                            : options_.take_lane(wire::DecodeLaneOffer(bytes));
-  if (lane.ok()) lane_.Open(*std::move(lane));
-  // This message precedes any piece in the lane, because messages without a frame are sent first.
-  outbox_.AddControl(
-      {.kind = MessageKind::kLane},
-      lane_.open() ? "" : CleanText(absl::StrCat("refused: ", lane.status().message()), 256));
-  return absl::OkStatus();
 }
 
 absl::Status ServerSession::OnAnnounce(const wire::StreamHeader& header, MonoTime now) {
@@ -126,11 +108,7 @@ absl::Status ServerSession::OnAnnounce(const wire::StreamHeader& header, MonoTim
                    header.response_bytes_max, " max=", options_.frame_bytes_max)));
     return absl::OkStatus();
   }
-  if (requests_.size() >= options_.requests_max) {
-    Refuse(id, absl::ResourceExhaustedError(
-                   absl::StrCat("too many requests of one peer: max=", options_.requests_max)));
-    return absl::OkStatus();
-  }
+  if (RefuseAsTooMany(id)) return absl::OkStatus();
   const std::uint64_t bytes =
       // Both are at most frame_bytes_max, so the sum does not overflow.
       header.frame_bytes + header.response_bytes_max;
@@ -166,9 +144,7 @@ void ServerSession::Grant(RequestMap::iterator it, MonoTime now) {
   request.request_token = budget_->MakeToken(peer_, request.request_bytes_max, /*small=*/false);
   request.response_token = budget_->MakeToken(peer_, request.response_bytes_max, /*small=*/false);
   request.phase = Phase::kGranted;
-  if (granted_.empty()) check_at_ = now + options_.grant_idle_max;
-  request.granted_at = now;
-  Touch(it->first, request, now);
+  grants_.OnGranted(it->first, &request.grant, now);
   outbox_.AddControl({.kind = MessageKind::kGrant,
                       .request_id = it->first,
                       .frame_bytes = request.request_bytes_max,
@@ -185,36 +161,39 @@ void ServerSession::OnAdmitted(std::uint64_t id, std::uint64_t bytes, MonoTime n
   Grant(it, now);
 }
 
+absl::Status ServerSession::AddSmall(const wire::StreamHeader& header, MonoTime now) {
+  const std::uint64_t id = header.request_id;
+  const auto bytes = CheckedAdd(header.frame_bytes, header.response_bytes_max);
+  if (!bytes || *bytes > wire::kUngrantedBytesMax || header.bytes != header.frame_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("payload without a grant: request=", id, " frame_bytes=", header.frame_bytes,
+                     " response_bytes_max=", header.response_bytes_max));
+  }
+  if (RefuseAsTooMany(id)) return absl::OkStatus();
+  if (!budget_->TakeSmall(peer_, *bytes)) {
+    ++(budget_->levels().small_used + *bytes > budget_->options().small_reserve_bytes_max
+           ? counters_.small_refused
+           : counters_.peer_small_refused);
+    Refuse(id, absl::ResourceExhaustedError(
+                   absl::StrCat("small requests exceed their reserve: peer_small_bytes_max=",
+                                budget_->options().peer_small_bytes_max)));
+    return absl::OkStatus();
+  }
+  Request& request = Add(header, now);
+  request.request_token = budget_->MakeToken(peer_, header.frame_bytes, /*small=*/true);
+  request.response_token = budget_->MakeToken(peer_, header.response_bytes_max, /*small=*/true);
+  return absl::OkStatus();
+}
+
 absl::Status ServerSession::OnPiece(const wire::StreamHeader& header, MessageView payload,
                                     MonoTime now) {
   const std::uint64_t id = header.request_id;
   auto it = requests_.find(id);
-  if (it == requests_.end()) {
+  const bool small = it == requests_.end();
+  if (small) {
     if (dropping_.contains(id)) return absl::OkStatus();
-    const auto bytes = CheckedAdd(header.frame_bytes, header.response_bytes_max);
-    if (!bytes || *bytes > wire::kUngrantedBytesMax || header.bytes != header.frame_bytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("payload without a grant: request=", id, " frame_bytes=", header.frame_bytes,
-                       " response_bytes_max=", header.response_bytes_max));
-    }
-    if (requests_.size() >= options_.requests_max) {
-      Refuse(id, absl::ResourceExhaustedError(
-                     absl::StrCat("too many requests of one peer: max=", options_.requests_max)));
-      return absl::OkStatus();
-    }
-    if (!budget_->TakeSmall(peer_, *bytes)) {
-      ++(budget_->levels().small_used + *bytes > budget_->options().small_reserve_bytes_max
-             ? counters_.small_refused
-             : counters_.peer_small_refused);
-      Refuse(id, absl::ResourceExhaustedError(
-                     absl::StrCat("small requests exceed their reserve: peer_small_bytes_max=",
-                                  budget_->options().peer_small_bytes_max)));
-      return absl::OkStatus();
-    }
-    Request& request = Add(header, now);
-    request.request_token = budget_->MakeToken(peer_, header.frame_bytes, /*small=*/true);
-    request.response_token = budget_->MakeToken(peer_, header.response_bytes_max, /*small=*/true);
-    it = requests_.find(id);
+    EG_RETURN_IF_ERROR(AddSmall(header, now));
+    if (it = requests_.find(id); it == requests_.end()) return absl::OkStatus();  // refused
   } else if (it->second.phase != Phase::kGranted && it->second.phase != Phase::kReceiving) {
     return absl::InvalidArgumentError(
         absl::StrCat("payload without a grant: request=", id, " offset=", header.offset));
@@ -226,21 +205,16 @@ absl::Status ServerSession::OnPiece(const wire::StreamHeader& header, MessageVie
         " granted=", request.response_bytes_max));
   }
   if (auto status = request.frame.Add(header, payload); !status.ok()) return status;
-  if (request.granted_at != MonoTime{0}) last_payload_ = now;
   if (!request.frame.complete()) {
     if (request.phase == Phase::kGranted)
       request.request_token->Shrink(request.frame.frame_bytes());
     request.phase = Phase::kReceiving;
-    Touch(id, request, now);
+    grants_.OnPiece(id, &request.grant, now);
     return absl::OkStatus();
   }
   request.request_token->Shrink(request.frame.frame_bytes());
-  if (request.granted_at != MonoTime{0}) {
-    unused_in_a_row_ = 0;
-    budget_->Used(peer_, request.frame.frame_bytes());
-  }
+  if (!small) grants_.OnComplete(id, request.grant, request.frame.frame_bytes(), now);
   request.phase = Phase::kHandling;
-  granted_.erase({request.last_piece, id});
   ready_.push_back({id, {request.frame.Take(), std::move(request.request_token)}});
   return absl::OkStatus();
 }
@@ -250,12 +224,7 @@ void ServerSession::OnCancel(std::uint64_t id, MonoTime now) {
   const auto it = requests_.find(id);
   if (it == requests_.end()) return;
   const bool waiting = it->second.phase == Phase::kWaiting;
-  // Returning a grant late counts like leaving it unused.
-  if (it->second.phase == Phase::kGranted &&
-      it->second.granted_at + options_.grant_idle_max / 4 <= now && budget_->OthersWait(peer_)) {
-    budget_->Advance(now);
-    unused_in_a_row_ = std::max(unused_in_a_row_ + 1, budget_->LeftUnused(peer_));
-  }
+  if (it->second.phase == Phase::kGranted) grants_.OnReturned(it->second.grant, now);
   outbox_.Drop(id);
   Forget(it);
   if (!waiting) return;
@@ -311,54 +280,15 @@ void ServerSession::TakeBack(std::uint64_t id) {
   const auto it = requests_.find(id);
   ++counters_.taken_back;
   counters_.taken_back_bytes += it->second.request_bytes_max + it->second.response_bytes_max;
-  unused_of_peer_ = budget_->LeftUnused(peer_);  // before the memory is freed
   Forget(it);
   dropping_.insert(id);
   Refuse(id, absl::AbortedError("grant was not used in time"));
 }
 
-void ServerSession::TakeBackForOthers(MonoTime now) {
-  // The newest grants come first, because a peer sends the oldest requests first.
-  struct Late {
-    MonoTime granted_at{0};
-    std::uint64_t id = 0;
-    // True: the peer loses the grant even if it is within its share.
-    bool whatever_it_holds = false;
-  };
-  std::vector<Late> late;
-  for (const auto& [last_piece, id] : granted_) {
-    const Request& request = requests_.at(id);
-    const bool begun = request.phase != Phase::kGranted;
-    if (request.granted_at + (begun ? options_.grant_unused_max : options_.grant_idle_max) > now)
-      continue;
-    late.push_back(
-        {request.granted_at, id, !begun && last_payload_ + options_.grant_idle_max <= now});
-  }
-  std::sort(late.begin(), late.end(), [](const Late& a, const Late& b) {
-    return std::pair(a.granted_at, a.id) > std::pair(b.granted_at, b.id);
-  });
-  for (const Late& one : late) {
-    if (one.whatever_it_holds ? budget_->OthersWait(peer_) : budget_->OverShare(peer_))
-      TakeBack(one.id);
-  }
-}
-
 absl::Status ServerSession::Tick(MonoTime now) {
   budget_->Advance(now);
   if (advance_at_ <= now) advance_at_ = now + options_.grant_idle_max;
-  const std::uint64_t before = counters_.taken_back;
-  while (!granted_.empty() && granted_.begin()->first + options_.grant_unused_max <= now)
-    TakeBack(granted_.begin()->second);
-  if (!granted_.empty() && check_at_ <= now) {
-    TakeBackForOthers(now);
-    check_at_ = now + options_.grant_idle_max;
-  }
-  if (counters_.taken_back != before)
-    unused_in_a_row_ = std::max(unused_in_a_row_ + 1, unused_of_peer_);
-  if (unused_in_a_row_ >= options_.unused_in_a_row_max) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the peer has left its grants unused ", unused_in_a_row_, " times in a row"));
-  }
+  EG_RETURN_IF_ERROR(grants_.Tick(now, [this](std::uint64_t id) { TakeBack(id); }));
   if (dropping_.size() > options_.requests_max) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "peer does not confirm that its requests have ended: requests=", dropping_.size()));
@@ -374,8 +304,7 @@ std::optional<MonoTime> ServerSession::NextTick() const {
   if (requests_.empty()) return std::nullopt;
   MonoTime next = liveness_.Due();
   if (waiting_ > 0) next = std::min(next, advance_at_);
-  if (!granted_.empty())
-    next = std::min({next, check_at_, granted_.begin()->first + options_.grant_unused_max});
+  if (!grants_.empty()) next = std::min(next, grants_.Due());
   return next;
 }
 

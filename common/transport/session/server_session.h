@@ -21,6 +21,7 @@
 #include "common/transport/frames/reassembly.h"
 #include "common/transport/lane/lane.h"
 #include "common/transport/session/budget.h"
+#include "common/transport/session/grant_watch.h"
 #include "common/transport/session/liveness.h"
 #include "common/transport/transport.h"
 
@@ -34,17 +35,14 @@ class ServerSession {
     std::uint64_t message_bytes_max = wire::kMessagePayloadBytesMax;
     MonoTime progress_timeout = std::chrono::seconds(5);
     MonoTime grant_unused_max = std::chrono::seconds(30);
-    // Limits while other peers wait. An unused grant is taken back after this time if the stream
-    // has sent no payload meanwhile, or if its peer holds more than its share. A stream is ended
-    // after this number of taken-back grants in a row, on the stream or for its peer. Waiting
-    // requests are checked at the same interval.
+    // How long a grant may be unused while other peers wait (grant_watch.h). A stream is ended
+    // after this number of taken-back grants in a row, on it or for its peer. Waiting requests are
+    // checked at the same interval.
     MonoTime grant_idle_max = std::chrono::seconds(1);
     std::uint32_t unused_in_a_row_max = 8;
-    std::uint64_t lane_ring_bytes_max = 0;  // largest ring that is accepted; 0 for none
-    // Returns our end of the memory that the client offers, or the reason for a refusal. nullptr if
-    // no lane is accepted.
-    std::function<absl::StatusOr<std::unique_ptr<Lane>>(const wire::LaneOffer&)> take_lane =
-        nullptr;
+    std::uint64_t lane_ring_bytes_max = 0;  // the largest ring that is accepted; 0: none
+    // nullptr: no lane is accepted.
+    LanePort::TakeLane take_lane = nullptr;
   };
   // Counts events; the owner reads them after each step.
   struct Counters {
@@ -100,26 +98,24 @@ class ServerSession {
     std::uint64_t response_bytes_max = 0;
     std::unique_ptr<Budget::Token> request_token, response_token;
     Reassembly frame;
-    MonoTime granted_at{0};
-    MonoTime last_piece{0};
+    GrantWatch::Grant grant;
   };
   using RequestMap = std::map<std::uint64_t, Request>;
 
   absl::Status OnOne(const wire::StreamHeader& header, MessageView payload, MonoTime now);
   absl::Status OnAnnounce(const wire::StreamHeader& header, MonoTime now);
   absl::Status OnPiece(const wire::StreamHeader& header, MessageView payload, MonoTime now);
-  absl::Status OnLane(const wire::StreamHeader& header, MessageView payload);
   void OnCancel(std::uint64_t id, MonoTime now);
   void Grant(RequestMap::iterator it, MonoTime now);
   void Refuse(std::uint64_t id, const absl::Status& status);
+  // Refuses a request if the stream has as many as it may have; returns whether it did.
+  bool RefuseAsTooMany(std::uint64_t id);
+  // Adds a request that comes whole and without a grant, or refuses it.
+  absl::Status AddSmall(const wire::StreamHeader& header, MonoTime now);
   Request& Add(const wire::StreamHeader& header, MonoTime now);
   void Forget(RequestMap::iterator it);
-  void Touch(std::uint64_t id, Request& request, MonoTime now);
-  // Takes back the grant of `id`, which counts as unused.
+  // Ends the grant of `id` as unused.
   void TakeBack(std::uint64_t id);
-  // Takes back grants for which other peers wait, and which this peer does not use, or uses too
-  // slowly.
-  void TakeBackForOthers(MonoTime now);
 
   const Options options_;
   const std::uint64_t stream_;
@@ -128,23 +124,15 @@ class ServerSession {
   const std::shared_ptr<BufferPool> pool_;  // Shared by the streams of a server.
   Outbox outbox_;
   LanePort lane_;
-  bool lane_asked_ = false;
   Liveness liveness_;
   RequestMap requests_;
-  // Grants by the time of their last piece, to find expired ones.
-  std::set<std::pair<MonoTime, std::uint64_t>> granted_;
-  // Requests that we ended; their pieces are dropped until the client's CANCEL.
-  std::set<std::uint64_t> dropping_;
+  GrantWatch grants_;
+  std::set<std::uint64_t>
+      dropping_;  // Requests ended by us; their pieces are dropped until the client's CANCEL.
   std::vector<std::uint64_t> answers_sent_;  // Requests whose last piece is being sent.
-  // While granted_ is not empty: next time to look for grants that others could use.
-  MonoTime check_at_{0};
-  std::size_t waiting_ = 0;  // Requests in the waiting phase.
-  // While requests wait: next time to call Budget::Advance.
+  std::size_t waiting_ = 0;                  // Requests in the waiting phase.
+  // While there are waiting requests: the next time to tell the budget the time.
   MonoTime advance_at_{0};
-  MonoTime last_payload_{0};           // time of the last payload of a granted request
-  std::uint32_t unused_in_a_row_ = 0;  // Grants taken back since the stream last used one.
-  // Grants taken back since any stream of the peer last used one.
-  std::uint32_t unused_of_peer_ = 0;
   bool writing_ = false;  // NextMessage has returned a message that is not sent yet …
   std::optional<MonoTime> writing_since_;  // … and that was unsent at this tick, too
   bool pong_queued_ = false;

@@ -1,0 +1,86 @@
+// The grants of one data stream whose requests have not arrived whole. Decides which of them are
+// taken back, and when the peer has left too many unused. No clock, no threads. Not thread-safe.
+//
+// A grant is taken back when no piece of its request has come for `unused_max`. While other peers
+// wait for the budget, it is taken back earlier: after `idle_max` if it is unused and the stream
+// has sent no payload meanwhile, or if it is unused and its peer holds more than its share; after
+// `unused_max` since the grant if its request has begun and its peer holds more than its share.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <set>
+
+#include "absl/status/status.h"
+#include "common/time/clock.h"
+#include "common/transport/session/budget.h"
+
+namespace evergrad::transport {
+
+class GrantWatch {
+ public:
+  struct Options {
+    MonoTime unused_max{0};
+    MonoTime idle_max{0};
+    std::uint32_t unused_in_a_row_max = 0;
+  };
+  // Kept with each request by the caller. Default: the request has no grant.
+  struct Grant {
+    MonoTime granted_at{0};
+    MonoTime last_piece{0};
+  };
+  // `peer` is the peer's number at `budget`, which outlives the watch.
+  GrantWatch(Options options, Budget& budget, std::uint64_t peer)
+      : options_(options), budget_(budget), peer_(peer) {}
+
+  void OnGranted(std::uint64_t request, Grant* grant, MonoTime now);
+  // A piece has come, and more follow.
+  void OnPiece(std::uint64_t request, Grant* grant, MonoTime now);
+  // The request, of `bytes`, has come whole.
+  void OnComplete(std::uint64_t request, const Grant& grant, std::uint64_t bytes, MonoTime now);
+  // The peer has cancelled a request before it sent a piece. A late return counts like a grant that
+  // was left unused.
+  void OnReturned(const Grant& grant, MonoTime now);
+  // The request has ended. No effect if its grant is not watched.
+  void Remove(std::uint64_t request, const Grant& grant) {
+    granted_.erase({grant.last_piece, request});
+  }
+  // The stream has ended. That does not hide unused grants: they count for the peer.
+  void OnEnd();
+
+  // Calls `take_back` for each grant to be taken back; the caller ends the request and calls
+  // Remove. ResourceExhausted if the peer has left too many grants unused in a row, on this stream
+  // or on all of its streams.
+  absl::Status Tick(MonoTime now, const std::function<void(std::uint64_t request)>& take_back);
+  bool empty() const { return granted_.empty(); }
+  // The time of the next tick. Requires that a grant is watched.
+  MonoTime Due() const;
+
+ private:
+  struct Entry {
+    MonoTime last_piece{0};
+    std::uint64_t request = 0;
+    MonoTime granted_at{0};
+    bool begun = false;  // a piece has come
+    bool operator<(const Entry& other) const {
+      return last_piece != other.last_piece ? last_piece < other.last_piece
+                                            : request < other.request;
+    }
+  };
+  using TakeBack = std::function<void(std::uint64_t)>;
+  void TakeBackOne(std::uint64_t request, const TakeBack& take_back);
+  // Takes back grants that other peers wait for and that this one does not use, or uses too slowly.
+  void TakeBackForOthers(MonoTime now, const TakeBack& take_back);
+
+  const Options options_;
+  Budget& budget_;
+  const std::uint64_t peer_;
+  std::set<Entry> granted_;   // by the time of the last piece, to find dead ones
+  MonoTime check_at_{0};      // the next time to look for grants that others could use
+  MonoTime last_payload_{0};  // of a granted request
+  std::uint64_t taken_back_ = 0;
+  std::uint32_t unused_in_a_row_ = 0;  // grants taken back since the stream last used one
+  std::uint32_t unused_of_peer_ = 0;   // the same on any stream of the peer
+};
+
+}  // namespace evergrad::transport
