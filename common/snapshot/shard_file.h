@@ -134,11 +134,19 @@ class ShardFileReader {
   absl::Status Damaged(std::uint64_t offset, absl::string_view what, absl::string_view want,
                        absl::string_view got) const;
   absl::Status Read(std::uint64_t offset, std::span<std::byte> out) const;
+  // A protobuf message at one end of the file, as the preamble or the trailer describes it.
+  struct Part {
+    std::uint64_t bytes = 0;
+    std::uint32_t crc = 0;
+  };
   absl::Status ReadEnds(const std::optional<Expected>& expected);
-  absl::Status CheckHeader() const;
-  absl::Status CheckSections() const;
-  std::uint64_t EndOf(int section) const;  // offset of the first byte after the section
-  // Reads one section block by block. With `hash`, hashes all its bytes.
+  absl::Status ReadPreamble();
+  absl::Status ReadTrailer();
+  // `bytes` begins with the part, at `offset` of the file.
+  absl::Status Decode(const Part& part, std::span<const std::byte> bytes, std::uint64_t offset,
+                      absl::string_view name, google::protobuf::MessageLite* message) const;
+  std::uint64_t EndOf(int section) const;  // offset of the first byte after it
+  // Reads one section block by block; with `hash`, all its bytes are hashed.
   absl::Status ReadSection(int section, Sha256* hash,
                            const std::function<absl::Status(const Piece&)>& take);
   absl::Status TakeCounters(const std::string& bytes, std::uint64_t offset);
@@ -147,7 +155,7 @@ class ShardFileReader {
   std::string uri_;
   std::unique_ptr<fs::ReadableFile> file_;
   std::uint64_t size_ = 0, blocks_begin_ = 0, footer_offset_ = 0;
-  std::uint32_t block_bytes_ = 0;
+  Part header_part_, footer_part_;
   std::vector<std::byte> head_, tail_;  // bytes before the blocks, and after them
   Sha256Digest trailer_hash_{};
   std::optional<Sha256Digest> expected_hash_;
