@@ -17,7 +17,8 @@
 
 namespace evergrad::v1 {
 class Plan;
-}
+class ShardSpec;
+}  // namespace evergrad::v1
 
 namespace evergrad::worker {
 
@@ -78,6 +79,10 @@ class Layout {
 
  private:
   absl::Status LayTables(const v1::Plan& plan);
+  // Adds a dense shard to its variable.
+  absl::Status LayShard(const v1::ShardSpec& spec);
+  // Sorts the shards of a variable by their rows, and checks that these cover the variable.
+  absl::Status SortShards(std::uint32_t variable);
 
   std::vector<LaidVariable> variables_;
   std::vector<ShardSlice> slices_;  // by shard number
