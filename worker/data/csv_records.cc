@@ -8,8 +8,6 @@
 #include "worker/data/file_error.h"
 
 namespace evergrad::worker {
-namespace {}  // namespace
-
 CsvRecords::CsvRecords(std::string separator, bool quoting, std::unique_ptr<DataFile> file)
     : separator_(std::move(separator)), quoting_(quoting), file_(std::move(file)) {}
 CsvRecords::~CsvRecords() = default;
@@ -45,7 +43,27 @@ std::size_t CsvRecords::LineEndAt(std::size_t at) const {
   return buffer_[at] == '\r' && at + 1 < buffer_.size() && buffer_[at + 1] == '\n' ? 2 : 0;
 }
 
-// Parses the buffer from `begin_` on. kMore means that the record's end is not in the buffer.
+std::size_t CsvRecords::ClosingQuoteFrom(std::size_t at, std::size_t safe, bool* doubled) const {
+  while (true) {
+    at = buffer_.find('"', at);
+    if (at == std::string::npos || at + 1 > safe) return std::string::npos;
+    if (at + 1 == buffer_.size() || buffer_[at + 1] != '"') return at;
+    *doubled = true;
+    at += 2;
+  }
+}
+
+void CsvRecords::Unquote(absl::string_view field, std::size_t index) {
+  if (index == unquoted_.size()) unquoted_.emplace_back();
+  std::string& text = unquoted_[index];
+  text.clear();
+  for (std::size_t i = 0; i < field.size(); ++i) {
+    text.push_back(field[i]);
+    if (field[i] == '"') ++i;
+  }
+}
+
+// Parses the buffer from `begin_` on. kMore: the record's end is not in it.
 absl::StatusOr<CsvRecords::Parsed> CsvRecords::Parse(std::vector<absl::string_view>* fields) {
   fields->clear();
   std::size_t at = begin_, used = 0;
@@ -65,30 +83,12 @@ absl::StatusOr<CsvRecords::Parsed> CsvRecords::Parse(std::vector<absl::string_vi
     if (quoting_ && at < safe && buffer_[at] == '"') {
       const std::size_t begin = ++at;
       bool doubled = false;
-      while (true) {
-        at = buffer_.find('"', at);
-        if (at == std::string::npos || at + 1 > safe) {
-          if (!end_ || at != std::string::npos) return Parsed::kMore;
-          return Bad(line_, "no closing quote");
-        }
-        if (at + 1 < buffer_.size() && buffer_[at + 1] == '"') {
-          doubled = true;
-          at += 2;
-          continue;
-        }
-        break;
-      }
+      at = ClosingQuoteFrom(at, safe, &doubled);
+      if (at == std::string::npos)
+        return end_ ? absl::StatusOr<Parsed>(Bad(line_, "no closing quote")) : Parsed::kMore;
       field = absl::string_view(buffer_).substr(begin, at - begin);
       lines += static_cast<std::uint64_t>(std::count(field.begin(), field.end(), '\n'));
-      if (doubled) {
-        if (used == unquoted_.size()) unquoted_.emplace_back();
-        std::string& text = unquoted_[used++];
-        text.clear();
-        for (std::size_t i = 0; i < field.size(); ++i) {
-          text.push_back(field[i]);
-          if (field[i] == '"') ++i;
-        }
-      }
+      if (doubled) Unquote(field, used++);
       ++at;  // behind the closing quote
       if (at >= safe && !end_) return Parsed::kMore;
       if (at < buffer_.size() && !SeparatorAt(at) && LineEndAt(at) == 0 &&
