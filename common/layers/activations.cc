@@ -7,11 +7,11 @@
 namespace evergrad::config {
 
 const std::vector<ActivationDescriptor>& Activations() {
-  static const std::vector<ActivationDescriptor> table = {{"linear"},
-                                                          {"relu"},
-                                                          {"tanh"},
-                                                          {"sigmoid"},
-                                                          {"softmax"},
+  static const std::vector<ActivationDescriptor> table = {{"linear", true, Activation::kLinear},
+                                                          {"relu", true, Activation::kRelu},
+                                                          {"tanh", true, Activation::kTanh},
+                                                          {"sigmoid", true, Activation::kSigmoid},
+                                                          {"softmax", true, Activation::kSoftmax},
                                                           {"gelu", false},
                                                           {"elu", false},
                                                           {"selu", false},

@@ -6,12 +6,14 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "common/layers/kinds.h"
 
 namespace evergrad::config {
 
 struct ActivationDescriptor {
   std::string name;
   bool built = true;
+  Activation kind = Activation::kLinear;  // valid if `built`
 };
 
 // The activations in the order of messages and of the reference.

@@ -28,12 +28,16 @@ Table<LossSpec> LossTable(const LossDescriptor& loss) {
 const std::vector<LossDescriptor>& Losses() {
   static const std::vector<LossDescriptor> table = {
       {.name = "sparse_categorical_crossentropy",
+       .kind = LossType::kSparseCategoricalCrossentropy,
        .has_classes = true,
        .activation = "softmax",
        .label_per_row = true,
        .classes_min = 2},
-      {.name = "binary_crossentropy", .has_classes = true, .activation = "sigmoid"},
-      {.name = "mean_squared_error"},
+      {.name = "binary_crossentropy",
+       .kind = LossType::kBinaryCrossentropy,
+       .has_classes = true,
+       .activation = "sigmoid"},
+      {.name = "mean_squared_error", .kind = LossType::kMeanSquaredError},
       {"categorical_crossentropy", false},
       {"hinge", false},
       {"huber", false},

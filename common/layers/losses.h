@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "common/layers/kinds.h"
 #include "common/layers/layer_spec.h"
 #include "common/schema/schema.h"
 #include "common/tensor/tensor.h"
@@ -19,7 +20,8 @@ namespace evergrad::config {
 struct LossDescriptor {
   std::string name;
   bool built = true;
-  // Whether the loss compares classes, so that an example is either right or wrong.
+  LossType kind = LossType::kMeanSquaredError;  // valid if `built`
+  // The loss compares classes, so an example is either right or wrong.
   bool has_classes = false;
   // The activation that turns logits into probabilities. The loss then has the key `from_logits`,
   // which contradicts an output that ends in this activation. "" means that the loss has no such

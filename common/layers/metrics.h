@@ -12,9 +12,10 @@ namespace evergrad::config {
 struct MetricDescriptor {
   std::string name;
   bool built = true;
-  std::vector<std::string> losses = {};  // losses for which it is defined
-  bool one_label = false;                // whether it needs a loss with one label per example
-  // The corresponding metric for another loss with classes, named in the error message.
+  MetricType kind = MetricType::kAccuracy;  // valid if `built`
+  std::vector<std::string> losses = {};     // losses for which it is defined
+  bool one_label = false;                   // it needs a loss with one label per example
+  // the corresponding metric for another loss with classes, for the error message
   std::string instead = {};
   std::string nickname = {};  // another name that users try
 };

@@ -67,6 +67,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/base/check.h"
+#include "common/layers/kinds.h"
 #include "common/tensor/tensor.h"
 
 namespace evergrad::worker {
@@ -226,7 +227,7 @@ struct PoolShape {
   friend auto operator<=>(const PoolShape&, const PoolShape&) = default;
 };
 
-enum class Activation { kLinear, kRelu, kTanh, kSigmoid, kSoftmax };
+using config::Activation;
 
 // The way in which an embedding layer combines the rows of an example's ids: not at all, or into
 // one row (a bag).
@@ -240,7 +241,7 @@ struct EmbeddingShape {
   Combiner combiner;
 };
 
-enum class LossType { kSparseCategoricalCrossentropy, kBinaryCrossentropy, kMeanSquaredError };
+using config::LossType;
 // A loss over an output of `rows` x `columns` per example. The loss of an example is the mean over
 // its rows (sparse categorical) or over its elements (the others), as in Keras.
 struct Loss {

@@ -3,23 +3,11 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/layers/losses.h"
+#include "common/layers/named.h"
 
 namespace evergrad::worker {
-namespace {
-
-// Covers every loss in common/layers. The table there has checked the name.
-LossType LossTypeOf(absl::string_view name) {
-  if (name == "sparse_categorical_crossentropy") return LossType::kSparseCategoricalCrossentropy;
-  if (name == "binary_crossentropy") return LossType::kBinaryCrossentropy;
-  EG_CHECK(name == "mean_squared_error");
-  return LossType::kMeanSquaredError;
-}
-
-}  // namespace
-
 absl::Status CheckLabels(const Loss& loss, const LossResult& result) {
   if (result.bad_label < 0) return absl::OkStatus();
   const std::string expected = loss.type == LossType::kSparseCategoricalCrossentropy
@@ -43,7 +31,7 @@ absl::StatusOr<Loss> MakeLoss(const config::LossSpec& spec, const tensor::Shape&
   if (const absl::Status fits = config::CheckLoss(spec, output, output_activation); !fits.ok())
     return LossError(spec, fits.message());
   Loss loss;
-  loss.type = LossTypeOf(spec.type);
+  loss.type = config::FindBuilt(config::Losses(), spec.type)->kind;
   loss.from_logits = spec.from_logits;
   loss.columns = output.rank() == 0 ? 1 : static_cast<std::int64_t>(output.dims().back());
   loss.rows = static_cast<std::int64_t>(output.elements()) / loss.columns;

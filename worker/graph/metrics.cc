@@ -1,27 +1,12 @@
 #include "worker/graph/metrics.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/layers/metrics.h"
 #include "common/layers/named.h"
 
 namespace evergrad::worker {
-namespace {
-
-// Covers every metric in common/layers. The table there has checked the name.
-MetricType MetricTypeOf(absl::string_view name) {
-  if (name == "accuracy" || name == "binary_accuracy") return MetricType::kAccuracy;
-  if (name == "auc") return MetricType::kAuc;
-  EG_CHECK(name == "root_mean_squared_error");
-  return MetricType::kRootMeanSquaredError;
-}
-
-}  // namespace
-
 void MetricSum::Add(const MetricSum& other) {
   count += other.count;
   sum += other.sum;
@@ -31,13 +16,14 @@ void MetricSum::Add(const MetricSum& other) {
 
 absl::StatusOr<Metric> MakeMetric(const std::string& name, const config::LossSpec& spec,
                                   const tensor::Shape& output) {
-  const std::vector<std::string> names = config::NamesOf(config::Metrics(), true);
-  if (std::find(names.begin(), names.end(), name) == names.end())
+  const auto* const metric = config::FindBuilt(config::Metrics(), name);
+  if (metric == nullptr)
     return UserError(absl::InvalidArgumentError(
-        absl::StrCat("unknown metric `", name, "`; one of ", absl::StrJoin(names, ", "))));
+        absl::StrCat("unknown metric `", name, "`; one of ",
+                     absl::StrJoin(config::NamesOf(config::Metrics(), true), ", "))));
   if (const absl::Status defined = config::CheckMetric(name, spec, output); !defined.ok())
     return LossError(spec, defined.message());
-  return Metric{name, MetricTypeOf(name)};
+  return Metric{name, metric->kind};
 }
 
 }  // namespace evergrad::worker

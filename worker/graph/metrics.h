@@ -9,11 +9,12 @@
 
 #include "absl/status/statusor.h"
 #include "common/config/job_spec.h"
+#include "common/layers/kinds.h"
 #include "worker/graph/losses.h"
 
 namespace evergrad::worker {
 
-enum class MetricType { kAccuracy, kAuc, kRootMeanSquaredError };
+using config::MetricType;
 
 struct Metric {
   std::string name;  // the name in the job

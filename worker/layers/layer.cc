@@ -6,7 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
+#include "common/layers/activations.h"
 #include "common/layers/layer_descriptor.h"
+#include "common/layers/named.h"
 #include "common/layers/shape_rules.h"
 
 namespace evergrad::worker {
@@ -50,16 +52,9 @@ absl::Status LayerError(const config::LayerSpec& spec, absl::string_view text) {
 }
 
 Activation ActivationOf(const config::LayerSpec& spec) {
-  static constexpr std::pair<absl::string_view, Activation> kNames[] = {
-      {"linear", Activation::kLinear},
-      {"relu", Activation::kRelu},
-      {"tanh", Activation::kTanh},
-      {"sigmoid", Activation::kSigmoid},
-      {"softmax", Activation::kSoftmax}};
-  for (const auto& [name, activation] : kNames)
-    if (spec.activation == name) return activation;
-  EG_CHECK(false);  // the table of common/layers has a name that is missing here
-  return Activation::kLinear;
+  const auto* const activation = config::FindBuilt(config::Activations(), spec.activation);
+  EG_CHECK(activation != nullptr);
+  return activation->kind;
 }
 
 absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const config::LayerSpec& spec,

@@ -9,6 +9,8 @@
 #include "common/client/describe.h"
 #include "common/client/protocol.h"
 #include "common/client/wire_type.h"
+#include "common/layers/metrics.h"
+#include "common/layers/named.h"
 #include "common/optimizers/registry.h"
 #include "common/tensor/convert.h"
 #include "worker/backend/precision.h"
@@ -108,15 +110,19 @@ void FillSums(const std::vector<std::string>& names, const std::vector<MetricSum
     if (!measured[m].counts.empty() && !with_counts) continue;
     v1::NamedSum& sum = *to->add_sums();
     sum.set_name(names[m]);
-    if (names[m] == "auc") {
-      sum.set_reduction(v1::AUC);
-      for (const std::int64_t count : measured[m].counts) sum.add_counts(count);
-    } else if (names[m] == "root_mean_squared_error") {
-      sum.set_reduction(v1::ROOT_MEAN);
-      sum.set_sum(measured[m].sum);
-    } else {
-      sum.set_is_integer(true);
-      sum.set_count(measured[m].count);
+    switch (config::FindBuilt(config::Metrics(), names[m])->kind) {
+      case MetricType::kAuc:
+        sum.set_reduction(v1::AUC);
+        for (const std::int64_t count : measured[m].counts) sum.add_counts(count);
+        break;
+      case MetricType::kRootMeanSquaredError:
+        sum.set_reduction(v1::ROOT_MEAN);
+        sum.set_sum(measured[m].sum);
+        break;
+      case MetricType::kAccuracy:
+        sum.set_is_integer(true);
+        sum.set_count(measured[m].count);
+        break;
     }
   }
 }

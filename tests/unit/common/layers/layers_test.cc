@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 #include <functional>
+#include <map>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -246,6 +247,19 @@ TEST_CASE("every name is unique in its table of activations, initializers, losse
   check(Metrics());
   for (const MetricDescriptor& metric : Metrics())
     for (const std::string& loss : metric.losses) CHECK(FindBuilt(Losses(), loss) != nullptr);
+}
+
+TEST_CASE("names stand for different computations, except the two names of the accuracy") {
+  const auto kinds = [](const auto& table) {
+    std::map<int, std::vector<std::string>> names;
+    for (const auto& entry : table)
+      if (entry.built) names[static_cast<int>(entry.kind)].push_back(entry.name);
+    return names;
+  };
+  for (const auto& [kind, names] : kinds(Losses())) CHECK(names.size() == 1);
+  for (const auto& [kind, names] : kinds(Activations())) CHECK(names.size() == 1);
+  for (const auto& [kind, names] : kinds(Metrics()))
+    CHECK((names.size() == 1 || names == std::vector<std::string>{"accuracy", "binary_accuracy"}));
 }
 
 TEST_CASE("a loss takes outputs that its labels fit") {
