@@ -111,6 +111,96 @@ struct Worker::Impl {
           &Stats::failures);
     registry.GetGauge("evergrad_worker_threads", "Threads that compute").Set(config.threads);
   }
+
+  // The next three run on the control executor, from Join.
+  void MakeClient(transport::ChannelOptions to_servers, const std::string& called) {
+    to_servers.lane_ring_bytes = config.lane_bytes;
+    to_servers.on_lane = [logger = dependencies.logger,
+                          said = std::make_shared<client::SaidOnce>()](const absl::Status& status) {
+      const std::string text =
+          status.ok() ? "pushes and pulls of a server on this host go through shared memory"
+                      : absl::StrCat("pushes and pulls go through the socket: ", status.message());
+      if (said->First(text)) logger->Info(text);
+    };
+    client = std::make_shared<client::ParameterClient>(
+        dependencies.transport, std::move(to_servers), absl::StrCat("worker/", called),
+        identity.host_id);
+  }
+
+  void MakeRunner(std::uint64_t message_bytes_max,
+                  const std::function<void(const std::string&)>& on_refused) {
+    Runner::Environment environment;
+    environment.control = control.get();
+    environment.compute = compute.get();
+    environment.client = client.get();
+    environment.logger = dependencies.logger;
+    environment.registry = dependencies.registry;
+    environment.failpoints = dependencies.failpoints;
+    environment.clock = dependencies.clock;
+    environment.functions = identity.functions;
+    environment.send = [this](v1::TaskMessage message) {
+      return session->Send(std::move(message));
+    };
+    environment.on_device_lost = [this, on_refused,
+                                  lost = false](const absl::Status& status) mutable {
+      if (std::exchange(lost, true)) return;
+      dependencies.logger->Error(absl::StrCat(
+          "exiting to be restarted, because the device has failed: code=", daemon::kExitDevice,
+          " cause=", status.message()));
+      on_refused(kDeviceLost);
+    };
+    Runner::Options options;
+    options.device = config.device;
+    options.cuda_library = config.cuda_library;
+    options.threads = static_cast<int>(config.threads);
+    options.bind_threads = true;
+    options.prefetch_batches_max = config.prefetch_batches_max;
+    options.prefetch_bytes_max = config.prefetch_bytes_max;
+    options.data_bytes_max = config.data_bytes_max;
+    options.data_roots = RootsOf(
+        // until the coordinator has said whether others may submit jobs
+        config, /*local_only=*/false);
+    options.step_records_max = config.step_records_max;
+    options.call_deadline = config.call_deadline;
+    options.skip_not_finite = config.not_finite == "skip";
+    options.allow_counting = identity.allow_counting;
+    options.message_bytes_max = message_bytes_max;
+    options.host = identity.host;
+    runner = std::make_unique<Runner>(std::move(environment), std::move(options));
+    runner->SetIdentity(name);
+  }
+
+  client::SessionClient::Events MakeEvents(std::function<void(const std::string&)> on_refused,
+                                           std::function<void(const std::string&)> on_drain) {
+    client::SessionClient::Events events;
+    events.make_hello = [this] { return MakeHello(); };
+    events.make_heartbeat = [this] {
+      v1::Heartbeat heartbeat;
+      *heartbeat.mutable_worker() = runner->Progress();
+      return heartbeat;
+    };
+    events.on_registered = [this](const v1::Registered& registered) { OnRegistered(registered); };
+    events.on_message = [this,
+                         on_drain = std::move(on_drain)](const v1::CoordinatorMessage& message) {
+      if (!message.has_drain()) return runner->OnMessage(message);
+      dependencies.logger->Info(
+          absl::StrCat("told to leave: ", client::CleanText(message.drain().reason(), 200)));
+      if (on_drain) on_drain(client::CleanText(message.drain().reason(), 200));
+    };
+    events.on_lost = [this](absl::string_view) {
+      dependencies.logger->Info(
+          "continues with its shards and work, and connects to the coordinator again");
+      runner->OnLost();
+    };
+    events.on_rejected = [this, on_refused = std::move(on_refused)](const v1::Rejected& rejected) {
+      if (!rejected.exit()) return;
+      dependencies.logger->Error(
+          absl::StrCat("exiting, refused by the coordinator: kind=", rejected.kind(),
+                       " code=", ExitCodeOf(rejected.kind()), " message=", rejected.message()));
+      on_refused(rejected.kind());
+    };
+    return events;
+  }
 };
 
 Worker::Worker(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -158,93 +248,13 @@ void Worker::Join(Identity identity, client::SessionClient::Options session,
                                    ? absl::StrCat(impl->identity.host, ":", impl->identity.pid)
                                    : impl->name;
     impl->dependencies.logger->SetTask(absl::StrCat("worker/", called));
-    transport::ChannelOptions to_servers = session.channel;
-    to_servers.lane_ring_bytes = impl->config.lane_bytes;
-    to_servers.on_lane = [logger = impl->dependencies.logger,
-                          said = std::make_shared<client::SaidOnce>()](const absl::Status& status) {
-      const std::string text =
-          status.ok() ? "pushes and pulls of a server on this host go through shared memory"
-                      : absl::StrCat("pushes and pulls go through the socket: ", status.message());
-      if (said->First(text)) logger->Info(text);
-    };
-    impl->client = std::make_shared<client::ParameterClient>(
-        impl->dependencies.transport, std::move(to_servers), absl::StrCat("worker/", called),
-        impl->identity.host_id);
+    impl->MakeClient(session.channel, called);
     impl->AddMetrics();
-
-    Runner::Environment environment;
-    environment.control = impl->control.get();
-    environment.compute = impl->compute.get();
-    environment.client = impl->client.get();
-    environment.logger = impl->dependencies.logger;
-    environment.registry = impl->dependencies.registry;
-    environment.failpoints = impl->dependencies.failpoints;
-    environment.clock = impl->dependencies.clock;
-    environment.functions = impl->identity.functions;
-    environment.send = [impl](v1::TaskMessage message) {
-      return impl->session->Send(std::move(message));
-    };
-    environment.on_device_lost = [impl, on_refused,
-                                  lost = false](const absl::Status& status) mutable {
-      if (std::exchange(lost, true)) return;
-      impl->dependencies.logger->Error(absl::StrCat(
-          "exiting to be restarted, because the device has failed: code=", daemon::kExitDevice,
-          " cause=", status.message()));
-      on_refused(kDeviceLost);
-    };
-    Runner::Options options;
-    options.device = impl->config.device;
-    options.cuda_library = impl->config.cuda_library;
-    options.threads = static_cast<int>(impl->config.threads);
-    options.bind_threads = true;
-    options.prefetch_batches_max = impl->config.prefetch_batches_max;
-    options.prefetch_bytes_max = impl->config.prefetch_bytes_max;
-    options.data_bytes_max = impl->config.data_bytes_max;
-    options.data_roots = RootsOf(
-        // false until the coordinator has said whether others may submit jobs
-        impl->config, /*local_only=*/false);
-    options.step_records_max = impl->config.step_records_max;
-    options.call_deadline = impl->config.call_deadline;
-    options.skip_not_finite = impl->config.not_finite == "skip";
-    options.allow_counting = impl->identity.allow_counting;
-    options.message_bytes_max = session.channel.message_bytes_max;
-    options.host = impl->identity.host;
-    impl->runner = std::make_unique<Runner>(std::move(environment), std::move(options));
-    impl->runner->SetIdentity(impl->name);
-
-    client::SessionClient::Events events;
-    events.make_hello = [impl] { return impl->MakeHello(); };
-    events.make_heartbeat = [impl] {
-      v1::Heartbeat heartbeat;
-      *heartbeat.mutable_worker() = impl->runner->Progress();
-      return heartbeat;
-    };
-    events.on_registered = [impl](const v1::Registered& registered) {
-      impl->OnRegistered(registered);
-    };
-    events.on_message = [impl,
-                         on_drain = std::move(on_drain)](const v1::CoordinatorMessage& message) {
-      if (!message.has_drain()) return impl->runner->OnMessage(message);
-      impl->dependencies.logger->Info(
-          absl::StrCat("told to leave: ", client::CleanText(message.drain().reason(), 200)));
-      if (on_drain) on_drain(client::CleanText(message.drain().reason(), 200));
-    };
-    events.on_lost = [impl](absl::string_view) {
-      impl->dependencies.logger->Info(
-          "continues with its shards and work, and connects to the coordinator again");
-      impl->runner->OnLost();
-    };
-    events.on_rejected = [impl, on_refused = std::move(on_refused)](const v1::Rejected& rejected) {
-      if (!rejected.exit()) return;
-      impl->dependencies.logger->Error(
-          absl::StrCat("exiting, refused by the coordinator: kind=", rejected.kind(),
-                       " code=", ExitCodeOf(rejected.kind()), " message=", rejected.message()));
-      on_refused(rejected.kind());
-    };
+    impl->MakeRunner(session.channel.message_bytes_max, on_refused);
     session.jitter_seed = impl->dependencies.process_uid;
     impl->session = std::make_unique<client::SessionClient>(
         impl->dependencies.transport, impl->control.get(), impl->dependencies.logger,
-        std::move(session), std::move(events));
+        std::move(session), impl->MakeEvents(std::move(on_refused), std::move(on_drain)));
     impl->session->Start();
   });
 }
