@@ -192,6 +192,165 @@ struct Server::Impl {
     heartbeat.mutable_server()->set_bytes_received(stats.bytes_received);
     return heartbeat;
   }
+
+  void SetLimits(transport::ServerOptions* options) const {
+    options->budget_bytes_max = config.budget_bytes_max;
+    options->small_reserve_bytes_max = config.small_reserve_bytes_max;
+    options->peer_small_bytes_max = config.peer_small_bytes_max;
+    options->frame_bytes_max = config.frame_bytes_max;
+    options->streams_max = config.streams_max;
+    options->data_peers = "worker,ps_server";
+    options->lane_bytes_max = config.lane_bytes_max;
+    options->on_lane = [logger = dependencies.logger, said = std::make_shared<client::SaidOnce>()](
+                           const std::string& address, const absl::Status& status) {
+      // A peer on another host is not logged.
+      if (status.ok() || !said->First(std::string(status.message()))) return;
+      logger->Info(
+          absl::StrCat("payload goes through the socket: ", status.message(), " peer=", address));
+    };
+    options->on_unused_grants =
+        [unused = std::make_shared<UnusedGrants>(dependencies.logger, dependencies.registry,
+                                                 dependencies.clock)](
+            const std::string& peer, std::uint64_t grants, std::uint64_t bytes, bool ended) {
+          unused->Note(peer, grants, bytes, ended);
+        };
+    options->unix_path = SocketPath(config, dependencies.process_uid);
+  }
+
+  // Makes the executors and the shards that they serve.
+  void MakeHost() {
+    ShardHost::Options options;
+    for (std::uint32_t i = 0; i < config.executors; ++i) {
+      executors.push_back(std::make_unique<runtime::ThreadExecutor>(
+          runtime::ThreadExecutor::Options{absl::StrCat("shards-", i)}));
+      options.executors.push_back(executors.back().get());
+    }
+    control_executor =
+        std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"control"});
+    options.registry = dependencies.registry;
+    options.failpoints = dependencies.failpoints;
+    options.frame_bytes_max = config.frame_bytes_max;
+    options.pool_bytes_max = config.pool_bytes_max;
+    options.memory_bytes_max = config.memory_bytes_max;
+    Images::Options kept;
+    kept.registry = dependencies.registry;
+    kept.failpoints = dependencies.failpoints;
+    kept.bytes_max = config.snapshot_bytes_max;
+    images = std::make_unique<Images>(std::move(kept));
+    options.images = images.get();
+    options.logger = dependencies.logger;
+    options.clock = dependencies.clock;
+    host = std::make_unique<ShardHost>(std::move(options));
+  }
+
+  // Runs after MakeHost: both use its pool.
+  void MakeSnapshotFiles() {
+    SnapshotWriter::Options writing;
+    writing.files = dependencies.files;
+    writing.registry = dependencies.registry;
+    writing.clock = dependencies.clock;
+    writing.failpoints = dependencies.failpoints;
+    writing.pool = host->pool();
+    writing.bytes_max = config.snapshot_bytes_max;
+    writer = std::make_unique<SnapshotWriter>(std::move(writing));
+    Restorer::Options restoring;
+    restoring.files = dependencies.files;
+    restoring.registry = dependencies.registry;
+    restoring.clock = dependencies.clock;
+    restoring.failpoints = dependencies.failpoints;
+    restoring.pool = host->pool();
+    restorer = std::make_unique<Restorer>(std::move(restoring));
+  }
+
+  void SayUnixSocket(const std::string& wanted) const {
+    if (config.unix_dir.empty()) return;
+    if (server->unix_path().empty()) {
+      dependencies.logger->Warning(
+          absl::StrCat("no unix socket, TCP only: path is not usable, path=", wanted,
+                       " bytes=", wanted.size(), " max=107"));
+    } else {
+      dependencies.logger->Info(absl::StrCat("listening on unix socket ", server->unix_path()));
+    }
+  }
+
+  // The rest runs on the control executor.
+  void MakeControl() {
+    Control::Options options;
+    options.executor = control_executor.get();
+    options.host = host.get();
+    options.logger = dependencies.logger;
+    options.clock = dependencies.clock;
+    options.writer = writer.get();
+    options.restorer = restorer.get();
+    options.images = images.get();
+    options.peers = peers.get();
+    options.failpoints = dependencies.failpoints;
+    options.send = [this](v1::TaskMessage message) {
+      return session != nullptr && session->Send(std::move(message));
+    };
+    control = std::make_unique<Control>(std::move(options));
+  }
+
+  void OnMessage(const v1::CoordinatorMessage& message,
+                 const std::function<void(const std::string&)>& on_drain) {
+    switch (message.message_case()) {
+      case v1::CoordinatorMessage::kDrain:
+        dependencies.logger->Info(
+            absl::StrCat("draining: ", client::CleanText(message.drain().reason(), 200)));
+        if (on_drain) on_drain(client::CleanText(message.drain().reason(), 200));
+        return;
+      case v1::CoordinatorMessage::kDrained:
+        if (!message.drained().cannot().empty())
+          dependencies.logger->Warning(
+              absl::StrCat("cannot move the shards of this server: ",
+                           client::CleanText(message.drained().cannot(), 500)));
+        if (!leaving.empty()) EndDrain(message.drained().cannot().empty());
+        return;
+      case v1::CoordinatorMessage::kStopping:
+        coordinator_stops = true;
+        if (!leaving.empty()) EndDrain(control->Progress().shards() == 0);
+        return;
+      default: break;
+    }
+    if (message.has_report_shards()) {
+      // A report carries current counters: the job may end before the next heartbeat is due.
+      v1::TaskMessage beat;
+      *beat.mutable_heartbeat() = MakeHeartbeat();
+      session->Send(std::move(beat));
+    }
+    control->OnMessage(message);
+  }
+
+  client::SessionClient::Events MakeEvents(std::function<void(const std::string&)> on_refused,
+                                           std::function<void(const std::string&)> on_drain) {
+    client::SessionClient::Events events;
+    events.make_hello = [this] { return MakeHello(); };
+    events.make_heartbeat = [this] { return MakeHeartbeat(); };
+    events.on_registered = [this](const v1::Registered& registered) {
+      coordinator_stops = false;
+      control->OnRegistered(registered);
+    };
+    events.on_message = [this,
+                         on_drain = std::move(on_drain)](const v1::CoordinatorMessage& message) {
+      OnMessage(message, on_drain);
+    };
+    events.on_lost = [this](absl::string_view) {
+      control->OnLost();
+      WaitForSession();
+    };
+    events.on_rejected = [this, on_refused = std::move(on_refused),
+                          taken = IndexTaken(config.index, config.index_by_default, identity.host)](
+                             const v1::Rejected& rejected) mutable {
+      const IndexTaken::Verdict verdict = taken.Judge(rejected);
+      if (!verdict.say.empty()) dependencies.logger->Error(verdict.say);
+      if (lifeline->HasEnded(rejected.holder_process(), rejected.holder_lifeline()))
+        ended_process = rejected.holder_process();
+      if (!rejected.exit() && !verdict.ends) return;
+      EndDrain(false);
+      on_refused(rejected.kind());
+    };
+    return events;
+  }
 };
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -204,67 +363,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& depen
   impl->dependencies = dependencies;
   impl->config = config;
   impl->started_ms = dependencies.clock->WallMillis();
-  server_options.budget_bytes_max = config.budget_bytes_max;
-  server_options.small_reserve_bytes_max = config.small_reserve_bytes_max;
-  server_options.peer_small_bytes_max = config.peer_small_bytes_max;
-  server_options.frame_bytes_max = config.frame_bytes_max;
-  server_options.streams_max = config.streams_max;
-  server_options.data_peers = "worker,ps_server";
-  server_options.lane_bytes_max = config.lane_bytes_max;
-  server_options.on_lane = [logger = dependencies.logger,
-                            said = std::make_shared<client::SaidOnce>()](
-                               const std::string& address, const absl::Status& status) {
-    // The result for a peer on another host is not logged.
-    if (status.ok() || !said->First(std::string(status.message()))) return;
-    logger->Info(
-        absl::StrCat("payload goes through the socket: ", status.message(), " peer=", address));
-  };
-  server_options.on_unused_grants =
-      [unused = std::make_shared<UnusedGrants>(dependencies.logger, dependencies.registry,
-                                               dependencies.clock)](
-          const std::string& peer, std::uint64_t grants, std::uint64_t bytes, bool ended) {
-        unused->Note(peer, grants, bytes, ended);
-      };
-  server_options.unix_path = SocketPath(config, dependencies.process_uid);
-
-  ShardHost::Options host;
-  for (std::uint32_t i = 0; i < config.executors; ++i) {
-    impl->executors.push_back(std::make_unique<runtime::ThreadExecutor>(
-        runtime::ThreadExecutor::Options{absl::StrCat("shards-", i)}));
-    host.executors.push_back(impl->executors.back().get());
-  }
-  impl->control_executor =
-      std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"control"});
-  host.registry = dependencies.registry;
-  host.failpoints = dependencies.failpoints;
-  host.frame_bytes_max = config.frame_bytes_max;
-  host.pool_bytes_max = config.pool_bytes_max;
-  host.memory_bytes_max = config.memory_bytes_max;
-  Images::Options images;
-  images.registry = dependencies.registry;
-  images.failpoints = dependencies.failpoints;
-  images.bytes_max = config.snapshot_bytes_max;
-  impl->images = std::make_unique<Images>(std::move(images));
-  host.images = impl->images.get();
-  host.logger = dependencies.logger;
-  host.clock = dependencies.clock;
-  impl->host = std::make_unique<ShardHost>(std::move(host));
-  SnapshotWriter::Options writer;
-  writer.files = dependencies.files;
-  writer.registry = dependencies.registry;
-  writer.clock = dependencies.clock;
-  writer.failpoints = dependencies.failpoints;
-  writer.pool = impl->host->pool();
-  writer.bytes_max = config.snapshot_bytes_max;
-  impl->writer = std::make_unique<SnapshotWriter>(std::move(writer));
-  Restorer::Options restorer;
-  restorer.files = dependencies.files;
-  restorer.registry = dependencies.registry;
-  restorer.clock = dependencies.clock;
-  restorer.failpoints = dependencies.failpoints;
-  restorer.pool = impl->host->pool();
-  impl->restorer = std::make_unique<Restorer>(std::move(restorer));
-
+  impl->SetLimits(&server_options);
+  impl->MakeHost();
+  impl->MakeSnapshotFiles();
   impl->AddMetrics(server_options);
   auto server = dependencies.transport->Listen(server_options, impl->MakeHandlers());
   if (!server.ok()) return server.status();
@@ -274,16 +375,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& depen
     impl->counted->server = impl->server.get();
   }
   dependencies.logger->SetTask(absl::StrCat("ps_server/", config.index));
-  if (!config.unix_dir.empty()) {
-    if (impl->server->unix_path().empty()) {
-      dependencies.logger->Warning(absl::StrCat(
-          "no unix socket, TCP only: path is not usable, path=", server_options.unix_path,
-          " bytes=", server_options.unix_path.size(), " max=107"));
-    } else {
-      dependencies.logger->Info(
-          absl::StrCat("listening on unix socket ", impl->server->unix_path()));
-    }
-  }
+  impl->SayUnixSocket(server_options.unix_path);
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
 
@@ -305,78 +397,11 @@ void Server::Join(Identity identity, client::SessionClient::Options session_opti
   impl->control_executor->Post([impl, session_options = std::move(session_options),
                                 on_refused = std::move(on_refused),
                                 on_drain = std::move(on_drain)]() mutable {
-    Control::Options control;
-    control.executor = impl->control_executor.get();
-    control.host = impl->host.get();
-    control.logger = impl->dependencies.logger;
-    control.clock = impl->dependencies.clock;
-    control.writer = impl->writer.get();
-    control.restorer = impl->restorer.get();
-    control.images = impl->images.get();
-    control.peers = impl->peers.get();
-    control.failpoints = impl->dependencies.failpoints;
-    control.send = [impl](v1::TaskMessage message) {
-      return impl->session != nullptr && impl->session->Send(std::move(message));
-    };
-    impl->control = std::make_unique<Control>(std::move(control));
+    impl->MakeControl();
     impl->lifeline = std::make_unique<Lifeline>(impl->dependencies.process_uid);
-
-    client::SessionClient::Events events;
-    events.make_hello = [impl] { return impl->MakeHello(); };
-    events.make_heartbeat = [impl] { return impl->MakeHeartbeat(); };
-    events.on_registered = [impl](const v1::Registered& registered) {
-      impl->coordinator_stops = false;
-      impl->control->OnRegistered(registered);
-    };
-    events.on_message = [impl,
-                         on_drain = std::move(on_drain)](const v1::CoordinatorMessage& message) {
-      switch (message.message_case()) {
-        case v1::CoordinatorMessage::kDrain:
-          impl->dependencies.logger->Info(
-              absl::StrCat("draining: ", client::CleanText(message.drain().reason(), 200)));
-          if (on_drain) on_drain(client::CleanText(message.drain().reason(), 200));
-          return;
-        case v1::CoordinatorMessage::kDrained:
-          if (!message.drained().cannot().empty())
-            impl->dependencies.logger->Warning(
-                absl::StrCat("cannot move the shards of this server: ",
-                             client::CleanText(message.drained().cannot(), 500)));
-          if (!impl->leaving.empty()) impl->EndDrain(message.drained().cannot().empty());
-          return;
-        case v1::CoordinatorMessage::kStopping:
-          impl->coordinator_stops = true;
-          if (!impl->leaving.empty()) impl->EndDrain(impl->control->Progress().shards() == 0);
-          return;
-        default: break;
-      }
-      if (message.has_report_shards()) {
-        // A report carries current counters, because the job may end before the next heartbeat is
-        // due.
-        v1::TaskMessage beat;
-        *beat.mutable_heartbeat() = impl->MakeHeartbeat();
-        impl->session->Send(std::move(beat));
-      }
-      impl->control->OnMessage(message);
-    };
-    events.on_lost = [impl](absl::string_view) {
-      impl->control->OnLost();
-      impl->WaitForSession();
-    };
-    events.on_rejected =
-        [impl, on_refused = std::move(on_refused),
-         taken = IndexTaken(impl->config.index, impl->config.index_by_default,
-                            impl->identity.host)](const v1::Rejected& rejected) mutable {
-          const IndexTaken::Verdict verdict = taken.Judge(rejected);
-          if (!verdict.say.empty()) impl->dependencies.logger->Error(verdict.say);
-          if (impl->lifeline->HasEnded(rejected.holder_process(), rejected.holder_lifeline()))
-            impl->ended_process = rejected.holder_process();
-          if (!rejected.exit() && !verdict.ends) return;
-          impl->EndDrain(false);
-          on_refused(rejected.kind());
-        };
     impl->session = std::make_unique<client::SessionClient>(
         impl->dependencies.transport, impl->control_executor.get(), impl->dependencies.logger,
-        std::move(session_options), std::move(events));
+        std::move(session_options), impl->MakeEvents(std::move(on_refused), std::move(on_drain)));
     impl->session->Start();
   });
 }
