@@ -8,29 +8,28 @@ namespace evergrad::coordinator {
 
 using std::chrono::milliseconds;
 
-void AddOptions(Options* options, daemon::OptionTable* table) {
-  ControlOptions& c = options->control;
-  table->Add("runs", &c.runs_folder, "folder for the runs folder <name>-<job_uid> of each job");
-  table->Add("checkpoint_root", &options->checkpoint_roots,
-             "folder that must contain the checkpoint.directory of a job, with links followed; the "
-             "runs folder is always allowed. Left out: any folder if the cluster is on this "
-             "machine only (everything on loopback, no TLS), otherwise none");
-  table->Add("state_dir", &options->store.folder,
+namespace {
+
+void AddJournalOptions(SqliteStoreOptions* store, daemon::OptionTable* table) {
+  table->Add("state_dir", &store->folder,
              "folder of the journal, on a local disk: a coordinator that restarts with it "
              "continues its jobs; \"\": the jobs end with this process");
   table->Add(
-      "forget_unknown_jobs", &options->store.forget_unknown_jobs,
+      "forget_unknown_jobs", &store->forget_unknown_jobs,
       "start although the journal has lost jobs, or is missing: these jobs are given up. An "
       "orphaned -wal file is kept under another name, and servers drop their shards of jobs that "
       "the journal does not know; without this flag the coordinator ends and changes nothing");
   table->Add(
-      "journal_commit_every", &options->store.commit_every,
+      "journal_commit_every", &store->commit_every,
       "with --state-dir: longest time that a change waits to share a sync of the journal's disk",
       milliseconds(0), milliseconds(1000));
-  table->AddBytes("state_bytes_max", &options->store.file_bytes_max,
+  table->AddBytes("state_bytes_max", &store->file_bytes_max,
                   "with --state-dir: largest size of the journal's file; at this size no new work "
                   "is accepted, as on a full disk",
                   {64ull << 10});
+}
+
+void AddTaskOptions(ControlOptions& c, daemon::OptionTable* table) {
   table->Add("lease", &c.membership.lease,
              "a worker that is silent for this long is declared gone; heartbeats are sent four "
              "times as often",
@@ -48,6 +47,9 @@ void AddOptions(Options* options, daemon::OptionTable* table) {
              milliseconds(0), milliseconds(600'000));
   table->Add("tasks_max", &c.membership.tasks_max,
              "largest number of living tasks; a registration beyond it is refused", {1, 1'000'000});
+}
+
+void AddJobOptions(ControlOptions& c, daemon::OptionTable* table) {
   table->Add("jobs_running_max", &c.jobs_running_max,
              "largest number of jobs that run at the same time; workers are divided among them by "
              "spec.resources.share, and each job has its own variables",
@@ -96,6 +98,20 @@ void AddOptions(Options* options, daemon::OptionTable* table) {
              "a worker that gets no answer for this long from a connected parameter server loses "
              "its work to workers that can reach the server; 0: never",
              milliseconds(0), milliseconds(86'400'000));
+}
+
+}  // namespace
+
+void AddOptions(Options* options, daemon::OptionTable* table) {
+  ControlOptions& c = options->control;
+  table->Add("runs", &c.runs_folder, "folder for the runs folder <name>-<job_uid> of each job");
+  table->Add("checkpoint_root", &options->checkpoint_roots,
+             "folder that must contain the checkpoint.directory of a job, with links followed; the "
+             "runs folder is always allowed. Left out: any folder if the cluster is on this "
+             "machine only (everything on loopback, no TLS), otherwise none");
+  AddJournalOptions(&options->store, table);
+  AddTaskOptions(c, table);
+  AddJobOptions(c, table);
   table->Add("calls_max", &c.calls_max,
              "largest number of control calls in progress; a call beyond it is refused",
              {1, 1'000'000});
