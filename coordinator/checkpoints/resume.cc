@@ -99,6 +99,56 @@ Look LookAtFiles(fs::FileSystem& files, const std::string& folder, const v1::Man
   return look;
 }
 
+// The folders of other jobs of this name under `base`, with their manifests. `subfolder` is "", or
+// the name of the folder of checkpoints in a job's folder.
+absl::StatusOr<std::vector<Folder>> FoldersOf(fs::FileSystem& files, const std::string& base,
+                                              absl::string_view subfolder,
+                                              absl::string_view job_name, JobUid self,
+                                              std::vector<absl::Status>* passed_over) {
+  const auto entries = files.List(base);
+  if (!entries.ok() && !absl::IsNotFound(entries.status())) return entries.status();
+  std::vector<Folder> folders;
+  for (const fs::ListedFile& entry : entries.ok() ? *entries : std::vector<fs::ListedFile>()) {
+    const auto uid = UidOfFolder(entry.name, job_name);
+    if (!entry.is_folder || !uid || *uid == self) continue;
+    Folder folder{fs::JoinUri(base, entry.name), *uid, {}};
+    if (!subfolder.empty()) folder.uri = fs::JoinUri(folder.uri, subfolder);
+    auto numbers = snapshot::ListManifests(files, folder.uri);
+    if (numbers.ok())
+      folder.numbers = *std::move(numbers);
+    else if (!absl::IsNotFound(numbers.status()))
+      PassOver(passed_over, numbers.status());
+    folders.push_back(std::move(folder));
+  }
+  return folders;
+}
+
+ResumePoint PointOf(const Folder& folder, std::uint64_t number, v1::Manifest manifest,
+                    const Look& look) {
+  ResumePoint point{std::move(manifest),
+                    folder.uri,
+                    fs::JoinUri(folder.uri, snapshot::ManifestName(number)),
+                    std::nullopt,
+                    {}};
+  if (!look.damaged.ok() || !look.unseen.ok()) return point;
+  point.open_closures = look.open_closures;
+  point.open_end = look.open_end;
+  point.updates = look.updates;
+  point.whole = look.open_closures == 0 && snapshot::DoneSetsAreEqual(point.manifest);
+  return point;
+}
+
+// Each folder is represented by its newest readable manifest; only one manifest is held at a time.
+struct Candidate {
+  std::int64_t written_ms = 0;
+  std::uint64_t number = 0;
+  std::size_t folder = 0;
+  bool operator<(const Candidate& other) const {
+    return std::tie(written_ms, number, folder) <
+           std::tie(other.written_ms, other.number, other.folder);
+  }
+};
+
 std::string Joined(const std::vector<absl::Status>& statuses) {
   std::string text;
   for (const absl::Status& status : statuses) absl::StrAppend(&text, "; ", status.message());
@@ -268,6 +318,112 @@ bool EndsWithin(const IntervalSet& set, std::uint64_t end) {
   return !beyond.has_value();
 }
 
+// Which closures have ended, according to a manifest.
+struct Sets {
+  std::vector<IntervalSet> done, refused;  // by shard
+  IntervalSet common;                      // done at every shard
+  IntervalSet ended;                       // done at every shard, or refused at some
+};
+absl::StatusOr<Sets> ReadSets(const ResumePoint& point) {
+  Sets sets;
+  for (const v1::ShardFile& entry : point.manifest.shards()) {
+    auto done = snapshot::FromProto(entry.done()), refused = snapshot::FromProto(entry.refused());
+    if (!done.ok() || !refused.ok())
+      return absl::DataLossError(
+          absl::StrCat("manifest has a malformed set: path=", point.uri, " shard=", entry.shard()));
+    sets.done.push_back(*std::move(done));
+    sets.refused.push_back(*std::move(refused));
+  }
+  sets.common = sets.done[0];
+  IntervalSet dead = sets.refused[0];
+  for (std::size_t i = 1; i < sets.done.size(); ++i) {
+    sets.common = sets.common.Intersect(sets.done[i]);
+    dead.UnionWith(sets.refused[i]);
+  }
+  sets.ended = sets.common.Union(dead);
+  return sets;
+}
+
+std::string ContinuesFrom(const ResumePoint& point) {
+  return absl::StrCat("continues from checkpoint ", point.manifest.number(), " of job ",
+                      JobUidString(JobUid(point.manifest.job_uid())), ": ");
+}
+
+// The plan is that of the checkpoint, or it has other epochs: continues with the same closures.
+absl::Status ResumeSamePlan(const ResumePoint& point, const Sets& sets, const v1::Plan& plan,
+                            const plan::Plan& now, Resumption* out) {
+  for (std::size_t i = 0; i < sets.done.size(); ++i) {
+    if (!EndsWithin(sets.done[i], now.closures()) || !EndsWithin(sets.refused[i], now.closures())) {
+      return Refused(
+          point,
+          absl::StrCat("the checkpoint is beyond the end of this job: spec.training.epochs=",
+                       plan.epochs()),
+          absl::StrCat("give at least ", point.manifest.plan().epochs(), " epochs"));
+    }
+  }
+  // Values from a closure that this plan does not have would be reported at the end of the job as
+  // forged updates.
+  if (point.open_end > now.closures()) {
+    return Refused(
+        point,
+        absl::StrCat(
+            "the checkpoint has open closures beyond the end of this job: spec.training.epochs=",
+            plan.epochs()),
+        absl::StrCat("give at least ", (point.open_end - 1) / now.closures_per_epoch() + 1,
+                     " epochs"));
+  }
+  for (int i = 0; i < point.manifest.shards_size(); ++i) {
+    out->snapshots.push_back(SnapshotOf(point, point.manifest.shards(i)));
+    out->snapshots.back().done = sets.done[static_cast<std::size_t>(i)];
+    out->snapshots.back().refused = sets.refused[static_cast<std::size_t>(i)];
+  }
+  out->closures_done = sets.common.size();
+  out->epochs_done = sets.ended.FirstMissing() / now.closures_per_epoch();
+  out->text = absl::StrCat(ContinuesFrom(point), out->closures_done, " of ", now.closures(),
+                           " closures are done (", out->epochs_done, " whole epochs)");
+  return absl::OkStatus();
+}
+
+// The plans differ: continues with the next whole epoch of the new plan, if the shards fit it.
+// `cut` is the first difference of the shards.
+absl::Status ResumeOtherPlan(const ResumePoint& point, const Sets& sets, const std::string& cut,
+                             const v1::Plan& plan, const plan::Plan& now, const plan::Plan& then,
+                             Resumption* out) {
+  const std::string differences = PlanDifferences(point.manifest.plan(), plan);
+  const auto refuse = [&](absl::string_view why) {
+    return Refused(point,
+                   absl::StrCat("it was saved under another plan (", differences, ") and ", why),
+                   "submit the job with its original settings");
+  };
+  if (!cut.empty()) return refuse("its shards do not match the shards of this job");
+  if (!snapshot::DoneSetsAreEqual(point.manifest))
+    return refuse("is not complete: its shards hold different closures");
+  const std::uint64_t end = sets.ended.FirstMissing(), per_epoch = then.closures_per_epoch();
+  if (sets.ended != IntervalSet::Range(0, end) || end % per_epoch != 0) {
+    return refuse(absl::StrCat("does not end with an epoch: closures_done=", sets.ended.size(),
+                               " closures_per_epoch=", per_epoch));
+  }
+  if (point.open_closures.value_or(0) != 0)
+    return refuse("has partly applied closures: open=" + absl::StrCat(*point.open_closures));
+  out->epochs_done = end / per_epoch;
+  if (out->epochs_done > plan.epochs()) {
+    return Refused(point,
+                   absl::StrCat("the checkpoint is beyond the end of this job: epochs_done=",
+                                out->epochs_done, " spec.training.epochs=", plan.epochs()),
+                   "give more epochs");
+  }
+  out->closures_done = out->epochs_done * now.closures_per_epoch();
+  for (const v1::ShardFile& entry : point.manifest.shards()) {
+    Snapshot s = SnapshotOf(point, entry);
+    s.replace_ledger = true;
+    s.done = IntervalSet::Range(0, out->closures_done);
+    out->snapshots.push_back(std::move(s));
+  }
+  out->text = absl::StrCat(ContinuesFrom(point), out->epochs_done,
+                           " epochs are done, under another plan (", differences, ")");
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files,
@@ -280,33 +436,8 @@ absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files,
       absl::StrCat(fs::JoinUri(base, job_name), "-*", own ? "" : "/checkpoint");
   std::vector<absl::Status> passed_over;
 
-  const auto entries = files.List(base);
-  if (!entries.ok() && !absl::IsNotFound(entries.status())) return entries.status();
-  std::vector<Folder> folders;
-  for (const fs::ListedFile& entry : entries.ok() ? *entries : std::vector<fs::ListedFile>()) {
-    const auto uid = UidOfFolder(entry.name, job_name);
-    if (!entry.is_folder || !uid || *uid == self) continue;
-    Folder folder{fs::JoinUri(base, entry.name), *uid, {}};
-    if (!own) folder.uri = fs::JoinUri(folder.uri, "checkpoint");
-    auto numbers = snapshot::ListManifests(files, folder.uri);
-    if (numbers.ok())
-      folder.numbers = *std::move(numbers);
-    else if (!absl::IsNotFound(numbers.status()))
-      PassOver(&passed_over, numbers.status());
-    folders.push_back(std::move(folder));
-  }
-
-  // Each folder is represented by its newest readable manifest; only one manifest is held at a
-  // time.
-  struct Candidate {
-    std::int64_t written_ms = 0;
-    std::uint64_t number = 0;
-    std::size_t folder = 0;
-    bool operator<(const Candidate& other) const {
-      return std::tie(written_ms, number, folder) <
-             std::tie(other.written_ms, other.number, other.folder);
-    }
-  };
+  EG_ASSIGN_OR_RETURN(std::vector<Folder> folders, FoldersOf(files, base, own ? "" : "checkpoint",
+                                                             job_name, self, &passed_over));
   std::priority_queue<Candidate> candidates;
   const auto offer = [&](std::size_t i) {
     if (const auto manifest = NextReadable(files, &folders[i], job_name, &passed_over))
@@ -324,16 +455,8 @@ absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files,
       PassOver(&passed_over, manifest.status());
     } else {
       const Look look = LookAtFiles(files, folder.uri, *manifest);
-      ResumePoint point{*std::move(manifest),
-                        folder.uri,
-                        fs::JoinUri(folder.uri, snapshot::ManifestName(candidate.number)),
-                        std::nullopt,
-                        {}};
+      ResumePoint point = PointOf(folder, candidate.number, *std::move(manifest), look);
       if (look.damaged.ok() && look.unseen.ok()) {
-        point.open_closures = look.open_closures;
-        point.open_end = look.open_end;
-        point.updates = look.updates;
-        point.whole = look.open_closures == 0 && snapshot::DoneSetsAreEqual(point.manifest);
         point.passed_over = std::move(passed_over);
         return point;
       }
@@ -381,89 +504,9 @@ absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Pl
   if (out.same_plan && !cut.empty())
     return absl::DataLossError(absl::StrCat(
         "the shards of the manifest do not match its plan: path=", point.uri, " ", cut));
-  std::vector<IntervalSet> done, refused;
-  for (const v1::ShardFile& entry : manifest.shards()) {
-    auto d = snapshot::FromProto(entry.done()), r = snapshot::FromProto(entry.refused());
-    if (!d.ok() || !r.ok())
-      return absl::DataLossError(
-          absl::StrCat("manifest has a malformed set: path=", point.uri, " shard=", entry.shard()));
-    done.push_back(*std::move(d));
-    refused.push_back(*std::move(r));
-  }
-  IntervalSet common = done[0], dead = refused[0];
-  for (std::size_t i = 1; i < done.size(); ++i) {
-    common = common.Intersect(done[i]);
-    dead.UnionWith(refused[i]);
-  }
-
-  const std::string from = absl::StrCat("continues from checkpoint ", manifest.number(), " of job ",
-                                        JobUidString(JobUid(manifest.job_uid())), ": ");
-  if (out.same_plan) {
-    for (std::size_t i = 0; i < done.size(); ++i) {
-      if (!EndsWithin(done[i], now->closures()) || !EndsWithin(refused[i], now->closures())) {
-        return Refused(
-            point,
-            absl::StrCat("the checkpoint is beyond the end of this job: spec.training.epochs=",
-                         plan.epochs()),
-            absl::StrCat("give at least ", was.epochs(), " epochs"));
-      }
-    }
-    // Values from a closure that this plan does not have would be reported at the end of the job as
-    // forged updates.
-    if (point.open_end > now->closures()) {
-      return Refused(
-          point,
-          absl::StrCat(
-              "the checkpoint has open closures beyond the end of this job: spec.training.epochs=",
-              plan.epochs()),
-          absl::StrCat("give at least ", (point.open_end - 1) / now->closures_per_epoch() + 1,
-                       " epochs"));
-    }
-    for (int i = 0; i < manifest.shards_size(); ++i) {
-      out.snapshots.push_back(SnapshotOf(point, manifest.shards(i)));
-      out.snapshots.back().done = done[static_cast<std::size_t>(i)];
-      out.snapshots.back().refused = refused[static_cast<std::size_t>(i)];
-    }
-    out.closures_done = common.size();
-    out.epochs_done = common.Union(dead).FirstMissing() / now->closures_per_epoch();
-    out.text = absl::StrCat(from, out.closures_done, " of ", now->closures(),
-                            " closures are done (", out.epochs_done, " whole epochs)");
-    return out;
-  }
-
-  const std::string differences = PlanDifferences(was, plan);
-  const auto refuse = [&](absl::string_view why) {
-    return Refused(point,
-                   absl::StrCat("it was saved under another plan (", differences, ") and ", why),
-                   "submit the job with its original settings");
-  };
-  if (!cut.empty()) return refuse("its shards do not match the shards of this job");
-  if (!snapshot::DoneSetsAreEqual(manifest))
-    return refuse("is not complete: its shards hold different closures");
-  const IntervalSet ended = common.Union(dead);
-  const std::uint64_t end = ended.FirstMissing(), per_epoch = then->closures_per_epoch();
-  if (ended != IntervalSet::Range(0, end) || end % per_epoch != 0) {
-    return refuse(absl::StrCat("does not end with an epoch: closures_done=", ended.size(),
-                               " closures_per_epoch=", per_epoch));
-  }
-  if (point.open_closures.value_or(0) != 0)
-    return refuse("has partly applied closures: open=" + absl::StrCat(*point.open_closures));
-  out.epochs_done = end / per_epoch;
-  if (out.epochs_done > plan.epochs()) {
-    return Refused(point,
-                   absl::StrCat("the checkpoint is beyond the end of this job: epochs_done=",
-                                out.epochs_done, " spec.training.epochs=", plan.epochs()),
-                   "give more epochs");
-  }
-  out.closures_done = out.epochs_done * now->closures_per_epoch();
-  for (const v1::ShardFile& entry : manifest.shards()) {
-    Snapshot s = SnapshotOf(point, entry);
-    s.replace_ledger = true;
-    s.done = IntervalSet::Range(0, out.closures_done);
-    out.snapshots.push_back(std::move(s));
-  }
-  out.text = absl::StrCat(from, out.epochs_done, " epochs are done, under another plan (",
-                          differences, ")");
+  EG_ASSIGN_OR_RETURN(const Sets sets, ReadSets(point));
+  EG_RETURN_IF_ERROR(out.same_plan ? ResumeSamePlan(point, sets, plan, *now, &out)
+                                   : ResumeOtherPlan(point, sets, cut, plan, *now, *then, &out));
   return out;
 }
 
