@@ -19,6 +19,24 @@ std::string Describe(const TaskEntry& entry) {
                       entry.id.value());
 }
 
+MembershipChange ChangeOf(const TaskEntry& entry, MembershipChange::Kind kind, bool close_session) {
+  return {kind, entry.id, entry.role, entry.identity, entry.reason, entry.leaving, close_session};
+}
+
+// Returns the reason why `hello` is malformed, or "".
+std::string MistakeOf(const TaskHello& hello) {
+  if (hello.identity.size() > kIdentityBytesMax)
+    return absl::StrCat("identity too long: bytes=", hello.identity.size(),
+                        " max=", kIdentityBytesMax);
+  for (const char c : hello.identity) {
+    if (static_cast<unsigned char>(c) <= ' ' || c == '/' || c == 0x7f)
+      return "identity holds a character that is not allowed (blank, control or '/')";
+  }
+  if (hello.process_uid == 0) return "process uid missing";
+  if (hello.role == Role::kPsServer && hello.identity.empty()) return "server identity missing";
+  return "";
+}
+
 RegistrationLimit::Options LimitOf(const MembershipOptions& options) {
   RegistrationLimit::Options limit = options.registrations;
   limit.all_burst = std::max(limit.all_burst, 2.0 * options.tasks_max);
@@ -46,7 +64,11 @@ Membership::Key::Key(Role r, absl::string_view name)
   if (!is_number) number = 0;
 }
 
-// Orders numbers first and by value, then names.
+std::string Membership::Registration::Name() const {
+  return absl::StrCat(RoleName(hello.role), "/", identity);
+}
+
+// Numbers first and by value, then names.
 bool Membership::Key::operator<(const Key& other) const {
   return std::tie(role, other.is_number, number, identity) <
          std::tie(other.role, is_number, other.number, other.identity);
@@ -64,137 +86,140 @@ RegisterVerdict Membership::Refuse(absl::string_view kind, std::string message, 
 }
 
 RegisterVerdict Membership::Register(MonoTime now, const TaskHello& hello) {
-  if (hello.identity.size() > kIdentityBytesMax) {
-    return Refuse("malformed",
-                  absl::StrCat("identity too long: bytes=", hello.identity.size(),
-                               " max=", kIdentityBytesMax),
-                  false, options_.lease);
-  }
-  for (const char c : hello.identity) {
-    if (static_cast<unsigned char>(c) <= ' ' || c == '/' || c == 0x7f) {
-      return Refuse("malformed",
-                    "identity holds a character that is not allowed (blank, control or '/')", false,
-                    options_.lease);
-    }
-  }
-  if (hello.process_uid == 0)
-    return Refuse("malformed", "process uid missing", false, options_.lease);
-  if (hello.role == Role::kPsServer && hello.identity.empty())
-    return Refuse("malformed", "server identity missing", false, options_.lease);
+  Registration one{now, hello};
+  std::optional<RegisterVerdict> refused = Identify(one);
+  if (!refused) refused = RefuseTakenServer(one);
+  if (!refused) refused = RefuseBeyondLimits(one);
+  return refused ? *std::move(refused) : Enter(one);
+}
 
-  std::string identity = hello.identity;
-  // Nobody chose an assigned number, and another number works as well. Therefore a registration for
+std::optional<RegisterVerdict> Membership::Identify(Registration& one) {
+  const TaskHello& hello = one.hello;
+  if (std::string mistake = MistakeOf(hello); !mistake.empty())
+    return Refuse("malformed", std::move(mistake), false, options_.lease);
+  one.identity = hello.identity;
+  // An assigned number was nobody's choice, and another number works as well, so a registration for
   // it replaces and rejects no task.
-  const bool numbered = hello.role == Role::kWorker && (hello.numbered || hello.identity.empty());
-  if (!numbered && replaced_.count(hello.process_uid) != 0) {
-    const TaskEntry* holder = FindIdentity(hello.role, identity);
-    return Refuse(
-        "replaced",
-        absl::StrCat("a newer process has taken this identity: ", RoleName(hello.role), "/",
-                     identity, holder != nullptr ? absl::StrCat(" is ", Describe(*holder)) : ""),
-        hello.role == Role::kWorker, options_.lease);
+  one.numbered = hello.role == Role::kWorker && (hello.numbered || hello.identity.empty());
+  if (!one.numbered && replaced_.count(hello.process_uid) != 0) {
+    const TaskEntry* holder = FindIdentity(hello.role, one.identity);
+    return Refuse("replaced",
+                  absl::StrCat("a newer process has taken this identity: ", one.Name(),
+                               holder != nullptr ? absl::StrCat(" is ", Describe(*holder)) : ""),
+                  hello.role == Role::kWorker, options_.lease);
   }
-  if (numbered) identity = NumberFor(hello);
-
-  const auto found = tasks_.find(Key{hello.role, identity});
-  TaskEntry* former = found == tasks_.end() ? nullptr : &found->second;
-  const bool same_process = former != nullptr && former->process_uid == hello.process_uid;
-  const bool former_living = former != nullptr && former->state != TaskState::kGone;
-
-  if (hello.role == Role::kPsServer && former_living && !same_process) {
-    // The former process may hold the only copy of its shards. The new server waits while the
-    // former session is open or its lease runs (P7).
-    const bool lease_runs = now < former->last_heard + options_.lease;
-    // A server that gave notice will not return. If the new server proves that the former process
-    // has ended, the lease need not expire.
-    const bool same_place = !former->lifeline.empty() && former->lifeline == hello.lifeline;
-    const bool proved = same_place && hello.ended_process == former->process_uid;
-    if (former->session_open || (lease_runs && !former->leaving && !proved)) {
-      RegisterVerdict refused = Refuse(
-          "identity_taken",
-          absl::StrCat("server identity taken: identity=", identity, " held_by=", Describe(*former),
-                       former->session_open ? ", its session is open" : ", its lease runs"),
-          false,
-          same_place && !former->session_open ? std::chrono::milliseconds(0)
-                                              : std::max(options_.grace, options_.lease / 8));
-      refused.holder = {former->process_uid, former->host, former->lifeline,
-                        former->session_open && lease_runs, LowestFree(Role::kPsServer)};
-      return refused;
-    }
+  if (one.numbered) one.identity = NumberFor(hello);
+  if (const auto found = tasks_.find(Key{hello.role, one.identity}); found != tasks_.end()) {
+    one.former = &found->second;
+    one.same_process = one.former->process_uid == hello.process_uid;
+    one.former_living = one.former->state != TaskState::kGone;
   }
-  if (!former_living && living() >= options_.tasks_max) {
+  return std::nullopt;
+}
+
+// The former process may hold the only copy of its shards: the new server waits while the former
+// session is open or its lease runs (P7).
+std::optional<RegisterVerdict> Membership::RefuseTakenServer(const Registration& one) {
+  if (one.hello.role != Role::kPsServer || !one.former_living || one.same_process)
+    return std::nullopt;
+  const TaskEntry& former = *one.former;
+  const bool lease_runs = one.now < former.last_heard + options_.lease;
+  // A server with a notice will not come back. If the new server proves that the former process has
+  // ended, the lease need not expire.
+  const bool same_place = !former.lifeline.empty() && former.lifeline == one.hello.lifeline;
+  const bool proved = same_place && one.hello.ended_process == former.process_uid;
+  if (!former.session_open && (!lease_runs || former.leaving || proved)) return std::nullopt;
+  RegisterVerdict refused = Refuse(
+      "identity_taken",
+      absl::StrCat("server identity taken: identity=", one.identity, " held_by=", Describe(former),
+                   former.session_open ? ", its session is open" : ", its lease runs"),
+      false,
+      same_place && !former.session_open ? std::chrono::milliseconds(0)
+                                         : std::max(options_.grace, options_.lease / 8));
+  refused.holder = {former.process_uid, former.host, former.lifeline,
+                    former.session_open && lease_runs, LowestFree(Role::kPsServer)};
+  return refused;
+}
+
+std::optional<RegisterVerdict> Membership::RefuseBeyondLimits(const Registration& one) {
+  if (!one.former_living && living() >= options_.tasks_max) {
     return Refuse("limit", absl::StrCat("too many tasks: limit=", options_.tasks_max), false,
                   options_.lease);
   }
-  const std::string name = absl::StrCat(RoleName(hello.role), "/", identity);
-  if (const auto limited = registrations_.Take(now, name,
-                                               same_process ? RegistrationLimit::Who::kRenews
-                                               : former != nullptr && former->spoke
-                                                   ? RegistrationLimit::Who::kKnown
-                                                   : RegistrationLimit::Who::kNewcomer);
-      !limited.accepted) {
-    const RegistrationLimit::Options& limit = registrations_.options();
-    RegisterVerdict refused =
-        Refuse("limit",
-               limited.of_all
-                   ? absl::StrCat("too many registrations of all tasks in a short time: at_once=",
-                                  limit.all_burst, " then_per_second=", limit.all_per_second)
-                   : absl::StrCat("too many registrations of ", name, " in a short time: at_once=",
-                                  limit.each_burst, " then_per_second=", limit.each_per_second),
-               false, limited.retry_after);
-    refused.too_often = true;
-    absl::StrAppend(&refused.message, "; retry in ", limited.retry_after.count(), " ms");
-    return refused;
-  }
+  const std::string name = one.Name();
+  const auto limited = registrations_.Take(one.now, name,
+                                           one.same_process ? RegistrationLimit::Who::kRenews
+                                           : one.former != nullptr && one.former->spoke
+                                               ? RegistrationLimit::Who::kKnown
+                                               : RegistrationLimit::Who::kNewcomer);
+  if (limited.accepted) return std::nullopt;
+  const RegistrationLimit::Options& limit = registrations_.options();
+  RegisterVerdict refused = Refuse(
+      "limit",
+      limited.of_all ? absl::StrCat("too many registrations of all tasks in a short time: at_once=",
+                                    limit.all_burst, " then_per_second=", limit.all_per_second)
+                     : absl::StrCat("too many registrations of ", name,
+                                    " in a short time: at_once=", limit.each_burst,
+                                    " then_per_second=", limit.each_per_second),
+      false, limited.retry_after);
+  refused.too_often = true;
+  absl::StrAppend(&refused.message, "; retry in ", limited.retry_after.count(), " ms");
+  return refused;
+}
 
+RegisterVerdict Membership::Enter(const Registration& one) {
   RegisterVerdict verdict;
   verdict.accepted = true;
-  verdict.identity = identity;
+  verdict.identity = one.identity;
   verdict.task = TaskId(next_id_++);
 
   TaskEntry entry;
   entry.id = verdict.task;
-  entry.role = hello.role;
-  entry.identity = identity;
-  entry.process_uid = hello.process_uid;
-  entry.pid = hello.pid;
-  entry.host = hello.host;
-  entry.lifeline = hello.lifeline;
-  entry.numbered = numbered;
-  entry.registered_at = entry.last_heard = entry.since = now;
-  if (former != nullptr) {
-    verdict.former = former->id;
-    verdict.former_same_process = same_process;
-    verdict.former_was_gone = former->state == TaskState::kGone;
-    verdict.former_leaving = former->leaving;
-    verdict.former_numbered = former->numbered;
-    entry.registrations = former->registrations + 1;
-    if (!same_process && former_living && !former->spoke) registrations_.EndedSilent(now);
-    if (same_process) {
-      entry.spoke = former->spoke;
-      entry.flaps = former->flaps;
-      entry.backoff_until = former->backoff_until;
-      entry.registered_at = former->registered_at;
-    } else {
-      entry.flaps = DiedYoung(*former, former->session_open ? now : former->closed_at)
-                        ? former->flaps + 1
-                        : 0;
-      if (entry.flaps > options_.flaps_free) {
-        const std::uint32_t doublings =
-            std::min<std::uint32_t>(entry.flaps - options_.flaps_free - 1, 16);
-        entry.backoff_until =
-            now + std::min<std::chrono::milliseconds>(options_.backoff_min * (1u << doublings),
-                                                      options_.backoff_max);
-      }
-      // Two processes have the same name.
-      if (!numbered && !former->numbered) RememberReplaced(former->process_uid);
-    }
-    by_id_.erase(former->id);
+  entry.role = one.hello.role;
+  entry.identity = one.identity;
+  entry.process_uid = one.hello.process_uid;
+  entry.pid = one.hello.pid;
+  entry.host = one.hello.host;
+  entry.lifeline = one.hello.lifeline;
+  entry.numbered = one.numbered;
+  entry.registered_at = entry.last_heard = entry.since = one.now;
+  if (one.former != nullptr) {
+    verdict.former = one.former->id;
+    verdict.former_same_process = one.same_process;
+    verdict.former_was_gone = !one.former_living;
+    verdict.former_leaving = one.former->leaving;
+    verdict.former_numbered = one.former->numbered;
+    Succeed(one, entry);
+    by_id_.erase(one.former->id);
   }
   TaskEntry& kept =
-      tasks_.insert_or_assign(Key{hello.role, identity}, std::move(entry)).first->second;
+      tasks_.insert_or_assign(Key{entry.role, one.identity}, std::move(entry)).first->second;
   by_id_.emplace(kept.id, &kept);
   return verdict;
+}
+
+void Membership::Succeed(const Registration& one, TaskEntry& entry) {
+  const TaskEntry& former = *one.former;
+  entry.registrations = former.registrations + 1;
+  if (one.same_process) {
+    entry.spoke = former.spoke;
+    entry.flaps = former.flaps;
+    entry.backoff_until = former.backoff_until;
+    entry.registered_at = former.registered_at;
+    return;
+  }
+  if (one.former_living && !former.spoke) registrations_.EndedSilent(one.now);
+  entry.flaps =
+      DiedYoung(former, former.session_open ? one.now : former.closed_at) ? former.flaps + 1 : 0;
+  if (entry.flaps > options_.flaps_free) {
+    const std::uint32_t doublings =
+        std::min<std::uint32_t>(entry.flaps - options_.flaps_free - 1, 16);
+    entry.backoff_until =
+        one.now + std::min<std::chrono::milliseconds>(options_.backoff_min * (1u << doublings),
+                                                      options_.backoff_max);
+  }
+  if (!one.numbered && !former.numbered)
+    RememberReplaced(former.process_uid);  // two processes have the same name
 }
 
 void Membership::Heard(MonoTime now, TaskId task) {
@@ -214,8 +239,7 @@ std::vector<MembershipChange> Membership::StreamClosed(MonoTime now, TaskId task
   if (entry->state == TaskState::kGone) return {};
   SetState(now, *entry, TaskState::kSuspected,
            entry->leaving ? entry->reason : "its session closed");
-  return {MembershipChange{MembershipChange::Kind::kSuspected, entry->id, entry->role,
-                           entry->identity, entry->reason, entry->leaving, false}};
+  return {ChangeOf(*entry, MembershipChange::Kind::kSuspected, false)};
 }
 
 void Membership::Leaving(MonoTime now, TaskId task, absl::string_view reason) {
@@ -234,8 +258,7 @@ bool Membership::DeclareLost(MonoTime now, absl::string_view server_identity,
   if (entry.state == TaskState::kGone) return true;
   SetState(now, entry, TaskState::kGone, "declared lost by an operator");
   if (!entry.session_open) entry.closed_at = std::min(entry.closed_at, now);
-  changes->push_back({MembershipChange::Kind::kLost, entry.id, entry.role, entry.identity,
-                      entry.reason, entry.leaving, entry.session_open});
+  changes->push_back(ChangeOf(entry, MembershipChange::Kind::kLost, entry.session_open));
   return true;
 }
 
@@ -265,27 +288,23 @@ std::vector<MembershipChange> Membership::Tick(MonoTime now) {
                : away        ? std::string("its session closed")
                              : absl::StrCat("silent for its lease: ms=", options_.lease.count()));
       if (entry.session_open) entry.closed_at = now;
-      changes.push_back({MembershipChange::Kind::kGone, entry.id, entry.role, entry.identity,
-                         entry.reason, entry.leaving, entry.session_open});
+      changes.push_back(ChangeOf(entry, MembershipChange::Kind::kGone, entry.session_open));
       continue;
     }
     // A server that gave notice will not return. A session that was only interrupted is dialed
     // again before its lease ends.
     if (entry.leaving && !entry.session_open && now - entry.closed_at >= options_.lease) {
       SetState(now, entry, TaskState::kGone, entry.reason);
-      changes.push_back({MembershipChange::Kind::kLost, entry.id, entry.role, entry.identity,
-                         entry.reason, entry.leaving, false});
+      changes.push_back(ChangeOf(entry, MembershipChange::Kind::kLost, false));
     } else if (silent >= options_.server_lost_after) {
       SetState(now, entry, TaskState::kGone,
                absl::StrCat("disconnected for longer than server_lost_after: ms=",
                             options_.server_lost_after.count()));
       if (entry.session_open) entry.closed_at = now;
-      changes.push_back({MembershipChange::Kind::kLost, entry.id, entry.role, entry.identity,
-                         entry.reason, entry.leaving, entry.session_open});
+      changes.push_back(ChangeOf(entry, MembershipChange::Kind::kLost, entry.session_open));
     } else if (lease_out && entry.state == TaskState::kAlive) {
       SetState(now, entry, TaskState::kSuspected, "silent for its lease");
-      changes.push_back({MembershipChange::Kind::kSuspected, entry.id, entry.role, entry.identity,
-                         entry.reason, entry.leaving, false});
+      changes.push_back(ChangeOf(entry, MembershipChange::Kind::kSuspected, false));
     }
   }
   ForgetOldest();

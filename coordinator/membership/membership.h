@@ -172,6 +172,23 @@ class Membership {
     std::string identity;
     bool operator<(const Key& other) const;
   };
+  // One Hello on its way through the steps of Register.
+  struct Registration {
+    MonoTime now;
+    const TaskHello& hello;
+    std::string identity = {};  // of the Hello, or the number that the task gets
+    bool numbered = false;
+    TaskEntry* former = nullptr;  // the registration that this one ends; null: none
+    bool same_process = false, former_living = false;  // of the former registration
+    std::string Name() const;                          // "worker/0"
+  };
+  // The steps of Register, in their order. The first three return the refusal, if there is one.
+  std::optional<RegisterVerdict> Identify(Registration& one);
+  std::optional<RegisterVerdict> RefuseTakenServer(const Registration& one);
+  std::optional<RegisterVerdict> RefuseBeyondLimits(const Registration& one);
+  RegisterVerdict Enter(const Registration& one);
+  // Gives `entry` what it takes over from the former registration of its identity.
+  void Succeed(const Registration& one, TaskEntry& entry);
   TaskEntry* FindMutable(TaskId task);
   void SetState(MonoTime now, TaskEntry& entry, TaskState state, absl::string_view reason);
   void RememberReplaced(std::uint64_t process_uid);
