@@ -59,13 +59,13 @@ absl::string_view TaskStateName(TaskState state) {
   return "unknown";
 }
 
+std::string TaskName(Role role, absl::string_view identity) {
+  return absl::StrCat(RoleName(role), "/", identity);
+}
+
 Membership::Key::Key(Role r, absl::string_view name)
     : role(r), is_number(absl::SimpleAtoi(name, &number)), identity(name) {
   if (!is_number) number = 0;
-}
-
-std::string Membership::Registration::Name() const {
-  return absl::StrCat(RoleName(hello.role), "/", identity);
 }
 
 // Numbers first and by value, then names.
@@ -104,7 +104,8 @@ std::optional<RegisterVerdict> Membership::Identify(Registration& one) {
   if (!one.numbered && replaced_.count(hello.process_uid) != 0) {
     const TaskEntry* holder = FindIdentity(hello.role, one.identity);
     return Refuse("replaced",
-                  absl::StrCat("a newer process has taken this identity: ", one.Name(),
+                  absl::StrCat("a newer process has taken this identity: ",
+                               TaskName(one.hello.role, one.identity),
                                holder != nullptr ? absl::StrCat(" is ", Describe(*holder)) : ""),
                   hello.role == Role::kWorker, options_.lease);
   }
@@ -146,7 +147,7 @@ std::optional<RegisterVerdict> Membership::RefuseBeyondLimits(const Registration
     return Refuse("limit", absl::StrCat("too many tasks: limit=", options_.tasks_max), false,
                   options_.lease);
   }
-  const std::string name = one.Name();
+  const std::string name = TaskName(one.hello.role, one.identity);
   const auto limited = registrations_.Take(one.now, name,
                                            one.same_process ? RegistrationLimit::Who::kRenews
                                            : one.former != nullptr && one.former->spoke

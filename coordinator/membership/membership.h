@@ -108,6 +108,8 @@ struct RegisterVerdict {
   std::optional<Holder> holder;
 };
 
+std::string TaskName(Role role, absl::string_view identity);  // "worker/0"
+
 struct MembershipChange {
   enum class Kind {
     kSuspected,
@@ -180,7 +182,6 @@ class Membership {
     bool numbered = false;
     TaskEntry* former = nullptr;  // the registration that this one ends; null: none
     bool same_process = false, former_living = false;  // of the former registration
-    std::string Name() const;                          // "worker/0"
   };
   // The steps of Register, in their order. The first three return the refusal, if there is one.
   std::optional<RegisterVerdict> Identify(Registration& one);

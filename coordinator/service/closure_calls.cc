@@ -1,13 +1,11 @@
-// The seven RPCs of functions jobs: schedule, join, done, fetch, cancel, release, finish. They
-// share one mechanism. The job answers at once, or is asked again after each change, in the order
-// of the calls. After at most wait_ms the caller gets the reason for the wait, and calls again.
+#include "coordinator/service/closure_calls.h"
+
 #include <algorithm>
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
-#include "coordinator/service/control_plane.h"
 
 namespace evergrad::coordinator {
 namespace {
@@ -22,19 +20,19 @@ struct Waits<Request, std::void_t<decltype(std::declval<Request>().wait_ms())>> 
 // Calls `ask(job, request, waiting_for)` now and after each change, until it answers or wait_ms has
 // passed.
 template <class Request, class Ask>
-void ControlPlane::AskJob(const Request& request, const Responder& responder, Ask ask) {
+void ClosureCalls::AskJob(const Request& request, const Responder& responder, Ask ask) {
   using Response = typename std::decay_t<decltype(ask(
       std::declval<Job&>(), request, static_cast<std::string*>(nullptr)))>::value_type::value_type;
   const auto call = std::make_shared<OpenCall>(responder);  // shared with the gate of the store
   const auto shared = std::make_shared<const Request>(request);  // the attempts read it
   auto attempt = [this, call, shared, ask](bool late) {
     std::string waiting_for = "the coordinator to start";
-    if (term_known_) {
-      Job* job = shared->job().empty() ? nullptr : jobs_.Find(shared->job());
+    if (parts_.life->term_known) {
+      Job* job = shared->job().empty() ? nullptr : parts_.jobs->Find(shared->job());
       if (job == nullptr) {
         call->Answer(shared->job().empty() ? UserError(absl::InvalidArgumentError(
                                                  "a closure call names no job: want=name or uid"))
-                                           : NoSuchJob(shared->job()));
+                                           : NoSuchJob(*parts_.life, shared->job()));
         return true;
       }
       job->EndTurn();  // commits first everything that an answer may show
@@ -44,7 +42,8 @@ void ControlPlane::AskJob(const Request& request, const Responder& responder, As
         return true;
       }
       if (answer) {
-        WhenDurable([call, response = (*answer)->SerializeAsString()] { call->Answer(response); });
+        parts_.gate->WhenDurable(
+            [call, response = (*answer)->SerializeAsString()] { call->Answer(response); });
         return true;
       }
     }
@@ -61,51 +60,44 @@ void ControlPlane::AskJob(const Request& request, const Responder& responder, As
     attempt(true);
     return;
   }
-  closure_calls_.Add(Now() + std::min(wait, options_.wait_max), std::move(attempt));
+  waiting_.Add(parts_.clock->Now() + std::min(wait, parts_.options->wait_max), std::move(attempt));
 }
 
-template <>
-void ControlPlane::Serve(const v1::ScheduleClosureRequest& request, Responder responder) {
+void ClosureCalls::Serve(const v1::ScheduleClosureRequest& request, Responder responder) {
   AskJob(request, responder, [](Job& job, const auto& asked, std::string* waiting_for) {
     return job.Schedule(asked, waiting_for);
   });
 }
 
-template <>
-void ControlPlane::Serve(const v1::JoinClosuresRequest& request, Responder responder) {
+void ClosureCalls::Serve(const v1::JoinClosuresRequest& request, Responder responder) {
   AskJob(request, responder, [](Job& job, const auto& asked, std::string* waiting_for) {
     return job.Join(asked, waiting_for);
   });
 }
 
-template <>
-void ControlPlane::Serve(const v1::ClosuresDoneRequest& request, Responder responder) {
+void ClosureCalls::Serve(const v1::ClosuresDoneRequest& request, Responder responder) {
   AskJob(request, responder,
          [](Job& job, const auto& asked, std::string*) { return job.ClosuresDone(asked); });
 }
 
-template <>
-void ControlPlane::Serve(const v1::FetchResultRequest& request, Responder responder) {
+void ClosureCalls::Serve(const v1::FetchResultRequest& request, Responder responder) {
   AskJob(request, responder, [](Job& job, const auto& asked, std::string* waiting_for) {
     return job.FetchResult(asked, waiting_for);
   });
 }
 
-template <>
-void ControlPlane::Serve(const v1::CancelClosuresRequest& request, Responder responder) {
+void ClosureCalls::Serve(const v1::CancelClosuresRequest& request, Responder responder) {
   AskJob(request, responder, [](Job& job, const auto& asked, std::string* waiting_for) {
     return job.CancelClosures(asked, waiting_for);
   });
 }
 
-template <>
-void ControlPlane::Serve(const v1::ReleaseResultsRequest& request, Responder responder) {
+void ClosureCalls::Serve(const v1::ReleaseResultsRequest& request, Responder responder) {
   AskJob(request, responder,
          [](Job& job, const auto& asked, std::string*) { return job.ReleaseResults(asked); });
 }
 
-template <>
-void ControlPlane::Serve(const v1::FinishJobRequest& request, Responder responder) {
+void ClosureCalls::Serve(const v1::FinishJobRequest& request, Responder responder) {
   AskJob(request, responder, [](Job& job, const auto& asked, std::string* waiting_for) {
     return job.Finish(asked, waiting_for);
   });

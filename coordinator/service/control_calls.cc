@@ -1,82 +1,62 @@
 #include "coordinator/service/control_calls.h"
 
-#include "absl/strings/str_cat.h"
+#include <utility>
+
 #include "common/client/control.h"
-#include "coordinator/service/control_plane.h"
+#include "coordinator/service/closure_calls.h"
+#include "coordinator/service/job_calls.h"
+#include "coordinator/service/run_file_calls.h"
+#include "coordinator/service/task_calls.h"
 
 namespace evergrad::coordinator {
+namespace {
 
-template <>
-void ControlPlane::Serve(const v1::SubmitJobRequest&, Responder);
-template <>
-void ControlPlane::Serve(const v1::GetJobRequest&, Responder);
-template <>
-void ControlPlane::Serve(const v1::ListJobsRequest&, Responder);
-template <>
-void ControlPlane::Serve(const v1::CancelJobRequest&, Responder);
-template <>
-void ControlPlane::Serve(const v1::ListTasksRequest&, Responder);
-template <>
-void ControlPlane::Serve(const v1::ListVariablesRequest&, Responder);
-template <>
-void ControlPlane::Serve(const v1::ReadTaskLogsRequest&, Responder);
-template <>
-void ControlPlane::Serve(const v1::GetClusterInfoRequest&, Responder);
-template <>
-void ControlPlane::Serve(const v1::DrainTaskRequest&, Responder);
-template <>
-void ControlPlane::Serve(const v1::ListRunFilesRequest&, Responder);
-template <>
-void ControlPlane::Serve(const v1::ReadRunFileRequest&, Responder);
-template <>
-void ControlPlane::Serve(const v1::ScheduleClosureRequest&, Responder);
-template <>
-void ControlPlane::Serve(const v1::JoinClosuresRequest&, Responder);
-template <>
-void ControlPlane::Serve(const v1::ClosuresDoneRequest&, Responder);
-template <>
-void ControlPlane::Serve(const v1::FetchResultRequest&, Responder);
-template <>
-void ControlPlane::Serve(const v1::CancelClosuresRequest&, Responder);
-template <>
-void ControlPlane::Serve(const v1::ReleaseResultsRequest&, Responder);
-template <>
-void ControlPlane::Serve(const v1::FinishJobRequest&, Responder);
-
-template <class Request>
-ControlCall ControlPlane::Row(std::vector<absl::string_view> roles) {
+template <auto Handlers, class Request>
+ControlCall Row(std::vector<absl::string_view> roles) {
   return {client::ControlMethod<Request>(), std::move(roles),
-          [](ControlPlane& plane, const std::string& bytes, const Responder& responder) {
+          [](const CallHandlers& handlers, const std::string& bytes, const Responder& responder) {
             Request request;
             if (!request.ParseFromString(bytes)) return false;
-            plane.Serve(request, responder);
+            (handlers.*Handlers)->Serve(request, responder);
             return true;
           }};
 }
 
-// Tasks use their sessions (session.cc) for everything, so only users call these RPCs.
-const std::vector<ControlCall>& ControlPlane::Calls() {
+constexpr auto kJobs = &CallHandlers::jobs;
+constexpr auto kClosures = &CallHandlers::closures;
+constexpr auto kTasks = &CallHandlers::tasks;
+constexpr auto kRunFiles = &CallHandlers::run_files;
+
+}  // namespace
+
+// Tasks use their sessions (task_messages.h) for everything, so only users call these RPCs.
+const std::vector<ControlCall>& ControlCalls() {
   static const auto* const calls = new std::vector<ControlCall>{
-      Row<v1::SubmitJobRequest>({"user"}),      Row<v1::GetJobRequest>({"user"}),
-      Row<v1::ListJobsRequest>({"user"}),       Row<v1::CancelJobRequest>({"user"}),
-      Row<v1::ListTasksRequest>({"user"}),      Row<v1::ListVariablesRequest>({"user"}),
-      Row<v1::ReadTaskLogsRequest>({"user"}),   Row<v1::GetClusterInfoRequest>({"user"}),
-      Row<v1::DrainTaskRequest>({"user"}),      Row<v1::ListRunFilesRequest>({"user"}),
-      Row<v1::ReadRunFileRequest>({"user"}),    Row<v1::ScheduleClosureRequest>({"user"}),
-      Row<v1::JoinClosuresRequest>({"user"}),   Row<v1::ClosuresDoneRequest>({"user"}),
-      Row<v1::FetchResultRequest>({"user"}),    Row<v1::CancelClosuresRequest>({"user"}),
-      Row<v1::ReleaseResultsRequest>({"user"}), Row<v1::FinishJobRequest>({"user"}),
+      Row<kJobs, v1::SubmitJobRequest>({"user"}),
+      Row<kJobs, v1::GetJobRequest>({"user"}),
+      Row<kJobs, v1::ListJobsRequest>({"user"}),
+      Row<kJobs, v1::CancelJobRequest>({"user"}),
+      Row<kTasks, v1::ListTasksRequest>({"user"}),
+      Row<kJobs, v1::ListVariablesRequest>({"user"}),
+      Row<kTasks, v1::ReadTaskLogsRequest>({"user"}),
+      Row<kTasks, v1::GetClusterInfoRequest>({"user"}),
+      Row<kTasks, v1::DrainTaskRequest>({"user"}),
+      Row<kRunFiles, v1::ListRunFilesRequest>({"user"}),
+      Row<kRunFiles, v1::ReadRunFileRequest>({"user"}),
+      Row<kClosures, v1::ScheduleClosureRequest>({"user"}),
+      Row<kClosures, v1::JoinClosuresRequest>({"user"}),
+      Row<kClosures, v1::ClosuresDoneRequest>({"user"}),
+      Row<kClosures, v1::FetchResultRequest>({"user"}),
+      Row<kClosures, v1::CancelClosuresRequest>({"user"}),
+      Row<kClosures, v1::ReleaseResultsRequest>({"user"}),
+      Row<kClosures, v1::FinishJobRequest>({"user"}),
   };
   return *calls;
 }
 
-void ControlPlane::OnUnary(const ControlCall& call, const std::string& bytes,
-                           const Responder& responder) {
-  if (stopped_) return responder->Answer(absl::UnavailableError("the coordinator is stopping"));
-  if (call.serve(*this, bytes, responder)) return;
-  metrics_.malformed.Add();
-  responder->Answer(absl::InvalidArgumentError(
-      absl::StrCat("malformed request: method=", call.method, " bytes=", bytes.size())));
+void AnswerWith(transport::UnaryResponder& responder,
+                const google::protobuf::MessageLite& message) {
+  responder.Answer(message.SerializeAsString());
 }
 
 const ControlCall* FindCall(const std::vector<ControlCall>& calls, absl::string_view method) {

@@ -1,9 +1,8 @@
 // One row of the table of Control RPCs: the method, the roles that may call it, and its handler.
 //
-// To add an RPC, declare it in api.proto, and write `template <> void ControlPlane::Serve(const
-// v1::NAMERequest&, Responder)` in a separate file. Then add the declaration and the row to
-// control_calls.cc. Clients call the RPC by client::CallControl or, in psctl, by
-// ControlClient::Call.
+// To add an RPC, declare it in api.proto, write `void Serve(const v1::NAMERequest&, Responder)` of
+// the class in CallHandlers whose tables it needs, in a file of its own, and add the row to
+// control_calls.cc. Clients call it by client::CallControl or, in psctl, by ControlClient::Call.
 //
 // Rows are constant; FindCall and CheckCaller may be called from any thread.
 #pragma once
@@ -12,13 +11,26 @@
 #include <string>
 #include <vector>
 
+#include <google/protobuf/message_lite.h>
+
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "common/transport/transport.h"
 
 namespace evergrad::coordinator {
 
-class ControlPlane;
+class ClosureCalls;
+class JobCalls;
+class RunFileCalls;
+class TaskCalls;
+
+// The classes that serve the RPCs, by what the RPCs are about.
+struct CallHandlers {
+  JobCalls* jobs = nullptr;
+  ClosureCalls* closures = nullptr;  // of functions jobs
+  TaskCalls* tasks = nullptr;
+  RunFileCalls* run_files = nullptr;
+};
 
 // Shared by a handler and the closures that answer later. It answers once.
 using Responder = std::shared_ptr<transport::UnaryResponder>;
@@ -28,10 +40,17 @@ struct ControlCall {
   std::vector<absl::string_view> roles;  // roles of certificates: "user", "worker", …
   // Parses and serves the request on the control executor. Returns false, without any change, if
   // the bytes are not a request of the method.
-  bool (*serve)(ControlPlane& plane, const std::string& request, const Responder& responder);
+  bool (*serve)(const CallHandlers& handlers, const std::string& request,
+                const Responder& responder);
 };
 
-// Returns null if the method has no row; then no caller may use the method.
+// Answers with a serialized message.
+void AnswerWith(transport::UnaryResponder& responder, const google::protobuf::MessageLite& message);
+
+// The table of the Control RPCs, in the order of api.proto.
+const std::vector<ControlCall>& ControlCalls();
+
+// Returns null if the method has no row, so that no caller may use it.
 const ControlCall* FindCall(const std::vector<ControlCall>& calls, absl::string_view method);
 
 // Returns OK without TLS, where no peer has a proven role. With TLS it returns PermissionDenied

@@ -1,21 +1,23 @@
-// Shows the control plane's jobs and workers to WorkerDivision.
+#include "coordinator/service/division_host.h"
+
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/service/control_plane.h"
 
 namespace evergrad::coordinator {
+namespace {
 
-class ControlPlane::Division final : public DivisionHost {
+class ServiceDivisionHost final : public DivisionHost {
  public:
-  explicit Division(ControlPlane* plane) : plane_(*plane) {}
+  ServiceDivisionHost(ServiceParts parts, JobSupervisor* supervisor)
+      : parts_(parts), supervisor_(supervisor) {}
 
   std::vector<JobUid> RunningJobs() const override {
     std::vector<JobUid> jobs;
-    for (const Job* job : plane_.jobs_.Running()) jobs.push_back(job->uid());
+    for (const Job* job : parts_.jobs->Running()) jobs.push_back(job->uid());
     return jobs;
   }
-  bool IsRunning(JobUid job) const override { return plane_.jobs_.Running(job) != nullptr; }
+  bool IsRunning(JobUid job) const override { return parts_.jobs->Running(job) != nullptr; }
   double Share(JobUid job) const override { return Of(job).share(); }
   std::uint32_t UsefulWorkers(JobUid job) const override { return Of(job).useful_workers(); }
   std::uint32_t BusyWorkers(JobUid job, std::chrono::milliseconds since) const override {
@@ -29,8 +31,8 @@ class ControlPlane::Division final : public DivisionHost {
 
   std::vector<TaskId> Workers() const override {
     std::vector<TaskId> workers;
-    for (const auto& [task, number] : plane_.sessions_.tasks()) {
-      const TaskEntry* entry = plane_.membership_.Find(task);
+    for (const auto& [task, number] : parts_.sessions->tasks()) {
+      const TaskEntry* entry = parts_.membership->Find(task);
       if (entry != nullptr && entry->role == Role::kWorker && entry->state != TaskState::kGone &&
           !entry->leaving)
         workers.push_back(task);
@@ -38,32 +40,32 @@ class ControlPlane::Division final : public DivisionHost {
     return workers;
   }
   bool IsLeavingOrGone(TaskId worker) const override {
-    const TaskEntry* entry = plane_.membership_.Find(worker);
+    const TaskEntry* entry = parts_.membership->Find(worker);
     return entry == nullptr || entry->leaving;
   }
   bool IsUnfit(JobUid job, TaskId worker) const override {
-    const auto facts = plane_.facts_.find(worker);
-    return facts != plane_.facts_.end() && Of(job).IsUnfit(facts->second.hello.process_uid());
+    const TaskReport* report = parts_.reports->Find(worker);
+    return report != nullptr && Of(job).IsUnfit(report->hello.process_uid());
   }
   bool HasOneOf(TaskId worker, const std::set<std::string>& functions) const override {
-    const auto facts = plane_.facts_.find(worker);
-    if (facts == plane_.facts_.end()) return false;
-    const auto& its = facts->second.hello.functions();
+    const TaskReport* report = parts_.reports->Find(worker);
+    if (report == nullptr) return false;
+    const auto& its = report->hello.functions();
     return std::any_of(its.begin(), its.end(),
                        [&](const std::string& function) { return functions.contains(function); });
   }
 
   void CallBack(JobUid job, TaskId worker) override { Of(job).CallBack(worker); }
-  void Introduce(JobUid job, TaskId worker) override { plane_.Introduce(Of(job), worker); }
+  void Introduce(JobUid job, TaskId worker) override { supervisor_->Introduce(Of(job), worker); }
   void Release(JobUid job, TaskId worker, JobUid next) override {
-    Job* const before = plane_.jobs_.Running(job);
+    Job* const before = parts_.jobs->Running(job);
     if (before != nullptr) before->ReleaseWorker(worker);
-    const Job* const after = plane_.jobs_.Running(next);
-    const TaskEntry* const entry = plane_.membership_.Find(worker);
+    const Job* const after = parts_.jobs->Running(next);
+    const TaskEntry* const entry = parts_.membership->Find(worker);
     if (after == nullptr || entry == nullptr) return;
-    plane_.parts_.logger->Info(absl::StrCat("worker moved: task=worker/", entry->identity,
-                                            " from=", before == nullptr ? "" : before->name(),
-                                            " to=", after->name()));
+    parts_.logger->Info(absl::StrCat("worker moved: task=worker/", entry->identity,
+                                     " from=", before == nullptr ? "" : before->name(),
+                                     " to=", after->name()));
   }
   void SetWorkersElsewhere(JobUid job, std::uint32_t workers) override {
     Of(job).SetWorkersElsewhere(workers);
@@ -71,12 +73,15 @@ class ControlPlane::Division final : public DivisionHost {
 
  private:
   // A job that ends during the division is still in the table.
-  Job& Of(JobUid job) const { return *plane_.jobs_.Get(job); }
-  ControlPlane& plane_;
+  Job& Of(JobUid job) const { return *parts_.jobs->Get(job); }
+  const ServiceParts parts_;
+  JobSupervisor* const supervisor_;
 };
 
-std::unique_ptr<DivisionHost> ControlPlane::MakeDivisionHost() {
-  return std::make_unique<Division>(this);
+}  // namespace
+
+std::unique_ptr<DivisionHost> MakeDivisionHost(ServiceParts parts, JobSupervisor* supervisor) {
+  return std::make_unique<ServiceDivisionHost>(parts, supervisor);
 }
 
 }  // namespace evergrad::coordinator

@@ -1,14 +1,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
-#include "coordinator/service/control_plane.h"
+#include "coordinator/service/task_calls.h"
 
 namespace evergrad::coordinator {
 
 // The session passes the request to the task, which then acts as after a preemption notice. A
-// repeated request is passed on again and changes nothing.
-template <>
-void ControlPlane::Serve(const v1::DrainTaskRequest& request, Responder responder) {
+// repeat is passed on again and changes nothing.
+void TaskCalls::Serve(const v1::DrainTaskRequest& request, Responder responder) {
   const std::pair<std::string, std::string> name =
       absl::StrSplit(request.task(), absl::MaxSplits('/', 1));
   const bool worker = name.first == RoleName(Role::kWorker),
@@ -19,8 +18,8 @@ void ControlPlane::Serve(const v1::DrainTaskRequest& request, Responder responde
                      request.task().substr(0, 200)))));
   }
   const TaskEntry* entry =
-      membership_.FindIdentity(worker ? Role::kWorker : Role::kPsServer, name.second);
-  Session* session = entry == nullptr ? nullptr : sessions_.Of(entry->id);
+      parts_.membership->FindIdentity(worker ? Role::kWorker : Role::kPsServer, name.second);
+  Session* session = entry == nullptr ? nullptr : parts_.sessions->Of(entry->id);
   if (session == nullptr) {
     return responder->Answer(UserError(absl::NotFoundError(
         absl::StrCat("no such task has a session (psctl task list shows them): task=",
@@ -28,7 +27,7 @@ void ControlPlane::Serve(const v1::DrainTaskRequest& request, Responder responde
   }
   v1::CoordinatorMessage message;
   message.mutable_drain()->set_reason("psctl task drain");
-  sessions_.Queue(*session, message);
+  parts_.sessions->Queue(*session, message);
   AnswerWith(*responder, v1::DrainTaskResponse());
 }
 

@@ -1,87 +1,85 @@
-// The view that jobs have of the control plane.
+#include "coordinator/service/job_host.h"
+
+#include <utility>
+
 #include "absl/strings/str_cat.h"
-#include "coordinator/service/control_plane.h"
 
 namespace evergrad::coordinator {
+namespace {
 
-class ControlPlane::Host final : public JobHost {
+constexpr std::uint64_t kForeignLoggedMax = 10;  // the counter has the others
+
+class ServiceJobHost final : public JobHost {
  public:
-  explicit Host(ControlPlane* plane) : plane_(*plane) {}
+  ServiceJobHost(ServiceParts parts, fault::Failpoints* failpoints, fs::FileSystem* file_system,
+                 JobSupervisor* supervisor)
+      : parts_(parts),
+        failpoints_(failpoints),
+        file_system_(file_system),
+        supervisor_(supervisor) {}
 
-  MonoTime Now() const override { return plane_.Now(); }
-  std::int64_t WallMillis() const override { return plane_.WallMillis(); }
-  std::string HostName() const override { return plane_.options_.host; }
-  Term term() const override { return plane_.term_; }
-  StateStore& store() override { return *plane_.parts_.store; }
-  fault::Failpoints& failpoints() override { return *plane_.parts_.failpoints; }
+  MonoTime Now() const override { return parts_.clock->Now(); }
+  std::int64_t WallMillis() const override { return parts_.clock->WallMillis(); }
+  std::string HostName() const override { return parts_.options->host; }
+  Term term() const override { return parts_.life->term; }
+  StateStore& store() override { return *parts_.store; }
+  fault::Failpoints& failpoints() override { return *failpoints_; }
   void Log(log::Level level, absl::string_view text, absl::string_view job) override {
     log::Context context;
     context.job = std::string(job);
-    plane_.parts_.logger->Write(level, text, context);
+    parts_.logger->Write(level, text, context);
   }
   void Send(TaskId task, const v1::CoordinatorMessage& message) override {
-    plane_.Send(task, message);
+    if (message.has_drained())  // each job reports its own shards
+      return parts_.drains->OnDrained(task, message.drained());
+    if (Session* session = parts_.sessions->Of(task)) parts_.sessions->Queue(*session, message);
   }
   void WriteFiles(const std::string& folder, std::vector<RunFile> files,
                   std::function<void(absl::Status)> done) override {
-    plane_.files_.WriteFiles(folder, std::move(files), std::move(done));
+    parts_.files->WriteFiles(folder, std::move(files), std::move(done));
   }
   void AppendLines(const std::string& folder, const std::string& name, std::string lines,
                    std::function<void(absl::Status)> done) override {
-    plane_.files_.AppendLines(folder, name, std::move(lines), std::move(done));
+    parts_.files->AppendLines(folder, name, std::move(lines), std::move(done));
   }
   void RestoreLines(const std::string& folder, const std::string& name, std::uint64_t offset,
                     std::string tail, std::function<void(absl::Status)> done) override {
-    plane_.files_.RestoreLines(folder, name, offset, std::move(tail), std::move(done));
+    parts_.files->RestoreLines(folder, name, offset, std::move(tail), std::move(done));
   }
-  void WhenDurable(std::function<void()> then) override { plane_.WhenDurable(std::move(then)); }
+  void WhenDurable(std::function<void()> then) override {
+    parts_.gate->WhenDurable(std::move(then));
+  }
   void OnFileThread(std::function<std::function<void()>()> work) override {
-    plane_.files_.Run(std::move(work));
+    parts_.files->Run(std::move(work));
   }
-  fs::FileSystem& file_system() override { return *plane_.parts_.file_system; }
+  fs::FileSystem& file_system() override { return *file_system_; }
   std::string StoreTrouble() const override {
-    return std::string(plane_.store_.status().message());
+    return std::string(parts_.store_watch->status().message());
   }
-  std::uint64_t NextNumber() override { return plane_.NextNumber(); }
-  void JobChanged(JobUid) override { plane_.JobChanged(); }
+  std::uint64_t NextNumber() override { return parts_.life->NextNumber(); }
+  void JobChanged(JobUid) override { supervisor_->JobChanged(); }
   void ForeignMessage(TaskId task, absl::string_view what) override {
-    plane_.ForeignMessage(task, what);
+    parts_.metrics->foreign.Add();
+    if (parts_.metrics->foreign.value() > kForeignLoggedMax) return;
+    const TaskEntry* entry = parts_.membership->Find(task);
+    parts_.logger->Warning(absl::StrCat(
+        "ignored a message about work or a shard of another task: task=",
+        entry == nullptr ? "?" : TaskName(entry->role, entry->identity), " message=", what));
   }
-  void StoreFailed(const absl::Status& status) override { plane_.store_.Fail(status); }
+  void StoreFailed(const absl::Status& status) override { parts_.store_watch->Fail(status); }
 
  private:
-  ControlPlane& plane_;
+  const ServiceParts parts_;
+  fault::Failpoints* const failpoints_;
+  fs::FileSystem* const file_system_;
+  JobSupervisor* const supervisor_;
 };
 
-std::unique_ptr<JobHost> ControlPlane::MakeJobHost() { return std::make_unique<Host>(this); }
+}  // namespace
 
-void ControlPlane::Send(TaskId task, const v1::CoordinatorMessage& message) {
-  if (message.has_drained()) {  // each job reports its own shards
-    facts_[task].drained[message.drained().job_uid()] = message.drained().cannot();
-    return CheckDrained(task);
-  }
-  if (Session* session = sessions_.Of(task)) sessions_.Queue(*session, message);
-}
-
-// A job calls this in the middle of its own work, so the following work is posted.
-void ControlPlane::JobChanged() {
-  if (jobs_changed_posted_ || stopped_) return;
-  jobs_changed_posted_ = true;
-  parts_.control->Post([this] {
-    jobs_changed_posted_ = false;
-    if (!stopped_) AfterJobsChanged();
-  });
-}
-
-void ControlPlane::ForeignMessage(TaskId task, absl::string_view what) {
-  metrics_.foreign.Add();
-  // Only the first messages are logged. The counter counts all.
-  if (metrics_.foreign.value() > 10) return;
-  const TaskEntry* entry = membership_.Find(task);
-  parts_.logger->Warning(absl::StrCat(
-      "ignored a message about work or a shard of another task: task=",
-      entry == nullptr ? "?" : absl::StrCat(RoleName(entry->role), "/", entry->identity),
-      " message=", what));
+std::unique_ptr<JobHost> MakeJobHost(ServiceParts parts, fault::Failpoints* failpoints,
+                                     fs::FileSystem* file_system, JobSupervisor* supervisor) {
+  return std::make_unique<ServiceJobHost>(parts, failpoints, file_system, supervisor);
 }
 
 }  // namespace evergrad::coordinator

@@ -86,10 +86,10 @@ Job* JobTable::TakeNext() {
   return nullptr;
 }
 
-Job* JobTable::Running(JobUid uid) const {
-  Job* const job = Get(uid);
+Job* JobTable::Running(std::optional<JobUid> uid) const {
+  Job* const job = uid ? Get(*uid) : nullptr;
   if (job == nullptr || job->ended()) return nullptr;
-  return std::find(running_.begin(), running_.end(), uid) != running_.end() ? job : nullptr;
+  return std::find(running_.begin(), running_.end(), *uid) != running_.end() ? job : nullptr;
 }
 
 std::vector<Job*> JobTable::Running() const {

@@ -53,8 +53,9 @@ class JobTable {
   // running_max jobs run. Jobs that were cancelled in the queue are skipped.
   Job* TakeNext();
 
-  // --- running jobs. A job that has ended does not count, even before RemoveEnded.
-  Job* Running(JobUid uid) const;                          // null if it does not run
+  // --- running jobs. A job that has ended is none, also before RemoveEnded.
+  // Null: it does not run, or there is no uid.
+  Job* Running(std::optional<JobUid> uid) const;
   std::vector<Job*> Running() const;                       // in the order in which they began
   std::size_t running() const { return running_.size(); }  // includes jobs that have ended
   // Returns the jobs that ran and have ended since the last call.

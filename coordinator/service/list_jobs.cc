@@ -1,14 +1,13 @@
-#include "coordinator/service/control_plane.h"
+#include "coordinator/service/job_calls.h"
 
 namespace evergrad::coordinator {
 
-// Lists jobs in order of submission. Events and results are left out, because GetJob returns them.
-template <>
-void ControlPlane::Serve(const v1::ListJobsRequest&, Responder responder) {
+// In order of submission, without events and results: those are GetJob's.
+void JobCalls::Serve(const v1::ListJobsRequest&, Responder responder) {
   v1::ListJobsResponse response;
-  for (const JobUid uid : jobs_.by_submission()) {
+  for (const JobUid uid : parts_.jobs->by_submission()) {
     v1::JobStatus* status = response.add_jobs();
-    FillStatus(*jobs_.Get(uid), status, ~0ull);
+    FillStatus(*parts_.jobs->Get(uid), status, ~0ull);
     status->clear_result_json();
     status->clear_epoch_rows();
     status->clear_workers();

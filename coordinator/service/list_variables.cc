@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
-#include "coordinator/service/control_plane.h"
+#include "coordinator/service/job_calls.h"
 
 namespace evergrad::coordinator {
 namespace {
@@ -125,13 +125,12 @@ std::vector<std::string> NamesOf(const v1::Plan& plan) {
 
 }  // namespace
 
-// For a running job the owners of the shards are asked now. For an ended job its final report is
-// used. A shard that does not answer in time leaves its variable incomplete.
-template <>
-void ControlPlane::Serve(const v1::ListVariablesRequest& request, Responder responder) {
+// For a running job the owners of the shards are asked now; for an ended one its final report is
+// used. Shards that do not answer in time leave their variable incomplete.
+void JobCalls::Serve(const v1::ListVariablesRequest& request, Responder responder) {
   constexpr std::size_t kNamesShown = 64;
-  Job* job = jobs_.Find(request.job());
-  if (job == nullptr) return responder->Answer(NoSuchJob(request.job()));
+  Job* job = parts_.jobs->Find(request.job());
+  if (job == nullptr) return responder->Answer(NoSuchJob(*parts_.life, request.job()));
   const v1::Plan* plan = job->plan_message();
   if (!request.variable().empty()) {
     const std::vector<std::string> names =
@@ -149,7 +148,7 @@ void ControlPlane::Serve(const v1::ListVariablesRequest& request, Responder resp
     }
   }
   if (plan == nullptr) return AnswerWith(*responder, v1::ListVariablesResponse());
-  job->QueryShards(!request.without_digests(), options_.query_timeout,
+  job->QueryShards(!request.without_digests(), parts_.options->query_timeout,
                    [job, responder, only = request.variable()](const Job::ShardAnswer& answer) {
                      AnswerWith(*responder, Rows(*job->plan_message(), answer, only));
                    });

@@ -7,6 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
 #include "common/client/log_lines.h"
+#include "coordinator/service/life.h"
 
 namespace evergrad::coordinator {
 namespace {
@@ -75,7 +76,7 @@ void LogReads::Ask(std::uint64_t number, Read& read) {
   for (const auto& [task, session] : parts_.sessions->tasks()) {
     const TaskEntry* entry = parts_.membership->Find(task);
     if (entry == nullptr) continue;
-    const std::string name = absl::StrCat(RoleName(entry->role), "/", entry->identity);
+    const std::string name = TaskName(entry->role, entry->identity);
     if (!IsWanted(request, name)) continue;
     read.waiting.insert(task);
     read.names[task] = name;
@@ -117,8 +118,7 @@ void LogReads::Check(MonoTime now) {
 }
 
 void LogReads::Stop() {
-  for (auto& [number, read] : reads_)
-    read.responder->Answer(absl::UnavailableError("the coordinator is stopping"));
+  for (auto& [number, read] : reads_) read.responder->Answer(StoppingError());
   reads_.clear();
 }
 

@@ -1,8 +1,9 @@
-// Line 18a: the journal has lost jobs, or the coordinator started without a journal. The servers
-// may hold the only copy of these jobs, so it is dropped only if an operator says so.
+// Line 18a: a journal that has lost jobs, or a coordinator that started without a journal. The
+// servers may hold the only copy of these jobs, so it is dropped only if an operator says so.
+#include <utility>
+
 #include "absl/strings/str_cat.h"
-#include "common/base/status.h"
-#include "coordinator/service/control_plane.h"
+#include "coordinator/service/admission.h"
 
 namespace evergrad::coordinator {
 namespace {
@@ -11,28 +12,26 @@ constexpr std::size_t kSaidMax = 4096;
 
 }  // namespace
 
-LostJobs ControlPlane::MakeLostJobs() const {
+LostJobs Admission::MakeLostJobs() const {
   JournalKnows knows;
-  knows.journals = parts_.store->persistent();
-  knows.forgets = options_.forget_unknown_jobs;
-  knows.known = [this](JobUid uid) { return jobs_.Contains(uid); };
+  knows.journals = parts_.life->journaled;
+  knows.forgets = parts_.options->forget_unknown_jobs;
+  knows.known = [this](JobUid uid) { return parts_.jobs->Contains(uid); };
   knows.removed = [this](JobUid uid) { return parts_.store->Removed(uid); };
   knows.term = parts_.store->term().value();
-  knows.jobs = jobs_.size();
+  knows.jobs = parts_.jobs->size();
   return LostJobs(std::move(knows));
 }
 
 // Called before the first message of this life.
-bool ControlPlane::EndsForLostJobs() {
+bool Admission::EndsForLostJobs() {
   LostJobs lost = MakeLostJobs();
-  for (const std::uint64_t number : sessions_.deferred()) {
-    const Session* session = sessions_.Find(number);
+  for (const std::uint64_t number : parts_.sessions->deferred()) {
+    const Session* session = parts_.sessions->Find(number);
     if (session == nullptr) continue;
     const v1::Hello& hello = session->hello;
     // A peer that is not the task that it claims to be must not prevent a start of the coordinator.
-    if (!transport::CheckPeer(session->peer,
-                              absl::StrCat(RoleName(session->role), "/", hello.identity()))
-             .ok())
+    if (!transport::CheckPeer(session->peer, TaskName(session->role, hello.identity())).ok())
       continue;
     lost.Add(hello);
   }
@@ -41,17 +40,15 @@ bool ControlPlane::EndsForLostJobs() {
   return true;
 }
 
-// Checks a server that registers after the term was chosen. Running jobs continue: only this server
-// is refused, and it keeps its shards.
-bool ControlPlane::RefusesForLostJobs(Session& session, const v1::Hello& hello) {
+// Handles a server that registers after the term was chosen. Running jobs are not stopped for it:
+// only this server is refused, and it keeps its shards.
+bool Admission::RefusesForLostJobs(const Session& session, const v1::Hello& hello) {
   LostJobs lost = MakeLostJobs();
-  if (!transport::CheckPeer(session.peer,
-                            absl::StrCat(RoleName(session.role), "/", hello.identity()))
-           .ok() ||
+  if (!transport::CheckPeer(session.peer, TaskName(session.role, hello.identity())).ok() ||
       !lost.Add(hello))
     return false;
   const std::string text = lost.Text();
-  if (!jobs_.HasLiving()) {
+  if (!parts_.jobs->HasLiving()) {
     EndLife(text);
     return true;
   }
@@ -59,15 +56,15 @@ bool ControlPlane::RefusesForLostJobs(Session& session, const v1::Hello& hello) 
     parts_.logger->Error(absl::StrCat(
         "refused to register a parameter server, the coordinator's own jobs continue: ", text));
   }
-  Reject(session.number, "lost_journal", text, false, options_.membership.lease);
+  ends_->Reject(session.number, "lost_journal", text, false, parts_.options->membership.lease);
   return true;
 }
 
-void ControlPlane::EndLife(const std::string& why) {
-  if (std::exchange(life_over_, true)) return;
-  for (const std::uint64_t number : sessions_.Numbers())
-    Reject(number, "lost_journal", why, false, options_.membership.lease);
-  if (parts_.on_end) parts_.on_end(absl::DataLossError(why));
+void Admission::EndLife(const std::string& why) {
+  if (std::exchange(parts_.life->over, true)) return;
+  for (const std::uint64_t number : parts_.sessions->Numbers())
+    ends_->Reject(number, "lost_journal", why, false, parts_.options->membership.lease);
+  if (on_end_) on_end_(absl::DataLossError(why));
 }
 
 }  // namespace evergrad::coordinator

@@ -1,10 +1,10 @@
-#include "coordinator/service/control_plane.h"
+#include "coordinator/service/task_calls.h"
 
 namespace evergrad::coordinator {
 
-template <>
-void ControlPlane::Serve(const v1::ReadTaskLogsRequest& request, Responder responder) {
-  log_reads_.Begin(Now(), NextNumber(), request, std::move(responder));
+void TaskCalls::Serve(const v1::ReadTaskLogsRequest& request, Responder responder) {
+  parts_.log_reads->Begin(parts_.clock->Now(), parts_.life->NextNumber(), request,
+                          std::move(responder));
 }
 
 }  // namespace evergrad::coordinator

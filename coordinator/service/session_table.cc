@@ -13,7 +13,7 @@ constexpr std::uint64_t kBatchBytesMax = 1u << 20;
 }  // namespace
 
 std::string Session::Name() const {
-  return identity.empty() ? peer.address : absl::StrCat(RoleName(role), "/", identity);
+  return identity.empty() ? peer.address : TaskName(role, identity);
 }
 
 void SessionTable::Open(Session session) {

@@ -22,6 +22,7 @@
 #include "common/runtime/executor.h"
 #include "common/time/clock.h"
 #include "common/transport/transport.h"
+#include "coordinator/membership/membership.h"
 #include "coordinator/service/durability_gate.h"
 #include "evergrad/v1/session.pb.h"
 

@@ -4,7 +4,7 @@
 #include "common/fs/file.h"
 #include "common/grants/grant_proof.h"
 #include "common/random/philox.h"
-#include "coordinator/service/control_plane.h"
+#include "coordinator/service/job_calls.h"
 
 namespace evergrad::coordinator {
 namespace {
@@ -43,43 +43,42 @@ absl::StatusOr<config::JobSpec> ReadSpec(const v1::SubmitJobRequest& request,
 
 }  // namespace
 
-// Refuses what ReadSpec refuses, the name of a living job, and any job while the queue is full.
-template <>
-void ControlPlane::Serve(const v1::SubmitJobRequest& request, Responder responder) {
-  if (!store_.no_new_jobs().ok())
-    return responder->Answer(store_.Refusal("no new work is accepted"));
-  absl::StatusOr<config::JobSpec> spec = ReadSpec(request, options_);
+// Beside what ReadSpec refuses: a name that a living job has, and a full queue.
+void JobCalls::Serve(const v1::SubmitJobRequest& request, Responder responder) {
+  if (!parts_.store_watch->no_new_jobs().ok())
+    return responder->Answer(parts_.store_watch->Refusal("no new work is accepted"));
+  absl::StatusOr<config::JobSpec> spec = ReadSpec(request, *parts_.options);
   if (!spec.ok()) return responder->Answer(spec.status());
-  if (const Job* job = jobs_.FindLiving(spec->name)) {
+  if (const Job* job = parts_.jobs->FindLiving(spec->name)) {
     return responder->Answer(UserError(absl::AlreadyExistsError(absl::StrCat(
         "the name belongs to a living job: name=", spec->name,
         " job_uid=", JobUidString(job->uid()), " state=", JobStateName(job->state())))));
   }
-  if (jobs_.queued() >= options_.jobs_queued_max) {
-    metrics_.jobs_queued.refused.Add();
+  if (parts_.jobs->queued() >= parts_.options->jobs_queued_max) {
+    parts_.metrics->jobs_queued.refused.Add();
     return responder->Answer(absl::ResourceExhaustedError(
-        absl::StrCat("too many jobs queued: limit=", options_.jobs_queued_max)));
+        absl::StrCat("too many jobs queued: limit=", parts_.options->jobs_queued_max)));
   }
   Job::Identity identity;
   do {
     identity.uid = JobUid(random::EntropyFromOs());
-  } while (identity.uid.value() == 0 || jobs_.Contains(identity.uid));
+  } while (identity.uid.value() == 0 || parts_.jobs->Contains(identity.uid));
   identity.grant_key = grants::NewKey();
   identity.yaml = config::EmitSubmission(*spec);
   identity.runs_folder =
-      absl::StrCat(options_.runs_folder, "/", spec->name, "-", JobUidString(identity.uid));
+      absl::StrCat(parts_.options->runs_folder, "/", spec->name, "-", JobUidString(identity.uid));
   identity.spec = *std::move(spec);
   const JobUid uid = identity.uid;
   Job* const job =
-      jobs_.Add(std::make_unique<Job>(job_host_.get(), options_.jobs, std::move(identity)));
-  if (jobs_.full()) metrics_.jobs_running.refused.Add();  // the job waits in the queue
+      parts_.jobs->Add(std::make_unique<Job>(host_, parts_.options->jobs, std::move(identity)));
+  if (parts_.jobs->full()) parts_.metrics->jobs_running.refused.Add();  // it waits
   if (!job->Keep()) {
-    jobs_.TakeBack(uid);
-    return responder->Answer(store_.Refusal("the job was not accepted"));
+    parts_.jobs->TakeBack(uid);
+    return responder->Answer(parts_.store_watch->Refusal("the job was not accepted"));
   }
-  metrics_.submitted.Add();
+  parts_.metrics->submitted.Add();
 
-  StartNextJob();
+  supervisor_->StartNext();
   v1::SubmitJobResponse response;
   response.set_job_uid(uid.value());
   response.set_name(job->name());
@@ -87,13 +86,13 @@ void ControlPlane::Serve(const v1::SubmitJobRequest& request, Responder responde
   v1::JobStatus status;
   job->FillStatus(&status, ~0ull);
   response.set_runs_folder(status.runs_folder());
-  WhenDurable([this, responder, response = std::move(response)] {
-    // The place is checked as it is now, with the job's commit. Nobody has been told of the job
-    // yet, and the next start might not find the job.
-    CheckStorePlace();
-    if (store_.place().ok()) return AnswerWith(*responder, response);
-    if (Job* lost = jobs_.Get(JobUid(response.job_uid()))) lost->Cancel();
-    responder->Answer(store_.Refusal("the job was not accepted"));
+  parts_.gate->WhenDurable([this, responder, response = std::move(response)] {
+    // As it is with the job's commit: nobody has been told of the job yet, and the next start might
+    // not know it.
+    supervisor_->CheckStorePlace();
+    if (parts_.store_watch->place().ok()) return AnswerWith(*responder, response);
+    if (Job* lost = parts_.jobs->Get(JobUid(response.job_uid()))) lost->Cancel();
+    responder->Answer(parts_.store_watch->Refusal("the job was not accepted"));
   });
 }
 

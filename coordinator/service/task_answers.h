@@ -1,6 +1,9 @@
-// Messages of the control plane to a task about a job to which the task does not belong. The task's
-// shards or attempts of that job are obsolete. Pure.
+// Messages of the control plane to a task about jobs: the end of shards and attempts that are
+// obsolete, and the beginning of a further job. Pure.
 #pragma once
+
+#include <utility>
+#include <vector>
 
 #include "evergrad/v1/session.pb.h"
 
@@ -25,6 +28,15 @@ inline v1::CoordinatorMessage Superseded(std::uint64_t job, std::uint64_t closur
   *message.mutable_done_answer()->mutable_attempt() = attempt;
   message.mutable_done_answer()->set_superseded(true);
   return message;
+}
+
+// Tells a registered task of a further job: the contents of a Registered, as far as the job has
+// begun.
+inline std::vector<v1::CoordinatorMessage> JobAndMap(v1::Registered said) {
+  std::vector<v1::CoordinatorMessage> messages;
+  if (said.has_job()) *messages.emplace_back().mutable_job() = std::move(*said.mutable_job());
+  if (said.has_map()) *messages.emplace_back().mutable_map() = std::move(*said.mutable_map());
+  return messages;
 }
 
 }  // namespace evergrad::coordinator

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "common/time/clock.h"
 #include "common/transport/transport.h"
+#include "coordinator/service/life.h"
 
 namespace evergrad::coordinator {
 
@@ -23,7 +24,7 @@ class OpenCall {
   explicit OpenCall(std::shared_ptr<transport::UnaryResponder> responder)
       : responder_(std::move(responder)) {}
   ~OpenCall() {
-    if (!answered_) responder_->Answer(absl::UnavailableError("the coordinator is stopping"));
+    if (!answered_) responder_->Answer(StoppingError());
   }
   OpenCall(const OpenCall&) = delete;
   OpenCall& operator=(const OpenCall&) = delete;

@@ -26,7 +26,7 @@ std::string NameOf(const ControlCall& call) {
 // Returns a line for each method: its name, and each role that may call it.
 std::string Matrix() {
   std::string text;
-  for (const ControlCall& call : ControlPlane::Calls()) {
+  for (const ControlCall& call : ControlCalls()) {
     absl::StrAppend(&text, absl::StrFormat("%-16s", NameOf(call)));
     for (const char* role : kRoles) {
       transport::PeerInfo peer;
@@ -68,7 +68,7 @@ TEST_CASE("each method of Control in api.proto has one row, in the order of the 
   const google::protobuf::ServiceDescriptor& service = client::ControlService();
   std::vector<std::string> declared, rows;
   for (int i = 0; i < service.method_count(); ++i) declared.push_back(service.method(i)->name());
-  for (const ControlCall& call : ControlPlane::Calls()) rows.push_back(NameOf(call));
+  for (const ControlCall& call : ControlCalls()) rows.push_back(NameOf(call));
   CHECK(rows == declared);
 }
 
@@ -76,7 +76,7 @@ TEST_CASE("a request that is not of a table's role is refused before its handler
   auto made = std::make_unique<CertifiedTransport>();
   CertifiedTransport& certificates = *made;
   TestCluster c({}, nullptr, std::move(made));
-  for (const ControlCall& call : ControlPlane::Calls()) {
+  for (const ControlCall& call : ControlCalls()) {
     CAPTURE(call.method);
     const std::set<absl::string_view> allowed(call.roles.begin(), call.roles.end());
     for (const char* role : kRoles) {

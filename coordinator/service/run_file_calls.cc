@@ -1,9 +1,4 @@
-// The files of a run, for callers that do not see the coordinator's runs folder: a list with
-// digests, and chunks of the files.
-//
-// Files are read on the file thread in chunks of limited size. A runs folder belongs to the
-// coordinator, and the names come from a fixed list.
-#include "coordinator/runs/run_files.h"
+#include "coordinator/service/run_file_calls.h"
 
 #include <algorithm>
 
@@ -14,7 +9,7 @@
 #include "common/base/status.h"
 #include "common/client/protocol.h"
 #include "common/snapshot/checksum.h"
-#include "coordinator/service/control_plane.h"
+#include "coordinator/runs/run_files.h"
 
 namespace evergrad::coordinator {
 namespace {
@@ -40,21 +35,20 @@ std::vector<v1::RunFileInfo> KnownFiles(const std::string& result_json) {
 
 }  // namespace
 
-bool ControlPlane::BeginFileCall(const Responder& responder) {
-  if (file_calls_ < options_.file_calls_max) {
-    ++file_calls_;
+bool RunFileCalls::Begin(const Responder& responder) {
+  if (calls_ < parts_.options->file_calls_max) {
+    ++calls_;
     return true;
   }
-  responder->Answer(absl::ResourceExhaustedError(
-      absl::StrCat("too many calls that read files of runs: limit=", options_.file_calls_max)));
+  responder->Answer(absl::ResourceExhaustedError(absl::StrCat(
+      "too many calls that read files of runs: limit=", parts_.options->file_calls_max)));
   return false;
 }
 
-template <>
-void ControlPlane::Serve(const v1::ListRunFilesRequest& request, Responder responder) {
-  const Job* job = jobs_.Find(request.job());
-  if (job == nullptr) return responder->Answer(NoSuchJob(request.job()));
-  if (!BeginFileCall(responder)) return;
+void RunFileCalls::Serve(const v1::ListRunFilesRequest& request, Responder responder) {
+  const Job* job = parts_.jobs->Find(request.job());
+  if (job == nullptr) return responder->Answer(NoSuchJob(*parts_.life, request.job()));
+  if (!Begin(responder)) return;
   v1::JobStatus status;
   job->FillStatus(&status, ~0ull);
   v1::ListRunFilesResponse response;
@@ -68,38 +62,38 @@ void ControlPlane::Serve(const v1::ListRunFilesRequest& request, Responder respo
       std::move(response), std::move(responder));
 }
 
-// `listing` is shared with the file thread, which alone uses it until its step has ended.
-void ControlPlane::StepListing(std::shared_ptr<RunFileListing> listing,
+// `listing` is shared with the file thread, which has exclusive use of it until its step has ended.
+void RunFileCalls::StepListing(std::shared_ptr<RunFileListing> listing,
                                v1::ListRunFilesResponse response, Responder responder) {
-  files_.Run([this, listing, response = std::move(response),
-              responder = std::move(responder)]() mutable -> std::function<void()> {
+  parts_.files->Run([this, listing, response = std::move(response),
+                     responder = std::move(responder)]() mutable -> std::function<void()> {
     const bool over = listing->Step();
     return [this, listing, over, response = std::move(response),
             responder = std::move(responder)]() mutable {
-      if (!over && !stopped_)
+      if (!over && !parts_.life->stopped)
         return StepListing(std::move(listing), std::move(response), std::move(responder));
-      --file_calls_;
-      if (!over) return responder->Answer(absl::UnavailableError("the coordinator is stopping"));
+      --calls_;
+      if (!over) return responder->Answer(StoppingError());
       response.mutable_files()->Assign(listing->files().begin(), listing->files().end());
       AnswerWith(*responder, response);
     };
   });
 }
 
-template <>
-void ControlPlane::Serve(const v1::ReadRunFileRequest& request, Responder responder) {
-  const Job* job = jobs_.Find(request.job());
-  if (job == nullptr) return responder->Answer(NoSuchJob(request.job()));
-  if (!BeginFileCall(responder)) return;
+void RunFileCalls::Serve(const v1::ReadRunFileRequest& request, Responder responder) {
+  const Job* job = parts_.jobs->Find(request.job());
+  if (job == nullptr) return responder->Answer(NoSuchJob(*parts_.life, request.job()));
+  if (!Begin(responder)) return;
   const std::size_t bytes_max =
       request.bytes_max() == 0
           ? client::kRunFileChunkMax
           : std::min<std::size_t>(request.bytes_max(), client::kRunFileChunkMax);
-  files_.Run([this, folder = job->runs_folder(), name = request.name(), offset = request.offset(),
-              bytes_max, responder = std::move(responder)]() -> std::function<void()> {
+  parts_.files->Run([this, folder = job->runs_folder(), name = request.name(),
+                     offset = request.offset(), bytes_max,
+                     responder = std::move(responder)]() -> std::function<void()> {
     absl::StatusOr<std::string> data = ReadRunFilePart(folder, name, offset, bytes_max);
     return [this, data = std::move(data), responder]() mutable {
-      --file_calls_;
+      --calls_;
       if (!data.ok()) return responder->Answer(data.status());
       v1::ReadRunFileResponse response;
       response.set_crc32c(snapshot::Crc32c(snapshot::BytesOf(*data)));

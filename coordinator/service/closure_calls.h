@@ -1,0 +1,40 @@
+// The seven RPCs of functions jobs: schedule, join, done, fetch, cancel, release, finish. They
+// share one mechanism: the job answers at once, or it is asked again after each change, in the
+// order of the calls. After at most wait_ms the caller is told the reason for the wait, and calls
+// again.
+//
+// Not thread-safe: the control executor owns it.
+#pragma once
+
+#include "coordinator/service/control_calls.h"
+#include "coordinator/service/service_parts.h"
+#include "coordinator/service/waiting_calls.h"
+#include "evergrad/v1/api.pb.h"
+
+namespace evergrad::coordinator {
+
+class ClosureCalls {
+ public:
+  explicit ClosureCalls(ServiceParts parts) : parts_(parts) {}
+
+  void Serve(const v1::ScheduleClosureRequest& request, Responder responder);
+  void Serve(const v1::JoinClosuresRequest& request, Responder responder);
+  void Serve(const v1::ClosuresDoneRequest& request, Responder responder);
+  void Serve(const v1::FetchResultRequest& request, Responder responder);
+  void Serve(const v1::CancelClosuresRequest& request, Responder responder);
+  void Serve(const v1::ReleaseResultsRequest& request, Responder responder);
+  void Serve(const v1::FinishJobRequest& request, Responder responder);
+
+  // Asks the jobs of the waiting calls again.
+  void Check() { waiting_.Check(parts_.clock->Now()); }
+  void Stop() { waiting_.Clear(); }  // each call is answered as it is dropped
+
+ private:
+  template <class Request, class Ask>
+  void AskJob(const Request& request, const Responder& responder, Ask ask);
+
+  const ServiceParts parts_;
+  WaitingCalls waiting_;
+};
+
+}  // namespace evergrad::coordinator

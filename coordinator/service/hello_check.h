@@ -1,0 +1,16 @@
+// Checks the contents of a Hello that must hold before anything else of it is used. Pure.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "evergrad/v1/session.pb.h"
+
+namespace evergrad::coordinator {
+
+// Returns InvalidArgument for an unknown role, a text or a list beyond its limit, a malformed set,
+// a server without an endpoint, or a term that no coordinator can have reached. `known_term`: the
+// highest term that this coordinator or its journal knows.
+absl::Status CheckHello(const v1::Hello& hello, std::uint64_t known_term);
+
+}  // namespace evergrad::coordinator

@@ -1,0 +1,36 @@
+#include "coordinator/service/job_calls.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace evergrad::coordinator {
+
+void JobCalls::ServeEarly() {
+  for (const EarlyCall& call : std::exchange(early_, {})) call.serve();
+}
+
+void JobCalls::Stop() {
+  waiting_.Clear();  // each call is answered as it is dropped
+  for (const EarlyCall& call : std::exchange(early_, {})) call.responder->Answer(StoppingError());
+}
+
+// What the job itself cannot know of its place among the others.
+void JobCalls::FillStatus(const Job& job, v1::JobStatus* status, std::uint64_t events_after) const {
+  job.FillStatus(status, events_after);
+  status->set_workers_serving(parts_.division->workers(job.uid()));
+  status->set_worker_seconds(parts_.division->worker_seconds(job.uid()));
+  if (job.started()) return;
+  const std::optional<std::size_t> before = parts_.jobs->PlaceInQueue(job.uid());
+  if (!before) return;
+  status->set_waiting_for(
+      !parts_.life->serving() ? "tasks to register"
+      : !parts_.store_watch->no_new_jobs().ok()
+          ? std::string(parts_.store_watch->no_new_jobs().message())
+          : absl::StrCat("the running limit: ", parts_.jobs->running(), " of ",
+                         parts_.options->jobs_running_max, " jobs (--jobs-running-max)",
+                         *before == 0 ? std::string() : absl::StrCat(", ", *before, " before it")));
+}
+
+}  // namespace evergrad::coordinator

@@ -1,0 +1,52 @@
+// The Control RPCs about jobs: SubmitJob, GetJob, ListJobs, CancelJob and ListVariables, each in a
+// file of its own.
+//
+// Not thread-safe: the control executor owns it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "coordinator/jobs/job.h"
+#include "coordinator/service/control_calls.h"
+#include "coordinator/service/job_supervisor.h"
+#include "coordinator/service/service_parts.h"
+#include "coordinator/service/waiting_calls.h"
+#include "evergrad/v1/api.pb.h"
+
+namespace evergrad::coordinator {
+
+class JobCalls {
+ public:
+  JobCalls(ServiceParts parts, JobHost* host, JobSupervisor* supervisor)
+      : parts_(parts), host_(host), supervisor_(supervisor) {}
+
+  void Serve(const v1::SubmitJobRequest& request, Responder responder);
+  void Serve(const v1::GetJobRequest& request, Responder responder);
+  void Serve(const v1::ListJobsRequest& request, Responder responder);
+  void Serve(const v1::CancelJobRequest& request, Responder responder);
+  void Serve(const v1::ListVariablesRequest& request, Responder responder);
+
+  // Answers the calls that wait for a change, as far as they can be answered.
+  void Check() { waiting_.Check(parts_.clock->Now()); }
+  void ServeEarly();  // the calls that came before the term was known
+  void Stop();        // answers all open calls with Unavailable
+
+ private:
+  void FillStatus(const Job& job, v1::JobStatus* status, std::uint64_t events_after) const;
+  std::string JobAnswer(const Job& job, std::uint64_t events_after) const;  // a GetJobResponse
+
+  struct EarlyCall {
+    Responder responder;
+    std::function<void()> serve;
+  };
+  const ServiceParts parts_;
+  JobHost* const host_;  // of submitted jobs
+  JobSupervisor* const supervisor_;
+  WaitingCalls waiting_;
+  std::vector<EarlyCall> early_;
+};
+
+}  // namespace evergrad::coordinator

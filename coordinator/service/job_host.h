@@ -1,0 +1,17 @@
+// The process as its jobs see it: an implementation of JobHost over the parts of this room.
+#pragma once
+
+#include <memory>
+
+#include "common/fault/failpoints.h"
+#include "common/fs/file_system.h"
+#include "coordinator/service/job_supervisor.h"
+#include "coordinator/service/service_parts.h"
+
+namespace evergrad::coordinator {
+
+// The control executor owns the host and its jobs; the other parts outlive it.
+std::unique_ptr<JobHost> MakeJobHost(ServiceParts parts, fault::Failpoints* failpoints,
+                                     fs::FileSystem* file_system, JobSupervisor* supervisor);
+
+}  // namespace evergrad::coordinator

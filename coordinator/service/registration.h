@@ -1,0 +1,50 @@
+// Makes a Hello a registered task, or refuses it, in these steps:
+//
+//   identify    who the task is, by its certificate and its Hello; membership accepts or refuses it
+//   fence       the former session of its identity ends
+//   enter       the session and the task are in the tables
+//   reconcile   the task's shards or attempts are compared with those of the jobs
+//   welcome     Registered is sent, then the end of what it holds in vain; then the jobs may use it
+//
+// Not thread-safe: the control executor owns it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "coordinator/membership/identity_contest.h"
+#include "coordinator/service/service_parts.h"
+#include "coordinator/service/task_ends.h"
+
+namespace evergrad::coordinator {
+
+class Registrar {
+ public:
+  Registrar(ServiceParts parts, TaskEnds* ends) : parts_(parts), ends_(ends) {}
+
+  // Registers the task of a pending session by the session's Hello, or rejects the session. Does
+  // nothing if the session has ended or has been registered.
+  void Register(std::uint64_t session);
+
+ private:
+  struct Registration;
+  bool Identify(Registration& one);  // false: refused
+  bool CheckEndpoint(const Registration& one, const std::string& claimed);
+  void Fence(Registration& one);
+  void Enter(Registration& one);
+  bool Reconcile(Registration& one);  // false: refused
+  void AdmitWorker(Registration& one);
+  Job* JobFor(const Registration& one) const;  // that a worker is to serve; null: none
+  void Welcome(Registration& one);
+  void EndHeld(Registration& one);
+  void SayRefused(const TaskHello& said, const RegisterVerdict& verdict);
+
+  const ServiceParts parts_;
+  TaskEnds* const ends_;
+  IdentityContest contest_;
+  std::uint64_t too_often_ = 0;  // registrations refused since that was said
+  std::optional<MonoTime> too_often_said_;
+};
+
+}  // namespace evergrad::coordinator

@@ -1,0 +1,44 @@
+// Servers that leave and wait for Drained: a server is told once each running job has moved the
+// server's shards away, or has said why it cannot, or has ended.
+//
+// Not thread-safe: the control executor owns it. An entry lives as long as its session.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "common/base/ids.h"
+#include "coordinator/service/job_table.h"
+#include "coordinator/service/session_table.h"
+#include "evergrad/v1/session.pb.h"
+
+namespace evergrad::coordinator {
+
+class ServerDrains {
+ public:
+  // Both outlive this.
+  ServerDrains(const JobTable* jobs, SessionTable* sessions) : jobs_(jobs), sessions_(sessions) {}
+
+  void Begin(TaskId server) { drains_[server].waits = true; }
+  bool Waits(TaskId server) const;  // also after the server was told
+  // One job has moved its shards away, or cannot.
+  void OnDrained(TaskId server, const v1::Drained& drained);
+  void Check(TaskId server);  // tells the server, once, if it is time
+  void CheckAll();
+  void Remove(TaskId server) { drains_.erase(server); }
+
+ private:
+  struct Drain {
+    bool waits = false, said = false;
+    // Jobs that have moved their shards away, each with "" or the reason why they could not.
+    std::map<std::uint64_t, std::string> jobs;
+  };
+  void Check(TaskId server, Drain& drain);
+
+  const JobTable* const jobs_;
+  SessionTable* const sessions_;
+  std::map<TaskId, Drain> drains_;
+};
+
+}  // namespace evergrad::coordinator

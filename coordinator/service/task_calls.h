@@ -1,0 +1,33 @@
+// The Control RPCs about tasks and the cluster: ListTasks, DrainTask, ReadTaskLogs and
+// GetClusterInfo, each in a file of its own.
+//
+// Not thread-safe: the control executor owns it.
+#pragma once
+
+#include "coordinator/service/control_calls.h"
+#include "coordinator/service/service_parts.h"
+#include "evergrad/v1/api.pb.h"
+
+namespace evergrad::coordinator {
+
+class TaskCalls {
+ public:
+  explicit TaskCalls(ServiceParts parts) : parts_(parts) {}
+
+  void Serve(const v1::ListTasksRequest& request, Responder responder);
+  void Serve(const v1::DrainTaskRequest& request, Responder responder);
+  void Serve(const v1::ReadTaskLogsRequest& request, Responder responder);
+  void Serve(const v1::GetClusterInfoRequest& request, Responder responder);
+
+ private:
+  // Rows of ListTasks.
+  void FillOwnRow(v1::TaskRow* row) const;
+  void FillWorkerRow(const TaskEntry& entry, const v1::WorkerProgress& worker,
+                     v1::TaskRow* row) const;
+  void FillServerRow(const TaskEntry& entry, const v1::ServerProgress& server,
+                     v1::TaskRow* row) const;
+
+  const ServiceParts parts_;
+};
+
+}  // namespace evergrad::coordinator

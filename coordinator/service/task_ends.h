@@ -1,0 +1,45 @@
+// The ends of sessions and of tasks: a session is rejected or its stream closes, a lease expires,
+// and the jobs are told.
+//
+// Not thread-safe: the control executor owns it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "coordinator/service/service_parts.h"
+
+namespace evergrad::coordinator {
+
+class TaskEnds {
+ public:
+  // `on_session_closed` is called once for each session that ends.
+  TaskEnds(ServiceParts parts, std::function<void()> on_session_closed)
+      : parts_(parts), on_session_closed_(std::move(on_session_closed)) {}
+
+  // Sends Rejected as the last message of the session, and closes it. The README lists the kinds.
+  // Does nothing if the session has ended.
+  void Reject(std::uint64_t session, absl::string_view kind, absl::string_view message, bool exit,
+              std::chrono::milliseconds retry_after,
+              const std::optional<RegisterVerdict::Holder>& holder = std::nullopt);
+  // Reject of kind `malformed`; the task may register again after a lease. Counts nothing.
+  void RejectMalformed(std::uint64_t session, absl::string_view message) {
+    Reject(session, "malformed", message, false, parts_.membership->options().lease);
+  }
+  void Close(std::uint64_t session);  // a repeat changes nothing
+  // Tells the jobs about changes of membership, and ends the sessions of tasks that are gone.
+  void Apply(const std::vector<MembershipChange>& changes);
+
+ private:
+  void Apply(const MembershipChange& change);
+
+  const ServiceParts parts_;
+  const std::function<void()> on_session_closed_;
+};
+
+}  // namespace evergrad::coordinator

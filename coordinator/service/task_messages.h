@@ -1,0 +1,41 @@
+// The messages of registered tasks: those about the task itself are handled here, and the others go
+// to the jobs that they name.
+//
+// Dones of several batches are one turn of their job: the turn ends after the batches that have
+// arrived by then. Not thread-safe: the control executor owns it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "coordinator/service/service_parts.h"
+#include "evergrad/v1/session.pb.h"
+
+namespace evergrad::coordinator {
+
+class TaskMessages {
+ public:
+  explicit TaskMessages(ServiceParts parts) : parts_(parts) {}
+
+  // A batch has come from a registered task: it lives.
+  void Heard(Session& session);
+  // Handles one message of a registered task. Returns InvalidArgument, without any change, for a
+  // malformed one.
+  absl::Status OnMessage(Session& session, const v1::TaskMessage& message);
+  // Commits the open turns of all jobs, because what a job has taken in and not committed yet is
+  // part of what any message may follow from. Returns false if the store failed.
+  bool CommitTurns();
+
+ private:
+  void OnLeaving(const Session& session, const v1::Leaving& leaving);
+  absl::Status RouteToJobs(Session& session, const v1::TaskMessage& message,
+                           std::optional<std::uint64_t> named);
+  void AnswerForNoJob(Session& session, const v1::TaskMessage& message, std::uint64_t job);
+  void EndTurns();
+
+  const ServiceParts parts_;
+  bool end_posted_ = false;  // EndTurns
+};
+
+}  // namespace evergrad::coordinator

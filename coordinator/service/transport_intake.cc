@@ -1,0 +1,128 @@
+#include "coordinator/service/transport_intake.h"
+
+#include <optional>
+#include <utility>
+
+#include <google/protobuf/arena.h>
+
+#include "absl/strings/str_cat.h"
+#include "common/client/protocol.h"
+#include "coordinator/service/life.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+// Releases its place among the calls in progress when it is destroyed, answered or not.
+class CountedResponder final : public transport::UnaryResponder {
+ public:
+  CountedResponder(std::unique_ptr<transport::UnaryResponder> inner,
+                   std::shared_ptr<std::atomic<std::uint32_t>> calls)
+      : inner_(std::move(inner)), calls_(std::move(calls)) {}
+  ~CountedResponder() override { calls_->fetch_sub(1); }
+  void Answer(absl::StatusOr<std::string> response) override {
+    inner_->Answer(std::move(response));
+  }
+
+ private:
+  std::unique_ptr<transport::UnaryResponder> inner_;
+  std::shared_ptr<std::atomic<std::uint32_t>>
+      calls_;  // shared with every call: one may outlive the control plane
+};
+
+// The batches of one session that are not handled yet; shared by the session's callbacks.
+struct Inbox {
+  std::atomic<std::uint32_t> queued{0};
+  std::atomic<bool> overflowed{false};
+};
+
+// The transport's thread parses it, the control executor uses it: its parts are in few blocks of
+// memory, which are freed together.
+struct ParsedBatch {
+  google::protobuf::Arena arena;
+  v1::TaskBatch* const batch = google::protobuf::Arena::CreateMessage<v1::TaskBatch>(&arena);
+};
+
+}  // namespace
+
+TransportIntake::TransportIntake(ServiceParts parts, Receiver receiver)
+    : parts_(parts),
+      receiver_(std::move(receiver)),
+      calls_(std::make_shared<std::atomic<std::uint32_t>>(0)) {}
+
+transport::Handlers TransportIntake::handlers() {
+  transport::Handlers handlers;
+  handlers.unary = [this](const transport::PeerInfo& peer, absl::string_view method,
+                          std::string request,
+                          std::unique_ptr<transport::UnaryResponder> responder) {
+    OnUnary(peer, method, std::move(request), std::move(responder));
+  };
+  handlers.stream = [this](const transport::PeerInfo& peer, absl::string_view method,
+                           std::shared_ptr<transport::MessageStream> stream) {
+    return OnStream(peer, method, std::move(stream));
+  };
+  return handlers;
+}
+
+void TransportIntake::OnUnary(const transport::PeerInfo& peer, absl::string_view method,
+                              std::string request,
+                              std::unique_ptr<transport::UnaryResponder> responder) {
+  const ControlCall* const call = FindCall(ControlCalls(), method);
+  if (call == nullptr) {
+    return responder->Answer(
+        absl::UnimplementedError(absl::StrCat("unknown method: ", method.substr(0, 200))));
+  }
+  if (absl::Status status = CheckCaller(*call, peer); !status.ok())
+    return responder->Answer(std::move(status));
+  if (calls_->fetch_add(1) >= parts_.options->calls_max) {
+    calls_->fetch_sub(1);
+    parts_.metrics->calls.refused.Add();
+    responder->Answer(absl::ResourceExhaustedError(
+        absl::StrCat("too many calls in progress: limit=", parts_.options->calls_max)));
+    return;
+  }
+  Responder counted = std::make_shared<CountedResponder>(std::move(responder), calls_);
+  const bool posted = parts_.control->Post([this, counted, call, bytes = std::move(request)] {
+    receiver_.on_call(*call, bytes, counted);
+  });
+  if (!posted) counted->Answer(StoppingError());
+}
+
+std::optional<transport::MessageStreamEvents> TransportIntake::OnStream(
+    const transport::PeerInfo& peer, absl::string_view method,
+    std::shared_ptr<transport::MessageStream> stream) {
+  if (method != client::kSessionMethod) return std::nullopt;
+  if (open_sessions_.fetch_add(1) >= parts_.options->membership.tasks_max + 64) {
+    open_sessions_.fetch_sub(1);
+    parts_.metrics->sessions.refused.Add();
+    return std::nullopt;
+  }
+  const std::uint64_t number = next_session_.fetch_add(1);
+  auto inbox = std::make_shared<Inbox>();
+  if (!parts_.control->Post(
+          [this, number, peer, stream] { receiver_.on_session(number, peer, stream); })) {
+    open_sessions_.fetch_sub(1);
+    return std::nullopt;
+  }
+  transport::MessageStreamEvents events;
+  events.on_message = [this, number, inbox](std::string bytes) {
+    if (inbox->overflowed.load()) return;
+    if (inbox->queued.fetch_add(1) >= parts_.options->batches_queued_max) {
+      inbox->overflowed.store(true);
+      parts_.control->Post([this, number] { receiver_.on_overflow(number); });
+      return;
+    }
+    // Read here, so that the control executor does not wait for the parser.
+    auto parsed = std::make_shared<ParsedBatch>();
+    const bool well = parsed->batch->ParseFromString(bytes);
+    parts_.control->Post([this, number, inbox, parsed, well] {
+      inbox->queued.fetch_sub(1);
+      receiver_.on_batch(number, well ? parsed->batch : nullptr);
+    });
+  };
+  events.on_end = [this, number](const absl::Status&) {
+    parts_.control->Post([this, number] { receiver_.on_end(number); });
+  };
+  return events;
+}
+
+}  // namespace evergrad::coordinator
