@@ -3,7 +3,7 @@
 //
 //   transport threads --(handlers)--> post --> Receiver on the control executor
 //
-// handlers() and the handlers themselves are thread-safe; SessionClosed and calls() may be called
+// handlers() and the handlers themselves are thread-safe; SessionsClosed and calls() may be called
 // on any thread.
 #pragma once
 
@@ -39,7 +39,7 @@ class TransportIntake {
   TransportIntake(ServiceParts parts, Receiver receiver);
 
   transport::Handlers handlers();
-  // A session that was opened has ended, so that another one may come.
+  // Records that `sessions` of the open sessions have ended, so that others may open.
   void SessionsClosed(std::size_t sessions) {
     open_sessions_.fetch_sub(static_cast<std::uint32_t>(sessions));
   }

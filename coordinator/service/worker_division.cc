@@ -47,81 +47,82 @@ std::optional<JobUid> WorkerDivision::RunningJobOf(TaskId worker) const {
   return job && host_->IsRunning(*job) ? job : std::nullopt;
 }
 
-bool WorkerDivision::Suits(const Part& part, TaskId worker) const {
-  if (host_->IsUnfit(part.job, worker)) return false;
-  return !part.functions || host_->HasOneOf(worker, *part.functions);
+bool WorkerDivision::Suits(const WorkerShare& share, TaskId worker) const {
+  if (host_->IsUnfit(share.job, worker)) return false;
+  return !share.functions || host_->HasOneOf(worker, *share.functions);
 }
 
-std::uint32_t WorkerDivision::SetTargets(std::vector<Part>& parts, std::size_t begin,
+std::uint32_t WorkerDivision::SetTargets(std::vector<WorkerShare>& shares, std::size_t begin,
                                          std::size_t end, std::uint32_t among) const {
   std::vector<JobDemand> demands;
   for (std::size_t i = begin; i < end; ++i) {
-    const Part& part = parts[i];
+    const WorkerShare& share = shares[i];
     JobDemand& demand = demands.emplace_back();
-    demand.share = host_->Share(part.job);
-    // A worker that has just finished something is not taken because of a moment without work, such
-    // as the end of an epoch.
-    demand.useful = std::min(part.suited, std::max(host_->UsefulWorkers(part.job),
-                                                   host_->BusyWorkers(part.job, kIdleFor)));
-    demand.has = part.has;
-    demand.keeps = host_->KeepsItsWorker(part.job);
-    if (const auto account = accounts_.find(part.job); account != accounts_.end())
+    demand.share = host_->Share(share.job);
+    // A worker that has just finished something is not taken away because of a moment without work,
+    // such as the end of an epoch.
+    demand.useful = std::min(share.suited, std::max(host_->UsefulWorkers(share.job),
+                                                    host_->BusyWorkers(share.job, kIdleFor)));
+    demand.has = share.has;
+    demand.keeps = host_->KeepsItsWorker(share.job);
+    if (const auto account = accounts_.find(share.job); account != accounts_.end())
       demand.served = account->second.served;
   }
   const std::vector<std::uint32_t> divided = WorkerTargets(among, demands, turn_over_);
   std::uint32_t sum = 0;
-  for (std::size_t i = begin; i < end; ++i) sum += parts[i].target = divided[i - begin];
+  for (std::size_t i = begin; i < end; ++i) sum += shares[i].target = divided[i - begin];
   return sum;
 }
 
-// Returns the parts in the order in which the jobs are given workers: functions jobs first, and
-// among them those with the least choice.
-std::vector<WorkerDivision::Part> WorkerDivision::Divide(const std::vector<TaskId>& workers) const {
-  std::vector<Part> parts;
+// In the order in which the jobs are given workers: functions jobs first, and among them those with
+// the least choice.
+std::vector<WorkerDivision::WorkerShare> WorkerDivision::Divide(
+    const std::vector<TaskId>& workers) const {
+  std::vector<WorkerShare> shares;
   std::set<TaskId> with_functions;
   for (const JobUid job : host_->RunningJobs()) {
-    Part& part = parts.emplace_back();
-    part.job = job;
-    part.functions = host_->WantedFunctions(job);
+    WorkerShare& share = shares.emplace_back();
+    share.job = job;
+    share.functions = host_->WantedFunctions(job);
     for (const TaskId worker : workers) {
-      if (!Suits(part, worker)) continue;
-      ++part.suited;
-      if (part.functions) with_functions.insert(worker);
+      if (!Suits(share, worker)) continue;
+      ++share.suited;
+      if (share.functions) with_functions.insert(worker);
       const auto serving = serving_.find(worker);
-      part.has +=
+      share.has +=
           serving != serving_.end() && serving->second.next.value_or(serving->second.job) == job;
     }
   }
-  std::stable_sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
+  std::stable_sort(shares.begin(), shares.end(), [](const WorkerShare& a, const WorkerShare& b) {
     return a.functions.has_value() != b.functions.has_value() ? a.functions.has_value()
                                                               : a.functions && a.suited < b.suited;
   });
   const auto all = static_cast<std::uint32_t>(workers.size());
-  SetTargets(parts, 0, parts.size(), all);
-  // If there are fewer workers with functions than the functions jobs should get, these jobs take
+  SetTargets(shares, 0, shares.size(), all);
+  // If there are fewer workers with functions than the functions jobs are to get, these jobs take
   // turns at those workers, and the other jobs share the rest.
   std::size_t functions_jobs = 0;
   std::uint32_t theirs = 0;
-  while (functions_jobs < parts.size() && parts[functions_jobs].functions)
-    theirs += parts[functions_jobs++].target;
+  while (functions_jobs < shares.size() && shares[functions_jobs].functions)
+    theirs += shares[functions_jobs++].target;
   if (theirs > with_functions.size()) {
     theirs =
-        SetTargets(parts, 0, functions_jobs, static_cast<std::uint32_t>(with_functions.size()));
-    SetTargets(parts, functions_jobs, parts.size(), all - theirs);
+        SetTargets(shares, 0, functions_jobs, static_cast<std::uint32_t>(with_functions.size()));
+    SetTargets(shares, functions_jobs, shares.size(), all - theirs);
   }
-  return parts;
+  return shares;
 }
 
 std::optional<JobUid> WorkerDivision::JobFor(TaskId worker) {
   const std::vector<JobUid> jobs = host_->RunningJobs();
   if (jobs.empty()) return std::nullopt;
   if (jobs.size() == 1) return jobs.front();
-  const std::vector<Part> parts = Divide(host_->Workers());
-  const Part* best = nullptr;
-  for (const Part& part : parts) {
-    if (part.missing() > 0 && Suits(part, worker) &&
-        (best == nullptr || part.missing() > best->missing()))
-      best = &part;
+  const std::vector<WorkerShare> shares = Divide(host_->Workers());
+  const WorkerShare* best = nullptr;
+  for (const WorkerShare& share : shares) {
+    if (share.missing() > 0 && Suits(share, worker) &&
+        (best == nullptr || share.missing() > best->missing()))
+      best = &share;
   }
   return best == nullptr ? jobs.front() : best->job;
 }
@@ -167,34 +168,34 @@ void WorkerDivision::Tick(MonoTime now, bool may_divide) {
   if (jobs.size() == 1 && unserving.empty()) return;
   turn_over_ = jobs.size() > 1 && now >= turn_ends_;
   if (turn_over_) turn_ends_ = now + turn_;
-  std::vector<Part> parts = Divide(workers);
+  std::vector<WorkerShare> shares = Divide(workers);
   turn_over_ = false;
-  ReplaceUnfit(parts);
-  for (std::size_t i = 0; i < parts.size(); ++i) Fill(parts, i, unserving);
-  // A worker that serves no job waits with one of the jobs, which may have work in a moment.
+  ReplaceUnfit(shares);
+  for (std::size_t i = 0; i < shares.size(); ++i) Fill(shares, i, unserving);
+  // A worker that serves no job waits with one of them, which may have work in a moment.
   for (const TaskId worker : unserving) host_->Introduce(jobs.front(), worker);
   MoveWorkers();
 }
 
-// If a job lacks a worker and has one that cannot take part in it, that worker goes to another job,
-// beyond the other job's target. The other job then has a surplus worker that can take part.
-void WorkerDivision::ReplaceUnfit(std::vector<Part>& parts) {
+// Where a job lacks a worker and has one that cannot take part in it, that worker goes to another
+// job, beyond the other job's target. The other job then has a worker to spare that can take part.
+void WorkerDivision::ReplaceUnfit(std::vector<WorkerShare>& shares) {
   std::vector<std::pair<JobUid, TaskId>> called_back;
   for (auto& [worker, serving] : serving_) {
-    const auto own =
-        std::find_if(parts.begin(), parts.end(),
-                     [&serving = serving](const Part& one) { return one.job == serving.job; });
-    if (serving.next || host_->IsLeavingOrGone(worker) || own == parts.end() ||
+    const auto own = std::find_if(
+        shares.begin(), shares.end(),
+        [&serving = serving](const WorkerShare& one) { return one.job == serving.job; });
+    if (serving.next || host_->IsLeavingOrGone(worker) || own == shares.end() ||
         own->missing() <= 0 || !host_->IsUnfit(own->job, worker))
       continue;
     const auto other =
-        std::find_if(parts.begin(), parts.end(), [&, worker = worker](const Part& one) {
+        std::find_if(shares.begin(), shares.end(), [&, worker = worker](const WorkerShare& one) {
           return one.job != own->job && !host_->KeepsItsWorker(one.job) && Suits(one, worker) &&
                  std::any_of(serving_.begin(), serving_.end(), [&](const auto& s) {
                    return !s.second.next && s.second.job == one.job && Suits(*own, s.first);
                  });
         });
-    if (other == parts.end()) continue;
+    if (other == shares.end()) continue;
     ++other->has;
     serving.next = other->job;
     called_back.emplace_back(own->job, worker);
@@ -202,25 +203,25 @@ void WorkerDivision::ReplaceUnfit(std::vector<Part>& parts) {
   for (const auto& [job, worker] : called_back) host_->CallBack(job, worker);
 }
 
-void WorkerDivision::Fill(std::vector<Part>& parts, std::size_t which,
+void WorkerDivision::Fill(std::vector<WorkerShare>& shares, std::size_t which,
                           std::vector<TaskId>& unserving) {
-  Part& part = parts[which];
-  while (part.missing() > 0) {
+  WorkerShare& share = shares[which];
+  while (share.missing() > 0) {
     const auto idle = std::find_if(unserving.begin(), unserving.end(),
-                                   [&](TaskId worker) { return Suits(part, worker); });
+                                   [&](TaskId worker) { return Suits(share, worker); });
     if (idle != unserving.end()) {
       const TaskId worker = *idle;
       unserving.erase(idle);
-      ++part.has;
-      host_->Introduce(part.job, worker);
+      ++share.has;
+      host_->Introduce(share.job, worker);
       continue;
     }
-    Part* donor = nullptr;
-    const auto from = FindSpare(parts, which, &donor);
+    WorkerShare* donor = nullptr;
+    const auto from = FindSpare(shares, which, &donor);
     if (from == serving_.end()) return;
     if (donor != nullptr) --donor->has;
-    ++part.has;
-    from->second.next = part.job;
+    ++share.has;
+    from->second.next = share.job;
     host_->CallBack(from->second.job, from->first);
   }
 }
@@ -229,27 +230,29 @@ void WorkerDivision::Fill(std::vector<Part>& parts, std::size_t which,
 // a worker from the jobs after it, which can find another one. Workers that hold nothing are
 // preferred, then those without functions that another job wants, then the newest.
 std::map<TaskId, WorkerDivision::Serving>::iterator WorkerDivision::FindSpare(
-    std::vector<Part>& parts, std::size_t which, Part** donor) {
-  const Part& part = parts[which];
+    std::vector<WorkerShare>& shares, std::size_t which, WorkerShare** donor) {
+  const WorkerShare& share = shares[which];
   auto from = serving_.end();
   std::tuple<bool, bool> best;
   for (auto it = serving_.begin(); it != serving_.end(); ++it) {
     const auto& [worker, serving] = *it;
-    if (serving.next || serving.job == part.job || host_->IsLeavingOrGone(worker) ||
-        !Suits(part, worker))
+    if (serving.next || serving.job == share.job || host_->IsLeavingOrGone(worker) ||
+        !Suits(share, worker))
       continue;
-    const auto own =
-        std::find_if(parts.begin(), parts.end(),
-                     [&serving = serving](const Part& one) { return one.job == serving.job; });
-    if (own == parts.end()) continue;
+    const auto own = std::find_if(
+        shares.begin(), shares.end(),
+        [&serving = serving](const WorkerShare& one) { return one.job == serving.job; });
+    if (own == shares.end()) continue;
     const bool of_use = Suits(*own, worker);
     const bool spare = !of_use || own->missing() < 0;
-    const bool later = part.functions && own - parts.begin() > static_cast<std::ptrdiff_t>(which) &&
+    const bool later = share.functions &&
+                       own - shares.begin() > static_cast<std::ptrdiff_t>(which) &&
                        !host_->KeepsItsWorker(own->job);
     if (!spare && !later) continue;
-    const bool wanted = std::any_of(
-        parts.begin(), parts.end(),
-        [&, worker = worker](const Part& one) { return one.functions && Suits(one, worker); });
+    const bool wanted =
+        std::any_of(shares.begin(), shares.end(), [&, worker = worker](const WorkerShare& one) {
+          return one.functions && Suits(one, worker);
+        });
     const std::tuple<bool, bool> rank{!host_->Holds(own->job, worker), !wanted};
     if (from != serving_.end() && rank < best) continue;
     from = it;

@@ -103,26 +103,26 @@ class WorkerDivision {
     double served = 0;   // worker-seconds divided by share, and the amount credited at its start
     double seconds = 0;  // worker-seconds
   };
-  // One running job during a division.
-  struct Part {
+  // One running job while the workers are divided.
+  struct WorkerShare {
     JobUid job;
     std::optional<std::set<std::string>> functions;  // see WantedFunctions
     std::uint32_t suited = 0, has = 0, target = 0;
     std::int64_t missing() const { return static_cast<std::int64_t>(target) - has; }
   };
-  std::vector<Part> Divide(const std::vector<TaskId>& workers) const;
-  std::uint32_t SetTargets(std::vector<Part>& parts, std::size_t begin, std::size_t end,
+  std::vector<WorkerShare> Divide(const std::vector<TaskId>& workers) const;
+  std::uint32_t SetTargets(std::vector<WorkerShare>& shares, std::size_t begin, std::size_t end,
                            std::uint32_t among) const;
-  bool Suits(const Part& part, TaskId worker) const;
+  bool Suits(const WorkerShare& share, TaskId worker) const;
   std::optional<JobUid> RunningJobOf(TaskId worker) const;
   void CountService(MonoTime now);
   void MoveWorkers();
-  void ReplaceUnfit(std::vector<Part>& parts);
-  void Fill(std::vector<Part>& parts, std::size_t which, std::vector<TaskId>& unserving);
-  // Finds the worker that the part takes from another job, or returns end of serving_. `donor` is
-  // that job's part if the worker is of use there.
-  std::map<TaskId, Serving>::iterator FindSpare(std::vector<Part>& parts, std::size_t which,
-                                                Part** donor);
+  void ReplaceUnfit(std::vector<WorkerShare>& shares);
+  void Fill(std::vector<WorkerShare>& shares, std::size_t which, std::vector<TaskId>& unserving);
+  // The worker that `which` takes from another job, and that job's share if the worker is of use
+  // there. End of serving_: none.
+  std::map<TaskId, Serving>::iterator FindSpare(std::vector<WorkerShare>& shares, std::size_t which,
+                                                WorkerShare** donor);
 
   DivisionHost* const host_;
   const std::chrono::milliseconds turn_;
