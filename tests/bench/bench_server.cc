@@ -1,9 +1,10 @@
-// The server side of `dense_bench --servers` and `rows_bench --servers`, on a machine of its own:
-// the shards of both, and on the next port the raw TCP stream that is their rival. Serves until it
-// is ended. It says where in one line; port 0: any two that are free.
+// The server side of `dense_bench --servers` and `rows_bench --servers`, on another machine. It
+// serves the shards of both, and on the next port the raw TCP stream with which they are compared.
+// It runs until it is ended, and prints its addresses in one line. With port 0 it takes any two
+// free ports. It does not ask its clients who they are; therefore it listens off loopback only with
+// --insecure.
 //
-//   bench_server [--insecure] HOST:PORT     off loopback only with --insecure: nobody is asked who
-//   they are
+//   bench_server [--insecure] HOST:PORT
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
-// Closures through the pure queue core: grant and Done of every closure of a plan, beside the
-// simplest loop that hands out numbers from a queue and remembers who has what (no ledger, no
-// repair, no fencing).
+// Closures through the pure queue core: the grant and the Done of every closure of a plan. They are
+// compared with the simplest loop that hands out numbers from a queue and remembers who has which
+// (no ledger, no repair, no fencing).
 #include <algorithm>
 #include <chrono>
 #include <deque>

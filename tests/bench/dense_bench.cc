@@ -1,11 +1,10 @@
-// Dense pushes and pulls as a worker makes them: ParameterClient, frame, credits, ledger, SGD
-// applied, values read back; one server, one client. Beside them, in the same run, interleaved: a
-// raw TCP connection for the same bytes, our own TCP path for what goes through shared memory, a
-// bare gRPC stream under the same mutual TLS for what goes under TLS. One JSON object a line.
+// Dense pushes and pulls as a worker makes them: ParameterClient, frame, credits, ledger, an SGD
+// update, and values read back, with one server and one client. Three rivals run interleaved in the
+// same run: a raw TCP connection with the same bytes; for the shared-memory path, our own TCP path;
+// and for TLS, a bare gRPC stream under the same mutual TLS. Prints one JSON object a line.
 //
 //   dense_bench [PART]                       only the figures whose name contains PART
-//   dense_bench --servers HOST:PORT [PART]   over TCP against a bench_server that was started
-//   elsewhere
+//   dense_bench --servers HOST:PORT [PART]   over TCP, with a bench_server that already runs there
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/completion_queue.h>
@@ -37,8 +36,7 @@ using namespace bench;
 
 constexpr std::uint64_t kMb = 1u << 20;
 
-// ---------------------------------------------------------------- a parameter server and its
-// client
+// ---------------------------------------------------------------- a parameter server, its client
 
 void ServeShards(int out, const transport::TlsFiles& tls) {
   transport::TuneAllocator();
@@ -54,7 +52,7 @@ class ShardClient {
         gradient_(std::make_shared<tensor::AlignedBuffer>(kDenseBytes[1])) {
     endpoint_.set_address(address);
     std::memset(gradient_->data(), 0, kDenseBytes[1]);
-    // Not what an earlier run against the same server used.
+    // This differs from the job of an earlier run against the same server.
     const auto now = std::chrono::duration_cast<std::chrono::seconds>(
                          std::chrono::system_clock::now().time_since_epoch())
                          .count();
@@ -108,7 +106,7 @@ class ShardClient {
                    EG_CHECK_MSG(answer.ok(), answer.status().ToString());
                    if (wish_.push > 0) EG_CHECK(answer->header->pushes(0).answer() == v1::APPLIED);
                    if (wish_.pull > 0) EG_CHECK(answer->payloads[0].size() == wish_.pull);
-                   *answer = {};  // Its memory is the next one's.
+                   *answer = {};  // The next request reuses its memory.
                    ++done_;
                    if (Steady::now() < end_) return Send();
                    MutexLock lock(&mu_);
@@ -119,7 +117,8 @@ class ShardClient {
   const std::unique_ptr<transport::Transport> transport_ = transport::MakeGrpcTransport(nullptr);
   client::ParameterClient client_;
   v1::Endpoint endpoint_;
-  const std::shared_ptr<tensor::AlignedBuffer> gradient_;  // Shared with the frames on their way.
+  // Shared with the frames that are being sent.
+  const std::shared_ptr<tensor::AlignedBuffer> gradient_;
   Wish wish_;
   Steady::time_point end_;
   std::atomic<std::uint64_t> next_{0}, done_{0};
@@ -134,8 +133,7 @@ Client ConnectShards(const std::string& line, const transport::ChannelOptions& o
   return [client](const Wish& wish) { return client->Measure(wish); };
 }
 
-// ---------------------------------------------------------------- a bare gRPC stream under the
-// same TLS
+// ---------------------------------------------------------------- a bare gRPC stream under TLS
 
 enum class Op : std::intptr_t { kStart, kRead, kWrite, kEnd };
 void* Tag(Op op) { return reinterpret_cast<void*>(op); }
@@ -148,8 +146,8 @@ std::string Text(const std::string& path) {
   return text.str();
 }
 
-// What either side sends, from one buffer and without a copy: heads of 16 bytes (push, pull) and
-// chunks.
+// Sends the bytes of either side from one buffer, without a copy: heads of 16 bytes (push, pull)
+// and chunks.
 class Sender {
  public:
   void AddHead(const Wish& wish) {
@@ -178,10 +176,10 @@ class Sender {
   bool writing_ = false;
 };
 
-// The other direction: heads, each followed by its bytes.
+// Reads the other direction: heads, each followed by its bytes.
 class Receiver {
  public:
-  // The head of what is complete now.
+  // Returns the head of a request that is now complete.
   std::optional<Wish> Take(const grpc::ByteBuffer& message, bool bytes_are_pull) {
     if (left_ == 0) {
       std::vector<grpc::Slice> slices;
@@ -349,7 +347,7 @@ void ForEachFigure(
   }
 }
 
-// Over TCP against what runs at `address`.
+// Measures over TCP, against the server at `address`.
 int MeasureElsewhere(const std::string& address, const std::string& only) {
   Party raw(RawAddressOf(address), ConnectRaw);
   Party tcp(address, [](const std::string& line) { return ConnectShards(line, {}); });

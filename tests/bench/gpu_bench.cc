@@ -1,19 +1,21 @@
-// What a GPU makes of training steps (deploy/scripts/gpu_check.sh --only bench). Prints one JSON
+// Measures training steps on a GPU (deploy/scripts/gpu_check.sh --only bench). Prints one JSON
 // object.
 //
-//   gpu_bench train --job FILE [--image N] [--batch N]   steps of the job's model on arrays that
-//   lie on the device, then with the batch, the weights and
-//                                                        the gradients brought over and back for
-//                                                        each, as a worker does
-//   gpu_bench mlp [--layers N] [--width N] [--batch N]   dense layers of one width, and the same
-//   products in a bare loop of cuBLASLt gpu_bench growth                                     memory
-//   before and after many steps of a small model
+//   gpu_bench train --job FILE [--image N] [--batch N]
+//       steps of the job's model on arrays that lie on the device; then with the batch, the weights
+//       and the gradients copied over and back for each step, as a worker does
+//   gpu_bench mlp [--layers N] [--width N] [--batch N]
+//       dense layers of one width, and the same products in a bare loop of cuBLASLt
+//   gpu_bench growth
+//       memory before and after many steps of a small model
 //
-//   --steps N --warm-up N --device gpu:N --cuda-library FILE --precision
-//   float32|tf32|mixed_bfloat16|mixed_float16
+// Options of all three:
 //
-// Rates are of the clock on the wall, over steps that follow each other; times of kernels are the
-// device's own.
+//   --steps N --warm-up N --device gpu:N --cuda-library FILE
+//   --precision float32|tf32|mixed_bfloat16|mixed_float16
+//
+// Rates are in wall-clock time, over consecutive steps. The times of kernels are measured by the
+// device.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -65,7 +67,8 @@ absl::StatusOr<config::ModelSpec> ModelOf(const std::string& yaml) {
   return parsed.spec->model;
 }
 
-// Numbers like a model's: kernels with He's variance, scales of one, all else zero.
+// Returns numbers like a model's: kernels with He's variance, scales of one, and zero for all
+// others.
 std::vector<float> Initial(const Variable& variable) {
   const bool ones = variable.name.ends_with("/gamma") || variable.name.ends_with("variance");
   const float he =
@@ -79,7 +82,7 @@ std::vector<float> Initial(const Variable& variable) {
   return values;
 }
 
-// A model with a batch, all of it in the host's memory.
+// A model with one batch, all in the host's memory.
 struct Model {
   config::ModelSpec spec;
   std::unique_ptr<Graph> graph;
@@ -116,7 +119,8 @@ struct Model {
   std::vector<AnyIn> Weights() const { return {weights.begin(), weights.end()}; }
 };
 
-// What the device says of the steps since `before`, beside the wall's seconds for them.
+// Returns the device's measurements of the steps since `before`, and the wall-clock seconds of the
+// same steps.
 json Measured(const DeviceUse& before, const DeviceUse& after, double seconds, std::int64_t steps,
               std::int64_t examples) {
   const double n = static_cast<double>(
@@ -134,7 +138,7 @@ json Measured(const DeviceUse& before, const DeviceUse& after, double seconds, s
           {"memory_peak_bytes", after.memory.peak}};
 }
 
-// Steps on arrays that stay on the device.
+// Measures steps on arrays that stay on the device.
 absl::StatusOr<json> OnDevice(Backend& backend, Model& model, const Options& options) {
   std::vector<Memory> held;
   const auto put = [&](std::span<const float> from) -> absl::StatusOr<std::span<float>> {
@@ -173,7 +177,8 @@ absl::StatusOr<json> OnDevice(Backend& backend, Model& model, const Options& opt
   return measured;
 }
 
-// As a worker does: batch ahead, weights over, gradients back.
+// Measures steps as a worker makes them: the batch is copied ahead, the weights to the device, the
+// gradients back.
 absl::StatusOr<json> FromHost(Backend& backend, Model& model, const Options& options) {
   HostStep steps(model.graph.get(), &backend);
   std::vector<tensor::AlignedBuffer> pinned;
@@ -209,8 +214,8 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> Device(const Options& options) {
   EG_ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseGpu(options));
   CudaOptions cuda;
   EG_ASSIGN_OR_RETURN(std::unique_ptr<CudaBackend> backend, MakeCudaBackend(choice, cuda));
-  backend->SetReproducible(
-      false);  // algorithms are measured, as for a job that is not deterministic
+  // Algorithms are chosen by measurement, as for a job that is not deterministic.
+  backend->SetReproducible(false);
   EG_RETURN_IF_ERROR(backend->CheckPrecision(options.precision));
   backend->SetTf32(options.precision == Precision::kTf32);
   return backend;
@@ -242,8 +247,8 @@ absl::StatusOr<json> Train(const Options& options) {
   return out;
 }
 
-// The 3 n - 1 products of n dense layers (the first one's input has no gradient), one behind the
-// other, each by the fastest of the library's algorithms.
+// The 3 n - 1 products of n dense layers (the first one's input has no gradient), one after the
+// other. Each uses the fastest of the library's algorithms.
 class BareProducts {
  public:
   BareProducts(const EgCudaApi* api, EgContext* context, Precision precision)
@@ -263,16 +268,16 @@ class BareProducts {
                         weights = static_cast<std::uint64_t>(width * width) * size;
     EG_ASSIGN_OR_RETURN(void* const x, Allocate(values));
     EG_ASSIGN_OR_RETURN(void* const y, Allocate(values));
-    EG_ASSIGN_OR_RETURN(void* const dx,
-                        Allocate(values));  // not x: what grows from pass to pass ends as NaN,
-                                            // which need less power than numbers
+    // It is not x: values that grow from pass to pass would become NaN, which needs less power than
+    // numbers.
+    EG_ASSIGN_OR_RETURN(void* const dx, Allocate(values));
     EG_ASSIGN_OR_RETURN(void* const w, Allocate(weights));
-    EG_ASSIGN_OR_RETURN(void* const dw, Allocate(weights * sizeof(float) /
-                                                 size));  // gradients of weights are float32
+    // Gradients of weights are float32.
+    EG_ASSIGN_OR_RETURN(void* const dw, Allocate(weights * sizeof(float) / size));
     EG_ASSIGN_OR_RETURN(workspace_, Allocate(kWorkspaceMax));
     for (const auto& [to, bytes] :
          {std::pair{x, values},
-          std::pair{w, weights}}) {  // zeros need less power, and would be faster
+          std::pair{w, weights}}) {  // zeros would need less power and be faster
       std::vector<float> floats(bytes / size);
       for (std::size_t i = 0; i < floats.size(); ++i) floats[i] = random::Uniform(9, i) - 0.5f;
       std::vector<std::byte> drawn(bytes);
@@ -296,7 +301,7 @@ class BareProducts {
     }
     return absl::OkStatus();
   }
-  // Seconds of the device for one pass over all of them, over `steps` passes.
+  // Returns the device's seconds for one pass over all of them, averaged over `steps` passes.
   absl::StatusOr<double> Run(std::int64_t steps) {
     EG_RETURN_IF_ERROR(Try(api_.record(context_, EG_LANE_COMPUTE, begin_, &error_)));
     for (std::int64_t i = 0; i < steps; ++i)
@@ -480,16 +485,16 @@ spec:
                            .status());
   }
   const DeviceUse after = *backend->device_use(true);
-  return json{
-      {"device", backend->name()},
-      {"steps", options.steps},
-      {"seconds", Now() - begin},
-      {"replayed", after.replays},
-      {"used_bytes", {before.used, after.memory.used}},
-      {"reserved_bytes", {before.reserved, after.memory.reserved}},
-      {"free_bytes", {before.free, after.memory.free}},  // the whole device's: others may use it
-      {"grown_bytes", static_cast<std::int64_t>(after.memory.reserved) -
-                          static_cast<std::int64_t>(before.reserved)}};
+  return json{{"device", backend->name()},
+              {"steps", options.steps},
+              {"seconds", Now() - begin},
+              {"replayed", after.replays},
+              {"used_bytes", {before.used, after.memory.used}},
+              {"reserved_bytes", {before.reserved, after.memory.reserved}},
+              // For the whole device, which others may use, too.
+              {"free_bytes", {before.free, after.memory.free}},
+              {"grown_bytes", static_cast<std::int64_t>(after.memory.reserved) -
+                                  static_cast<std::int64_t>(before.reserved)}};
 }
 
 absl::StatusOr<Options> Parse(int argc, char** argv) {

@@ -48,7 +48,7 @@ bool Parse(const std::string& address, sockaddr_in* to) {
   return inet_pton(AF_INET, address.substr(0, colon).c_str(), &to->sin_addr) == 1;
 }
 
-// Ends the process with the connection.
+// Ends the process when the connection ends.
 [[noreturn]] void ServeConnection(int fd) {
   NoDelay(fd);
   const std::vector<char> source(kLargest, 1);
@@ -134,7 +134,7 @@ Client ConnectRaw(const std::string& line) {
       WriteAll(fd, source->data(), wish.push);
       ++flying;
     };
-    // Pulls are asked for ahead, and pushes are simply written: both keep the wire full.
+    // Pulls are requested ahead, and pushes are written without waiting: both keep the wire full.
     for (int i = 0; i < wish.in_flight; ++i) send_one();
     while (flying > 0) {
       Request answer;

@@ -1,11 +1,12 @@
-// What a small update costs above the wire: PushPulls of 1 KB by the ParameterClient to a parameter
-// server's shards (frame, credits, fence, ledger, sgd, values read back), beside an empty message
-// there and back over a bare bidirectional byte-buffer stream of gRPC's completion-queue API, the
-// same number in flight, in one run, interleaved. One JSON object a line. Then PushPulls of a
-// million elements in each wire type, beside float32's.
+// The cost of a small update above the wire: PushPulls of 1 KB by the ParameterClient to a
+// parameter server's shards (frame, credits, fence, ledger, SGD, values read back). They are
+// compared with an empty message there and back over a bare bidirectional byte-buffer stream of
+// gRPC's completion-queue API. Both have the same number in flight and run interleaved in one run.
+// After that come PushPulls of a million elements in each wire type, compared with float32. Prints
+// one JSON object a line.
 //
-// A forked child serves both. Each side has one thread of its completion queue; the server of the
-// PushPulls has its shard's executor besides.
+// A forked child serves both. Each side has one thread for its completion queue; the server of the
+// PushPulls also has its shard's executor.
 //
 //   pushpull_bench [PART]       only the figures whose name contains PART
 #include <grpcpp/channel.h>
@@ -53,7 +54,7 @@ constexpr char kGrantKey[] = "known to the coordinator and the servers";
 constexpr ShardEpoch kEpoch{1, 1};
 constexpr std::uint64_t kValues = 256;      // float32: 1 KB each way
 constexpr std::uint64_t kLarge = 1u << 20;  // float32: 4 MB
-// By shard number.
+// The kind of each shard, by shard number.
 struct Kind {
   std::uint64_t values;
   tensor::WireType wire;
@@ -64,13 +65,13 @@ constexpr Kind kShards[] = {{kValues, tensor::WireType::kFloat32},
                             {kLarge, tensor::WireType::kFloat16}};
 constexpr double kRoundSeconds = 0.3;
 
-// What an event of a queue means.
+// The meaning of a queue's event.
 enum class Op : std::intptr_t { kStart, kRead, kWrite, kEnd };
 void* Tag(Op op) { return reinterpret_cast<void*>(op); }
 
 // ---------------------------------------------------------------- the child
 
-// Echoes empty messages for ever.
+// Echoes empty messages forever.
 class PingServer {
  public:
   PingServer() {
@@ -171,7 +172,7 @@ class PushPulls {
     tensor::Narrow(kShards[shard].wire, gradient.data(), gradient.size(), bytes->data());
     gradient_ = std::move(bytes);
   }
-  // Calls per second with `in_flight` outstanding.
+  // Returns the calls per second with `in_flight` outstanding calls.
   double Measure(int in_flight) {
     const auto start = Clock::now();
     end_ = start + std::chrono::nanoseconds(static_cast<std::int64_t>(kRoundSeconds * 1e9));
@@ -180,7 +181,7 @@ class PushPulls {
       MutexLock lock(&mu_);
       live_ = in_flight;
     }
-    // The first ones from here; each answer sends the next, on the transport's thread.
+    // The first calls are made here. Each answer makes the next call, on the transport's thread.
     for (int i = 0; i < in_flight; ++i) {
       v1::RequestHeader first = Next();
       Send(std::move(first));
@@ -214,7 +215,7 @@ class PushPulls {
     *pull.mutable_epoch() = client::ToProto(kEpoch);
     return header;
   }
-  // A worker has it with its grant.
+  // Returns the proof that a worker receives with its grant.
   std::string ProofOf(std::uint64_t closure) {
     MutexLock lock(&mu_);
     if (proof_.empty() || proof_of_ != closure) {
@@ -240,8 +241,8 @@ class PushPulls {
   client::ParameterClient client_;
   v1::Endpoint endpoint_;
   const std::uint32_t shard_;
-  std::shared_ptr<const std::vector<std::byte>>
-      gradient_;  // As on the wire; shared with the frames on their way.
+  // As on the wire; shared with the frames that are being sent.
+  std::shared_ptr<const std::vector<std::byte>> gradient_;
   std::atomic<std::uint64_t> next_{0};
   Clock::time_point end_;
   Mutex mu_;

@@ -1,20 +1,22 @@
-// Rows of an embedding table over the wire: pulls, and pushes with Adagrad, of 13,312 different ids
-// a request in 128 slots, four requests in flight, over TCP, and over the shared-memory lane that
-// tasks on one host have, to a parameter server's shards in another process (frame, credits, fence,
-// ledger, table), against one thread that finds the same rows in a plain table of its own process,
-// without any network (plain_table.h). Interleaved, medians of rounds; ids lie evenly over the
-// table.
+// Rows of an embedding table over the wire: pulls, and pushes with Adagrad. A request has 13,312
+// different ids in 128 slots, and four requests are in flight. They go over TCP, or over the
+// shared-memory lane of tasks on one host, to a parameter server's shards in another process
+// (frame, credits, fence, ledger, table). The rival is one thread that finds the same rows in a
+// plain table of its process, without any network (plain_table.h). Both run interleaved; the
+// figures are medians of rounds. The ids are spread evenly over the table.
 //
-// Requests are built anew, as a worker builds them, from ids that lie by slot already (a worker's
-// SlotRows does that while its batch is read; ps-lite's keys are sorted, too). Rows of the answers
-// are left where they arrived. Each id's first push has a gradient of its own, so that a row says
-// whose it is: before the rounds every batch is pulled by each way, as it is later, and every
-// number compared; a pull that is measured has one number compared as long as nothing is pushed.
-// (Servers that were started elsewhere may have rows of an earlier run: only sizes are.)
+// Requests are built anew, as a worker builds them, from ids that are already grouped by slot. (A
+// worker's SlotRows groups them while its batch is read; ps-lite's keys are sorted, too.) The rows
+// of the answers stay where they arrived. Each id's first push has another gradient, so that a row
+// shows to which id it belongs. Before the rounds every batch is pulled in each way, and every
+// number is compared. A measured pull has one number compared as long as nothing is pushed.
+// (Servers that were started elsewhere may have rows of an earlier run, so only their sizes are
+// compared.)
 //
-//   rows_bench [--seconds S] [PART]           only the figures whose name contains PART; S a round,
-//   as a profiler wants them longer rows_bench --servers HOST:PORT,… [PART]   over TCP against each
-//   bench_server that was started elsewhere: slots are spread over them
+//   rows_bench [--seconds S] [PART]
+//       only the figures whose name contains PART; S seconds a round, for a profiler
+//   rows_bench --servers HOST:PORT,… [PART]
+//       over TCP, with bench_servers that already run elsewhere; the slots are spread over them
 #include <signal.h>
 #include <spawn.h>
 #include <sys/prctl.h>
@@ -62,7 +64,7 @@ double Seconds(Clock::time_point begin) {
 
 // ---------------------------------------------------------------- the server
 
-// The server of one table size, in a process of its own: its memory goes with it.
+// The server of one table size, in another process: its memory ends with the process.
 class Child {
  public:
   Child() {
@@ -97,7 +99,7 @@ class Child {
   const std::string& address() const { return address_; }
   double cpu() const { return bench::UsageOf(pid_).cpu; }
 
-  // GB/s of one raw stream, 1 MiB at a time.
+  // Returns the GB/s of one raw stream, 1 MiB at a time.
   double Raw() const {
     const double rate =
         bench::ConnectRaw(raw_)({.push = 1 << 20, .in_flight = 8, .seconds = 0.7}).rate() *
@@ -113,20 +115,20 @@ class Child {
 
 // ---------------------------------------------------------------- ids
 
-// Of one batch, by slot.
+// The ids of one batch, by slot.
 struct Batch {
   std::shared_ptr<tensor::AlignedBuffer> ids;  // shared with the requests that carry them
-  std::vector<std::uint32_t> first;            // of each slot, and the end
+  std::vector<std::uint32_t> first;            // the first id of each slot, and the end
   const std::int64_t* data() const { return reinterpret_cast<const std::int64_t*>(ids->data()); }
 };
 
-// What the first push to `id` brings for element k, and what Adagrad, from 0 and an accumulator of
-// 0.1, makes of it.
+// Returns the gradient of the first push to `id` for element k.
 float FirstGradient(std::int64_t id, std::size_t k) {
   const std::uint64_t mixed = sharding::Mix64(static_cast<std::uint64_t>(id) + k);
-  return static_cast<float>(static_cast<std::int32_t>(mixed >> 32)) *
-         0x1p-31f;  // -1 to 1: a weight for each
+  // From -1 to 1: a weight for each element.
+  return static_cast<float>(static_cast<std::int32_t>(mixed >> 32)) * 0x1p-31f;
 }
+// Returns Adagrad's result of that push. It begins with a weight of 0 and an accumulator of 0.1.
 float FirstWeight(std::int64_t id, std::size_t k) {
   const double g = FirstGradient(id, k);
   return static_cast<float>(-0.01 * g / (std::sqrt(0.1 + g * g) + 1e-7));
@@ -165,16 +167,16 @@ class Wire {
         gradient_(std::make_shared<tensor::AlignedBuffer>(kIds * dimension * sizeof(float))) {
     for (const std::string& address : servers) endpoints_.emplace_back().set_address(address);
     for (float& g : gradient_->floats()) g = 0.25f;
-    // Not what an earlier run against the same servers used.
+    // This differs from the job of an earlier run against the same servers.
     const auto now = std::chrono::duration_cast<std::chrono::seconds>(
                          std::chrono::system_clock::now().time_since_epoch())
                          .count();
     next_update_ = static_cast<std::uint64_t>(now) << 26 | part << 25;
   }
 
-  // Rows/s, of `batches` again and again for `seconds`; or each once when `seconds` is 0: pushed
-  // with the first gradients of its ids. `known`: the rows are as those pushes made them, and what
-  // is pulled is compared.
+  // Returns rows/s. Sends `batches` again and again for `seconds`. With `seconds` 0 it sends each
+  // batch once, and pushes the first gradients of its ids. `known` means that the rows are still as
+  // those pushes made them, so that the pulled rows are compared.
   double Measure(const std::vector<Batch>& batches, bool push, double seconds, bool known = false) {
     const auto begin = Clock::now();
     batches_ = &batches;
@@ -194,10 +196,11 @@ class Wire {
     return static_cast<double>(rows_.load()) / Seconds(begin);
   }
 
-  std::uint64_t rows() const { return rows_; }  // of the last Measure
+  std::uint64_t rows() const { return rows_; }  // the rows of the last Measure
 
  private:
-  // One batch to all servers; the last answer sends the next one, on the transport's thread.
+  // Sends one batch to all servers. The last answer sends the next batch, on the transport's
+  // thread.
   void SendNext() {
     const std::size_t number = next_batch_.fetch_add(1);
     if (once_ ? number >= batches_->size() : Clock::now() >= end_) {
@@ -207,8 +210,8 @@ class Wire {
     }
     const Batch& batch = (*batches_)[number % batches_->size()];
     const std::uint64_t update = push_ ? next_update_.fetch_add(1) : 0;
-    const auto missing =
-        std::make_shared<std::atomic<std::size_t>>(endpoints_.size());  // shared by the answers
+    // Shared by the answers.
+    const auto missing = std::make_shared<std::atomic<std::size_t>>(endpoints_.size());
     const std::shared_ptr<tensor::AlignedBuffer> gradient =
         push_ && once_ ? FirstGradients(batch) : gradient_;  // shared with the frame
     for (std::size_t s = 0; s < endpoints_.size(); ++s) {
@@ -271,8 +274,8 @@ class Wire {
       to[i] = FirstGradient(batch.data()[i / dimension_], i % dimension_);
     return gradient;
   }
-  // Rows of `batch` that server `s` has answered with: all of their numbers, or one when the time
-  // is measured, in another place for each `number`.
+  // Compares the rows of `batch` that server `s` has sent. All their numbers are compared, or,
+  // while the time is measured, one number, at another place for each `number`.
   void Compare(const Batch& batch, std::size_t s,
                const std::vector<std::span<const std::byte>>& payloads, std::size_t number) const {
     std::size_t section = 0;
@@ -300,7 +303,8 @@ class Wire {
   client::ParameterClient client_;
   std::vector<v1::Endpoint> endpoints_;
   const std::uint32_t dimension_;
-  const std::shared_ptr<tensor::AlignedBuffer> gradient_;  // shared with the frames on their way
+  // Shared with the frames that are being sent.
+  const std::shared_ptr<tensor::AlignedBuffer> gradient_;
   std::atomic<std::uint64_t> next_update_{0}, next_batch_{0}, rows_{0};
   const std::vector<Batch>* batches_ = nullptr;
   bool push_ = false, once_ = false, known_ = false;
@@ -320,8 +324,8 @@ void Measure(const std::string& only, std::uint64_t rows, const std::vector<std:
   struct Figure {
     std::string name;
     bool push = false, lane = false;
-    std::vector<double> ours, theirs, ratios, client_cpu, server_cpu,
-        their_cpu;  // rows/s; CPU s per row
+    // Rates are rows/s, and processor times are seconds per row.
+    std::vector<double> ours, theirs, ratios, client_cpu, server_cpu, their_cpu;
   };
   std::vector<Figure> figures;
   for (const bool push : {false, true}) {
@@ -370,10 +374,8 @@ void Measure(const std::string& only, std::uint64_t rows, const std::vector<std:
   std::vector<Batch> batches;
   for (std::size_t b = 0; b < kBatches; ++b) {
     std::vector<std::int64_t> ids;
-    const std::uint64_t first = random() % rows,
-                        stride =
-                            rows /
-                            kIds;  // one of each of 13,312 equal parts: different, and anywhere
+    // One id is drawn from each of 13,312 equal parts, so that all differ and lie anywhere.
+    const std::uint64_t first = random() % rows, stride = rows / kIds;
     for (std::uint64_t i = 0; i < kIds; ++i)
       ids.push_back(IdOfRank((first + i * stride + random() % stride) % rows));
     batches.push_back(BatchOf(ids));
@@ -429,8 +431,8 @@ void Measure(const std::string& only, std::uint64_t rows, const std::vector<std:
                    bench::kNoReach);
     }
     if (kDimension != 16) continue;
-    // On a machine whose loopback is slower than the one that ps-lite was measured on, there is
-    // nothing to compare.
+    // If this machine's loopback is slower than that of the machine on which ps-lite was measured,
+    // a comparison is not possible.
     const double peer = f.push ? 8.7 : 9, reach = f.push ? 10 : 12;
     bench::Print(f.name + " against ps-lite", rate * 1e-6, "M rows/s", "ps-lite (published figure)",
                  peer, rate * 1e-6 / peer, raw >= 3.5 ? reach / peer : bench::kNoReach);
@@ -457,8 +459,8 @@ int Main(int argc, char** argv) {
     }
   }
   if (only.empty() && servers.empty()) {
-    // Each part in a process of its own: it forks its server, which must be before gRPC has
-    // threads.
+    // Each part runs in another process: it forks its server, and the fork must come before gRPC
+    // has threads.
     for (const char* part : {"dim 16, 2 M", "dim 64, 2 M", "dim 16, 8 M", "dim 64, 8 M"}) {
       const std::string seconds = std::to_string(round_seconds);
       const char* const arguments[] = {argv[0], "--seconds", seconds.c_str(), part, nullptr};

@@ -1,15 +1,15 @@
-// Trivial closures per second over real sessions: the coordinator's daemon with its journal on
-// (SQLite, synchronous=FULL, group commit), among 1,000 simulated workers that do at once what they
-// are granted, each over a session and a connection of its own. All of them live in this process,
-// on the one thread of its transport, on the same cores. Counted are DoneAnswers that arrive:
-// closures whose end is on disk.
+// Trivial closures per second over real sessions. The coordinator's daemon has its journal on
+// (SQLite, synchronous=FULL, group commit) and serves 1,000 simulated workers, which do at once the
+// work that they are granted. Each has its own session and connection. All of them live in this
+// process, on the one thread of its transport and on the same cores. The count is of DoneAnswers
+// that arrive, and so of closures whose end is on disk.
 //
-// The rival, in turns with it: the simplest loop that can say the same over the same transport: it
-// hands out the next number, checks that a Done is of what it handed out, and answers at once. No
-// ledger, no fencing, no repair, no journal.
+// The rival runs in turns with it. It is the simplest loop with the same messages over the same
+// transport: it hands out the next number, checks that each Done is for a number that it handed
+// out, and answers at once. It has no ledger, no fencing, no repair and no journal.
 //
-//   sessions_bench [--workers N] [--seconds S] [--rounds R] [--only ours|rival] [-- FLAGS of the
-//   coordinator …]
+//   sessions_bench [--workers N] [--seconds S] [--rounds R] [--only ours|rival]
+//                  [-- FLAGS of the coordinator …]
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -50,8 +50,8 @@ using bench::Median;
 using Clock = std::chrono::steady_clock;
 namespace pb = google::protobuf;
 
-constexpr std::uint64_t kClosures =
-    20'000'000;                         // of the job: more than can be done while it is measured
+// Of the job: more than can be done during the measurement.
+constexpr std::uint64_t kClosures = 20'000'000;
 constexpr std::uint32_t kOpen = 16384;  // the coordinator's --closures-open-max, by default
 constexpr std::chrono::milliseconds kHeartbeat{375};
 
@@ -59,7 +59,7 @@ double Since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Seconds of both kinds that a process has computed.
+// Returns the seconds, user and system, that a process has computed.
 double CpuOf(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
@@ -87,7 +87,7 @@ v1::Hello HelloOf(v1::Role role, std::uint64_t number) {
 
 // ---------------------------------------------------------------- the rival
 
-// Hands out numbers. On the transport's thread only.
+// Hands out numbers. It is used on the transport's thread only.
 class Rival {
  public:
   explicit Rival(std::uint32_t ahead) : ahead_(ahead) {}
@@ -163,7 +163,7 @@ class Rival {
 
 // ---------------------------------------------------------------- the tasks
 
-// One session. Everything on the transport's thread.
+// One session. It is used on the transport's thread only.
 class Task {
  public:
   Task(transport::Transport* transport, const std::string& address, v1::Role role,
@@ -183,9 +183,9 @@ class Task {
   ~Task() { stream_->Close(); }
   bool registered() const { return registered_.load(); }
   bool rejected() const { return rejected_.load(); }
-  static inline std::atomic<std::uint64_t> messages{0};  // that came, to all
+  static inline std::atomic<std::uint64_t> messages{0};  // received by all tasks
 
-  // From any thread: said for itself only where nothing else was said for so long.
+  // Sends a heartbeat if nothing else was sent for so long. Any thread may call it.
   void HeartbeatIfQuiet() {
     if (!registered_.load() || Clock::now().time_since_epoch().count() - last_said_.load() <
                                    std::chrono::nanoseconds(kHeartbeat).count())
@@ -199,7 +199,7 @@ class Task {
   void Send(const v1::TaskBatch& batch) {
     last_said_.store(Clock::now().time_since_epoch().count());
     const absl::Status status = stream_->Send(batch.SerializeAsString());
-    (void)status;  // the end of the measurement
+    (void)status;  // the measurement has ended
   }
   void OnMessage(const std::string& bytes) {
     pb::Arena arena;
@@ -248,7 +248,7 @@ class Task {
     done->set_kind(grant.kind());
     done->set_all_targets(grant.all_targets());
     done->mutable_v0()->set_term(grant.attempt().term());
-    done->mutable_v0()->set_n(~0ull >> 1);  // no repairs here
+    done->mutable_v0()->set_n(~0ull >> 1);  // there are no repairs here
     *done->mutable_v1() = grant.attempt();
     if (grant.kind() == v1::DESCRIBE) {
       done->mutable_describe()->set_train_examples(kClosures);
@@ -287,9 +287,9 @@ struct Settings {
 
 struct Figures {
   double rate = 0;  // closures/s
-  double server_us =
-      0;  // CPU microseconds per closure of the coordinator's process, of the rival's
-  double driver_us = 0;  // of this one
+  // CPU microseconds per closure of the coordinator's process, or of the rival's.
+  double server_us = 0;
+  double driver_us = 0;  // CPU microseconds per closure of this process
   double batch = 0;      // closures per message
 };
 
@@ -326,7 +326,7 @@ pid_t StartCoordinator(const Settings& settings, const std::string& folder,
 
 class Waiting {
  public:
-  // False after a minute.
+  // Returns false after a minute.
   template <class F>
   static bool For(F until) {
     const auto begin = Clock::now();
@@ -357,7 +357,7 @@ Figures Measure(const Settings& settings, bool rival, int round) {
   std::string address;
   std::getline(std::ifstream(address_file), address);
 
-  // The measuring process is another one: gRPC and forks do not mix.
+  // Another process measures, because gRPC and forks do not mix.
   int ends[2];
   EG_CHECK(::pipe(ends) == 0);
   const pid_t driver = ::fork();

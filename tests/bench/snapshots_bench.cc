@@ -1,8 +1,9 @@
-// What a push waits beside snapshots: 16 MiB pushed one after another by the ParameterClient over
-// loopback to a parameter server that writes its shards to disk without a pause, beside the same
-// pushes while it writes none, in turns in one run. Shards under Adam, so that what is written is
-// three times what is pushed. 99th percentiles in milliseconds; the ratio is (without / with), the
-// reach 1 / 1.5. A forked child serves and writes. One JSON object a line.
+// The time that a push takes beside snapshots. The ParameterClient pushes 16 MiB again and again
+// over loopback to a parameter server that writes its shards to disk without a pause. In turns, the
+// same pushes are made while the server writes none. The shards have Adam, so that the server
+// writes three times the bytes of a push. The figures are 99th percentiles in milliseconds; the
+// ratio is (without / with), and its target is 1 / 1.5. A forked child serves and writes. Prints
+// one JSON object a line.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -76,8 +77,8 @@ class Saver {
       EG_CHECK_MSG(durable.ok(), durable.status().ToString());
       std::error_code ignored;
       if (!stopping_) {
-        std::filesystem::remove(folder_ + "/" + last_[shard.value()],
-                                ignored);  // the one before, as a coordinator would
+        // Removes the file before this one, as a coordinator would.
+        std::filesystem::remove(folder_ + "/" + last_[shard.value()], ignored);
         last_[shard.value()] = durable->file;
         return Submit(shard);
       }
@@ -199,7 +200,8 @@ class Pushes {
   client::ParameterClient client_;
   const std::uint32_t shards_;
   v1::Endpoint endpoint_;
-  std::shared_ptr<const std::vector<float>> gradient_;  // Shared with the frames on their way.
+  // Shared with the frames that are being sent.
+  std::shared_ptr<const std::vector<float>> gradient_;
   std::uint64_t next_ = 0;
 };
 
@@ -208,7 +210,7 @@ double Percentile(std::vector<double>& values, std::size_t percent) {
   return values[values.size() * percent / 100];
 }
 
-// In a process of its own, which forks before gRPC has a thread.
+// Runs in another process, which forks before gRPC has a thread.
 void Measure(std::uint32_t shards) {
   std::string folder =
       (std::filesystem::temp_directory_path() / "evergrad-snapshots-bench-XXXXXX").string();

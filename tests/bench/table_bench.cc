@@ -1,8 +1,9 @@
 // Tables alone: find-or-insert with Adagrad, and find with gather, over ten million rows of
-// dimension 16 on one core, against the plain loops of plain_table.h. Batches of 13,312 different
-// ids, as a worker of 26 features and 512 examples sends them, by Zipf's law (1.05) and evenly.
-// Then what growth does to single reads, what a row costs, and the update rules against STREAM's
-// triad in bytes moved. Rounds are interleaved, medians. One JSON object a line.
+// dimension 16 on one core. They are compared with the plain loops of plain_table.h. The batches
+// have 13,312 different ids, as a worker with 26 features and 512 examples sends them, by Zipf's
+// law (1.05) and evenly. After that come the effect of growth on single reads, the cost of a row,
+// and the update rules against STREAM's triad in bytes moved. Rounds are interleaved, and the
+// figures are medians. Prints one JSON object a line.
 #include <sched.h>
 
 #include <algorithm>
@@ -39,8 +40,8 @@ double Seconds(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Of this thread's own time: one core is what is measured, and another process that takes it is
-// nobody's merit.
+// Measures the time of this thread only. The benchmark is about one core, and must not depend on
+// other processes that use the core.
 class CpuTimer {
  public:
   double Seconds() const { return Now() - begin_; }
@@ -60,7 +61,7 @@ std::int64_t IdOfRank(std::uint64_t rank) {
   return static_cast<std::int64_t>(sharding::Mix64(rank * 0x9e3779b97f4a7c15ull + 12345));
 }
 
-// Ranks by rejection from the inverse of the integral (Hormann and Derflinger, 1996).
+// Draws ranks by rejection from the inverse of the integral (Hormann and Derflinger, 1996).
 class Zipf {
  public:
   Zipf(double exponent, std::uint64_t n)
@@ -192,9 +193,9 @@ double Percentile(std::vector<double>* v, double p) {
   return (*v)[at];
 }
 
-// Single reads between pushes of 20 ids each: new ones, so that the table grows from one million
-// rows to three; or known ones. Several rounds, each with a table of its own, on one core: a round
-// that the machine disturbs does not decide.
+// Measures single reads between pushes of 20 ids each. The ids are either new, so that the table
+// grows from one million rows to three, or known. There are several rounds, each with another
+// table, on one core, so that one disturbed round does not decide.
 void MeasureGrowth() {
   constexpr std::uint64_t kBegin = 1000000, kReads = 100000, kPush = 20;
   cpu_set_t here;
@@ -246,8 +247,8 @@ void MeasureGrowth() {
   print("table: a push of 20 new ids, p99.9", push_tail, "of 20 known ids", kNoReach);
 }
 
-// The cost of batches that give way, of a sweep, and of a slice of a cut: what one turn of the
-// executor may meet.
+// Measures what one turn of the executor may meet: a batch that yields, a sweep, and a slice of a
+// cut.
 void MeasureTurns() {
   ps_server::storage::TableSettings s = Settings();
   constexpr std::uint64_t kRows = 80000;
@@ -306,7 +307,7 @@ void MeasureKernels(std::size_t bytes) {
     const auto optimizer = ps_server::optimizer::Optimizer::Create(settings).value();
     const auto slots = static_cast<std::size_t>(optimizer.slots()),
                n = floats / (2 + slots) / 65536 * 65536,
-               apart = n + 1040;  // not all in the same places of the caches
+               apart = n + 1040;  // the arrays must not all map to the same places of the caches
     const auto update = [&] {
       const CpuTimer timer;
       const auto step = optimizer.Begin(1);
@@ -336,7 +337,7 @@ void MeasureKernels(std::size_t bytes) {
 }  // namespace
 }  // namespace evergrad
 
-// table_bench [table] [growth] [turns] [kernels]: all of them without arguments.
+// Usage: table_bench [table] [growth] [turns] [kernels]; without arguments all of them run.
 int main(int argc, char** argv) {
   const auto wanted = [&](const char* name) {
     return argc == 1 || std::any_of(argv + 1, argv + argc, [name](const char* arg) {

@@ -1,6 +1,7 @@
-// Bare data streams: what the transport alone does, without shards. Over loopback against raw TCP
-// for the same bytes, by a unix socket and through shared memory against our TCP path; what
-// announcing early is worth. In one run, interleaved. One JSON object a line.
+// Bare data streams: the speed of the transport alone, without shards. Over loopback it is compared
+// with raw TCP for the same bytes; over a unix socket and through shared memory it is compared with
+// our TCP path. The benefit of announcing early is measured, too. All run interleaved in one run.
+// Prints one JSON object a line.
 //
 //   transport_bench [PART]       only the figures whose name contains PART
 #include <atomic>
@@ -113,8 +114,8 @@ Client ConnectStream(const Address& address, const ChannelOptions& options) {
   };
 }
 
-// A worker's step by itself: computes, then pushes and pulls. Steps per second; `early` announces
-// before the computing begins.
+// Imitates a worker's step: it computes, then pushes and pulls. Returns steps per second. With
+// `early` it announces the push before the computing begins.
 double MeasureSteps(DataStream& data, std::size_t bytes, std::chrono::microseconds compute,
                     bool early, double seconds) {
   const auto body = Touched(bytes);
@@ -138,7 +139,8 @@ double MeasureSteps(DataStream& data, std::size_t bytes, std::chrono::microsecon
   return steps / std::chrono::duration<double>(Steady::now() - start).count();
 }
 
-// `push` bytes both ways, `pull` microseconds of computing; in_flight 2: announced before it.
+// Makes steps with `push` bytes both ways and `pull` microseconds of computing. With in_flight 2
+// the pushes are announced early.
 Client ConnectSteps(const Address& address) {
   return [dialled = Dial(address, {})](const Wish& wish) {
     Measured measured;

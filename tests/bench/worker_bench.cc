@@ -1,13 +1,15 @@
-// A worker's training step of the CNN conv16-pool-conv32-pool-dense128-dense10, batch 128, beside
-// what no implementation on oneDNN can beat: the sum of the primitives that it needs, each timed
-// alone on warm memory, in the layouts that oneDNN likes best, without a reorder, loss, copy or
-// check. One thread, as each of two workers on two cores has. Both sides in turn, medians, in
-// processor time of this thread, so that a busy machine slows neither. Prints one JSON object a
-// line (tests/bench/run.py).
+// A worker's training step of the CNN conv16-pool-conv32-pool-dense128-dense10 with batch 128. It
+// is compared with a bound that no implementation on oneDNN can beat: the sum of the primitives
+// that the step needs. Each primitive is timed alone on warm memory, in the layouts that oneDNN
+// likes best, without a reorder, loss, copy or check. There is one thread, as for each of two
+// workers on two cores. Both sides run in turn; the figures are medians in processor time of this
+// thread, so that a busy machine slows neither. Prints one JSON object a line (tests/bench/run.py).
 //
-//   worker_bench [--detail]          each primitive's time on standard error
-//   worker_bench --graph THREADS     only the step, by the clock on the wall, in examples/s: the
-//   graph without servers beside a whole cluster
+//   worker_bench [--detail]
+//       writes each primitive's time to standard error
+//   worker_bench --graph THREADS
+//       only the step, in examples/s of wall-clock time: the graph without servers, to compare with
+//       a whole cluster
 #include <time.h>
 
 #include <algorithm>
@@ -53,7 +55,7 @@ class Primitives {
     Dense("logits", 128, 10, false);
   }
 
-  // Each primitive by itself, several times in a row; the sum of the medians in seconds.
+  // Times each primitive alone, several times in a row. Returns the sum of the medians in seconds.
   double Measure(bool print) {
     double sum = 0;
     for (auto& [name, run] : runs_) {
@@ -84,7 +86,7 @@ class Primitives {
     runs_.emplace_back(std::move(name),
                        [this, primitive, arguments] { primitive.execute(stream_, arguments); });
   }
-  // The derivative of a relu over its output.
+  // Computes the derivative of a relu from its output.
   void ReluBackward(const std::string& name, const memory::desc& desc) {
     const dnnl::eltwise_forward::primitive_desc forward(
         {dnnl::prop_kind::forward_training, dnnl::algorithm::eltwise_relu, desc, 0.0f, 0.0f},
@@ -105,7 +107,7 @@ class Primitives {
     return attributes;
   }
 
-  // Returns the layout that it leaves.
+  // Returns the layout of its output.
   memory::desc Convolution(const std::string& name, std::int64_t in, std::int64_t channels,
                            std::int64_t filters, bool backward_data) {
     const std::int64_t out = in - 2;

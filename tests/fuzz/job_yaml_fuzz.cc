@@ -7,7 +7,7 @@
 namespace evergrad::config {
 namespace {
 
-// Where things stand in the file, which differs between a job file and the text made from it.
+// Removes the positions in the file, which differ between a job file and the text made from it.
 void ForgetPlaces(JobSpec* spec) {
   for (auto* source : {&spec->data.train, &spec->data.eval})
     if (*source) (*source)->where = {};

@@ -157,7 +157,7 @@ TEST_CASE("seeds of data frames are requests and an answer") {
 
 class StreamSteps {
  public:
-  // The steps that both targets have, by the same numbers.
+  // Adds the steps that both targets have, under the same numbers.
   StreamSteps& Message(const wire::StreamHeader& header, absl::string_view payload = "") {
     Do(ServerStep::kMessage);
     PutMessage(output_, header, payload);
@@ -330,7 +330,7 @@ v1::CoordinatorMessage AssignOf(const v1::ShardSpec& spec) {
   assign.set_shards_total(8);
   return message;
 }
-// With the job and the epoch that the shard was assigned at.
+// Sets the job and the epoch at which the shard was assigned.
 template <class Message>
 Message Of(std::uint32_t shard, Message message) {
   message.set_job_uid(ps_server::kJob);

@@ -11,8 +11,8 @@
 namespace evergrad::fuzz {
 namespace {
 
-// A coordinator is trusted with a server's memory, up to the limit of a partition. Here it stays
-// below, so that an input of many orders is no finding.
+// A coordinator is trusted with a server's memory, up to the limit of a partition. The fuzzer stays
+// below the limit, so that an input of many orders does not count as a finding.
 bool IsSmall(const v1::CoordinatorMessage& message) {
   const v1::ShardSpec& spec =
       message.has_assign() ? message.assign().spec() : message.receive().spec();

@@ -56,8 +56,8 @@ void CheckRestore(fs::FileSystem& files, const ShardSettings& settings,
   EG_CHECK(report.verified);
   EG_CHECK((*shard)->lsn() == report.header.lsn());
   EG_CHECK((*shard)->Digest() == report.value_digest);
-  // A table drops counters that its settings do not need, and the digest of slots is of them, too.
-  // Its rows are cut on a server's executor.
+  // A table drops counters that its settings do not need, and the digest of slots covers them, too.
+  // The table's rows are cut on a server's executor.
   if (settings.slot) return;
   EG_CHECK((*shard)->SlotDigest() == report.slot_digest);
 

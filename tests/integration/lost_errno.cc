@@ -1,9 +1,9 @@
-// Preloaded into a program (LD_PRELOAD): the first EVERGRAD_LOST_ERRNO connections over TCP that
-// are under way lose the reason why connect() returned.
+// A library that is preloaded into a program (LD_PRELOAD). The first EVERGRAD_LOST_ERRNO TCP
+// connections under way lose the reason why connect() returned.
 //
-// gRPC looks at errno only after it has put the socket into its epoll set. Anything that it calls
-// in between may change errno, as reading a file of /sys that is missing in a bare chroot did: the
-// connection was then given up with "No such file or directory". Here that happens each time.
+// gRPC looks at errno only after it has put the socket into its epoll set. Any call in between may
+// change errno. Reading a file of /sys that was missing in a bare chroot did so: the connection was
+// then given up with "No such file or directory". This library makes that happen each time.
 #include <dlfcn.h>
 #include <netinet/in.h>
 #include <stdlib.h>

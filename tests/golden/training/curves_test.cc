@@ -68,7 +68,7 @@ config::ModelSpec Model(const std::string& name, const std::string& activation) 
 constexpr ShardEpoch kEpoch{1, 1};
 constexpr MapVersion kStart{1, 1};
 
-// A variable with its shards.
+// A variable and its shards.
 struct Variable {
   tensor::Shape shape;
   std::vector<std::unique_ptr<ps_server::Shard>> shards;

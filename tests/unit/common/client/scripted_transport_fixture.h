@@ -31,7 +31,8 @@ struct DataCall {
 struct DataLink {
   transport::Address address;
   std::vector<DataCall> calls;
-  // Bytes of request and answer; tickets, which count from 1.
+  // The bytes of each announced request and its answer; the tickets that were abandoned, which
+  // count from 1.
   std::vector<std::uint64_t> announced, abandoned;
   bool open = true;
   std::function<void()> on_call;   // runs inside Call

@@ -37,7 +37,7 @@ struct SavedJob {
   std::vector<IntervalSet> done = {{}, {}};
   IntervalSet refused;
   std::vector<std::uint64_t> open;  // open in every shard
-  std::uint64_t lsn = 1;            // of the files
+  std::uint64_t lsn = 1;            // the lsn of the files
   ShardEpoch epoch{1, 1};
   std::int64_t written_ms = 1000;
 

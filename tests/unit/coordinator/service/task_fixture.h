@@ -62,7 +62,7 @@ class TestTask {
   }
   void SendBytes(const std::string& bytes) {
     const absl::Status status = stream_->Send(bytes);
-    (void)status;  // a stream that the coordinator has ended
+    (void)status;  // the coordinator has ended the stream
   }
   void Heartbeat() {
     v1::TaskMessage message;

@@ -33,7 +33,7 @@
 namespace evergrad::worker {
 
 inline constexpr std::uint64_t kJob = 77;
-inline constexpr std::uint32_t kSlots = 16;  // of tables
+inline constexpr std::uint32_t kSlots = 16;  // the slots of tables
 
 // A push that a server received.
 struct SeenPush {
@@ -190,7 +190,7 @@ class Stage {
  public:
   struct Settings {
     int servers = 2;
-    // Of each server; 0 for the default, which workers do not know.
+    // The budget of each server; 0 for the default, which workers do not know.
     std::uint64_t budget_bytes_max = 0;
     std::string failpoints;
     bool allow_counting = true;
@@ -241,7 +241,7 @@ class Stage {
     runner.reset();
   }
 
-  // --- the part of the coordinator
+  // --- the coordinator's part
   void OnControl(std::function<void()> f) {
     runtime::Event ran;
     control.Post([&] {
@@ -379,7 +379,7 @@ class Stage {
     Message(GrantOf(closure, kind, targets, function, arguments));
     return attempts_;
   }
-  // All of them are there before one begins.
+  // All the grants arrive before one of them begins.
   void GrantTogether(const std::vector<std::uint64_t>& closures) {
     OnControl([&] {
       for (const std::uint64_t closure : closures) runner->OnMessage(GrantOf(closure));
@@ -413,8 +413,8 @@ class Stage {
     message.mutable_done_answer()->set_superseded(superseded);
     Message(message);
   }
-  // The next message of this kind; others are passed over. An empty one, and a failed check, when
-  // none comes.
+  // Returns the next message of this kind and drops others before it. When none comes, a check
+  // fails and an empty message is returned.
   v1::TaskMessage Next(v1::TaskMessage::MessageCase kind) { return Next(kind, kind); }
   v1::TaskMessage Next(v1::TaskMessage::MessageCase kind, v1::TaskMessage::MessageCase or_kind) {
     std::string others;
@@ -433,12 +433,13 @@ class Stage {
     FAIL("no message of kind " << kind << " came; others: " << others);
     return {};
   }
-  // Step records in every heartbeat so far: each Done goes behind one.
+  // Returns the number of step records in all heartbeats so far. A heartbeat comes before each
+  // Done.
   int StepsLogged() {
     MutexLock lock(&mu_);
     return steps_logged_;
   }
-  // Grants a closure, waits for its Done, acknowledges it.
+  // Grants a closure, waits for its Done and acknowledges it.
   v1::Done RunClosure(std::uint64_t closure, v1::WorkKind kind = v1::TRAIN,
                       const std::vector<std::uint32_t>& targets = {}) {
     Grant(closure, kind, targets);

@@ -6,7 +6,7 @@
 namespace evergrad::worker {
 
 struct EmulatedControl {
-  std::uint64_t seed = 1;  // of the order in which lanes run; set before the first use
+  std::uint64_t seed = 1;  // the seed of the order in which lanes run; set before the first use
   std::uint64_t memory_bytes = 4ull << 30;  // memory of the device
   std::int32_t devices = 1;
   bool no_pinned = false, no_plans = false, no_plan_memory = false, fail_captures = false,
@@ -18,14 +18,14 @@ struct EmulatedControl {
   std::int64_t fail_after_ops = 0;     // the n-th operation from now fails; 0 for none
   std::int64_t fail_after_copies = 0;  // the same for copies
   std::int32_t fail_kind = 6;          // EG_CUDA_FAILED
-  std::int32_t major = 9;              // of its compute capability
+  std::int32_t major = 9;              // the major number of its compute capability
   bool profiled = false;               // whether a profiler listens to ranges
   float utilization = -1;              // the driver's answer; below 0 if there is no driver to ask
   // An event that a graph records counts from the time when its node runs, not from the launch of
   // the graph. A wait before that waits for the previous record.
   bool late_graph_events = false;
-  std::int64_t wrong_ops = 0;  // the n-th operation or plan from now, and all after it, compute
-                               // wrong results; 0 for none
+  // The n-th operation or plan from now, and all after it, compute wrong results; 0 for none.
+  std::int64_t wrong_ops = 0;
   // The number of calls that CUDA refuses: calls of a capturing thread (queries and waits,
   // page-locked memory, copies, plans), and launches of a graph whose events were dropped.
   std::uint64_t illegal = 0;
@@ -35,11 +35,11 @@ struct EmulatedControl {
   std::uint64_t tf32_runs = 0;  // number of plans run in TF32
   std::uint64_t ops = 0, plan_runs = 0, launches = 0, copies = 0, pageable_copies = 0, leaked = 0;
   std::uint64_t ranges_asked = 0;
-  // page-locked memory: bytes now, and number of requests.
+  // Page-locked memory: the bytes now, and the number of requests.
   std::uint64_t pinned_bytes = 0, pinned_asked = 0;
-  // Copies on lane `in` that were done while work requested of lane `compute` was not.
+  // Copies on lane `in` that were done before the work requested on lane `compute` was.
   std::uint64_t overlapped = 0;
-  std::int64_t pending_in = 0;  // requested of lane `in` and not done
+  std::int64_t pending_in = 0;  // requested on lane `in` and not yet done
 };
 
 using EmulatedControlEntry = EmulatedControl* (*)();
