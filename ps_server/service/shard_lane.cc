@@ -383,7 +383,7 @@ std::uint64_t ShardLane::RunPull(Slot* slot, Section section) {
 
 void ShardLane::FinishReadings() {
   if (reading_for_ == nullptr) return;
-  storage::EmbeddingTable::ReadAll(readings_);
+  storage::ReadRows(readings_);
   readings_.clear();
   std::exchange(reading_for_, nullptr)->FinishSections(std::exchange(reading_sections_, 0));
 }

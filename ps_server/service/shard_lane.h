@@ -160,8 +160,8 @@ class ShardLane {
   const DataCall* room_of_ = nullptr;  // only compared, never read
   // Rows that sections of one request read. They are read together, before any other change of a
   // shard, and at the latest at the end of a turn.
-  std::vector<storage::EmbeddingTable::Reading> readings_;
-  std::shared_ptr<DataCall> reading_for_;  // null if there are no such rows
+  std::vector<storage::RowReading> readings_;
+  std::shared_ptr<DataCall> reading_for_;  // null: there are none
   std::size_t reading_sections_ = 0;
 };
 

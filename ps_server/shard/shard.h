@@ -88,10 +88,10 @@ struct Pull {
   TableRows rows_of = {};  // for slots, which never answer kUnchanged; a dense shard refuses it
   // For slots. If `room` is null, Read copies the rows at once, to memory that it allocates.
   // Otherwise it asks `room` for that many bytes, aligned for floats, and appends to `readings`;
-  // the caller gives these to EmbeddingTable::ReadAll before anything at the shard changes. A null
+  // the caller gives these to storage::ReadRows before anything at the shard changes. A null
   // answer of `room` sets `why_not`.
   std::function<std::byte*(std::uint64_t bytes, std::string* why_not)> room = nullptr;
-  std::vector<storage::EmbeddingTable::Reading>* readings = nullptr;
+  std::vector<storage::RowReading>* readings = nullptr;
 };
 struct PullResult {
   PullCode code = PullCode::kStale;

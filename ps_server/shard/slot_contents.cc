@@ -155,8 +155,8 @@ void SlotContents::Read(const Pull& pull, PullResult* result, absl::string_view 
     result->invalid = absl::StrCat(defect, ": ", where);
     return;
   }
-  std::vector<storage::EmbeddingTable::Reading> own;
-  std::vector<storage::EmbeddingTable::Reading>* const readings = pull.room ? pull.readings : &own;
+  std::vector<storage::RowReading> own;
+  std::vector<storage::RowReading>* const readings = pull.room ? pull.readings : &own;
   std::byte* out = nullptr;
   if (pull.room) {
     out = pull.room(bytes, &result->invalid);
@@ -175,7 +175,7 @@ void SlotContents::Read(const Pull& pull, PullResult* result, absl::string_view 
     first_id += n;
     out += n * table.dimension() * tensor::WireBytes(wire);
   }
-  storage::EmbeddingTable::ReadAll(own);
+  storage::ReadRows(own);
 }
 
 void SlotContents::Cut(std::uint64_t preimage_bytes_max, ShardCut* cut) {

@@ -111,7 +111,7 @@ TEST_CASE("sections that do not fit the tables are refused by what is wrong, and
   CHECK_THAT(shard->Read({kSlotEpoch, false, {}, 0, wrong.of()}).invalid,
              Catch::Contains("no such table"));
   // What is refused takes no room; who finds no room is told why, and nothing is read.
-  std::vector<storage::EmbeddingTable::Reading> readings;
+  std::vector<storage::RowReading> readings;
   std::uint64_t asked = 0;
   Pull pull{kSlotEpoch, false, {}, 0, wrong.of()};
   pull.room = [&asked](std::uint64_t bytes, std::string* why_not) -> std::byte* {

@@ -243,7 +243,7 @@ TEST_CASE("rows of tables travel in each table's wire type, alone and beside one
       CHECK(BytesOf(pulled) == OnWire(wire, &asked));
 
       std::vector<std::byte> there;  // the same, to memory of the caller, at his time
-      std::vector<storage::EmbeddingTable::Reading> readings;
+      std::vector<storage::RowReading> readings;
       Pull later{kSlotEpoch, false, {}, 0, asked.of()};
       later.room = [&](std::uint64_t bytes, std::string*) {
         return there.resize(bytes), there.data();
@@ -252,7 +252,7 @@ TEST_CASE("rows of tables travel in each table's wire type, alone and beside one
       const PullResult promised = shard->Read(later);
       CHECK(promised.invalid == "");
       CHECK(promised.chunks.empty());
-      storage::EmbeddingTable::ReadAll(readings);
+      storage::ReadRows(readings);
       CHECK(there == BytesOf(pulled));
     }
     CHECK(shard->Snapshot()->Digest() == plain->Digest());

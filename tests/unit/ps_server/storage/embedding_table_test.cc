@@ -491,7 +491,7 @@ TEST_CASE(
   }
   std::mt19937 random(5);
   std::deque<Ids> ids;
-  std::vector<EmbeddingTable::Reading> readings;
+  std::vector<RowReading> readings;
   std::deque<std::vector<std::byte>> alone, together;
   for (int i = 0; i < 60; ++i) {
     const EmbeddingTable& table = *tables[random() % tables.size()];
@@ -499,12 +499,12 @@ TEST_CASE(
     ids.emplace_back(counts[random() % std::size(counts)]);
     for (std::int64_t& id : ids.back()) id = static_cast<std::int64_t>(random() % 400);
     const std::size_t bytes = ids.back().size() * table.dimension() * tensor::WireBytes(wire);
-    table.Read(ids.back(), wire, alone.emplace_back(bytes).data());
+    ReadRows({{&table, ids.back(), wire, alone.emplace_back(bytes).data()}});
     readings.push_back({&table, ids.back(), wire, together.emplace_back(bytes).data()});
   }
-  EmbeddingTable::ReadAll(readings);
+  ReadRows(readings);
   CHECK(alone == together);
-  EmbeddingTable::ReadAll(std::span<const EmbeddingTable::Reading>());
+  ReadRows(std::span<const RowReading>());
 }
 
 TEST_CASE(

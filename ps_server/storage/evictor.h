@@ -1,0 +1,71 @@
+// Decides which rows and waiting ids a push drops: those that are too old (TTL), and the oldest
+// ones where a limit needs their memory (bytes_max and the server's budget).
+//
+// It only decides: the table changes when PushApplier drops the entries. Entries that the push
+// names are never dropped. The oldest is the one with the lowest (stamp, id), so the choice does
+// not depend on the layout of the memory. Single writer, like the table.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "ps_server/storage/duplicate_ids.h"
+#include "ps_server/storage/row_store.h"
+#include "ps_server/storage/table_stats.h"
+
+namespace evergrad::ps_server::storage {
+
+class Evictor {
+ public:
+  // The entries that a push adds.
+  struct Growth {
+    std::uint64_t rows = 0, rows_from_waiting = 0;  // rows_from_waiting: those whose id waits now
+    std::uint64_t waiting = 0;
+    bool any() const { return rows + waiting > 0; }
+    std::uint64_t entries() const { return rows - rows_from_waiting + waiting; }  // of the index
+  };
+
+  explicit Evictor(RowStore* store) : store_(*store) {}  // `store` outlives the evictor.
+
+  // Begins a push that names ids with these hashes, which stay where they are until the next one.
+  void Begin(std::span<const std::uint64_t> named);
+  // Drops what is older than ttl_steps at the store's step; `step_before` is the table's time
+  // before the push. Counts in `outcome`.
+  void Expire(std::uint32_t step_before, PushOutcome* outcome);
+  // Charges and reserves the memory of `growth`, and drops the oldest entries if a limit requires
+  // it: waiting ids before rows. Counts in `outcome`, whose other numbers are final.
+  // ResourceExhausted: above a limit without enough entries that may be dropped, or out of memory.
+  // Then the caller takes the push back and calls RowStore::Settle.
+  absl::Status MakeSpace(const Growth& growth, PushOutcome* outcome);
+
+  // The hashes of the entries to drop, in the order of the decisions.
+  std::span<const std::uint64_t> dropped() const { return dropped_; }
+
+ private:
+  struct Entries {
+    std::uint64_t waiting = 0, rows = 0;
+  };
+  struct Space {
+    Entries after;      // the table's, after the push and the TTL
+    Entries evictable;  // those of `after` that the push does not name
+    Entries drop;       // at least
+  };
+  bool IsNamed(std::uint64_t hash);
+  void ExpirePart(std::uint64_t part, PushOutcome* outcome);
+  absl::Status FitBytesMax(const Growth& growth, Space* space) const;
+  absl::Status FitServerLimit(const Growth& growth, const PushOutcome& outcome, Space* space);
+  std::uint64_t MoreArenaRows(const Growth& growth, const PushOutcome& outcome,
+                              const Space& space) const;
+  absl::Status Refusal(absl::string_view why, absl::string_view details) const;
+  void DropOldest(bool rows, std::uint64_t count);
+
+  RowStore& store_;
+  std::span<const std::uint64_t> named_;
+  bool positions_ready_ = false;
+  HashPositions positions_;  // of named_; only pushes that drop entries need it
+  std::vector<std::uint64_t> dropped_;
+};
+
+}  // namespace evergrad::ps_server::storage

@@ -1,0 +1,44 @@
+// The second half of a push to a table: carries a PushPlan out. Nothing here can fail.
+//
+// Single writer, like the table.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "common/tensor/wire_type.h"
+#include "ps_server/storage/push_plan.h"
+#include "ps_server/storage/row_store.h"
+#include "ps_server/storage/table_cut.h"
+
+namespace evergrad::ps_server::storage {
+
+class PushApplier {
+ public:
+  // Both outlive the applier.
+  PushApplier(RowStore* store, const PushPlan* plan) : store_(*store), plan_(*plan) {}
+
+  // Begins to apply the plan: drops the rows and waiting ids that it chose. `cut` (null: there is
+  // none) saves entries before they change; the same for Continue.
+  void Begin(TableCut* cut);
+  // Applies at least one row, and about `bytes_max` of gradient at most. `gradient` has the rows of
+  // all ids of the plan, in its order and of type `wire`, at any address. Returns the bytes of
+  // float32 gradient that were applied.
+  std::uint64_t Continue(tensor::WireType wire, const std::byte* gradient, std::uint64_t bytes_max,
+                         TableCut* cut);
+  bool done() const { return next_ == plan_.size(); }
+
+ private:
+  class Piece;
+  void Drop(std::uint64_t hash, TableCut* cut);
+
+  RowStore& store_;
+  const PushPlan& plan_;
+  std::size_t next_ = 0;  // position of the next id
+  // Gradients that are converted, or summed over duplicates: those of all groups, and one that is
+  // being added.
+  std::vector<float> sums_;
+};
+
+}  // namespace evergrad::ps_server::storage

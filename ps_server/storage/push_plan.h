@@ -1,0 +1,77 @@
+// The first half of a push to a table: everything that can fail, decided before anything changes.
+//
+// Make looks every id up, finds duplicates, counts new rows and waiting ids, chooses the rows that
+// give way (Evictor), and reserves all memory. PushApplier carries the plan out and cannot fail. A
+// plan may be made again after it was applied or cancelled; its arrays are reused. Single writer,
+// like the table.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "ps_server/storage/duplicate_ids.h"
+#include "ps_server/storage/evictor.h"
+#include "ps_server/storage/row_store.h"
+#include "ps_server/storage/table_stats.h"
+
+namespace evergrad::ps_server::storage {
+
+class PushPlan {
+ public:
+  // The target of an id is the row of the arena that it updates, or one of these numbers. A
+  // kDuplicate does nothing: its gradient is summed at the first position of its id. kDuplicate is
+  // no number of pushes that a waiting id can have.
+  static constexpr std::uint32_t kNewRow = kWaiting, kCountOnly = kWaiting | 1,
+                                 kDuplicate = kWaiting | (kCountMax + 1);
+
+  explicit PushPlan(RowStore* store) : store_(*store), evictor_(store) {}  // `store` outlives it.
+
+  // Plans a push of `ids` at `global_step`. After OK the index has an entry for every id that will
+  // be a row or wait; PushApplier or Cancel must follow. After an error the store is as it was.
+  // ResourceExhausted: as Evictor::MakeSpace. InvalidArgument: global_step does not fit 32 bits, or
+  // too many ids.
+  absl::StatusOr<PushOutcome> Make(std::span<const std::int64_t> ids, std::uint64_t global_step);
+  // Takes the plan back.
+  void Cancel();
+
+  // --- of the last plan. An id is named by its position in the push.
+  std::size_t size() const { return size_; }
+  const std::uint64_t* hashes() const { return hashes_.data(); }
+  const std::uint32_t* targets() const { return targets_.data(); }
+  // The stamp of a row's entry before the push. Only if the store has stamps.
+  std::uint32_t StampBefore(std::size_t position) const { return stamps_before_[position]; }
+  std::uint32_t stamp() const { return stamp_; }  // 0 if the store has no stamps
+  const DuplicateIds& duplicates() const { return duplicates_; }
+  std::span<const std::uint64_t> dropped() const { return evictor_.dropped(); }  // hashes
+  const PushOutcome& outcome() const { return outcome_; }
+
+ private:
+  // An id that is not in its home line: it stands in a later line, or waits, or is absent.
+  struct Deferred {
+    RowIndex::Line* home;
+    std::uint32_t position;
+  };
+  template <bool kStamped>
+  void LookUp(std::span<const std::int64_t> ids);
+  template <bool kStamped>
+  bool ResolveDeferred(Evictor::Growth* growth);
+  template <bool kStamped>
+  std::uint32_t RowIn(RowIndex::Line* line, std::uint32_t position);
+
+  RowStore& store_;
+  Evictor evictor_;
+  DuplicateIds duplicates_;
+  std::size_t size_ = 0;
+  std::vector<std::uint64_t> hashes_;
+  std::vector<std::uint32_t> targets_;
+  std::vector<std::uint32_t> stamps_before_;
+  std::vector<Deferred> deferred_;
+  std::size_t deferred_size_ = 0;
+  std::uint32_t stamp_ = 0, step_before_ = 0;
+  PushOutcome outcome_;
+};
+
+}  // namespace evergrad::ps_server::storage

@@ -1,0 +1,97 @@
+// The rows and waiting ids of one table, in their index and arena, and the limits that they are
+// charged to. The parts of an EmbeddingTable share it: PushPlan, Evictor, PushApplier, TableCut and
+// RowReader. Single writer, like the table.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "common/sharding/slots.h"
+#include "ps_server/storage/memory_budget.h"
+#include "ps_server/storage/row_arena.h"
+#include "ps_server/storage/row_index.h"
+#include "ps_server/storage/table_settings.h"
+
+namespace evergrad::ps_server::storage {
+
+// RowIndex::Entry::row is the number of a row in the arena, or kWaiting with the number of pushes
+// that have named the id, which is 0 only while the first of them is prepared.
+inline constexpr std::uint32_t kWaiting = 1u << 31, kCountMax = (1u << 30) - 2;
+inline bool IsRow(const RowIndex::Entry& e) { return (e.row & kWaiting) == 0; }
+inline std::uint32_t CountOf(const RowIndex::Entry& e) { return e.row & ~kWaiting; }
+inline bool IsRow(RowIndex::Ref e) { return (e.row() & kWaiting) == 0; }
+inline std::uint32_t CountOf(RowIndex::Ref e) { return e.row() & ~kWaiting; }
+
+// A loop over single entries prefetches the entry that is so many places ahead.
+inline constexpr std::size_t kAheadRows = 16;
+// A push looks ids up, and updates rows, in groups of kGroup. A step works on one group while the
+// memory answers those of the kDelay steps before it. The loop of a step is so short that the
+// processor has many of its misses in flight (also those of page translations, which hold up a
+// prefetch).
+inline constexpr std::size_t kGroup = 16, kDelay = 2, kRing = 8;
+static_assert(kDelay < kRing);
+
+// The inverse of sharding::Mix64, by the inverses of its odd factors and of its shifts.
+constexpr std::uint64_t Unmix64(std::uint64_t x) {
+  x ^= x >> 31 ^ x >> 62;
+  x *= 0x319642b2d24d8ec3ull;
+  x ^= x >> 27 ^ x >> 54;
+  x *= 0x96de1b173f119089ull;
+  return x ^ x >> 30 ^ x >> 60;
+}
+static_assert(Unmix64(sharding::Mix64(0x0123456789abcdefull)) == 0x0123456789abcdefull);
+static_assert(Unmix64(sharding::Mix64(~0ull)) == ~0ull);
+
+struct RowStore {
+  RowStore(const TableSettings& settings, const optimizer::Optimizer& update,
+           std::shared_ptr<MemoryBudget> budget);
+
+  // The hash of an id under a bijection, with its halves exchanged: when the job's seed is 0, the
+  // upper bits of Mix64 have already chosen the slot.
+  std::uint64_t HashOf(std::int64_t id) const {
+    return std::rotl(sharding::Mix64(static_cast<std::uint64_t>(id) ^ key), 32);
+  }
+  // Hashes of at most kSize ids: in a loop of its own the multiplications are vectorised.
+  template <std::size_t kSize>
+  void HashesOf(const std::int64_t* ids, std::size_t size, std::uint64_t* to) const {
+    if (size == kSize) {
+      for (std::size_t k = 0; k < kSize; ++k) to[k] = HashOf(ids[k]);
+    } else {
+      for (std::size_t k = 0; k < size; ++k) to[k] = HashOf(ids[k]);
+    }
+  }
+  std::int64_t IdOf(std::uint64_t hash) const {
+    return static_cast<std::int64_t>(Unmix64(std::rotl(hash, 32)) ^ key);
+  }
+  // Writes the initial values of the row with this hash to `to`, `dimension` floats.
+  void FillInitial(std::uint64_t hash, float* to) const {
+    initial.Fill(std::rotl(hash, 32), {to, dimension});
+  }
+
+  // EmbeddingTable::bytes_of.
+  std::uint64_t bytes_of(std::uint64_t rows_held, std::uint64_t waiting_held) const {
+    return rows_held * ((row_floats + update.counts_per_row()) * sizeof(float) + kIndexBytesPerId) +
+           waiting_held * kIndexBytesPerId;
+  }
+  // The bytes to charge for an arena of this size.
+  std::uint64_t ChargedBytes(std::uint64_t high_water) const;
+  // Makes the charges those of the memory that is held.
+  void Settle();
+
+  const TableSettings settings;
+  const optimizer::Optimizer update;
+  const RowInitializer initial;
+  const bool stamped;                    // TTL or LRU needs the time of each row's last push.
+  BudgetShare arena_share, index_share;  // keep the budget, whose pages index and arena are made of
+  const std::uint64_t key;
+  const std::size_t dimension, row_floats;  // row_floats: values and optimizer state
+  RowIndex index;
+  RowArena arena;
+  std::uint64_t rows = 0, waiting = 0;
+  std::uint32_t step = 0;  // the highest global step that was seen
+};
+
+}  // namespace evergrad::ps_server::storage

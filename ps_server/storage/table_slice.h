@@ -1,0 +1,39 @@
+// Rows of a table outside of it: pieces of a cut, and rows that a snapshot file gives back.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace evergrad::ps_server::storage {
+
+// The bytes of a row's or waiting id's id, stamp and count in a slice.
+inline constexpr std::uint64_t kSliceIdBytes = sizeof(std::int64_t) + 2 * sizeof(std::uint32_t);
+
+// A piece of a cut: rows, and ids that wait for their admission, in no order. The count of a row is
+// the number of gradients that were applied to it (0 if the optimizer does not need it); the count
+// of a waiting id is the number of pushes that named it. A stamp is the global step of the last
+// push (0 without TTL and LRU).
+struct TableSlice {
+  std::vector<std::int64_t> ids;
+  std::vector<std::uint32_t> stamps, counts;
+  std::vector<float> values;   // ids.size() x dimension
+  std::vector<float> numbers;  // ids.size() x numbers_per_row
+  std::vector<std::int64_t> waiting_ids;
+  std::vector<std::uint32_t> waiting_stamps, waiting_counts;
+  std::uint64_t bytes() const;
+  void clear();
+};
+
+// Rows and waiting ids as a snapshot file has them. A restore trusts none of the numbers.
+struct RestoredRows {
+  std::span<const std::int64_t> ids;
+  std::span<const std::uint64_t> stamps, counts;  // ids.size() each
+  std::span<const float> values, numbers;         // ids.size() x dimension, x numbers_per_row
+};
+struct RestoredWaiting {
+  std::span<const std::int64_t> ids;
+  std::span<const std::uint64_t> stamps, counts;  // ids.size() each
+};
+
+}  // namespace evergrad::ps_server::storage
