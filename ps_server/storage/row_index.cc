@@ -9,15 +9,15 @@
 namespace evergrad::ps_server::storage {
 namespace {
 
-// Beyond this load a segment grows; it is made for the lower one. Between them an id costs 15.6
-// to 19.7 bytes, 19.5 to 24.6 with a stamp.
+// A segment grows beyond this load, and a new one has kLoadAfter. An id costs 15.6 to 19.7 bytes
+// between the two loads, 19.5 to 24.6 with a stamp.
 constexpr std::uint64_t kLoadNumerator = 41, kLoadDenominator = 50;  // 0.82
 constexpr double kLoadAfter = 0.66;
 constexpr std::uint32_t kLinesMin = 4;
 constexpr std::uint32_t kDepthMax = 28;
 
-// Lines behind the last home. One segment of many has a chain that needs more at its end, and gets
-// more.
+// Lines behind the last home. Of many segments one has a chain that needs more at its end; Filled
+// and Grow give it more.
 std::uint32_t SlackOf(std::uint32_t capacity) {
   return 2 + std::min<std::uint32_t>(capacity / 64, 8);
 }
@@ -25,7 +25,7 @@ std::uint32_t SlackOf(std::uint32_t capacity) {
 }  // namespace
 
 RowIndex::RowIndex(PagePool* pages, bool stamped)
-    : pages_(pages), lanes_(stamped ? kStampedLanes : kLanes) {
+    : pages_(pages), positions_(stamped ? kStampedPositions : kPositions) {
   Segment* const first = New(kLinesMin, SlackOf(kLinesMin), 0);
   EG_CHECK(first != nullptr);
   directory_.resize(1);
@@ -33,21 +33,22 @@ RowIndex::RowIndex(PagePool* pages, bool stamped)
 }
 
 RowIndex::~RowIndex() {
-  for (std::size_t slot = 0; slot < directory_.size();) {
-    const std::size_t width = std::size_t{1} << (depth_ - directory_[slot].depth);
-    Delete(directory_[slot].segment());
-    slot += width;
+  for (std::size_t bucket = 0; bucket < directory_.size();) {
+    const std::size_t width = std::size_t{1} << (depth_ - directory_[bucket].depth);
+    Delete(directory_[bucket].segment());
+    bucket += width;
   }
 }
 
 std::uint32_t RowIndex::LinesFor(std::size_t count) const {
   return std::max(
       kLinesMin,
-      static_cast<std::uint32_t>(static_cast<double>(count) / (kLoadAfter * lanes_)) + 1);
+      static_cast<std::uint32_t>(static_cast<double>(count) / (kLoadAfter * positions_)) + 1);
 }
 
 bool RowIndex::IsFull(const Segment& s) const {
-  return (s.count + 1ull) * kLoadDenominator > std::uint64_t{s.capacity} * lanes_ * kLoadNumerator;
+  return (s.count + 1ull) * kLoadDenominator >
+         std::uint64_t{s.capacity} * positions_ * kLoadNumerator;
 }
 
 RowIndex::Segment* RowIndex::New(std::uint32_t capacity, std::uint32_t slack, std::uint32_t depth) {
@@ -61,21 +62,21 @@ RowIndex::Segment* RowIndex::New(std::uint32_t capacity, std::uint32_t slack, st
   auto* const segment = new (memory) Segment(shape);
   std::memset(static_cast<void*>(segment->lines()), 0xff, bytes - sizeof(Segment));  // empty
   bytes_ += PagePool::Rounded(bytes);
-  places_total_ += std::uint64_t{capacity} * lanes_;
+  places_total_ += std::uint64_t{capacity} * positions_;
   return segment;
 }
 
 void RowIndex::Delete(Segment* segment) {
   const std::size_t bytes = BytesOf(*segment);
   bytes_ -= PagePool::Rounded(bytes);
-  places_total_ -= std::uint64_t{segment->capacity} * lanes_;
+  places_total_ -= std::uint64_t{segment->capacity} * positions_;
   segment->~Segment();
   pages_->Delete(segment, bytes);
 }
 
 void RowIndex::SetSegments(std::uint64_t hash, Segment* segment) {
   const std::size_t width = std::size_t{1} << (depth_ - segment->depth),
-                    first = Slot(hash) & ~(width - 1);
+                    first = Bucket(hash) & ~(width - 1);
   std::fill_n(directory_.begin() + static_cast<std::ptrdiff_t>(first), width,
               Segments{segment->lines(), segment->capacity, segment->depth});
 }
@@ -107,7 +108,8 @@ RowIndex::Ref RowIndex::Insert(std::uint64_t hash) {
 void RowIndex::Erase(Ref entry) {
   const Segments& s = SegmentsOf(entry.hash());
   Ref at = entry;
-  // What stands behind its home moves up, until one is at home or there is nobody.
+  // Entries behind their homes move up by one position, until an entry is at home or the chain
+  // ends.
   for (Ref next = Next(at);
        next.row() != kNone && (next.at_ > 0 || HomeOf(s, next.hash()) < next.line_);
        at = next, next = Next(next))
@@ -117,20 +119,20 @@ void RowIndex::Erase(Ref entry) {
   --size_;
 }
 
-// Entries [begin, end) of `from`, in order. nullptr: no memory.
+// Returns a new segment with entries [begin, end) of `from`, in order. nullptr: out of memory.
 RowIndex::Segment* RowIndex::Filled(const std::vector<Entry>& from, std::size_t begin,
                                     std::size_t end, std::uint32_t capacity, std::uint32_t depth) {
   for (std::uint32_t slack = SlackOf(capacity);; slack *= 2) {
     Segment* const segment = New(capacity, slack, depth);
     if (segment == nullptr) return nullptr;
-    // One place is left for the entry that this was made for, wherever it will be.
+    // One position stays free for the entry that the segment was made for, wherever it belongs.
     const Line* const last = segment->lines() + capacity + slack - 1;
-    Ref next(segment->lines(), 0, lanes_);
+    Ref next(segment->lines(), 0, positions_);
     std::size_t i = begin;
     for (; i < end; ++i) {
       Line* const home = segment->lines() + HomeIn(capacity, depth, from[i].hash);
-      if (next.line_ < home) next = Ref(home, 0, lanes_);
-      if (next.line_ > last || (next.line_ == last && next.at_ + 1 == lanes_)) break;
+      if (next.line_ < home) next = Ref(home, 0, positions_);
+      if (next.line_ > last || (next.line_ == last && next.at_ + 1 == positions_)) break;
       Set(next, from[i]);
       next = Next(next);
     }
@@ -146,25 +148,25 @@ bool RowIndex::Grow(std::uint64_t hash) {
   ++homes_version_;
   moving_.clear();
   for (Line *line = old->lines(), *end = line + old->capacity + old->slack; line < end; ++line) {
-    for (std::uint32_t k = 0; k < lanes_; ++k) {
-      const Ref place(line, k, lanes_);
+    for (std::uint32_t k = 0; k < positions_; ++k) {
+      const Ref place(line, k, positions_);
       if (place.row() == kNone) break;
       moving_.push_back(place.entry());
     }
   }
-  // Hashes that somebody chose to share their upper bits must not make a directory without end:
-  // then the segment only becomes larger.
+  // The directory must stay bounded if a user chooses ids whose hashes share their upper bits: the
+  // segment then only becomes larger.
   const bool split =
       old->count >= kSegmentEntries &&
       (depth < depth_ || (depth_ < kDepthMax && (1ull << depth_) * kSegmentEntries <= 16 * size_));
   if (!split) {
     Segment* segment;
     if (IsFull(*old)) {
-      // Small ones are doubled.
+      // A small segment doubles.
       const std::uint32_t capacity =
           std::max(LinesFor(old->count), old->capacity < 64 ? 2 * old->capacity : 0);
       segment = Filled(moving_, 0, moving_.size(), capacity, depth);
-    } else {  // a chain beyond its end: more room there
+    } else {  // A chain is longer than the slack, which doubles.
       segment = New(old->capacity, 2 * old->slack, depth);
       if (segment != nullptr) {
         std::memcpy(static_cast<void*>(segment->lines()), old->lines(),

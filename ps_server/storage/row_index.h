@@ -1,15 +1,16 @@
-// Where the row of an id is: a hash index that is dense, sorted, and grows without a stop.
+// A hash index from an id to its row: dense, sorted, and growing a segment at a time.
 //
-// Keys are hashes of ids under a bijection, so an id can be got back and no two ids share a hash.
-// The upper bits choose a segment (extendible hashing), the rest the home of the entry in it, a
-// cache line; entries of a segment are sorted by hash, each as close behind the beginning of its
-// home as there was room. So the whole index can be walked in the order of the hash from any hash
-// on, whatever has grown or moved meanwhile; a miss ends at the first greater hash; and a segment
-// that is full is copied in order into a larger one, or two: at most kSegmentEntries entries move
-// at a time. Entries that are deleted leave no mark behind. Not thread-safe.
+// Keys are hashes of ids under a bijection, so an id can be computed from its hash, and no two ids
+// share one. The upper bits choose a bucket of the directory, which names a segment (extendible
+// hashing); the other bits choose the home line of the entry in the segment, a cache line. Entries
+// of a segment are sorted by hash, each as close behind the beginning of its home as there was
+// space. So the whole index can be walked in the order of the hash from any hash, whatever has
+// grown or moved meanwhile; a miss ends at the first greater hash; and a full segment is copied in
+// order into a larger one, or into two: at most kSegmentEntries entries move at a time. Erased
+// entries leave no mark. Not thread-safe.
 //
-// A line holds five entries of hash and row, or four that have a stamp besides: 12.8 or 16 bytes a
-// place, and what a look-up costs is lines.
+// A line holds five entries of hash and row, or four that also have a stamp: 12.8 or 16 bytes a
+// position. The cost of a look-up is the number of lines that it reads.
 #pragma once
 
 #if defined(__AVX2__)
@@ -27,7 +28,7 @@ namespace evergrad::ps_server::storage {
 
 class RowIndex {
  public:
-  // What a place says. `stamp` is 0 in an index without stamps.
+  // `stamp` is 0 in an index without stamps.
   struct Entry {
     std::uint64_t hash;
     std::uint32_t row;  // the owner's; never kNone
@@ -36,7 +37,7 @@ class RowIndex {
   static constexpr std::uint32_t kNone = 0xffffffff;
   static constexpr std::uint32_t kSegmentEntries = 4096;  // split beyond: 64 to 96 KiB
 
-  // First the hashes, then as many rows, then as many stamps if there are any. Empty places are
+  // First the hashes, then as many rows, then as many stamps if there are any. Empty positions are
   // behind the others of their line, with row kNone and a hash that ends every search.
   struct alignas(64) Line {
     union {
@@ -46,7 +47,7 @@ class RowIndex {
   };
 
   // `pages` outlives it.
-  RowIndex(PagePool* pages, bool stamped);  // no memory is not survived: some hundred bytes
+  RowIndex(PagePool* pages, bool stamped);  // EG_CHECKs that there are some hundred bytes.
   ~RowIndex();
   RowIndex(const RowIndex&) = delete;
   RowIndex& operator=(const RowIndex&) = delete;
@@ -57,45 +58,48 @@ class RowIndex {
   }  // for entries at their homes: size() / places() is the load
   std::uint64_t bytes() const { return bytes_ + directory_.capacity() * sizeof(Segments); }
 
-  // An entry in its place; none when `line` is null. Valid until the next Insert or Erase.
+  // An entry at its position; null if `line` is null. Valid until the next Insert or Erase.
   class Ref {
    public:
     Ref() = default;
-    Ref(Line* line, std::uint32_t at, std::uint32_t lanes) : line_(line), at_(at), lanes_(lanes) {}
+    Ref(Line* line, std::uint32_t at, std::uint32_t positions)
+        : line_(line), at_(at), positions_(positions) {}
     explicit operator bool() const { return line_ != nullptr; }
     std::uint64_t hash() const { return line_->hashes[at_]; }
-    std::uint32_t row() const { return line_->numbers[2 * lanes_ + at_]; }
+    std::uint32_t row() const { return line_->numbers[2 * positions_ + at_]; }
     std::uint32_t stamp() const {
-      return lanes_ == kStampedLanes ? line_->numbers[3 * kStampedLanes + at_] : 0;
+      return positions_ == kStampedPositions ? line_->numbers[3 * kStampedPositions + at_] : 0;
     }
-    void set_row(std::uint32_t row) const { line_->numbers[2 * lanes_ + at_] = row; }
+    void set_row(std::uint32_t row) const { line_->numbers[2 * positions_ + at_] = row; }
     // Only in an index with stamps.
-    void set_stamp(std::uint32_t stamp) const { line_->numbers[3 * kStampedLanes + at_] = stamp; }
+    void set_stamp(std::uint32_t stamp) const {
+      line_->numbers[3 * kStampedPositions + at_] = stamp;
+    }
     Entry entry() const { return {hash(), row(), stamp()}; }
 
    private:
     friend class RowIndex;
     Line* line_ = nullptr;
-    std::uint32_t at_ = 0, lanes_ = 0;
+    std::uint32_t at_ = 0, positions_ = 0;
   };
 
-  // Where Find begins; valid until homes_version() changes. In steps, so that many look-ups can be
-  // under way: ask the memory for the home, later look at it; the few whose entries may have gone
-  // on into the next line ask for that, and look later still. (Asking for both lines at once was a
-  // third slower: lines are what is scarce.)
+  // The line where Find begins; valid until homes_version() changes. A look-up takes steps, so that
+  // many can be in flight: ask the memory for the home, and look at it later; the few look-ups
+  // whose entry may stand in the next line ask for that one, and look later still. (Asking for both
+  // lines at once was a third slower, because the number of lines in flight is the bound.)
   Line* Home(std::uint64_t hash) const { return HomeOf(SegmentsOf(hash), hash); }
   Line* AskFor(std::uint64_t hash) const {
     Line* const home = Home(hash);
     __builtin_prefetch(home);
     return home;
   }
-  // The second step: the answer is in the home line; or else the next line is asked for.
+  // The second step. Returns whether the home line has the answer; if not, asks for the next line.
   bool IsInHome(const Line* home, std::uint64_t hash) const {
-    if (home->hashes[lanes_ - 1] >= hash) return true;
+    if (home->hashes[positions_ - 1] >= hash) return true;
     __builtin_prefetch(home + 1);
     return false;
   }
-  // Which of the first four hashes of the line is `hash`: a bit, or 0.
+  // Returns a bit for the position of `hash` among the first four of the line, or 0.
   static std::uint32_t AmongFour(const Line* line, std::uint64_t hash) {
 #if defined(__AVX2__)
     const __m256i four =
@@ -104,52 +108,54 @@ class RowIndex {
     return static_cast<std::uint32_t>(_mm256_movemask_pd(_mm256_castsi256_pd(four)));
 #else
     std::uint32_t found = 0;
-    for (std::uint32_t k = 0; k < kStampedLanes; ++k)
+    for (std::uint32_t k = 0; k < kStampedPositions; ++k)
       found |= std::uint32_t{line->hashes[k] == hash} << k;
     return found;
 #endif
   }
-  // The row of `hash` if it stands in this line, its home or the next one; else kNone, which says
-  // nothing about other lines.
+  // The row of `hash` if its entry is in this line, else kNone, which says nothing about other
+  // lines.
   template <bool kStamped>
   static std::uint32_t RowIn(const Line* line, std::uint64_t hash) {
     std::uint32_t found = AmongFour(line, hash);
     if constexpr (!kStamped) {
-      // Behind the rows stands a number that is always kNone: whether the entry is here cannot be
-      // foreseen, so nobody asks.
-      found |= std::uint32_t{line->hashes[kStampedLanes] == hash} << kStampedLanes | 1u << kLanes;
-      return line->numbers[2 * kLanes + static_cast<std::uint32_t>(std::countr_zero(found))];
+      // The number behind the rows is always kNone. It is read when the entry is not here, because
+      // a branch on that could not be predicted.
+      found |= std::uint32_t{line->hashes[kStampedPositions] == hash} << kStampedPositions |
+               1u << kPositions;
+      return line->numbers[2 * kPositions + static_cast<std::uint32_t>(std::countr_zero(found))];
     }
-    return found != 0 ? line->numbers[2 * kStampedLanes +
+    return found != 0 ? line->numbers[2 * kStampedPositions +
                                       static_cast<std::uint32_t>(std::countr_zero(found))]
                       : kNone;
   }
   std::uint32_t RowInHome(const Line* home, std::uint64_t hash) const {
-    return lanes_ == kLanes ? RowIn<false>(home, hash) : RowIn<true>(home, hash);
+    return positions_ == kPositions ? RowIn<false>(home, hash) : RowIn<true>(home, hash);
   }
-  // Of one that is not in its home line: nearly all of those stand in the next one.
+  // The row of `hash`, or kNone, if it is not in its home line. Nearly all such entries are in the
+  // next line.
   std::uint32_t RowBehind(Line* home, std::uint64_t hash) const {
     const std::uint32_t row = RowInHome(home + 1, hash);
     if (row != kNone) return row;
     const Ref e = Find(home + 1, hash);
     return e ? e.row() : kNone;
   }
-  // In an index with stamps: RowIn, and the stamp becomes at least `now`; `before`: what it was. A
-  // number with its highest bit set counts as not there.
+  // For an index with stamps: RowIn that also raises the stamp to `now` at least, and sets `before`
+  // to the former stamp. A row number with its highest bit set counts as absent.
   static std::uint32_t Touch(Line* line, std::uint64_t hash, std::uint32_t now,
                              std::uint32_t* before) {
     const std::uint32_t found = AmongFour(line, hash);
     if (found == 0) return kNone;
     const auto at = static_cast<std::uint32_t>(std::countr_zero(found));
-    const std::uint32_t row = line->numbers[2 * kStampedLanes + at];
+    const std::uint32_t row = line->numbers[2 * kStampedPositions + at];
     if (row >> 31) return kNone;
-    std::uint32_t& stamp = line->numbers[3 * kStampedLanes + at];
+    std::uint32_t& stamp = line->numbers[3 * kStampedPositions + at];
     *before = stamp;
     stamp = stamp < now ? now : stamp;
     return row;
   }
   std::uint64_t homes_version() const { return homes_version_; }
-  // Home() for a loop: nothing of the index is looked for again. Valid as long.
+  // Home() for a loop: its fields stay in registers. Valid until homes_version() changes.
   class Homes;
   Homes homes() const;
   Ref Find(Line* home, std::uint64_t hash) const {
@@ -157,13 +163,13 @@ class RowIndex {
     return first.hash() == hash && first.row() != kNone ? first : Ref();
   }
   Ref Find(std::uint64_t hash) const { return Find(Home(hash), hash); }
-  // `hash` is not there. Its row must be set by the caller (and be other than kNone) at once; its
-  // stamp is 0. None: no memory, nothing has changed.
+  // Adds `hash`, which must be absent, with stamp 0. The caller must set its row at once, to
+  // another number than kNone. Null: out of memory, and nothing has changed.
   Ref Insert(std::uint64_t hash);
-  void Erase(Ref entry);  // from Find
+  void Erase(Ref entry);  // `entry` is from Find.
 
-  // Calls visit(Entry) -> bool (go on) for entries with hash >= `from` in rising order. False:
-  // `visit` ended it. Nothing may change meanwhile.
+  // Calls visit(Entry) for entries with hash >= `from` in rising order, until it returns false.
+  // Returns false if `visit` ended the walk. The index must not change meanwhile.
   template <class Visit>
   bool ForEachFrom(std::uint64_t from, Visit visit) const;
   template <class Visit>
@@ -172,21 +178,21 @@ class RowIndex {
   }
 
  private:
-  static constexpr std::uint32_t kLanes = 5, kStampedLanes = 4;
+  static constexpr std::uint32_t kPositions = 5, kStampedPositions = 4;
 
   struct alignas(
       64) Segment {  // followed by capacity + slack + 1 lines, the last of which is always empty
     std::uint32_t capacity = 0, slack = 0, count = 0, depth = 0;  // capacity and slack in lines
     Line* lines() { return reinterpret_cast<Line*>(this + 1); }
   };
-  struct Segments {  // of the directory: a segment stands in 2^(depth_ - its depth) of them
+  struct Segments {  // a bucket of the directory; a segment has 2^(depth_ - its depth) of them
     Line* lines = nullptr;
     std::uint32_t capacity = 0, depth = 0;
     Segment* segment() const { return reinterpret_cast<Segment*>(lines) - 1; }
   };
 
-  std::size_t Slot(std::uint64_t hash) const { return (hash >> 1) >> (63 - depth_); }
-  const Segments& SegmentsOf(std::uint64_t hash) const { return directory_[Slot(hash)]; }
+  std::size_t Bucket(std::uint64_t hash) const { return (hash >> 1) >> (63 - depth_); }
+  const Segments& SegmentsOf(std::uint64_t hash) const { return directory_[Bucket(hash)]; }
   static std::uint32_t HomeIn(std::uint32_t capacity, std::uint32_t depth, std::uint64_t hash) {
     return static_cast<std::uint32_t>((((hash << depth) >> 32) * capacity) >> 32);
   }
@@ -194,29 +200,31 @@ class RowIndex {
     return s.lines + HomeIn(s.capacity, s.depth, hash);
   }
 
-  // Where an entry is behind its home cannot be foreseen, and a branch that is mispredicted is
-  // dear: so the smaller ones of a line are counted.
+  // Counts the smaller hashes of a line. A search with branches would be slower: the position of an
+  // entry behind its home cannot be predicted.
   std::uint32_t Below(const Line* line, std::uint64_t hash) const {
     const std::uint64_t* const h = line->hashes;
     std::uint32_t below = (h[0] < hash) + (h[1] < hash) + (h[2] < hash) + (h[3] < hash);
-    if (lanes_ == kLanes) below += h[4] < hash;
+    if (positions_ == kPositions) below += h[4] < hash;
     return below;
   }
   Ref FirstNotBelow(Line* line, std::uint64_t hash) const {
     std::uint32_t below = Below(line, hash);
-    while (below == lanes_) below = Below(++line, hash);
-    return {line, below, lanes_};
+    while (below == positions_) below = Below(++line, hash);
+    return {line, below, positions_};
   }
   Ref Next(Ref r) const {
-    return r.at_ + 1 < lanes_ ? Ref{r.line_, r.at_ + 1, lanes_} : Ref{r.line_ + 1, 0, lanes_};
+    return r.at_ + 1 < positions_ ? Ref{r.line_, r.at_ + 1, positions_}
+                                  : Ref{r.line_ + 1, 0, positions_};
   }
   Ref Before(Ref r) const {
-    return r.at_ > 0 ? Ref{r.line_, r.at_ - 1, lanes_} : Ref{r.line_ - 1, lanes_ - 1, lanes_};
+    return r.at_ > 0 ? Ref{r.line_, r.at_ - 1, positions_}
+                     : Ref{r.line_ - 1, positions_ - 1, positions_};
   }
   void Set(Ref place, const Entry& e) const {
     place.line_->hashes[place.at_] = e.hash;
     place.set_row(e.row);
-    if (lanes_ == kStampedLanes) place.set_stamp(e.stamp);
+    if (positions_ == kStampedPositions) place.set_stamp(e.stamp);
   }
 
   static std::size_t BytesOf(const Segment& s) {
@@ -230,12 +238,12 @@ class RowIndex {
                   std::uint32_t capacity, std::uint32_t depth);
   bool Grow(std::uint64_t hash);
   void SetSegments(std::uint64_t hash,
-                   Segment* segment);  // of all that `segment` stands in; `hash` is one of its own
+                   Segment* segment);  // in all buckets of `segment`, which `hash` belongs to
 
   PagePool* const pages_;
-  const std::uint32_t lanes_;
+  const std::uint32_t positions_;
   std::vector<Segments> directory_;
-  std::vector<Entry> moving_;  // of the segment that is grown
+  std::vector<Entry> moving_;  // of the segment that grows
   std::uint32_t depth_ = 0;
   std::uint64_t size_ = 0, places_total_ = 0, bytes_ = 0, homes_version_ = 0;
 };
@@ -254,20 +262,21 @@ inline RowIndex::Homes RowIndex::homes() const { return {directory_.data(), 63 -
 
 template <class Visit>
 bool RowIndex::ForEachFrom(std::uint64_t from, Visit visit) const {
-  for (std::size_t slot = Slot(from); slot < directory_.size();) {
-    const Segments& s = directory_[slot];
+  for (std::size_t bucket = Bucket(from); bucket < directory_.size();) {
+    const Segments& s = directory_[bucket];
     Segment* const segment = s.segment();
     Line* const end = s.lines + segment->capacity + segment->slack;
-    const std::size_t width = std::size_t{1} << (depth_ - s.depth), first = slot & ~(width - 1);
-    for (Line* line = Slot(from) >= first && Slot(from) < first + width ? HomeOf(s, from) : s.lines;
+    const std::size_t width = std::size_t{1} << (depth_ - s.depth), first = bucket & ~(width - 1);
+    for (Line* line = Bucket(from) >= first && Bucket(from) < first + width ? HomeOf(s, from)
+                                                                            : s.lines;
          line < end; ++line) {
-      for (std::uint32_t k = 0; k < lanes_; ++k) {
-        const Ref place(line, k, lanes_);
+      for (std::uint32_t k = 0; k < positions_; ++k) {
+        const Ref place(line, k, positions_);
         if (place.row() == kNone) break;
         if (place.hash() >= from && !visit(place.entry())) return false;
       }
     }
-    slot = first + width;
+    bucket = first + width;
   }
   return true;
 }
