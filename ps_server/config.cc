@@ -41,10 +41,11 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
   table->AddBytes("pool_bytes_max", &config->pool_bytes_max,
                   "spare memory for writing new values while the old ones are being read",
                   {0, 1ull << 40});
-  table->AddBytes("snapshot_bytes_max", &config->snapshot_bytes_max,
-                  "largest size of the values, slots and ledger of one shard for its snapshot "
-                  "file; a larger shard is not saved",
-                  {kMiB, 1ull << 40});
+  table->AddBytes(
+      "snapshot_bytes_max", &config->snapshot_bytes_max,
+      "largest size of the values, optimizer state and ledger of one shard for its snapshot "
+      "file; a larger shard is not saved",
+      {kMiB, 1ull << 40});
   table->AddBytes("memory_bytes_max", &config->memory_bytes_max,
                   "memory for the rows of embedding tables, their index and their counters; 0: 0.8 "
                   "of the memory of the machine or control group",

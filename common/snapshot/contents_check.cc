@@ -77,15 +77,15 @@ class SectionsCheck {
     const auto section = static_cast<Section>(entry.section());
     switch (section) {
       case Section::kValues:
-      case Section::kSlot:
+      case Section::kState:
         if (!dense_ || entry.bytes() != value_bytes_ ||
-            (section == Section::kSlot && entry.index() != slots_) ||
+            (section == Section::kState && entry.index() != states_) ||
             (section == Section::kValues && entry.index() != 0)) {
           return Bad(absl::StrCat("section ", SectionName(section)),
                      absl::StrCat(value_bytes_, " bytes, in order"),
                      absl::StrCat(entry.bytes(), " bytes, index ", entry.index()));
         }
-        ++(section == Section::kSlot ? slots_ : values_);
+        ++(section == Section::kState ? states_ : values_);
         break;
       case Section::kCounters:
         ++counters_;
@@ -133,9 +133,9 @@ class SectionsCheck {
   absl::Status CheckCounts() const {
     if (counters_ != 1 || ledgers_ != 1)
       return Bad("counters and ledger", "one of each", absl::StrCat(counters_, " and ", ledgers_));
-    if (dense_ && (values_ != 1 || slots_ != header_.slots()))
-      return Bad("values and slots", absl::StrCat("1 and ", header_.slots()),
-                 absl::StrCat(values_, " and ", slots_));
+    if (dense_ && (values_ != 1 || states_ != header_.slots()))
+      return Bad("values and optimizer states", absl::StrCat("1 and ", header_.slots()),
+                 absl::StrCat(values_, " and ", states_));
     return absl::OkStatus();
   }
 
@@ -145,7 +145,7 @@ class SectionsCheck {
   const DamageAt& damage_;
   const bool dense_;
   const std::uint64_t value_bytes_;
-  std::uint32_t slots_ = 0, counters_ = 0, ledgers_ = 0, values_ = 0;  // sections so far
+  std::uint32_t states_ = 0, counters_ = 0, ledgers_ = 0, values_ = 0;  // sections so far
 };
 
 }  // namespace

@@ -37,7 +37,7 @@ inline constexpr std::uint64_t kLedgerBytesMax = 64u << 20;
 
 enum class Section : std::uint32_t {
   kValues = 1,
-  kSlot = 2,
+  kState = 2,  // SLOT in the format: one optimizer state
   kCounters = 3,
   kLedger = 4,
   kRows = 5,
@@ -106,7 +106,7 @@ class ShardFileReader {
   std::uint64_t bytes() const { return size_; }
   const std::string& uri() const { return uri_; }
 
-  // The payload of one block of kValues, kSlot, kRows or kFilter: bytes [offset, offset +
+  // The payload of one block of kValues, kState, kRows or kFilter: bytes [offset, offset +
   // data.size()) of that section.
   struct Piece {
     Section section = Section::kValues;
@@ -179,10 +179,9 @@ struct ShardFileReport {
   std::vector<std::pair<ClosureId, IntervalSet>> open;
   std::uint64_t bytes = 0;
   Sha256Digest sha256{};
-  std::uint64_t value_bytes = 0, slot_bytes = 0;
-  // Whether every byte was read; if not, only both ends, counters and ledger were read.
-  bool verified = false;
-  std::uint64_t value_digest = 0, slot_digest = 0;  // valid if `verified`
+  std::uint64_t value_bytes = 0, state_bytes = 0;
+  bool verified = false;  // true: every byte was read; false: only both ends, counters and ledger
+  std::uint64_t value_digest = 0, state_digest = 0;  // valid if `verified`
 };
 absl::StatusOr<ShardFileReport> DescribeShardFile(fs::FileSystem& files, absl::string_view uri);
 absl::StatusOr<ShardFileReport> VerifyShardFile(

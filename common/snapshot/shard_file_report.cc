@@ -35,7 +35,7 @@ ShardFileReport ReportOf(const ShardFileReader& reader) {
     const auto section = static_cast<Section>(entry.section());
     if (section == Section::kValues || section == Section::kRows)
       report.value_bytes += entry.bytes();
-    if (section == Section::kSlot) report.slot_bytes += entry.bytes();
+    if (section == Section::kState) report.state_bytes += entry.bytes();
   }
   return report;
 }
@@ -43,7 +43,7 @@ ShardFileReport ReportOf(const ShardFileReader& reader) {
 // Adds a block of ROWS or FILTER to the digests, as a slot on a server computes them. Returns false
 // if the block does not match its number of rows (FORMAT.md).
 bool AddRows(std::span<const std::byte> block, bool waiting, std::uint32_t dimension,
-             std::uint64_t* values, std::uint64_t* slots) {
+             std::uint64_t* values, std::uint64_t* states) {
   if (block.size() < 8) return false;
   const std::uint64_t n = Load<std::uint32_t>(block, 0);
   const std::uint64_t head = 8 + 24 * n;
@@ -56,17 +56,17 @@ bool AddRows(std::span<const std::byte> block, bool waiting, std::uint32_t dimen
     if (count > 0) std::memcpy(row.data() + to, block.data() + at, count * sizeof(float));
   };
   const std::uint64_t numbers = floats - std::min<std::uint64_t>(floats, dimension),
-                      numbers_at = head + n * (floats - numbers) * sizeof(float);
+                      state_at = head + n * (floats - numbers) * sizeof(float);
   for (std::uint64_t i = 0; i < n; ++i) {
     const auto id = static_cast<std::int64_t>(Load<std::uint64_t>(block, 8 + 8 * i));
-    *slots += sharding::DigestOfCounters(
+    *states += sharding::DigestOfCounters(
         id, static_cast<std::uint32_t>(Load<std::uint64_t>(block, 8 + 8 * n + 8 * i)),
         static_cast<std::uint32_t>(Load<std::uint64_t>(block, 8 + 16 * n + 8 * i)), waiting);
     if (waiting) continue;
     take(head + i * dimension * sizeof(float), dimension, 0);
-    take(numbers_at + i * numbers * sizeof(float), numbers, dimension);
+    take(state_at + i * numbers * sizeof(float), numbers, dimension);
     *values += sharding::DigestOfRow(id, 0, std::span(row).first(dimension));
-    *slots += sharding::DigestOfRow(id, dimension, std::span(row).subspan(dimension));
+    *states += sharding::DigestOfRow(id, dimension, std::span(row).subspan(dimension));
   }
   return true;
 }
@@ -87,23 +87,23 @@ absl::StatusOr<ShardFileReport> VerifyShardFile(fs::FileSystem& files, absl::str
   for (int i = 1; i < spec.variable().shape_size(); ++i)
     row_elements *= spec.variable().shape(i);  // does not overflow: checked by Open
   const std::uint64_t first = spec.row_begin() * row_elements;
-  std::uint64_t values = 0, slots = 0;
+  std::uint64_t values = 0, states = 0;
   EG_RETURN_IF_ERROR(reader->ReadAll([&](const ShardFileReader::Piece& piece) {
     if (piece.section == Section::kRows || piece.section == Section::kFilter) {
       const v1::SlotSpec& slot_spec = reader->header().slot();
       if (piece.index >= static_cast<std::uint32_t>(slot_spec.tables_size()) ||
           !AddRows(piece.data, piece.section == Section::kFilter,
-                   slot_spec.tables(static_cast<int>(piece.index)).dimension(), &values, &slots))
+                   slot_spec.tables(static_cast<int>(piece.index)).dimension(), &values, &states))
         return absl::DataLossError(absl::StrCat("block of rows is malformed: path=", uri, " table=",
                                                 piece.index, " bytes=", piece.data.size()));
       return absl::OkStatus();
     }
-    if (piece.section != Section::kValues && piece.section != Section::kSlot)
+    if (piece.section != Section::kValues && piece.section != Section::kState)
       return absl::OkStatus();
-    const bool slot = piece.section == Section::kSlot;
+    const bool is_state = piece.section == Section::kState;
     std::uint64_t index = first + piece.offset / sizeof(float) +
-                          (slot ? static_cast<std::uint64_t>(piece.index) << 56 : 0);
-    std::uint64_t& sum = slot ? slots : values;
+                          (is_state ? static_cast<std::uint64_t>(piece.index) << 56 : 0);
+    std::uint64_t& sum = is_state ? states : values;
     for (std::size_t i = 0; i + sizeof(float) <= piece.data.size(); i += sizeof(float))
       sum += Mix(index++, Load<std::uint32_t>(piece.data, i));
     return absl::OkStatus();
@@ -111,7 +111,7 @@ absl::StatusOr<ShardFileReport> VerifyShardFile(fs::FileSystem& files, absl::str
   ShardFileReport report = ReportOf(*reader);
   report.verified = true;
   report.value_digest = values;
-  report.slot_digest = slots;
+  report.state_digest = states;
   return report;
 }
 

@@ -100,11 +100,11 @@ nlohmann::json JsonOf(const FileRow& row) {
     json["open"].push_back({{"closure", closure.value()}, {"updates", updates.ToString()}});
   json["bytes"] = r.bytes;
   json["value_bytes"] = r.value_bytes;
-  json["slot_bytes"] = r.slot_bytes;
+  json["slot_bytes"] = r.state_bytes;
   if (r.verified) {
     json["sha256"] = snapshot::Hex(r.sha256);
     json["digest"] = ShowHex(r.value_digest);
-    json["slot_digest"] = ShowHex(r.slot_digest);
+    json["slot_digest"] = ShowHex(r.state_digest);
   }
   return json;
 }

@@ -21,21 +21,21 @@
 namespace evergrad::ps_server::optimizer {
 namespace {
 
-// ---------------------------------------------------------------- runs of a dense shard
+// ---------------------------------------------------------------- elements of a dense shard
 
 template <class R>
-void ApplyRun(const R rule, const Run& r) {
-  const float *g = r.gradient, *w = r.value_from, *a = r.slot_from[0], *b = r.slot_from[1];
-  float *w_out = r.value_to, *a_out = r.slot_to[0], *b_out = r.slot_to[1];
+void ApplySpan(const R rule, const ElementSpan& s) {
+  const float *g = s.gradient, *w = s.value_from, *a = s.state_from[0], *b = s.state_from[1];
+  float *w_out = s.value_to, *a_out = s.state_to[0], *b_out = s.state_to[1];
   EG_INDEPENDENT
-  for (std::size_t i = 0; i < r.size; ++i) {
+  for (std::size_t i = 0; i < s.size; ++i) {
     float value = w[i], first = 0, second = 0;
-    if constexpr (R::kSlots > 0) first = a[i];
-    if constexpr (R::kSlots > 1) second = b[i];
+    if constexpr (R::kStates > 0) first = a[i];
+    if constexpr (R::kStates > 1) second = b[i];
     rule(g[i], value, first, second);
     w_out[i] = value;
-    if constexpr (R::kSlots > 0) a_out[i] = first;
-    if constexpr (R::kSlots > 1) b_out[i] = second;
+    if constexpr (R::kStates > 0) a_out[i] = first;
+    if constexpr (R::kStates > 1) b_out[i] = second;
   }
 }
 
@@ -43,8 +43,8 @@ void ApplyRun(const R rule, const Run& r) {
 
 class Ahead {
  public:
-  Ahead(const Rows& r, std::size_t numbers)
-      : rows_(r), bytes_((r.dimension + numbers) * sizeof(float)) {}
+  Ahead(const Rows& r, std::size_t state)
+      : rows_(r), bytes_((r.dimension + state) * sizeof(float)) {}
   void Ask(std::size_t i) const {
     if (i < rows_.next_count) PrefetchRow<1>(rows_.next[i], bytes_);
   }
@@ -57,7 +57,7 @@ class Ahead {
   const std::size_t bytes_;
 };
 
-// kDimension 0 stands for any dimension. A dimension that the compiler knows needs no loop.
+// With kDimension 0, any dimension. A dimension that the compiler knows needs no loop.
 template <std::size_t kDimension, class R>
 inline void ApplyRow(const R& rule, std::size_t dimension, const float* __restrict g,
                      float* __restrict w) {
@@ -67,12 +67,12 @@ inline void ApplyRow(const R& rule, std::size_t dimension, const float* __restri
   EG_INDEPENDENT
   for (std::size_t i = 0; i < n; ++i) {
     float value = w[i], first = 0, second = 0;
-    if constexpr (R::kSlots > 0) first = a[i];
-    if constexpr (R::kSlots > 1) second = b[i];
+    if constexpr (R::kStates > 0) first = a[i];
+    if constexpr (R::kStates > 1) second = b[i];
     rule(g[i], value, first, second);
     w[i] = value;
-    if constexpr (R::kSlots > 0) a[i] = first;
-    if constexpr (R::kSlots > 1) b[i] = second;
+    if constexpr (R::kStates > 0) a[i] = first;
+    if constexpr (R::kStates > 1) b[i] = second;
   }
 }
 
@@ -80,7 +80,7 @@ inline void ApplyRow(const R& rule, std::size_t dimension, const float* __restri
 template <std::size_t kDimension, class RowRule>
 void ApplyRowsOf(const Rows& r, RowRule rule_of) {
   const std::size_t dimension = kDimension == 0 ? r.dimension : kDimension;
-  const Ahead ahead(r, std::decay_t<decltype(rule_of(0))>::kSlots * dimension);
+  const Ahead ahead(r, std::decay_t<decltype(rule_of(0))>::kStates * dimension);
   for (std::size_t i = 0; i < r.count; ++i) {
     ahead.Ask(i);
     const auto rule = rule_of(i);
@@ -100,10 +100,10 @@ void ApplyRowsBy(const Rows& r, RowRule rule_of) {
   }
 }
 
-// Applies a rule of rows, which keeps `numbers` floats behind the values of each row.
+// For a rule of rows, which keeps `state` floats behind the values of each row.
 template <class R>
-void ApplyWholeRows(const R rule, std::size_t numbers, const Rows& r) {
-  const Ahead ahead(r, numbers);
+void ApplyWholeRows(const R rule, std::size_t state, const Rows& r) {
+  const Ahead ahead(r, state);
   for (std::size_t i = 0; i < r.count; ++i) {
     ahead.Ask(i);
     rule.UpdateRow(r.dimension, r.gradients[i], r.rows[i]);
@@ -119,10 +119,10 @@ absl::StatusOr<Optimizer> Optimizer::Create(const optimizers::Settings& settings
   Optimizer o;
   o.rule_ = RuleOf(settings);
   for (const optimizers::Slot& slot : optimizers::SlotsOf(settings)) {
-    const int k = o.slots_ + o.row_slots_;
-    EG_CHECK(k < kSlotsMax);
+    const int k = o.states_ + o.row_states_;
+    EG_CHECK(k < kStatesMax);
     if (slot.initial != nullptr) o.initial_[k] = static_cast<float>(settings.*slot.initial);
-    ++(slot.one_per_row ? o.row_slots_ : o.slots_);
+    ++(slot.one_per_row ? o.row_states_ : o.states_);
   }
   o.for_tables_only_ = descriptor.use == optimizers::Use::kTablesOnly;
   o.is_moving_average_ = descriptor.is_moving_average;
@@ -130,7 +130,7 @@ absl::StatusOr<Optimizer> Optimizer::Create(const optimizers::Settings& settings
   // The rule and the descriptor are written in two places, so they are compared.
   std::visit(
       [&]<class R>(const R&) {
-        EG_CHECK_MSG(R::kSlots == o.slots_, settings.type);
+        EG_CHECK_MSG(R::kStates == o.states_, settings.type);
         EG_CHECK_MSG(CountsGradients<R> == o.counts_per_row_, settings.type);
         EG_CHECK_MSG(OfRows<R> == o.for_tables_only_, settings.type);
       },
@@ -148,19 +148,19 @@ Optimizer::Step Optimizer::Begin(std::uint64_t t) const {
   return step;
 }
 
-void Optimizer::FillRowNumbers(std::size_t dimension, float* numbers) const {
-  for (int k = 0; k < slots_; ++k, numbers += dimension)
-    std::fill_n(numbers, dimension, slot_initial(k));
-  for (int k = slots_; k < slots_ + row_slots_; ++k) *numbers++ = slot_initial(k);
+void Optimizer::FillRowState(std::size_t dimension, float* state) const {
+  for (int k = 0; k < states_; ++k, state += dimension)
+    std::fill_n(state, dimension, state_initial(k));
+  for (int k = states_; k < states_ + row_states_; ++k) *state++ = state_initial(k);
 }
 
-void Optimizer::Apply(const Step& step, const Run& run) const {
+void Optimizer::Apply(const Step& step, const ElementSpan& span) const {
   std::visit(
       [&]<class R>(const R& rule) {
         if constexpr (OfRows<R>)
           EG_CHECK_MSG(false, "the rule is one of rows, not of elements");
         else
-          ApplyRun(rule, run);
+          ApplySpan(rule, span);
       },
       step.rule);
 }
@@ -169,7 +169,7 @@ void Optimizer::ApplyRows(const Rows& rows) const {
   std::visit(
       [&]<class R>(const R& rule) {
         if constexpr (OfRows<R>) {
-          ApplyWholeRows(rule, row_numbers(rows.dimension), rows);
+          ApplyWholeRows(rule, state_per_row(rows.dimension), rows);
         } else if constexpr (CountsGradients<R>) {
           const std::uint32_t t = 1;
           R first = rule;

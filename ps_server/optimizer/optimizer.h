@@ -19,29 +19,29 @@
 
 namespace evergrad::ps_server::optimizer {
 
-inline constexpr int kSlotsMax = 2;
+inline constexpr int kStatesMax = 2;
 
-// One run of elements. For values and for each slot, from and to are equal (in place) or disjoint.
-// The gradient overlaps neither.
-struct Run {
+// Some elements of a dense shard, one behind the other. from and to are the same (in place) or
+// disjoint, for the values and for each state; the gradient overlaps neither.
+struct ElementSpan {
   std::size_t size = 0;
   const float* gradient = nullptr;
   const float* value_from = nullptr;
   float* value_to = nullptr;
-  const float* slot_from[kSlotsMax] = {};
-  float* slot_to[kSlotsMax] = {};
+  const float* state_from[kStatesMax] = {};
+  float* state_to[kStatesMax] = {};
 };
 
-// Rows of a table, updated in place. A row is its values, followed by its numbers. There are no
-// duplicate rows, and no gradient overlaps a row.
+// Rows of a table, updated in place. A row is its values and, behind them, its optimizer state.
+// There are no duplicate rows, and no gradient overlaps a row.
 struct Rows {
   std::size_t count = 0, dimension = 0;
   float* const* rows = nullptr;
   const float* const* gradients = nullptr;
-  // For counts_per_row(): the number of gradients of each row, including this one: 1, 2, ...
+  // With counts_per_row(), the number of gradients of each row, this one included: 1, 2, ...
   const std::uint32_t* t = nullptr;
-  // Rows that are updated later and are not changed here. After each updated row, one of them is
-  // prefetched, because the divisions leave the memory time for it.
+  // Rows of later calls. They are only prefetched, one after each update of a row, because its
+  // divisions leave the memory time.
   std::size_t next_count = 0;
   float* const* next = nullptr;
 };
@@ -51,21 +51,20 @@ class Optimizer {
   // InvalidArgument if optimizers::Check refuses the settings.
   static absl::StatusOr<Optimizer> Create(const optimizers::Settings& settings);
 
-  // The number of slots of a dense shard; each slot has one number per value.
-  int slots() const { return slots_; }
-  // The initial value of each number of slot k.
-  float slot_initial(int k) const { return initial_[k]; }
+  // The states of a dense shard: moments, accumulators. Each has one float for each value.
+  int states() const { return states_; }
+  // The initial value of each float of state k.
+  float state_initial(int k) const { return initial_[k]; }
   bool for_tables_only() const { return for_tables_only_; }
   // Returns whether its updates are values towards which a variable moves, not gradients.
   bool is_moving_average() const { return is_moving_average_; }
-  // The number of floats that follow a row's `dimension` values. They are ordered by slot:
-  // `dimension` floats for each, or one for a slot with one number per row. Their initial values
-  // are slot_initial of their slot.
-  std::size_t row_numbers(std::size_t dimension) const {
-    return static_cast<std::size_t>(slots_) * dimension + static_cast<std::size_t>(row_slots_);
+  // The floats behind a row's `dimension` values: state by state, `dimension` each, or one for a
+  // state with one float per row. They begin with state_initial of their state.
+  std::size_t state_per_row(std::size_t dimension) const {
+    return static_cast<std::size_t>(states_) * dimension + static_cast<std::size_t>(row_states_);
   }
-  void FillRowNumbers(std::size_t dimension, float* numbers) const;
-  // Returns whether the update depends on the number of gradients that the row has had.
+  void FillRowState(std::size_t dimension, float* state) const;
+  // The update depends on how many gradients the row has had.
   bool counts_per_row() const { return counts_per_row_; }
 
   // The rule for update t, which is the same for all elements. t is the number of gradients of this
@@ -74,15 +73,14 @@ class Optimizer {
     Rule rule;
   };
   Step Begin(std::uint64_t t) const;
-  // Not for an optimizer that is for_tables_only().
-  void Apply(const Step& step, const Run& run) const;
+  void Apply(const Step& step, const ElementSpan& span) const;  // not for_tables_only()
   void ApplyRows(const Rows& rows) const;
 
  private:
   Rule rule_;
-  int slots_ = 0;      // number of slots with one number per value
-  int row_slots_ = 0;  // number of slots with one number per row
-  float initial_[kSlotsMax] = {};
+  int states_ = 0;      // with one float per value
+  int row_states_ = 0;  // with one float per row
+  float initial_[kStatesMax] = {};
   bool for_tables_only_ = false, is_moving_average_ = false, counts_per_row_ = false;
 };
 

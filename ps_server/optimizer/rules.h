@@ -1,17 +1,17 @@
 // The update rules: one struct for each formula of README.md. Optimizer (optimizer.h) chooses one
 // by a job's settings, and runs it over dense shards and rows of tables. Private to this room.
 //
-// A rule is a value: the numbers of its formula, rounded to float32. There are two kinds of rules.
-// - A rule of elements is called with (gradient, value, slot 0, slot 1) of one element and changes
-//   the last three. It has kSlots slots; the other arguments are dummies, which the compiler drops.
-//   The call is compiled into the loops of optimizer.cc, so it must be branchless to be vectorized.
-// - A rule of rows has UpdateRow, which changes the values and numbers of one row of a table.
-//
-// A rule with At(t) depends on t, the number of gradients that were applied, including this one: 1,
-// 2, ... At must be a pure function of t and of the settings, so that every partitioning of a
-// variable and every replay gives the same bits. The rules use only operations that are correctly
-// rounded on every processor: + - * /, square roots and PortablePow. They never use pow, exp or log
-// of the C library.
+// A rule is a value: the numbers of its formula, rounded to float32. It is one of two kinds.
+// - A rule of elements is called with (gradient, value, state 0, state 1) of one element and
+// changes
+//   the last three. It has kStates states; the rest are dummies, which the compiler drops. The call
+//   is compiled into the loops of optimizer.cc, so it must be branchless to be vectorised.
+// - A rule of rows has UpdateRow, which changes the values and the state of one row of a table.
+// A rule with At(t) depends on t, the number of gradients that were applied, this one included: 1,
+// 2, ... At must be a pure function of t and of the settings, so that every cut of a variable and
+// every replay gives the same bits. All of it uses only operations that are correctly rounded on
+// every processor: + - * /, square roots and PortablePow, and never pow, exp or log of the C
+// library.
 #pragma once
 
 #include <cmath>
@@ -34,13 +34,13 @@ inline double Power(double base, std::uint64_t n) {
 }
 
 struct Sgd {
-  static constexpr int kSlots = 0;
+  static constexpr int kStates = 0;
   float rate = 0;
   void operator()(float g, float& w, float&, float&) const { w = w - rate * g; }
 };
 
 struct Momentum {
-  static constexpr int kSlots = 1;
+  static constexpr int kStates = 1;
   float rate, momentum;
   void operator()(float g, float& w, float& v, float&) const {
     v = momentum * v - rate * g;
@@ -49,7 +49,7 @@ struct Momentum {
 };
 
 struct Nesterov {
-  static constexpr int kSlots = 1;
+  static constexpr int kStates = 1;
   float rate, momentum;
   void operator()(float g, float& w, float& v, float&) const {
     v = momentum * v - rate * g;
@@ -67,7 +67,7 @@ struct AdamRate {
 };
 
 struct Adam {
-  static constexpr int kSlots = 2;
+  static constexpr int kStates = 2;
   AdamRate corrected;
   float one_minus_beta_1, one_minus_beta_2, epsilon, rate = 0;
   void At(std::uint64_t t) { rate = corrected.At(t); }
@@ -79,7 +79,7 @@ struct Adam {
 };
 
 struct AdamW {
-  static constexpr int kSlots = 2;
+  static constexpr int kStates = 2;
   AdamRate corrected;
   float one_minus_beta_1, one_minus_beta_2, epsilon, decay, rate = 0;
   void At(std::uint64_t t) { rate = corrected.At(t); }
@@ -93,7 +93,7 @@ struct AdamW {
 
 // Keras' Nadam: adam with Nesterov's momentum, whose decay mu follows a schedule over t.
 struct Nadam {
-  static constexpr int kSlots = 2;
+  static constexpr int kStates = 2;
   double learning_rate, beta_1, beta_2;
   float one_minus_beta_1, one_minus_beta_2, epsilon;
   float gradient_rate = 0, moment_rate = 0, correction = 0;  // valid for t
@@ -133,7 +133,7 @@ struct Nadam {
 };
 
 struct Adagrad {
-  static constexpr int kSlots = 1;
+  static constexpr int kStates = 1;
   float rate, epsilon;
   void operator()(float g, float& w, float& a, float&) const {
     a = a + g * g;
@@ -143,7 +143,7 @@ struct Adagrad {
 
 // A row has one accumulator behind its values: the sum of the means of its squared gradients.
 struct RowwiseAdagrad {
-  static constexpr int kSlots = 0;
+  static constexpr int kStates = 0;
   float rate, epsilon;
   void UpdateRow(std::size_t dimension, const float* __restrict g, float* __restrict w) const {
     float& accumulator = w[dimension];
@@ -168,7 +168,7 @@ struct RowwiseAdagrad {
 };
 
 struct Rmsprop {
-  static constexpr int kSlots = 1;
+  static constexpr int kStates = 1;
   float rate, rho, one_minus_rho, epsilon;
   void operator()(float g, float& w, float& rms, float&) const {
     rms = rho * rms + one_minus_rho * (g * g);
@@ -177,7 +177,7 @@ struct Rmsprop {
 };
 
 struct RmspropMomentum {
-  static constexpr int kSlots = 2;
+  static constexpr int kStates = 2;
   float rate, momentum, one_minus_rho, epsilon;
   void operator()(float g, float& w, float& rms, float& v) const {
     rms = rms + (g * g - rms) * one_minus_rho;
@@ -199,7 +199,7 @@ struct FtrlValue {
 };
 
 struct Ftrl {
-  static constexpr int kSlots = 2;
+  static constexpr int kStates = 2;
   FtrlValue value;
   void operator()(float g, float& w, float& a, float& linear) const {
     const float next = a + g * g;
@@ -211,7 +211,7 @@ struct Ftrl {
 };
 
 struct FtrlPower {
-  static constexpr int kSlots = 2;
+  static constexpr int kStates = 2;
   FtrlValue value;
   double minus_power;
   void operator()(float g, float& w, float& a, float& linear) const {
@@ -226,13 +226,13 @@ struct FtrlPower {
 // Keras' batch normalization: assign_moving_average. The "gradient" is the value towards which the
 // variable moves.
 struct MovingAverage {
-  static constexpr int kSlots = 0;
+  static constexpr int kStates = 0;
   float one_minus_momentum;
   void operator()(float g, float& w, float&, float&) const { w = w - (w - g) * one_minus_momentum; }
 };
 
 struct Counting {
-  static constexpr int kSlots = 1;
+  static constexpr int kStates = 1;
   void operator()(float g, float& w, float& s, float&) const {
     s = s + 2 * g;
     w = w + g;

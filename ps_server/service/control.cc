@@ -307,7 +307,7 @@ void Control::OnLoaded(ShardKey key, ShardEpoch epoch, const ShardLane::Loaded& 
   --loading_;
   it->second.loading = false;
   it->second.value_bytes = loaded.value_bytes;
-  it->second.slot_bytes = loaded.slot_bytes;
+  it->second.state_bytes = loaded.state_bytes;
   it->second.done.UnionWith(loaded.done);
   it->second.refused.UnionWith(loaded.refused);
   if (loaded.status.ok() && !it->second.file.empty()) {
@@ -629,7 +629,7 @@ void Control::OnCut(const v1::CutShards& cut) {
     order.shard = key.shard;
     order.folder = cut.folder();
     order.plan_fingerprint = cut.plan_fingerprint();
-    order.bytes = held->second.value_bytes + held->second.slot_bytes;
+    order.bytes = held->second.value_bytes + held->second.state_bytes;
     order.take = [lane = &options_.host->lane(key.shard), key, epoch](ShardLane::CutReady ready) {
       lane->Cut(key, epoch, std::move(ready));
     };
@@ -768,7 +768,7 @@ v1::ServerProgress Control::Progress() const {
   for (const auto& [key, held] : held_) {
     const auto it = of(key.job);
     it->second.set_shards(it->second.shards() + 1);
-    if (!held.rows) it->second.set_bytes(it->second.bytes() + held.value_bytes + held.slot_bytes);
+    if (!held.rows) it->second.set_bytes(it->second.bytes() + held.value_bytes + held.state_bytes);
   }
   for (auto& [job, one] : usage) {
     one.set_bytes(one.bytes() + options_.host->jobs().TableBytes(job));

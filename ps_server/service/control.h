@@ -70,11 +70,11 @@ class Control {
     MapVersion start;
     IntervalSet done, refused;
     bool loading = true;
-    std::uint64_t stopped_in = 0;  // term of the coordinator that stopped the shard; 0 if it serves
-    std::string file;              // "" if it began from the seed; otherwise the URI of its file
-    MonoTime assigned{};           // time of the Assign
-    bool rows = false;             // a table slot, whose size is read elsewhere
-    std::uint64_t value_bytes = 0, slot_bytes = 0;
+    std::uint64_t stopped_in = 0;  // term of the coordinator that stopped it; 0: it serves
+    std::string file;              // "": from the seed; otherwise the URI of its file
+    MonoTime assigned{};           // when
+    bool rows = false;             // a table slot: its size is read elsewhere
+    std::uint64_t value_bytes = 0, state_bytes = 0;
   };
   // Counts the orders of one CutShards, for the log.
   struct CutRound {

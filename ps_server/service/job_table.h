@@ -29,15 +29,15 @@ struct JobCounters {
 class JobTable {
  public:
   struct Job {
-    MapVersion version;              // (0,0) if unknown
-    std::uint32_t shards_total = 0;  // 0 if unknown
-    // Null if the job is not known; shared with requests in progress.
-    std::shared_ptr<JobCounters> counters;
-    // Null if grants are not checked; shared with the job's shards.
-    std::shared_ptr<grants::GrantGuard> grants;
-    std::string name;  // "" if not known
-    // The number of shards held by this server, and the bytes of their values and slots, at the
-    // last count. For tables these are all bytes of memory.
+    MapVersion version;              // (0,0): unknown
+    std::uint32_t shards_total = 0;  // 0: unknown
+    std::shared_ptr<JobCounters>
+        counters;  // null: the job is not known. Shared with requests in progress
+    std::shared_ptr<grants::GrantGuard>
+        grants;        // null: grants are not checked. Shared with the job's shards
+    std::string name;  // "": not known
+    // Shards held here at the last count, and the bytes of their values and states; for tables all
+    // memory.
     std::uint32_t shards = 0;
     std::uint64_t bytes = 0;
   };

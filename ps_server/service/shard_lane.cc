@@ -58,7 +58,7 @@ void Describe(const storage::EmbeddingTable& table, bool digests, v1::TableState
   state->set_rows(stats.rows);
   state->set_waiting(stats.waiting);
   state->set_bytes(stats.value_bytes);
-  state->set_slot_bytes(stats.number_bytes);
+  state->set_slot_bytes(stats.state_bytes);
   state->set_memory_bytes(stats.memory_bytes);
   state->set_index_places(stats.index_places);
   state->set_admitted(stats.admitted);
@@ -76,7 +76,7 @@ void Describe(const storage::EmbeddingTable& table, bool digests, v1::TableState
   if (!digests) return;
   const storage::EmbeddingTable::Digests sums = table.Digest();
   state->set_digest(sums.values);
-  state->set_slot_digest(sums.numbers + sums.counters);
+  state->set_slot_digest(sums.state + sums.counters);
 }
 
 absl::Status NotHeld(ShardKey key, ShardEpoch epoch) {
@@ -85,7 +85,7 @@ absl::Status NotHeld(ShardKey key, ShardEpoch epoch) {
 }
 
 ShardLane::Loaded LoadedOf(const Shard& shard) {
-  return {absl::OkStatus(), shard.value_bytes(),   shard.slot_bytes(),
+  return {absl::OkStatus(), shard.value_bytes(),   shard.state_bytes(),
           shard.lsn(),      shard.ledger().done(), shard.ledger().refused()};
 }
 
@@ -546,7 +546,7 @@ v1::ShardState ShardLane::StateOf(const Slot& slot, bool digests) {
   state.set_row_begin(shard.settings().row_begin);
   state.set_row_end(shard.settings().row_end);
   state.set_bytes(shard.value_bytes());
-  state.set_slot_bytes(shard.slot_bytes());
+  state.set_slot_bytes(shard.state_bytes());
   *state.mutable_epoch() = client::ToProto(shard.epoch());
   *state.mutable_start() = client::ToProto(shard.start());
   state.set_lsn(shard.lsn());
@@ -565,7 +565,7 @@ v1::ShardState ShardLane::StateOf(const Slot& slot, bool digests) {
   if (digests) {
     if (state.tables_size() == 0) {
       state.set_digest(shard.Digest());
-      state.set_slot_digest(shard.SlotDigest());
+      state.set_slot_digest(shard.StateDigest());
     }
     for (const v1::TableState& table :
          state.tables()) {  // the digests of a slot are sums over its tables, and each costs a pass
@@ -631,7 +631,7 @@ void ShardLane::ContinueSums() {
     std::optional<v1::ShardState> state;
     if (it != slots_.end()) {
       state = StateOf(it->second, /*digests=*/true);
-      spent += it->second.shard->value_bytes() + it->second.shard->slot_bytes() + kSectionCost;
+      spent += it->second.shard->value_bytes() + it->second.shard->state_bytes() + kSectionCost;
     }
     std::deque<std::shared_ptr<ReportTask>> whole;
     std::erase_if(summing_, [&](const std::shared_ptr<ReportTask>& task) {

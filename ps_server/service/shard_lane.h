@@ -71,7 +71,7 @@ class ShardLane {
   void Submit(std::vector<Section> sections, bool here = false);
   struct Loaded {
     absl::Status status;
-    std::uint64_t value_bytes = 0, slot_bytes = 0, lsn = 0;
+    std::uint64_t value_bytes = 0, state_bytes = 0, lsn = 0;
     IntervalSet done, refused;
   };
   void Assign(ShardSettings settings, ShardEpoch epoch, MapVersion start, IntervalSet refused,

@@ -44,9 +44,9 @@ class Contents {
   virtual std::unique_ptr<Contents> Copy() const = 0;  // shares nothing that changes
 
   virtual std::uint64_t value_bytes() const = 0;
-  virtual std::uint64_t slot_bytes() const = 0;
+  virtual std::uint64_t state_bytes() const = 0;
   virtual std::uint64_t Digest() const = 0;
-  virtual std::uint64_t SlotDigest() const = 0;
+  virtual std::uint64_t StateDigest() const = 0;
   virtual std::vector<float> Values() const = 0;
   virtual std::vector<const storage::EmbeddingTable*> Tables() const = 0;
 };

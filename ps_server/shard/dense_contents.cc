@@ -45,11 +45,11 @@ absl::StatusOr<std::uint64_t> CheckRows(const ShardSettings& s) {
 // All or nothing, before the ledger is touched.
 bool DenseContents::Reserve() {
   bool reserved = values_.ReserveWrites() && wire_values_.ReserveWrites();
-  for (int k = 0; reserved && k < optimizer_.slots(); ++k) reserved = slots_[k].ReserveWrites();
+  for (int k = 0; reserved && k < optimizer_.states(); ++k) reserved = states_[k].ReserveWrites();
   if (reserved) return true;
   values_.CancelWrites();
   wire_values_.CancelWrites();
-  for (storage::DenseArray& slot : slots_) slot.CancelWrites();
+  for (storage::DenseArray& state : states_) state.CancelWrites();
   return false;
 }
 
@@ -65,10 +65,10 @@ absl::StatusOr<std::unique_ptr<DenseContents>> DenseContents::FromSeed(
                      " type=", settings.optimizer.type));
   }
   EG_ASSIGN_OR_RETURN(contents->values_, storage::DenseArray::Create(elements, pool));
-  for (int k = 0; k < contents->optimizer_.slots(); ++k) {
+  for (int k = 0; k < contents->optimizer_.states(); ++k) {
     EG_ASSIGN_OR_RETURN(
-        contents->slots_[k],
-        storage::DenseArray::Filled(elements, contents->optimizer_.slot_initial(k), pool));
+        contents->states_[k],
+        storage::DenseArray::Filled(elements, contents->optimizer_.state_initial(k), pool));
   }
   contents->rows_ = settings.row_end - settings.row_begin;
   contents->first_element_ = settings.row_begin * settings.variable_shape.row_elements();
@@ -98,18 +98,18 @@ absl::StatusOr<std::unique_ptr<DenseContents>> DenseContents::FromCut(const Shar
   if (rows(was) != rows(settings)) return differs("rows", rows(settings), rows(was));
   if (was.optimizer.type != settings.optimizer.type)
     return differs("optimizer", settings.optimizer.type, was.optimizer.type);
-  if (cut.slots.size() != static_cast<std::size_t>(contents->optimizer_.slots())) {
-    return differs("optimizer slots", absl::StrCat(contents->optimizer_.slots()),
-                   absl::StrCat(cut.slots.size()));
+  if (cut.states.size() != static_cast<std::size_t>(contents->optimizer_.states())) {
+    return differs("optimizer states", absl::StrCat(contents->optimizer_.states()),
+                   absl::StrCat(cut.states.size()));
   }
   if (cut.values.size() != elements)
     return differs("elements", absl::StrCat(elements), absl::StrCat(cut.values.size()));
   contents->values_ = std::move(cut.values);
-  for (std::size_t k = 0; k < cut.slots.size(); ++k) {
-    if (cut.slots[k].size() != elements)
-      return differs("elements of a slot", absl::StrCat(elements),
-                     absl::StrCat(cut.slots[k].size()));
-    contents->slots_[k] = std::move(cut.slots[k]);
+  for (std::size_t k = 0; k < cut.states.size(); ++k) {
+    if (cut.states[k].size() != elements)
+      return differs("elements of an optimizer state", absl::StrCat(elements),
+                     absl::StrCat(cut.states[k].size()));
+    contents->states_[k] = std::move(cut.states[k]);
   }
   contents->rows_ = settings.row_end - settings.row_begin;
   contents->first_element_ = settings.row_begin * settings.variable_shape.row_elements();
@@ -165,7 +165,7 @@ std::optional<Contents::Refusal> DenseContents::Prepare(const Push& push, absl::
     return invalid("gradient is not aligned: ", where);
   if (!Reserve())
     return Refusal{PushCode::kOverBudget, absl::StrCat("no memory to apply out of place: ", where,
-                                                       " bytes=", value_bytes() + slot_bytes())};
+                                                       " bytes=", value_bytes() + state_bytes())};
   return std::nullopt;
 }
 
@@ -183,11 +183,11 @@ std::uint64_t DenseContents::Continue(std::uint64_t bytes_max) {
   std::uint64_t bytes = 0;
   for (; next_chunk_ < values_.chunks() && (bytes == 0 || bytes < bytes_max); ++next_chunk_) {
     const storage::DenseArray::Write value = values_.BeginWrite(next_chunk_);
-    storage::DenseArray::Write slots[optimizer::kSlotsMax];
-    for (int k = 0; k < optimizer_.slots(); ++k) slots[k] = slots_[k].BeginWrite(next_chunk_);
-    ApplyRun(step, value, slots);
+    storage::DenseArray::Write states[optimizer::kStatesMax];
+    for (int k = 0; k < optimizer_.states(); ++k) states[k] = states_[k].BeginWrite(next_chunk_);
+    ApplyChunk(step, value, states);
     values_.EndWrite(next_chunk_);
-    for (int k = 0; k < optimizer_.slots(); ++k) slots_[k].EndWrite(next_chunk_);
+    for (int k = 0; k < optimizer_.states(); ++k) states_[k].EndWrite(next_chunk_);
     bytes += value.size * sizeof(float);
   }
   if (next_chunk_ == values_.chunks()) {
@@ -197,16 +197,16 @@ std::uint64_t DenseContents::Continue(std::uint64_t bytes_max) {
   return bytes;
 }
 
-void DenseContents::ApplyRun(const optimizer::Optimizer::Step& step,
-                             const storage::DenseArray::Write& value,
-                             const storage::DenseArray::Write (&slots)[optimizer::kSlotsMax]) {
+void DenseContents::ApplyChunk(const optimizer::Optimizer::Step& step,
+                               const storage::DenseArray::Write& value,
+                               const storage::DenseArray::Write (&states)[optimizer::kStatesMax]) {
   const auto apply = [&](std::size_t at, std::size_t size, const float* gradient) {
-    optimizer::Run run{size, gradient, value.from + at, value.to + at, {}, {}};
-    for (int k = 0; k < optimizer_.slots(); ++k) {
-      run.slot_from[k] = slots[k].from + at;
-      run.slot_to[k] = slots[k].to + at;
+    optimizer::ElementSpan span{size, gradient, value.from + at, value.to + at, {}, {}};
+    for (int k = 0; k < optimizer_.states(); ++k) {
+      span.state_from[k] = states[k].from + at;
+      span.state_to[k] = states[k].to + at;
     }
-    optimizer_.Apply(step, run);
+    optimizer_.Apply(step, span);
   };
   const std::size_t element = tensor::WireBytes(wire_);
   if (wire_ == tensor::WireType::kFloat32) {
@@ -241,7 +241,7 @@ void DenseContents::Read(const Pull& pull, PullResult* result, absl::string_view
 
 void DenseContents::Cut(std::uint64_t, ShardCut* cut) {
   cut->values = values_;
-  for (int k = 0; k < optimizer_.slots(); ++k) cut->slots.push_back(slots_[k]);
+  for (int k = 0; k < optimizer_.states(); ++k) cut->states.push_back(states_[k]);
 }
 
 std::unique_ptr<Contents> DenseContents::Copy() const {
@@ -259,10 +259,10 @@ std::vector<float> DenseContents::Values() const {
   return values;
 }
 
-std::uint64_t DenseContents::SlotDigest() const {
+std::uint64_t DenseContents::StateDigest() const {
   std::uint64_t sum = 0;
-  for (int k = 0; k < optimizer_.slots(); ++k)
-    sum += slots_[k].Digest(first_element_ + (static_cast<std::uint64_t>(k) << 56));
+  for (int k = 0; k < optimizer_.states(); ++k)
+    sum += states_[k].Digest(first_element_ + (static_cast<std::uint64_t>(k) << 56));
   return sum;
 }
 

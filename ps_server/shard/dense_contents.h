@@ -1,4 +1,4 @@
-// Rows of one dense variable: values and optimizer slots in chunks, applied chunk by chunk.
+// Rows of one dense variable: values and optimizer state in chunks, applied chunk by chunk.
 //
 // The class holds and computes float32. If the variable has a 16-bit wire type, it holds a second
 // copy of the values in that type: each apply converts the values that it has just written, so that
@@ -36,11 +36,11 @@ class DenseContents final : public Contents {
   void EndCut(std::uint64_t) override {}
   std::unique_ptr<Contents> Copy() const override;
   std::uint64_t value_bytes() const override { return values_.size() * sizeof(float); }
-  std::uint64_t slot_bytes() const override {
-    return value_bytes() * static_cast<std::uint64_t>(optimizer_.slots());
+  std::uint64_t state_bytes() const override {
+    return value_bytes() * static_cast<std::uint64_t>(optimizer_.states());
   }
   std::uint64_t Digest() const override { return values_.Digest(first_element_); }
-  std::uint64_t SlotDigest() const override;
+  std::uint64_t StateDigest() const override;
 
   std::vector<float> Values() const override;
   std::vector<const storage::EmbeddingTable*> Tables() const override { return {}; }
@@ -51,14 +51,14 @@ class DenseContents final : public Contents {
   // need `values_`.
   absl::Status MakeWireValues();
   void WriteWireValues(std::size_t c, const float* values, std::size_t size);
-  // Applies one chunk of the gradient, or a part of it.
-  void ApplyRun(const optimizer::Optimizer::Step& step, const storage::DenseArray::Write& value,
-                const storage::DenseArray::Write (&slots)[optimizer::kSlotsMax]);
+  // Applies the gradient of one chunk.
+  void ApplyChunk(const optimizer::Optimizer::Step& step, const storage::DenseArray::Write& value,
+                  const storage::DenseArray::Write (&states)[optimizer::kStatesMax]);
 
   optimizer::Optimizer optimizer_;
   std::uint64_t rows_ = 0, first_element_ = 0;  // of the whole variable
   storage::DenseArray values_;
-  storage::DenseArray slots_[optimizer::kSlotsMax];
+  storage::DenseArray states_[optimizer::kStatesMax];
   // For a 16-bit wire type: the values in it, two in the space of a float, so that chunk c holds
   // chunks 2 c and 2 c + 1 of the values. Otherwise empty.
   tensor::WireType wire_ = tensor::WireType::kFloat32;

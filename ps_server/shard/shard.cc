@@ -46,7 +46,7 @@ absl::StatusOr<std::unique_ptr<Shard>> Shard::FromSeed(
 
 std::uint64_t ShardCut::bytes() const {
   std::uint64_t floats = values.size();
-  for (const storage::DenseArray& slot : slots) floats += slot.size();
+  for (const storage::DenseArray& state : states) floats += state.size();
   return floats * sizeof(float) + table_bytes + ledger.MemoryBytes();
 }
 
@@ -235,16 +235,16 @@ void Shard::BecomeOwned(ShardEpoch epoch, MapVersion start, const IntervalSet& r
 }
 
 std::uint64_t Shard::value_bytes() const { return contents_->value_bytes(); }
-std::uint64_t Shard::slot_bytes() const { return contents_->slot_bytes(); }
+std::uint64_t Shard::state_bytes() const { return contents_->state_bytes(); }
 
 std::uint64_t Shard::Digest() const {
   EG_CHECK(!applying());
   return contents_->Digest();
 }
 
-std::uint64_t Shard::SlotDigest() const {
+std::uint64_t Shard::StateDigest() const {
   EG_CHECK(!applying());
-  return contents_->SlotDigest();
+  return contents_->StateDigest();
 }
 
 std::vector<float> Shard::Values() const {

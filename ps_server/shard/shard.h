@@ -142,10 +142,10 @@ struct SlotSlice {
 class Contents;
 
 // The state of a shard at one moment, between two of its turns: everything of lines 6 and 7, so
-// that values and optimizer slots are exactly the effect of the updates in the ledger beside them
-// (P6). Values and slots are references to chunks: while a cut is held, applies write out of place,
-// and the replaced chunks stay in memory, at most bytes(). The shard's executor makes a cut; any
-// thread may read and drop it. The rows of a slot are not part of the struct. Shard::NextSlice
+// that values and optimizer state are exactly the effect of the updates in the ledger beside them
+// (P6). Values and states are references to chunks: while a cut is held, applies write out of
+// place, and the replaced chunks stay in memory, at most bytes(). The shard's executor makes a cut;
+// any thread may read and drop it. The rows of a slot are not part of the struct. Shard::NextSlice
 // captures them later, slice by slice; pushes save a row before they change it.
 struct ShardCut {
   std::shared_ptr<const ShardSettings> settings;  // shared with the shard: fixed for the job
@@ -155,7 +155,7 @@ struct ShardCut {
   std::map<std::string, std::uint64_t> skips;
   Ledger ledger;
   storage::DenseArray values;
-  std::vector<storage::DenseArray> slots;
+  std::vector<storage::DenseArray> states;
   // For slots: the number of rows and of waiting ids of each table at that moment, and the source
   // of their slices, which the driver of the shard's executor sets. Call next_slice until it
   // returns an empty slice. It blocks, so call it on any thread but the shard's. Aborted: the cut
@@ -166,7 +166,7 @@ struct ShardCut {
   std::function<absl::StatusOr<SlotSlice>()> next_slice;
   // For a slot that was read from its file: the whole tables.
   std::vector<std::shared_ptr<storage::EmbeddingTable>> tables;
-  std::uint64_t bytes() const;  // of values, optimizer slots and ledger, or of a slot's tables
+  std::uint64_t bytes() const;  // of values, optimizer state and ledger, or of a slot's tables
 };
 
 // Closures that may be open at one shard. The coordinator opens far fewer (line 31); the limit
@@ -179,7 +179,7 @@ inline constexpr std::size_t kSkipReasonsMax = 16;
 
 class Shard {
  public:
-  // The state of the seed: initial values and optimizer slots, and a ledger that holds `refused`
+  // The state of the seed: initial values and optimizer state, and a ledger that holds `refused`
   // alone (line 21). InvalidArgument: the initializer or optimizer is unknown or for tables only,
   // the rows are outside the shape, or the bytes are above the limits. ResourceExhausted: out of
   // memory. All shards of a server share `pool`, which gives blocks for writes out of place (null:
@@ -188,10 +188,10 @@ class Shard {
       const ShardSettings& settings, ShardEpoch epoch, MapVersion start, IntervalSet refused,
       std::shared_ptr<storage::ChunkPool> pool = nullptr,
       std::shared_ptr<storage::MemoryBudget> budget = nullptr);
-  // The state of a cut under a new owner (lines 21, 22, 28), bit for bit: values, slots, counters,
+  // The state of a cut under a new owner (lines 21, 22, 28), bit for bit: values, states, counters,
   // lsn, and the ledger, to which `refused` is added. `settings` are those of the job now: learning
   // rates may differ from the cut's. InvalidArgument, with both names: the cut has other rows,
-  // another variable or the slots of another optimizer.
+  // another variable or the state of another optimizer.
   static absl::StatusOr<std::unique_ptr<Shard>> Restore(const ShardSettings& settings, ShardCut cut,
                                                         ShardEpoch epoch, MapVersion start,
                                                         const IntervalSet& refused);
@@ -201,10 +201,10 @@ class Shard {
   // Apply in pieces, for the executor's turns. BeginApply does everything but the arithmetic of an
   // admitted gradient; ContinueApply does that, for at least one chunk and about `bytes_max` bytes
   // at a time, and returns the number of bytes applied. Ledger, lsn and counters have the update
-  // from BeginApply on. Values and slots have all of it once applying() is false; until then Apply,
-  // BeginApply, Read, Snapshot, Cut, digests and Values are EG_CHECK failures, and the caller keeps
-  // push.payload. Seal and Close may be called in between, since they change no value. Destroying
-  // the shard drops the whole state.
+  // from BeginApply on. Values and optimizer state have all of it once applying() is false; until
+  // then Apply, BeginApply, Read, Snapshot, Cut, digests and Values are EG_CHECK failures, and the
+  // caller keeps push.payload. Seal and Close may be called in between, since they change no value.
+  // Destroying the shard drops the whole state.
   PushResult BeginApply(const Push& push);
   bool applying() const;
   std::uint64_t ContinueApply(std::uint64_t bytes_max);
@@ -250,13 +250,13 @@ class Shard {
     return skips_;
   }  // by reason, in the present state
   std::uint64_t value_bytes() const;
-  std::uint64_t slot_bytes() const;
+  std::uint64_t state_bytes() const;
   // The sum of Mix(index in the whole variable, float bits) over all elements, mod 2^64, so that
-  // the digests of a variable's shards add up to the same number for every partition. SlotDigest is
-  // the sum over all optimizer slots; slot k adds k * 2^56 to the index, so that exchanged slots
-  // show.
+  // the digests of a variable's shards add up to the same number for every partition. StateDigest
+  // is the sum over all optimizer states; state k adds k * 2^56 to the index, so that exchanged
+  // states show.
   std::uint64_t Digest() const;
-  std::uint64_t SlotDigest() const;
+  std::uint64_t StateDigest() const;
   // A copy of the values in row order, for tests and digests.
   std::vector<float> Values() const;
   // The tables of a slot, by index in the plan; none for a dense shard. EG_CHECKs that nothing is

@@ -20,7 +20,7 @@ absl::Status RestoreSlice(const storage::TableSlice& slice, storage::EmbeddingTa
   if (!slice.ids.empty()) {
     const std::vector<std::uint64_t> stamps = wide(slice.stamps), counts = wide(slice.counts);
     EG_RETURN_IF_ERROR(table->Restore(
-        storage::RestoredRows{slice.ids, stamps, counts, slice.values, slice.numbers}));
+        storage::RestoredRows{slice.ids, stamps, counts, slice.values, slice.state}));
   }
   if (slice.waiting_ids.empty()) return absl::OkStatus();
   const std::vector<std::uint64_t> stamps = wide(slice.waiting_stamps),
@@ -191,8 +191,8 @@ void SlotContents::Cut(std::uint64_t preimage_bytes_max, ShardCut* cut) {
     cut->table_filtered.push_back(info.waiting);
     cut->table_steps.push_back(info.step);
   }
-  // As in its file: values and numbers, and three numbers of each row or id.
-  cut->table_bytes = value_bytes() + slot_bytes();
+  // As in its file: values and state, and three numbers of each row or id.
+  cut->table_bytes = value_bytes() + state_bytes();
   for (std::size_t t = 0; t < tables_.size(); ++t)
     cut->table_bytes += (cut->table_rows[t] + cut->table_filtered[t]) * 3 * sizeof(std::uint64_t);
 }
@@ -255,10 +255,9 @@ std::uint64_t SlotContents::value_bytes() const {
   return bytes;
 }
 
-std::uint64_t SlotContents::slot_bytes() const {
+std::uint64_t SlotContents::state_bytes() const {
   std::uint64_t bytes = 0;
-  for (const auto& table : tables_)
-    bytes += table->rows() * table->numbers_per_row() * sizeof(float);
+  for (const auto& table : tables_) bytes += table->rows() * table->state_per_row() * sizeof(float);
   return bytes;
 }
 
@@ -268,11 +267,11 @@ std::uint64_t SlotContents::Digest() const {
   return sum;
 }
 
-std::uint64_t SlotContents::SlotDigest() const {
+std::uint64_t SlotContents::StateDigest() const {
   std::uint64_t sum = 0;
   for (const auto& table : tables_) {
     const storage::EmbeddingTable::Digests digests = table->Digest();
-    sum += digests.numbers + digests.counters;
+    sum += digests.state + digests.counters;
   }
   return sum;
 }

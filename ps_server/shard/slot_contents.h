@@ -28,9 +28,9 @@ class SlotContents final : public Contents {
   void EndCut(std::uint64_t serial) override;
   std::unique_ptr<Contents> Copy() const override;
   std::uint64_t value_bytes() const override;
-  std::uint64_t slot_bytes() const override;
+  std::uint64_t state_bytes() const override;
   std::uint64_t Digest() const override;
-  std::uint64_t SlotDigest() const override;  // stamps and counts included
+  std::uint64_t StateDigest() const override;  // stamps and counts included
   std::vector<float> Values() const override { return {}; }
   std::vector<const storage::EmbeddingTable*> Tables() const override;
 

@@ -82,7 +82,7 @@ v1::ShardFileHeader HeaderOf(const ShardCut& cut, const std::string& plan_finger
   }
   header.set_kind(v1::SHARD_KIND_DENSE);
   *header.mutable_dense() = SpecOf(*cut.settings);
-  header.set_slots(static_cast<std::uint32_t>(cut.slots.size()));
+  header.set_slots(static_cast<std::uint32_t>(cut.states.size()));
   return header;
 }
 
@@ -131,10 +131,10 @@ absl::Status AppendDense(const ShardCut& cut, const CutTarget& target,
                          snapshot::ShardFileWriter* writer) {
   EG_RETURN_IF_ERROR(writer->BeginSection(snapshot::Section::kValues, 0));
   EG_RETURN_IF_ERROR(AppendArray(cut.values, target, writer));
-  for (std::size_t k = 0; k < cut.slots.size(); ++k) {
+  for (std::size_t k = 0; k < cut.states.size(); ++k) {
     EG_RETURN_IF_ERROR(
-        writer->BeginSection(snapshot::Section::kSlot, static_cast<std::uint32_t>(k)));
-    EG_RETURN_IF_ERROR(AppendArray(cut.slots[k], target, writer));
+        writer->BeginSection(snapshot::Section::kState, static_cast<std::uint32_t>(k)));
+    EG_RETURN_IF_ERROR(AppendArray(cut.states[k], target, writer));
   }
   return absl::OkStatus();
 }
@@ -261,12 +261,12 @@ absl::Status ReadTables(const ShardSettings& settings, const CutSource& source,
           absl::StrCat("loading of the shard was cancelled: path=", source.uri));
     storage::EmbeddingTable& table = *cut->tables[piece.index];  // the reader has checked the index
     const bool rows = piece.section == snapshot::Section::kRows;
-    if (!block.Parse(piece.data, rows ? table.dimension() : 0, rows ? table.numbers_per_row() : 0))
+    if (!block.Parse(piece.data, rows ? table.dimension() : 0, rows ? table.state_per_row() : 0))
       return damaged(absl::StrCat("block of rows is malformed: table=", table.settings().name,
                                   " bytes=", piece.data.size()));
     const absl::Status restored =
         rows ? table.Restore(storage::RestoredRows{block.ids, block.stamps, block.counts,
-                                                   block.values, block.numbers})
+                                                   block.values, block.state})
              : table.Restore(storage::RestoredWaiting{block.ids, block.stamps, block.counts});
     if (absl::IsInvalidArgument(restored)) return damaged(restored.message());
     return restored;
@@ -302,16 +302,16 @@ absl::Status ReadDense(const ShardSettings& settings, const CutSource& source,
   if (const std::string got = rows(spec.variable().name(), shape, spec.row_begin(), spec.row_end());
       got != want)
     return differs("cut", want, got);
-  if (header.slots() > static_cast<std::uint32_t>(optimizer::kSlotsMax))
-    return differs("optimizer", absl::StrCat("at most ", optimizer::kSlotsMax, " slots"),
+  if (header.slots() > static_cast<std::uint32_t>(optimizer::kStatesMax))
+    return differs("optimizer", absl::StrCat("at most ", optimizer::kStatesMax, " states"),
                    absl::StrCat(header.slots()));
 
   const std::uint64_t elements =
       (settings.row_end - settings.row_begin) * settings.variable_shape.row_elements();
   EG_ASSIGN_OR_RETURN(cut->values, storage::DenseArray::Create(elements, source.pool));
-  cut->slots.resize(header.slots());
-  for (storage::DenseArray& slot : cut->slots) {
-    EG_ASSIGN_OR_RETURN(slot, storage::DenseArray::Create(elements, source.pool));
+  cut->states.resize(header.slots());
+  for (storage::DenseArray& state : cut->states) {
+    EG_ASSIGN_OR_RETURN(state, storage::DenseArray::Create(elements, source.pool));
   }
   return reader->ReadAll([&](const snapshot::ShardFileReader::Piece& piece) -> absl::Status {
     EG_RETURN_IF_ERROR(At(source.failpoints, "snapshot.restore"));
@@ -320,7 +320,7 @@ absl::Status ReadDense(const ShardSettings& settings, const CutSource& source,
           absl::StrCat("loading of the shard was cancelled: path=", source.uri));
     // The reader has checked section, index and length against the header.
     storage::DenseArray& array =
-        piece.section == snapshot::Section::kValues ? cut->values : cut->slots[piece.index];
+        piece.section == snapshot::Section::kValues ? cut->values : cut->states[piece.index];
     std::uint64_t at = piece.offset;
     for (std::span<const std::byte> left = piece.data; !left.empty();) {
       constexpr std::uint64_t kChunkBytes = storage::kChunkFloats * sizeof(float);

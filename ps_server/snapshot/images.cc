@@ -8,7 +8,7 @@
 namespace evergrad::ps_server {
 namespace {
 
-// Bytes in addition to values, slots and ledger: header, counters, footer, and 16 bytes per block.
+// Beside values, optimizer state and ledger: header, counters, footer, and 16 bytes a block.
 constexpr std::uint64_t kFrameBytes = 64 * 1024;
 
 std::uint64_t BytesOf(const ShardCut& cut) {

@@ -15,8 +15,9 @@ constexpr char kRestoresHelp[] = "Shards read from their files, by outcome";
 
 Restorer::Restorer(Options options)
     : options_(std::move(options)),
-      bytes_read_(options_.registry->GetCounter("evergrad_ps_server_restored_bytes_total",
-                                                "Bytes of values and slots read from shard files")),
+      bytes_read_(options_.registry->GetCounter(
+          "evergrad_ps_server_restored_bytes_total",
+          "Bytes of values and optimizer state read from shard files")),
       restored_(options_.registry->GetCounter(kRestores, kRestoresHelp, {{"result", "restored"}})),
       cancelled_(
           options_.registry->GetCounter(kRestores, kRestoresHelp, {{"result", "cancelled"}})),
@@ -139,7 +140,7 @@ void Restorer::Run() {
     } else if (shard.ok()) {
       restored_.Add();
       seconds_.Observe(std::chrono::duration<double>(options_.clock->Now() - begin).count());
-      bytes_read_.Add((*shard)->value_bytes() + (*shard)->slot_bytes());
+      bytes_read_.Add((*shard)->value_bytes() + (*shard)->state_bytes());
     } else {
       failed_.Add();
     }

@@ -87,22 +87,22 @@ absl::Status RowWriter::Append(std::uint32_t table, std::uint32_t dimension,
     }
     return absl::OkStatus();
   };
-  const std::size_t numbers = slice.ids.empty() ? 0 : slice.numbers.size() / slice.ids.size();
+  const std::size_t state = slice.ids.empty() ? 0 : slice.state.size() / slice.ids.size();
   EG_RETURN_IF_ERROR(append(snapshot::Section::kRows, slice.ids, slice.stamps, slice.counts,
-                            {{&slice.values, dimension}, {&slice.numbers, numbers}}));
+                            {{&slice.values, dimension}, {&slice.state, state}}));
   return append(snapshot::Section::kFilter, slice.waiting_ids, slice.waiting_stamps,
                 slice.waiting_counts, {});
 }
 
 bool RowBlock::Parse(std::span<const std::byte> bytes, std::uint32_t dimension,
-                     std::uint32_t numbers_per_row) {
+                     std::uint32_t state_per_row) {
   if (bytes.size() < kHeadBytes) return false;
   std::uint32_t head[2];
   std::memcpy(head, bytes.data(), sizeof(head));
   const std::size_t n = head[0];
   // A block has at most a MiB, so nothing here overflows.
   const std::size_t row_bytes =
-      kRowBytes + (std::size_t{dimension} + numbers_per_row) * sizeof(float);
+      kRowBytes + (std::size_t{dimension} + state_per_row) * sizeof(float);
   if (n == 0 || head[1] != 0 || n > bytes.size() / kRowBytes ||
       bytes.size() != kHeadBytes + n * row_bytes)
     return false;
@@ -111,7 +111,7 @@ bool RowBlock::Parse(std::span<const std::byte> bytes, std::uint32_t dimension,
   left = Get(left, n, &stamps);
   left = Get(left, n, &counts);
   left = Get(left, n * dimension, &values);
-  Get(left, n * numbers_per_row, &numbers);
+  Get(left, n * state_per_row, &state);
   return std::is_sorted(ids.begin(), ids.end());
 }
 

@@ -36,11 +36,11 @@ class RowWriter {
 struct RowBlock {
   std::vector<std::int64_t> ids;
   std::vector<std::uint64_t> stamps, counts;
-  std::vector<float> values, numbers;  // empty in FILTER
-  // Returns false if the length or the padding does not match the number of rows. The floats of a
-  // row are its values and numbers; FILTER has none.
+  std::vector<float> values, state;  // empty in FILTER
+  // Returns false if the length or the padding is not that of such rows. FILTER has neither values
+  // nor state.
   bool Parse(std::span<const std::byte> bytes, std::uint32_t dimension,
-             std::uint32_t numbers_per_row);
+             std::uint32_t state_per_row);
 };
 
 }  // namespace evergrad::ps_server

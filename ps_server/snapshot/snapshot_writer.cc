@@ -249,7 +249,7 @@ absl::StatusOr<DurableCut> SnapshotWriter::TakeAndWrite(const Order& order) {
     const absl::Status status = absl::ResourceExhaustedError(absl::StrCat(
         "a cut is larger than --snapshot-bytes-max: variable=", cut.settings->variable,
         " shard=", order.shard.ToString(), " bytes=", bytes, " max=", options_.bytes_max));
-    // A ledger can shrink again, but values and slots cannot.
+    // A ledger shrinks again; values and optimizer state do not.
     return bytes - cut.ledger.MemoryBytes() > options_.bytes_max ? UserError(status) : status;
   }
   held_bytes_.store(bytes, std::memory_order_relaxed);

@@ -1,15 +1,11 @@
 // Writes cuts of shards to files, on a separate I/O thread (LEDGER line 27).
 //
-// An order waits in a queue without holding anything. Its cut is taken when its turn has come, so
-// at most one cut is held, and the largest shard bounds the memory. A push never waits for the
-// writer.
-//
-// A cut that cannot be written because memory or disk space is exhausted is dropped, counted and
-// taken anew later. An error that cannot disappear by itself is the answer. It is also the answer
-// for a shard whose values and slots alone exceed the bound.
-//
-// Thread-safe. Callbacks run without a lock on the writer's thread, or on the caller's thread of
-// Cancel and the destructor.
+// An order waits in a queue without holding anything; its cut is taken when its turn has come, so
+// that at most one cut is held and memory is bounded by the largest shard. A push never waits for
+// any of this. A cut that cannot be written for want of room, memory or disk is dropped, counted
+// and taken anew later; what cannot get better by itself is answered. So is a shard whose values
+// and optimizer state alone are above the bound. Thread-safe. Callbacks run on the writer's thread
+// (or the caller's of Cancel and the destructor) without a lock held.
 #pragma once
 
 #include <atomic>
@@ -42,25 +38,22 @@ class SnapshotWriter {
     fs::FileSystem* files = nullptr;  // All pointers outlive the writer.
     metrics::Registry* registry = nullptr;
     const Clock* clock = nullptr;
-    // May be null; the points are snapshot.before_cut, snapshot.report, and those of WriteCut.
-    fault::Failpoints* failpoints = nullptr;
-    // Pool of the server's shards, filled before a cut; may be null.
-    std::shared_ptr<storage::ChunkPool> pool;
-    // Limit of one cut: values, slots, ledger (`snapshot_bytes_max`).
-    std::uint64_t bytes_max = 1ull << 30;
-    // One order per shard; the limit is far above the number of shards of a server.
-    std::size_t orders_max = 64 * 1024;
-    // Delay after a dropped cut, doubling.
-    std::chrono::milliseconds retry_first{1000}, retry_max{30000};
+    fault::Failpoints* failpoints =
+        nullptr;  // May be null: snapshot.before_cut, snapshot.report, and those of WriteCut.
+    std::shared_ptr<storage::ChunkPool>
+        pool;  // of the server's shards, warmed before a cut; may be null
+    std::uint64_t bytes_max = 1ull
+                              << 30;     // of one cut: values, state, ledger (`snapshot_bytes_max`)
+    std::size_t orders_max = 64 * 1024;  // one for each shard; far above what a server holds
+    std::chrono::milliseconds retry_first{1000}, retry_max{30000};  // after a dropped cut, doubling
   };
   struct Order {
     JobUid job;
     ShardId shard;
     std::string folder;
     std::string plan_fingerprint;
-    // The size of values and slots, or 0 if not known. The pushes after a cut write this much out
-    // of place. Therefore the spare blocks are made before the cut is taken, so that no push pays
-    // for new memory.
+    // Of values and optimizer state. The pushes after a cut write this much out of place: the spare
+    // blocks are made here before it is taken, so that no push pays for new memory. 0: not known.
     std::uint64_t bytes = 0;
     // Called when it is the order's turn. It arranges that `ready` gets the cut from the shard's
     // executor, or the reason why there is none (NotFound if the shard is no longer held). Never

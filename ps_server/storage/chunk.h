@@ -1,4 +1,4 @@
-// Reference-counted blocks of floats: what a dense shard's values and slots are made of.
+// Reference-counted blocks of floats: the values and optimizer state of dense shards.
 //
 // A pull, a snapshot or a hand-over takes references; an apply writes out of place into a pooled
 // block when someone else holds the old one, in place otherwise. So nobody who reads ever sees half

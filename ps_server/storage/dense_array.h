@@ -1,4 +1,4 @@
-// The elements of one dense shard (its values, or one of its slots) in chunks.
+// The elements of one dense shard (its values, or one of its optimizer states) in chunks.
 //
 // Copying takes references to the chunks: that is a snapshot, at the price of a pointer for each
 // 256 KiB. Not thread-safe; the shard's executor owns it. What Share() returns may be read and

@@ -37,7 +37,7 @@ absl::StatusOr<std::unique_ptr<EmbeddingTable>> EmbeddingTable::Create(
     return bad("optimizer", "an optimizer of gradients", settings.optimizer.type);
   if (settings.dimension == 0 || settings.dimension > kRowFloatsMax)
     return bad("dimension", absl::StrCat("1 to ", kRowFloatsMax), settings.dimension);
-  if (const std::size_t floats = settings.dimension + made->row_numbers(settings.dimension);
+  if (const std::size_t floats = settings.dimension + made->state_per_row(settings.dimension);
       floats > kRowFloatsMax)
     return bad("row with its optimizer state", absl::StrCat("at most ", kRowFloatsMax, " floats"),
                floats);
@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<EmbeddingTable>> EmbeddingTable::Create(
 }
 
 const TableSettings& EmbeddingTable::settings() const { return store_->settings; }
-std::uint32_t EmbeddingTable::numbers_per_row() const {
+std::uint32_t EmbeddingTable::state_per_row() const {
   return static_cast<std::uint32_t>(store_->row_floats - store_->dimension);
 }
 bool EmbeddingTable::counts_per_row() const { return store_->update.counts_per_row(); }
@@ -132,16 +132,16 @@ void EmbeddingTable::EndCut() { cut_ = nullptr; }
 absl::Status EmbeddingTable::Restore(const RestoredRows& from) {
   EG_CHECK(!applying() && cut_state() == CutState::kNone);
   RowStore& s = *store_;
-  const std::size_t n = from.ids.size(), numbers = numbers_per_row();
+  const std::size_t n = from.ids.size(), state_size = state_per_row();
   const auto bad = [&](absl::string_view what, auto... details) {
     return absl::InvalidArgumentError(absl::StrCat(what, ": table=", s.settings.name, details...));
   };
   if (from.stamps.size() != n || from.counts.size() != n || from.values.size() != n * s.dimension ||
-      from.numbers.size() != n * numbers) {
+      from.state.size() != n * state_size) {
     return bad("the arrays of restored rows differ in length", " ids=", n,
                " stamps=", from.stamps.size(), " counts=", from.counts.size(),
-               " values=", from.values.size(), " numbers=", from.numbers.size(),
-               " dimension=", s.dimension, " numbers_per_row=", numbers);
+               " values=", from.values.size(), " state=", from.state.size(),
+               " dimension=", s.dimension, " state_per_row=", state_size);
   }
   if (!s.arena_share.TryGrowTo(s.ChargedBytes(s.arena.high_water() + n)) || !s.arena.Reserve(n)) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -167,8 +167,8 @@ absl::Status EmbeddingTable::Restore(const RestoredRows& from) {
       s.arena.Count(e.row()) = static_cast<std::uint32_t>(from.counts[i]);
     float* const at = s.arena.At(e.row());
     std::memcpy(at, from.values.data() + i * s.dimension, s.dimension * sizeof(float));
-    if (numbers != 0)
-      std::memcpy(at + s.dimension, from.numbers.data() + i * numbers, numbers * sizeof(float));
+    if (state_size != 0)
+      std::memcpy(at + s.dimension, from.state.data() + i * state_size, state_size * sizeof(float));
     ++s.rows;
   }
   s.index_share.SetTo(s.index.bytes());
@@ -234,7 +234,7 @@ TableStats EmbeddingTable::stats() const {
   stats.rows = s.rows;
   stats.waiting = s.waiting;
   stats.value_bytes = s.rows * s.dimension * sizeof(float);
-  stats.number_bytes = s.rows * numbers_per_row() * sizeof(float);
+  stats.state_bytes = s.rows * state_per_row() * sizeof(float);
   // Stamps lie in the index: 16 bytes a place instead of 12.8.
   const std::uint64_t stamp_bytes = s.stamped ? s.index.bytes() / 5 : 0;
   stats.index_bytes = s.index.bytes() - stamp_bytes;
@@ -268,8 +268,8 @@ EmbeddingTable::Digests EmbeddingTable::Digest() const {
     }
     const float* const at = s.arena.At(e.row);
     d.values += sharding::DigestOfRow(id, 0, {at, s.dimension});
-    d.numbers += sharding::DigestOfRow(id, static_cast<std::uint32_t>(s.dimension),
-                                       {at + s.dimension, numbers_per_row()});
+    d.state += sharding::DigestOfRow(id, static_cast<std::uint32_t>(s.dimension),
+                                     {at + s.dimension, state_per_row()});
     d.counters +=
         sharding::DigestOfCounters(id, e.stamp, counts_per_row() ? s.arena.Count(e.row) : 0, false);
   });

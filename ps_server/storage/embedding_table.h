@@ -93,7 +93,7 @@ class EmbeddingTable {
 
   const TableSettings& settings() const;
   std::uint32_t dimension() const { return settings().dimension; }
-  std::uint32_t numbers_per_row() const;
+  std::uint32_t state_per_row() const;
   bool counts_per_row() const;  // The optimizer needs each row's number of gradients.
   bool stamps() const;          // TTL or LRU is on.
   std::uint64_t rows() const;
@@ -107,7 +107,7 @@ class EmbeddingTable {
   // Sums over rows, mod 2^64, that do not depend on order or layout: the digests of a table's
   // partitions add up.
   struct Digests {
-    std::uint64_t values = 0, numbers = 0;
+    std::uint64_t values = 0, state = 0;
     std::uint64_t counters = 0;  // ids with stamps and counts, of rows and of waiting ids
     friend bool operator==(const Digests&, const Digests&) = default;
   };

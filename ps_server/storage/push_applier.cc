@@ -192,7 +192,7 @@ class PushApplier::Piece {
     if (cut_ != nullptr) cut_->LeaveOutRow(row);
     float* const at = store_.arena.At(row);
     store_.FillInitial(hash, at);
-    store_.update.FillRowNumbers(dimension_, at + dimension_);
+    store_.update.FillRowState(dimension_, at + dimension_);
     return row;
   }
 

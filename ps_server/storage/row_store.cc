@@ -16,7 +16,7 @@ RowStore::RowStore(const TableSettings& of, const optimizer::Optimizer& optimize
       index_share(budget),
       key(random::KeyOf(of.initializer.seed, of.name)),
       dimension(of.dimension),
-      row_floats(of.dimension + update.row_numbers(of.dimension)),
+      row_floats(of.dimension + update.state_per_row(of.dimension)),
       index(&budget->pages(), stamped),
       arena(&budget->pages(), row_floats, update.counts_per_row()) {
   index_share.SetTo(index.bytes());

@@ -16,11 +16,11 @@ constexpr std::uint64_t kPreimageSliceBytes = 1u << 20;
 
 std::uint64_t TableSlice::bytes() const {
   return (ids.size() + waiting_ids.size()) * kSliceIdBytes +
-         (values.size() + numbers.size()) * sizeof(float);
+         (values.size() + state.size()) * sizeof(float);
 }
 
 void TableSlice::clear() {
-  ids.clear(), stamps.clear(), counts.clear(), values.clear(), numbers.clear();
+  ids.clear(), stamps.clear(), counts.clear(), values.clear(), state.clear();
   waiting_ids.clear(), waiting_stamps.clear(), waiting_counts.clear();
 }
 
@@ -127,7 +127,7 @@ void TableCut::AppendRow(std::uint64_t hash, std::uint32_t row, std::uint32_t st
   slice->stamps.push_back(stamp);
   slice->counts.push_back(store_->update.counts_per_row() ? store_->arena.Count(row) : 0);
   slice->values.insert(slice->values.end(), at, at + store_->dimension);
-  slice->numbers.insert(slice->numbers.end(), at + store_->dimension, at + store_->row_floats);
+  slice->state.insert(slice->state.end(), at + store_->dimension, at + store_->row_floats);
 }
 
 void TableCut::AppendWaiting(std::uint64_t hash, std::uint32_t count, std::uint32_t stamp,

@@ -17,8 +17,8 @@ inline constexpr std::uint64_t kSliceIdBytes = sizeof(std::int64_t) + 2 * sizeof
 struct TableSlice {
   std::vector<std::int64_t> ids;
   std::vector<std::uint32_t> stamps, counts;
-  std::vector<float> values;   // ids.size() x dimension
-  std::vector<float> numbers;  // ids.size() x numbers_per_row
+  std::vector<float> values;  // ids.size() x dimension
+  std::vector<float> state;   // ids.size() x state_per_row
   std::vector<std::int64_t> waiting_ids;
   std::vector<std::uint32_t> waiting_stamps, waiting_counts;
   std::uint64_t bytes() const;
@@ -29,7 +29,7 @@ struct TableSlice {
 struct RestoredRows {
   std::span<const std::int64_t> ids;
   std::span<const std::uint64_t> stamps, counts;  // ids.size() each
-  std::span<const float> values, numbers;         // ids.size() x dimension, x numbers_per_row
+  std::span<const float> values, state;           // ids.size() x dimension, x state_per_row
 };
 struct RestoredWaiting {
   std::span<const std::int64_t> ids;

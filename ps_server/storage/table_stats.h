@@ -23,7 +23,7 @@ struct TableStats {
   std::uint64_t rows = 0, waiting = 0;  // at present
   // At present: the bytes of the rows that exist. `memory_bytes` is all memory that is held, with
   // the space that is free for more rows.
-  std::uint64_t value_bytes = 0, number_bytes = 0, index_bytes = 0, counter_bytes = 0,
+  std::uint64_t value_bytes = 0, state_bytes = 0, index_bytes = 0, counter_bytes = 0,
                 memory_bytes = 0;
   std::uint64_t index_places = 0;
   double index_load() const {

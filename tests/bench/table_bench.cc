@@ -305,20 +305,20 @@ void MeasureKernels(std::size_t bytes) {
     settings.learning_rate = 1e-6;
     settings.momentum = rule.momentum;
     const auto optimizer = ps_server::optimizer::Optimizer::Create(settings).value();
-    const auto slots = static_cast<std::size_t>(optimizer.slots()),
-               n = floats / (2 + slots) / 65536 * 65536,
-               apart = n + 1040;  // the arrays must not all map to the same places of the caches
+    const auto states = static_cast<std::size_t>(optimizer.states()),
+               n = floats / (2 + states) / 65536 * 65536,
+               apart = n + 1040;  // not all in the same places of the caches
     const auto update = [&] {
       const CpuTimer timer;
       const auto step = optimizer.Begin(1);
       for (std::size_t at = 0; at < n; at += 65536) {  // chunk by chunk, as a shard does
-        ps_server::optimizer::Run run{65536, memory + at, memory + apart + at, memory + apart + at,
-                                      {},    {}};
-        for (std::size_t k = 0; k < slots; ++k)
-          run.slot_from[k] = run.slot_to[k] = memory + (2 + k) * apart + at;
-        optimizer.Apply(step, run);
+        ps_server::optimizer::ElementSpan span{
+            65536, memory + at, memory + apart + at, memory + apart + at, {}, {}};
+        for (std::size_t k = 0; k < states; ++k)
+          span.state_from[k] = span.state_to[k] = memory + (2 + k) * apart + at;
+        optimizer.Apply(step, span);
       }
-      return static_cast<double>(n) * static_cast<double>(4 * (3 + 2 * slots)) / timer.Seconds() *
+      return static_cast<double>(n) * static_cast<double>(4 * (3 + 2 * states)) / timer.Seconds() *
              1e-9;
     };
     std::vector<double> ours, theirs;

@@ -56,10 +56,10 @@ void CheckRestore(fs::FileSystem& files, const ShardSettings& settings,
   EG_CHECK(report.verified);
   EG_CHECK((*shard)->lsn() == report.header.lsn());
   EG_CHECK((*shard)->Digest() == report.value_digest);
-  // A table drops counters that its settings do not need, and the digest of slots covers them, too.
-  // The table's rows are cut on a server's executor.
+  // A table drops counters that its settings do not need, and the digest of the state covers them,
+  // too. Its rows are cut on a server's executor.
   if (settings.slot) return;
-  EG_CHECK((*shard)->SlotDigest() == report.slot_digest);
+  EG_CHECK((*shard)->StateDigest() == report.state_digest);
 
   CutTarget target;
   target.files = &files;
@@ -69,7 +69,8 @@ void CheckRestore(fs::FileSystem& files, const ShardSettings& settings,
   EG_CHECK_MSG(written.ok(), std::string(written.status().message()));
   const auto again = snapshot::VerifyShardFile(files, fs::JoinUri(target.folder, written->file));
   EG_CHECK_MSG(again.ok(), std::string(again.status().message()));
-  EG_CHECK(again->value_digest == report.value_digest && again->slot_digest == report.slot_digest);
+  EG_CHECK(again->value_digest == report.value_digest &&
+           again->state_digest == report.state_digest);
   EG_CHECK(again->done == report.done && again->open_closures == report.open_closures);
 }
 

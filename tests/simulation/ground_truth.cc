@@ -150,7 +150,7 @@ void ShardModel::TakeSlice(
   const std::vector<std::uint64_t> stamps(rows.stamps.begin(), rows.stamps.end()),
       counts(rows.counts.begin(), rows.counts.end());
   const absl::Status status = tables[slice.table]->Restore(
-      ps_server::storage::RestoredRows{rows.ids, stamps, counts, rows.values, rows.numbers});
+      ps_server::storage::RestoredRows{rows.ids, stamps, counts, rows.values, rows.state});
   EG_CHECK_MSG(status.ok(), status.ToString());
 }
 
@@ -238,7 +238,7 @@ std::unique_ptr<HeldState> HeldState::Facts() const {
   copy->seen = seen;
   copy->log = log;
   copy->values = values;
-  copy->slots = slots;
+  copy->states = states;
   copy->row_gradients = row_gradients;
   return copy;
 }
@@ -249,12 +249,13 @@ void HeldState::Fold(const ShardModel& model, std::uint64_t c, std::uint32_t u, 
   ++gradients;
   log.push_back({static_cast<std::uint8_t>(c), static_cast<std::uint8_t>(u), false, attempt});
   if (model.slot()) return FoldRows(model, model.SectionOf(c, u), gradient);
-  ps_server::optimizer::Run run{model.elements(), gradient, values.data(), values.data(), {}, {}};
-  for (int k = 0; k < model.optimizer().slots(); ++k) {
-    run.slot_from[k] = slots[static_cast<std::size_t>(k)].data();
-    run.slot_to[k] = slots[static_cast<std::size_t>(k)].data();
+  ps_server::optimizer::ElementSpan span{model.elements(), gradient, values.data(),
+                                         values.data(),    {},       {}};
+  for (int k = 0; k < model.optimizer().states(); ++k) {
+    span.state_from[k] = states[static_cast<std::size_t>(k)].data();
+    span.state_to[k] = states[static_cast<std::size_t>(k)].data();
   }
-  model.optimizer().Apply(model.optimizer().Begin(gradients), run);
+  model.optimizer().Apply(model.optimizer().Begin(gradients), span);
 }
 
 // Duplicate ids are one row with the sum of their gradients. The optimizer's t belongs to the row.
@@ -271,13 +272,13 @@ void HeldState::FoldRows(const ShardModel& model, const SlotSection& section,
   for (std::size_t i = 0; i < section.ids.size(); ++i) {
     const std::uint32_t at = section.at[i];
     if (!std::exchange(named[at], false)) continue;
-    ps_server::optimizer::Run run{
+    ps_server::optimizer::ElementSpan span{
         section.dimension[i], sums.data() + at, values.data() + at, values.data() + at, {}, {}};
-    for (int k = 0; k < model.optimizer().slots(); ++k) {
-      run.slot_from[k] = slots[static_cast<std::size_t>(k)].data() + at;
-      run.slot_to[k] = slots[static_cast<std::size_t>(k)].data() + at;
+    for (int k = 0; k < model.optimizer().states(); ++k) {
+      span.state_from[k] = states[static_cast<std::size_t>(k)].data() + at;
+      span.state_to[k] = states[static_cast<std::size_t>(k)].data() + at;
     }
-    model.optimizer().Apply(model.optimizer().Begin(++row_gradients[at]), run);
+    model.optimizer().Apply(model.optimizer().Begin(++row_gradients[at]), span);
   }
 }
 
@@ -352,8 +353,8 @@ std::string HeldState::CheckReplay(const ShardModel& model) const {
   }
   if (fresh->Digest() != shard->Digest())
     return "I2 digest of the values differs from that of the replayed log";
-  if (fresh->SlotDigest() != shard->SlotDigest())
-    return "I2 digest of the slots differs from that of the replayed log";
+  if (fresh->StateDigest() != shard->StateDigest())
+    return "I2 digest of the optimizer states differs from that of the replayed log";
   return "";
 }
 

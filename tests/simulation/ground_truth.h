@@ -101,9 +101,9 @@ struct HeldState {
   std::array<Attempt, kClosures> seen{};     // highest attempt answered APPLIED or DUPLICATE [I9]
   std::vector<Applied> log;                  // in order
   std::array<float, kElementsMax> values{};  // the fold of `log`
-  std::array<std::array<float, kElementsMax>, ps_server::optimizer::kSlotsMax> slots{};
-  // For a slot: gradients of the row that begins at this element.
-  std::array<std::uint32_t, kElementsMax> row_gradients{};
+  std::array<std::array<float, kElementsMax>, ps_server::optimizer::kStatesMax> states{};
+  std::array<std::uint32_t, kElementsMax>
+      row_gradients{};  // for a slot: gradients of the row that begins at this element
 
   static std::unique_ptr<HeldState> FromSeed(const ShardModel& model, ShardEpoch epoch,
                                              MapVersion start, const IntervalSet& refused);
@@ -133,7 +133,7 @@ struct HeldState {
   // updates of done closures (I3). touch[c] has a bit for each update with rows here. Returns "" or
   // the difference.
   std::string CheckLedger(const std::array<std::uint8_t, kClosures>& touch) const;
-  // Applies the log to a new shard and compares values and optimizer slots. Returns "" or the
+  // Applies the log to a new shard and compares values and optimizer state. Returns "" or the
   // difference.
   std::string CheckReplay(const ShardModel& model) const;
 };

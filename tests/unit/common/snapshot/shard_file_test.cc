@@ -102,8 +102,8 @@ TEST_CASE("what is written is read, in one pass and with the hash of the whole f
     CHECK_FALSE(described->verified);
     CHECK(verified->sha256 == digest.sha256);
     CHECK(verified->value_bytes == rows * 12);
-    CHECK(verified->slot_bytes == rows * 12);
-    CHECK(verified->value_digest != verified->slot_digest);
+    CHECK(verified->state_bytes == rows * 12);
+    CHECK(verified->value_digest != verified->state_digest);
   }
 }
 
@@ -116,7 +116,7 @@ TEST_CASE("an empty ledger, no slots and sections without bytes are written and 
   REQUIRE(report.ok());
   CHECK(report->done.empty());
   CHECK(report->open_closures == 0);
-  CHECK(report->slot_bytes == 0);
+  CHECK(report->state_bytes == 0);
 }
 
 TEST_CASE("every flipped bit of a small file is found and named") {
@@ -247,7 +247,7 @@ TEST_CASE("what does not fit together under correct checksums is refused") {
     auto writer = ShardFileWriter::Begin(file->get(), changed);
     REQUIRE(writer.ok());
     const std::size_t n = (written.dense().row_end() - written.dense().row_begin()) * 3;
-    for (const Section section : {Section::kValues, Section::kSlot}) {
+    for (const Section section : {Section::kValues, Section::kState}) {
       REQUIRE((*writer)->BeginSection(section, 0).ok());
       AppendFloats(**writer, n, 1);
     }

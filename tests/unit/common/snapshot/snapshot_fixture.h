@@ -83,7 +83,7 @@ inline FileDigest WriteSmall(fs::FileSystem& files, const std::string& uri,
     REQUIRE((*writer)->BeginSection(Section::kValues, 0).ok());
     AppendFloats(**writer, n, 1);
     for (std::uint32_t k = 0; k < header.slots(); ++k) {
-      REQUIRE((*writer)->BeginSection(Section::kSlot, k).ok());
+      REQUIRE((*writer)->BeginSection(Section::kState, k).ok());
       AppendFloats(**writer, n, -1);
     }
   }

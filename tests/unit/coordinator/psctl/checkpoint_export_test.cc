@@ -99,7 +99,7 @@ struct Saved : Stage {
     const auto bytes = std::as_bytes(std::span(values).subspan(begin * row, (end - begin) * row));
 
     WriteShard(header, [&](snapshot::ShardFileWriter& writer) {
-      for (const auto section : {snapshot::Section::kValues, snapshot::Section::kSlot}) {
+      for (const auto section : {snapshot::Section::kValues, snapshot::Section::kState}) {
         REQUIRE(writer.BeginSection(section, 0).ok());
         REQUIRE(writer.Append(bytes).ok());
       }

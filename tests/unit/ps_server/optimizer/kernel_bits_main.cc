@@ -32,17 +32,18 @@ std::uint64_t Hash(std::uint64_t hash, const std::vector<float>& values) {
 }
 
 std::uint64_t Dense(const Optimizer& rule) {
-  std::vector<float> value(kElements), gradient(kElements), slot[kSlotsMax];
+  std::vector<float> value(kElements), gradient(kElements), states[kStatesMax];
   for (std::size_t i = 0; i < kElements; ++i) value[i] = Number(i);
-  for (int k = 0; k < rule.slots(); ++k) slot[k].assign(kElements, rule.slot_initial(k));
+  for (int k = 0; k < rule.states(); ++k) states[k].assign(kElements, rule.state_initial(k));
   for (std::uint64_t t = 1; t <= 200; ++t) {
     for (std::size_t i = 0; i < kElements; ++i) gradient[i] = Number(t * kElements + i);
-    Run run{kElements, gradient.data(), value.data(), value.data(), {}, {}};
-    for (int k = 0; k < rule.slots(); ++k) run.slot_from[k] = run.slot_to[k] = slot[k].data();
-    rule.Apply(rule.Begin(t), run);
+    ElementSpan span{kElements, gradient.data(), value.data(), value.data(), {}, {}};
+    for (int k = 0; k < rule.states(); ++k)
+      span.state_from[k] = span.state_to[k] = states[k].data();
+    rule.Apply(rule.Begin(t), span);
   }
   std::uint64_t hash = Hash(0xcbf29ce484222325ull, value);
-  for (int k = 0; k < rule.slots(); ++k) hash = Hash(hash, slot[k]);
+  for (int k = 0; k < rule.states(); ++k) hash = Hash(hash, states[k]);
   return hash;
 }
 
@@ -51,8 +52,8 @@ std::uint64_t Rows(const Optimizer& rule, std::size_t dimension) {
   std::vector<std::vector<float>> rows(kRows);
   for (std::size_t r = 0; r < kRows; ++r) {
     for (std::size_t i = 0; i < dimension; ++i) rows[r].push_back(Number(r * dimension + i));
-    rows[r].resize(dimension + rule.row_numbers(dimension));
-    rule.FillRowNumbers(dimension, rows[r].data() + dimension);
+    rows[r].resize(dimension + rule.state_per_row(dimension));
+    rule.FillRowState(dimension, rows[r].data() + dimension);
   }
   std::vector<float> gradient(kRows * dimension);
   for (std::uint32_t t = 1; t <= 200; ++t) {

@@ -21,10 +21,10 @@ namespace evergrad::ps_server {
 namespace {
 
 using optimizer::Element;
+using optimizer::ElementSpan;
 using optimizer::Optimizer;
 using optimizer::ReferenceCase;
 using optimizer::ReferenceCases;
-using optimizer::Run;
 
 constexpr std::size_t kElements = 97;  // odd, so that every kernel has a remainder
 constexpr int kUpdates = 100;
@@ -41,13 +41,14 @@ std::vector<std::vector<float>> Gradients() {
 
 struct State {
   std::vector<float> value = std::vector<float>(kElements);
-  std::vector<float> slot[2] = {std::vector<float>(kElements), std::vector<float>(kElements)};
+  std::vector<float> states[2] = {std::vector<float>(kElements), std::vector<float>(kElements)};
 };
 
 State Initial(const optimizers::Settings& settings) {
   State state;
   const auto made = Optimizer::Create(settings);
-  for (int k = 0; k < made->slots(); ++k) state.slot[k].assign(kElements, made->slot_initial(k));
+  for (int k = 0; k < made->states(); ++k)
+    state.states[k].assign(kElements, made->state_initial(k));
   for (std::size_t i = 0; i < kElements; ++i) state.value[i] = static_cast<float>(i) * 0.01f - 0.3f;
   return state;
 }
@@ -63,17 +64,17 @@ State Train(const optimizers::Settings& settings, std::size_t cut, bool in_place
     State next = state;
     State& to = in_place ? state : next;
     for (std::size_t at = 0; at < kElements; at += cut) {
-      Run run{std::min(cut, kElements - at),
-              gradient.data() + at,
-              state.value.data() + at,
-              to.value.data() + at,
-              {},
-              {}};
-      for (int k = 0; k < made->slots(); ++k) {
-        run.slot_from[k] = state.slot[k].data() + at;
-        run.slot_to[k] = to.slot[k].data() + at;
+      ElementSpan span{std::min(cut, kElements - at),
+                       gradient.data() + at,
+                       state.value.data() + at,
+                       to.value.data() + at,
+                       {},
+                       {}};
+      for (int k = 0; k < made->states(); ++k) {
+        span.state_from[k] = state.states[k].data() + at;
+        span.state_to[k] = to.states[k].data() + at;
       }
-      made->Apply(step, run);
+      made->Apply(step, span);
     }
     if (!in_place) state = next;
   }
@@ -85,7 +86,7 @@ std::vector<Element> TrainInFloat64(const ReferenceCase& c) {
   const State start = Initial(c.settings);
   std::vector<Element> elements(kElements);
   for (std::size_t i = 0; i < kElements; ++i)
-    elements[i] = {start.value[i], {start.slot[0][i], start.slot[1][i]}};
+    elements[i] = {start.value[i], {start.states[0][i], start.states[1][i]}};
   int t = 0;
   for (const auto& gradient : Gradients()) {
     ++t;
@@ -131,14 +132,14 @@ TEST_CASE("the rule of every optimizer keeps what its descriptor says") {
     const auto made = Optimizer::Create(c.settings);
     REQUIRE(made.ok());
     const optimizers::Descriptor& descriptor = *optimizers::Find(c.settings.type);
-    CHECK(static_cast<std::uint32_t>(made->slots()) == optimizers::SlotsPerValue(c.settings));
+    CHECK(static_cast<std::uint32_t>(made->states()) == optimizers::SlotsPerValue(c.settings));
     CHECK(made->for_tables_only() == (descriptor.use == optimizers::Use::kTablesOnly));
     CHECK(made->is_moving_average() == descriptor.is_moving_average);
     CHECK(made->counts_per_row() == descriptor.counts_gradients);
     for (const std::size_t dimension : {1u, 8u, 21u}) {
-      std::vector<float> numbers(made->row_numbers(dimension), -1);
+      std::vector<float> numbers(made->state_per_row(dimension), -1);
       CHECK(dimension + numbers.size() == optimizers::RowFloats(c.settings, dimension));
-      made->FillRowNumbers(dimension, numbers.data());
+      made->FillRowState(dimension, numbers.data());
       std::vector<float> want;
       for (const optimizers::Slot& slot : optimizers::SlotsOf(c.settings))
         want.insert(want.end(), slot.one_per_row ? 1 : dimension,
@@ -153,11 +154,11 @@ TEST_CASE("every optimizer follows its float64 reference over 100 updates") {
     INFO(c.name);
     const State got = Train(c.settings, kElements, true);
     const std::vector<Element> want = TrainInFloat64(c);
-    const int slots = Optimizer::Create(c.settings)->slots();
+    const int states = Optimizer::Create(c.settings)->states();
     for (std::size_t i = 0; i < kElements; ++i) {
       CHECK(got.value[i] == Approx(want[i].value).epsilon(2e-5).margin(3e-5));
-      for (int k = 0; k < slots; ++k)
-        CHECK(got.slot[k][i] == Approx(want[i].slot[k]).epsilon(2e-5).margin(3e-5));
+      for (int k = 0; k < states; ++k)
+        CHECK(got.states[k][i] == Approx(want[i].states[k]).epsilon(2e-5).margin(3e-5));
     }
   }
 }
@@ -171,14 +172,14 @@ TEST_CASE(
       for (const bool in_place : {true, false}) {
         const State other = Train(c.settings, cut, in_place);
         CHECK(SameBits(whole.value, other.value));
-        CHECK(SameBits(whole.slot[0], other.slot[0]));
-        CHECK(SameBits(whole.slot[1], other.slot[1]));
+        CHECK(SameBits(whole.states[0], other.states[0]));
+        CHECK(SameBits(whole.states[1], other.states[1]));
       }
     }
   }
 }
 
-// Returns the rows of a table: the values, and behind them the numbers, slot by slot.
+// Rows of a table: values, and behind them the states.
 std::vector<std::vector<float>> TrainRows(const optimizers::Settings& settings,
                                           std::size_t dimension) {
   const auto made = Optimizer::Create(settings);
@@ -186,9 +187,9 @@ std::vector<std::vector<float>> TrainRows(const optimizers::Settings& settings,
   const State start = Initial(settings);
   std::vector<std::vector<float>> rows;
   for (std::size_t at = 0; at + dimension <= kElements; at += dimension) {
-    auto& row = rows.emplace_back(dimension + made->row_numbers(dimension));
+    auto& row = rows.emplace_back(dimension + made->state_per_row(dimension));
     std::copy_n(start.value.begin() + static_cast<std::ptrdiff_t>(at), dimension, row.begin());
-    made->FillRowNumbers(dimension, row.data() + dimension);
+    made->FillRowState(dimension, row.data() + dimension);
   }
   std::uint32_t t = 0;
   for (const auto& gradient : Gradients()) {
@@ -209,12 +210,12 @@ TEST_CASE("rows of every dimension get the bits that the elements of a dense sha
     const State whole = Train(c.settings, kElements, true);
     for (const std::size_t dimension : {1u, 3u, 8u, 16u, 32u, 64u, 97u}) {
       const auto rows = TrainRows(c.settings, dimension);
-      const auto slots = static_cast<std::size_t>(Optimizer::Create(c.settings)->slots());
+      const auto states = static_cast<std::size_t>(Optimizer::Create(c.settings)->states());
       bool same = true;
       for (std::size_t i = 0; i < rows.size(); ++i) {
-        REQUIRE(rows[i].size() == dimension * (1 + slots));
-        for (std::size_t k = 0; k <= slots; ++k) {
-          const std::vector<float>& of = k == 0 ? whole.value : whole.slot[k - 1];
+        REQUIRE(rows[i].size() == dimension * (1 + states));
+        for (std::size_t k = 0; k <= states; ++k) {
+          const std::vector<float>& of = k == 0 ? whole.value : whole.states[k - 1];
           const auto begin = of.begin() + static_cast<std::ptrdiff_t>(i * dimension);
           const auto from = rows[i].begin() + static_cast<std::ptrdiff_t>(k * dimension);
           same = same && SameBits({begin, begin + static_cast<std::ptrdiff_t>(dimension)},
@@ -280,7 +281,7 @@ TEST_CASE("nadam makes the updates of Keras, and a row those of its own count") 
                       {1.0f, 0.983565560931, 0.118, 0.00131193775},
                       {0.125f, 0.981376871928, 0.1187, 0.00132625081225}};
   std::vector<float> row = {1, 0, 0};
-  float value = 1, slots[2] = {0, 0};
+  float value = 1, states[2] = {0, 0};
   float* rows[] = {row.data()};
   std::uint32_t t = 0;
   for (const auto& update : golden) {
@@ -289,11 +290,11 @@ TEST_CASE("nadam makes the updates of Keras, and a row those of its own count") 
     made->ApplyRows({1, 1, rows, gradients, &t});
     made->Apply(
         made->Begin(t),
-        {1, &update.gradient, &value, &value, {&slots[0], &slots[1]}, {&slots[0], &slots[1]}});
+        {1, &update.gradient, &value, &value, {&states[0], &states[1]}, {&states[0], &states[1]}});
     CHECK(row[0] == Approx(update.value).epsilon(1e-6));
     CHECK(row[1] == Approx(update.m).epsilon(1e-6));
     CHECK(row[2] == Approx(update.v).epsilon(1e-6));
-    CHECK(row == std::vector<float>{value, slots[0], slots[1]});
+    CHECK(row == std::vector<float>{value, states[0], states[1]});
   }
   // Keras' own example: the loss is w^2 / 2 at w = 10, the learning rate 0.2.
   const auto keras = Optimizer::Create({.type = "nadam", .learning_rate = 0.2});
@@ -338,7 +339,7 @@ TEST_CASE(
   for (const char* type : {"sgd", "adagrad", "rowwise_adagrad", "adam"}) {
     const auto made = Optimizer::Create({.type = type, .learning_rate = 0.1});
     REQUIRE(made.ok());
-    const std::size_t floats = 16 + made->row_numbers(16);
+    const std::size_t floats = 16 + made->state_per_row(16);
     const std::vector<float> before(floats, 1.0f), gradient(16, 0.5f);
     std::vector<float> alone = before;
     float* const lonely[] = {alone.data()};
@@ -380,17 +381,17 @@ TEST_CASE("the portable power is within one unit in the last place of the exact 
   CHECK(std::isinf(optimizer::PortablePow(3e38f, 40)));
 }
 
-TEST_CASE("counting counts exactly in values and twice in its slot") {
+TEST_CASE("counting counts exactly in values and twice in its state") {
   const auto made = Optimizer::Create({.type = "counting"});
   REQUIRE(made.ok());
-  std::vector<float> value(3), slot(3);
+  std::vector<float> value(3), state(3);
   const std::vector<float> ones(3, 1.0f);
   for (std::uint64_t t = 1; t <= 1000; ++t) {
     made->Apply(made->Begin(t),
-                {3, ones.data(), value.data(), value.data(), {slot.data()}, {slot.data()}});
+                {3, ones.data(), value.data(), value.data(), {state.data()}, {state.data()}});
   }
   CHECK(value == std::vector<float>(3, 1000.0f));
-  CHECK(slot == std::vector<float>(3, 2000.0f));
+  CHECK(state == std::vector<float>(3, 2000.0f));
 }
 
 TEST_CASE("numbers out of range are refused and named") {

@@ -8,12 +8,12 @@ namespace {
 using optimizers::Settings;
 
 void Sgd(const Settings& s, int, double g, Element* e) {
-  e->slot[0] = s.momentum * e->slot[0] - s.learning_rate * g;
-  e->value += s.nesterov ? s.momentum * e->slot[0] - s.learning_rate * g : e->slot[0];
+  e->states[0] = s.momentum * e->states[0] - s.learning_rate * g;
+  e->value += s.nesterov ? s.momentum * e->states[0] - s.learning_rate * g : e->states[0];
 }
 
 void Adam(const Settings& s, int t, double g, Element* e) {
-  double &m = e->slot[0], &v = e->slot[1];
+  double &m = e->states[0], &v = e->states[1];
   m = s.beta_1 * m + (1 - s.beta_1) * g;
   v = s.beta_2 * v + (1 - s.beta_2) * g * g;
   const double rate =
@@ -33,7 +33,7 @@ double NadamMu(const Settings& s, int t) {
 void Nadam(const Settings& s, int t, double g, Element* e) {
   double product = 1;
   for (int i = 1; i <= t; ++i) product *= NadamMu(s, i);
-  double &m = e->slot[0], &v = e->slot[1];
+  double &m = e->states[0], &v = e->states[1];
   m = s.beta_1 * m + (1 - s.beta_1) * g;
   v = s.beta_2 * v + (1 - s.beta_2) * g * g;
   const double next = NadamMu(s, t + 1), gradient = g / (1 - product),
@@ -43,12 +43,12 @@ void Nadam(const Settings& s, int t, double g, Element* e) {
 }
 
 void Adagrad(const Settings& s, int, double g, Element* e) {
-  e->slot[0] += g * g;
-  e->value -= s.learning_rate * g / (std::sqrt(e->slot[0]) + s.epsilon);
+  e->states[0] += g * g;
+  e->value -= s.learning_rate * g / (std::sqrt(e->states[0]) + s.epsilon);
 }
 
 void Rmsprop(const Settings& s, int, double g, Element* e) {
-  double &rms = e->slot[0], &v = e->slot[1];
+  double &rms = e->states[0], &v = e->states[1];
   rms = s.rho * rms + (1 - s.rho) * g * g;
   if (s.momentum == 0) {
     e->value -= s.learning_rate * g / (std::sqrt(rms) + s.epsilon);
@@ -59,7 +59,7 @@ void Rmsprop(const Settings& s, int, double g, Element* e) {
 }
 
 void Ftrl(const Settings& s, int, double g, Element* e) {
-  double &n = e->slot[0], &z = e->slot[1];
+  double &n = e->states[0], &z = e->states[1];
   const double next = n + g * g, power = -s.learning_rate_power, l1 = s.l1_regularization_strength;
   z += g - (std::pow(next, power) - std::pow(n, power)) / s.learning_rate * e->value;
   n = next;
@@ -74,7 +74,7 @@ void MovingAverage(const Settings& s, int, double g, Element* e) {
 
 void Counting(const Settings&, int, double g, Element* e) {
   e->value += g;
-  e->slot[0] += 2 * g;
+  e->states[0] += 2 * g;
 }
 
 }  // namespace

@@ -10,9 +10,9 @@
 
 namespace evergrad::ps_server::optimizer {
 
-// One element: its value and the numbers of at most two slots.
+// One element: its value and the floats of at most two states.
 struct Element {
-  double value = 0, slot[2] = {0, 0};
+  double value = 0, states[2] = {0, 0};
 };
 
 // Applies update t (1, 2, ...) of one element with the gradient g.

@@ -69,7 +69,8 @@ v1::PullAnswer PullOf(Stage& stage, std::uint32_t shard, ShardEpoch epoch = kEpo
 }
 
 TEST_CASE(
-    "a moved shard is at its next server what it was at the one before: values, slots, ledger with "
+    "a moved shard is at its next server what it was at the one before: values, states, ledger "
+    "with "
     "what is open, counters, lsn, start") {
   Pair pair;
   const std::uint64_t rows = 300'000;  // several pieces, more than one chunk

@@ -55,7 +55,7 @@ struct Trace {
   friend bool operator==(const Trace&, const Trace&) = default;
 };
 Trace TraceOf(const Shard& s) {
-  return {s.lsn(),    s.vlsn(), s.updates_applied(), s.Digest(), s.SlotDigest(),
+  return {s.lsn(),    s.vlsn(), s.updates_applied(), s.Digest(), s.StateDigest(),
           s.ledger(), s.skips()};
 }
 
@@ -71,7 +71,7 @@ TEST_CASE(
     REQUIRE(shard->Apply(Update(1, 0, {1, 1}, gradient)).code == PushCode::kApplied);
     const Trace at_cut = TraceOf(*shard);
     const ShardCut cut = shard->Cut();
-    CHECK(cut.bytes() >= shard->value_bytes() + shard->slot_bytes());
+    CHECK(cut.bytes() >= shard->value_bytes() + shard->state_bytes());
     REQUIRE(shard->Apply(Update(1, 1, {1, 1}, gradient)).code == PushCode::kApplied);
     REQUIRE(shard->Close({1, 5}, {1, 9}, IntervalSet{1}, {}));
     const Trace after = TraceOf(*shard);
@@ -375,7 +375,7 @@ TEST_CASE("a pull holds its values through later updates, without a copy") {
   CHECK(shard->Values() == std::vector<float>(100000, 2));
 }
 
-TEST_CASE("a snapshot is one cut of values, slots and ledger, and lives apart") {
+TEST_CASE("a snapshot is one cut of values, optimizer state and ledger, and lives apart") {
   auto shard = Seeded(Counting());
   const Gradient one(4);
   CHECK(shard->Apply(Update(0, 0, {1, 1}, one)).code == PushCode::kApplied);
@@ -458,7 +458,7 @@ TEST_CASE("settings that make no shard are refused by name") {
 // ---------------------------------------------------------------- values do not depend on the cut
 
 struct Totals {
-  std::uint64_t digest = 0, slots = 0;
+  std::uint64_t digest = 0, states = 0;
   std::vector<float> values;
 };
 
@@ -497,7 +497,7 @@ Totals Train(const std::vector<sharding::RowRange>& ranges, const InitializerSet
   }
   for (auto& shard : shards) {
     totals.digest += shard->Digest();
-    totals.slots += shard->SlotDigest();
+    totals.states += shard->StateDigest();
     const auto values = shard->Values();
     totals.values.insert(totals.values.end(), values.begin(), values.end());
   }
@@ -540,7 +540,7 @@ TEST_CASE("digests and values are equal for every partitioner, at the seed and a
     for (const auto& partitioner : partitioners) {
       const Totals cut = Train(*sharding::Cut(partitioner, shape), initializers[3], optimizer, 100);
       CHECK(cut.digest == whole.digest);
-      CHECK(cut.slots == whole.slots);
+      CHECK(cut.states == whole.states);
       CHECK(cut.values == whole.values);
     }
   }
@@ -568,15 +568,15 @@ TEST_CASE(
   CHECK(plain->Digest() == noisy->Digest());
 }
 
-TEST_CASE("a shard's slots begin with the optimizer's initial numbers") {
+TEST_CASE("a shard's optimizer state begins with the initial values of the optimizer") {
   ShardSettings s = Counting();
   s.optimizer = {.type = "adagrad", .initial_accumulator_value = 0.25};
   const auto adagrad = Shard::FromSeed(s, {1, 1}, {1, 1}, {});
   s.optimizer.initial_accumulator_value = 0;
   const auto zero = Shard::FromSeed(s, {1, 1}, {1, 1}, {});
   REQUIRE((adagrad.ok() && zero.ok()));
-  CHECK((*adagrad)->Cut().slots[0].chunk(0)[0] == 0.25f);
-  CHECK((*zero)->Cut().slots[0].chunk(0)[0] == 0.0f);
+  CHECK((*adagrad)->Cut().states[0].chunk(0)[0] == 0.25f);
+  CHECK((*zero)->Cut().states[0].chunk(0)[0] == 0.0f);
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ struct Trace {
   friend bool operator==(const Trace&, const Trace&) = default;
 };
 Trace TraceOf(const Shard& s) {
-  return {s.lsn(), s.vlsn(), s.updates_applied(), s.Digest(), s.SlotDigest(), s.ledger()};
+  return {s.lsn(), s.vlsn(), s.updates_applied(), s.Digest(), s.StateDigest(), s.ledger()};
 }
 
 TEST_CASE(
@@ -71,7 +71,7 @@ TEST_CASE("an id that is twice in a push is summed once") {
   REQUIRE(shard->Apply(PushOf(0, 0, twice)).code == PushCode::kApplied);
   REQUIRE(once->Apply(PushOf(0, 0, summed)).code == PushCode::kApplied);
   CHECK(Pulled(*shard, summed) == Pulled(*once, summed));
-  CHECK(shard->SlotDigest() == once->SlotDigest());
+  CHECK(shard->StateDigest() == once->StateDigest());
 }
 
 TEST_CASE("sections that do not fit the tables are refused by what is wrong, and leave no trace") {

@@ -86,7 +86,7 @@ TEST_CASE(
                    plain = Seeded(Dense(n, WireType::kFloat32, optimizer));
         const auto check = [&](const Shard& s) {
           CHECK(s.Digest() == plain->Digest());
-          CHECK(s.SlotDigest() == plain->SlotDigest());
+          CHECK(s.StateDigest() == plain->StateDigest());
           const PullResult pulled = s.Read({kSlotEpoch, false, {}, 0});
           CHECK(pulled.code == PullCode::kValues);
           CHECK(pulled.wire == wire);
@@ -232,7 +232,7 @@ TEST_CASE("rows of tables travel in each table's wire type, alone and beside one
       INFO(applied.message);
       REQUIRE(applied.code == PushCode::kApplied);
       CHECK(shard->Digest() == plain->Digest());
-      CHECK(shard->SlotDigest() == plain->SlotDigest());
+      CHECK(shard->StateDigest() == plain->StateDigest());
 
       Rows asked = rows;  // the row of id 99 is nowhere
       asked.ids[0] = 99;

@@ -76,8 +76,8 @@ struct State {
   friend bool operator==(const State&, const State&) = default;
 };
 State StateOf(const Shard& s) {
-  return {s.lsn(),        s.vlsn(),   s.updates_applied(), s.Digest(),
-          s.SlotDigest(), s.ledger(), s.skips(),           s.Values()};
+  return {s.lsn(),         s.vlsn(),   s.updates_applied(), s.Digest(),
+          s.StateDigest(), s.ledger(), s.skips(),           s.Values()};
 }
 
 TEST_CASE("a restored shard has the bits of the cut, and goes on with the bits of the original") {
@@ -122,7 +122,7 @@ TEST_CASE("a restored shard has the bits of the cut, and goes on with the bits o
     const auto report = snapshot::VerifyShardFile(files, fs::JoinUri(kFolder, durable->file));
     REQUIRE(report.ok());
     CHECK(report->value_digest == shard->Digest());
-    CHECK(report->slot_digest == shard->SlotDigest());
+    CHECK(report->state_digest == shard->StateDigest());
 
     draw();
     CHECK(shard->Apply(Update(7, 3, gradient)).code == PushCode::kApplied);
@@ -166,7 +166,7 @@ TEST_CASE("line 21 adds what is refused, line 28 forgets attempts") {
 // Every element belongs to one (closure, update), which adds 1 to it. The values therefore show
 // which updates were applied.
 TEST_CASE(
-    "any sequence of pushes, cuts and restores keeps values, slots and ledger those of an exact "
+    "any sequence of pushes, cuts and restores keeps values, states and ledger those of an exact "
     "map") {
   constexpr std::uint64_t kRows = 24, kElements = kRows * 5;
   constexpr std::uint32_t kUpdates = 5;
@@ -255,7 +255,7 @@ TEST_CASE(
       const auto restored = RestoreShard(Restoring(files, one.durable, settings));
       REQUIRE(restored.ok());
       check(**restored, one.was, one.was_done);
-      CHECK((*restored)->SlotDigest() != 0);
+      CHECK((*restored)->StateDigest() != 0);
     }
   }
 }

@@ -33,7 +33,7 @@ struct State {
   friend bool operator==(const State&, const State&) = default;
 };
 State StateOf(const Shard& s) {
-  return {s.lsn(), s.vlsn(), s.updates_applied(), s.Digest(), s.SlotDigest(), s.ledger()};
+  return {s.lsn(), s.vlsn(), s.updates_applied(), s.Digest(), s.StateDigest(), s.ledger()};
 }
 
 Rows Draw(std::mt19937& random, std::size_t count) {
@@ -83,7 +83,7 @@ TEST_CASE(
     const auto verified = snapshot::VerifyShardFile(files, fs::JoinUri(kFolder, durable->file));
     REQUIRE(verified.ok());
     CHECK(verified->value_digest == same->Digest());
-    CHECK(verified->slot_digest == same->SlotDigest());
+    CHECK(verified->state_digest == same->StateDigest());
 
     const auto restored = RestoreShard(Restoring(files, *durable, settings));
     REQUIRE(restored.ok());

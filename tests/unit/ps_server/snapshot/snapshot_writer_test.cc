@@ -197,7 +197,8 @@ TEST_CASE("a cut that finds the disk full is dropped, counted and taken anew whe
 }
 
 TEST_CASE(
-    "values and slots above the memory bound are answered, a ledger above it is tried again until "
+    "values and optimizer state above the memory bound are answered, a ledger above it is tried "
+    "again until "
     "it has shrunk") {
   Stage stage;
   SnapshotWriter::Options options;
@@ -472,7 +473,7 @@ TEST_CASE("measured: pushes beside a cut that is being written", "[.measure]") {
     double seconds = 0, first = 0;
     std::uint64_t bytes = 0;
     for (int i = 0; i < 5; ++i) {
-      if (warm) pool->Warm(shard->value_bytes() + shard->slot_bytes());
+      if (warm) pool->Warm(shard->value_bytes() + shard->state_bytes());
       std::optional<ShardCut> cut = shard->Cut();
       std::atomic<bool> written{false};
       absl::StatusOr<DurableCut> durable = absl::UnknownError("");

@@ -252,7 +252,7 @@ struct Whole {
     };
     append(all.ids, slice.ids), append(all.stamps, slice.stamps), append(all.counts, slice.counts),
         append(all.values, slice.values);
-    append(all.numbers, slice.numbers), append(all.waiting_ids, slice.waiting_ids),
+    append(all.state, slice.state), append(all.waiting_ids, slice.waiting_ids),
         append(all.waiting_stamps, slice.waiting_stamps);
     append(all.waiting_counts, slice.waiting_counts);
   }
@@ -263,7 +263,7 @@ struct Whole {
     const auto stamps = wide(all.stamps), counts = wide(all.counts),
                waiting_stamps = wide(all.waiting_stamps), waiting_counts = wide(all.waiting_counts);
     absl::Status status =
-        table->Restore(RestoredRows{all.ids, stamps, counts, all.values, all.numbers});
+        table->Restore(RestoredRows{all.ids, stamps, counts, all.values, all.state});
     if (status.ok() && !all.waiting_ids.empty())
       status = table->Restore(RestoredWaiting{all.waiting_ids, waiting_stamps, waiting_counts});
     if (status.ok()) status = table->RestoreStep(step);
@@ -295,7 +295,7 @@ void CheckEqual(EmbeddingTable* table, const Model& model) {
   const auto near = [](float got, double want) {
     return std::abs(got - want) <= 2e-4 * (1 + std::abs(want));
   };
-  const std::size_t numbers = table->numbers_per_row();
+  const std::size_t numbers = table->state_per_row();
   for (std::size_t i = 0; i < all.ids.size(); ++i) {
     const auto it = model.rows.find(all.ids[i]);
     REQUIRE(it != model.rows.end());
@@ -304,7 +304,7 @@ void CheckEqual(EmbeddingTable* table, const Model& model) {
     for (std::uint32_t j = 0; j < table->dimension(); ++j)
       close = close && near(all.values[i * table->dimension() + j], it->second.values[j]);
     for (std::size_t j = 0; j < numbers; ++j)
-      close = close && near(all.numbers[i * numbers + j], it->second.numbers[j]);
+      close = close && near(all.state[i * numbers + j], it->second.numbers[j]);
   }
   for (std::size_t i = 0; i < all.waiting_ids.size(); ++i) {
     const auto it = model.waiting.find(all.waiting_ids[i]);
@@ -607,13 +607,13 @@ TEST_CASE(
   const TableSlice all = CutOf(one.get()).all;
   for (std::size_t i = 0; i < all.ids.size(); ++i) {
     values += sharding::DigestOfRow(all.ids[i], 0, std::span(all.values).subspan(i * 3, 3));
-    numbers += sharding::DigestOfRow(all.ids[i], 3, std::span(all.numbers).subspan(i * 6, 6));
+    numbers += sharding::DigestOfRow(all.ids[i], 3, std::span(all.state).subspan(i * 6, 6));
     counters += sharding::DigestOfCounters(all.ids[i], all.stamps[i], all.counts[i], false);
   }
   CHECK(one->Digest() == EmbeddingTable::Digests{values, numbers, counters});
   REQUIRE(PushOnes(one.get(), {ids[0]}).ok());
   const auto was = other->Digest(), is = one->Digest();
-  CHECK((is.values != was.values && is.numbers != was.numbers && is.counters != was.counters));
+  CHECK((is.values != was.values && is.state != was.state && is.counters != was.counters));
 }
 
 TEST_CASE("above bytes_max a push is refused whole, and nothing has changed") {
@@ -818,7 +818,7 @@ TEST_CASE("a job file's check of row sizes knows what rows are made of") {
       INFO(settings.optimizer.type << " " << momentum);
       const auto table = Make(settings);
       const std::uint64_t floats = optimizers::RowFloats(settings.optimizer, 8);
-      CHECK(floats == 8 + table->numbers_per_row());
+      CHECK(floats == 8 + table->state_per_row());
       CHECK(table->bytes_of(1, 0) == floats * sizeof(float) + config::kIndexBytesPerRow +
                                          optimizers::CounterBytesPerRow(settings.optimizer.type));
       CHECK(table->bytes_of(0, 1) == config::kIndexBytesPerRow);
