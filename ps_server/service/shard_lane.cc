@@ -337,23 +337,19 @@ std::uint64_t ShardLane::RunPull(Slot* slot, Section section) {
     section.call->FinishSection();
     return bytes;
   }
-  struct Rows {
-    ShardLane* lane;
-    DataCall* call;
-    tensor::SharedBytes place;
-  } rows{this, section.call.get(), {}};
-  Pull pull{client::FromProto<ShardEpoch>(from.epoch()), from.has(),
-            client::FromProto<MapVersion>(from.have_start()), from.have_vlsn(),
-            RowsOf(from, section.call->request().pull_ids[section.index])};
-  pull.room = [r = &rows](std::uint64_t bytes, std::string* why_not) -> std::byte* {
-    if (!r->call->ReserveCopy(bytes, why_not)) return nullptr;
-    r->place = r->lane->RoomFor(*r->call, bytes);
-    return const_cast<std::byte*>(r->place.bytes.data());
-  };
-  pull.readings = &readings_;
-  outcome.result = shard->Read(pull);
+  PullPlan plan = shard->Read({client::FromProto<ShardEpoch>(from.epoch()), from.has(),
+                               client::FromProto<MapVersion>(from.have_start()), from.have_vlsn(),
+                               RowsOf(from, section.call->request().pull_ids[section.index])});
+  outcome.result = std::move(plan.result);
   outcome.invalid = std::move(outcome.result.invalid);
-  const bool copied = rows.place.owner != nullptr;
+  // The rows are copied by FinishReadings.
+  const bool copied =
+      plan.rows_bytes > 0 && section.call->ReserveCopy(plan.rows_bytes, &outcome.invalid);
+  if (copied) {
+    tensor::SharedBytes place = RoomFor(*section.call, plan.rows_bytes);
+    plan.ReadTo(const_cast<std::byte*>(place.bytes.data()), &readings_);
+    outcome.result.chunks.push_back(std::move(place));
+  }
   std::uint64_t bytes = 0;
   if (!outcome.invalid.empty()) {
     options_.metrics->pulls[3]->Add();
@@ -362,7 +358,6 @@ std::uint64_t ShardLane::RunPull(Slot* slot, Section section) {
     if (outcome.result.code == PullCode::kStale)
       outcome.version = options_.jobs->Find(shard->settings().job).version;
     if (outcome.result.code == PullCode::kValues) {
-      if (copied) outcome.result.chunks.push_back(std::move(rows.place));
       for (const tensor::SharedBytes& piece : outcome.result.chunks) bytes += piece.bytes.size();
       options_.metrics->pull_bytes->Add(bytes);
       ++slot->traffic.pulls;

@@ -33,9 +33,9 @@ class Contents {
   // Applies about `bytes_max` bytes; returns about how many it has applied.
   virtual std::uint64_t Continue(std::uint64_t bytes_max) = 0;
 
-  // Reads the values that the pull names. If the pull does not fit the shard, sets
-  // `result->invalid`.
-  virtual void Read(const Pull& pull, PullResult* result, absl::string_view where) const = 0;
+  // Plans the answer with the values that the pull names: their references or rows, and their wire
+  // type. If the pull does not fit the shard, sets `result.invalid`.
+  virtual PullPlan Read(const Pull& pull, absl::string_view where) const = 0;
 
   // Like the functions of Shard with these names.
   virtual void Cut(std::uint64_t preimage_bytes_max, ShardCut* cut) = 0;

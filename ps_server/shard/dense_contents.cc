@@ -223,20 +223,22 @@ void DenseContents::ApplyChunk(const optimizer::Optimizer::Step& step,
   WriteWireValues(next_chunk_, value.to, value.size);
 }
 
-void DenseContents::Read(const Pull& pull, PullResult* result, absl::string_view where) const {
+PullPlan DenseContents::Read(const Pull& pull, absl::string_view where) const {
+  PullPlan plan;
   if (pull.rows_of.present) {
-    result->invalid = absl::StrCat("a dense shard takes no id list: ", where);
-    return;
+    plan.result.invalid = absl::StrCat("a dense shard takes no id list: ", where);
+    return plan;
   }
-  result->wire = wire_;
+  plan.result.wire = wire_;
   const bool narrow = wire_ != tensor::WireType::kFloat32;
   std::vector<tensor::SharedBytes> chunks = (narrow ? wire_values_ : values_).Share();
-  // Of an odd number the last float is half a pair.
+  // The last float of an odd number of values is half a pair.
   if (narrow && values_.size() % 2 == 1)
     chunks.back().bytes =
         chunks.back().bytes.first(chunks.back().bytes.size() - tensor::WireBytes(wire_));
-  result->chunks.assign(std::make_move_iterator(chunks.begin()),
-                        std::make_move_iterator(chunks.end()));
+  plan.result.chunks.assign(std::make_move_iterator(chunks.begin()),
+                            std::make_move_iterator(chunks.end()));
+  return plan;
 }
 
 void DenseContents::Cut(std::uint64_t, ShardCut* cut) {

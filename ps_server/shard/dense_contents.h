@@ -28,7 +28,7 @@ class DenseContents final : public Contents {
   std::uint64_t Begin(const Push& push, std::uint64_t t) override;
   bool applying() const override { return applying_; }
   std::uint64_t Continue(std::uint64_t bytes_max) override;
-  void Read(const Pull& pull, PullResult* result, absl::string_view where) const override;
+  PullPlan Read(const Pull& pull, absl::string_view where) const override;
   void Cut(std::uint64_t preimage_bytes_max, ShardCut* cut) override;
   absl::StatusOr<SlotSlice> NextSlice(std::uint64_t, std::uint64_t) override {
     return absl::AbortedError("a dense shard has no slices");

@@ -186,21 +186,28 @@ PushResult Shard::BeginApply(const Push& push) {
   return {PushCode::kApplied, lsn_, ""};
 }
 
-PullResult Shard::Read(const Pull& pull) const {
+PullPlan Shard::Read(const Pull& pull) const {
   EG_CHECK(!applying());
-  PullResult result;
-  result.start = start_;
-  result.vlsn = vlsn_;
-  result.wire = settings_->wire;  // a slot sets it from the rows
+  PullPlan plan;
+  plan.result.wire = settings_->wire;
   if (!ShardRules::Serves(pull.epoch, epoch_, stopped_)) {
-    result.code = PullCode::kStale;
+    plan.result.code = PullCode::kStale;
   } else if (!settings_->slot && ShardRules::IsUnchanged(pull, start_, vlsn_)) {
-    result.code = PullCode::kUnchanged;
+    plan.result.code = PullCode::kUnchanged;
   } else {
-    result.code = PullCode::kValues;
-    contents_->Read(pull, &result, Where());
+    plan = contents_->Read(pull, Where());
+    plan.result.code = PullCode::kValues;
   }
-  return result;
+  plan.result.start = start_;
+  plan.result.vlsn = vlsn_;
+  return plan;
+}
+
+void PullPlan::ReadTo(std::byte* out, std::vector<storage::RowReading>* readings) const {
+  for (const storage::RowReading& table : rows) {
+    readings->push_back({table.table, table.ids, table.wire, out});
+    out += table.ids.size() * table.table->dimension() * tensor::WireBytes(table.wire);
+  }
 }
 
 bool Shard::Close(ShardEpoch epoch, MapVersion version, const IntervalSet& done,

@@ -27,6 +27,7 @@
 #include "ps_server/storage/dense_array.h"
 #include "ps_server/storage/embedding_table.h"
 #include "ps_server/storage/initializer.h"
+#include "ps_server/storage/row_reader.h"
 
 namespace evergrad::ps_server {
 
@@ -85,13 +86,8 @@ struct Pull {
   bool has = false;
   MapVersion have_start;
   std::uint64_t have_vlsn = 0;
-  TableRows rows_of = {};  // for slots, which never answer kUnchanged; a dense shard refuses it
-  // For slots. If `room` is null, Read copies the rows at once, to memory that it allocates.
-  // Otherwise it asks `room` for that many bytes, aligned for floats, and appends to `readings`;
-  // the caller gives these to storage::ReadRows before anything at the shard changes. A null
-  // answer of `room` sets `why_not`.
-  std::function<std::byte*(std::uint64_t bytes, std::string* why_not)> room = nullptr;
-  std::vector<storage::RowReading>* readings = nullptr;
+  TableRows rows_of = {};  // for slots, which never answer kUnchanged; a dense shard refuses it.
+                           // The ids must outlive the PullPlan and its readings.
 };
 struct PullResult {
   PullCode code = PullCode::kStale;
@@ -103,6 +99,18 @@ struct PullResult {
   tensor::WireType wire =
       tensor::WireType::kFloat32;  // kValues, kUnchanged: type of the values, as in Push
   std::string invalid;  // not "": the section does not fit the shard; ignore the other fields
+};
+
+// The answer of Shard::Read. The rows of a slot are still to be copied, because the caller decides
+// where their memory comes from, and whether the answer may have it.
+struct PullPlan {
+  PullResult result;             // complete for a dense shard; for a slot, without its rows
+  std::uint64_t rows_bytes = 0;  // of the rows; 0: `result` is the whole answer
+  absl::InlinedVector<storage::RowReading, 2> rows;  // in the order of the answer; `out` is not set
+
+  // Appends the readings that copy the rows to `out`, which has `rows_bytes` bytes and is aligned
+  // for floats. The caller runs storage::ReadRows before anything at the shard changes.
+  void ReadTo(std::byte* out, std::vector<storage::RowReading>* readings) const;
 };
 
 // Slot `slot` of `slots` of all tables of a job.
@@ -208,7 +216,8 @@ class Shard {
   PushResult BeginApply(const Push& push);
   bool applying() const;
   std::uint64_t ContinueApply(std::uint64_t bytes_max);
-  PullResult Read(const Pull& pull) const;
+  // Checks the pull and plans its answer; changes nothing.
+  PullPlan Read(const Pull& pull) const;
   // Line 20a: from now on the shard answers every push kRefused, and nothing enters the ledger.
   void Seal() { sealed_ = true; }
   // Line 22: from now on the shard answers every push and pull kStale and ignores every Close, so

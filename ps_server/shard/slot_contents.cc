@@ -148,34 +148,23 @@ std::uint64_t SlotContents::Continue(std::uint64_t bytes_max) {
   return bytes;
 }
 
-void SlotContents::Read(const Pull& pull, PullResult* result, absl::string_view where) const {
-  std::uint64_t bytes = 0;
-  result->wire = tensor::WireType::kSeveral;
-  if (const std::string defect = Misfit(pull.rows_of, &bytes, &result->wire); !defect.empty()) {
-    result->invalid = absl::StrCat(defect, ": ", where);
-    return;
-  }
-  std::vector<storage::RowReading> own;
-  std::vector<storage::RowReading>* const readings = pull.room ? pull.readings : &own;
-  std::byte* out = nullptr;
-  if (pull.room) {
-    out = pull.room(bytes, &result->invalid);
-    if (out == nullptr) return;
-  } else {
-    const auto buffer = std::make_shared<tensor::AlignedBuffer>(bytes);
-    result->chunks = {tensor::SharedBytes{buffer, {buffer->data(), buffer->size()}}};
-    out = buffer->data();
+PullPlan SlotContents::Read(const Pull& pull, absl::string_view where) const {
+  PullPlan plan;
+  if (const std::string defect = Misfit(pull.rows_of, &plan.rows_bytes, &plan.result.wire);
+      !defect.empty()) {
+    plan.rows_bytes = 0;
+    plan.result.invalid = absl::StrCat(defect, ": ", where);
+    return plan;
   }
   std::size_t first_id = 0;
   for (std::size_t k = 0; k < pull.rows_of.tables.size(); ++k) {
-    const storage::EmbeddingTable& table = *tables_[pull.rows_of.tables[k]];
+    const std::uint32_t table = pull.rows_of.tables[k];
     const std::size_t n = pull.rows_of.rows[k];
-    const tensor::WireType wire = wire_of(pull.rows_of.tables[k]);
-    readings->push_back({&table, pull.rows_of.ids.subspan(first_id, n), wire, out});
+    plan.rows.push_back(
+        {tables_[table].get(), pull.rows_of.ids.subspan(first_id, n), wire_of(table), nullptr});
     first_id += n;
-    out += n * table.dimension() * tensor::WireBytes(wire);
   }
-  storage::ReadRows(own);
+  return plan;
 }
 
 void SlotContents::Cut(std::uint64_t preimage_bytes_max, ShardCut* cut) {

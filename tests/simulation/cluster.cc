@@ -16,6 +16,7 @@
 #include "coordinator/closures/update_account.h"
 #include "tests/mutants/mutant.h"
 #include "tests/simulation/ground_truth.h"
+#include "tests/support/read_shard.h"
 
 namespace evergrad::simulation {
 namespace {
@@ -1416,7 +1417,8 @@ void Cluster::PullOne(Worker* w, std::uint32_t p) {
     }
     const HeldState& held = *s->shards[p];
     const std::uint64_t lsn = held.shard->lsn();
-    ps_server::PullResult read = held.shard->Read(
+    ps_server::PullResult read = ps_server::ReadShard(
+        *held.shard,
         models_[p].PullOf(place.epoch, cached.read.code == ps_server::PullCode::kValues,
                           cached.read.start, cached.read.vlsn));
     if (held.shard->lsn() != lsn) Fail("13 a pull changed the state");
@@ -1452,9 +1454,10 @@ void Cluster::Evaluate(Worker* w) {
     }
     if (there.empty()) return;
     const HeldState& held = *there[random_.Below(there.size())];
-    const ps_server::PullResult read = held.shard->Read(models_[p].PullOf(place.epoch));
-    // STALE: it reads again under a newer map.
-    if (read.code != ps_server::PullCode::kValues) return;
+    const ps_server::PullResult read =
+        ps_server::ReadShard(*held.shard, models_[p].PullOf(place.epoch));
+    if (read.code != ps_server::PullCode::kValues)
+      return;  // STALE: it reads again under a newer map
     Evaluated::OfShard& of = w->reading->shards[p];
     of.read = true;
     of.start = read.start;

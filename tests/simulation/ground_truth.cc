@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "tests/mutants/mutant.h"
+#include "tests/support/read_shard.h"
 
 namespace evergrad::simulation {
 
@@ -60,7 +61,7 @@ ShardModel::ShardModel(const std::string& optimizer, std::uint32_t p, bool slot)
   }
   const mutants::Activated honest(mutants::Mutant::kNone);
   const auto seed = Seed({}, {}, {});
-  const ps_server::PullResult read = seed->Read(PullOf({}));
+  const ps_server::PullResult read = ps_server::ReadShard(*seed, PullOf({}));
   std::size_t at = 0;
   for (const tensor::SharedBytes& chunk : read.chunks) {
     std::memcpy(seed_values_.data() + at, chunk.bytes.data(), chunk.bytes.size());
@@ -288,7 +289,7 @@ void HeldState::FoldSkip(std::uint64_t c, std::uint32_t u, Attempt attempt) {
 }
 
 std::string HeldState::CheckValues(const ShardModel& model) const {
-  const ps_server::PullResult read = shard->Read(model.PullOf(shard->epoch()));
+  const ps_server::PullResult read = ps_server::ReadShard(*shard, model.PullOf(shard->epoch()));
   std::size_t at = 0;
   for (const tensor::SharedBytes& chunk : read.chunks) {
     const std::size_t n = chunk.bytes.size() / sizeof(float);

@@ -9,6 +9,7 @@
 
 #include "common/sharding/partitioner.h"
 #include "ps_server/shard/shard.h"
+#include "tests/support/read_shard.h"
 
 namespace evergrad::ps_server {
 namespace {
@@ -111,7 +112,7 @@ TEST_CASE("an apply in pieces gives the bits of an apply at once, beside readers
     for (std::uint32_t u = 0; u < 3; ++u) {
       for (float& g : gradient.values) g = static_cast<float>(random() % 2000) / 1000 - 1;
       PullResult held;
-      if (u != 1) held = in_pieces->Read({{1, 5}, false, {}, 0});
+      if (u != 1) held = ReadShard(*in_pieces, {{1, 5}, false, {}, 0});
       CHECK(at_once->Apply(Update(7, u, {1, 1}, gradient)).code == PushCode::kApplied);
       CHECK(in_pieces->BeginApply(Update(7, u, {1, 1}, gradient)).code == PushCode::kApplied);
       int pieces = 0;
@@ -143,7 +144,7 @@ TEST_CASE(
   const Trace stopped = TraceOf(*shard);
   CHECK(shard->Apply(Update(1, 0, {1, 1}, gradient)).code == PushCode::kStale);
   CHECK(shard->Apply(Update(1, 2, {1, 1}, gradient)).code == PushCode::kStale);
-  CHECK(shard->Read({{1, 5}, false, {}, 0}).code == PullCode::kStale);
+  CHECK(ReadShard(*shard, {{1, 5}, false, {}, 0}).code == PullCode::kStale);
   CHECK_FALSE(shard->Close({1, 5}, {1, 9}, IntervalSet{1}, {}));
   shard->Seal();
   CHECK(shard->Apply(Update(1, 2, {1, 1}, gradient)).code == PushCode::kStale);
@@ -202,7 +203,7 @@ TEST_CASE("another epoch is stale, for pushes and pulls, and leaves no trace") {
        {ShardEpoch{1, 4}, ShardEpoch{1, 6}, ShardEpoch{0, 5}, ShardEpoch{2, 5}}) {
     push.epoch = epoch;
     CHECK(shard->Apply(push).code == PushCode::kStale);
-    CHECK(shard->Read({epoch, false, {}, 0}).code == PullCode::kStale);
+    CHECK(ReadShard(*shard, {epoch, false, {}, 0}).code == PullCode::kStale);
   }
   CHECK(TraceOf(*shard) == before);
 }
@@ -332,18 +333,18 @@ TEST_CASE(
   stale.epoch = {1, 4};
   CHECK(shard->Apply(stale).code == PushCode::kStale);
   CHECK(TraceOf(*shard) == before);
-  CHECK(shard->Read({{1, 5}, false, {}, 0}).code == PullCode::kValues);
+  CHECK(ReadShard(*shard, {{1, 5}, false, {}, 0}).code == PullCode::kValues);
 }
 
 TEST_CASE("a pull compares start and vlsn, never vlsn alone") {
   auto shard = Seeded(Counting());
   const Gradient one(4);
   CHECK(shard->Apply(Update(0, 0, {1, 1}, one)).code == PushCode::kApplied);
-  const PullResult first = shard->Read({{1, 5}, false, {}, 0});
+  const PullResult first = ReadShard(*shard, {{1, 5}, false, {}, 0});
   REQUIRE(first.code == PullCode::kValues);
   CHECK(first.start == MapVersion{1, 2});
   CHECK(first.vlsn == 1);
-  const PullResult again = shard->Read({{1, 5}, true, first.start, first.vlsn});
+  const PullResult again = ReadShard(*shard, {{1, 5}, true, first.start, first.vlsn});
   CHECK(again.code == PullCode::kUnchanged);
   CHECK(again.chunks.empty());
   // S11: rolled back to the seed, then climbed to the same vlsn over other contents.
@@ -351,19 +352,20 @@ TEST_CASE("a pull compares start and vlsn, never vlsn alone") {
   REQUIRE(rolled_back.ok());
   CHECK((*rolled_back)->Apply(Update(9, 0, {1, 3}, one)).code == PushCode::kApplied);
   CHECK((*rolled_back)->vlsn() == first.vlsn);
-  CHECK((*rolled_back)->Read({{1, 5}, true, first.start, first.vlsn}).code == PullCode::kValues);
+  CHECK(ReadShard(**rolled_back, {{1, 5}, true, first.start, first.vlsn}).code ==
+        PullCode::kValues);
   // (0,0) and 0 without `has` hold nothing, also at a shard that was never changed.
   auto fresh = Shard::FromSeed(Counting(), {1, 5}, {0, 0}, {});
-  CHECK((*fresh)->Read({{1, 5}, false, {0, 0}, 0}).code == PullCode::kValues);
-  CHECK((*fresh)->Read({{1, 5}, true, {0, 0}, 0}).code == PullCode::kUnchanged);
+  CHECK(ReadShard(**fresh, {{1, 5}, false, {0, 0}, 0}).code == PullCode::kValues);
+  CHECK(ReadShard(**fresh, {{1, 5}, true, {0, 0}, 0}).code == PullCode::kUnchanged);
 }
 
 TEST_CASE("a pull holds its values through later updates, without a copy") {
   auto shard = Seeded(Counting(100000));  // two chunks
   const Gradient one(100000);
-  const PullResult pull = shard->Read({{1, 5}, false, {}, 0});
+  const PullResult pull = ReadShard(*shard, {{1, 5}, false, {}, 0});
   REQUIRE(pull.chunks.size() == 2);
-  const PullResult same = shard->Read({{1, 5}, false, {}, 0});
+  const PullResult same = ReadShard(*shard, {{1, 5}, false, {}, 0});
   CHECK(pull.chunks[0].bytes.data() == same.chunks[0].bytes.data());
   CHECK(shard->Apply(Update(0, 0, {1, 1}, one)).code == PushCode::kApplied);
   CHECK(shard->Apply(Update(0, 1, {1, 1}, one)).code == PushCode::kApplied);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ps_server/shard/shard.h"
+#include "tests/support/read_shard.h"
 
 namespace evergrad::ps_server {
 
@@ -69,7 +70,7 @@ inline Push PushOf(std::uint64_t c, std::uint32_t u, const Rows& rows,
 
 inline std::vector<float> Pulled(const Shard& shard, const Rows& rows,
                                  ShardEpoch epoch = kSlotEpoch) {
-  const PullResult result = shard.Read({epoch, false, {}, 0, rows.of()});
+  const PullResult result = ReadShard(shard, {epoch, false, {}, 0, rows.of()});
   REQUIRE(result.invalid == "");
   REQUIRE(result.code == PullCode::kValues);
   REQUIRE(result.chunks.size() == 1);

@@ -42,14 +42,14 @@ TEST_CASE(
 
   SECTION("a pull of a slot is never answered `unchanged`: its rows may be others") {
     const Rows rows = RowsOf({7}, {});
-    CHECK(shard->Read({kSlotEpoch, true, {1, 2}, shard->vlsn(), rows.of()}).code ==
+    CHECK(ReadShard(*shard, {kSlotEpoch, true, {1, 2}, shard->vlsn(), rows.of()}).code ==
           PullCode::kValues);
   }
   SECTION("another epoch, and a stopped shard, are stale") {
-    CHECK(shard->Read({{1, 4}, false, {}, 0, both.of()}).code == PullCode::kStale);
+    CHECK(ReadShard(*shard, {{1, 4}, false, {}, 0, both.of()}).code == PullCode::kStale);
     CHECK(shard->Apply(PushOf(1, 0, both, {1, 4})).code == PushCode::kStale);
     shard->Stop();
-    CHECK(shard->Read({kSlotEpoch, false, {}, 0, both.of()}).code == PullCode::kStale);
+    CHECK(ReadShard(*shard, {kSlotEpoch, false, {}, 0, both.of()}).code == PullCode::kStale);
   }
   SECTION("a skip needs no rows and sets the bit") {
     Push skip = PushOf(2, 0, Rows());
@@ -108,26 +108,18 @@ TEST_CASE("sections that do not fit the tables are refused by what is wrong, and
   }
   Rows wrong = RowsOf({5}, {6});
   wrong.tables[1] = 9;
-  CHECK_THAT(shard->Read({kSlotEpoch, false, {}, 0, wrong.of()}).invalid,
+  CHECK_THAT(ReadShard(*shard, {kSlotEpoch, false, {}, 0, wrong.of()}).invalid,
              Catch::Contains("no such table"));
-  // What is refused takes no room; who finds no room is told why, and nothing is read.
-  std::vector<storage::RowReading> readings;
-  std::uint64_t asked = 0;
-  Pull pull{kSlotEpoch, false, {}, 0, wrong.of()};
-  pull.room = [&asked](std::uint64_t bytes, std::string* why_not) -> std::byte* {
-    asked += bytes;
-    *why_not = "no room";
-    return nullptr;
-  };
-  pull.readings = &readings;
-  CHECK_THAT(shard->Read(pull).invalid, Catch::Contains("no such table"));
-  CHECK(asked == 0);
+  // A pull that does not fit asks for no memory; one that fits says how much it needs.
+  const PullPlan misfit = shard->Read({kSlotEpoch, false, {}, 0, wrong.of()});
+  CHECK(misfit.rows_bytes == 0);
+  CHECK(misfit.rows.empty());
   const Rows right = RowsOf({5}, {6});
-  pull.rows_of = right.of();
-  CHECK(shard->Read(pull).invalid == "no room");
-  CHECK(asked > 0);
-  CHECK(readings.empty());
-  CHECK_THAT(shard->Read({kSlotEpoch, false, {}, 0, {}}).invalid,
+  const PullPlan fits = shard->Read({kSlotEpoch, false, {}, 0, right.of()});
+  CHECK(fits.result.invalid == "");
+  CHECK(fits.rows_bytes == right.bytes().size());
+  CHECK(fits.rows.size() == 2);
+  CHECK_THAT(ReadShard(*shard, {kSlotEpoch, false, {}, 0, {}}).invalid,
              Catch::Contains("a slot needs an id list"));
 }
 
@@ -141,7 +133,7 @@ TEST_CASE("a dense shard takes no id list") {
   Rows rows = RowsOf({1}, {});
   CHECK_THAT(shard->Apply(PushOf(0, 0, rows)).message,
              Catch::Contains("a dense shard takes no id list"));
-  CHECK_THAT(shard->Read({kSlotEpoch, false, {}, 0, rows.of()}).invalid,
+  CHECK_THAT(ReadShard(*shard, {kSlotEpoch, false, {}, 0, rows.of()}).invalid,
              Catch::Contains("a dense shard takes no id list"));
 }
 

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "common/tensor/convert.h"
+#include "tests/support/read_shard.h"
 #include "tests/unit/ps_server/shard/slot_fixture.h"
 
 namespace evergrad::ps_server {
@@ -87,7 +88,7 @@ TEST_CASE(
         const auto check = [&](const Shard& s) {
           CHECK(s.Digest() == plain->Digest());
           CHECK(s.StateDigest() == plain->StateDigest());
-          const PullResult pulled = s.Read({kSlotEpoch, false, {}, 0});
+          const PullResult pulled = ReadShard(s, {kSlotEpoch, false, {}, 0});
           CHECK(pulled.code == PullCode::kValues);
           CHECK(pulled.wire == wire);
           CHECK(BytesOf(pulled) == Narrowed(wire, s.Values()));
@@ -100,7 +101,7 @@ TEST_CASE(
         for (std::uint32_t u = 0; u < 4; ++u) {
           const Both gradient = GradientOf(wire, n, u);
           if (u % 2 == 1) {
-            held.push_back(shard->Read({kSlotEpoch, false, {}, 0}));
+            held.push_back(ReadShard(*shard, {kSlotEpoch, false, {}, 0}));
             was.push_back(BytesOf(held.back()));
           }
           REQUIRE(plain
@@ -114,7 +115,7 @@ TEST_CASE(
         }
         for (std::size_t i = 0; i < held.size(); ++i) CHECK(BytesOf(held[i]) == was[i]);
         // Unchanged is unchanged, whatever it is on the wire.
-        const PullResult now = shard->Read({kSlotEpoch, true, shard->start(), shard->vlsn()});
+        const PullResult now = ReadShard(*shard, {kSlotEpoch, true, shard->start(), shard->vlsn()});
         CHECK(now.code == PullCode::kUnchanged);
         CHECK(now.chunks.empty());
         CHECK(now.wire == wire);
@@ -127,7 +128,7 @@ TEST_CASE(
         const auto wide = Shard::Restore(Dense(n, WireType::kFloat32, optimizer), shard->Cut(),
                                          kSlotEpoch, {1, 2}, {});
         REQUIRE(wide.ok());
-        CHECK(BytesOf((*wide)->Read({kSlotEpoch, false, {}, 0})) ==
+        CHECK(BytesOf(ReadShard(**wide, {kSlotEpoch, false, {}, 0})) ==
               Narrowed(WireType::kFloat32, shard->Values()));
         // A cut holds the chunks: what goes on beside it does not touch them.
         const Both gradient = GradientOf(wire, n, 9);
@@ -237,21 +238,18 @@ TEST_CASE("rows of tables travel in each table's wire type, alone and beside one
       Rows asked = rows;  // the row of id 99 is nowhere
       asked.ids[0] = 99;
       asked.floats = Pulled(*plain, asked);
-      const PullResult pulled = shard->Read({kSlotEpoch, false, {}, 0, asked.of()});
+      const PullResult pulled = ReadShard(*shard, {kSlotEpoch, false, {}, 0, asked.of()});
       CHECK(pulled.invalid == "");
       CHECK(pulled.wire == section);
       CHECK(BytesOf(pulled) == OnWire(wire, &asked));
 
-      std::vector<std::byte> there;  // the same, to memory of the caller, at his time
+      // The same, into the caller's memory, when the caller reads.
+      const PullPlan plan = shard->Read({kSlotEpoch, false, {}, 0, asked.of()});
+      CHECK(plan.result.invalid == "");
+      CHECK(plan.result.chunks.empty());
+      std::vector<std::byte> there(plan.rows_bytes);
       std::vector<storage::RowReading> readings;
-      Pull later{kSlotEpoch, false, {}, 0, asked.of()};
-      later.room = [&](std::uint64_t bytes, std::string*) {
-        return there.resize(bytes), there.data();
-      };
-      later.readings = &readings;
-      const PullResult promised = shard->Read(later);
-      CHECK(promised.invalid == "");
-      CHECK(promised.chunks.empty());
+      plan.ReadTo(there.data(), &readings);
       storage::ReadRows(readings);
       CHECK(there == BytesOf(pulled));
     }
