@@ -55,8 +55,8 @@ bool AddRows(std::span<const std::byte> block, bool waiting, std::uint32_t dimen
   const auto take = [&](std::uint64_t at, std::uint64_t count, std::uint64_t to) {
     if (count > 0) std::memcpy(row.data() + to, block.data() + at, count * sizeof(float));
   };
-  const std::uint64_t numbers = floats - std::min<std::uint64_t>(floats, dimension),
-                      state_at = head + n * (floats - numbers) * sizeof(float);
+  const std::uint64_t state = floats - std::min<std::uint64_t>(floats, dimension),
+                      state_at = head + n * (floats - state) * sizeof(float);
   for (std::uint64_t i = 0; i < n; ++i) {
     const auto id = static_cast<std::int64_t>(Load<std::uint64_t>(block, 8 + 8 * i));
     *states += sharding::DigestOfCounters(
@@ -64,7 +64,7 @@ bool AddRows(std::span<const std::byte> block, bool waiting, std::uint32_t dimen
         static_cast<std::uint32_t>(Load<std::uint64_t>(block, 8 + 16 * n + 8 * i)), waiting);
     if (waiting) continue;
     take(head + i * dimension * sizeof(float), dimension, 0);
-    take(state_at + i * numbers * sizeof(float), numbers, dimension);
+    take(state_at + i * state * sizeof(float), state, dimension);
     *values += sharding::DigestOfRow(id, 0, std::span(row).first(dimension));
     *states += sharding::DigestOfRow(id, dimension, std::span(row).subspan(dimension));
   }

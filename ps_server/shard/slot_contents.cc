@@ -111,7 +111,7 @@ std::optional<Contents::Refusal> SlotContents::Prepare(const Push& push, absl::s
     const std::size_t n = push.rows_of.rows[k];
     const auto outcome = table->Prepare(push.rows_of.ids.subspan(first_id, n), push.global_step);
     if (!outcome.ok()) {
-      for (const Part& part : parts_)
+      for (const TablePart& part : parts_)
         SlotRules::TakeBack(part.table, part.wire, push.payload.data() + part.first_byte);
       parts_.clear();
       return Refusal{
@@ -137,7 +137,7 @@ std::uint64_t SlotContents::Continue(std::uint64_t bytes_max) {
   EG_CHECK(applying());
   std::uint64_t bytes = 0;
   while (next_part_ < parts_.size() && (bytes == 0 || bytes < bytes_max)) {
-    const Part& part = parts_[next_part_];
+    const TablePart& part = parts_[next_part_];
     bytes += part.table->Apply(part.wire, gradient_ + part.first_byte, bytes_max - bytes);
     if (!part.table->applying()) ++next_part_;
   }

@@ -46,12 +46,12 @@ class SlotContents final : public Contents {
   std::vector<tensor::WireType> wire_;  // as in SlotSettings
   std::vector<std::shared_ptr<storage::EmbeddingTable>>
       tables_;  // never null; the contents are the only owner once they are made
-  struct Part {
+  struct TablePart {
     storage::EmbeddingTable* table = nullptr;
     tensor::WireType wire = tensor::WireType::kFloat32;
     std::size_t first_byte = 0;  // of the table's gradient in the payload
   };
-  std::vector<Part> parts_;  // of the prepared push; those before next_part_ are applied
+  std::vector<TablePart> parts_;  // of the prepared push; those before next_part_ are applied
   std::size_t next_part_ = 0;
   bool applying_ = false, evicts_ = false;
   const std::byte* gradient_ = nullptr;
