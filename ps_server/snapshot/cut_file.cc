@@ -139,8 +139,7 @@ absl::Status AppendDense(const ShardCut& cut, const CutTarget& target,
   return absl::OkStatus();
 }
 
-// Appends the slices as they arrive. Rows that a push was about to change have been kept for the
-// cut.
+// Writes the slices as they come; pushes save the rows that they change for later slices.
 absl::Status AppendTables(const ShardCut& cut, const CutTarget& target,
                           snapshot::ShardFileWriter* writer) {
   RowWriter rows_to(writer);
@@ -161,8 +160,8 @@ absl::Status AppendTables(const ShardCut& cut, const CutTarget& target,
   return absl::OkStatus();
 }
 
-// Removes a file that has the name of this cut, if it is left from a commit of this job that
-// failed; it may be written anew. A file of another origin is an error.
+// Removes a file that has the name of this cut, so that the cut can be written again: a failed
+// commit of this job has left it. AlreadyExists: the file is of another job.
 absl::Status RemoveLeftover(const std::string& uri, const ShardCut& cut, fs::FileSystem& files) {
   const auto there = snapshot::ShardFileReader::Open(files, uri);
   if (there.ok() && (*there)->header().job_uid() != cut.settings->job.value()) {
@@ -212,7 +211,7 @@ absl::StatusOr<DurableCut> WriteCut(const ShardCut& cut, const CutTarget& target
 
 namespace {
 
-// Returns the error of a file that is undamaged, but not the expected one.
+// The error for a file that is whole, but of another shard, plan or job.
 auto DiffersIn(const CutSource& source) {
   return [&source](absl::string_view what, const std::string& want, const std::string& got) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -220,7 +219,7 @@ auto DiffersIn(const CutSource& source) {
   };
 }
 
-// Reads all tables of a slot. They are charged to the budget like any other table.
+// Creates and fills all tables of a slot, charged to the budget like any other table.
 absl::Status ReadTables(const ShardSettings& settings, const CutSource& source,
                         snapshot::ShardFileReader* reader, ShardCut* cut) {
   const v1::ShardFileHeader& header = reader->header();
@@ -298,7 +297,7 @@ absl::Status ReadDense(const ShardSettings& settings, const CutSource& source,
   };
   const std::string want =
       rows(settings.variable, settings.variable_shape, settings.row_begin, settings.row_end);
-  // This is checked before anything is allocated: the size must be that of the requested shard.
+  // Checked before any allocation: the size is that of the requested shard.
   if (const std::string got = rows(spec.variable().name(), shape, spec.row_begin(), spec.row_end());
       got != want)
     return differs("cut", want, got);

@@ -1,5 +1,5 @@
-// Writes a cut of a shard as a file, and reads it back (LEDGER lines 21, 27, 28). Blocking: I/O
-// threads only.
+// Writes a cut of a shard to a file and reads it back (LEDGER lines 21, 27, 28). All functions
+// block, so only I/O threads call them.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@
 
 namespace evergrad::ps_server {
 
-// One durable file, with the facts that the coordinator writes into a manifest.
+// One durable file, as the coordinator writes it into a manifest.
 struct DurableCut {
   JobUid job;
   ShardId shard;
@@ -32,18 +32,18 @@ struct DurableCut {
 struct CutTarget {
   fs::FileSystem* files = nullptr;
   std::string folder;                       // created if it does not exist
-  std::string plan_fingerprint;             // fingerprint of the job's plan
-  fault::Failpoints* failpoints = nullptr;  // may be null; the points are snapshot.write (each
-                                            // MiB), snapshot.before_commit, snapshot.after_commit
-  // Asked about once per MiB; true ends the writing with Cancelled. May be null.
+  std::string plan_fingerprint;             // of the job's plan
+  fault::Failpoints* failpoints = nullptr;  // may be null: snapshot.write (each MiB),
+                                            // snapshot.before_commit, snapshot.after_commit
+  // Called about once a MiB; true ends the writing with Cancelled. May be null.
   std::function<bool()> cancelled;
 };
-// Writes the file and commits it. After OK the file survives a loss of power. If a file of that
-// name exists from a commit of this job that was not known to have succeeded, it is written anew.
-// Memory: one block. The bytes are a function of the cut and the fingerprint.
+// Writes the cut and commits the file: after OK it survives a loss of power. A file of that name is
+// overwritten if it is from a commit of this job whose success was not known. Needs memory for one
+// block. The bytes are a function of the cut and the fingerprint.
 absl::StatusOr<DurableCut> WriteCut(const ShardCut& cut, const CutTarget& target);
-// Writes the same bytes to `out` and does not commit it. Of `target`, only fingerprint, failpoints
-// (snapshot.write) and `cancelled` are used.
+// Writes the same bytes to `out`, without a commit. Uses only fingerprint, failpoints
+// (snapshot.write) and `cancelled` of `target`.
 absl::StatusOr<snapshot::FileDigest> WriteCutTo(const ShardCut& cut, const CutTarget& target,
                                                 fs::WritableFile* out);
 
@@ -55,14 +55,14 @@ struct CutSource {
   std::string plan_fingerprint;
   std::shared_ptr<storage::ChunkPool> pool;       // may be null
   std::shared_ptr<storage::MemoryBudget> budget;  // may be null
-  fault::Failpoints* failpoints = nullptr;  // may be null; the point is snapshot.restore (each MiB)
-  // Asked about once per MiB; true ends the reading with Cancelled. May be null.
+  fault::Failpoints* failpoints = nullptr;        // may be null: snapshot.restore (each MiB)
+  // Called about once a MiB; true ends the reading with Cancelled. May be null.
   std::function<bool()> cancelled = nullptr;
 };
-// Reads a cut for the shard with `settings`. Rows and variable must be equal; rates may differ,
-// because the plan's fingerprint does not contain them. DataLoss for damage (path, offset, want,
-// got). FailedPrecondition for an undamaged file of another job, plan or shard. Unimplemented for a
-// newer version.
+// Reads the file for a shard with `settings`, whose rows and variable must be those of the file.
+// Learning rates may differ (the plan's fingerprint does not cover them). DataLoss: the file is
+// damaged (path, offset, want, got). FailedPrecondition: the file is whole, but of another job,
+// plan or shard. Unimplemented: a newer version.
 absl::StatusOr<ShardCut> ReadCut(const ShardSettings& settings, const CutSource& source);
 
 struct RestoreOptions {
@@ -70,15 +70,15 @@ struct RestoreOptions {
   ShardSettings settings;
   ShardEpoch epoch;
   MapVersion start;
-  IntervalSet refused;           // added to the refused set of the file
+  IntervalSet refused;           // added to that of the file
   bool forget_attempts = false;  // line 28, resume as a new job: open[*].attempt = (0,0)
-  // Line 28, another plan: `done` of the ledger becomes exactly this set, nothing is open, and only
-  // `refused` is refused. FailedPrecondition, which names shard and file, if a closure is open in
-  // the file: half of it is in the values, and no ledger of another plan can express this.
+  // Line 28, for another plan: the ledger becomes this set as `done`, with `refused` and without
+  // open closures. FailedPrecondition, which names shard and file, if a closure is open in the
+  // file: a part of it is in the values, and the ledger of another plan cannot record that.
   std::optional<IntervalSet> replace_ledger = std::nullopt;
 };
-// Makes a shard from a file. Until this returns, nobody owns the shard; the caller then hands it to
-// its executor. Every error names the file.
+// Makes an owned shard from a file. The caller gives the shard to its executor. Every error names
+// the file.
 absl::StatusOr<std::unique_ptr<Shard>> RestoreShard(const RestoreOptions& options);
 
 }  // namespace evergrad::ps_server

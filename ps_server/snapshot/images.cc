@@ -155,8 +155,7 @@ void Images::Run() {
   for (;;) {
     std::optional<Order> order;
     std::uint64_t reserved = 0;
-    // Set if the image was requested before, for example in another session.
-    std::shared_ptr<const Image> there;
+    std::shared_ptr<const Image> there;  // A repeated order, for example in two sessions.
     {
       MutexLock lock(&mu_);
       while (!stopping_ && queue_.empty()) changed_.Wait(&mu_);
@@ -188,7 +187,7 @@ void Images::Run() {
     target.plan_fingerprint = order->plan_fingerprint;
     target.cancelled = dropped;
     absl::StatusOr<snapshot::FileDigest> made = [&] {
-      const ShardCut cut = std::move(order->cut);  // freed before the answer
+      const ShardCut cut = std::move(order->cut);  // destroyed before `done` is called
       return WriteCutTo(cut, target, &file);
     }();
     if (made.ok() && options_.failpoints != nullptr) {

@@ -1,10 +1,10 @@
-// Images of stopped shards, in memory. Another server reads an image when a shard moves to it
+// Images of stopped shards, in memory. Another server reads them when a shard is moved to it
 // (LEDGER line 22).
 //
-// An image is the bytes of the shard's file (common/snapshot/FORMAT.md). A separate I/O thread
-// makes the images, one at a time. The shard has stopped, so the image is its state until the image
-// is dropped. Thread-safe. Callbacks run without a lock on the thread of the images, or on the
-// caller's thread of Submit, Drop and the destructor.
+// An image is the bytes of the shard's file (common/snapshot/FORMAT.md). One I/O thread makes one
+// image at a time. The shard of an image has stopped, so the image is its state until it is
+// dropped. Thread-safe. Callbacks run on the I/O thread, or on that of the caller of Submit, Drop
+// or the destructor, without a lock held.
 #pragma once
 
 #include <deque>
@@ -26,44 +26,43 @@
 
 namespace evergrad::ps_server {
 
-// The largest piece of an image in one request. It is below the smallest budget of a server.
+// The largest piece of an image in one request and answer: below the smallest budget of a server.
 inline constexpr std::uint64_t kImagePieceBytesMax = 512 * 1024;
 
 class Images {
  public:
   struct Options {
-    metrics::Registry* registry = nullptr;    // Outlives the images.
-    fault::Failpoints* failpoints = nullptr;  // may be null; the points are move.stopped (each
-                                              // image made) and move.read (each requested piece)
-    std::uint64_t bytes_max = 1ull << 30;     // limit of all images together
+    metrics::Registry* registry = nullptr;  // Outlives the images.
+    fault::Failpoints* failpoints =
+        nullptr;  // May be null: move.stopped (each image made), move.read (each piece read)
+    std::uint64_t bytes_max = 1ull << 30;  // of all images together
   };
   struct Order {
     ShardCut cut;
     std::string plan_fingerprint;
-    // Called exactly once: with the digest of the image, with Cancelled, or with the failpoint's
-    // error.
+    // Called exactly once, with the digest of the image, Cancelled, or the failpoint's error.
     std::function<void(absl::StatusOr<snapshot::FileDigest>)> done;
   };
 
   explicit Images(Options options);
-  ~Images();  // the image in progress ends within a MiB; orders are answered Cancelled
+  ~Images();  // Ends the image in progress within a MiB; orders are answered Cancelled.
   Images(const Images&) = delete;
   Images& operator=(const Images&) = delete;
 
-  // Never blocks. An existing image of that shard and epoch is the answer at once. Unavailable if
-  // there is no capacity beside the other images now, but there will be later. ResourceExhausted if
-  // the image alone is too large. After an error `done` is not called.
+  // Never blocks. If the image of that shard and epoch exists, it is the answer at once.
+  // Unavailable: bytes_max is reached now, but a later call may succeed. ResourceExhausted: the
+  // image alone is above bytes_max. After an error `done` is not called.
   absl::Status Submit(Order order);
-  // Returns bytes [offset, offset + bytes) of an image, fewer at its end. They live as long as
-  // `owner`. NotFound if there is no such image (any more). InvalidArgument for bytes beyond the
-  // end of the image, for none, and for more than kImagePieceBytesMax.
+  // Returns bytes [offset, offset + bytes) of an image, fewer at its end; they live as long as
+  // `owner`. NotFound: there is no such image. InvalidArgument: beyond its end, no bytes, or more
+  // than kImagePieceBytesMax.
   absl::StatusOr<tensor::SharedBytes> Read(JobUid job, ShardId shard, ShardEpoch epoch,
                                            std::uint64_t offset, std::uint64_t bytes) const;
-  // The shard, or every shard of a job, will not be moved any more. Its images are dropped, and its
-  // orders are answered Cancelled.
+  // Ends the move of the shard, or of all shards of a job: images are freed, and orders are
+  // answered Cancelled.
   void Drop(JobUid job, std::optional<ShardId> shard = std::nullopt);
 
-  std::uint64_t bytes() const;  // size of all images, and of those to be made
+  std::uint64_t bytes() const;  // of all images, and of those that are ordered
 
  private:
   using Key = std::tuple<JobUid, ShardId, ShardEpoch>;

@@ -135,8 +135,8 @@ void Restorer::Run() {
     }
     if (unwanted) {
       cancelled_.Add();
-      // The memory is freed before the next shard is read.
-      shard = absl::CancelledError("loading of the shard was cancelled");
+      shard = absl::CancelledError(
+          "loading of the shard was cancelled");  // its memory is freed before the next one is read
     } else if (shard.ok()) {
       restored_.Add();
       seconds_.Observe(std::chrono::duration<double>(options_.clock->Now() - begin).count());

@@ -1,8 +1,8 @@
 // Reads shards back from their files, on a separate I/O thread (LEDGER lines 21, 28).
 //
-// The restorer reads one shard at a time and needs memory for that shard and one block. Nobody owns
-// the shard before the last byte was checked. Thread-safe. Callbacks run without a lock on the
-// restorer's thread, or on the caller's thread of Submit, Cancel and the destructor.
+// It reads one shard at a time, in the memory of that shard and one block. No other thread sees the
+// shard before its last byte was checked. Thread-safe. Callbacks run on the restorer's thread, or
+// on that of the caller of Submit, Cancel or the destructor, without a lock held.
 #pragma once
 
 #include <deque>
@@ -28,32 +28,30 @@ class Restorer {
     fs::FileSystem* files = nullptr;  // All pointers outlive the restorer.
     metrics::Registry* registry = nullptr;
     const Clock* clock = nullptr;
-    // May be null; the point is snapshot.restore (each MiB).
-    fault::Failpoints* failpoints = nullptr;
-    std::shared_ptr<storage::ChunkPool> pool;  // pool of the server's shards; may be null
-    // One order per shard; the limit is far above the number of shards of a server.
-    std::size_t orders_max = 64 * 1024;
+    fault::Failpoints* failpoints = nullptr;   // May be null: snapshot.restore (each MiB)
+    std::shared_ptr<storage::ChunkPool> pool;  // of the server's shards; may be null
+    std::size_t orders_max = 64 * 1024;        // one for each shard; far above a server's shards
   };
   struct Order {
-    // Pool, failpoints and `cancelled` of the source are set by the restorer. So are its files,
-    // unless the order brings others, which `done` keeps alive.
+    // The restorer sets pool, failpoints and `cancelled` of the source, and its files unless the
+    // order has others (which `done` keeps alive).
     RestoreOptions what;
-    // Called exactly once: with the shard; with Cancelled; with Aborted, because a newer order
-    // replaced this one; or with the error of RestoreShard.
+    // Called exactly once: with the shard, Cancelled, Aborted (a newer order has replaced this
+    // one), or the error of RestoreShard.
     std::function<void(absl::StatusOr<std::unique_ptr<Shard>>)> done;
   };
 
   explicit Restorer(Options options);
-  ~Restorer();  // the shard in progress ends within a MiB; orders are answered Cancelled
+  ~Restorer();  // Ends the read in progress within a MiB; orders are answered Cancelled.
   Restorer(const Restorer&) = delete;
   Restorer& operator=(const Restorer&) = delete;
 
-  // Never blocks. An order of a shard ends every earlier order of that shard: a waiting order is
-  // answered Aborted, and one in progress ends within a MiB. ResourceExhausted if orders_max orders
-  // wait; then `done` is not called.
+  // Never blocks. An order ends all earlier orders of its shard: a waiting one is answered Aborted,
+  // and a read in progress ends within a MiB. ResourceExhausted: orders_max orders wait; `done` is
+  // not called then.
   absl::Status Submit(Order order);
-  // The shard, or every shard of a job, is no longer wanted. Waiting orders are answered Cancelled,
-  // and the one in progress ends within a MiB.
+  // Cancels the orders of the shard, or of all shards of a job: waiting orders are answered
+  // Cancelled, and a read in progress ends within a MiB.
   void Cancel(JobUid job, std::optional<ShardId> shard = std::nullopt);
 
   std::size_t waiting() const;

@@ -22,7 +22,7 @@ void Put(std::vector<std::byte>* block, const T* from, std::size_t count) {
   block->insert(block->end(), bytes, bytes + count * sizeof(T));
 }
 
-// `floats[k]` are arrays of widths[k] floats per row. They follow each other in the block.
+// `floats[k]` is an array of widths[k] floats a row; they are behind each other in the block.
 template <class Blocks>
 void PutRows(std::span<const std::uint32_t> rows, const std::vector<std::int64_t>& ids,
              const std::vector<std::uint32_t>& stamps, const std::vector<std::uint32_t>& counts,

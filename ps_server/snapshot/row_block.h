@@ -12,8 +12,8 @@
 
 namespace evergrad::ps_server {
 
-// Writes a slice of `table`'s cut in self-contained blocks with rising ids. Begins a new section if
-// the last block belonged to another one.
+// Writes slices of tables' cuts, in self-contained blocks with rising ids. Begins a section when
+// the last block was of another one.
 class RowWriter {
  public:
   // The writer outlives this object.
@@ -25,14 +25,13 @@ class RowWriter {
   absl::Status Begin(snapshot::Section section, std::uint32_t table);
 
   snapshot::ShardFileWriter& writer_;
-  // Initially a section that this class does not write.
-  snapshot::Section section_ = snapshot::Section::kValues;
+  snapshot::Section section_ = snapshot::Section::kValues;  // at first, no section of rows
   std::uint32_t table_ = 0;
   std::vector<std::uint32_t> order_;  // kept from one slice to the next
   std::vector<std::byte> block_;
 };
 
-// A block as it was read; its contents are not trusted.
+// A block that was read from a file. None of its numbers is trusted.
 struct RowBlock {
   std::vector<std::int64_t> ids;
   std::vector<std::uint64_t> stamps, counts;

@@ -10,16 +10,16 @@
 namespace evergrad::ps_server {
 namespace {
 
-// Returns whether a retry may help. Examples are exhausted space, a slow or failing disk, and a
-// name that a failed commit left.
+// Errors that a retry may repair: memory, disk space, a slow or failing disk, and a name that a
+// failed commit has left.
 bool IsWorthARetry(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kInternal:
     case absl::StatusCode::kUnknown:
-    case absl::StatusCode::kAborted:  // from a file system; the writer's own Aborted, for a
-                                      // replaced order, never gets here
+    case absl::StatusCode::kAborted:  // of a file system; the writer's own Aborted never
+                                      // comes here
     case absl::StatusCode::kDeadlineExceeded:
     case absl::StatusCode::kDataLoss: return BlameOf(status) != Blame::kUser;
     default: return false;
@@ -81,7 +81,7 @@ absl::Status SnapshotWriter::Submit(Order order) {
     const auto found = waiting_.find(key);
     if (found != waiting_.end()) {
       replaced = std::move(found->second.order);
-      found->second.order = std::move(order);  // keeps its place and its backoff
+      found->second.order = std::move(order);  // The order keeps its place and its backoff.
     } else {
       if (waiting_.size() >= options_.orders_max) {
         orders_limit_.refused.Add();
@@ -149,7 +149,7 @@ void SnapshotWriter::Run() {
     {
       MutexLock lock(&mu_);
       while (!stopping_ && !next) {
-        // Find the first order that is due, in order of submission.
+        // Takes the first order that is due, in order of submission.
         const MonoTime now = options_.clock->Now();
         std::optional<MonoTime> soonest;
         auto found = queue_.end();
@@ -229,8 +229,8 @@ absl::StatusOr<ShardCut> SnapshotWriter::Take(const Order& order) {
     arrival_ = arrival;
   }
   order.take(Arrival::Answerer(arrival, "no cut was made: the shard's executor has ended"));
-  // The executor answers within a few turns, or drops the function. Cancel and the destructor
-  // answer in its place.
+  // The executor calls the function within a few turns or destroys it; Cancel and the destructor
+  // answer instead of it.
   absl::StatusOr<ShardCut> cut = arrival->Wait();
   MutexLock lock(&mu_);
   arrival_ = nullptr;
@@ -262,7 +262,7 @@ absl::StatusOr<DurableCut> SnapshotWriter::TakeAndWrite(const Order& order) {
   }
   if (last && last->folder == order.folder && last->plan_fingerprint == order.plan_fingerprint &&
       last->cut.epoch == cut.epoch && last->cut.lsn == cut.lsn) {
-    // The state is the same, so its file already exists, unless somebody has removed it.
+    // The state has not changed: its file exists already, unless it was removed.
     const auto there = options_.files->Open(fs::JoinUri(order.folder, last->cut.file));
     if (there.ok() && (*there)->size() == last->cut.digest.bytes) {
       unchanged_.Add();

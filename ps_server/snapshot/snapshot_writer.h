@@ -1,11 +1,11 @@
 // Writes cuts of shards to files, on a separate I/O thread (LEDGER line 27).
 //
-// An order waits in a queue without holding anything; its cut is taken when its turn has come, so
-// that at most one cut is held and memory is bounded by the largest shard. A push never waits for
-// any of this. A cut that cannot be written for want of room, memory or disk is dropped, counted
-// and taken anew later; what cannot get better by itself is answered. So is a shard whose values
-// and optimizer state alone are above the bound. Thread-safe. Callbacks run on the writer's thread
-// (or the caller's of Cancel and the destructor) without a lock held.
+// A waiting order holds no memory: its cut is taken at its turn, so there is at most one cut, and
+// memory is bounded by the largest shard. A push never waits for the writer. If memory, disk space
+// or the disk fails, the cut is dropped, counted and taken again later. Errors that a retry cannot
+// repair are answered; one of them is a shard whose values and optimizer state alone are above the
+// limit. Thread-safe. Callbacks run on the writer's thread, or on that of the caller of Cancel or
+// the destructor, without a lock held.
 #pragma once
 
 #include <atomic>
@@ -44,7 +44,7 @@ class SnapshotWriter {
         pool;  // of the server's shards, warmed before a cut; may be null
     std::uint64_t bytes_max = 1ull
                               << 30;     // of one cut: values, state, ledger (`snapshot_bytes_max`)
-    std::size_t orders_max = 64 * 1024;  // one for each shard; far above what a server holds
+    std::size_t orders_max = 64 * 1024;  // one for each shard; far above a server's shards
     std::chrono::milliseconds retry_first{1000}, retry_max{30000};  // after a dropped cut, doubling
   };
   struct Order {
@@ -55,15 +55,15 @@ class SnapshotWriter {
     // Of values and optimizer state. The pushes after a cut write this much out of place: the spare
     // blocks are made here before it is taken, so that no push pays for new memory. 0: not known.
     std::uint64_t bytes = 0;
-    // Called when it is the order's turn. It arranges that `ready` gets the cut from the shard's
-    // executor, or the reason why there is none (NotFound if the shard is no longer held). Never
-    // blocks. A `ready` that is destroyed without a call means Cancelled.
+    // Called at the order's turn; never blocks. Makes the shard's executor call `ready` with the
+    // cut, or with the reason why there is none (NotFound: the shard is no longer held). A `ready`
+    // that is destroyed without a call counts as Cancelled.
     std::function<void(std::function<void(absl::StatusOr<ShardCut>)> ready)> take;
-    // Called exactly once: with the durable file; with Cancelled; with Aborted, because a newer
-    // order replaced this one; or with an error that a retry would not fix.
+    // Called exactly once: with the durable file, Cancelled, Aborted (a newer order has replaced
+    // this one), or an error that a retry would not repair.
     std::function<void(absl::StatusOr<DurableCut>)> done;
-    // Called each time that the cut was dropped, with the reason, on the writer's thread; the cut
-    // is taken anew later. May be null.
+    // May be null. Called on the writer's thread each time the cut was dropped, with the reason.
+    // The cut is taken again later.
     std::function<void(const absl::Status&)> dropped = nullptr;
   };
 
@@ -72,12 +72,12 @@ class SnapshotWriter {
   SnapshotWriter(const SnapshotWriter&) = delete;
   SnapshotWriter& operator=(const SnapshotWriter&) = delete;
 
-  // Never blocks. A second order of a shard replaces one that waits, which is answered Aborted. An
-  // order that is being written continues, and the new one follows it. ResourceExhausted if
-  // orders_max orders wait; then `done` is not called.
+  // Never blocks. A second order of a shard replaces a waiting one, which is answered Aborted. An
+  // order that is being written continues, and the new one follows. ResourceExhausted: orders_max
+  // orders wait; `done` is not called then.
   absl::Status Submit(Order order);
-  // The shard, or every shard of a job, is no longer held. Waiting orders are answered Cancelled,
-  // and the one being written ends within a MiB.
+  // Cancels the orders of the shard, or of all shards of a job, which are no longer held: waiting
+  // orders are answered Cancelled, and a write in progress ends within a MiB.
   void Cancel(JobUid job, std::optional<ShardId> shard = std::nullopt);
 
   std::size_t waiting() const;
@@ -88,8 +88,8 @@ class SnapshotWriter {
   using Key = std::pair<JobUid, ShardId>;
   struct Waiting {
     Order order;
-    MonoTime due{0};                       // earliest time
-    std::chrono::milliseconds backoff{0};  // 0 if not dropped yet
+    MonoTime due{0};                       // not before
+    std::chrono::milliseconds backoff{0};  // 0: the cut has not been dropped
   };
   void Run();
   void Perform(Waiting entry);
@@ -112,9 +112,10 @@ class SnapshotWriter {
   std::map<Key, Waiting> waiting_ ABSL_GUARDED_BY(mu_);
   std::optional<Key> current_ ABSL_GUARDED_BY(mu_);
   bool current_cancelled_ ABSL_GUARDED_BY(mu_) = false;
-  // Shared with the function given to the shard's executor; null if no cut is awaited.
-  std::shared_ptr<Arrival> arrival_ ABSL_GUARDED_BY(mu_);
-  // The newest durable file of each shard, so that an unchanged shard is not written again.
+  std::shared_ptr<Arrival> arrival_
+      ABSL_GUARDED_BY(mu_);  // shared with the function given to the shard's executor; null: the
+                             // writer waits for no cut
+  // The newest durable file of each shard: an unchanged shard is not written again.
   struct Last {
     std::string folder, plan_fingerprint;
     DurableCut cut;

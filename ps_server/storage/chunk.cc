@@ -31,7 +31,7 @@ ChunkRef ChunkRef::New(std::size_t floats, const std::shared_ptr<ChunkPool>& poo
 void ChunkRef::Release() {
   if (chunk_ == nullptr || chunk_->refs_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   Chunk* chunk = std::exchange(chunk_, nullptr);
-  // A block in spare must not keep its pool alive, or neither would ever end.
+  // A spare block must not hold a reference to its pool, or neither would be destroyed.
   const std::shared_ptr<ChunkPool> pool = std::move(chunk->pool_);
   if (pool != nullptr && pool->GiveBack(chunk)) return;
   Chunk::Free(chunk);
@@ -50,7 +50,7 @@ void ChunkPool::Warm(std::uint64_t bytes) {
     if (chunk == nullptr) return;
     std::memset(chunk->data(), 0, kBlockBytes);
     if (GiveBack(chunk)) continue;
-    Chunk::Free(chunk);  // others filled it meanwhile
+    Chunk::Free(chunk);  // Other threads have filled the pool meanwhile.
     return;
   }
 }

@@ -1,8 +1,8 @@
 // Reference-counted blocks of floats: the values and optimizer state of dense shards.
 //
-// A pull, a snapshot or a hand-over takes references; an apply writes out of place into a pooled
-// block when someone else holds the old one, in place otherwise. So nobody who reads ever sees half
-// an update, and nobody copies to read.
+// A pull, a snapshot or a move takes references. An apply writes in place, or into a pooled block
+// if a reader holds a reference to the old one. So a reader never sees half an update, and never
+// copies.
 #pragma once
 
 #include <atomic>
@@ -34,7 +34,7 @@ class alignas(64) Chunk {
   friend class ChunkRef;
   friend class ChunkPool;
   explicit Chunk(std::uint32_t size) : size_(size) {}
-  static Chunk* Allocate(std::size_t floats);  // nullptr: no memory
+  static Chunk* Allocate(std::size_t floats);  // nullptr: out of memory
   static void Free(Chunk* chunk);
 
   std::atomic<std::uint32_t> refs_{1};
@@ -44,13 +44,13 @@ class alignas(64) Chunk {
 };
 
 // An owner of one chunk. Copying takes a reference; thread-safe between copies, as shared_ptr is.
-// Not a shared_ptr, because "am I the only owner" must be an acquire load: the reader's last access
-// happens before our next write.
+// It is no shared_ptr, because unique() must be an acquire load: the reader's last access happens
+// before the owner's next write.
 class ChunkRef {
  public:
   ChunkRef() = default;
-  // From `pool` when it has a spare block of this size (null pool: from the heap). Empty when there
-  // is no memory. Contents are not set.
+  // Takes a spare block of this size from `pool`, else from the heap (`pool` may be null). Contents
+  // are not set. The reference is empty if memory is out.
   static ChunkRef New(std::size_t floats, const std::shared_ptr<ChunkPool>& pool);
   ChunkRef(const ChunkRef& other) : chunk_(other.chunk_) {
     if (chunk_ != nullptr) chunk_->refs_.fetch_add(1, std::memory_order_relaxed);
@@ -82,16 +82,17 @@ class ChunkPool {
   ~ChunkPool();
   ChunkPool(const ChunkPool&) = delete;
   ChunkPool& operator=(const ChunkPool&) = delete;
-  // Makes spare blocks until `bytes` of them (at most the bound) are held, each touched: who needs
-  // them next pays for no page fault. Slow: not on an executor. No memory: as many as there are.
+  // Allocates and touches spare blocks until there are `bytes` of them, at most the bound, so that
+  // their next user pays for no page fault. Slow, so never called on an executor. Stops early if
+  // memory is out.
   void Warm(std::uint64_t bytes);
-  std::uint64_t bytes() const;    // held in spare
+  std::uint64_t bytes() const;    // of spare blocks
   std::uint64_t refused() const;  // blocks freed because of the bound
 
  private:
   friend class ChunkRef;
-  Chunk* Take();                // nullptr: none in spare
-  bool GiveBack(Chunk* chunk);  // false: full
+  Chunk* Take();                // nullptr: there is no spare block
+  bool GiveBack(Chunk* chunk);  // false: the pool is full
 
   const std::uint64_t blocks_max_;
   mutable Mutex mu_;

@@ -1,8 +1,8 @@
 // The elements of one dense shard (its values, or one of its optimizer states) in chunks.
 //
-// Copying takes references to the chunks: that is a snapshot, at the price of a pointer for each
-// 256 KiB. Not thread-safe; the shard's executor owns it. What Share() returns may be read and
-// dropped on any thread.
+// A copy of the array is a snapshot: it takes references to the chunks, one pointer for each 256
+// KiB. Not thread-safe; the shard's executor owns it. Any thread may read and drop the references
+// that Share() returns.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ namespace evergrad::ps_server::storage {
 class DenseArray {
  public:
   DenseArray() = default;
-  // Contents are not set. `pool` may be null. ResourceExhausted: no memory.
+  // Contents are not set. `pool` may be null. ResourceExhausted: out of memory.
   static absl::StatusOr<DenseArray> Create(std::uint64_t elements, std::shared_ptr<ChunkPool> pool);
   static absl::StatusOr<DenseArray> Filled(std::uint64_t elements, float value,
                                            std::shared_ptr<ChunkPool> pool);
@@ -35,23 +35,23 @@ class DenseArray {
   std::span<const float> chunk(std::size_t i) const {
     return {chunks_[i]->data(), chunks_[i]->size()};
   }
-  // Only while nobody else holds a reference: filling at the start.
+  // For the first contents, while there is no other reference to the chunk.
   std::span<float> fill_chunk(std::size_t i) { return {chunks_[i]->data(), chunks_[i]->size()}; }
 
-  // References in element order, never a copy.
+  // Returns references in the order of the elements.
   std::vector<tensor::SharedBytes> Share() const;
 
-  // Takes a spare block for every chunk that someone else holds now. False: no memory, nothing has
-  // changed. After true the writes below cannot fail: references only end meanwhile, because none
-  // is given out but from the owner's thread.
+  // Takes a spare block for every chunk that has another reference now. Returns false, without a
+  // change, if memory is out. After true the writes below cannot fail: only the owner's thread
+  // makes references, so their number can only fall meanwhile.
   bool ReserveWrites();
   struct Write {
     const float* from = nullptr;
-    float* to = nullptr;  // == from when nobody else holds the chunk
+    float* to = nullptr;  // == from if the chunk has no other reference
     std::size_t size = 0;
   };
   Write BeginWrite(std::size_t i);
-  void EndWrite(std::size_t i);  // `to` is the chunk from now on
+  void EndWrite(std::size_t i);  // `to` becomes the chunk.
   void CancelWrites() { spares_.clear(); }
 
   // Sum over elements of Mix(first_index + i, bits) mod 2^64.

@@ -1,6 +1,6 @@
-// Which ids pushes name most, in fixed memory: Space-Saving (Metwally et al., "Efficient
+// The ids that pushes name most, found in fixed memory by Space-Saving (Metwally et al., "Efficient
 // computation of frequent and top-k elements in data streams", ICDT'05) over every 127th id that is
-// pushed. An id that is more than 1/512 of what is sampled is always among them. Not thread-safe.
+// pushed. An id that is more than 1/512 of the sample is always among them. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -12,37 +12,36 @@ namespace evergrad::ps_server::storage {
 class HotIds {
  public:
   static constexpr std::size_t kIds = 512;
-  // Odd and prime, so that it does not keep step with how requests are made up.
+  // A prime, so that the sample does not fall on the same place of every request.
   static constexpr std::uint32_t kSampledEvery = 127;
 
-  // The ids of one push.
+  // Counts the ids of one push; id_at(i) returns the i-th of `count`.
   template <class IdAt>
   void Add(std::size_t count, IdAt id_at) {
     for (; next_ < count; next_ += kSampledEvery)
-      AddOne(id_at(next_));  // 9 KiB are made with the first.
+      AddOne(id_at(next_));  // The first one allocates 9 KiB.
     next_ -= count;
   }
   std::size_t size() const { return size_; }
   std::int64_t id(std::size_t i) const { return kept_->ids[i]; }
-  std::uint64_t count(std::size_t i) const { return kept_->counts[i]; }  // of the sample
-  std::uint64_t error(std::size_t i) const {
-    return kept_->errors[i];
-  }  // of count(), which is never too low
+  // The count in the sample. It is never too low, and too high by at most error().
+  std::uint64_t count(std::size_t i) const { return kept_->counts[i]; }
+  std::uint64_t error(std::size_t i) const { return kept_->errors[i]; }
 
  private:
   void AddOne(std::int64_t id);
 
   static constexpr std::size_t kBlock = 128;
 
-  std::size_t next_ = 0;  // place of the next sampled id, from the first of the next push
+  std::size_t next_ = 0;  // position of the next sampled id in the next push
   std::size_t size_ = 0;
   struct Kept {
     std::int64_t ids[kIds] = {};
     std::uint32_t counts[kIds] = {}, errors[kIds] = {};
     std::uint16_t tags[kIds] = {};
   };
-  std::uint32_t least_ = 0;        // count, once all are in use
-  std::size_t next_least_ = kIds;  // before it none has that count
+  std::uint32_t least_ = 0;        // the lowest count, once all kIds are in use
+  std::size_t next_least_ = kIds;  // No id before it has that count.
   std::unique_ptr<Kept> kept_;
 };
 

@@ -9,8 +9,8 @@
 namespace evergrad::ps_server::storage {
 namespace {
 
-// Standard deviation of a standard normal cut at two: Keras divides by it so that the cut values
-// have the wanted one.
+// Standard deviation of a standard normal that is truncated at two. Keras divides by it, so that
+// the truncated values have the wanted one.
 constexpr double kTruncatedStddev = .87962566103423978;
 
 template <class ValueAt>

@@ -1,6 +1,6 @@
-// First values of a dense variable: a function of (job seed, variable name, element index in the
-// whole variable), so any cut over any servers gives the same values (LEDGER line 21, "none: the
-// seed"). Pure.
+// Initial values of a dense variable: a function of (job seed, variable name, element index in the
+// whole variable), so every partition over any servers gives the same values (LEDGER line 21,
+// "none: the seed"). Pure.
 #pragma once
 
 #include <cstdint>
@@ -25,16 +25,17 @@ namespace storage {
 
 // InvalidArgument: unknown type, fans of zero where they are used, numbers that are not finite.
 absl::Status CheckInitializer(const InitializerSettings& settings);
-// Sets elements [first_index, first_index + array->size()) of the variable. The settings have been
-// checked.
+// Sets elements [first_index, first_index + array->size()) of the variable. The settings have
+// passed CheckInitializer.
 void FillInitial(const InitializerSettings& settings, absl::string_view variable,
                  std::uint64_t first_index, DenseArray* array);
 
-// The same for a row of a table, whose key takes the place of (seed, name): element j is the stream
-// of `row_key` at j.
+// The same for a row of a table, whose key replaces (seed, name): element j is number j of the
+// stream of `row_key`.
 class RowInitializer {
  public:
-  explicit RowInitializer(const InitializerSettings& settings);  // checked; fans of one row
+  // The settings have passed CheckInitializer; the fans are those of one row.
+  explicit RowInitializer(const InitializerSettings& settings);
   void Fill(std::uint64_t row_key, std::span<float> row) const;
 
  private:

@@ -1,8 +1,8 @@
-// The bytes that the tables of one server may hold: one number for all of them, whatever shard or
-// executor they are of; and the pages that they share. A part of them, a job's, is counted beside.
+// The limit of the bytes that the tables of one server hold together, and the pages that they
+// share. The bytes of each job are also counted by themselves.
 //
-// Thread-safe, no lock. Tables charge it in blocks, not for each row, so that the count costs
-// nothing where rows are made.
+// Thread-safe, without a lock. Tables charge memory in blocks and not row by row, so that the count
+// costs nothing when a row is made.
 #pragma once
 
 #include <atomic>
@@ -17,20 +17,22 @@ namespace evergrad::ps_server::storage {
 
 class MemoryBudget {
  public:
-  // `limit_bytes` 0: none. `refuse`: of the page pool.
+  // `limit_bytes` 0: no limit. `refuse` is that of PagePool.
   explicit MemoryBudget(std::uint64_t limit_bytes,
                         std::function<bool(std::size_t)> refuse = nullptr)
       : limit_(limit_bytes), pages_(std::move(refuse)) {}
-  // A part of `whole`: counts what its own tables hold; all else is the whole's.
+  // A part of `whole` counts the bytes of its own tables. Limit, pages and refusals are the
+  // whole's.
   explicit MemoryBudget(std::shared_ptr<MemoryBudget> whole)
       : limit_(0), whole_(std::move(whole)) {}
   MemoryBudget(const MemoryBudget&) = delete;
   MemoryBudget& operator=(const MemoryBudget&) = delete;
 
-  // False, and counted: it would be above the limit; nothing has changed.
+  // Returns false, and counts a refusal, if this would be above the limit; nothing has changed
+  // then.
   bool TryReserve(std::uint64_t bytes);
-  // Whatever the limit says: for bytes that are there already, and whose owner asks over_limit()
-  // before it takes more.
+  // Ignores the limit: for memory that is held already. Its owner asks over_limit() before it takes
+  // more.
   void Charge(std::uint64_t bytes) {
     used_.fetch_add(bytes, std::memory_order_relaxed);
     if (whole_ != nullptr) whole_->Charge(bytes);
@@ -42,9 +44,8 @@ class MemoryBudget {
 
   std::uint64_t limit() const { return whole().limit_; }
   std::uint64_t used() const { return whole().used_.load(std::memory_order_relaxed); }
-  std::uint64_t used_by_part() const {
-    return used_.load(std::memory_order_relaxed);
-  }  // of the whole: used()
+  // For the whole, the same as used().
+  std::uint64_t used_by_part() const { return used_.load(std::memory_order_relaxed); }
   bool over_limit() const { return limit() != 0 && used() > limit(); }
   std::uint64_t refusals() const { return whole().refusals_.load(std::memory_order_relaxed); }
   PagePool& pages() { return whole_ != nullptr ? whole_->pages() : pages_; }
@@ -53,13 +54,13 @@ class MemoryBudget {
   const MemoryBudget& whole() const { return whole_ != nullptr ? *whole_ : *this; }
 
   const std::uint64_t limit_;
-  const std::shared_ptr<MemoryBudget>
-      whole_;  // shared with its other parts; null: this is the whole
+  // Shared with its other parts; null: this is the whole.
+  const std::shared_ptr<MemoryBudget> whole_;
   std::atomic<std::uint64_t> used_{0}, refusals_{0};
   PagePool pages_;
 };
 
-// What one owner has charged; given back when it goes. Not thread-safe.
+// The bytes that one owner has charged; the destructor releases them. Not thread-safe.
 class BudgetShare {
  public:
   explicit BudgetShare(std::shared_ptr<MemoryBudget> budget) : budget_(std::move(budget)) {}
@@ -67,9 +68,10 @@ class BudgetShare {
   BudgetShare(const BudgetShare&) = delete;
   BudgetShare& operator=(const BudgetShare&) = delete;
 
-  // Grows the share to `bytes` if it is smaller. False: above the limit; the share is as it was.
+  // Grows the share to `bytes` if it is smaller. Returns false above the limit; the share is
+  // unchanged then.
   bool TryGrowTo(std::uint64_t bytes);
-  // Sets it, whatever the limit says.
+  // Sets the share and ignores the limit.
   void SetTo(std::uint64_t bytes);
   std::uint64_t bytes() const { return bytes_; }
   bool over_limit() const { return budget_->over_limit(); }

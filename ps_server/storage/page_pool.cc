@@ -9,7 +9,7 @@
 namespace evergrad::ps_server::storage {
 namespace {
 
-// Under AddressSanitizer each piece by itself, so that what is written beyond one is seen.
+// Under AddressSanitizer each piece is a heap block, so that a write beyond its end is detected.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr bool kPooled = false;
 #else
@@ -28,7 +28,7 @@ void* MapHuge(std::size_t length) {
   if (const std::size_t rest = begin + kHuge - aligned; rest != 0)
     munmap(reinterpret_cast<void*>(aligned + length), rest);
   madvise(reinterpret_cast<void*>(aligned), length,
-          MADV_HUGEPAGE);  // a wish: small pages do as well
+          MADV_HUGEPAGE);  // The kernel may use small pages all the same.
   return reinterpret_cast<void*>(aligned);
 }
 

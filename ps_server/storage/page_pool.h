@@ -1,10 +1,10 @@
-// Memory for indexes and rows on large pages. On small ones every look-up of a large table is two
-// misses, of the page's translation and of the data, and the first is the dearer one in a virtual
-// machine: measured, a third of the look-ups.
+// Memory for indexes and rows on large pages. On small pages every look-up in a large table is two
+// misses, one for the page's translation and one for the data. In a virtual machine the first is
+// the more expensive one: measured, a third of the time of look-ups.
 //
-// 2 MiB at a time from the system, given out in multiples of 4 KiB, first fit from where the last
-// one was found; neighbours that come back grow together again. Shared by all tables of a server,
-// so that small ones share pages. Thread-safe; tables come here rarely. No memory is charged here.
+// The pool takes 2 MiB at a time from the system and gives out multiples of 4 KiB, by first fit
+// from the last place; neighbours that are freed merge. All tables of a server share it, so that
+// small ones share pages. Thread-safe; tables call it rarely. The pool charges no budget.
 #pragma once
 
 #include <array>
@@ -20,29 +20,29 @@ namespace evergrad::ps_server::storage {
 
 class PagePool {
  public:
-  // `refuse`: asked before memory of so many bytes is given; true: there is none. For tests; empty:
-  // nobody is asked.
+  // For tests: `refuse` is called with the bytes of each request, and true makes New return
+  // nullptr.
   explicit PagePool(std::function<bool(std::size_t)> refuse = nullptr)
       : refuse_(std::move(refuse)) {}
-  ~PagePool();  // everything has come back
+  ~PagePool();  // All memory has been deleted.
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
 
-  // 64-byte aligned, contents not set. nullptr: no memory. What is small comes from the heap, 2 MiB
-  // and more from the system by itself.
+  // Returns memory aligned to 64 bytes, contents not set; nullptr: out of memory. Small pieces come
+  // from the heap, and pieces of 2 MiB and more each from the system.
   void* New(std::size_t bytes);
   void Delete(void* memory, std::size_t bytes);
-  // What New(bytes) takes.
+  // The bytes that New(bytes) takes.
   static std::size_t Rounded(std::size_t bytes);
 
  private:
   static constexpr std::size_t kPage = 4096, kSlab = 2u << 20, kPagesOfSlab = kSlab / kPage,
                                kHeapMax = 2048;
   struct Slab {
-    char* base = nullptr;  // null: given back to the system
+    char* base = nullptr;  // null: released to the system
     std::size_t free = kPagesOfSlab;
     std::size_t too_long =
-        kPagesOfSlab + 1;  // as many pages in a row were not found since some came back
+        kPagesOfSlab + 1;  // So many pages in a row were not found since some were freed.
     std::array<std::uint64_t, kPagesOfSlab / 64> used{};
   };
   static std::size_t FindRun(const Slab& slab, std::size_t pages);  // kPagesOfSlab: none
@@ -51,8 +51,8 @@ class PagePool {
 
   const std::function<bool(std::size_t)> refuse_;
   Mutex mu_;
-  std::vector<Slab> slabs_ ABSL_GUARDED_BY(mu_);  // in order of their making
-  std::size_t last_ ABSL_GUARDED_BY(mu_) = 0;     // where pages were found, or came back
+  std::vector<Slab> slabs_ ABSL_GUARDED_BY(mu_);  // in order of their creation
+  std::size_t last_ ABSL_GUARDED_BY(mu_) = 0;     // the slab where pages were last found or freed
 };
 
 }  // namespace evergrad::ps_server::storage

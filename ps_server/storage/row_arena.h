@@ -1,6 +1,6 @@
-// Rows of equal size under small numbers, in blocks that never move. Block k holds 64 x 2^k rows: a
-// table of ten rows costs little, one of billions has few blocks, and the memory of a block is only
-// there once its rows are. Not thread-safe.
+// Rows of equal size under small numbers, in blocks that never move. Block k holds 64 x 2^k rows,
+// so a table of ten rows costs little, and a table of billions has few blocks. The kernel gives a
+// page of a block when its first row is written. Not thread-safe.
 #pragma once
 
 #include <bit>
@@ -16,7 +16,7 @@ class RowArena {
  public:
   static constexpr std::uint32_t kRowsMax = 1u << 30;
 
-  // `counted`: a 32-bit number beside each row. `pages` outlives it.
+  // `counted`: each row also has a 32-bit count. `pages` outlives the arena.
   RowArena(PagePool* pages, std::size_t row_floats, bool counted)
       : pages_(pages),
         row_floats_(row_floats),
@@ -26,9 +26,10 @@ class RowArena {
   RowArena(const RowArena&) = delete;
   RowArena& operator=(const RowArena&) = delete;
 
-  // Makes sure that `rows` more can be taken. False: no memory, or more than kRowsMax.
+  // Makes sure that `rows` more can be taken. Returns false if memory is out, or if the arena would
+  // have more than kRowsMax.
   bool Reserve(std::uint64_t rows);
-  // One that was reserved; contents are not set, its number is 0. Freed ones first.
+  // Takes a reserved row, a freed one if there is any. Its contents are not set, its count is 0.
   std::uint32_t Take();
   void Free(std::uint32_t row);
 
@@ -43,10 +44,9 @@ class RowArena {
   }
 
   std::uint64_t free_rows() const { return free_rows_; }
-  std::uint64_t high_water() const {
-    return high_water_;
-  }  // rows below have been taken at some time
-  // What the rows below `high_water` cost.
+  // All rows that were ever taken have lower numbers.
+  std::uint64_t high_water() const { return high_water_; }
+  // The bytes of the rows below `high_water`.
   std::uint64_t BytesOf(std::uint64_t high_water) const {
     return high_water * (row_floats_ + counted_) * sizeof(float);
   }
@@ -71,8 +71,8 @@ class RowArena {
   const std::size_t row_floats_, row_bytes_;
   const bool counted_;
   void* blocks_[kBlocksMax] = {};
-  // By the leading zeros of row + kFirstRows, which say its block: where that block would begin if
-  // its first row had number 0.
+  // By the leading zeros of row + kFirstRows, which determine the block: the address of the block,
+  // minus the bytes of the rows before it.
   std::uintptr_t bases_[32] = {};
   int made_ = 0;
   std::uint32_t high_water_ = 0, free_rows_ = 0,
