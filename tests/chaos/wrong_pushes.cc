@@ -1,8 +1,7 @@
-// FAULTS S6 on a real cluster: every error that a push can have, over a real gRPC stream, while a
-// job runs.
+// Tests FAULTS S6 on a real cluster: every error that a push can have, over a real gRPC stream,
+// while a job runs. The job is a counting job; if it has tables, it has at least two.
 //
-//   evergrad-wrong-pushes --coordinator ADDR --job NAME --server IDENTITY=ADDR … [--quiet] (the
-//   job: counting, with at least two tables if it has any)
+//   evergrad-wrong-pushes --coordinator ADDR --job NAME --server IDENTITY=ADDR … [--quiet]
 //
 // Each case must get the right typed answer. With --quiet (no worker trains meanwhile) every
 // shard's digests of values and slots, lsn, vlsn, counters and ledger sizes must be the same before

@@ -2,12 +2,19 @@
 // with "> " are its complete output. The test plays the journal: it keeps every record, and after
 // every command a replay of the records must give the book's state.
 //
-//   job CLOSURES SHARDS OPEN_MAX        a new book                       life TERM | restart TERM |
-//   tear N | window rollback P SERVER [done=SET] [refused=SET]      move P FROM_EPOCH SERVER unmap
-//   P grant WORKER [repairs]              done C ATTEMPT V0 V1             fail C ATTEMPT | drop C
-//   ATTEMPT | gone WORKER | cancel C server NAME [P@EPOCH/START[/DONE[/REFUSED]]]... worker ID
-//   [C:ATTEMPT:V1[:TARGETS]]... closes SESSION SERVER | closed SESSION P EPOCH taken|ignored | end
-//   SESSION expect todo|lost P | succeeded | dead | map | version | current | quiet | refused C
+// The commands are:
+//
+//   job CLOSURES SHARDS OPEN_MAX                          a new book
+//   life TERM | restart TERM | tear N | window
+//   rollback P SERVER [done=SET] [refused=SET]
+//   move P FROM_EPOCH SERVER | unmap P
+//   grant WORKER [repairs]
+//   done C ATTEMPT V0 V1
+//   fail C ATTEMPT | drop C ATTEMPT | gone WORKER | cancel C
+//   server NAME [P@EPOCH/START[/DONE[/REFUSED]]]...
+//   worker ID [C:ATTEMPT:V1[:TARGETS]]...
+//   closes SESSION SERVER | closed SESSION P EPOCH taken|ignored | end SESSION
+//   expect todo|lost P | succeeded | dead | map | version | current | quiet | refused C
 #include <catch2/catch.hpp>
 
 #include <filesystem>

@@ -15,9 +15,16 @@ using namespace evergrad::coordinator;
 
 namespace {
 
-// worker NAME UID | server NAME UID   registers ("-" is no name; "=3": the number 3 that it was
-// given)     heard N | closed N | leaving N | lost NAME host NAME: of who registers from here on at
-// MS | sleep MS                    N: the registration's number   show NAME
+// Runs scripts of these commands. N is the number of a registration.
+//
+//   worker NAME UID | server NAME UID     registers the task; "-" means no name, and "=3" means the
+//                                         number 3, which the task was given
+//   heard N | closed N | leaving N        a message, the end of its stream, its Leaving
+//   lost NAME                             an operator declares the task lost
+//   host NAME                             sets the host of the tasks that register from here on
+//   at MS                                 moves the clock in steps of 10 ms, with a tick after each
+//   sleep MS                              moves the clock without a tick
+//   tick | show NAME
 class Transcript {
  public:
   explicit Transcript(MembershipOptions options = {}) : membership_(options) {}
