@@ -1,4 +1,4 @@
-// Which tasks get no work for a while, because they die again and again.
+// Tests which tasks get no work for a while because they die again and again.
 #include <catch2/catch.hpp>
 
 #include "coordinator/jobs/death_backoff.h"
@@ -50,7 +50,7 @@ TEST_CASE(
   CHECK(backoff.Until(Role::kPsServer, "0") == MonoTime{0});
   CHECK(backoff.Until(Role::kPsServer, "1") > now);
   CHECK(backoff.Until(Role::kWorker, "1") > now);
-  CHECK(backoff.OnDeath(now, Role::kWorker, "0", "", "") == nullptr);  // counted anew
+  CHECK(backoff.OnDeath(now, Role::kWorker, "0", "", "") == nullptr);  // the count begins again
 }
 
 TEST_CASE("deaths without work are counted beside and keep nobody from work for longer") {
@@ -101,7 +101,7 @@ TEST_CASE("the table is bounded, and a record is forgotten after ten minutes wit
   for (int i = 9; i < 1000; ++i)
     backoff.OnDeath(now += milliseconds(1), Role::kWorker, "f" + std::to_string(i), "", "");
   CHECK(backoff.size() == 10);
-  // A death of one that is in the full table pushes nobody out of it.
+  // A death of a task that is already in the full table removes no other task from it.
   backoff.OnDeath(now, Role::kWorker, "f999", "", "");
   CHECK(backoff.size() == 10);
   for (int i = 0; i < 4; ++i) backoff.OnDeath(now, Role::kWorker, "mine", "", "");

@@ -1,4 +1,4 @@
-// How many deaths a job bears without getting further.
+// Tests how many deaths a job tolerates without progress.
 #include <catch2/catch.hpp>
 
 #include "coordinator/jobs/death_backoff.h"
@@ -32,12 +32,12 @@ TEST_CASE(
   std::uint32_t most = 0;
   for (int life = 0; life < 200; ++life) {
     limit.OnDeaths(1);
-    // Of 50 repairs three end in each life, the same ones.
+    // Of 50 repairs, three succeed in each life: the same three each time.
     for (const std::uint64_t left : {49, 48, 47}) limit.OnLeft(Again::kRepairs, left);
     most = std::max(most, limit.deaths());
   }
   CHECK(most == 199);
-  // The next closure that is new starts the count, and the measure of repairs, again.
+  // The next new closure restarts the count of deaths and the comparison of repairs.
   limit.OnFirstSuccess();
   limit.OnDeaths(1);
   CHECK(limit.OnLeft(Again::kRepairs, 49));
@@ -53,7 +53,7 @@ TEST_CASE(
   CHECK(limit.OnLeft(Again::kEvaluation, 3));
   CHECK(limit.OnLeft(Again::kEvaluation, 2));
   limit.OnDeaths(4);
-  CHECK_FALSE(limit.OnLeft(Again::kEvaluation, 3));  // begun again
+  CHECK_FALSE(limit.OnLeft(Again::kEvaluation, 3));  // the evaluation began again
   CHECK_FALSE(limit.OnLeft(Again::kEvaluation, 2));
   CHECK(limit.deaths() == 4);
   CHECK(limit.OnLeft(Again::kEvaluation, 1));

@@ -1,4 +1,4 @@
-// Counts, folds, barriers and lines of a job, without a job.
+// Tests the counts, folds, barriers and lines of a job, without a job.
 #include "coordinator/jobs/epoch_account.h"
 
 #include <catch2/catch.hpp>
@@ -31,8 +31,8 @@ struct Lines final : LineSink {
   std::vector<nlohmann::json> all;
 };
 
-// Two closures of two steps of four examples in each of three epochs; an evaluation of two closures
-// after the second and the third.
+// Each of three epochs has two closures of two steps of four examples. An evaluation of two
+// closures follows the second and the third epoch.
 struct Fixture {
   explicit Fixture(EpochAccount::Options options = {.epochs = 3, .evaluate_every = 2})
       : account(options, MonoTime{0}) {
@@ -187,13 +187,13 @@ TEST_CASE("the work of former jobs counts as done, takes no time and has their n
   };
   for (std::uint32_t epoch = 1; epoch <= 2; ++epoch) {
     add("train", epoch, "loss", epoch);
-    add("train", epoch, "steps", 10);  // It had smaller batches: this plan has 4.
+    add("train", epoch, "steps", 10);  // That epoch had smaller batches: this plan has 4 steps.
   }
   add("eval", 2, "loss", 0.25);
   f.account.Resume(IntervalSet::Range(0, 5), f.dead, manifest, false, f.At(seconds(9)));
   CHECK(f.account.succeeded() == 5);
   CHECK(f.account.folded() == 5);
-  CHECK(f.account.steps_done() == 22);  // 20, and 2 of the fifth closure.
+  CHECK(f.account.steps_done() == 22);  // 20 steps, and 2 of the fifth closure.
   CHECK(f.account.steps_total() == 24);
   CHECK(f.account.evaluated() == 2);
   CHECK(f.account.barrier() == 3);
@@ -204,7 +204,7 @@ TEST_CASE("the work of former jobs counts as done, takes no time and has their n
   CHECK(epochs[1]["steps"] == 10);
   CHECK(epochs[1]["seconds"] == 0.0);
   f.Count(5, seconds(10));
-  CHECK(f.account.speed() == 8.0);  // Of its own examples.
+  CHECK(f.account.speed() == 8.0);  // The speed counts its own examples only.
   CHECK(f.lines.OfKind("step").front()["step"] == 22);
 }
 
@@ -241,7 +241,7 @@ TEST_CASE("a manifest has the losses of whole epochs, and metrics whose evaluati
   for (std::uint64_t c = 0; c < 4; ++c) f.Count(c, seconds(2));
   v1::Manifest manifest;
   f.account.FillManifest(8, &manifest);
-  REQUIRE(manifest.metrics_size() == 4);  // Loss and steps of two epochs.
+  REQUIRE(manifest.metrics_size() == 4);  // The loss and the steps of two epochs.
   CHECK(manifest.metrics(0).name() == "loss");
   CHECK(manifest.metrics(0).global_step() == 4);
   f.account.BeginEvaluation(seconds(2));

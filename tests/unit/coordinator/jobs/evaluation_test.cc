@@ -1,4 +1,4 @@
-// Sums of an evaluation.
+// Tests the sums of an evaluation.
 #include "coordinator/jobs/evaluation.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// The events and deaths of a job, without a job.
+// Tests the events and deaths of a job, without a job.
 #include "coordinator/jobs/event_log.h"
 
 #include <catch2/catch.hpp>
@@ -25,7 +25,7 @@ TEST_CASE("events are numbered from 1, and the oldest goes when there are too ma
 TEST_CASE("an event's text has at most 2,000 bytes") {
   EventLog log(2);
   const v1::Event& event = log.Add("state", std::string(3000, 'x'), 0, nullptr);
-  CHECK(event.text().size() <= 2003);  // With its ellipsis.
+  CHECK(event.text().size() <= 2003);  // Including the ellipsis.
 }
 
 TEST_CASE("the first deaths are kept and all are counted") {

@@ -1,4 +1,4 @@
-// Grants and recalls, without a job.
+// Tests grants and recalls, without a job.
 #include "coordinator/jobs/granter.h"
 
 #include <catch2/catch.hpp>
@@ -9,8 +9,8 @@
 namespace evergrad::coordinator {
 namespace {
 
-// Closures by number; each needs a function ("" is any worker's). The closures in `again` had been
-// granted before.
+// Closures by number. Each needs a function; "" means that any worker can run it. The closures in
+// `again` had been granted before.
 class Policy final : public GrantPolicy {
  public:
   bool MayTake(const JobWorker& worker) override { return worker.ready; }
@@ -45,7 +45,7 @@ class Policy final : public GrantPolicy {
   std::uint32_t limit = 2;
   bool blocked = false, functions = false;
   std::uint64_t attempts = 0, bytes = 0, wanted = 0;
-  std::vector<std::uint64_t> order;  // Tasks, as they were granted to.
+  std::vector<std::uint64_t> order;  // The tasks in the order of their grants.
   std::vector<std::pair<std::uint64_t, std::uint64_t>> recalled;
 };
 
@@ -130,7 +130,7 @@ TEST_CASE("an idle worker gets what the one that holds most would begin last") {
   for (const std::uint64_t c : {4, 5}) f.Hold(3, c);
   Granter::Recall(f.workers, f.policy);
   CHECK(f.policy.recalled == std::vector<std::pair<std::uint64_t, std::uint64_t>>{{2, 3}});
-  Granter::Recall(f.workers, f.policy);  // It is on its way.
+  Granter::Recall(f.workers, f.policy);  // A recall is already on its way.
   CHECK(f.policy.recalled.size() == 1);
 }
 

@@ -1,5 +1,5 @@
-// Checkpoints as the job drives them: rounds, manifests, retention, what a lost shard goes back to,
-// the last one, and resuming.
+// Tests checkpoints as the job drives them: rounds, manifests, retention, the state to which a lost
+// shard returns, the last checkpoint, and resuming.
 #include <catch2/catch.hpp>
 
 #include <nlohmann/json.hpp>
@@ -16,7 +16,8 @@ using Json = nlohmann::json;
 
 constexpr char kFolder[] = "/runs/fake-0000000000abcdef/checkpoint";
 
-// Two servers, two workers, a checkpoint every 200 ms of the fake clock.
+// The cluster has two servers and two workers, and makes a checkpoint every 200 ms of the fake
+// clock.
 std::function<void(config::JobSpec&, JobOptions&)> Saving(
     std::function<void(config::JobSpec&, JobOptions&)> more = {}) {
   return [more](config::JobSpec& spec, JobOptions& options) {
@@ -34,7 +35,7 @@ void AddTasks(FakeCluster& c) {
   c.job->Start();
 }
 
-// What the workers hold of closures below `limit` ends.
+// Finishes the closures below `limit` that the workers hold.
 void FinishHeld(FakeCluster& c, std::uint64_t limit = ~0ull) {
   for (auto& [identity, worker] : c.workers) {
     for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held))
@@ -75,7 +76,7 @@ TEST_CASE("a job that succeeds leaves a complete manifest whose files hold all o
     CHECK(DoneOf(manifest.shards(i)).ToString() == IntervalSet::Range(0, 16).ToString());
     CHECK(snapshot::CheckShardOf(*c.host.disk, kFolder, manifest, i, true).ok());
   }
-  // The numbers that are final: of both epochs.
+  // Counts the final numbers of both epochs.
   int losses = 0, counts = 0;
   for (const v1::FinishedMetric& metric : manifest.metrics()) {
     losses += metric.scope() == "train" && metric.name() == "loss";
@@ -110,7 +111,7 @@ TEST_CASE(
     spec.training.epochs = 4;
   }));
   AddTasks(c);
-  // One closure a second: several rounds.
+  // Workers finish one closure a second, so that there are several rounds.
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
   for (int i = 0; i < 20; ++i) {
     REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
@@ -135,8 +136,8 @@ TEST_CASE(
   CHECK(manifests == 2);
   CHECK(c.Status().checkpoint().manifests() > 10);
   CHECK(shards >= named.size());
-  CHECK(shards <= named.size() + 4);  // and the newest of each, if it is newer
-  // What the journal holds is there.
+  CHECK(shards <= named.size() + 4);  // and the newest of each shard, if it is newer
+  // The files that the journal names exist.
   const auto stored = c.host.memory.Load(c.job->uid());
   REQUIRE(stored.ok());
   for (const auto& snapshots : stored->snapshots) {
@@ -196,7 +197,7 @@ TEST_CASE(
     return g.kind() == v1::TRAIN && g.all_targets() && g.closure() >= finish;
   };
   REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 5; }));
-  // Everything so far is closed and saved.
+  // Waits until all updates so far are closed and saved.
   REQUIRE(c.Run([&] {
     const DurableState state = *c.host.memory.Load(c.job->uid());
     for (const auto& snapshots : state.snapshots)
@@ -205,7 +206,7 @@ TEST_CASE(
         return false;
     return true;
   }));
-  // No more saves of server 1; three more closures.
+  // Server 1 saves no more files; three more closures run.
   c.cut_error = [](const v1::CutShards&, std::uint32_t) {
     return absl::DeadlineExceededError("held");
   };
@@ -216,7 +217,7 @@ TEST_CASE(
   c.assigns.clear();
   c.granted.clear();
   c.AddServer("1", /*keeps=*/false);
-  c.AddWorker("1");  // the other one has its hands full
+  c.AddWorker("1");  // the other one is busy
   REQUIRE(c.Run([&] { return c.assigns.size() == 2 && c.Status().closures_rerun() == 3; }));
   for (const v1::Assign& assign : c.assigns) {
     CHECK(assign.has_snapshot());
@@ -285,7 +286,7 @@ TEST_CASE(
     REQUIRE(c.Run([&] { return c.job->WaitingFor().empty() && c.Status().closures_rerun() > 0; }));
     CHECK_THAT(AllEvents(c), Contains("the shard starts from its seed"));
   }
-  // No other shard of the server went further back than its file.
+  // No other shard of the server went back further than its file.
   for (const v1::Assign& assign : c.assigns) {
     if (assign.spec().shard() != 0) CHECK(assign.has_snapshot());
   }
@@ -320,7 +321,7 @@ TEST_CASE(
   AddTasks(c);
   const auto code =
       GENERATE(absl::StatusCode::kPermissionDenied,
-               absl::StatusCode::kFailedPrecondition);  // the latter: a part of the path is a file
+               absl::StatusCode::kFailedPrecondition);  // a part of the path is a file
   c.cut_error = [code](const v1::CutShards&, std::uint32_t) {
     return absl::Status(code, "cannot write: path=/runs");
   };
@@ -369,7 +370,7 @@ TEST_CASE(
   CHECK_THAT(status.checkpoint().trouble(), Contains("on host near") && Contains("4 of 4") &&
                                                 Contains("host-of-0 (2)") &&
                                                 Contains("host-of-1 (2)"));
-  CHECK(FilesIn(c).empty());  // no manifest that names what is not there
+  CHECK(FilesIn(c).empty());  // no manifest names a missing file
   const Json result = Json::parse(c.host.files.at("/runs/fake-0000000000abcdef/result.json"));
   CHECK(result["checkpoint"].is_null());
   CHECK_THAT(result["checkpoint_trouble"].get<std::string>(), Contains("host-of-1"));
@@ -387,7 +388,7 @@ TEST_CASE(
   CHECK_FALSE(c.Status().checkpoint().complete());
   c.on_saved = [&](const std::string& uri, const v1::ShardFile& file) {
     if (file.shard() != 2 || file.done().bounds_size() == 0) return;
-    // In the values: the ends and the ledger are as they should be.
+    // The damage is in the values: both ends and the ledger stay as they were.
     REQUIRE(c.host.disk->Damage(uri, file.bytes() / 2, std::byte{1}).ok());
   };
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
@@ -423,7 +424,8 @@ TEST_CASE(
   CHECK(c.Status().checkpoint().number() >= number);
   CHECK_THAT(c.Status().checkpoint().trouble(),
              Contains("there is no checkpoint of the job's end") && Contains("cannot see"));
-  CHECK(DoneOf(Newest(c).shards(0)).size() < 16);  // the older one stays, and says what it is of
+  // The older one stays, and tells which state it has.
+  CHECK(DoneOf(Newest(c).shards(0)).size() < 16);
 }
 
 TEST_CASE(
@@ -450,8 +452,8 @@ TEST_CASE(
   CHECK_THAT(c.job->WaitingFor(),
              Contains("the last checkpoint: ") && Contains("the disk is full"));
   c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::OkStatus(); };
-  for (const char* identity : {"0", "1"})
-    c.AddServer(identity, /*keeps=*/true);  // their own retries are not played here
+  // Their own retries are not played here.
+  for (const char* identity : {"0", "1"}) c.AddServer(identity, /*keeps=*/true);
   REQUIRE(c.RunToEnd());
   CHECK(c.Status().state() == "SUCCEEDED");
   CHECK(c.Status().checkpoint().trouble().empty());
@@ -467,14 +469,15 @@ TEST_CASE(
   AddTasks(c);
   REQUIRE(c.Run([&] { return c.Status().checkpoint().number() >= 1; }));
   const std::uint64_t room = c.host.disk->bytes();
-  c.elsewhere = std::make_shared<fs::MemoryFileSystem>();  // as the servers' disk: they have room
+  // It imitates the servers' disks, which are not full.
+  c.elsewhere = std::make_shared<fs::MemoryFileSystem>();
   c.host.disk->SetBytesMax(room);
   FinishHeld(c);
   REQUIRE(c.Run([&] {
     return AllEvents(c).find("cannot write a checkpoint, retrying") != std::string::npos;
   }));
   CHECK_THAT(AllEvents(c), !Contains("checkpoints are written again"));
-  c.Run([] { return false; }, std::chrono::milliseconds(100));  // the journal has it
+  c.Run([] { return false; }, std::chrono::milliseconds(100));  // until the journal has it
   if (restarted) c.Restart();
   c.elsewhere = nullptr;
   c.host.disk->SetBytesMax(1 << 30);
@@ -497,7 +500,8 @@ TEST_CASE(
   AddTasks(c);
   REQUIRE(c.Run([&] { return c.Status().checkpoint().number() >= 1; }));
   const double before = c.job->checkpoint_age_seconds().value();
-  c.Run([] { return false; }, std::chrono::seconds(7));  // nothing has changed: none is written
+  // Nothing has changed, so no checkpoint is written.
+  c.Run([] { return false; }, std::chrono::seconds(7));
   CHECK(c.job->checkpoint_age_seconds().value() == Approx(before + 7).margin(0.1));
   FinishHeld(c);
   const std::uint64_t number = c.Status().checkpoint().number();
@@ -527,8 +531,8 @@ TEST_CASE("the last checkpoint waits for room, and says so") {
                                     "shards=4 first=0 at ps_server/"));
   c.host.disk->SetBytesMax(1 << 30);
   c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::OkStatus(); };
-  // The answers that were kept back are given up when the servers' sessions end; they are ordered
-  // again.
+  // The orders whose answers were kept back end with the servers' sessions. The files are then
+  // ordered again.
   for (const char* identity : {"0", "1"}) c.AddServer(identity, /*keeps=*/true);
   REQUIRE(c.RunToEnd());
   CHECK(c.Status().state() == "SUCCEEDED");
@@ -691,7 +695,7 @@ TEST_CASE(
   finish = 6;
   FinishHeld(c, finish);
   REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 6; }));
-  c.AddServer("1");  // another process: its shards go back to what was saved
+  c.AddServer("1");  // another process: its shards return to the saved state
   for (int lost = 0; lost < 2; ++lost) {
     const auto repair = [&] {
       const auto& held = c.workers["0"].held;
@@ -743,8 +747,8 @@ TEST_CASE("another plan goes on from the end of a succeeded job's epochs") {
   AddTasks(d);
   REQUIRE(d.RunToEnd());
   REQUIRE(d.Status().state() == "SUCCEEDED");
-  // 64 examples in batches of 8, two steps a closure: four closures an epoch, the first two epochs
-  // are done.
+  // There are 64 examples in batches of 8 and two steps a closure, which gives four closures an
+  // epoch. The first two epochs are done.
   std::set<std::uint64_t> trained;
   for (const v1::Grant& g : d.granted)
     if (g.kind() == v1::TRAIN) trained.insert(g.closure());
@@ -789,7 +793,7 @@ TEST_CASE(
   REQUIRE(d.RunToEnd());
   CHECK(d.Status().steps_done() == 48);
   CHECK(steps(d.Status()) == std::vector<std::uint64_t>{16, 16, 8, 8});
-  // The step lines go on behind those of the old epochs.
+  // The step lines continue behind those of the old epochs.
   std::istringstream lines(d.host.files.at("/runs/fake-000000000000d00d/metrics.jsonl"));
   std::set<std::uint64_t> at;
   for (std::string line; std::getline(lines, line);) {
@@ -799,7 +803,7 @@ TEST_CASE(
   REQUIRE_FALSE(at.empty());
   CHECK(*at.begin() == 32);
   CHECK(*at.rbegin() < 48);
-  // The plan is d's; the first two epochs are c's all the same.
+  // The plan is d's; the first two epochs are still c's.
   FakeCluster e(resumed(5), {}, JobUid(0xe00e), c.host.disk);
   AddTasks(e);
   REQUIRE(e.RunToEnd());
@@ -844,9 +848,9 @@ TEST_CASE("a coordinator that dies while it looks for what to resume from looks 
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::DESCRIBE; };
   AddTasks(c);
   REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
-  c.Finish(c.workers["0"],
-           c.workers["0"].held.front());  // the file thread is asked, and has not answered
-  c.AddServer("2");                       // so that the job is written down as a whole
+  // The file thread was asked, and has not answered.
+  c.Finish(c.workers["0"], c.workers["0"].held.front());
+  c.AddServer("2");  // it makes the job write itself down as a whole
   c.job->Tick();
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   c.Restart();
@@ -885,7 +889,7 @@ TEST_CASE("while manifests cannot be written, files and what is known of them st
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
   AddTasks(c);
   REQUIRE(c.Run([&] { return c.Status().checkpoint().number() >= 1; }));
-  c.elsewhere = std::make_shared<fs::MemoryFileSystem>();  // has room
+  c.elsewhere = std::make_shared<fs::MemoryFileSystem>();  // it is not full
   c.host.disk->SetBytesMax(c.host.disk->bytes());
   const auto most = [&] {
     std::size_t n = 0;
@@ -1088,11 +1092,12 @@ TEST_CASE("malformed reports of files change nothing") {
   spoiled([](v1::ShardDurable* d) { d->mutable_file()->set_shard(1); });
   spoiled([](v1::ShardDurable* d) {
     *d->mutable_file()->mutable_done() = client::ToProto(IntervalSet::Range(0, 17));
-  });                                              // the plan has 16
-  CHECK(c.Try(c.servers[other].task, good).ok());  // another's shard: counted, ignored
+  });  // the plan has 16
+  // A shard of another server: counted, then ignored.
+  CHECK(c.Try(c.servers[other].task, good).ok());
   v1::TaskMessage old = good;
   old.mutable_shard_durable()->mutable_epoch()->set_n(0);
-  CHECK(c.Try(c.servers[owner].task, old).ok());  // of a former state: ignored
+  CHECK(c.Try(c.servers[owner].task, old).ok());  // an answer for a former state: ignored
   old.mutable_shard_durable()->set_shard(77);
   CHECK(c.Try(c.servers[owner].task, old).ok());
   CHECK(c.host.memory.Load(c.job->uid())->snapshots == before.snapshots);

@@ -1,5 +1,5 @@
-// Deaths of tasks as a job sees them: which count, when they end it, and who gets no work for a
-// while.
+// Tests how a job treats deaths of tasks: which deaths count, when they end the job, and which
+// tasks get no work for a while.
 #include <catch2/catch.hpp>
 
 #include "job_fixture.h"
@@ -37,7 +37,7 @@ std::vector<std::string> Events(const FakeCluster& c, const std::string& kind,
   return texts;
 }
 
-// Holds closures, reports nothing, and is killed: nobody is to blame.
+// The worker holds closures, reports nothing, and is killed, so that no closure is blamed.
 void KillWithWork(FakeCluster& c, const std::string& name) {
   FakeWorker& worker = c.AddWorker(name);
   REQUIRE(c.Run([&] { return Holds(worker); }));
@@ -111,7 +111,7 @@ TEST_CASE("deaths of tasks that held nothing of the job do not count against it"
   for (int i = 0; i < 10; ++i) {
     v1::Registered registered;
     const TaskId task(5000 + static_cast<std::uint64_t>(i));
-    // One that backs off by membership's rule, and one that has only just come.
+    // One worker backs off by membership's rule, and another has just registered.
     c.job->AdmitWorker(task, "idle-" + std::to_string(i),
                        c.host.clock.Now() + milliseconds(i % 2 == 0 ? 0 : 60'000), std::nullopt,
                        false, {}, &registered);
@@ -150,7 +150,7 @@ TEST_CASE(
     FakeWorker& steady = c.workers["0"];
     if (life % 2 == 0) c.Finish(steady, v1::Grant(steady.held[0]));
   }
-  // 120 s: three deaths for nothing, then pauses of 1, 2, 4, 8, 16, 32 and 60 s.
+  // In 120 s there are three deaths without effect, then pauses of 1, 2, 4, 8, 16, 32 and 60 s.
   CHECK(given.size() >= 8);
   CHECK(given.size() <= 10);
   for (std::size_t i = 4; i < given.size(); ++i) {
@@ -165,7 +165,7 @@ TEST_CASE(
   CHECK(row.idle_deaths() > 10);
   CHECK(row.for_ms() > 0);
   CHECK(row.reason() == "its session closed");
-  // 300 deaths do not push everything else out of the events.
+  // 300 deaths do not displace all other events.
   CHECK(Events(c, "death", "worker/2").size() == given.size());
   CHECK(Events(c, "warning", "worker/2 has died").size() == given.size() - 3);
   CHECK_THAT(Events(c, "warning", "worker/2 has died")[0],
@@ -197,7 +197,7 @@ TEST_CASE(
   REQUIRE(c.Run([&] { return Holds(worker); }));
   CHECK(c.host.clock.Now() - died >= milliseconds(1000));
   CHECK(c.host.clock.Now() - died <= milliseconds(1100));
-  CHECK(c.Status().backing_off_size() == 1);  // it has ended nothing yet
+  CHECK(c.Status().backing_off_size() == 1);  // it has completed nothing yet
   c.Finish(worker, v1::Grant(worker.held[0]));
   CHECK(c.Status().backing_off_size() == 0);
 }
@@ -229,7 +229,7 @@ TEST_CASE(
   FakeWorker& worker = c.AddWorker("0");
   c.job->Withhold(worker.task);
   Wait(c, milliseconds(100));
-  // It was Ready before it was withheld; what it is granted from now on waits for its first word.
+  // It was Ready before its grants were withheld. From now on it gets none until its first message.
   const std::size_t granted = c.granted.size();
   c.job->Speaks(worker.task);
   c.job->Speaks(worker.task);
@@ -238,7 +238,7 @@ TEST_CASE(
   CHECK(c.job->state() == JobState::kSucceeded);
 }
 
-// worker/0 holds closures, and keeps them.
+// worker/0 gets closures and keeps them.
 void BeginHolding(FakeCluster& c, std::initializer_list<const char*> servers) {
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
   c.AddWorker("0");
@@ -287,9 +287,9 @@ TEST_CASE("a server that goes on dying without shards costs no events and stays 
   const std::size_t deaths = Events(c, "death").size();
   CHECK(deaths == 4);
   for (int life = 0; life < 30; ++life) {
-    Wait(c, milliseconds(1500));  // longer than it was set aside for
+    Wait(c, milliseconds(1500));  // longer than its pause
     FakeWorker& worker = c.workers["0"];
-    c.Finish(worker, v1::Grant(worker.held[0]));  // the others get further meanwhile
+    c.Finish(worker, v1::Grant(worker.held[0]));  // the others make progress meanwhile
     die();
   }
   CHECK(AllEvents(c) == before);
@@ -298,7 +298,7 @@ TEST_CASE("a server that goes on dying without shards costs no events and stays 
   CHECK(c.Status().backing_off(0).deaths() == 4);
   CHECK(c.Status().backing_off(0).idle_deaths() == 30);
   CHECK(c.Status().backing_off(0).for_ms() > 0);
-  // One that has stayed alive and owns shards again is cleared by the next closure.
+  // A server that has stayed alive and owns shards again is cleared by the next closure.
   Wait(c, milliseconds(1500));
   c.job->OnServerLost(c.servers["0"].task, "0", "gone", false);
   c.servers.erase("0");
@@ -342,7 +342,7 @@ TEST_CASE(
   c.AddServer("1");
   c.job->Start();
   REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 8; }));
-  // From now on two of the eight repairs end in each life of the server.
+  // From now on two of the eight repairs succeed in each life of the server.
   int repairs = 0;
   c.hold = [&](const FakeWorker&, const v1::Grant& g) {
     return Trains(g) && (g.all_targets() || ++repairs > 2);
@@ -353,7 +353,7 @@ TEST_CASE(
     const std::string name = "1";
     c.AddServer(name);
     Wait(c, milliseconds(500));
-    const TaskId task = c.AddWorker("0").task;  // gives back what it holds
+    const TaskId task = c.AddWorker("0").task;  // it gives back the work that it holds
     (void)task;
     Wait(c, milliseconds(500));
     c.Run([&] { return c.job->ended() || c.servers["1"].shards.size() == 2; },

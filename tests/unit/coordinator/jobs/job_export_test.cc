@@ -1,5 +1,5 @@
-// Where the files of an export come from, what is read back, and what a job does while there is no
-// room for them.
+// Tests where the files of an export come from, which of them are read back, and what a job does
+// while the disk is full.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -52,7 +52,7 @@ struct Exporting {
     if (offset + chunk->data().size() == kWhole.size()) chunk->set_sha256(Sha256Of(kWhole));
     return message;
   }
-  // The worker has lost its session, and registers again with the export in hand.
+  // The worker has lost its session and registers again with the same export under way.
   void ComeBack() {
     const v1::Grant granted = grant();
     v1::Hello hello;
@@ -133,8 +133,8 @@ TEST_CASE("a part of a file counts only from who holds the export, and changes n
   CHECK(e.worker().files.empty());
   CHECK(other.files.empty());
   CHECK(std::filesystem::is_empty(e.folder.path()));
-  // Larger than its limit is malformed; larger than the job's variables can make a file is refused
-  // by name.
+  // A part that is larger than its limit is malformed. A part that is larger than any file of the
+  // job's variables is refused by name.
   v1::TaskMessage large = e.Chunk(0, 10);
   large.mutable_run_file()->set_data(std::string(client::kRunFileChunkMax + 1, 'x'));
   CHECK_FALSE(e.c.Try(e.worker().task, large).ok());
@@ -168,7 +168,7 @@ TEST_CASE(
   CHECK(
       absl::IsInvalidArgument(e.c.Try(e.worker().task, e.Chunk(0, 10, std::string(1 << 20, 'x')))));
   CHECK(absl::IsInvalidArgument(e.c.Try(e.worker().task, e.Chunk(0, 10, "../weights.npz"))));
-  // A file of no bytes is a file, and waits like any other part.
+  // A file without bytes is a file, and waits like any other part.
   v1::TaskMessage none = e.Chunk(0, 0);
   none.mutable_run_file()->set_bytes(0);
   std::size_t taken = 0;
@@ -181,7 +181,7 @@ TEST_CASE(
 
 TEST_CASE("an answer to a part of a former session is not sent, and the file goes on") {
   Exporting e;
-  e.c.Say(e.worker().task, e.Chunk(0, 10));  // still waits for the disk when the session ends
+  e.c.Say(e.worker().task, e.Chunk(0, 10));  // it still waits for the disk when the session ends
   e.ComeBack();
   e.c.Deliver();
   CHECK(e.worker().files.empty());
@@ -197,7 +197,7 @@ TEST_CASE("the end of a former attempt's receiver leaves the next one's file") {
   Exporting e;
   e.c.host.hold_file_answers = true;
   e.c.Say(e.worker().task, e.Chunk(0, 10));
-  e.c.Deliver();  // taken, and the answer is on its way
+  e.c.Deliver();  // it was taken, and the answer is on its way
   e.c.host.hold_file_answers = false;
   e.c.KillWorker("0");
   e.c.AddWorker("0");
@@ -242,7 +242,7 @@ TEST_CASE(
 
 TEST_CASE("files that a worker has written where the coordinator does not see them are sent") {
   Exporting e;
-  e.End(false);  // it believed that it saw the coordinator's folder
+  e.End(false);  // it believed that it shared the coordinator's folder
   REQUIRE(e.c.Run([&] { return !e.worker().held.empty(); }));
   CHECK(e.grant().kind() == v1::EXPORT);
   CHECK(e.grant().export_order().upload());

@@ -1,5 +1,5 @@
-// Closures as an API: a client schedules, workers and servers are scripted, and what each call
-// answers is what docs/closures.md says.
+// Tests closures as an API: a client schedules, workers and servers are scripted, and each call
+// must be answered as docs/closures.md says.
 #include <catch2/catch.hpp>
 
 #include <nlohmann/json.hpp>
@@ -68,7 +68,7 @@ class Functions : public FakeCluster {
     request.set_arguments(arguments);
     return request;
   }
-  // nullopt: it waits.
+  // Returns nullopt when the call waits.
   std::optional<std::uint64_t> Try(const v1::ScheduleClosureRequest& request) {
     waiting.clear();
     const auto answer = job->Schedule(request, &waiting);
@@ -159,7 +159,7 @@ TEST_CASE(
     CHECK(c.Fetch(b).result() == "g(2)");
     c.KillWorker("0");
     c.KillWorker("1");
-    CHECK(c.Fetch(a).result() == "f(1)");  // W14: it outlives its worker
+    CHECK(c.Fetch(a).result() == "f(1)");  // W14: the result outlives its worker
     c.AddFunctionWorker("0");
     v1::FetchResultRequest unknown;
     unknown.set_closure(b + 1);
@@ -170,7 +170,7 @@ TEST_CASE(
     REQUIRE(c.RunToEnd());
     const v1::JobStatus status = c.Status();
     CHECK(status.state() == "SUCCEEDED");
-    CHECK(status.updates_exact());  // as `psctl job audit` says of it
+    CHECK(status.updates_exact());  // `psctl job audit` reports the same
     CHECK(status.closures_total() == 2);
     CHECK(status.closures_succeeded() == 2);
     CHECK(status.closures_failed() == 0);
@@ -206,8 +206,8 @@ TEST_CASE(
   REQUIRE(holder != nullptr);
   c.FailGrant(*holder, *c.HeldBy(*holder, closures[1]), "a point that is none", true);
   c.Deliver();
-  for (auto& [identity, worker] : c.workers)
-    CHECK(worker.held.empty());  // each was told that its attempt is superseded
+  // Each was told that its attempt is superseded.
+  for (auto& [identity, worker] : c.workers) CHECK(worker.held.empty());
   CHECK(c.job->state() == JobState::kRunning);
   const v1::ScheduleClosureRequest next = c.Request("f", "7");
   const auto not_yet = [&] {
@@ -222,7 +222,7 @@ TEST_CASE(
   c.Run([] { return false; }, std::chrono::milliseconds(500));
   not_yet();
   c.servers["1"].silent = false;
-  c.AddServer("1", true);  // in a new session it is told anew, whole
+  c.AddServer("1", true);  // in its new session it is told the whole set anew
   std::optional<absl::StatusOr<v1::ScheduleClosureResponse>> raised;
   REQUIRE(c.Run([&] {
     raised = c.job->Schedule(next, &c.waiting);
@@ -237,7 +237,7 @@ TEST_CASE(
   CHECK((*raised)->error().closure() == closures[1]);
   CHECK((*raised)->error().function() == "f");
   CHECK_THAT((*raised)->error().cause().message(), Contains("a point that is none"));
-  // A repeat of the call hears it again; it is told to no other.
+  // A repeat of the call gets the error again; no other call gets it.
   const auto again = c.job->Schedule(next, &c.waiting);
   REQUIRE(again);
   CHECK((*again)->error().closure() == closures[1]);
@@ -246,7 +246,7 @@ TEST_CASE(
   CHECK(c.Fetch(closures[1]).state() == v1::RESULT_FAILED);
   CHECK_THAT(c.Fetch(closures[1]).cause().message(), Contains("a point that is none"));
   CHECK(c.Fetch(closures[0]).state() == v1::RESULT_CANCELLED);
-  // Clean and usable.
+  // The functions job is clean and usable again.
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   const std::uint64_t after = c.Schedule("8");
   REQUIRE(c.Run([&] { return c.Joined(); }));
@@ -324,7 +324,7 @@ TEST_CASE(
   CHECK(c.Try(request) == first);
   c.Restart();
   CHECK(c.Try(request) == first);
-  c.Schedule("2");  // it says that all before were answered
+  c.Schedule("2");  // the call acknowledges all earlier ones
   CHECK(c.job->Schedule(request, &c.waiting)->status().code() ==
         absl::StatusCode::kInvalidArgument);
   REQUIRE(c.Run([&] { return c.Joined(); }));
@@ -349,8 +349,8 @@ TEST_CASE("what cannot be a call is refused, and changes nothing") {
   request.mutable_released()->add_bounds(3);
   CHECK(c.job->Schedule(request, &c.waiting)->status().code() ==
         absl::StatusCode::kInvalidArgument);
-  CHECK(c.TryJoin(true)->status().code() ==
-        absl::StatusCode::kFailedPrecondition);  // it has no checkpoints
+  // The job has no checkpoints.
+  CHECK(c.TryJoin(true)->status().code() == absl::StatusCode::kFailedPrecondition);
   CHECK(c.Status().closures_total() == 0);
 
   FakeCluster other;
@@ -372,7 +372,7 @@ TEST_CASE(
   const std::uint64_t g = c.Schedule("1", "g");
   const std::uint64_t f = c.Schedule("2", "f");
   c.Run([] { return false; }, std::chrono::milliseconds(200));
-  CHECK(c.HeldBy(c.workers["0"], f) != nullptr);  // not held up by the one before it
+  CHECK(c.HeldBy(c.workers["0"], f) != nullptr);  // the closure before it does not delay it
   CHECK(c.HeldBy(c.workers["0"], g) == nullptr);
   CHECK(c.workers["plain"].held.empty());
   CHECK(c.Status().waiting_for() == "workers: no connected worker has function `g`");
@@ -398,7 +398,7 @@ TEST_CASE(
   c.Run([] { return false; }, std::chrono::milliseconds(200));
   CHECK(c.workers["other"].held.empty());
   const std::size_t grants = c.granted.size();
-  CHECK(grants <= 3);  // nothing was called back for who could not run it
+  CHECK(grants <= 3);  // no grant was recalled for a worker that could not run the closure
   c.AddFunctionWorker("1", {"f"});
   REQUIRE(c.Run([&] { return !c.workers["1"].held.empty(); }));
 }
@@ -415,7 +415,7 @@ TEST_CASE(
   v1::CancelClosuresRequest request;
   request.add_closures(a);
   request.add_closures(b);
-  request.add_closures(b + 100);  // none
+  request.add_closures(b + 100);  // no closure has this number
   CHECK_FALSE(c.job->CancelClosures(request, &c.waiting));
   c.Run([] { return false; }, std::chrono::milliseconds(300));
   CHECK_FALSE(c.job->CancelClosures(request, &c.waiting));
@@ -427,7 +427,7 @@ TEST_CASE(
   CHECK((*answer)->cancelled());
   CHECK(c.Fetch(a).state() == v1::RESULT_CANCELLED);
   CHECK(c.Fetch(keep).state() == v1::RESULT_WAITING);
-  // A Done that crossed the cancelling is superseded.
+  // A Done that crossed the cancellation is superseded.
   for (auto& [identity, worker] : c.workers) {
     CHECK(c.HeldBy(worker, a) == nullptr);
     c.FinishHeld(worker);
@@ -436,9 +436,9 @@ TEST_CASE(
   CHECK(c.Fetch(keep).state() == v1::RESULT_SUCCEEDED);
   request.Clear();
   request.set_all(true);
-  CHECK((*c.job->CancelClosures(request, &c.waiting))->cancelled());  // there is none
+  CHECK((*c.job->CancelClosures(request, &c.waiting))->cancelled());  // the job has none to cancel
   CHECK(c.Status().closures_cancelled() == 2);
-  // After a restart it is still so, and the owners are asked again before anybody is told.
+  // This is still so after a restart, and the owners are asked again before any client is told.
   c.Restart();
   REQUIRE(c.Run([&] { return c.Joined(); }));
   CHECK(c.Fetch(a).state() == v1::RESULT_CANCELLED);
@@ -473,7 +473,7 @@ TEST_CASE(
   c.Restart();
   REQUIRE(c.Run([&] { return c.Joined(); }));
   CHECK(c.Fetch(closures[3]).state() == v1::RESULT_GONE);
-  // One that is released before it has ended leaves nothing behind.
+  // A closure that is released before it has ended leaves nothing behind.
   v1::ScheduleClosureRequest request = c.Request("f", "5");
   const std::uint64_t c5 = *c.Try(request);
   release.mutable_released()->set_bounds(1, c5 + 1);
@@ -517,7 +517,7 @@ TEST_CASE(
       for (int i = 0; i < 5; ++i)
         CHECK(c.Fetch(open[static_cast<std::size_t>(i)]).result() == absl::StrCat("f(", i, ")"));
     }
-    // An error that nobody was told yet is told after the restart, once.
+    // An error that no client has seen yet is reported after the restart, once.
     c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
     const std::uint64_t bad = c.Schedule("bad");
     c.Deliver();
@@ -565,7 +565,7 @@ TEST_CASE("a job of functions taken up again at any moment runs each closure to 
       if (!next) next = c.Request(below(2) == 0 ? "f" : "g", absl::StrCat(turn));
       if (const auto closure = c.Try(*next)) {
         wanted[*closure] = absl::StrCat(next->function(), "(", next->arguments(), ")");
-        if (below(3) != 0) next.reset();  // else it is repeated
+        if (below(3) != 0) next.reset();  // otherwise the call is repeated
       }
       c.Run([] { return false; }, std::chrono::milliseconds(25 * below(2)));
       for (auto& [identity, worker] : c.workers) {
@@ -596,7 +596,7 @@ TEST_CASE("a job of functions taken up again at any moment runs each closure to 
 
 void Checkpointed(config::JobSpec& s, JobOptions&) {
   s.checkpoint.on = s.checkpoint.given = true;
-  s.checkpoint.every = std::chrono::hours(1);  // only what is asked for
+  s.checkpoint.every = std::chrono::hours(1);  // only requested checkpoints are made
   s.checkpoint.keep = 2;
 }
 
@@ -610,7 +610,7 @@ TEST_CASE("a durable join makes a checkpoint that holds what was done, and waits
   REQUIRE(c.Run([&] { return c.Joined(true); }, std::chrono::seconds(5)));
   CHECK(c.Status().checkpoint().number() > before);
   const std::uint64_t number = c.Status().checkpoint().number();
-  CHECK(c.Joined(true));  // nothing new: none is made
+  CHECK(c.Joined(true));  // nothing has changed, so none is made
   c.Run([] { return false; }, std::chrono::seconds(1));
   CHECK(c.Status().checkpoint().number() == number);
   for (const auto& [identity, server] : c.servers) {
@@ -646,7 +646,7 @@ TEST_CASE(
   CHECK(waited);
   CHECK(c.Status().checkpoint().number() > first);
   REQUIRE(c.Run([&] { return c.Joined(); }));
-  // Larger than all there may be: refused by its own limit, never waited for without end.
+  // A request that can never fit is refused because of its own limit. It does not wait without end.
   CHECK(c.Status().closures_succeeded() == 20);
 }
 
@@ -666,7 +666,7 @@ TEST_CASE(
     const std::uint64_t b = c.Schedule("2");
     REQUIRE(c.Run([&] { return c.Joined(); }));
     c.granted.clear();
-    c.AddServer("1");  // another process: it holds nothing
+    c.AddServer("1");  // another process, which holds nothing
     REQUIRE(c.Run([&] {
       return c.Status().closures_rerun() >= (checkpoints ? 1u : 2u) &&
              c.Status().phase() == "training";
@@ -680,7 +680,7 @@ TEST_CASE(
     CHECK(c.Fetch(b).result() == "f(2)");  // the result is that of the first run
     CHECK(c.Status().closures_succeeded() == 2);
     if (checkpoints) continue;
-    // Without checkpoints old arguments go when there is no more room.
+    // Without checkpoints, old arguments are dropped when their memory is needed.
     for (int i = 0; i < 12; ++i) {
       const v1::ScheduleClosureRequest request = c.Request("f", std::string(200'000, 'a'));
       REQUIRE(c.Run([&] { return c.Try(request).has_value(); }));

@@ -1,5 +1,5 @@
-// metrics.jsonl on a disk without room: whole lines only, in order, none twice; what is lost is
-// counted and said.
+// Tests metrics.jsonl on a full disk. It has whole lines only, in order, and none twice. Lost lines
+// are counted and reported.
 #include <catch2/catch.hpp>
 
 #include <nlohmann/json.hpp>
@@ -106,7 +106,7 @@ TEST_CASE(
             if (below(2) == 0) c.Finish(worker, grant);
           }
         }
-        // A job whose end finds no room gives its last lines up: that is another test's.
+        // If the disk stays full, a job drops its last lines at its end; another test covers this.
         if (c.job->writing()) c.host.lines_bytes_max = ~0ull;
       }
       if (c.job->ended() || c.job->writing()) break;
@@ -143,7 +143,7 @@ TEST_CASE(
   REQUIRE_THAT(AllEvents(c), Contains(kTrouble));
   c.Restart();
   c.Run([] { return false; }, std::chrono::seconds(5));
-  CHECK(CountOf(AllEvents(c), kTrouble) == 2);  // of each life
+  CHECK(CountOf(AllEvents(c), kTrouble) == 2);  // two in each life
   c.host.lines_bytes_max = ~0ull;
   c.Restart();
   c.Run([] { return false; }, std::chrono::seconds(2));
@@ -172,7 +172,7 @@ TEST_CASE(
       {.jobs_max = 8, .persistent = journal});
   c.on_done = [](const v1::Grant& grant, v1::Done* done) {
     if (grant.kind() != v1::TRAIN) return;
-    // A line's loss is as long as it says.
+    // The number of digits of the loss decides the length of a line.
     for (v1::StepRecord& record : *done->mutable_metrics()->mutable_step_records())
       record.set_loss(1.0 / 3 + static_cast<double>(grant.closure()) * 1e-9);
   };

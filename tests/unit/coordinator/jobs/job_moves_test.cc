@@ -1,4 +1,4 @@
-// Servers that leave: their shards are moved (LEDGER line 22), and what dies on the way.
+// Tests servers that leave: their shards are moved (LEDGER line 22), and tasks die on the way.
 #include <catch2/catch.hpp>
 
 #include <nlohmann/json.hpp>
@@ -17,7 +17,7 @@ void FinishHeld(FakeCluster& c) {
   }
 }
 
-// In training, with work in hand at the worker.
+// The job trains, and the worker holds work.
 void Train(FakeCluster& c, int servers = 2) {
   for (int i = 0; i < servers; ++i) c.AddServer(std::to_string(i));
   c.AddWorker("0");
@@ -33,7 +33,7 @@ void Leave(FakeCluster& c, const std::string& identity) {
   c.job->OnLeaving(c.servers[identity].task, "SIGTERM", true);
 }
 
-// As the coordinator does when its session has closed after a notice.
+// Does the same as the coordinator when the server's session closes after a notice.
 void Gone(FakeCluster& c, const std::string& identity) {
   const TaskId task = c.servers.at(identity).task;
   c.servers.erase(identity);
@@ -107,13 +107,14 @@ TEST_CASE(
   CHECK_THAT(c.servers["0"].cannot, Contains("no other server is connected"));
   CHECK_THAT(AllEvents(c), Contains("warning: ps_server/0 is leaving, but its shards cannot be "
                                     "moved: no other server is connected"));
-  CHECK(c.servers["0"].shards.size() == 4);  // it serves until it goes
+  CHECK(c.servers["0"].shards.size() == 4);  // it serves until it leaves
   c.AddServer("7");
   Leave(c, "7");
   c.Deliver();
   CHECK(c.servers["7"].drained == 1);
   CHECK(c.servers["7"].cannot.empty());
-  Gone(c, "0");  // with all shards: line 21, and not at the one that leaves
+  // It takes all its shards with it: line 21 applies, and the new owner is not a leaving server.
+  Gone(c, "0");
   c.Deliver();
   CHECK(c.servers["7"].shards.empty());
   CHECK_THAT(c.job->WaitingFor(), Contains("none can take 4 shards"));
@@ -166,7 +167,7 @@ TEST_CASE(
     INFO(leaves);
     FakeCluster c;
     Train(c, 3);
-    // 1 is the least loaded with equals first; what is sent to it is lost.
+    // Of the servers with the fewest shards 1 comes first. Every message to it is lost.
     const std::size_t at_0 = c.servers["0"].shards.size();
     REQUIRE(at_0 > 0);
     c.lose = [&](const FakeServer& server, const v1::CoordinatorMessage& m) {
@@ -193,7 +194,8 @@ TEST_CASE("a drained server's shards do not go to one that backs off, unless the
     INFO(another);
     FakeCluster c;
     Train(c);
-    // Four deaths with shards: they are at 0 then, and 1 is kept from work for a second.
+    // 1 dies four times with shards. Afterwards all shards are at 0, and 1 gets no work for a
+    // second.
     for (int death = 0; death < 4; ++death) {
       c.AddServer("1");
       c.Deliver();
@@ -227,7 +229,7 @@ TEST_CASE("what cannot be moved is tried three times, said, and left behind; the
   CHECK_THAT(c.servers["0"].cannot, Contains("no other server can take the shard now"));
   CHECK(c.servers["0"].shards.size() == 1);
   CHECK(c.servers["1"].shards.size() == 3);
-  // Too large to be moved: said at once.
+  // The shard is too large to be moved: this is reported at once.
   FakeCluster large;
   Train(large);
   large.move_error = [&](const FakeServer& server, std::uint32_t) {
@@ -243,8 +245,8 @@ TEST_CASE("a moved shard that its new owner has not got is rolled back") {
   FakeCluster c;
   Train(c);
   Leave(c, "0");
-  // Between the record and the Assign the new owner begins anew: as one whose process is the same
-  // and whose memory is not.
+  // Between the record and the Assign the new owner loses its memory, while its process stays the
+  // same.
   c.lose = [&](const FakeServer&, const v1::CoordinatorMessage& m) {
     if (m.has_assign()) c.servers["1"].moving.clear();
     return false;
@@ -328,7 +330,7 @@ TEST_CASE(
   REQUIRE(c.RunToEnd());
   CHECK(c.Status().state() == "CANCELLED");
   CHECK(c.host.foreign.empty());
-  // Answers of a move that is over change nothing.
+  // Answers to a move that has ended change nothing.
   v1::TaskMessage late;
   late.mutable_received()->set_job_uid(c.job->uid().value());
   c.Say(c.servers["1"].task, late);

@@ -1,5 +1,5 @@
-// The coordinator's process ends at any moment and another one takes the job up from the store:
-// nothing is counted twice or lost, the sums are the same to the bit, and metrics.jsonl has no gap
+// The coordinator's process ends at any moment, and another one continues the job from the store.
+// Nothing is counted twice or lost, the sums are the same to the bit, and metrics.jsonl has no gap
 // and no line twice.
 #include <catch2/catch.hpp>
 
@@ -127,7 +127,7 @@ TEST_CASE("a job taken up again at any moment, again and again, ends as if nothi
     FakeCluster c([&](config::JobSpec&,
                       JobOptions& o) { o.notes_max = 1 + static_cast<std::uint32_t>(seed % 7); },
                   {.jobs_max = 8, .torn_max = seed % 3 == 0 ? 4u : 0u, .persistent = true});
-    // Some work stays in hand for a while, so that there is something to adopt.
+    // Some work stays unfinished for a while, so that there is work to adopt.
     c.hold = [&](const FakeWorker&, const v1::Grant&) { return below(3) == 0; };
     AddTasks(c);
     for (int life = 0; life < 5 && !c.job->ended(); ++life) {
@@ -179,7 +179,7 @@ TEST_CASE("a job taken up again at any moment, again and again, ends as if nothi
       worker_steps += task["role"] == "worker" ? task["steps"].get<std::uint64_t>() : 0;
     CHECK(worker_steps == 32);
 
-    // Ended, it is still known to the next life.
+    // A job that has ended is still known to the next life.
     auto later =
         Job::Restore(&c.host, c.options, c.job->uid(), *c.host.memory.LoadJob(c.job->uid()));
     REQUIRE(later.ok());
@@ -215,15 +215,15 @@ TEST_CASE("servers that hold what the map says keep it over a restart: nothing i
   const v1::JobStatus status = c.Status();
   CHECK(status.state() == "RUNNING");
   CHECK(status.closures_rerun() == 0);
-  CHECK(status.revision() >
-        (1ull << 32));  // above that of the former life: who waits for a change sees one
+  // It is above that of the former life, so that a client that waits for a change sees one.
+  CHECK(status.revision() > (1ull << 32));
 }
 
 TEST_CASE(
     "a plan whose variables were cut for its servers is the same after a restart, whatever the "
     "servers say then") {
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
-  c.server_budget_bytes_max = (64u << 10) + 16;  // four rows in a part
+  c.server_budget_bytes_max = (64u << 10) + 16;  // a part has four rows
   c.hold = [](const FakeWorker&, const v1::Grant& g) {
     return g.kind() == v1::TRAIN && g.closure() >= 4;
   };
@@ -404,7 +404,7 @@ TEST_CASE(
     if (yaml_refused) {
       snapshot.set_yaml("spec: {of: another version}\n");
     } else {
-      // In place of an `optimizers` entry that fits nothing.
+      // A variable that appears twice is refused, like an `optimizers` entry that matches nothing.
       const v1::VariableSpec again = snapshot.described().variables(0);
       *snapshot.mutable_described()->add_variables() = again;
     }
@@ -441,7 +441,7 @@ TEST_CASE(
   CHECK_THAT(shown.events(shown.events_size() - 1).text(),
              StartsWith("restored from the journal without its variables: " + why));
   CHECK((*job)->plan_message() == nullptr);
-  // Nothing of what has ended is done again, nor asked of it.
+  // Nothing that has ended is done or requested again.
   (*job)->Resume(Term(99));
   (*job)->Tick();
   (*job)->Cancel();
@@ -464,7 +464,8 @@ TEST_CASE(
   REQUIRE(c.Run([&] { return c.Status().state() == "RUNNING"; }));
   const FakeServer zombie = c.servers["0"];
   REQUIRE(zombie.shards.size() == 2);
-  // Its shards go to the other one; then the journal forgets that, and it was not dead after all.
+  // Its shards move to the other server. Then the journal forgets this, and the server was not dead
+  // after all.
   c.job->OnServerLost(zombie.task, "0", "silent", false);
   REQUIRE(c.Run([&] { return c.servers["1"].shards.size() == 4; }));
   const auto owner_of_first = [&] {

@@ -1,5 +1,5 @@
-// A job from submission to its end, among scripted tasks that answer at once: what is granted,
-// when, and what is told.
+// Tests a job from its submission to its end, with scripted tasks that answer at once: what is
+// granted, when, and what is reported.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -26,7 +26,8 @@ TEST_CASE("a job describes, places, trains, evaluates, exports, reports and succ
   c.job->Start();
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kSucceeded);
-  // 64 examples in batches of 4, 2 a closure: 8 closures an epoch, 2 epochs; each granted once.
+  // There are 64 examples in batches of 4 and 2 steps a closure: 8 closures an epoch, 2 epochs.
+  // Each is granted once.
   std::map<std::uint64_t, int> times;
   int evaluations = 0, exports = 0, describes = 0;
   for (const v1::Grant& g : c.granted) {
@@ -161,7 +162,7 @@ TEST_CASE("the result of a job that was cancelled before it began has no start a
 }
 
 TEST_CASE("epochs too short to time have no speed, in place of one with thirteen digits") {
-  FakeCluster c;  // whose workers take no time
+  FakeCluster c;  // its workers take no time
   c.AddWorker("0");
   c.AddServer("0");
   c.job->Start();
@@ -181,8 +182,8 @@ TEST_CASE(
     "training shorter than the time between two samples has its rate measured too, over the "
     "training time alone") {
   FakeCluster c;
-  // Each attempt takes one tick of 25 ms, one at a time: 8 examples in 25 ms. Evaluation takes its
-  // time too, which counts for nothing.
+  // Attempts take one tick of 25 ms each and run one at a time: 8 examples in 25 ms. Evaluation
+  // takes time, too, which must not count.
   MonoTime free_at{0};
   c.hold = [](const FakeWorker&, const v1::Grant& g) {
     return Trains(g) || g.kind() == v1::EVALUATE;
@@ -231,8 +232,8 @@ TEST_CASE(
     "a variable is cut until each part fits into a request to the servers, and a row that does not "
     "is refused when the job is planned") {
   FakeCluster c;
-  c.server_budget_bytes_max =
-      (64u << 10) + 16;  // besides what a request needs around its payload: four rows
+  // Four rows, besides the bytes that a request needs around its payload.
+  c.server_budget_bytes_max = (64u << 10) + 16;
   c.AddServer("7");
   c.AddWorker("0");
   c.job->Start();
@@ -380,7 +381,7 @@ TEST_CASE("no closure of the next epoch is granted before the evaluation of this
     c.job->Tick();
     c.Deliver();
   }
-  // Closure 7 runs: the evaluation has not begun, and 8 has not been granted.
+  // While closure 7 runs, the evaluation has not begun, and 8 has not been granted.
   for (const v1::Grant& g : c.granted) {
     CHECK(g.kind() != v1::EVALUATE);
     if (Trains(g)) CHECK(g.closure() <= 7);
@@ -416,7 +417,7 @@ TEST_CASE("a worker killed during an evaluation changes nothing in its sum") {
   c.KillWorker("0");
   c.workers["0"] = zombie;
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
-  // The zombie's answer comes after the closure was granted again: only the accepted attempt
+  // The zombie's answer comes after the closure was granted again. Only the accepted attempt
   // counts.
   c.Finish(c.workers["0"], first);
   REQUIRE(c.RunToEnd());
@@ -476,7 +477,7 @@ TEST_CASE(
   c.hold = [&](const FakeWorker&, const v1::Grant& g) {
     return g.kind() == v1::EVALUATE || (Trains(g) && !g.all_targets());
   };
-  c.AddServer("1");  // another process: its two shards are gone
+  c.AddServer("1");  // another process: its two shards are lost
   const auto repair = [&] {
     const auto& held = c.workers["0"].held;
     return std::find_if(held.begin(), held.end(),
@@ -503,7 +504,7 @@ TEST_CASE(
   }
   CHECK(c.job->state() == JobState::kSucceeded);
   CHECK(status.closures_lost() == trained);
-  CHECK(status.updates_lost() == trained * 2 * 2);  // two steps each, two shards
+  CHECK(status.updates_lost() == trained * 2 * 2);  // two steps a closure, in two shards
   CHECK(result["lost"] == Parsed{{"closures", trained}, {"updates", trained * 2 * 2}});
   CHECK(result["closures"]["succeeded"] == 16);
   CHECK(result["closures"]["failed"] == 0);
@@ -570,7 +571,7 @@ TEST_CASE("an evaluation begins again when a shard was rolled back meanwhile") {
   c.job->Start();
   REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
   const std::vector<v1::Grant> first_round = c.workers["0"].held;
-  c.AddServer("0");  // another process: its shards are gone
+  c.AddServer("0");  // another process: its shards are lost
   REQUIRE(c.Run([&] {
     return c.Status().phase() == "evaluating" && !c.workers["0"].held.empty() &&
            c.workers["0"].held.back().closure() > first_round.back().closure();
@@ -654,7 +655,7 @@ TEST_CASE(
     c.FailGrant(c.workers["0"], grant, "server unreachable", false);
     if (i < 2) {
       c.Deliver();
-      CHECK(c.workers["0"].held.empty());  // not at once
+      CHECK(c.workers["0"].held.empty());  // nothing is granted yet
     }
   }
   CHECK(c.Status().phase() == "sealing");
@@ -742,7 +743,7 @@ TEST_CASE(
     REQUIRE(c.Run([&] { return !w.held.empty(); }));
     c.Report(w, w.held[0], advances ? static_cast<std::uint32_t>(i) : 1);
     c.KillWorker(std::to_string(i));
-    c.Run([] { return false; }, std::chrono::milliseconds(500));  // not together with other deaths
+    c.Run([] { return false; }, std::chrono::milliseconds(500));  // later than the other deaths
   }
   if (advances) {
     CHECK_FALSE(c.job->ended());
@@ -766,8 +767,8 @@ TEST_CASE("a worker with nothing to do gets what another has not begun") {
   c.AddServer("0");
   c.job->Start();
   REQUIRE(c.Run([&] { return c.workers["0"].held.size() >= 2; }));
-  // One by one up to the barrier: worker 0 holds the last two of the epoch, worker 1 comes and has
-  // nothing.
+  // Runs one closure after another up to the barrier: worker 0 holds the last two of the epoch, and
+  // worker 1 registers without work.
   while (true) {
     std::uint64_t newest = 0;
     for (const v1::Grant& g : c.granted) newest = std::max(newest, Trains(g) ? g.closure() : 0);
@@ -854,7 +855,7 @@ TEST_CASE("after a later life was reported, everybody registers anew and nothing
   const v1::ShardMap old_map = c.workers["0"].map;
   FakeWorker& back = c.AddWorker("0", hello, false);
   REQUIRE(c.last_adopted.size() == 1);
-  // In the window: no grant, and the Done waits.
+  // In the window nothing is granted, and the Done waits.
   FakeWorker old = back;
   old.map = old_map;
   v1::TaskMessage done;
@@ -884,8 +885,8 @@ TEST_CASE("the failpoints of the coordinator do what they say") {
   c.job->Start();
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kSucceeded);
-  CHECK(c.host.clock.Now() >= std::chrono::milliseconds(700));  // both delays
-  // One answer was lost, none else: 1 describe, 16 training, 16 evaluation, 1 export.
+  CHECK(c.host.clock.Now() >= std::chrono::milliseconds(700));  // both delays are over
+  // One answer was lost, and no other: 1 describe, 16 training, 16 evaluation, 1 export.
   CHECK(c.workers["0"].answered.size() == 33);
 }
 
@@ -942,7 +943,7 @@ TEST_CASE(
   const Parsed result = Parsed::parse(c.host.files.at("/runs/fake/result.json"));
   CHECK(result["tasks"][0]["bytes"] == 200);
   CHECK(result["tasks"][1]["bytes"] == 300);
-  CHECK(result["duplicates_refused"] == 4);  // as the server says of its shards
+  CHECK(result["duplicates_refused"] == 4);  // the number that the server reports of its shards
 }
 
 TEST_CASE(
@@ -957,15 +958,15 @@ TEST_CASE(
     return !c.workers["0"].held.empty() && c.workers["0"].held[0].kind() == v1::EVALUATE;
   }));
   const v1::Grant granted = c.workers["0"].held[0];
-  // Closure 7 of this round waits for a free worker: its attempt is (0,0), which is what a message
-  // without an attempt says.
+  // Closure 7 of this round waits for a free worker. Its attempt is (0,0), like that of a message
+  // without an attempt.
   v1::Grant never = granted;
   never.set_closure((granted.closure() & ~0xffffffffull) + 7);
   never.clear_attempt();
   c.eval_count = 1000;
   c.Finish(c.workers["0"], never);
   c.FailGrant(c.workers["0"], never, "no such thing", true);
-  // And what worker 0 holds is not worker 1's to end.
+  // Worker 1 cannot end the closure that worker 0 holds.
   FakeWorker& other = c.AddWorker("1");
   c.Finish(other, granted);
   c.FailGrant(other, granted, "not mine", true);
@@ -1002,8 +1003,8 @@ TEST_CASE("what a task says of its error is bounded before it is kept or shown")
   c.job->Start();
   REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
   std::string text;
-  while (text.size() < (1u << 20))
-    text += "\u00fc";  // two bytes each: no cut may leave half of one
+  // Each takes two bytes: no cut may leave half a character.
+  while (text.size() < (1u << 20)) text += "\u00fc";
   c.FailGrant(c.workers["0"], c.workers["0"].held[0], "x" + text, true);
   REQUIRE(c.RunToEnd());
   const v1::JobStatus status = c.Status();
@@ -1013,11 +1014,11 @@ TEST_CASE("what a task says of its error is bounded before it is kept or shown")
   CHECK(read.ParseFromString(status.SerializeAsString()));
 }
 
-// ---------------------------------------------------------------- work that stands still
+// ---------------------------------------------------------------- work without progress
 
 namespace {
 
-// The session lives: it says again and again what it runs, at the same step.
+// The session is alive: it reports again and again the closure that it runs, at the same step.
 void Beat(FakeCluster& c, FakeWorker& worker, const v1::Grant& grant, std::uint32_t step,
           bool computing, const std::string& waits_for_room = "") {
   v1::TaskMessage message;
@@ -1062,7 +1063,7 @@ TEST_CASE(
     if (c.workers.count("0") != 0) Beat(c, hung, stuck, 1, true);
     return c.job->ended();
   };
-  // A step that advances within the time is only slow.
+  // A step that ends within the timeout is only slow.
   REQUIRE_FALSE(c.Run(
       [&] {
         Beat(c, hung, stuck, 0, true);
@@ -1075,7 +1076,7 @@ TEST_CASE(
   CHECK(c.job->state() == JobState::kSucceeded);
   CHECK(EventsWith(c, "worker/0 has not advanced a step for 8 s: closure " +
                           std::to_string(stuck.closure()) + " step 1 is revoked") == 1);
-  // It was told, and the next attempt is a higher one at the other worker.
+  // The worker was told, and the next attempt, with a higher number, is at the other worker.
   CHECK(hung.superseded.count(stuck.attempt().n()) == 1);
   Attempt last{};
   for (const v1::Grant& g : c.granted) {
@@ -1200,7 +1201,7 @@ TEST_CASE(
         return false;
       },
       std::chrono::seconds(5));
-  CHECK(worker.held.empty());  // aside for 2 s, but it computes still
+  CHECK(worker.held.empty());  // it gets no work for 2 s, but still computes
   CHECK(c.Status().waiting_for() == "workers: set aside because they made no progress: worker/0");
   CHECK(c.Status().workers(0).state() == "stalled");
   computing = hangs = false;
@@ -1265,7 +1266,7 @@ TEST_CASE(
     s.counting.examples = 800;  // 100 closures
     s.training.epochs = 1;
     o.closures_behind_max = 16;
-    o.step_timeout = std::chrono::milliseconds(0);  // never
+    o.step_timeout = std::chrono::milliseconds(0);  // no limit
   });
   bool holds = true;
   c.hold = [&](const FakeWorker&, const v1::Grant& g) {
@@ -1277,7 +1278,7 @@ TEST_CASE(
   c.job->Start();
   CHECK_FALSE(
       c.Run([&] { return c.Status().closures_succeeded() > 20; }, std::chrono::seconds(20)));
-  CHECK(c.Status().closures_succeeded() == 20);  // 5 before it, 15 behind it
+  CHECK(c.Status().closures_succeeded() == 20);  // 5 before the death, 15 after it
   CHECK(c.job->closures_behind() == 15);
   CHECK(EventsWith(c, "closure 5 has not ended although later ones have") == 1);
   CHECK(c.job->TakeWindowRefusals() >= 1);
@@ -1291,7 +1292,7 @@ TEST_CASE(
   CHECK(c.job->state() == JobState::kSucceeded);
 }
 
-// ---------------------------------------------------------------- whose message it is
+// ---------------------------------------------------------------- the sender of a message
 
 TEST_CASE(
     "Done, Failed and AttemptDropped of an attempt that another worker has change nothing, and are "
@@ -1320,10 +1321,10 @@ TEST_CASE(
   const std::size_t grants = c.granted.size();
   c.Run([] { return false; }, std::chrono::seconds(2));
   CHECK(c.granted.size() == grants);  // it was not granted again
-  // Nor is it taken over by a Hello that claims it.
+  // A Hello that claims the attempt does not get it either.
   v1::Hello hello;
-  FakeCluster::AddHeld(grant, c.workers["0"].map.version(),
-                       &hello);  // with the proof of its Grant, even
+  // Even with the proof of its Grant.
+  FakeCluster::AddHeld(grant, c.workers["0"].map.version(), &hello);
   c.AddWorker("2", hello);
   CHECK(c.last_adopted.empty());
   CHECK(c.host.foreign.size() == 4);
@@ -1357,8 +1358,8 @@ TEST_CASE(
   CHECK(c.Status().state() == "STARTING");
   int drops = 0;
   for (const v1::CoordinatorMessage& m : c.host.sent[other.task]) drops += m.has_drop();
-  CHECK(drops == 4);  // line 25: held, not mapped
-  // A user's error in one of them does not end the job either.
+  CHECK(drops == 4);  // line 25: shards that are held, but not in the map
+  // A user's error in one of these messages does not end the job either.
   assigned->set_ok(false);
   assigned->mutable_error()->set_kind("user");
   c.Say(other.task, message);
@@ -1426,7 +1427,7 @@ TEST_CASE(
   REQUIRE(c.RunToEnd());
   const Parsed result = Parsed::parse(c.host.files.at("/runs/fake/result.json"));
   CHECK(result["tasks"][0]["bytes"] == 1200);
-  CHECK(result["duplicates_refused"] == 4);  // as the server says with its last report
+  CHECK(result["duplicates_refused"] == 4);  // the number of the server's last report
 }
 
 // ---------------------------------------------------------------- deterministic
@@ -1453,8 +1454,8 @@ TEST_CASE(
   CHECK_THAT(c.Status().waiting_for(),
              Catch::Contains("worker/0") && Catch::Contains("cpu threads=2"));
   CHECK(EventsWith(c, "deterministic: worker/0 cannot work now") == 1);
-  CHECK(EventsWith(c, "deterministic: worker/0 died in closure 3 at step 1") ==
-        1);  // P9 is not broken silently
+  // P9 is never broken silently.
+  CHECK(EventsWith(c, "deterministic: worker/0 died in closure 3 at step 1") == 1);
   const bool itself = GENERATE(true, false);
   std::set<std::string> used;
   c.hold = [&](const FakeWorker& w, const v1::Grant&) {
@@ -1501,7 +1502,7 @@ TEST_CASE("a deterministic job whose worker backs off says so instead of blockin
   CHECK(c.job->state() == JobState::kSucceeded);
 }
 
-// ---------------------------------------------------------------- what is told
+// ---------------------------------------------------------------- reports to users
 
 TEST_CASE("a job that is cancelled in the queue is QUEUED until it is CANCELLED") {
   FakeCluster c;
@@ -1618,7 +1619,7 @@ TEST_CASE(
   };
   v1::Hello other;
   other.set_compute("of another build");
-  c.AddWorker("0");  // the first that is asked
+  c.AddWorker("0");  // the first worker that is asked
   c.AddWorker("1", other);
   c.AddServer("0");
   bool holds = true;
@@ -1637,7 +1638,7 @@ TEST_CASE(
       1);
   CHECK(Unfit(c) == std::set<std::string>{"0"});
   if (deterministic) {
-    CHECK(tried.size() == 1);  // what its bits would be is of no use any more
+    CHECK(tried.size() == 1);  // the bits of a second try would be of no use any more
   } else {
     CHECK(tried.size() >= 5);  // after 1, 2, 4, 8, 16 s
     CHECK(tried.size() <= 7);
@@ -1678,7 +1679,7 @@ TEST_CASE(
         "workers: the connected ones cannot take part: worker/0 (not here: worker/0), worker/1 "
         "(not here: "
         "worker/1)");
-  CHECK(c.granted.size() < 40);  // a look a minute each
+  CHECK(c.granted.size() < 40);  // each is tried once a minute
   CHECK(Unfit(c) == lame);
   SECTION("one that can comes") { c.AddWorker("2"); }
   SECTION("what was wrong with one of them was put right") {
@@ -1717,9 +1718,8 @@ TEST_CASE(
 
 TEST_CASE("workers that can train and not evaluate are told of once, not at each epoch") {
   FakeCluster c([](config::JobSpec& s, JobOptions&) { s.training.epochs = 6; });
-  c.Run([] { return false; },
-        std::chrono::seconds(
-            700));  // a host that is up for longer than what is known of a worker is kept
+  // The clock begins beyond the time for which a worker's refusals are kept.
+  c.Run([] { return false; }, std::chrono::seconds(700));
   std::map<std::string, int> lacked;
   c.lacks = [&](const FakeWorker& w, const v1::Grant& g) {
     if (w.identity == "2" || g.kind() != v1::EVALUATE) return v1::NO_LACK;
@@ -1730,9 +1730,8 @@ TEST_CASE("workers that can train and not evaluate are told of once, not at each
   for (const char* identity : {"0", "1", "2"}) c.AddWorker(identity);
   c.AddServer("0");
   c.job->Start();
-  while (!c.Run(
-      [&] { return c.job->ended(); },
-      std::chrono::seconds(3))) {  // the others are tried, and do something, before it goes on
+  // The others are tried and run something before the next round.
+  while (!c.Run([&] { return c.job->ended(); }, std::chrono::seconds(3))) {
     REQUIRE(c.host.clock.Now() < std::chrono::seconds(1000));
     c.FinishHeld(c.workers["2"]);
   }
@@ -1809,7 +1808,7 @@ TEST_CASE(
     return Trains(g) && !g.all_targets() && !(one_has_it && w.identity == "1") ? v1::INPUT
                                                                                : v1::NO_LACK;
   };
-  c.AddServer("1");  // another process: its two shards are gone
+  c.AddServer("1");  // another process: its two shards are lost
   const MonoTime began = c.host.clock.Now();
   if (!report && !one_has_it) {
     REQUIRE(c.RunToEnd());
@@ -1821,7 +1820,8 @@ TEST_CASE(
     return one_has_it ? c.Status().closures_rerun() >= trained
                       : c.Status().closures_lost() == trained;
   }));
-  CHECK(c.host.clock.Now() - began < std::chrono::seconds(10));  // not a wait for each
+  // The waits for the workers do not add up.
+  CHECK(c.host.clock.Now() - began < std::chrono::seconds(10));
   CHECK(EventsWith(c, "cannot take part") <= 2);
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   for (const char* identity : {"0", "1"}) {
@@ -1856,7 +1856,7 @@ TEST_CASE(
   c.AddWorker("lame");
   c.KillWorker("0");
   if (restarted) c.Restart();
-  c.AddServer("1");  // another process: its two shards are gone
+  c.AddServer("1");  // another process: its two shards are lost
   c.Run([] { return false; }, std::chrono::seconds(9));
   CHECK(c.job->state() == JobState::kRunning);
   CHECK_THAT(c.Status().waiting_for(), Catch::Contains("worker/lame (not here: worker/lame)"));

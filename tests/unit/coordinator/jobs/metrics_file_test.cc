@@ -1,4 +1,5 @@
-// metrics.jsonl without a job: bounds, a disk that is full, and what the journal needs to hold.
+// Tests metrics.jsonl without a job: its bounds, a full disk, and the state that the journal must
+// keep.
 #include "coordinator/jobs/metrics_file.h"
 
 #include <catch2/catch.hpp>
@@ -12,7 +13,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// The file thread and the journal; `status` is the disk's answer to every write.
+// Plays the file thread and the journal. `status` is the disk's answer to every write.
 class FakeFile final : public MetricsFile::Host {
  public:
   MonoTime Now() const override { return now; }
@@ -84,7 +85,7 @@ TEST_CASE("after a failed write the end of the file is restored, a second later"
   FakeFile::RunAll(&f.disk.writes);
   REQUIRE(f.events.size() == 1);
   CHECK_THAT(f.events[0], Contains("warning: metrics.jsonl cannot be written") && Contains("full"));
-  f.disk.text = "old\n{";  // Torn.
+  f.disk.text = "old\n{";  // The last line is torn.
   f.disk.status = absl::OkStatus();
   f.file.Write();
   CHECK(f.disk.writes.empty());

@@ -1,4 +1,5 @@
-// From a description to the plan: the cut, the bytes, the fingerprint, and what is refused.
+// Tests the way from a description to the plan: the cut, the bytes, the fingerprint, and the
+// refusals.
 #include <catch2/catch.hpp>
 
 #include "common/base/status.h"
@@ -52,7 +53,7 @@ TEST_CASE(
   REQUIRE(cut->message.shards_size() == 20 + 2);  // rows of 1 KiB, 40 in a part at most
   CHECK(cut->message.shards(0).row_end() == 40);
   CHECK(limit.CheckShards(cut->message).ok());
-  // The same numbers without a name, as after a restart, give the same plan.
+  // The same numbers without an identity, as after a restart, give the same plan.
   CHECK(BuildPlan(Spec(), Described(), {.bytes = limit.bytes})->message.fingerprint() ==
         cut->message.fingerprint());
   CHECK(BuildPlan(Spec(), Described())->message.fingerprint() != cut->message.fingerprint());
@@ -90,7 +91,7 @@ TEST_CASE(
 TEST_CASE("the limit of a job's servers is that of the one that takes least") {
   std::map<std::string, v1::Endpoint> servers;
   CHECK(SectionLimit::Of(servers).server.empty());
-  servers["0"];  // says nothing
+  servers["0"];  // it reports no limit
   CHECK(SectionLimit::Of(servers).server.empty());
   servers["1"].set_budget_bytes_max(256u << 20);
   servers["1"].set_frame_bytes_max(1u << 30);
@@ -142,7 +143,7 @@ TEST_CASE(
   for (v1::VariableSpec& v : *d.mutable_variables()) v.mutable_optimizer()->set_learning_rate(0.5);
   d.set_eval_examples(77);
   CHECK(BuildPlan(spec, d)->message.fingerprint() == base);
-  // In what a layer computes, as in what all do.
+  // A setting of one layer's computation counts like a setting of all.
   config::LayerSpec layer;
   layer.name = "logits", layer.type = "dense", layer.inputs = {"x"}, layer.units = 3;
   spec.model.layers = {layer};
@@ -150,14 +151,14 @@ TEST_CASE(
   spec.model.layers[0].dtype = "float32";
   CHECK(BuildPlan(spec, d)->message.fingerprint() == of_layer);
   spec.model.layers.clear();
-  // What it may take of the cluster.
+  // The job's share of the cluster does not change the plan.
   spec.resources = {.share = 3, .server_memory_bytes_max = 1ull << 40};
   CHECK(BuildPlan(spec, d)->message.fingerprint() == base);
-  // How values travel makes no other plan.
+  // The wire types of values do not change the plan.
   spec.training.wire = {{"dense/*", "bf16"}};
   for (v1::VariableSpec& v : *d.mutable_variables()) v.set_wire_dtype(v1::DTYPE_BFLOAT16);
   CHECK(BuildPlan(spec, d)->message.fingerprint() == base);
-  // Another rule with the same cut.
+  // Another update rule with the same cut changes it.
   spec = Spec();
   spec.strategy.partitioner.min_shard_bytes -= 1;
   REQUIRE(BuildPlan(spec, Described())->message.shards_size() ==
@@ -224,9 +225,9 @@ TEST_CASE(
   CHECK(of([](config::CountingSpec* counting) { counting->table_ids = 7; }) != base);
 }
 
-// A checkpoint, and a coordinator's journal, are read by later versions. Whoever makes this fail
-// gives up all that were written before: a new key or message field with a default must not, a
-// default that changes has to.
+// Later versions read a checkpoint and a coordinator's journal of this one. A change that makes
+// this test fail makes all former checkpoints unusable. A new key or message field with a default
+// must not fail it, but a changed default must.
 TEST_CASE("the fingerprint of a job is the same in every version") {
   CHECK(BuildPlan(Spec(), Described())->message.fingerprint() ==
         "99f4a761fe082909addb6f0d55252701a62500c4af406d9035c98c34ff209e70");
@@ -257,7 +258,7 @@ TEST_CASE("an entry of optimizers that fits no variable is a user's mistake") {
                                "match=dnse/*; the model has dense/kernel, "));
   spec.optimizers[0].match = "scale";
   CHECK(BuildPlan(spec, Described()).ok());
-  // Of a table, too; and the last one may be left with nothing to do.
+  // A setting of a table's optimizer counts, too. The last entry may be left without variables.
   spec.optimizers[0].match = "emb/*";
   CHECK_FALSE(BuildPlan(spec, Described()).ok());
   v1::DescribeResult d = Described();

@@ -1,4 +1,4 @@
-// Workers that cannot reach a server: the rule by itself, and a job that follows it.
+// Tests workers that cannot reach a server: the rule alone, and a job that follows it.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/coordinator/jobs/job_fixture.h"
@@ -28,13 +28,14 @@ TEST_CASE(
   const auto cut_off = [&](const ReachRule::Said& by, int at_ms) {
     return rule.CutOff(by, milliseconds(at_ms)) != nullptr;
   };
-  CHECK_FALSE(cut_off(said, 0));  // a server that nobody has seen
+  CHECK_FALSE(cut_off(said, 0));  // the rule does not know the server yet
   rule.Server("0", TaskId(1), true, true, milliseconds(0));
   CHECK_FALSE(cut_off(said, 4999));
   CHECK_FALSE(cut_off(Unreached("0", 4999), 6000));
   CHECK(cut_off(said, 5000));
   CHECK_FALSE(cut_off(Unreached("1", 9000), 6000));
-  // Another registration, or its return, begins anew: while it was away nobody reached it.
+  // Another registration, or its return, restarts the time: while it was disconnected no worker
+  // could reach it.
   rule.Server("0", TaskId(2), true, true, milliseconds(6000));
   CHECK_FALSE(cut_off(said, 10'999));
   CHECK(cut_off(said, 11'000));
@@ -57,11 +58,11 @@ TEST_CASE("what a worker says of servers is kept bounded and clean") {
         "ps_server/1 at 127.0.0.1:4001 for 12 s (connection refused)");
 }
 
-// Worker 0 never gets an answer from server 0 and says so four times a second; who else is there
-// does what it is given.
+// Worker 0 never gets an answer from server 0 and reports this four times a second. All other
+// workers finish their closures.
 struct Stage {
   FakeCluster c;
-  std::map<std::uint64_t, MonoTime> since;  // by attempt of worker 0
+  std::map<std::uint64_t, MonoTime> since;  // by the attempts of worker 0
   bool mended = false;
   explicit Stage(std::function<void(config::JobSpec&, JobOptions&)> change = {})
       : c(std::move(change)) {
@@ -204,7 +205,7 @@ TEST_CASE(
   CHECK(c.job->state() == JobState::kSucceeded);
 }
 
-// A functions job of one variable, whose worker 0 has `f` and `g`.
+// A functions job with one variable, in which worker 0 has the functions `f` and `g`.
 struct FunctionsStage : Stage {
   FunctionsStage()
       : Stage([](config::JobSpec& spec, JobOptions&) {
@@ -268,7 +269,7 @@ TEST_CASE(
   CHECK(stage.since.size() == 1);
   REQUIRE(c.workers.at("0").held.size() == 1);
   CHECK_THAT(c.Status().waiting_for(), Contains("worker/0 to reach ps_server/0"));
-  c.FinishHeld(c.workers.at("0"));  // the network is mended
+  c.FinishHeld(c.workers.at("0"));  // the network works again
   c.Deliver();
   CHECK(c.Status().closures_succeeded() == 1);
 }
@@ -279,7 +280,7 @@ TEST_CASE("what a worker cannot finish is left to it while the only other worker
   c.AddServer("0");
   c.job->Start();
   REQUIRE(stage.Run([&] { return !c.workers.at("0").held.empty(); }, seconds(5)));
-  // It backs off for a minute by membership's own rule.
+  // The server backs off for a minute by membership's own rule.
   v1::Registered registered;
   const TaskId task(c.next_task++);
   c.job->AdmitWorker(task, "1", c.host.clock.Now() + seconds(60), std::nullopt, false, v1::Hello(),

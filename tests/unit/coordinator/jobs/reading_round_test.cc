@@ -1,4 +1,4 @@
-// Closures that only read, without a job.
+// Tests closures that only read, without a job.
 #include "coordinator/jobs/reading_round.h"
 
 #include <catch2/catch.hpp>
@@ -29,7 +29,7 @@ TEST_CASE("closures are granted in order, each once, and the round counts what i
   round.Accept(second, metrics);
   CHECK(round.left() == 1);
   CHECK(round.closures()[1].metrics.examples() == 3);
-  CHECK(round.Running(second->number, kSecond) == nullptr);  // Done.
+  CHECK(round.Running(second->number, kSecond) == nullptr);  // It has ended.
 }
 
 TEST_CASE("only the newest attempt counts, and only from the worker that runs it") {
@@ -43,8 +43,8 @@ TEST_CASE("only the newest attempt counts, and only from the worker that runs it
   CHECK(round.Running(number, kFirst) != nullptr);
   round.Release(kA);
   CHECK(round.Running(number, kFirst) == nullptr);
-  CHECK(round.Running(number, Attempt{}) ==
-        nullptr);  // A closure that is not granted runs nowhere.
+  // A closure that is not granted runs nowhere.
+  CHECK(round.Running(number, Attempt{}) == nullptr);
   Grant(&round, kB, kSecond);
   CHECK(round.HeldBy(kB, number, kSecond) != nullptr);
   round.ReleaseAll();

@@ -1,4 +1,4 @@
-// Counters of processes that come, go and return.
+// Tests counters of processes that come, go and return.
 #include "coordinator/jobs/task_totals.h"
 
 #include <catch2/catch.hpp>
@@ -9,7 +9,7 @@ TEST_CASE("a process that returns after it was declared gone is counted once") {
   Tally tally;
   tally.Begin(1);
   tally.Report(1, {10, 100, 1000, 1});
-  tally.Begin(1);  // declared gone, and back
+  tally.Begin(1);  // it was declared gone and has returned
   CHECK(tally.total().steps == 10);
   tally.Report(1, {12, 120, 1200, 1});
   CHECK(tally.total().steps == 12);

@@ -1,4 +1,4 @@
-// The work of the tasks of a job, without a job.
+// Tests the account of the tasks' work in a job, without a job.
 #include "coordinator/jobs/task_totals.h"
 
 #include <catch2/catch.hpp>
@@ -95,7 +95,7 @@ TEST_CASE("of very many workers that come and go, those that did nothing are for
   const auto rows = totals.WorkerRows();
   CHECK_FALSE(rows.contains("0"));
   CHECK(rows.contains("1"));
-  CHECK(rows.contains("2"));  // There are not too many any more.
+  CHECK(rows.contains("2"));  // There are no longer too many.
 }
 
 TEST_CASE("totals come back from a snapshot as they were") {

@@ -1,4 +1,4 @@
-// The speed of a job.
+// Tests the speed of a job.
 #include "coordinator/jobs/training_rate.h"
 
 #include <catch2/catch.hpp>
@@ -46,7 +46,7 @@ TEST_CASE("the rate and its curve come back from a snapshot and the notes after 
   TrainingRate back(100);
   back.Read(snapshot);
   back.ReadNote(note);
-  back.ReadNote(v1::JobNote());  // It has no sample.
+  back.ReadNote(v1::JobNote());  // The note has no sample.
   v1::JobSnapshot was, is;
   rate.Fill(&was);
   back.Fill(&is);

@@ -1,4 +1,4 @@
-// Workers that cannot take part, without a job.
+// Tests workers that cannot take part, without a job.
 #include "coordinator/jobs/unfit_workers.h"
 
 #include <catch2/catch.hpp>
@@ -42,7 +42,7 @@ TEST_CASE(
   CHECK(change.aside);
   REQUIRE(unfit.Of(kProcess) != nullptr);
   CHECK(unfit.Of(kProcess)->missing_ability == v1::INPUT);
-  CHECK(unfit.Of(kProcess)->why.size() <= 1003);  // With its ellipsis.
+  CHECK(unfit.Of(kProcess)->why.size() <= 1003);  // Including the ellipsis.
 }
 
 TEST_CASE(
@@ -56,7 +56,7 @@ TEST_CASE(
   const UnfitWorkers::Change change = unfit.Add(kProcess, v1::ABILITY, "no GPU", seconds(4));
   CHECK_FALSE(change.news);
   CHECK(change.aside);
-  CHECK_FALSE(unfit.IsAside(kProcess, seconds(5)));  // It begins with a second again.
+  CHECK_FALSE(unfit.IsAside(kProcess, seconds(5)));  // The next pause is one second again.
 }
 
 TEST_CASE("after ten minutes, and when its process is gone, nothing is known of it") {
