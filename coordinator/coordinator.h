@@ -20,8 +20,8 @@ class Coordinator {
     metrics::Registry* registry = nullptr;
     fault::Failpoints* failpoints = nullptr;
     StateStore* store = nullptr;
-    // Called once on the control executor, with the reason, if this process must end (line 18a).
-    // May be empty.
+    // It is called once on the control executor, with the reason, if this process must end (line
+    // 18a). May be empty.
     std::function<void(const absl::Status&)> on_end;
   };
   // Starts to listen. Returns the errors of Transport::Listen, or an error for a runs folder that

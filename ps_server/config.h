@@ -16,7 +16,7 @@ namespace evergrad::ps_server {
 
 struct Config {
   std::string index;  // if "", the ordinal of the host name, or else 0
-  // Set by Resolve if neither flag nor host name gave the index, so that it is 0.
+  // Resolve sets it if neither flag nor host name gave the index, so that it is 0.
   bool index_by_default = false;
   std::uint32_t executors = 0;  // 0 means one per core, at most 8
   std::uint64_t budget_bytes_max = 256ull << 20;

@@ -62,7 +62,7 @@ class Server {
             std::function<void(const std::string& kind)> on_refused,
             std::function<void(const std::string& reason)> on_drain = nullptr);
 
-  // Called after a notice that this process will end. Announces the end, and waits until the
+  // It is called after a notice that this process will end. Announces the end, and waits until the
   // coordinator has moved the shards to other servers (LEDGER line 22), reports that it cannot, or
   // is stopping itself. The wait takes at most `config.drain_max`. If the server holds shards and
   // has no session, it waits drain_alone_max for a session. Returns whether the server holds no

@@ -17,7 +17,7 @@ namespace evergrad::worker {
 struct Config {
   std::string name;  // if "", the ordinal of the host name, or else a number from the coordinator
   std::string device = "auto";  // auto | cpu | gpu | gpu:N; Resolve leaves cpu or gpu:N
-  // Set by Resolve: the device and the reason, "cpu: no CUDA driver (cudart 35)".
+  // Resolve sets it: the device and the reason, "cpu: no CUDA driver (cudart 35)".
   std::string device_text = {};
   std::string cuda_library = {};  // "" means libevergrad_cuda.so beside the executable
   std::uint32_t threads = 0;      // 0 for half of the cores, at least one

@@ -42,13 +42,12 @@ struct Stamp {
   std::string ToString() const { return absl::StrCat(term, ".", n); }
 };
 
-using JobUid =
-    // One submission of a job file; printed as 16 hex digits.
-    StrongId<struct JobUidTag, std::uint64_t>;
-using ShardId = StrongId<struct ShardIdTag, std::uint32_t>;  // Numbered 0, 1, 2 … within a job.
-using ClosureId =
-    // Numbered 0, 1, 2 … through all epochs of a job.
-    StrongId<struct ClosureIdTag, std::uint64_t>;
+// One submission of a job file; printed as 16 hex digits.
+using JobUid = StrongId<struct JobUidTag, std::uint64_t>;
+// Shards are numbered 0, 1, 2 … within a job.
+using ShardId = StrongId<struct ShardIdTag, std::uint32_t>;
+// Closures are numbered 0, 1, 2 … through all epochs of a job.
+using ClosureId = StrongId<struct ClosureIdTag, std::uint64_t>;
 // Ordinal of a push in its closure, < kUpdatesPerClosureMax.
 using UpdateIndex = StrongId<struct UpdateTag, std::uint32_t>;
 // The number of one registration of one process; every registration has a new number.
@@ -57,9 +56,8 @@ using Term = StrongId<struct TermTag, std::uint64_t>;  // Number of one life of 
 
 using ShardEpoch = Stamp<struct ShardEpochTag>;  // One ownership of a shard.
 using Attempt = Stamp<struct AttemptTag>;        // One execution of a closure.
-using MapVersion =
-    // V, the version of the whole shard map; `start` of a shard is one, too.
-    Stamp<struct MapVersionTag>;
+// V, the version of the whole shard map; `start` of a shard is one, too.
+using MapVersion = Stamp<struct MapVersionTag>;
 
 inline constexpr std::uint32_t kUpdatesPerClosureMax = 4096;  // LEDGER.md line 3.
 

@@ -36,8 +36,8 @@ class SessionClient {
     std::chrono::milliseconds registered_within{5000};
   };
   struct Events {
-    // Called at every dial to get identity and holdings. The client fills in protocol_version and
-    // build_id.
+    // It is called at every dial to get identity and holdings. The client fills in protocol_version
+    // and build_id.
     std::function<v1::Hello()> make_hello;
     std::function<void(const v1::Registered&)> on_registered;
     // Receives every message except Registered and Rejected.
@@ -61,9 +61,9 @@ class SessionClient {
   bool registered() const;
   // Sends in batches at the end of the executor's turn. Returns false if there is no session. The
   // caller must send Done, and other messages that must arrive, again in the next session, and
-  // drops the rest. True is no guarantee, because a session may end before the bytes are sent. A
-  // message larger than the channel's message_bytes_max is refused and logged. If the coordinator
-  // does not read, the session ends once unsent_bytes_max is reached.
+  // drops the rest. The result true is no guarantee, because a session may end before the bytes are
+  // sent. A message larger than the channel's message_bytes_max is refused and logged. If the
+  // coordinator does not read, the session ends once unsent_bytes_max is reached.
   bool Send(v1::TaskMessage message);
 
  private:

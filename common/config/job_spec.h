@@ -153,9 +153,8 @@ struct JobSpec {
   DataSpec data;
   ModelSpec model;
   optimizers::Settings optimizer;  // `optimizer`
-  std::vector<OptimizerRule>
-      // `optimizers`; the first entry whose `match` fits applies, and `optimizer` is unused
-      optimizers;
+  // `optimizers`; the first entry whose `match` fits applies, and `optimizer` is unused.
+  std::vector<OptimizerRule> optimizers;
   Location optimizers_where;
   StrategySpec strategy;
   TrainingSpec training;
@@ -194,7 +193,7 @@ struct ParseOptions {
   // Values for ${NAME} and ${NAME:-default} in `data` and `checkpoint`.
   std::map<std::string, std::string> environment;
   std::vector<Override> overrides;
-  // True if the text comes from EmitSubmission. The places of the user's file that the text
+  // It is true if the text comes from EmitSubmission. The places of the user's file that the text
   // contains then replace the places in the text itself.
   bool submission = false;
 };

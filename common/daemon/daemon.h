@@ -105,8 +105,8 @@ class Daemon {
     Kind kind = Kind::kRefused;
     std::string reason;  // "SIGTERM", …; "" if refused
   };
-  // Blocks until the task must end, and watches --preemption-notice-file meanwhile. Called once,
-  // after Start.
+  // Blocks until the task must end, and watches --preemption-notice-file meanwhile. It is called
+  // once, after Start.
   End WaitForEnd();
   // Thread-safe; only the first call has an effect.
   void RequestDrain(absl::string_view reason);
@@ -119,8 +119,8 @@ class Daemon {
   transport::ServerOptions server_options() const;
   transport::ChannelOptions channel_options() const;
 
-  // Called once the daemon listens. Logs the address (with a warning for --insecure-listen) and
-  // writes --address-file atomically.
+  // It is called once the daemon listens. Logs the address (with a warning for --insecure-listen)
+  // and writes --address-file atomically.
   absl::Status ReportListening(const std::string& bound_address);
   // Returns the address that peers are told: --advertise, or else the bound address. Valid after
   // ReportListening.

@@ -35,9 +35,9 @@ struct DataFormat {
   // `fields` is a required key.
   std::vector<std::string> own_fields;
   std::vector<std::string> transforms;  // transforms that a field may have
-  // Reports mistakes between the values of one field, or between these and the sources. Called for
-  // fields whose own keys were read without a mistake. `entry` is the field in the job file. Null
-  // if there are no such rules.
+  // Reports mistakes between the values of one field, or between these and the sources. It is
+  // called for fields whose own keys were read without a mistake. `entry` is the field in the job
+  // file. Null if there are no such rules.
   void (*check_field)(Reader& reader, const YamlEntry& entry, const DataSpec& data,
                       const FieldSpec& field);
   // Returns the kind of value that the model reads. nullopt if the field is only a label, or if its

@@ -35,7 +35,7 @@ struct LayerDescriptor {
   // The keys of the type, in addition to name, input and dtype, which every layer has.
   std::vector<Key<LayerSpec>> keys = {};
   NotBuilt keys_not_built = {};
-  // True if the layer neither moves nor computes data, so it has no dtype.
+  // It is true if the layer neither moves nor computes data, so it has no dtype.
   bool is_view = false;
   InputCount inputs = {};
   // Whether it reads ids, and only from model inputs; otherwise it reads real numbers.
@@ -46,7 +46,7 @@ struct LayerDescriptor {
   // The position in the reference's own model, from 1 on. With 0 the reference shows the layer as a
   // comment.
   int reference_position = 0;
-  // Called after reading, if a default depends on another key. May be null.
+  // It is called after reading, if a default depends on another key. May be null.
   void (*complete)(const Node& node, LayerSpec* spec) = nullptr;
 };
 

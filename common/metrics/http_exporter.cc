@@ -24,9 +24,8 @@ namespace evergrad::metrics {
 namespace {
 
 constexpr std::size_t kBodyBytesMax = 1024;  // The pages accept no body.
-constexpr std::uint64_t kUnsentBytesMax = 16ull
-                                          // limit of all unsent answers together, except the newest
-                                          << 20;
+// Limit of all unsent answers together, except the newest.
+constexpr std::uint64_t kUnsentBytesMax = 16ull << 20;
 constexpr int kBacklog = 256;
 constexpr int kAcceptedAtOnceMax = 32;
 constexpr MonoTime kAcceptAgain = std::chrono::milliseconds(100);

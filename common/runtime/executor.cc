@@ -103,10 +103,10 @@ struct ThreadExecutor::Impl {
   // The thread that runs tasks. It changes only under the lock, so each thread sees the effects of
   // the thread before.
   User user ABSL_GUARDED_BY(mu) = User::kNobody;
-  // True if the executor's thread must look again once the borrower has finished.
+  // It is true if the executor's thread must look again once the borrower has finished.
   bool awaits_borrower ABSL_GUARDED_BY(mu) = false;
   std::atomic<std::size_t> running{0};
-  // Held while joining, so that a second Shutdown() returns only once the thread has ended.
+  // It is held while joining, so that a second Shutdown() returns only once the thread has ended.
   Mutex join_mu;
   std::thread thread;
   std::thread::id id;

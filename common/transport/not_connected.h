@@ -6,8 +6,8 @@
 namespace evergrad::transport {
 
 // Returns whether `status` ended a call that was never sent; such a call can be repeated without
-// side effects. False if a handshake refused a certificate, because another attempt would be
-// refused, too.
+// side effects. Returns false if a handshake refused a certificate, because another attempt would
+// be refused, too.
 bool IsNotConnected(const absl::Status& status);
 
 // Marks `status` as the end of a call that was never sent. Implementations of the transport call

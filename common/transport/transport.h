@@ -81,7 +81,7 @@ class MessageStream {
 };
 struct MessageStreamEvents {
   std::function<void(std::string)> on_message;
-  // Called exactly once, unless Close() came first. OK means that the peer ended the stream.
+  // It is called exactly once, unless Close() came first. OK means that the peer ended the stream.
   std::function<void(absl::Status)> on_end;
 };
 
@@ -182,10 +182,9 @@ struct ServerOptions {
   // 107 bytes, TCP is used, and the log says so.
   std::string unix_path;
   TlsFiles tls;
-  std::string
-      // the tasks whose certificates may open data streams: "worker", "worker,ps_server"; "" for
-      // all. A peer whose certificate names no task is refused
-      data_peers;
+  // The tasks whose certificates may open data streams: "worker", "worker,ps_server"; "" for all. A
+  // peer whose certificate names no task is refused.
+  std::string data_peers;
   // Limit of granted payload in flight, for all peers together.
   std::uint64_t budget_bytes_max = 256ull << 20;
   std::uint64_t small_reserve_bytes_max = 16ull << 20;
@@ -199,7 +198,7 @@ struct ServerOptions {
   // for none.
   std::uint64_t lane_bytes_max = 0;
   // Receives the result of a client's lane offer: OK, or the reason why its payload uses the
-  // socket. Called on a transport thread.
+  // socket. It is called on a transport thread.
   std::function<void(const std::string& address, const absl::Status&)> on_lane = {};
   std::chrono::milliseconds unary_request_max{
       // from the beginning of a unary call to its complete request; then DeadlineExceeded
@@ -212,8 +211,8 @@ struct ServerOptions {
   // grants unused is ended with ResourceExhausted, and its peer gets no new one for `unused_pause`.
   std::chrono::milliseconds grant_idle_max{1000};
   std::chrono::milliseconds unused_pause{10000};
-  // Called when grants were taken back from this peer. `ended` tells whether the stream was ended
-  // for this reason. Called on a transport thread.
+  // It is called on a transport thread when grants were taken back from this peer. `ended` tells
+  // whether the stream was ended for this reason.
   std::function<void(const std::string& peer, std::uint64_t grants, std::uint64_t bytes,
                      bool ended)>
       on_unused_grants = {};
@@ -260,8 +259,8 @@ struct ChannelOptions {
   // Memory to share with a server on this host, per direction of a data stream; 0 for none.
   // InvalidArgument unless it is a multiple of 64 KiB up to 64 MiB.
   std::uint64_t lane_ring_bytes = 0;
-  // Receives the result of the offer: OK, or the reason why payload uses the socket. Called on a
-  // transport thread, once per connection.
+  // Receives the result of the offer: OK, or the reason why payload uses the socket. It is called
+  // on a transport thread, once per connection.
   std::function<void(const absl::Status&)> on_lane = {};
 };
 

@@ -1,5 +1,5 @@
-// The bytes around the values of .npz (a stored zip of .npy entries) and .safetensors. Pure. Used
-// by weight_stream and weight_image.
+// The bytes around the values of .npz (a stored zip of .npy entries) and .safetensors. Pure. It is
+// used by weight_stream and weight_image.
 #pragma once
 
 #include <cstddef>

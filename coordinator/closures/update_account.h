@@ -88,7 +88,7 @@ class UpdateAccount {
   };
   Bounds BoundsOf(const plan::Plan& plan, const Ended& ended, const Shard& shard) const;
 
-  // By shard: number of updates of the counted closures that do not touch the shard.
+  // By shard, the number of updates of the counted closures that do not touch the shard.
   std::map<std::uint32_t, std::uint64_t> touched_less_;
   bool unreported_ = false;
   std::optional<Before> before_;

@@ -98,7 +98,7 @@ struct RegisterVerdict {
   bool too_often = false;
   bool exit = false;
   std::chrono::milliseconds retry_after{0};
-  // Set for identity_taken.
+  // It is set for identity_taken.
   struct Holder {
     std::uint64_t process_uid = 0;
     std::string host, lifeline;

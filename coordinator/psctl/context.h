@@ -60,7 +60,7 @@ struct Connection {
   std::chrono::milliseconds timeout{10000};
   // Time for which a call that could not connect is repeated; 0 for no repeats.
   std::chrono::milliseconds wait{5000};
-  // What this verb can do without a coordinator, for the message if no address is given.
+  // Tells what this verb can do without a coordinator, for the message if no address is given.
   std::string instead;
 };
 void AddConnectionOptions(daemon::OptionTable* table, Connection* connection);

@@ -27,8 +27,8 @@ struct WatchOptions {
       // limit for a coordinator that answered before and has disconnected; it may restart
       60000};
   std::chrono::milliseconds cancel_wait{15000};
-  // Called about ten times per second. It sends its lines to the printer, and returns exit code and
-  // text if the job cannot continue.
+  // It is called about ten times per second. It sends its lines to the printer, and returns exit
+  // code and text if the job cannot continue.
   struct Broken {
     int exit_code = kFailed;
     std::string text;

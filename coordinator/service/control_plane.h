@@ -47,15 +47,15 @@ class ControlPlane final {
     metrics::Registry* registry = nullptr;
     fault::Failpoints* failpoints = nullptr;
     StateStore* store = nullptr;
-    // Called once on the control executor if this process must end. Nothing was changed, and
+    // It is called once on the control executor if this process must end. Nothing was changed, and
     // nothing will change any more. May be empty.
     std::function<void(const absl::Status&)> on_end;
   };
   ControlPlane(ControlOptions options, Parts parts);
 
-  // Restores the jobs of the store. Called on the creating thread, before handlers() and Start. An
-  // error names a living job that this version cannot continue (all such jobs are logged). The
-  // journal is then unchanged, and the coordinator must not start.
+  // Restores the jobs of the store. It is called on the creating thread, before handlers() and
+  // Start. An error names a living job that this version cannot continue (all such jobs are
+  // logged). The journal is then unchanged, and the coordinator must not start.
   absl::Status Recover();
 
   // Thread-safe. The handlers of the transport post to the control executor; their number is

@@ -21,7 +21,7 @@ class StoreWatch {
   // All outlive the watch.
   StoreWatch(StateStore* store, runtime::Executor* control, log::Logger* logger);
   ~StoreWatch();
-  // Makes the watch the store's listener until the watch is destroyed. Called once.
+  // Makes the watch the store's listener until the watch is destroyed. It is called once.
   void Listen(std::function<void()> on_change);
 
   // OK, or the reason for refusing new work.

@@ -8,9 +8,8 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::size_t kHeaderBytes = 32, kFrameHeaderBytes = 24, kPageBytesMax = 65536;
-constexpr std::uint32_t kMagicLittle = 0x377f0682,
-                        // The byte order of the words that the checksums add up.
-    kMagicBig = 0x377f0683;
+// The byte order of the words that the checksums add up.
+constexpr std::uint32_t kMagicLittle = 0x377f0682, kMagicBig = 0x377f0683;
 
 using Sum = std::array<std::uint32_t, 2>;
 

@@ -571,7 +571,7 @@ void Control::OnReceived(ShardKey key, std::uint64_t number,
   else
     moving_.erase(moving);
   if (status.ok() && options_.failpoints != nullptr) options_.failpoints->At("move.received");
-  // Sent only in this session, because an order ends with its session.
+  // It is sent only in this session, because an order ends with its session.
   SendReceived(key, from, session_, status);
 }
 

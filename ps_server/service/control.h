@@ -86,7 +86,7 @@ class Control {
     bool told_of_retry = false;
   };
   void OnAssign(const v1::Assign& assign);
-  // Called when the old shard has been freed, so that the file can be read.
+  // It is called when the old shard has been freed, so that the file can be read.
   void BeginRestore(RestoreOptions what);
   void OnRestored(ShardKey key, ShardEpoch epoch, absl::StatusOr<std::unique_ptr<Shard>> shard);
   void OnLoaded(ShardKey key, ShardEpoch epoch, const ShardLane::Loaded& loaded);

@@ -27,8 +27,8 @@ class Lifeline {
   // Returns the boot and network namespace of the name. "" if the name could not be bound, so that
   // the end of this process cannot be proved.
   const std::string& place() const { return place_; }
-  // Returns whether the process that held its name in `place` has ended. False if this cannot be
-  // known.
+  // Returns whether the process that held its name in `place` has ended. Returns false if this
+  // cannot be known.
   bool HasEnded(std::uint64_t process_uid, absl::string_view place) const;
 
  private:

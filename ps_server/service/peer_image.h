@@ -29,7 +29,7 @@ struct PeerImage {
   ShardId shard;
   ShardEpoch epoch;
   std::uint64_t bytes = 0;
-  // Set to true to end the reading with Cancelled; may be null.
+  // Set it to true to end the reading with Cancelled; may be null.
   std::shared_ptr<const std::atomic<bool>> unwanted;
   std::chrono::milliseconds piece_deadline{5000};
   // Time for which an unreachable server is retried, because its stream redials.

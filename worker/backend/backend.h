@@ -72,9 +72,8 @@
 
 namespace evergrad::worker {
 
-inline constexpr std::int64_t kElementsMax =
-    // limit of one array, because argmax and oneDNN's kernels have 32-bit indices
-    (std::int64_t{1} << 31) - 1;
+// Limit of one array, because argmax and oneDNN's kernels have 32-bit indices.
+inline constexpr std::int64_t kElementsMax = (std::int64_t{1} << 31) - 1;
 
 using In = std::span<const float>;
 using Out = std::span<float>;
@@ -187,10 +186,8 @@ struct DeviceUse {
   MemoryUse memory;
   std::uint64_t measured = 0;
   double in = 0, out = 0;  // copies, including the host's work to submit them
-  std::uint64_t in_bytes = 0, staged_bytes =
-                                  // bytes uploaded so far, and those of them that the compute
-                                  // thread had to copy first
-                              0;
+  // Bytes uploaded so far, and those of them that the compute thread had to copy first.
+  std::uint64_t in_bytes = 0, staged_bytes = 0;
   double kernels = 0;  // kCompute from the first kernel of a step to the last, without `stalled`
   double stalled = 0;  // time in which kCompute waits for copies within the step
   std::optional<double> utilization;  // 0 to 1, the driver's last sample
@@ -406,10 +403,9 @@ class Backend {
   // range of y's type become infinities.
   virtual void Copy(AnyIn x, AnyOut y) = 0;
   virtual void Scale(float factor, In x, Out y) = 0;  // y = factor * x
-  virtual void AddScaled(float factor, AnyIn x,
-                         // y += factor * x, rounded after each operation; with factor 1, y += x. x
-                         // and y may have any two types
-                         AnyOut y) = 0;
+  // y += factor * x, rounded after each operation; with factor 1, y += x. x and y may have any two
+  // types.
+  virtual void AddScaled(float factor, AnyIn x, AnyOut y) = 0;
   // y = inputs[0] + inputs[1] + …, added in this order. There is at least one input. The list is in
   // host memory. Inputs may be identical.
   virtual void Sum(std::span<const AnyIn> inputs, AnyOut y) = 0;

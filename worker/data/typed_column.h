@@ -28,7 +28,7 @@ class TypedColumn {
   // Adds the field's default, or id 0 if the field has a vocabulary. InvalidArgument if it has
   // neither. `found` is the text in place of a value, for the message.
   absl::Status AddMissing(absl::string_view found);
-  // Called after the last value. Makes the vocabulary and assigns an id to every word.
+  // It is called after the last value. Makes the vocabulary and assigns an id to every word.
   absl::Status End();
 
   const config::FieldSpec& spec() const { return spec_; }

@@ -24,10 +24,9 @@ struct MetricSum {
   std::int64_t count = 0;  // accuracy: correct examples
   // root_mean_squared_error: sum over examples of the mean square of the elements
   double sum = 0;
-  std::vector<std::int64_t>
-      // auc: number of positives, then of negatives, by bin: (b / 199, (b + 1) / 199]; the first
-      // includes 0
-      counts;
+  // auc: number of positives, then of negatives, by bin: (b / 199, (b + 1) / 199]; the first
+  // includes 0.
+  std::vector<std::int64_t> counts;
   void Add(const MetricSum& other);
 };
 

@@ -59,7 +59,7 @@ class PullCache {
   const Room room_;
   std::vector<Held> held_;
   std::vector<std::optional<PulledShard>> fresh_;
-  // By variable: memory filled since the last Take; shared with the values in it.
+  // By variable, the memory filled since the last Take; shared with the values in it.
   std::vector<std::shared_ptr<tensor::AlignedBuffer>> landing_;
 };
 
@@ -123,8 +123,8 @@ class GradientBuffer {
   std::byte* wire(std::uint32_t index) { return buffers_[index].data(); }
   std::span<float> variable(std::uint32_t index) { return buffers_[index].floats(); }
   std::vector<std::span<float>> Spans();
-  // Converts each variable to its wire type in place. Called once, before the first Slice. Returns
-  // the first variable with a gradient that was finite and now exceeds the range, or -1.
+  // Converts each variable to its wire type in place. It is called once, before the first Slice.
+  // Returns the first variable with a gradient that was finite and now exceeds the range, or -1.
   int ToWire();
   // Returns the rows of `shard` in wire format; the bytes keep `self` alive.
   static tensor::SharedBytes Slice(const std::shared_ptr<const GradientBuffer>& self,

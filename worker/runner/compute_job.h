@@ -109,10 +109,8 @@ class ComputeJob {
     std::shared_ptr<const SlotRows> slots;
     // [ids, dimension] of each table: float32, or as pulled if `as_pulled`
     std::vector<tensor::AlignedBuffer> values;
-    bool as_pulled =
-        // each table's values have its wire type and are at the end of the buffer
-        // (tensor::NarrowHome)
-        false;
+    // Each table's values have its wire type and are at the end of the buffer (tensor::NarrowHome).
+    bool as_pulled = false;
   };
   // `overflowed` names the first variable or table with a gradient that its wire type cannot
   // represent, and the type; "" if there is none. A device's gradients already have their wire
@@ -232,7 +230,8 @@ class ComputeJob {
   // Indices of the fields of each graph input and of the labels; they are the same in both data
   // sets.
   std::vector<std::size_t> input_fields_;
-  // The graph's inputs are bound to the fields of the open data. True also after a failed Open.
+  // The graph's inputs are bound to the fields of the open data. It is also true after a failed
+  // Open.
   bool bound_ = false;
   std::size_t label_field_ = 0;
   bool integer_labels_ = false;

@@ -59,7 +59,7 @@ class ExportRun final : public AttemptRun {
   v1::ExportResult result_;
   std::optional<Upload> upload_;                          // set while files are sent
   std::shared_ptr<const ComputeJob::Exported> exported_;  // shared with the compute executor
-  // Used on the compute executor.
+  // It is used on the compute executor.
   const std::shared_ptr<ExportReader> reader_ = std::make_shared<ExportReader>();
   std::map<std::string, v1::RunFileInfo> sent_;  // files whose last part was sent
 };

@@ -29,7 +29,7 @@ class InputOpener : public std::enable_shared_from_this<InputOpener> {
     fault::Failpoints* failpoints = nullptr;
     const Clock* clock = nullptr;
   };
-  // Called when the opening for this attempt has ended, with or without an error.
+  // It is called when the opening for this attempt has ended, with or without an error.
   using OnOpened = std::function<void(Attempt, const absl::Status&)>;
 
   InputOpener(Environment environment, std::shared_ptr<ComputeJob> compute, OnOpened on_opened);

@@ -49,7 +49,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
         heartbeat(env.client, &device, &step_log, env.logger),
         streams({options.prefetch_batches_max, options.prefetch_bytes_max, room}, env.registry),
         reports({env.send, env.logger, &metrics, options.message_bytes_max}) {}
-  // Called once a shared_ptr owns the runner, because the drain holds a weak_ptr to it.
+  // It is called once a shared_ptr owns the runner, because the drain holds a weak_ptr to it.
   void Init() {
     drain = std::make_shared<worker::Drain>(worker::Drain::Environment{
         env.control, options.drain_done_max, options.drain_alone_max, [weak = weak_from_this()] {

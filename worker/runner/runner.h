@@ -41,8 +41,8 @@ class Runner {
     const Clock* clock = nullptr;               // if null, pushes are not announced in advance
     const sdk::Registry* functions = nullptr;   // null if no function is registered
     std::function<bool(v1::TaskMessage)> send;  // SessionClient::Send
-    // Called after an attempt has been reported as Failed because the device has failed; all later
-    // steps would fail, too. May be null.
+    // It is called after an attempt has been reported as Failed because the device has failed; all
+    // later steps would fail, too. May be null.
     std::function<void(const absl::Status&)> on_device_lost = nullptr;
   };
   struct Options {

@@ -339,7 +339,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
   std::uint64_t next_call_ = 1;
   std::map<std::uint64_t, std::unique_ptr<UnaryCall>> calls_;
   std::shared_ptr<ChannelCore> self_;  // set after the close, until the calls have completed
-  // Set while a probe runs.
+  // It is set while a probe runs.
   std::vector<std::pair<absl::Status, std::function<void(absl::Status)>>> unexplained_;
   std::optional<std::string> hint_;
   MonoTime hint_until_{0};

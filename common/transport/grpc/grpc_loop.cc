@@ -7,10 +7,9 @@
 namespace evergrad::transport {
 
 namespace {
-constexpr std::size_t kTasksMax = 1u
-                                  // As for any executor. Callers are bounded (post_limit.h), and so
-                                  // are streams, calls and answers.
-                                  << 20;
+// Limit of queued tasks, as in any executor. Callers are bounded (post_limit.h), and so are
+// streams, calls and answers.
+constexpr std::size_t kTasksMax = 1u << 20;
 constexpr MonoTime kDelayMax = std::chrono::hours(24 * 365);  // Keeps now + delay from overflowing.
 
 gpr_timespec GrpcDeadline(std::optional<MonoTime> due, MonoTime now) {

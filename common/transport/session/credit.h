@@ -40,10 +40,9 @@ class CreditCore {
     std::uint64_t budget_bytes_max = 0;
     std::uint64_t small_reserve_bytes_max = 0;
     std::uint64_t peer_small_bytes_max = 0;
-    std::size_t waiting_max =
-        // limit of waiting announcements of all peers; one peer may have an eighth of it, and at
-        // least one
-        65536;
+    // Limit of waiting announcements of all peers; one peer may have an eighth of it, and at least
+    // one.
+    std::size_t waiting_max = 65536;
     MonoTime lately = std::chrono::seconds(
         // a peer counts as active for this time after it last held or wanted some of the budget
         10);

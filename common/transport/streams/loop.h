@@ -18,7 +18,8 @@ class Loop : public runtime::Executor {
   virtual bool InThisThread() const = 0;
   MonoTime Now() const { return clock_.Now(); }
 
-  // Runs `task` after the tasks queued now, so that many steps share one end. Called on the loop.
+  // Runs `task` after the tasks queued now, so that many steps share one end. It is called on the
+  // loop.
   virtual void Defer(runtime::Task task) { Post(std::move(task)); }
 
   // Runs `task` on the loop and waits for it. On the loop's own thread, and after the loop's end,

@@ -23,16 +23,16 @@ class MessageStreamCore final : public LinkEvents,
     std::uint64_t unsent_bytes_max = 0;
     MonoTime progress_timeout{0};
     std::function<void()> on_gone;  // called on the loop, once, when the link is no longer used
-    // Called on the loop; may be empty.
+    // Reports received and sent bytes. It is called on the loop; may be empty.
     std::function<void(std::uint64_t received, std::uint64_t sent)> count;
   };
   // `failpoints` may be null.
   MessageStreamCore(std::shared_ptr<Loop> loop, fault::Failpoints* failpoints, Options options);
 
-  // Called on the loop, once, before or after the first Send.
+  // It is called on the loop, once, before or after the first Send.
   void Start(std::shared_ptr<Link> link, MessageStreamEvents events);
-  // Called on the loop when a server shuts down. Calls on_end(status) now, unless the stream is
-  // closed.
+  // It is called on the loop when a server shuts down. Calls on_end(status) now, unless the stream
+  // is closed.
   void Abort(const absl::Status& status);
 
   // Any thread.

@@ -110,7 +110,7 @@ class ServerCore::DataPeer final : public LinkEvents,
   }
   void OnEnd(absl::Status) override { Gone(); }
 
-  // Called only while this peer is in data_peers_.
+  // It is called only while this peer is in data_peers_.
   void OnAdmitted(std::uint64_t request, std::uint64_t bytes) {
     session_->OnAdmitted(request, bytes, Now());
     Pump();

@@ -23,7 +23,8 @@ namespace evergrad::transport {
 
 class ServerCore : public std::enable_shared_from_this<ServerCore> {
  public:
-  // Answers a unary call. Called once, on any thread; with an error if the responder was dropped.
+  // Answers a unary call. It is called once, on any thread; with an error if the responder was
+  // dropped.
   using UnaryAnswer = std::function<void(absl::StatusOr<std::string>)>;
 
   static std::shared_ptr<ServerCore> Make(const ServerOptions& options, Handlers handlers,

@@ -92,10 +92,8 @@ std::string LastReason() {
 }  // namespace
 
 std::string ProbeTls(const std::string& host_port, const TlsPems* pems) {
-  sigset_t
-      // OpenSSL writes without MSG_NOSIGNAL. This thread is private to the probe and ends
-      // afterwards.
-      broken_pipe;
+  // OpenSSL writes without MSG_NOSIGNAL. This thread is private to the probe and ends afterwards.
+  sigset_t broken_pipe;
   sigemptyset(&broken_pipe);
   sigaddset(&broken_pipe, SIGPIPE);
   pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);

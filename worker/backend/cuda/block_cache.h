@@ -66,7 +66,8 @@ class BlockCache {
   absl::StatusOr<Address> Allocate(std::uint64_t bytes, Stream stream);
   // `address` must be a result of Allocate that has not been freed.
   void Free(Address address);
-  // `stream`, which is not the block's own stream, uses the block until `mark`. Called before Free.
+  // `stream`, which is not the block's own stream, uses the block until `mark`. It is called before
+  // Free.
   void UsedOn(Address address, Stream stream, Mark mark);
   // `stream` has reached `mark`. Marks only grow.
   void Reached(Stream stream, Mark mark);

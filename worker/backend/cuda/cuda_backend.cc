@@ -35,9 +35,8 @@ static_assert(QueueNumber(DeviceQueue::kCompute) == EG_LANE_COMPUTE &&
               QueueNumber(DeviceQueue::kIn) == EG_LANE_IN &&
               QueueNumber(DeviceQueue::kOut) == EG_LANE_OUT);
 
-constexpr std::uint64_t kStagingPiece = 4ull
-                                        // one piece is filled while the previous one is transferred
-                                        << 20;
+// One piece is filled while the previous one is transferred.
+constexpr std::uint64_t kStagingPiece = 4ull << 20;
 constexpr std::size_t kPlansMax = 4096;
 constexpr std::int32_t kCandidatesMax = 8, kFirstMax = 4;
 constexpr int kMeasuredRuns = 3;  // the first run warms up

@@ -37,7 +37,7 @@ class CudaBackend : public Backend {
   virtual CudaStats stats() const = 0;
 };
 
-// Called on the compute thread. `choice` must be a GPU. Errors are ResourceExhausted,
+// It is called on the compute thread. `choice` must be a GPU. Errors are ResourceExhausted,
 // FailedPrecondition (cuBLASLt or cuDNN) and Internal.
 absl::StatusOr<std::unique_ptr<CudaBackend>> MakeCudaBackend(const DeviceChoice& choice,
                                                              const CudaOptions& options);

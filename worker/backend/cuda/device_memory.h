@@ -19,8 +19,8 @@
 
 namespace evergrad::worker {
 
-// Device memory from a BlockCache whose streams are the queues. Used on the compute thread only.
-// Outlives its buffers; `context` outlives it.
+// Device memory from a BlockCache whose streams are the queues. It is used on the compute thread
+// only. Outlives its buffers; `context` outlives it.
 class DeviceMemory final : public tensor::BufferHome {
  public:
   DeviceMemory(const EgCudaApi* api, EgContext* context);

@@ -28,10 +28,8 @@ class GraphCapture {
   using Key = std::uint64_t;  // key of a shape: batch size, training or evaluation
 
   struct Options {
-    std::uint32_t warm_up =
-        // plans are made and algorithms measured in these runs, which is impossible during a
-        // capture
-        2;
+    // Plans are made and algorithms measured in these runs, which is impossible during a capture.
+    std::uint32_t warm_up = 2;
     std::uint32_t failures_max = 3;  // limit of failures in a row
     std::uint32_t graphs_max = 256;
     bool enabled = true;                  // if false, steps always run eagerly

@@ -35,7 +35,8 @@ class StagingRing {
   // Returns contiguous bytes. nullopt if the ring is too full: wait for oldest() and try again.
   // `bytes` must be in 1..capacity().
   std::optional<StagingBlock> Acquire(std::uint64_t bytes);
-  // The copy of this block is queued, so Reached will follow. Called in the order of the tickets.
+  // The copy of this block is queued, so Reached will follow. It is called in the order of the
+  // tickets.
   void Submit(Ticket ticket);
   // All copies submitted up to `ticket` are done. A ticket that was already reached changes
   // nothing.

@@ -6,8 +6,8 @@
 //               Begin and end are outside of a captured step, the edges of a wait inside it.
 //
 // The owner records the events that it is given, at the given places. An error of the measurement
-// is no error of the step: if the device refuses to measure, measuring ends. Not thread-safe. Used
-// on the context's thread; the context outlives this object.
+// is no error of the step: if the device refuses to measure, measuring ends. Not thread-safe. It is
+// used on the context's thread; the context outlives this object.
 #pragma once
 
 #include <array>
@@ -37,15 +37,15 @@ class StepTimes {
   void BeforeCopy(DeviceQueue queue);
   void AfterCopies(DeviceQueue queue);
 
-  // Called when kCompute is told to wait while no step is open; the next step begins with this
-  // wait.
+  // It is called when kCompute is told to wait while no step is open; the next step begins with
+  // this wait.
   void BeforeStep();
-  // Called around the requests to kCompute in a step, outside of its capture.
+  // Both are called around the requests to kCompute in a step, outside of its capture.
   void BeginCompute();
   void EndCompute();
-  // Called inside a step. They return the event to be recorded on kCompute before the first of a
-  // series of Awaits, and after the last; nullptr for none. They are not called for a replayed
-  // step, whose graph contains the events of `waits` waits.
+  // Both are called inside a step. They return the event to be recorded on kCompute before the
+  // first of a series of Awaits, and after the last; nullptr for none. They are not called for a
+  // replayed step, whose graph contains the events of `waits` waits.
   EgEvent* BeginWait();
   EgEvent* EndWait();
   bool waiting() const { return waiting_; }
