@@ -17,8 +17,9 @@ namespace evergrad::client {
 // The service Control as api.proto declares it.
 const google::protobuf::ServiceDescriptor& ControlService();
 
-// Returns the path of the method whose request is `request`: "/evergrad.v1.Control/DrainTask".
-// EG_CHECK: the service has such a method, and the method answers with `response` if that is given.
+// Returns the path of the method whose request is `request`: "/evergrad.v1.Control/DrainTask". The
+// service must have such a method, and the method must answer with `response` if that is given
+// (EG_CHECK).
 std::string ControlPath(const google::protobuf::Descriptor& request,
                         const google::protobuf::Descriptor* response = nullptr);
 

@@ -67,7 +67,7 @@ using evergrad::CleanText;
 
 // Converts a status to at most kErrorDetailBytesMax when serialized; texts are truncated. Blame,
 // origin, retryability and code survive the conversion in both directions. `origin` is used if the
-// status has none. EG_CHECK: the status is not OK.
+// status has none. The status must not be OK (EG_CHECK).
 inline constexpr std::size_t kErrorDetailBytesMax = 4096;
 v1::ErrorDetail ToErrorDetail(const absl::Status& status, absl::string_view origin = "");
 // The result is never OK; an unknown code becomes kUnknown.

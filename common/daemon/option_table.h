@@ -43,7 +43,7 @@ class OptionTable {
   // --help (-h) and --version.
   OptionTable(std::string program, std::string summary, Kind kind = Kind::kDaemon);
 
-  // Adds an option; the current value of *target is its default. EG_CHECK: the name is new.
+  // Adds an option; the current value of *target is its default. The name must be new (EG_CHECK).
   void Add(absl::string_view name, std::string* target, absl::string_view help);
   // Adds a flag that means true without a value; --name=false means false.
   void Add(absl::string_view name, bool* target, absl::string_view help);

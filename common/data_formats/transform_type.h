@@ -35,7 +35,7 @@ struct TransformType {
   // Adds the settings to the transform's object in model.json, which load.py reads. Null if it has
   // none.
   void (*describe)(const Transform& transform, nlohmann::ordered_json* object);
-  // For the reference: the list item of an example, and an explanation.
+  // The list item of an example, and an explanation, for the reference.
   std::string example, help;
   // Whether the transform numbers the values of the training data, so that evaluation needs that
   // data first. A field has at most one such transform.

@@ -58,7 +58,7 @@ class Registry {
   Registry();
   ~Registry();
   // Returns the metric of this name and these labels, which is created on first use and lives as
-  // long as the registry. EG_CHECK: a known name has the same type and help text.
+  // long as the registry. A known name must have the same type and help text (EG_CHECK).
   Counter& GetCounter(absl::string_view name, absl::string_view help, const Labels& labels = {});
   Gauge& GetGauge(absl::string_view name, absl::string_view help, const Labels& labels = {});
   Histogram& GetHistogram(absl::string_view name, absl::string_view help,

@@ -38,7 +38,7 @@ class ThreadExecutor final : public Executor {
  public:
   struct Options {
     std::string name;  // Thread name; the system shows 15 characters.
-    // Limit of waiting tasks. EG_CHECK: more tasks mean that a bound of the callers is broken.
+    // Limit of waiting tasks. More tasks mean that a bound of the callers is broken (EG_CHECK).
     std::size_t queue_max = 1u << 20;
   };
   explicit ThreadExecutor(Options options);

@@ -67,7 +67,7 @@ struct Key {
   std::function<void(Reader&, const Node&, T*)> read;
   std::function<std::optional<Node>(const T&)> write;  // returns nullopt to omit the key
   std::string example;  // shown in the reference if the key has no default
-  // Set for a section: explains the section's own keys.
+  // Explains the section's own keys; only set for a section.
   std::function<void(std::string* out, const std::string& indent)> explain_inner;
   std::string default_text;  // shown in the reference if the default depends on another key
   // For a key that `write` omits because of another key.

@@ -40,8 +40,8 @@ class WeightStream {
   WeightStream(const WeightStream&) = delete;
   WeightStream& operator=(const WeightStream&) = delete;
 
-  // Appends the next bytes of a tensor, row-major, little-endian. EG_CHECK: a tensor gets no more
-  // bytes than its shape has, and all tensors are full at Finish.
+  // Appends the next bytes of a tensor, row-major, little-endian. A tensor must not get more bytes
+  // than its shape has, and all tensors must be full at Finish (EG_CHECK).
   absl::Status Append(std::size_t tensor, std::span<const std::byte> bytes);
   absl::Status Finish();
 

@@ -95,12 +95,12 @@ class ClosureBook {
   ClosureBook(Options options, DurableState state);
   const DurableState& durable() const { return state_; }
 
-  // Line 18: begins a life of the coordinator. `term` is the term of all its jobs: 1 + max(the term
-  // of the store, the terms that tasks report). EG_CHECK: it is above durable().term. All volatile
-  // state becomes empty, and the start-up window is open until CloseWindow(). A new job's book
-  // begins with the same call, directly followed by CloseWindow(), since nobody holds anything of
-  // it. V becomes (term, 1), so that a worker that waits for a map which the journal forgot gets
-  // one.
+  // Begins a life of the coordinator (line 18). `term` is the term of all its jobs: 1 + max(the
+  // term of the store, the terms that tasks report). It must be above durable().term (EG_CHECK).
+  // All volatile state becomes empty, and the start-up window is open until CloseWindow(). A new
+  // job's book begins with the same call, directly followed by CloseWindow(), since nobody holds
+  // anything of it. V becomes (term, 1), so that a worker that waits for a map which the journal
+  // forgot gets one.
   Record BeginLife(Term term);
   bool window_open() const { return window_open_; }
   void CloseWindow() { window_open_ = false; }
@@ -186,15 +186,15 @@ class ClosureBook {
   // record is durable.
   Record RemoveSnapshots(ShardId shard, const std::set<std::string>& uris);
   const Snapshot* NewestSnapshot(ShardId shard) const;  // nullptr if there is only the seed
-  // Line 28: begins from a manifest of another job, with one snapshot for each shard, in order.
-  // EG_CHECK: no shard was placed before. `succeeded` becomes the intersection of all done sets,
-  // and `dead` the union of all refused sets.
+  // Begins from a manifest of another job, with one snapshot for each shard, in order (line 28). No
+  // shard may have been placed before (EG_CHECK). `succeeded` becomes the intersection of all done
+  // sets, and `dead` the union of all refused sets.
   Record ResumeFrom(std::vector<Snapshot> snapshots);
   std::vector<ShardId> ShardsOf(const std::string& server) const;
-  // Line 22, second half: the state that left its owner at epoch `from` has arrived at `server`. If
-  // the shard now has another epoch, the change is empty and the state is void.
+  // The state that left its owner at epoch `from` has arrived at `server` (line 22, second half).
+  // If the shard now has another epoch, the change is empty and the state is void.
   MapChange Move(ShardId shard, ShardEpoch from, const std::string& server);
-  // Line 20a: the owner does not answer. Nobody owns the shard until the next Rollback.
+  // The owner does not answer (line 20a). Nobody owns the shard until the next Rollback.
   MapChange Unmap(ShardId shard);
 
   // --- line 25

@@ -34,7 +34,7 @@ inline std::optional<Term> BeginAnewWith(Term ours, std::uint64_t our_life, Term
   return Term{1 + std::max(journal.value(), reported)};
 }
 
-// Line 18a: a job whose shard a server holds, as a coordinator sees it.
+// A job whose shard a server holds, as a coordinator sees it (line 18a).
 struct HeldJob {
   // The newest coordinator that registered the job's holder keeps a journal, so that the job's
   // submission was durable before any message.

@@ -68,8 +68,8 @@ class UpdateAccount {
   };
   struct Finding {
     Verdict verdict = Verdict::kExact;
-    // For kDifferent: a sentence with the first such shard, the expected number and the number
-    // found.
+    // A sentence with the first such shard, the expected number and the number found; only for
+    // kDifferent.
     std::string difference;
   };
   Finding Compare(const plan::Plan& plan, const Ended& ended,

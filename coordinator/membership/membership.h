@@ -49,11 +49,11 @@ struct TaskHello {
   std::uint64_t process_uid = 0;
   std::int64_t pid = 0;
   std::string host;
-  // For a server: the place where its end can be proved ("" if it cannot), and the uid of the
-  // process whose end the server has proved there (0 for none).
+  // The place where a server's end can be proved ("" if it cannot), and the uid of the process
+  // whose end the server has proved there (0 for none).
   std::string lifeline;
   std::uint64_t ended_process = 0;
-  // For a worker: whether a coordinator assigned the number in `identity`.
+  // Whether a coordinator assigned the number in the `identity` of a worker.
   bool numbered = false;
 };
 
@@ -94,7 +94,8 @@ struct RegisterVerdict {
   // --- if refused
   std::string kind;  // "replaced" | "identity_taken" | "limit" | "malformed"
   std::string message;
-  // For "limit": the rate of registrations is too high, not the number of living tasks.
+  // With "limit" it tells that the rate of registrations is too high, and not the number of living
+  // tasks.
   bool too_often = false;
   bool exit = false;
   std::chrono::milliseconds retry_after{0};

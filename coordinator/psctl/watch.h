@@ -1,5 +1,5 @@
 // Follows one job to its end. Prints progress on `out`, and handles Ctrl-C and a coordinator that
-// disconnects. Runs on the verb's own thread.
+// disconnects. The watch runs on the verb's thread.
 #pragma once
 
 #include <functional>

@@ -11,7 +11,7 @@ struct JobDemand {
   std::uint32_t useful = 0;  // the largest number of workers that the job can use
   std::uint32_t has = 0;     // number of workers that serve it now
   double served = 0;         // worker-seconds that the job has received, divided by its share
-  // For deterministic jobs: its workers are not taken for the turn of another job.
+  // Set for a deterministic job, whose workers are not taken for the turn of another job.
   bool keeps = false;
 };
 

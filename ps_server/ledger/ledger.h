@@ -27,10 +27,10 @@ class Ledger {
   // anything, so a push that is admitted and then fails its checks leaves no trace. The caller has
   // checked update < kUpdatesPerClosureMax.
   Admission Check(ClosureId closure, UpdateIndex update, Attempt attempt);
-  // Line 12: sets the update's bit, and raises open[c].attempt to `attempt`. A repeat changes
+  // Sets the update's bit, and raises open[c].attempt to `attempt` (line 12). A repeat changes
   // nothing.
   void Record(ClosureId closure, UpdateIndex update, Attempt attempt);
-  // Line 24: adds to `done` and `refused`, and frees open[c] of their members. Returns whether
+  // Adds to `done` and `refused`, and frees open[c] of their members (line 24). Returns whether
   // either set grew; a repeat changes nothing.
   bool Close(const IntervalSet& done, const IntervalSet& refused);
 
@@ -49,7 +49,7 @@ class Ledger {
   const std::map<ClosureId, Open>& open() const { return open_; }
   // Returns whether the update is recorded in `open`, or its closure is in `done`.
   bool Has(ClosureId closure, UpdateIndex update) const;
-  // Line 28: returns a copy for a new job, in which attempts begin anew: open[*].attempt = (0,0).
+  // Returns a copy for a new job (line 28). Attempts begin anew in it: open[*].attempt = (0,0).
   Ledger WithoutAttempts() const;
   // Returns the memory in bytes, for the bound of line 31 and for metrics.
   std::uint64_t MemoryBytes() const;

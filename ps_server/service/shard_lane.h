@@ -91,7 +91,7 @@ class ShardLane {
   // block nor call back. If the executor ends before, `ready` is destroyed without a call.
   using CutReady = std::function<void(absl::StatusOr<ShardCut>)>;
   void Cut(ShardKey key, ShardEpoch epoch, CutReady ready);
-  // Line 22: stops the shard (Shard::Stop) and then takes its last cut, as Cut does. A repeat
+  // Stops the shard (Shard::Stop) and then takes its last cut, as Cut does (line 22). A repeat
   // returns the same cut again.
   void Stop(ShardKey key, ShardEpoch epoch, CutReady ready);
   // Reports the states of this lane's shards of `job` (0 for all jobs), in no order. Digests are

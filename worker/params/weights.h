@@ -80,7 +80,8 @@ class WeightBuffer {
   explicit WeightBuffer(std::shared_ptr<const Layout> layout, bool as_pulled = false);
   void Absorb(std::vector<PulledShard> pulled);  // the values must have passed PullCache
   bool complete() const { return missing_ == 0; }
-  // Returns the spans in the layout's order, valid until the next Absorb. EG_CHECK: complete().
+  // Returns the spans in the layout's order, valid until the next Absorb. complete() must be true
+  // (EG_CHECK).
   std::vector<TypedSpan> Held() const;
   // Returns the spans as float32. Variables of another type are converted into `widened`, which may
   // be null unless `as_pulled`.

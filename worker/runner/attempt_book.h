@@ -126,7 +126,7 @@ class AttemptBook {
 
   // --- running one attempt at a time
   const Work* NextToBegin() const;  // the front of the queue; null while an attempt runs
-  // Sets V0 to the present map. EG_CHECK: no other attempt runs.
+  // Sets V0 to the present map. No other attempt may run (EG_CHECK).
   void Begin(Attempt attempt);
   const Work* running() const;
   // Declares that the running attempt will push `update` to `shards`, the shards of the update that
@@ -146,7 +146,7 @@ class AttemptBook {
   // settled.
   bool MayFinish(bool all_declared) const;
   // Ends the running attempt, returns its report, and keeps the report until OnDoneAnswer.
-  // EG_CHECK: MayFinish(true).
+  // MayFinish(true) must hold (EG_CHECK).
   DoneReport Finish();
   // Ends a running or queued attempt without a Done, because Failed was sent, the worker drains, or
   // the attempt is superseded. Returns whether the attempt was held.

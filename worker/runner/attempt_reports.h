@@ -45,7 +45,7 @@ class AttemptReports {
   // Keeps `done` for SendDone. SendDone sends a heartbeat first, because the job may end before the
   // next heartbeat is due.
   void KeepDone(Attempt attempt, v1::Done done) { done_[attempt] = std::move(done); }
-  // Sends the kept Done after a heartbeat. EG_CHECK: a Done of the attempt is kept.
+  // Sends the kept Done after a heartbeat. A Done of the attempt must have been kept (EG_CHECK).
   void SendDone(Attempt attempt, v1::WorkerProgress progress);
   void Forget(Attempt attempt) { done_.erase(attempt); }
   void ForgetJob(JobUid job);

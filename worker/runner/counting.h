@@ -39,7 +39,7 @@ v1::DescribeResult DescribeCounting(const config::JobSpec& spec, std::uint64_t s
 absl::StatusOr<std::vector<ShardId>> CountingTouch(const Layout& layout,
                                                    const std::vector<std::uint64_t>& examples);
 // The values that update (closure, update) pushes, in wire types: +1 to dense shards, and integers
-// for its rows of tables. EG_CHECK: CountingTouch has checked the layout.
+// for its rows of tables. CountingTouch must have checked the layout (EG_CHECK).
 struct CountedStep {
   std::shared_ptr<GradientBuffer> gradients;
   std::shared_ptr<const SlotRows> slots;  // nullptr without rows

@@ -59,9 +59,9 @@ class CreditCore {
   void Leave(std::uint64_t peer, std::uint64_t stream);
 
   enum class Answer {
-    kGranted,     // Charged: the caller must call ReleaseLarge(peer, bytes).
+    kGranted,     // The request is charged: the caller must call ReleaseLarge(peer, bytes).
     kWaiting,     // TakeAdmitted returns it later, charged.
-    kOverBudget,  // Larger than the whole budget: it can never be granted.
+    kOverBudget,  // The request is larger than the whole budget, and can never be granted.
     kFull,        // The waiting list, or the peer's part of it, is full.
   };
   // (stream, request) must not be waiting already.
