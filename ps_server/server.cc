@@ -55,7 +55,7 @@ struct Server::Impl {
   std::string leaving;
   bool coordinator_stops = false;  // the coordinator announced it, and no session has begun since
   struct Drained {
-    runtime::Event over;
+    runtime::WaitableEvent over;
     std::atomic<bool> handed_over{false};
   };
   std::shared_ptr<Drained> drained = std::make_shared<Drained>();
@@ -435,7 +435,7 @@ void Server::Stop(absl::string_view reason) {
   // This order ensures that no callback uses a destroyed object. There is no request after the
   // server has ended, no callback of a shard after the executors, and no answer of a file after the
   // writer and the restorer. (Tasks that these post to an ended executor are dropped.)
-  runtime::Event said;
+  runtime::WaitableEvent said;
   impl->control_executor->Post([&said] { said.Set(); });
   said.Wait();
   {

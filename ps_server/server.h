@@ -1,11 +1,10 @@
 // A parameter server: shards on executors, the data service for the workers, and the session with
 // the coordinator.
 //
-//   workers ══ data streams ══▶ transport ──▶ ShardHost ──▶ lane 0 … lane n (one executor each,
-//   single writer of its shards) coordinator ── session ──▶ control executor: SessionClient,
-//   Control ──▶ lanes
-//                                                    └──▶ SnapshotWriter, Restorer (an I/O thread
-//                                                    each) ◀──▶ files
+// Data streams of workers reach ShardHost, which passes each section to the ShardExecutor of its
+// shard. A ShardExecutor has one thread and is the single writer of its shards. The session with
+// the coordinator runs on the control executor (SessionClient, Control), which gives orders to the
+// ShardExecutors, to SnapshotWriter and to Restorer. The latter two have an I/O thread each.
 //
 // Several servers may run in one process. All dependencies are passed to the constructor and
 // outlive the server.

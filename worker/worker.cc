@@ -263,7 +263,7 @@ void Worker::Stop(absl::string_view reason) {
   if (std::exchange(impl_->stopped, true)) return;
   Impl* impl = impl_.get();
   // Shared with a drain that may outlive the wait.
-  const auto drained = std::make_shared<runtime::Event>();
+  const auto drained = std::make_shared<runtime::WaitableEvent>();
   const auto say = [impl, reason = std::string(reason)] {
     impl->leaving = reason;
     v1::TaskMessage leaving;
@@ -280,7 +280,7 @@ void Worker::Stop(absl::string_view reason) {
   if (!drained->WaitFor(kDrainMax))
     impl->dependencies.logger->Warning(
         "exiting before everything was handed back: the time limit has passed");
-  runtime::Event said;
+  runtime::WaitableEvent said;
   impl->control->Post([impl, &said, say] {
     if (impl->session != nullptr) {
       say();  // sent again, because the session may be another one now

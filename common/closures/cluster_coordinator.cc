@@ -61,7 +61,7 @@ struct ClusterCoordinator::Impl {
   std::unique_ptr<transport::Transport> own_transport;
   std::unique_ptr<transport::Channel> channel;  // destroyed before the transport
   const RealClock clock{};
-  runtime::Event never;  // never set; a pause waits for it with a timeout
+  runtime::WaitableEvent never;  // never set; a pause waits for it with a timeout
   const std::uint64_t client = random::EntropyFromOs() | 1;
   std::shared_ptr<Releases> releases = std::make_shared<Releases>();
   Mutex mu;

@@ -58,13 +58,13 @@ std::vector<Descriptor> OfJobFiles() {
   return {
       {.defaults = {.type = "adam", .learning_rate = 0.001},
        .parameters = {kRate, kFirstDecay, kSecondDecay, kDivisor},
-       .slots = {{}, {}},
+       .states = {{}, {}},
        .counts_gradients = true},
       {.defaults = {.type = "sgd", .learning_rate = 0.01},
        .parameters = {kRate,
                       {kMomentum, {0, 1, false, false}, kUpToOne, "0: none"},
                       {kNesterov, {}, {}, "Nesterov's momentum; needs a momentum above 0"}},
-       .slots = {{.only_with = &Settings::momentum}},
+       .states = {{.only_with = &Settings::momentum}},
        .rules = {{"nesterov", [](const Settings& s) { return s.nesterov && s.momentum == 0; },
                   "`nesterov: true` needs a momentum above 0"}}},
       {.defaults = {.type = "adamw", .learning_rate = 0.001},
@@ -75,25 +75,25 @@ std::vector<Descriptor> OfJobFiles() {
             kDivisor,
             {kWeightDecay, kStrength, kNotNegative,
              "share of each weight that is subtracted per step, multiplied by the learning rate"}},
-       .slots = {{}, {}},
+       .states = {{}, {}},
        .counts_gradients = true},
       {.defaults = {.type = "nadam", .learning_rate = 0.001},
        .parameters = {kRate, kFirstDecay, kSecondDecay, kDivisor},
-       .slots = {{}, {}},
+       .states = {{}, {}},
        .counts_gradients = true},
       {.defaults = {.type = "adagrad", .learning_rate = 0.001},
        .parameters = {kRate, kAccumulator, kDivisor},
-       .slots = {{.initial = &Settings::initial_accumulator_value}}},
+       .states = {{.initial = &Settings::initial_accumulator_value}}},
       {.defaults = {.type = "rowwise_adagrad", .learning_rate = 0.001},
        .parameters = {kRate, kAccumulator, kDivisor},
-       .slots = {{.initial = &Settings::initial_accumulator_value, .one_per_row = true}},
+       .states = {{.initial = &Settings::initial_accumulator_value, .one_per_row = true}},
        .use = Use::kTablesOnly},
       {.defaults = {.type = "rmsprop", .learning_rate = 0.001},
        .parameters = {kRate,
                       {kRho, {0, 1, false, true}, kBelowOne, "decay of the mean square"},
                       {kMomentum, {0, 1, false, true}, kUpToOne, "0: none"},
                       kDivisor},
-       .slots = {{}, {.only_with = &Settings::momentum}}},
+       .states = {{}, {.only_with = &Settings::momentum}}},
       {.defaults = {.type = "ftrl", .learning_rate = 0.001},
        .parameters = {{kLearningRate, kRate.bounds, kPositive, kRate.help},
                       {kPower,
@@ -106,7 +106,7 @@ std::vector<Descriptor> OfJobFiles() {
                       {kL2, kStrength, kNotNegative, "shrinks weights"},
                       {kBeta, kStrength, kNotNegative,
                        "number added to the root of the accumulator"}},
-       .slots = {{.initial = &Settings::initial_accumulator_value}, {}}},
+       .states = {{.initial = &Settings::initial_accumulator_value}, {}}},
   };
 }
 
@@ -120,7 +120,7 @@ std::vector<Descriptor> Internal() {
        .internal = true,
        .is_moving_average = true},
       // For counting jobs only.
-      {.defaults = {.type = "counting"}, .slots = {{}}, .internal = true},
+      {.defaults = {.type = "counting"}, .states = {{}}, .internal = true},
   };
 }
 
@@ -174,24 +174,24 @@ absl::Status Check(const Settings& settings) {
   return absl::OkStatus();
 }
 
-std::vector<Slot> SlotsOf(const Settings& settings) {
-  std::vector<Slot> slots;
+std::vector<State> StatesOf(const Settings& settings) {
+  std::vector<State> states;
   if (const Descriptor* const descriptor = Find(settings.type)) {
-    for (const Slot& slot : descriptor->slots)
-      if (slot.only_with == nullptr || settings.*slot.only_with != 0) slots.push_back(slot);
+    for (const State& state : descriptor->states)
+      if (state.only_with == nullptr || settings.*state.only_with != 0) states.push_back(state);
   }
-  return slots;
+  return states;
 }
 
-std::uint32_t SlotsPerValue(const Settings& settings) {
-  const std::vector<Slot> slots = SlotsOf(settings);
+std::uint32_t StatesPerValue(const Settings& settings) {
+  const std::vector<State> states = StatesOf(settings);
   return static_cast<std::uint32_t>(std::count_if(
-      slots.begin(), slots.end(), [](const Slot& slot) { return !slot.one_per_row; }));
+      states.begin(), states.end(), [](const State& state) { return !state.one_per_row; }));
 }
 
 std::uint64_t RowFloats(const Settings& settings, std::uint64_t dimension) {
   std::uint64_t floats = dimension;
-  for (const Slot& slot : SlotsOf(settings)) floats += slot.one_per_row ? 1 : dimension;
+  for (const State& state : StatesOf(settings)) floats += state.one_per_row ? 1 : dimension;
   return floats;
 }
 

@@ -31,7 +31,7 @@ struct Parameter {
 };
 
 // Optimizer state that the server keeps beside the values and changes with every update.
-struct Slot {
+struct State {
   // The member with the initial value of each number; nullptr for 0.
   double Settings::*initial = nullptr;
   // The state exists only if this member is not 0; with nullptr it always exists.
@@ -52,7 +52,7 @@ enum class Use { kAnywhere, kTablesOnly, kDenseOnly };
 struct Descriptor {
   Settings defaults;                  // the type's name and the default of each of its parameters
   std::vector<Parameter> parameters;  // in the order of the reference
-  std::vector<Slot> slots;
+  std::vector<State> states;
   std::vector<Rule> rules;
   // Whether the update depends on the number of gradients applied before. If it does, each row of a
   // table has a counter (kCounterBytesPerRow).
@@ -76,9 +76,9 @@ bool IsForTablesOnly(absl::string_view type);
 absl::Status Check(const Settings& settings);
 
 // The optimizer state of these settings; empty for an unknown type.
-std::vector<Slot> SlotsOf(const Settings& settings);
+std::vector<State> StatesOf(const Settings& settings);
 // The number of states that have one number per value.
-std::uint32_t SlotsPerValue(const Settings& settings);
+std::uint32_t StatesPerValue(const Settings& settings);
 // The number of floats in a table's row: its `dimension` values, followed by its optimizer state.
 std::uint64_t RowFloats(const Settings& settings, std::uint64_t dimension);
 inline constexpr std::uint64_t kCounterBytesPerRow = 4;

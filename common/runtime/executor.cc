@@ -222,16 +222,16 @@ void Thread::Join() {
 
 // ---------------------------------------------------------------- Event
 
-struct Event::Impl {
+struct WaitableEvent::Impl {
   mutable Mutex mu;
   CondVar changed;
   bool set ABSL_GUARDED_BY(mu) = false;
 };
 
-Event::Event() : impl_(std::make_unique<Impl>()) {}
-Event::~Event() = default;
+WaitableEvent::WaitableEvent() : impl_(std::make_unique<Impl>()) {}
+WaitableEvent::~WaitableEvent() = default;
 
-void Event::Set() {
+void WaitableEvent::Set() {
   // The notification is sent under the lock, because a waiter may destroy the event as soon as it
   // sees it set.
   MutexLock lock(&impl_->mu);
@@ -239,17 +239,17 @@ void Event::Set() {
   impl_->changed.NotifyAll();
 }
 
-bool Event::IsSet() const {
+bool WaitableEvent::IsSet() const {
   MutexLock lock(&impl_->mu);
   return impl_->set;
 }
 
-void Event::Wait() {
+void WaitableEvent::Wait() {
   MutexLock lock(&impl_->mu);
   while (!impl_->set) impl_->changed.Wait(&impl_->mu);
 }
 
-bool Event::WaitFor(std::chrono::nanoseconds timeout) {
+bool WaitableEvent::WaitFor(std::chrono::nanoseconds timeout) {
   RealClock clock;
   const MonoTime until = DueTime(clock.Now(), timeout);
   MutexLock lock(&impl_->mu);

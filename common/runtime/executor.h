@@ -75,10 +75,10 @@ class Thread {
 };
 
 // A one-shot notification. Thread-safe.
-class Event {
+class WaitableEvent {
  public:
-  Event();
-  ~Event();
+  WaitableEvent();
+  ~WaitableEvent();
   void Set();
   bool IsSet() const;
   void Wait();

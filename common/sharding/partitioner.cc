@@ -43,9 +43,9 @@ std::uint64_t CountOf(const Partitioner& partitioner, std::uint64_t rows, std::u
 
 }  // namespace
 
-absl::StatusOr<std::vector<RowRange>> Cut(const Partitioner& partitioner,
-                                          const tensor::Shape& shape,
-                                          std::uint64_t partition_bytes_max) {
+absl::StatusOr<std::vector<RowRange>> PartitionRows(const Partitioner& partitioner,
+                                                    const tensor::Shape& shape,
+                                                    std::uint64_t partition_bytes_max) {
   EG_RETURN_IF_ERROR(Check(partitioner));
   EG_RETURN_IF_ERROR(tensor::Shape::Checked(shape.dims()).status());
   const std::uint64_t rows = shape.rows();

@@ -43,8 +43,8 @@ inline constexpr std::uint64_t kPartitionsMax = 65536;  // limit for one variabl
 // one partition. A partition above `partition_bytes_max`, which is at most kPartitionBytesMax, is
 // divided further. InvalidArgument (a user error) for a single row above `partition_bytes_max`, a
 // size or count < 1, a variable without elements, or more than kPartitionsMax partitions.
-absl::StatusOr<std::vector<RowRange>> Cut(const Partitioner& partitioner,
-                                          const tensor::Shape& shape,
-                                          std::uint64_t partition_bytes_max = kPartitionBytesMax);
+absl::StatusOr<std::vector<RowRange>> PartitionRows(
+    const Partitioner& partitioner, const tensor::Shape& shape,
+    std::uint64_t partition_bytes_max = kPartitionBytesMax);
 
 }  // namespace evergrad::sharding

@@ -17,7 +17,7 @@ absl::Status CheckPeer(const PeerInfo& peer, absl::string_view task) {
 
 absl::StatusOr<std::string> UnaryAndWait(Channel& channel, absl::string_view method,
                                          std::string request, std::chrono::milliseconds deadline) {
-  runtime::Event answered;
+  runtime::WaitableEvent answered;
   absl::StatusOr<std::string> result = absl::UnknownError("not answered");
   channel.Unary(method, std::move(request), deadline, [&](absl::StatusOr<std::string> response) {
     result = std::move(response);

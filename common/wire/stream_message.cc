@@ -36,7 +36,7 @@ bool HasRequest(MessageKind kind) {
     case MessageKind::kPing:
     case MessageKind::kPong:
     case MessageKind::kLane:
-    case MessageKind::kRoom: return false;
+    case MessageKind::kRingSpace: return false;
     default: return true;
   }
 }
@@ -55,7 +55,7 @@ const char* MessageKindName(MessageKind kind) {
     case MessageKind::kPing: return "PING";
     case MessageKind::kPong: return "PONG";
     case MessageKind::kLane: return "LANE";
-    case MessageKind::kRoom: return "ROOM";
+    case MessageKind::kRingSpace: return "RING_SPACE";
   }
   return "unknown";
 }
@@ -86,7 +86,7 @@ absl::StatusOr<StreamHeader> DecodeStreamHeader(std::span<const std::byte, kStre
     return malformed("version at 4", version, kStreamVersion);
   StreamHeader header;
   const auto kind = std::to_integer<std::uint8_t>(in[6]);
-  if (kind < 1 || kind > static_cast<std::uint8_t>(MessageKind::kRoom))
+  if (kind < 1 || kind > static_cast<std::uint8_t>(MessageKind::kRingSpace))
     return malformed("kind at 6", kind, 1);
   header.kind = static_cast<MessageKind>(kind);
   header.flags = std::to_integer<std::uint8_t>(in[7]);

@@ -10,7 +10,7 @@
 //   CANCEL   ->           the client has abandoned the request
 //   PING  <-> PONG        either side checks whether the peer is alive
 //   LANE  <-> LANE        memory that both may map: offered, then accepted or refused
-//   ROOM  <-> ROOM        space in the lane that was waited for is free
+//   RING_SPACE <-> RING_SPACE  space in the lane that was waited for is free
 #pragma once
 
 #include <array>
@@ -34,7 +34,7 @@ enum class MessageKind : std::uint8_t {
   kPing = 8,
   kPong = 9,
   kLane = 10,
-  kRoom = 11,
+  kRingSpace = 11,
 };
 const char* MessageKindName(MessageKind kind);
 
@@ -56,7 +56,7 @@ inline constexpr std::uint8_t kInLane = 1;
 struct StreamHeader {
   MessageKind kind = MessageKind::kPing;
   std::uint8_t flags = 0;  // kInLane
-  // Chosen by the client, in any order; never 0 except for HELLO, PING, PONG, LANE, ROOM.
+  // Chosen by the client, in any order; never 0 except for HELLO, PING, PONG, LANE, RING_SPACE.
   std::uint64_t request_id = 0;
   // Size of the whole request or answer. In HELLO: the largest accepted size.
   std::uint64_t frame_bytes = 0;

@@ -182,12 +182,12 @@ bool SwitchesSlot(const optimizers::Member& member, const optimizers::Settings& 
   const auto& all = optimizers::All();
   return std::any_of(all.begin(), all.end(), [&](const optimizers::Descriptor& descriptor) {
     return std::any_of(
-        descriptor.slots.begin(), descriptor.slots.end(),
-        [&](const optimizers::Slot& slot) { return slot.only_with == member.number; });
+        descriptor.states.begin(), descriptor.states.end(),
+        [&](const optimizers::State& state) { return state.only_with == member.number; });
   });
 }
 
-// Returns the first difference between the slots of two optimizers, or "". `of` ends the name of
+// Returns the first difference between the states of two optimizers, or "". `of` ends the name of
 // the differing setting.
 std::string SlotDifference(const v1::Optimizer& was, const v1::Optimizer& is,
                            absl::string_view of) {

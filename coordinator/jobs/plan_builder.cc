@@ -249,7 +249,7 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec,
         limit.CheckRow("variable", variable.name(),
                        shape->row_elements() * tensor::DTypeBytes(tensor::DType::kFloat32)));
     absl::StatusOr<std::vector<sharding::RowRange>> ranges =
-        sharding::Cut(partitioner, *shape, limit.bytes);
+        sharding::PartitionRows(partitioner, *shape, limit.bytes);
     if (!ranges.ok())
       return UserError(absl::Status(
           ranges.status().code(),
@@ -264,7 +264,7 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec,
     for (const std::uint64_t d : dims) elements *= d;  // Shape::Checked has checked the product.
     const std::uint64_t row_bytes = rows == 0 ? 0 : elements / rows * 4;
     const std::uint32_t slots =
-        optimizers::SlotsPerValue(client::OptimizerOf(variable.optimizer()));
+        optimizers::StatesPerValue(client::OptimizerOf(variable.optimizer()));
     for (const sharding::RowRange& range : *ranges) {
       v1::ShardSpec* shard = message.add_shards();
       shard->set_shard(static_cast<std::uint32_t>(message.shards_size() - 1));

@@ -66,7 +66,7 @@ absl::StatusOr<std::string> ControlClient::Exchange(const std::string& method,
       transport::UnaryAndWait(*channel_, method, request, timeout_ + longer);
   if (answer.ok() || !transport::IsNotConnected(answer.status())) return answer;
   const MonoTime begun = context_.clock->Now();
-  runtime::Event never;  // never set; a pause waits for it with a timeout
+  runtime::WaitableEvent never;  // never set; a pause waits for it with a timeout
   bool said = false;
   for (MonoTime waited{0};
        !answer.ok() && transport::IsNotConnected(answer.status()) && waited < wait_;

@@ -29,7 +29,7 @@ class RowSorter::Cursor {
   // Reads rows in memory; they outlive the cursor.
   explicit Cursor(const Table& table)
       : dimension_(table.dimension), left_(0), ids_(table.ids), values_(table.values) {}
-  Cursor(const RowSorter* sorter, const Table& table, Run run, std::uint64_t buffer_bytes)
+  Cursor(const RowSorter* sorter, const Table& table, SortedRun run, std::uint64_t buffer_bytes)
       : sorter_(sorter),
         dimension_(table.dimension),
         ids_at_(run.offset),
@@ -131,7 +131,7 @@ absl::Status RowSorter::Spill(Table* table) {
     ::unlink(name.c_str());
   }
   Sort(table);
-  const Run run{file_bytes_, table->ids.size()};
+  const SortedRun run{file_bytes_, table->ids.size()};
   EG_RETURN_IF_ERROR(Write(std::as_bytes(std::span(table->ids))));
   EG_RETURN_IF_ERROR(Write(std::as_bytes(std::span(table->values))));
   table->runs.push_back(run);
@@ -175,7 +175,7 @@ absl::Status RowSorter::Drain(std::size_t table, const Take& take) {
   Sort(&of);
   std::vector<std::unique_ptr<Cursor>> cursors;
   if (!of.ids.empty()) cursors.push_back(std::make_unique<Cursor>(of));
-  for (const Run& run : of.runs)
+  for (const SortedRun& run : of.runs)
     cursors.push_back(std::make_unique<Cursor>(
         this, of, run, std::min<std::uint64_t>(room / of.runs.size(), 4 * kPieceBytes)));
   using Head = std::pair<std::int64_t, Cursor*>;

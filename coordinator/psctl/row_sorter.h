@@ -40,14 +40,14 @@ class RowSorter {
   std::uint64_t spilled_bytes() const { return file_bytes_; }
 
  private:
-  struct Run {
+  struct SortedRun {
     std::uint64_t offset = 0, rows = 0;  // position in the file: ids first, then values
   };
   struct Table {
     std::uint32_t dimension = 0;
     std::vector<std::int64_t> ids;
     std::vector<float> values;
-    std::vector<Run> runs;
+    std::vector<SortedRun> runs;
     std::uint64_t row_bytes() const {
       return sizeof(std::int64_t) + std::uint64_t{dimension} * sizeof(float);
     }

@@ -273,7 +273,7 @@ bool SqliteStateStore::Removed(JobUid job) const { return impl_->removed.Contain
 absl::StatusOr<StoredJob> SqliteStateStore::LoadJob(JobUid job) const {
   EG_RETURN_IF_ERROR(impl_->WaitDurable());
   absl::StatusOr<StoredJob> stored = absl::InternalError("not read");
-  runtime::Event read;
+  runtime::WaitableEvent read;
   if (!impl_->journal->Post([&] {
         stored = impl_->file.Read(job);
         read.Set();

@@ -118,11 +118,11 @@ absl::StatusOr<Optimizer> Optimizer::Create(const optimizers::Settings& settings
   const optimizers::Descriptor& descriptor = *optimizers::Find(settings.type);
   Optimizer o;
   o.rule_ = RuleOf(settings);
-  for (const optimizers::Slot& slot : optimizers::SlotsOf(settings)) {
+  for (const optimizers::State& state : optimizers::StatesOf(settings)) {
     const int k = o.states_ + o.row_states_;
     EG_CHECK(k < kStatesMax);
-    if (slot.initial != nullptr) o.initial_[k] = static_cast<float>(settings.*slot.initial);
-    ++(slot.one_per_row ? o.row_states_ : o.states_);
+    if (state.initial != nullptr) o.initial_[k] = static_cast<float>(settings.*state.initial);
+    ++(state.one_per_row ? o.row_states_ : o.states_);
   }
   o.for_tables_only_ = descriptor.use == optimizers::Use::kTablesOnly;
   o.is_moving_average_ = descriptor.is_moving_average;

@@ -240,17 +240,17 @@ void Control::OnAssign(const v1::Assign& assign) {
     moved->BecomeOwned(epoch, start, *refused);
     held.done = moved->ledger().done();
     held.refused = moved->ledger().refused();
-    options_.host->lane(key.shard).Adopt(
-        std::move(moved), [this, key, epoch](ShardLane::Loaded loaded) {
+    options_.host->shard_executor(key.shard).Adopt(
+        std::move(moved), [this, key, epoch](ShardExecutor::Loaded loaded) {
           options_.executor->Post(
               [this, key, epoch, loaded = std::move(loaded)] { OnLoaded(key, epoch, loaded); });
         });
     return;
   }
   if (!what) {
-    options_.host->lane(key.shard).Assign(
+    options_.host->shard_executor(key.shard).Assign(
         *std::move(settings), epoch, start, *std::move(refused),
-        [this, key, epoch](ShardLane::Loaded loaded) {
+        [this, key, epoch](ShardExecutor::Loaded loaded) {
           options_.executor->Post(
               [this, key, epoch, loaded = std::move(loaded)] { OnLoaded(key, epoch, loaded); });
         });
@@ -263,7 +263,7 @@ void Control::OnAssign(const v1::Assign& assign) {
   what->source.budget = options_.host->jobs().TablesOf(job);
   // The replaced shard is dropped first, because it is stale by now, and both may not fit into
   // memory.
-  options_.host->lane(key.shard).Vacate(key, [this, what = *std::move(what)] {
+  options_.host->shard_executor(key.shard).Vacate(key, [this, what = *std::move(what)] {
     options_.executor->Post([this, what] { BeginRestore(what); });
   });
 }
@@ -293,14 +293,14 @@ void Control::OnRestored(ShardKey key, ShardEpoch epoch,
                          absl::StatusOr<std::unique_ptr<Shard>> shard) {
   if (!IsLoading(key, epoch)) return;
   if (!shard.ok()) return OnLoaded(key, epoch, {shard.status(), 0, 0, 0, {}, {}});
-  options_.host->lane(key.shard).Adopt(
-      *std::move(shard), [this, key, epoch](ShardLane::Loaded loaded) {
+  options_.host->shard_executor(key.shard).Adopt(
+      *std::move(shard), [this, key, epoch](ShardExecutor::Loaded loaded) {
         options_.executor->Post(
             [this, key, epoch, loaded = std::move(loaded)] { OnLoaded(key, epoch, loaded); });
       });
 }
 
-void Control::OnLoaded(ShardKey key, ShardEpoch epoch, const ShardLane::Loaded& loaded) {
+void Control::OnLoaded(ShardKey key, ShardEpoch epoch, const ShardExecutor::Loaded& loaded) {
   const auto it = held_.find(key);
   // Dropped or assigned anew meanwhile, so nobody waits for this result.
   if (it == held_.end() || it->second.epoch != epoch) return;
@@ -364,7 +364,7 @@ void Control::OnDrop(const v1::Drop& drop) {
   options_.writer->Cancel(key.job, key.shard);
   options_.restorer->Cancel(key.job, key.shard);
   if (options_.images != nullptr) options_.images->Drop(key.job, key.shard);
-  options_.host->lane(key.shard).Drop(key, epoch);
+  options_.host->shard_executor(key.shard).Drop(key, epoch);
   ForgetJobIfUnheld(key.job);
 }
 
@@ -399,7 +399,7 @@ void Control::OnClose(const v1::Close& close) {
   options_.host->jobs().Learn(key.job, version, 0);
   it->second.done.UnionWith(*done);
   it->second.refused.UnionWith(*refused);
-  options_.host->lane(key.shard).Close(
+  options_.host->shard_executor(key.shard).Close(
       key, epoch, version, *std::move(done), *std::move(refused),
       [this, message = std::move(message), session = session_](bool taken) {
         options_.executor->Post([this, message, session, taken]() mutable {
@@ -425,7 +425,7 @@ void Control::OnSeal(const v1::Seal& seal) {
     held_.erase(it);
     options_.restorer->Cancel(key.job, key.shard);
   }
-  options_.host->lane(key.shard).Seal(
+  options_.host->shard_executor(key.shard).Seal(
       key, client::FromProto<ShardEpoch>(seal.epoch()),
       [this, message = std::move(message), session = session_] {
         options_.executor->Post([this, message, session] { SendIn(session, message); });
@@ -448,7 +448,7 @@ void Control::OnStop(const v1::StopShard& stop) {
   if (options_.images == nullptr)
     return SendStopped(key, epoch, session_,
                        absl::UnimplementedError("this server moves no shards"));
-  options_.host->lane(key.shard).Stop(
+  options_.host->shard_executor(key.shard).Stop(
       key, epoch,
       [this, key, epoch, session = session_,
        fingerprint = stop.plan_fingerprint()](absl::StatusOr<ShardCut> cut) {
@@ -630,8 +630,9 @@ void Control::OnCut(const v1::CutShards& cut) {
     order.folder = cut.folder();
     order.plan_fingerprint = cut.plan_fingerprint();
     order.bytes = held->second.value_bytes + held->second.state_bytes;
-    order.take = [lane = &options_.host->lane(key.shard), key, epoch](ShardLane::CutReady ready) {
-      lane->Cut(key, epoch, std::move(ready));
+    order.take = [shard_executor = &options_.host->shard_executor(key.shard), key,
+                  epoch](ShardExecutor::CutReady ready) {
+      shard_executor->Cut(key, epoch, std::move(ready));
     };
     order.done = [this, ended](absl::StatusOr<DurableCut> result) {
       options_.executor->Post([ended, result = std::move(result)] { ended(result); });

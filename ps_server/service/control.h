@@ -89,7 +89,7 @@ class Control {
   // It is called when the old shard has been freed, so that the file can be read.
   void BeginRestore(RestoreOptions what);
   void OnRestored(ShardKey key, ShardEpoch epoch, absl::StatusOr<std::unique_ptr<Shard>> shard);
-  void OnLoaded(ShardKey key, ShardEpoch epoch, const ShardLane::Loaded& loaded);
+  void OnLoaded(ShardKey key, ShardEpoch epoch, const ShardExecutor::Loaded& loaded);
   // --- line 22, at the server that gives the shard
   void OnStop(const v1::StopShard& stop);
   void OnStopped(ShardKey key, ShardEpoch epoch, std::uint64_t session,

@@ -19,7 +19,7 @@ constexpr std::chrono::milliseconds kTryAgain{20}, kLookAgain{20};
 // after the reader was destroyed.
 struct Piece {
   std::uint64_t offset = 0, bytes = 0;
-  runtime::Event there;
+  runtime::WaitableEvent there;
   // Valid once `there` is set.
   absl::StatusOr<client::ParameterClient::Answer> answer = absl::UnknownError("no answer yet");
 };
@@ -97,7 +97,7 @@ class PeerFile final : public fs::ReadableFile {
                                          image_.server.server(), ": ", status.message()));
       }
       // If the client is destroyed during this wait, the next call ends at once.
-      runtime::Event().WaitFor(kTryAgain);
+      runtime::WaitableEvent().WaitFor(kTryAgain);
     }
   }
 

@@ -115,14 +115,15 @@ ShardHost::ShardHost(Options options)
                               "Rows of embedding tables: growth refused at the limit", {},
                               [budget = budget_] { return budget->refusals(); });
   for (runtime::Executor* executor : options_.executors) {
-    ShardLane::Options lane;
-    lane.executor = executor;
-    lane.jobs = jobs_.get();
-    lane.failpoints = options_.failpoints;
-    lane.metrics = &metrics_;
-    lane.pool = pool_;
-    lane.images = options_.images;
-    lane.on_unproved = [this](const v1::RequestHeader& header, const v1::PushSection& push) {
+    ShardExecutor::Options shard_executor;
+    shard_executor.executor = executor;
+    shard_executor.jobs = jobs_.get();
+    shard_executor.failpoints = options_.failpoints;
+    shard_executor.metrics = &metrics_;
+    shard_executor.pool = pool_;
+    shard_executor.images = options_.images;
+    shard_executor.on_unproved = [this](const v1::RequestHeader& header,
+                                        const v1::PushSection& push) {
       unproved_->Add();
       Say(absl::StrCat(
           "push refused, the coordinator has not granted this attempt to its sender: sender=",
@@ -130,7 +131,7 @@ ShardHost::ShardHost(Options options)
           " job=", JobUidString(JobUid(header.job_uid())), " shard=", push.shard(), " closure=",
           push.closure(), " attempt=", push.attempt().term(), ".", push.attempt().n()));
     };
-    lanes_.push_back(std::make_unique<ShardLane>(std::move(lane)));
+    shard_executors_.push_back(std::make_unique<ShardExecutor>(std::move(shard_executor)));
   }
 }
 
@@ -196,29 +197,30 @@ void ShardHost::Parse(transport::ReceivedFrame frame,
   std::shared_ptr<JobCounters> counters = jobs_->CountersOf(JobUid(request->header->job_uid()));
   auto call = std::make_shared<DataCall>(
       std::move(frame), *std::move(request), std::move(responder),
-      static_cast<std::uint32_t>(lanes_.size()), options_.frame_bytes_max, largest_frame_,
+      static_cast<std::uint32_t>(shard_executors_.size()), options_.frame_bytes_max, largest_frame_,
       std::move(counters), options_.failpoints);
   const v1::RequestHeader& header = *call->request().header;
   if (header.pushes_size() + header.pulls_size() == 0) return call->Answer();
   const bool here = IsBrief(request_bytes, header);
-  std::vector<std::vector<ShardLane::Section>> by_lane(lanes_.size());
+  std::vector<std::vector<ShardExecutor::Section>> by_executor(shard_executors_.size());
   // Pushes come first, because the pull of a shard in the same request must follow its push.
   for (int i = 0; i < header.pushes_size(); ++i) {
-    by_lane[header.pushes(i).shard() % lanes_.size()].push_back(
+    by_executor[header.pushes(i).shard() % shard_executors_.size()].push_back(
         {call, static_cast<std::uint32_t>(i), true});
   }
   for (int i = 0; i < header.pulls_size(); ++i) {
-    by_lane[header.pulls(i).shard() % lanes_.size()].push_back(
+    by_executor[header.pulls(i).shard() % shard_executors_.size()].push_back(
         {call, static_cast<std::uint32_t>(i), false});
   }
   call.reset();
-  for (std::size_t lane = 0; lane < by_lane.size(); ++lane) {
-    if (!by_lane[lane].empty()) lanes_[lane]->Submit(std::move(by_lane[lane]), here);
+  for (std::size_t shard_executor = 0; shard_executor < by_executor.size(); ++shard_executor) {
+    if (!by_executor[shard_executor].empty())
+      shard_executors_[shard_executor]->Submit(std::move(by_executor[shard_executor]), here);
   }
 }
 
 void ShardHost::DropJob(JobUid job) {
-  for (const auto& lane : lanes_) lane->DropJob(job);
+  for (const auto& shard_executor : shard_executors_) shard_executor->DropJob(job);
 }
 
 void ShardHost::Report(JobUid job, bool digests,
@@ -232,11 +234,11 @@ void ShardHost::Report(JobUid job, bool digests,
   auto gathered = std::make_shared<Gathered>();
   {
     MutexLock lock(&gathered->mu);
-    gathered->missing = lanes_.size();
+    gathered->missing = shard_executors_.size();
   }
   gathered->done = std::move(done);
-  for (const auto& lane : lanes_) {
-    lane->Report(job, digests, [gathered](std::vector<v1::ShardState> states) {
+  for (const auto& shard_executor : shard_executors_) {
+    shard_executor->Report(job, digests, [gathered](std::vector<v1::ShardState> states) {
       std::vector<v1::ShardState> all;
       {
         MutexLock lock(&gathered->mu);

@@ -21,7 +21,7 @@
 #include "common/time/clock.h"
 #include "common/transport/transport.h"
 #include "ps_server/service/job_table.h"
-#include "ps_server/service/shard_lane.h"
+#include "ps_server/service/shard_executor.h"
 
 namespace evergrad::ps_server {
 
@@ -51,7 +51,9 @@ class ShardHost {
   JobTable& jobs() { return *jobs_; }
   // The spare blocks, which all shards share.
   const std::shared_ptr<storage::ChunkPool>& pool() const { return pool_; }
-  ShardLane& lane(ShardId shard) { return *lanes_[shard.value() % lanes_.size()]; }
+  ShardExecutor& shard_executor(ShardId shard) {
+    return *shard_executors_[shard.value() % shard_executors_.size()];
+  }
   void DropJob(JobUid job);
   // Returns the states of the shards of `job` (0 for all jobs), in order of job and shard.
   void Report(JobUid job, bool digests, std::function<void(std::vector<v1::ShardState>)> done);
@@ -74,16 +76,16 @@ class ShardHost {
   void Say(const std::string& what);
 
   const Options options_;
-  // Shared with the lanes, their shards and the registry, which outlives the host.
+  // Shared with the executors, their shards and the registry, which outlives the host.
   const std::shared_ptr<storage::ChunkPool> pool_;
   const std::shared_ptr<storage::MemoryBudget> budget_;  // shared like pool_
   const std::shared_ptr<JobTable> jobs_;                 // shared with the registry
-  LaneMetrics metrics_;
+  ShardExecutorMetrics metrics_;
   metrics::Counter *malformed_, *unproved_, *senders_refused_;
   Mutex said_mu_;
   std::optional<MonoTime> said_at_ ABSL_GUARDED_BY(said_mu_);
   std::uint64_t unsaid_ ABSL_GUARDED_BY(said_mu_) = 0;
-  std::vector<std::unique_ptr<ShardLane>> lanes_;
+  std::vector<std::unique_ptr<ShardExecutor>> shard_executors_;
   std::atomic<std::size_t> next_parser_{0};
   const std::shared_ptr<std::atomic<std::uint64_t>> largest_frame_ =
       std::make_shared<std::atomic<std::uint64_t>>(0);

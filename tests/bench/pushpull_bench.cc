@@ -136,10 +136,10 @@ void ServeChild(int out) {
     shard.row_end = kShards[i].values;
     shard.optimizer.type = "sgd";
     shard.wire = kShards[i].wire;
-    runtime::Event assigned;
-    host.lane(ShardId(i))
+    runtime::WaitableEvent assigned;
+    host.shard_executor(ShardId(i))
         .Assign(shard, kEpoch, MapVersion{0, 0}, {},
-                [&](const ps_server::ShardLane::Loaded& loaded) {
+                [&](const ps_server::ShardExecutor::Loaded& loaded) {
                   EG_CHECK_MSG(loaded.status.ok(), loaded.status.ToString());
                   assigned.Set();
                 });

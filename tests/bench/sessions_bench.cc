@@ -330,7 +330,7 @@ class Waiting {
   template <class F>
   static bool For(F until) {
     const auto begin = Clock::now();
-    runtime::Event never;
+    runtime::WaitableEvent never;
     while (!until()) {
       if (Since(begin) > 60) return false;
       never.WaitFor(std::chrono::milliseconds(5));
@@ -400,7 +400,7 @@ Figures Measure(const Settings& settings, bool rival, int round) {
                      return answered.load() > settings.workers;
                    }),
                    "no closures end");
-      runtime::Event never;
+      runtime::WaitableEvent never;
       const auto run = [&](double seconds) {
         const auto begin = Clock::now();
         while (Since(begin) < seconds) {

@@ -69,12 +69,13 @@ void ShardServer::AssignSlots(std::uint32_t dimension) {
 }
 
 void ShardServer::Assign(ps_server::ShardSettings shard) {
-  runtime::Event assigned;
-  host_->lane(shard.shard)
-      .Assign(shard, kEpoch, MapVersion{0, 0}, {}, [&](const ps_server::ShardLane::Loaded& loaded) {
-        EG_CHECK_MSG(loaded.status.ok(), loaded.status.ToString());
-        assigned.Set();
-      });
+  runtime::WaitableEvent assigned;
+  host_->shard_executor(shard.shard)
+      .Assign(shard, kEpoch, MapVersion{0, 0}, {},
+              [&](const ps_server::ShardExecutor::Loaded& loaded) {
+                EG_CHECK_MSG(loaded.status.ok(), loaded.status.ToString());
+                assigned.Set();
+              });
   assigned.Wait();
 }
 

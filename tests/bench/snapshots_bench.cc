@@ -70,8 +70,8 @@ class Saver {
     order.folder = folder_;
     order.plan_fingerprint = "plan";
     order.bytes = 3 * kValues * sizeof(float);
-    order.take = [this, shard](ps_server::ShardLane::CutReady ready) {
-      host_->lane(shard).Cut({kJob, shard}, kEpoch, std::move(ready));
+    order.take = [this, shard](ps_server::ShardExecutor::CutReady ready) {
+      host_->shard_executor(shard).Cut({kJob, shard}, kEpoch, std::move(ready));
     };
     order.done = [this, shard](absl::StatusOr<ps_server::DurableCut> durable) {
       EG_CHECK_MSG(durable.ok(), durable.status().ToString());
@@ -118,10 +118,10 @@ void ServeChild(int in, int out, std::uint32_t shards, const std::string& folder
     shard.row_begin = kValues / shards * i;
     shard.row_end = kValues / shards * (i + 1);
     shard.optimizer.type = "adam";
-    runtime::Event assigned;
-    host.lane(ShardId(i))
+    runtime::WaitableEvent assigned;
+    host.shard_executor(ShardId(i))
         .Assign(shard, kEpoch, MapVersion{0, 0}, {},
-                [&](const ps_server::ShardLane::Loaded& loaded) {
+                [&](const ps_server::ShardExecutor::Loaded& loaded) {
                   EG_CHECK_MSG(loaded.status.ok(), loaded.status.ToString());
                   assigned.Set();
                 });
@@ -182,7 +182,7 @@ class Pushes {
       payloads.push_back({gradient_, std::as_bytes(std::span(*gradient_))});
     }
     ++next_;
-    runtime::Event answered;
+    runtime::WaitableEvent answered;
     const MonoTime begin = clock_.Now();
     client_.Send(endpoint_, std::move(header), std::move(payloads), 0, std::chrono::seconds(30),
                  [&](absl::StatusOr<client::ParameterClient::Answer> answer) {

@@ -128,7 +128,7 @@ double MeasureSteps(DataStream& data, std::size_t bytes, std::chrono::microsecon
     const std::uint64_t ticket = early ? data.Announce(bytes, options) : 0;
     for (const auto computed = Steady::now() + compute; Steady::now() < computed;) {
     }
-    runtime::Event answered;
+    runtime::WaitableEvent answered;
     data.Call(ticket, {{{body, {body->data(), bytes}}}}, options,
               [&](absl::StatusOr<ReceivedFrame> result) {
                 EG_CHECK_MSG(result.ok(), result.status().ToString());
@@ -172,9 +172,9 @@ void CompareEarly(const std::string& only, const std::string& name, Party& party
 int Main(const std::string& only) {
   const test::TempFolder folder;
   const std::string path = folder / "bench.sock";
-  ChannelOptions by_socket, by_lane;
+  ChannelOptions by_socket, by_executor;
   by_socket.use_unix = true;
-  by_lane.lane_ring_bytes = 2 * kMb;
+  by_executor.lane_ring_bytes = 2 * kMb;
   Party raw(ServeRaw, ConnectRaw);
   Party tcp([](int out) { ServeStreams(out, ""); },
             [](const std::string& line) {
@@ -186,7 +186,7 @@ int Main(const std::string& only) {
                 });
   Party lane([](int out) { ServeStreams(out, ""); },
              [&](const std::string& line) {
-               return ConnectStream({line, ""}, by_lane);
+               return ConnectStream({line, ""}, by_executor);
              });
   Party steps([](int out) { ServeStreams(out, ""); },
               [](const std::string& line) {

@@ -70,7 +70,7 @@ struct Team {
   int each = 0;
   v1::PushAnswer want = v1::APPLIED;
   std::atomic<int> good{0}, other{0}, live{0};
-  runtime::Event over;
+  runtime::WaitableEvent over;
 };
 
 // Pushes the updates from `from` up to `to`, one after another. The last push of all ends the wait.

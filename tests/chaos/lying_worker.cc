@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
   }
   const auto transport = transport::MakeGrpcTransport(nullptr);
   std::atomic<int> said{0};
-  runtime::Event enough;
+  runtime::WaitableEvent enough;
   {
     test::GrantHolder worker(transport.get(), coordinator, "liar",
                              [&](const v1::Grant& grant, const v1::Stamp& version) {

@@ -40,7 +40,7 @@ bool OneSession(transport::Transport& transport, const std::string& coordinator,
                 const std::string& name, milliseconds life, Heard& heard) {
   auto channel = transport.Dial({coordinator, ""}, {});
   if (!channel.ok()) return false;
-  runtime::Event answered;
+  runtime::WaitableEvent answered;
   transport::MessageStreamEvents events;
   events.on_message = [&](const std::string& bytes) {
     v1::CoordinatorBatch batch;
@@ -72,7 +72,7 @@ bool OneSession(transport::Transport& transport, const std::string& coordinator,
   const bool sent = stream->Send(batch.SerializeAsString()).ok();
   const bool in_time = answered.WaitFor(kAnswerWithin);
   if (life.count() > 0) {
-    runtime::Event never;
+    runtime::WaitableEvent never;
     never.WaitFor(life);
   }
   stream->Close();

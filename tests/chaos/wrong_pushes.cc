@@ -93,7 +93,7 @@ std::string Text(std::vector<Held> shards) {
 // ms each), so that everything in flight has arrived.
 std::optional<std::vector<Held>> SettledShards(Cluster& cluster) {
   constexpr milliseconds kRest{300}, kGiveUp{10000};
-  runtime::Event never;
+  runtime::WaitableEvent never;
   const auto begin = std::chrono::steady_clock::now();
   auto since = begin;
   std::optional<std::vector<Held>> last;
@@ -115,7 +115,7 @@ absl::StatusOr<client::ParameterClient::Answer> Send(client::ParameterClient& cl
   v1::Endpoint endpoint;
   endpoint.set_address(address);
   std::optional<absl::StatusOr<client::ParameterClient::Answer>> got;
-  runtime::Event done;
+  runtime::WaitableEvent done;
   constexpr std::uint64_t kResponseBytesMax = 1 << 20;
   client.Send(
       endpoint, std::move(header), std::move(payloads), kResponseBytesMax, kDeadline,
@@ -131,7 +131,7 @@ absl::StatusOr<client::ParameterClient::Answer> Send(client::ParameterClient& cl
 absl::StatusOr<transport::ReceivedFrame> SendRaw(transport::DataStream& stream,
                                                  transport::Frame frame) {
   std::optional<absl::StatusOr<transport::ReceivedFrame>> got;
-  runtime::Event done;
+  runtime::WaitableEvent done;
   stream.Call(0, std::move(frame), {1 << 16, kDeadline}, [&](auto answer) {
     got.emplace(std::move(answer));
     done.Set();

@@ -18,9 +18,10 @@ constexpr std::size_t kSectionsMax = 16;
 void Hold(ServerStage& stage, const ShardSettings& settings) {
   bool loaded = false;
   stage.host().jobs().Learn(settings.job, {1, 9}, 8);
-  stage.host().lane(settings.shard).Assign(settings, kEpoch, kStart, {}, [&](ShardLane::Loaded l) {
-    loaded = l.status.ok();
-  });
+  stage.host()
+      .shard_executor(settings.shard)
+      .Assign(settings, kEpoch, kStart, {},
+              [&](ShardExecutor::Loaded l) { loaded = l.status.ok(); });
   stage.Run();
   EG_CHECK(loaded);
 }

@@ -114,7 +114,7 @@ class ServerStage {
   // still be busy.
   void Settle() {
     Run();
-    auto done = std::make_shared<runtime::Event>();
+    auto done = std::make_shared<runtime::WaitableEvent>();
     ps_server::Restorer::Order order;
     order.what.source.uri = "file:///none";
     order.what.settings = ps_server::CountingShard(1u << 30);

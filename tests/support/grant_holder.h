@@ -65,7 +65,7 @@ class GrantHolder {
         });
   }
   ~GrantHolder() {
-    runtime::Event left;
+    runtime::WaitableEvent left;
     executor_.Post([&] {
       v1::TaskMessage message;
       message.mutable_leaving()->set_reason("the tool ends");

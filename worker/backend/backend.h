@@ -203,9 +203,9 @@ enum class DeviceQueue { kCompute, kIn, kOut };
 inline constexpr int kQueues = 3;
 
 // A point in the work of a queue. It is created once and recorded again in each step.
-class Event {
+class QueueMark {
  public:
-  virtual ~Event() = default;
+  virtual ~QueueMark() = default;
 };
 
 // The purpose of the work that follows, for errors, traces and profiles.
@@ -297,7 +297,7 @@ class Backend {
   // ---- Copies and their order
 
   // Upload queues a copy from host memory to the backend's memory; Download queues one back. Sizes
-  // are equal. The host's side may be any memory. Until an event recorded after the copy has
+  // are equal. The host's side may be any memory. Until a mark recorded after the copy has
   // passed, the source of an Upload must stay unchanged, and the target of a Download must not be
   // read. Copies to and from the device overlap with primitives only if the host's side is in
   // HostMemory.
@@ -306,15 +306,15 @@ class Backend {
   virtual void Download(DeviceQueue queue, std::span<const std::byte> from,
                         std::span<std::byte> to) = 0;
 
-  // Returns an event that counts as passed.
-  virtual absl::StatusOr<std::unique_ptr<Event>> MakeEvent() = 0;
-  // Lets the event pass once all earlier work of `queue` is done. Events belong to this backend and
+  // Returns a mark that counts as passed.
+  virtual absl::StatusOr<std::unique_ptr<QueueMark>> MakeQueueMark() = 0;
+  // Lets the mark pass once all earlier work of `queue` is done. Marks belong to this backend and
   // must not be destroyed before they have passed.
-  virtual void Record(DeviceQueue queue, Event& event) = 0;
-  // Makes later work of `queue` wait for the event as last recorded. The caller does not wait.
-  virtual void Await(DeviceQueue queue, Event& event) = 0;
-  // Returns when the event has passed. Unavailable if the device has failed.
-  virtual absl::Status Wait(Event& event) = 0;
+  virtual void Record(DeviceQueue queue, QueueMark& mark) = 0;
+  // Makes later work of `queue` wait for the mark as last recorded. The caller does not wait.
+  virtual void Await(DeviceQueue queue, QueueMark& mark) = 0;
+  // Returns when the mark has passed. Unavailable if the device has failed.
+  virtual absl::Status Wait(QueueMark& mark) = 0;
 
   // ---- Steps
 

@@ -52,7 +52,7 @@ class Bench {
       std::memcpy(to.data(), memory.as<std::byte>().data(), to.size());
     else
       backend_.Download(DeviceQueue::kCompute, memory.as<std::byte>().first(to.size()), to);
-    if (absl::StatusOr<std::unique_ptr<Event>> done = backend_.MakeEvent(); done.ok()) {
+    if (absl::StatusOr<std::unique_ptr<QueueMark>> done = backend_.MakeQueueMark(); done.ok()) {
       backend_.Record(DeviceQueue::kCompute, **done);
       status_.Update(backend_.Wait(**done));
     } else {
@@ -146,8 +146,9 @@ void RunSteps(Backend& backend, Bench* bench) {
   if (!bench->status().ok()) return;
   absl::StatusOr<tensor::AlignedBuffer> in = backend.AllocateHost(x.bytes()),
                                         out = backend.AllocateHost(x.bytes());
-  absl::StatusOr<std::unique_ptr<Event>> there = backend.MakeEvent(), made = backend.MakeEvent(),
-                                         left = backend.MakeEvent();
+  absl::StatusOr<std::unique_ptr<QueueMark>> there = backend.MakeQueueMark(),
+                                             made = backend.MakeQueueMark(),
+                                             left = backend.MakeQueueMark();
   for (const absl::Status& status :
        {in.status(), out.status(), there.status(), made.status(), left.status()})
     bench->Update(status);

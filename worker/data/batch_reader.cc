@@ -28,8 +28,8 @@ absl::StatusOr<ReadyBatch> ReadBatch(const Dataset& data, std::uint32_t update,
   for (const Field& field : data.fields()) {
     const std::size_t bytes = indices.size() * field.example_bytes();
     tensor::AlignedBuffer buffer;
-    if (options.room && field.dtype == tensor::DType::kFloat32 && bytes > 0)
-      buffer = options.room(bytes);
+    if (options.allocate && field.dtype == tensor::DType::kFloat32 && bytes > 0)
+      buffer = options.allocate(bytes);
     if (buffer.size() < bytes) buffer = tensor::AlignedBuffer(bytes);
     to.emplace_back(buffer.data(), buffer.size());
     batch.fields.push_back(std::move(buffer));

@@ -30,7 +30,7 @@ class BatchReader {
     std::uint64_t bytes_max = 64ull << 20;
     // Allocates memory for a float32 field that suits the device. If the function is null or
     // returns an empty buffer, the heap is used. It is called on the reader's thread.
-    std::function<tensor::AlignedBuffer(std::size_t bytes)> room = nullptr;
+    std::function<tensor::AlignedBuffer(std::size_t bytes)> allocate = nullptr;
   };
   using StreamId = std::uint64_t;
   // Returns the examples of a batch. A pure function, called on the reader's thread.

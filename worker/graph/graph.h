@@ -81,9 +81,9 @@ struct Rows {
 };
 
 // Synchronizes a step with copies. There is one event per variable, or nullptr for none.
-struct StepEvents {
-  std::vector<Event*> there;  // the step waits for it before it reads the variable
-  std::vector<Event*> made;   // the step records it when the variable's gradient is complete
+struct StepMarks {
+  std::vector<QueueMark*> there;  // the step waits for it before it reads the variable
+  std::vector<QueueMark*> made;   // the step records it when the variable's gradient is complete
 };
 
 struct StepResult {
@@ -150,10 +150,10 @@ class Graph {
                                       const Batch& batch, std::uint64_t dropout_key,
                                       const std::vector<AnyOut>& gradients,
                                       const std::vector<AnyOut>& row_gradients,
-                                      const StepEvents& events) = 0;
+                                      const StepMarks& events) = 0;
   // Queues the forward pass only, without dropout.
   virtual absl::Status QueueEvaluate(const std::vector<AnyIn>& weights, const Rows& rows,
-                                     const Batch& batch, const StepEvents& events) = 0;
+                                     const Batch& batch, const StepMarks& events) = 0;
   virtual absl::StatusOr<StepResult> FinishStep() = 0;
 
   // Returns the error for a step of that many examples after the backend ran out of memory:

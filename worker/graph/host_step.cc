@@ -29,7 +29,7 @@ std::span<std::byte> Bytes(AnyOut x) { return {static_cast<std::byte*>(x.data())
 
 }  // namespace
 
-std::size_t RoomForRows(std::size_t rows) {
+std::size_t CapacityForRows(std::size_t rows) {
   const std::size_t want = std::max<std::size_t>(rows + rows / 16, 64),
                     unit = std::bit_floor(want) / 8;
   return (want + unit - 1) / unit * unit;
@@ -39,7 +39,7 @@ HostStep::HostStep(Graph* graph, Backend* backend)
     : graph_(*graph), backend_(*backend), current_(graph->variables().size(), false) {
   const std::size_t variables = graph_.variables().size(), tables = graph_.tables().size();
   types_.resize(variables, Element::kFloat32);
-  rows_room_.resize(tables);
+  rows_capacity_.resize(tables);
   weights_.resize(variables);
   gradients_.resize(variables);
   for (Side& side : sides_) side.inputs.resize(graph_.inputs().size());
@@ -50,30 +50,30 @@ HostStep::HostStep(Graph* graph, Backend* backend)
 
 HostStep::~HostStep() { ForgetPrefetch(); }
 
-absl::Status HostStep::MakeEvents() {
+absl::Status HostStep::MakeQueueMarks() {
   if (all_out_ != nullptr) return absl::OkStatus();
   for (std::size_t v = there_.size(); v < weights_.size(); ++v) {
-    EG_ASSIGN_OR_RETURN(std::unique_ptr<Event> there, backend_.MakeEvent());
-    EG_ASSIGN_OR_RETURN(std::unique_ptr<Event> made, backend_.MakeEvent());
-    train_events_.there.push_back(there.get());
-    train_events_.made.push_back(made.get());
-    evaluate_events_.there.push_back(there.get());
+    EG_ASSIGN_OR_RETURN(std::unique_ptr<QueueMark> there, backend_.MakeQueueMark());
+    EG_ASSIGN_OR_RETURN(std::unique_ptr<QueueMark> made, backend_.MakeQueueMark());
+    train_marks_.there.push_back(there.get());
+    train_marks_.made.push_back(made.get());
+    evaluate_marks_.there.push_back(there.get());
     there_.push_back(std::move(there));
     made_.push_back(std::move(made));
   }
   for (Side& side : sides_) {
-    EG_ASSIGN_OR_RETURN(side.there, backend_.MakeEvent());
+    EG_ASSIGN_OR_RETURN(side.there, backend_.MakeQueueMark());
   }
-  EG_ASSIGN_OR_RETURN(rows_there_, backend_.MakeEvent());
-  EG_ASSIGN_OR_RETURN(all_made_, backend_.MakeEvent());
-  EG_ASSIGN_OR_RETURN(all_in_, backend_.MakeEvent());
-  EG_ASSIGN_OR_RETURN(all_out_, backend_.MakeEvent());
+  EG_ASSIGN_OR_RETURN(rows_there_, backend_.MakeQueueMark());
+  EG_ASSIGN_OR_RETURN(all_made_, backend_.MakeQueueMark());
+  EG_ASSIGN_OR_RETURN(all_in_, backend_.MakeQueueMark());
+  EG_ASSIGN_OR_RETURN(all_out_, backend_.MakeQueueMark());
   return absl::OkStatus();
 }
 
 template <typename T>
-absl::StatusOr<std::span<T>> HostStep::Room(std::size_t elements, absl::string_view what,
-                                            Memory* memory) {
+absl::StatusOr<std::span<T>> HostStep::Reserve(std::size_t elements, absl::string_view what,
+                                               Memory* memory) {
   if (elements == 0) return std::span<T>();
   if (memory->bytes() < elements * sizeof(T)) {
     *memory = {};  // freed first, because the old and the new size may not fit together
@@ -85,30 +85,31 @@ absl::StatusOr<std::span<T>> HostStep::Room(std::size_t elements, absl::string_v
 template <typename T>
 absl::StatusOr<std::span<const T>> HostStep::Bring(std::span<const T> from, absl::string_view what,
                                                    Memory* memory) {
-  EG_ASSIGN_OR_RETURN(const std::span<T> to, Room<T>(from.size(), what, memory));
+  EG_ASSIGN_OR_RETURN(const std::span<T> to, Reserve<T>(from.size(), what, memory));
   if (!from.empty())
     backend_.Upload(DeviceQueue::kIn, std::as_bytes(from), std::as_writable_bytes(to));
   return to;
 }
 
-absl::StatusOr<AnyOut> HostStep::RoomOf(std::size_t elements, Element type, absl::string_view what,
-                                        Memory* memory) {
-  EG_ASSIGN_OR_RETURN(const std::span<std::byte> room,
-                      Room<std::byte>(elements * BytesOf(type), what, memory));
-  return AnyOut(room.data(), elements, type);
+absl::StatusOr<AnyOut> HostStep::ReserveOf(std::size_t elements, Element type,
+                                           absl::string_view what, Memory* memory) {
+  EG_ASSIGN_OR_RETURN(const std::span<std::byte> reserved,
+                      Reserve<std::byte>(elements * BytesOf(type), what, memory));
+  return AnyOut(reserved.data(), elements, type);
 }
 
 absl::StatusOr<AnyIn> HostStep::BringRows(std::size_t table, AnyIn rows) {
   const config::TableSpec& spec = graph_.tables()[table];
   const std::size_t dimension = spec.dimension, count = rows.size() / dimension;
-  if (count > rows_room_[table]) rows_room_[table] = RoomForRows(count);
-  EG_ASSIGN_OR_RETURN(const AnyOut room, RoomOf(rows_room_[table] * dimension, rows.type(),
-                                                spec.name, &row_values_[table]));
+  if (count > rows_capacity_[table]) rows_capacity_[table] = CapacityForRows(count);
+  EG_ASSIGN_OR_RETURN(
+      const AnyOut reserved,
+      ReserveOf(rows_capacity_[table] * dimension, rows.type(), spec.name, &row_values_[table]));
   if (!rows.empty())
-    backend_.Upload(DeviceQueue::kIn, Bytes(rows), Bytes(room.subspan(0, rows.size())));
-  if (spec.l2 != 0 && room.size() > rows.size())
-    backend_.Zero(Bytes(room.subspan(rows.size(), room.size() - rows.size())));
-  return AnyIn(room);
+    backend_.Upload(DeviceQueue::kIn, Bytes(rows), Bytes(reserved.subspan(0, rows.size())));
+  if (spec.l2 != 0 && reserved.size() > rows.size())
+    backend_.Zero(Bytes(reserved.subspan(rows.size(), reserved.size() - rows.size())));
+  return AnyIn(reserved);
 }
 
 absl::StatusOr<Batch> HostStep::BringBatch(const Batch& batch, Side* side) {
@@ -125,7 +126,7 @@ absl::StatusOr<Batch> HostStep::BringBatch(const Batch& batch, Side* side) {
 void HostStep::PrefetchBatch(const Batch& batch) {
   if (backend_.host_memory()) return;
   ForgetPrefetch();
-  if (!MakeEvents().ok()) return;
+  if (!MakeQueueMarks().ok()) return;
   const int side = in_step_ ? 1 - side_ : side_;
   absl::StatusOr<Batch> over = BringBatch(batch, &sides_[side]);
   // A failed copy is an error of the current step. Between steps the error is ignored, and the next
@@ -184,7 +185,7 @@ absl::StatusOr<HostStep::Over> HostStep::BringAll(const std::vector<AnyIn>& weig
                          weights_[v].bytes() >= weights[v].size_bytes();
     current_[v] = false;
     EG_ASSIGN_OR_RETURN(const AnyOut there,
-                        RoomOf(weights[v].size(), weights[v].type(), name, &weights_[v]));
+                        ReserveOf(weights[v].size(), weights[v].type(), name, &weights_[v]));
     if (!current) {
       if (!weights[v].empty()) backend_.Upload(DeviceQueue::kIn, Bytes(weights[v]), Bytes(there));
       backend_.Record(DeviceQueue::kIn, *there_[v]);
@@ -243,7 +244,7 @@ absl::StatusOr<StepResult> HostStep::Finish(const absl::Status& queued,
   if (absl::IsResourceExhausted(
           // otherwise a batch that did not fit would use up the memory for one that fits
           result.status())) {
-    rows_room_.assign(rows_room_.size(), 0);
+    rows_capacity_.assign(rows_capacity_.size(), 0);
     for (std::vector<Memory>* const of_tables : {&row_values_, &row_gradients_})
       for (Memory& memory : *of_tables) memory = {};
   }
@@ -254,21 +255,21 @@ absl::Status HostStep::QueueTrain(const Over& over, std::uint64_t dropout_key,
                                   const std::vector<AnyOut>& gradients,
                                   const std::vector<AnyOut>& row_gradients) {
   std::vector<AnyOut> made(gradients.size()), rows_made(row_gradients.size());
-  const auto room = [this](std::size_t elements, Element type, const std::string& of,
-                           Memory* memory, AnyOut* out) -> absl::Status {
-    EG_ASSIGN_OR_RETURN(*out, RoomOf(elements, type, absl::StrCat("gradient of ", of), memory));
+  const auto reserve = [this](std::size_t elements, Element type, const std::string& of,
+                              Memory* memory, AnyOut* out) -> absl::Status {
+    EG_ASSIGN_OR_RETURN(*out, ReserveOf(elements, type, absl::StrCat("gradient of ", of), memory));
     return absl::OkStatus();
   };
-  absl::Status rooms;
-  for (std::size_t v = 0; v < made.size() && v < gradients_.size() && rooms.ok(); ++v)
-    rooms = room(gradients[v].size(), gradients[v].type(), graph_.variables()[v].name,
-                 &gradients_[v], &made[v]);
-  for (std::size_t t = 0; t < rows_made.size() && t < over.rows.values.size() && rooms.ok(); ++t)
-    rooms = room(over.rows.values[t].size(), row_gradients[t].type(), graph_.tables()[t].name,
-                 &row_gradients_[t], &rows_made[t]);
-  if (!rooms.ok()) return Told(rooms, over.batch, true);
+  absl::Status status;
+  for (std::size_t v = 0; v < made.size() && v < gradients_.size() && status.ok(); ++v)
+    status = reserve(gradients[v].size(), gradients[v].type(), graph_.variables()[v].name,
+                     &gradients_[v], &made[v]);
+  for (std::size_t t = 0; t < rows_made.size() && t < over.rows.values.size() && status.ok(); ++t)
+    status = reserve(over.rows.values[t].size(), row_gradients[t].type(), graph_.tables()[t].name,
+                     &row_gradients_[t], &rows_made[t]);
+  if (!status.ok()) return Told(status, over.batch, true);
   EG_RETURN_IF_ERROR(graph_.QueueTrainStep(over.weights, over.rows, over.batch, dropout_key, made,
-                                           rows_made, train_events_));
+                                           rows_made, train_marks_));
   for (std::size_t v = made.size(); v-- > 0;) {  // the last layer's gradient is ready first
     backend_.Await(DeviceQueue::kOut, *made_[v]);
     backend_.Download(DeviceQueue::kOut, Bytes(AnyIn(made[v])), Bytes(gradients[v]));
@@ -297,7 +298,7 @@ absl::StatusOr<StepResult> HostStep::TrainStep(const std::vector<AnyIn>& weights
                        " want=", rows.values[t].size(), " got=", row_gradients[t].size()));
     }
   }
-  EG_RETURN_IF_ERROR(MakeEvents());
+  EG_RETURN_IF_ERROR(MakeQueueMarks());
   absl::StatusOr<Over> over = BringAll(weights, rows, batch);
   return Finish(over.ok() ? QueueTrain(*over, dropout_key, gradients, row_gradients)
                           : Told(over.status(), batch, true),
@@ -307,10 +308,10 @@ absl::StatusOr<StepResult> HostStep::TrainStep(const std::vector<AnyIn>& weights
 absl::StatusOr<StepResult> HostStep::Evaluate(const std::vector<AnyIn>& weights, const Rows& rows,
                                               const Batch& batch, const Meanwhile& meanwhile) {
   if (backend_.host_memory()) return graph_.Evaluate(weights, rows, batch);
-  EG_RETURN_IF_ERROR(MakeEvents());
+  EG_RETURN_IF_ERROR(MakeQueueMarks());
   absl::StatusOr<Over> over = BringAll(weights, rows, batch);
   return Finish(over.ok()
-                    ? graph_.QueueEvaluate(over->weights, over->rows, over->batch, evaluate_events_)
+                    ? graph_.QueueEvaluate(over->weights, over->rows, over->batch, evaluate_marks_)
                     : Told(over.status(), batch, false),
                 meanwhile);
 }

@@ -42,7 +42,7 @@ namespace evergrad::worker {
 
 // Returns the number of rows to allocate for `rows`: a sixteenth more, rounded up to an eighth of a
 // power of two, and at least 64.
-std::size_t RoomForRows(std::size_t rows);
+std::size_t CapacityForRows(std::size_t rows);
 
 class HostStep {
  public:
@@ -91,18 +91,19 @@ class HostStep {
   struct Side {
     std::vector<Memory> inputs;
     Memory labels;
-    std::unique_ptr<Event> there;
+    std::unique_ptr<QueueMark> there;
   };
   struct Ahead {
     int side = 0;
     Batch host, over;
   };
-  absl::Status MakeEvents();
+  absl::Status MakeQueueMarks();
   // Returns the first bytes of `memory`, which grows if necessary.
   template <typename T>
-  absl::StatusOr<std::span<T>> Room(std::size_t elements, absl::string_view what, Memory* memory);
-  absl::StatusOr<AnyOut> RoomOf(std::size_t elements, Element type, absl::string_view what,
-                                Memory* memory);
+  absl::StatusOr<std::span<T>> Reserve(std::size_t elements, absl::string_view what,
+                                       Memory* memory);
+  absl::StatusOr<AnyOut> ReserveOf(std::size_t elements, Element type, absl::string_view what,
+                                   Memory* memory);
   template <typename T>
   absl::StatusOr<std::span<const T>> Bring(std::span<const T> from, absl::string_view what,
                                            Memory* memory);
@@ -123,16 +124,16 @@ class HostStep {
   Backend& backend_;
   std::vector<bool> current_;   // by variable: whether the copy equals the caller's values …
   std::vector<Element> types_;  // … of this type
-  std::vector<std::size_t> rows_room_;  // by table: number of rows allocated
+  std::vector<std::size_t> rows_capacity_;  // by table: number of rows allocated
   std::vector<Memory> weights_, gradients_, row_values_, row_gradients_, positions_;
   Side sides_[2];
   int side_ = 0;          // side of the last step
   bool in_step_ = false;  // true inside `meanwhile`
   std::optional<Ahead> ahead_;
   std::uint64_t prefetched_ = 0;
-  std::unique_ptr<Event> rows_there_, all_made_, all_in_, all_out_;
-  std::vector<std::unique_ptr<Event>> there_, made_;  // by variable
-  StepEvents train_events_, evaluate_events_;
+  std::unique_ptr<QueueMark> rows_there_, all_made_, all_in_, all_out_;
+  std::vector<std::unique_ptr<QueueMark>> there_, made_;  // by variable
+  StepMarks train_marks_, evaluate_marks_;
 };
 
 }  // namespace evergrad::worker

@@ -97,7 +97,7 @@ void StepExecutor::Regularize(double l2, In values, Out gradient, double* square
 
 void StepExecutor::Sign(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch,
                         const std::vector<AnyOut>& gradients,
-                        const std::vector<AnyOut>& row_gradients, const StepEvents& events,
+                        const std::vector<AnyOut>& row_gradients, const StepMarks& marks,
                         bool training) {
   signature_.assign(
       {number_, buffers_.generation(), static_cast<std::uint64_t>(batch.size), training ? 1u : 0u});
@@ -120,8 +120,8 @@ void StepExecutor::Sign(const std::vector<AnyIn>& weights, const Rows& rows, con
   for (const Values& input : batch.inputs) address(input.floats.data());
   address(batch.labels.data());
   signature_.push_back(std::bit_cast<std::uint32_t>(loss_scale_));
-  for (const Event* event : events.there) address(event);
-  for (const Event* event : events.made) address(event);
+  for (const QueueMark* mark : marks.there) address(mark);
+  for (const QueueMark* mark : marks.made) address(mark);
 }
 
 void StepExecutor::UploadKeys(std::uint64_t dropout_key) {
@@ -134,10 +134,10 @@ void StepExecutor::UploadKeys(std::uint64_t dropout_key) {
 }
 
 void StepExecutor::PrepareVariables(const GraphLayer& node, const std::vector<AnyIn>& weights,
-                                    const StepEvents& events) {
+                                    const StepMarks& marks) {
   for (std::size_t v = node.first_variable; v < node.end_variable(); ++v) {
-    if (v < events.there.size() && events.there[v] != nullptr)
-      backend_.Await(DeviceQueue::kCompute, *events.there[v]);
+    if (v < marks.there.size() && marks.there[v] != nullptr)
+      backend_.Await(DeviceQueue::kCompute, *marks.there[v]);
     const bool as_it_came = IsReadAsItCame(node, v, weights[v]);
     if (!weights[v].is_float32() && (!as_it_came || nodes_.variables[v].l2 != 0))
       backend_.Copy(weights[v], buffers_.WeightCopyOf(v, weights[v].size()));
@@ -147,7 +147,7 @@ void StepExecutor::PrepareVariables(const GraphLayer& node, const std::vector<An
 }
 
 void StepExecutor::Forward(Pass pass, const std::vector<AnyIn>& weights, const Rows& rows,
-                           const Batch& batch, const StepEvents& events) {
+                           const Batch& batch, const StepMarks& marks) {
   cast_made_.assign(cast_made_.size(), false);
   for (std::size_t t = 0; t < nodes_.tables.size(); ++t) {
     if (rows.values[t].is_float32()) continue;
@@ -157,7 +157,7 @@ void StepExecutor::Forward(Pass pass, const std::vector<AnyIn>& weights, const R
   for (const GraphLayer& node : nodes_.layers) {
     if (node.layer->is_view()) continue;
     backend_.Enter(node.layer->name(), Phase::kForward);
-    PrepareVariables(node, weights, events);
+    PrepareVariables(node, weights, marks);
     if (node.embedding == nullptr) CastInputs(node, batch);
     pass.key = KeyOf(node);
     const AnyOut y = buffers_.OutputOf(node.output, batch.size);
@@ -215,7 +215,7 @@ void StepExecutor::Losses(const Batch& batch, bool with_gradients) {
 }
 
 void StepExecutor::FinishGradients(const GraphLayer& node, const std::vector<AnyIn>& weights,
-                                   const std::vector<AnyOut>& gradients, const StepEvents& events) {
+                                   const std::vector<AnyOut>& gradients, const StepMarks& marks) {
   for (std::size_t v = node.first_variable; v < node.end_variable(); ++v) {
     const Out gradient = buffers_.WideGradient(v, gradients[v]);
     if (!nodes_.variables[v].is_moving_average()) Unscale(gradient);
@@ -223,8 +223,8 @@ void StepExecutor::FinishGradients(const GraphLayer& node, const std::vector<Any
                results_.squares(v));
     backend_.FindNotFinite(gradient, results_.not_finite().data());
     HandOut(gradient, gradients[v], v);
-    if (v < events.made.size() && events.made[v] != nullptr)
-      backend_.Record(DeviceQueue::kCompute, *events.made[v]);
+    if (v < marks.made.size() && marks.made[v] != nullptr)
+      backend_.Record(DeviceQueue::kCompute, *marks.made[v]);
   }
 }
 
@@ -242,7 +242,7 @@ void StepExecutor::FinishRowGradients(const Rows& rows, const std::vector<AnyOut
 
 void StepExecutor::Backward(Pass pass, const std::vector<AnyIn>& weights, const Rows& rows,
                             const Batch& batch, const std::vector<AnyOut>& gradients,
-                            const std::vector<AnyOut>& row_gradients, const StepEvents& events) {
+                            const std::vector<AnyOut>& row_gradients, const StepMarks& marks) {
   for (std::size_t n = nodes_.layers.size(); n-- > 0;) {
     const GraphLayer& node = nodes_.layers[n];
     if (node.layer->is_view() || !nodes_.values[node.output].needs_gradient) continue;
@@ -277,7 +277,7 @@ void StepExecutor::Backward(Pass pass, const std::vector<AnyIn>& weights, const 
     } else {
       backward({});
     }
-    FinishGradients(node, weights, gradients, events);
+    FinishGradients(node, weights, gradients, marks);
   }
   FinishRowGradients(rows, row_gradients);
 }
@@ -286,7 +286,7 @@ absl::Status StepExecutor::QueueTrainStep(const std::vector<AnyIn>& weights, con
                                           const Batch& batch, std::uint64_t dropout_key,
                                           const std::vector<AnyOut>& gradients,
                                           const std::vector<AnyOut>& row_gradients,
-                                          const StepEvents& events) {
+                                          const StepMarks& marks) {
   EG_RETURN_IF_ERROR(CheckBatch(nodes_, weights, rows, batch));
   EG_RETURN_IF_ERROR(CheckGradients(nodes_, rows, gradients, row_gradients));
   EG_RETURN_IF_ERROR(buffers_.Reserve(batch.size, true));
@@ -296,7 +296,7 @@ absl::Status StepExecutor::QueueTrainStep(const std::vector<AnyIn>& weights, con
                    std::any_of(row_gradients.begin(), row_gradients.end(), narrow);
   UploadKeys(dropout_key);
   queued_ = batch.size, queued_gradients_ = true;
-  Sign(weights, rows, batch, gradients, row_gradients, events, true);
+  Sign(weights, rows, batch, gradients, row_gradients, marks, true);
   if (!backend_.BeginStep(signature_)) {
     gradient_written_.assign(gradient_written_.size(), false);
     const Pass pass{backend_, batch.size, true, {}};
@@ -305,26 +305,26 @@ absl::Status StepExecutor::QueueTrainStep(const std::vector<AnyIn>& weights, con
     if (handed_narrow_) backend_.Zero(std::as_writable_bytes(results_.overflows()));
     for (std::size_t t = 0; t < nodes_.tables.size(); ++t)
       backend_.Zero(std::as_writable_bytes(buffers_.WideRowGradient(t, row_gradients[t])));
-    Forward(pass, weights, rows, batch, events);
+    Forward(pass, weights, rows, batch, marks);
     Losses(batch, true);
-    Backward(pass, weights, rows, batch, gradients, row_gradients, events);
+    Backward(pass, weights, rows, batch, gradients, row_gradients, marks);
   }
   backend_.EndStep();
   return absl::OkStatus();
 }
 
 absl::Status StepExecutor::QueueEvaluate(const std::vector<AnyIn>& weights, const Rows& rows,
-                                         const Batch& batch, const StepEvents& events) {
+                                         const Batch& batch, const StepMarks& marks) {
   EG_RETURN_IF_ERROR(CheckBatch(nodes_, weights, rows, batch));
   EG_RETURN_IF_ERROR(buffers_.Reserve(batch.size, false));
   EG_RETURN_IF_ERROR(buffers_.ReserveWide(weights, rows, {}, {}));
   handed_narrow_ = false;
   queued_ = batch.size, queued_gradients_ = false;
-  Sign(weights, rows, batch, {}, {}, events, false);
+  Sign(weights, rows, batch, {}, {}, marks, false);
   if (!backend_.BeginStep(signature_)) {
     backend_.Enter("step", Phase::kForward);
     backend_.Zero(std::as_writable_bytes(results_.not_finite()));
-    Forward({backend_, batch.size, false, {}}, weights, rows, batch, events);
+    Forward({backend_, batch.size, false, {}}, weights, rows, batch, marks);
     Losses(batch, false);
     backend_.Enter("regularizers", Phase::kFinish);
     for (std::size_t v = 0; v < nodes_.variables.size(); ++v)

@@ -42,9 +42,9 @@ class StepExecutor final : public Graph {
                               const Batch& batch, std::uint64_t dropout_key,
                               const std::vector<AnyOut>& gradients,
                               const std::vector<AnyOut>& row_gradients,
-                              const StepEvents& events) override;
+                              const StepMarks& marks) override;
   absl::Status QueueEvaluate(const std::vector<AnyIn>& weights, const Rows& rows,
-                             const Batch& batch, const StepEvents& events) override;
+                             const Batch& batch, const StepMarks& marks) override;
   absl::StatusOr<StepResult> FinishStep() override;
   absl::Status NoMemory(const absl::Status& cause, std::int64_t examples, bool with_gradients,
                         const CallersMemory& callers) const override {
@@ -64,7 +64,7 @@ class StepExecutor final : public Graph {
   std::vector<AnyIn> VariablesOf(const GraphLayer& node, const std::vector<AnyIn>& weights);
   // Waits for the node's variables, and converts those that it reads in another type.
   void PrepareVariables(const GraphLayer& node, const std::vector<AnyIn>& weights,
-                        const StepEvents& events);
+                        const StepMarks& marks);
   std::vector<Out> GradientsOf(const GraphLayer& node, const std::vector<AnyOut>& gradients);
   // Writes a gradient into the caller's memory after its last use, and records overflows under
   // `number`.
@@ -85,17 +85,17 @@ class StepExecutor final : public Graph {
   // Collects everything that determines the calls of a step (Backend::BeginStep).
   void Sign(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch,
             const std::vector<AnyOut>& gradients, const std::vector<AnyOut>& row_gradients,
-            const StepEvents& events, bool training);
+            const StepMarks& marks, bool training);
   void UploadKeys(std::uint64_t dropout_key);
   void Forward(Pass pass, const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch,
-               const StepEvents& events);
+               const StepMarks& marks);
   void Losses(const Batch& batch, bool with_gradients);
   void Backward(Pass pass, const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch,
                 const std::vector<AnyOut>& gradients, const std::vector<AnyOut>& row_gradients,
-                const StepEvents& events);
+                const StepMarks& marks);
   // Completes the gradients of a node's variables, of all tables, and hands them out.
   void FinishGradients(const GraphLayer& node, const std::vector<AnyIn>& weights,
-                       const std::vector<AnyOut>& gradients, const StepEvents& events);
+                       const std::vector<AnyOut>& gradients, const StepMarks& marks);
   void FinishRowGradients(const Rows& rows, const std::vector<AnyOut>& row_gradients);
   std::span<const std::uint64_t> KeyOf(const GraphLayer& node) const {
     return node.key ? keys_.as<std::uint64_t>().subspan(*node.key, 1)

@@ -24,7 +24,7 @@ namespace evergrad::worker {
 
 // Allocates memory that suits the device, for data from the servers. If the function is null or
 // returns an empty buffer, the heap or the frame is used.
-using Room = std::function<tensor::AlignedBuffer(std::size_t bytes)>;
+using Allocator = std::function<tensor::AlignedBuffer(std::size_t bytes)>;
 
 struct ShardSlice {
   std::uint32_t variable = 0;  // index into Layout::variables()

@@ -72,26 +72,27 @@ SlotRows::SlotRows(std::shared_ptr<const Layout> layout,
   }
 }
 
-tensor::SharedBytes SlotRows::Ids(const std::shared_ptr<const SlotRows>& self, const Part& part) {
+tensor::SharedBytes SlotRows::Ids(const std::shared_ptr<const SlotRows>& self,
+                                  const OfShard& part) {
   return {self,
           {self->ids_.data() + part.first_row * sizeof(std::int64_t),
            part.rows * sizeof(std::int64_t)}};
 }
 
-std::vector<tensor::AlignedBuffer> SlotRows::MakeRows(const Room& room) const {
+std::vector<tensor::AlignedBuffer> SlotRows::MakeRows(const Allocator& allocate) const {
   std::vector<tensor::AlignedBuffer> rows;
   rows.reserve(counts_.size());
   for (std::size_t t = 0; t < counts_.size(); ++t) {
     const std::size_t bytes = counts_[t] * layout_->tables()[t].dimension * sizeof(float);
     tensor::AlignedBuffer& buffer =
-        rows.emplace_back(room && bytes > 0 ? room(bytes) : tensor::AlignedBuffer());
+        rows.emplace_back(allocate && bytes > 0 ? allocate(bytes) : tensor::AlignedBuffer());
     if (buffer.size() == 0) buffer = tensor::AlignedBuffer(bytes);
   }
   return rows;
 }
 
 template <class Copy>
-void SlotRows::ForEachRow(const Part& part, Copy copy) const {
+void SlotRows::ForEachRow(const OfShard& part, Copy copy) const {
   std::size_t row = part.first_row, in_part = 0;
   for (std::size_t k = part.first_table; k < part.first_table + part.tables; ++k) {
     const std::size_t row_bytes = layout_->tables()[tables_[k]].row_bytes();
@@ -100,7 +101,7 @@ void SlotRows::ForEachRow(const Part& part, Copy copy) const {
   }
 }
 
-bool SlotRows::Scatter(const Part& part, std::span<const std::byte> values,
+bool SlotRows::Scatter(const OfShard& part, std::span<const std::byte> values,
                        std::vector<tensor::AlignedBuffer>* rows) const {
   if (values.size() != part.bytes) return false;
   std::vector<std::byte*> homes;  // the place of each table's rows in wire order
@@ -139,7 +140,7 @@ int SlotRows::ToWire(std::vector<tensor::AlignedBuffer>* gradients) const {
 
 tensor::AlignedBuffer SlotRows::Gather(const std::vector<tensor::AlignedBuffer>& gradients) const {
   tensor::AlignedBuffer all(wire_bytes_);
-  for (const Part& part : parts_) {
+  for (const OfShard& part : parts_) {
     std::byte* const to = all.data() + part.first_byte;
     ForEachRow(part, [&](std::uint32_t table, std::size_t in_table, std::size_t in_part,
                          std::size_t row_bytes) {

@@ -22,7 +22,7 @@ class SlotRows {
  public:
   // The rows of one slot. Tables are in rising order; within a table, rows have the order of its
   // ids.
-  struct Part {
+  struct OfShard {
     ShardId shard;
     std::size_t first_row = 0, rows = 0;      // position in ids
     std::size_t first_table = 0, tables = 0;  // position in tables() and table_rows()
@@ -38,23 +38,23 @@ class SlotRows {
            const std::vector<std::span<const std::int64_t>>& ids);
 
   // Slots without rows have no part; shards are in rising order.
-  const std::vector<Part>& parts() const { return parts_; }
-  std::span<const std::uint32_t> tables(const Part& part) const {
+  const std::vector<OfShard>& parts() const { return parts_; }
+  std::span<const std::uint32_t> tables(const OfShard& part) const {
     return std::span(tables_).subspan(part.first_table, part.tables);
   }
-  std::span<const std::uint32_t> table_rows(const Part& part) const {
+  std::span<const std::uint32_t> table_rows(const OfShard& part) const {
     return std::span(table_rows_).subspan(part.first_table, part.tables);
   }
   std::uint64_t wire_bytes() const { return wire_bytes_; }
   // Returns the ids of `part`; the bytes keep `self` alive.
-  static tensor::SharedBytes Ids(const std::shared_ptr<const SlotRows>& self, const Part& part);
+  static tensor::SharedBytes Ids(const std::shared_ptr<const SlotRows>& self, const OfShard& part);
 
   // Allocates uninitialized memory for the rows of each table, [ids, dimension] float32, from
-  // `room` if possible.
-  std::vector<tensor::AlignedBuffer> MakeRows(const Room& room = nullptr) const;
+  // `allocate` if possible.
+  std::vector<tensor::AlignedBuffer> MakeRows(const Allocator& allocate = nullptr) const;
   // Copies the result of a pull of `part` into the rows. Returns false, without any change, if the
   // size is wrong.
-  bool Scatter(const Part& part, std::span<const std::byte> values,
+  bool Scatter(const OfShard& part, std::span<const std::byte> values,
                std::vector<tensor::AlignedBuffer>* rows) const;
   // Converts the rows to float32, once all parts have been scattered.
   void Widen(std::vector<tensor::AlignedBuffer>* rows) const;
@@ -67,11 +67,11 @@ class SlotRows {
 
  private:
   template <class Copy>
-  void ForEachRow(const Part& part, Copy copy) const;
+  void ForEachRow(const OfShard& part, Copy copy) const;
 
   std::shared_ptr<const Layout> layout_;
   std::vector<std::size_t> counts_;  // number of ids of each table
-  std::vector<Part> parts_;
+  std::vector<OfShard> parts_;
   std::vector<std::uint32_t> tables_, table_rows_;
   std::vector<std::uint32_t> position_;  // index of each row in its table's list
   tensor::AlignedBuffer ids_;

@@ -14,9 +14,9 @@ constexpr std::uint64_t kFrameShare = 4;
 
 }  // namespace
 
-PullCache::PullCache(std::shared_ptr<const Layout> layout, Room room)
+PullCache::PullCache(std::shared_ptr<const Layout> layout, Allocator allocate)
     : layout_(std::move(layout)),
-      room_(std::move(room)),
+      allocate_(std::move(allocate)),
       held_(layout_->shard_count()),
       fresh_(layout_->shard_count()),
       landing_(layout_->variables().size()) {}
@@ -26,9 +26,9 @@ void PullCache::Land(PulledShard* pulled) {
   if (slice.elements == 0) return;
   std::shared_ptr<tensor::AlignedBuffer>& whole = landing_[slice.variable];
   if (whole == nullptr) {
-    tensor::AlignedBuffer room = room_(layout_->variables()[slice.variable].wire_bytes());
-    if (room.size() == 0) return;
-    whole = std::make_shared<tensor::AlignedBuffer>(std::move(room));
+    tensor::AlignedBuffer memory = allocate_(layout_->variables()[slice.variable].wire_bytes());
+    if (memory.size() == 0) return;
+    whole = std::make_shared<tensor::AlignedBuffer>(std::move(memory));
   }
   std::byte* const to = whole->data() + slice.first_element * tensor::WireBytes(slice.wire);
   std::memcpy(to, pulled->values.bytes.data(), slice.wire_bytes());
@@ -46,7 +46,7 @@ absl::Status PullCache::Accept(PulledShard pulled) {
         "pulled bytes mismatch: variable=", layout_->variable_of(pulled.shard).name,
         " shard=", pulled.shard.value(), " want=", want, " got=", pulled.values.bytes.size()));
   }
-  if (room_) Land(&pulled);
+  if (allocate_) Land(&pulled);
   held_[pulled.shard.value()] = {true, pulled.start, pulled.vlsn};
   fresh_[pulled.shard.value()] = std::move(pulled);
   return absl::OkStatus();

@@ -40,9 +40,9 @@ class PullCache {
     MapVersion start;
     std::uint64_t vlsn = 0;
   };
-  // With `room`, accepted values of a variable are copied into memory from it, in the order of
+  // With `allocate`, accepted values of a variable are copied into memory from it, in the order of
   // shards. If it returns an empty buffer, the values stay in their frame.
-  explicit PullCache(std::shared_ptr<const Layout> layout, Room room = nullptr);
+  explicit PullCache(std::shared_ptr<const Layout> layout, Allocator allocate = nullptr);
 
   const Held& held(ShardId shard) const { return held_[shard.value()]; }
   // Replaces the held values of the shard. InvalidArgument for an unknown shard or a payload of
@@ -56,7 +56,7 @@ class PullCache {
   void Land(PulledShard* pulled);
 
   std::shared_ptr<const Layout> layout_;
-  const Room room_;
+  const Allocator allocate_;
   std::vector<Held> held_;
   std::vector<std::optional<PulledShard>> fresh_;
   // By variable, the memory filled since the last Take; shared with the values in it.

@@ -71,10 +71,11 @@ void Exchange::WantRows(std::uint64_t count, std::shared_ptr<const SlotRows> row
                         std::uint64_t after) {
   EG_CHECK(count > 0 && !row_pulls_.contains(count));
   RowPull& pull = row_pulls_[count];
-  pull.values = rows->MakeRows(env_.room);
+  pull.values = rows->MakeRows(env_.allocate);
   pull.missing = rows->parts().size();
   pull.after = after;
-  for (const SlotRows::Part& part : rows->parts()) pulls_[{count, part.shard.value()}].part = &part;
+  for (const SlotRows::OfShard& part : rows->parts())
+    pulls_[{count, part.shard.value()}].part = &part;
   pull.rows = std::move(rows);
 }
 
@@ -266,7 +267,7 @@ std::uint64_t Exchange::MarkSent(Item& item, std::uint32_t shard) {
 
 // Adds the rows of tables to a section.
 template <class Section>
-void Exchange::NameRows(const std::shared_ptr<const SlotRows>& rows, const SlotRows::Part& part,
+void Exchange::NameRows(const std::shared_ptr<const SlotRows>& rows, const SlotRows::OfShard& part,
                         Section* section, Payloads* payloads) const {
   const auto tables = rows->tables(part), counts = rows->table_rows(part);
   section->mutable_tables()->Add(tables.begin(), tables.end());
@@ -429,7 +430,7 @@ bool Exchange::TakePushAnswers(const Request& request, const v1::ResponseHeader&
       continue;
     }
     unsettled->insert(key.second);
-    it->second.no_room.clear();
+    it->second.over_budget_reason.clear();
     switch (disposition.next) {
       case Next::kSettled: break;
       case Next::kWaitForMap: WaitOrBackoff(it->second, disposition.wait_for); break;
@@ -438,7 +439,8 @@ bool Exchange::TakePushAnswers(const Request& request, const v1::ResponseHeader&
         it->second.serial = ++serial_;
         retry->pushes.push_back(key);
         if (push_answer == PushAnswer::kOverBudget)
-          it->second.no_room = absl::StrCat("ps_server/", request.server, ": ", result.message());
+          it->second.over_budget_reason =
+              absl::StrCat("ps_server/", request.server, ": ", result.message());
         if (push_answer == PushAnswer::kBusy)
           retry->busy_after_ms =
               std::max(retry->busy_after_ms, std::min(result.busy_after_ms(), kBusyAfterMsMax));
@@ -556,7 +558,7 @@ absl::Status Exchange::AcceptDense(
 // The values are copied from the frame at once, so the item is done.
 absl::Status Exchange::AcceptRows(const Request::Pull& sent, std::span<const std::byte> payload) {
   RowPull& pull = row_pulls_.at(sent.key.first);
-  const SlotRows::Part& part = *pulls_.at(sent.key).part;
+  const SlotRows::OfShard& part = *pulls_.at(sent.key).part;
   if (!pull.rows->Scatter(part, payload, &pull.values)) {
     return absl::InternalError(absl::StrCat("rows of another size: shard=", sent.key.second,
                                             " want=", part.bytes, " got=", payload.size()));
@@ -594,7 +596,7 @@ void Exchange::OnCallFailed(const Request& request, const absl::Status& status) 
     if (disposition.next == Next::kDropAttempt) return events_.on_dropped(std::nullopt);
     EG_CHECK(disposition.next == Next::kBackoff);
     it->second.state = State::kBackoff;
-    it->second.no_room.clear();
+    it->second.over_budget_reason.clear();
     it->second.serial = ++serial_;
     retry.pushes.push_back(key);
   }
@@ -684,9 +686,11 @@ std::string Exchange::WaitingFor() const {
       std::any_of(pushes_.begin(), pushes_.end(), [&](const auto& e) { return waits(e.second); }) ||
       std::any_of(pulls_.begin(), pulls_.end(), [&](const auto& e) { return waits(e.second); });
   if (for_map) return "a newer shard map, because a shard has no owner";
-  const auto no_room = std::find_if(pushes_.begin(), pushes_.end(),
-                                    [](const auto& e) { return !e.second.no_room.empty(); });
-  if (no_room != pushes_.end()) return absl::StrCat("memory at ", no_room->second.no_room);
+  const auto over_budget_reason = std::find_if(pushes_.begin(), pushes_.end(), [](const auto& e) {
+    return !e.second.over_budget_reason.empty();
+  });
+  if (over_budget_reason != pushes_.end())
+    return absl::StrCat("memory at ", over_budget_reason->second.over_budget_reason);
   return last_error_;
 }
 
@@ -696,7 +700,7 @@ void Exchange::FillUnreached(v1::WorkerProgress* progress) const {
 
 bool Exchange::WaitsForRoom() const {
   return std::any_of(pushes_.begin(), pushes_.end(),
-                     [](const auto& e) { return !e.second.no_room.empty(); });
+                     [](const auto& e) { return !e.second.over_budget_reason.empty(); });
 }
 
 }  // namespace evergrad::worker

@@ -65,7 +65,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     fault::Failpoints* failpoints = nullptr;
     const Clock* clock = nullptr;  // if null, unreachable servers are not reported
     Counters counters;
-    Room room = nullptr;  // allocates memory for rows of tables
+    Allocator allocate = nullptr;  // allocates memory for rows of tables
     JobUid job;
     v1::Stamp registration;
     std::chrono::milliseconds deadline{10000}, backoff_min{10}, backoff_max{1000};
@@ -85,7 +85,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     // The rows of a slot's gradients; null for a dense shard or a SKIP. `part` is one of their
     // parts.
     std::shared_ptr<const SlotRows> rows = nullptr;
-    const SlotRows::Part* part = nullptr;
+    const SlotRows::OfShard* part = nullptr;
   };
 
   // `work` must be the attempt as granted.
@@ -142,13 +142,13 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     tensor::SharedBytes bytes;
     std::string skip_reason;
     std::shared_ptr<const SlotRows> rows;
-    const SlotRows::Part* part = nullptr;
+    const SlotRows::OfShard* part = nullptr;
     // The server and the reason, if the last answer was OVER_BUDGET; otherwise "".
-    std::string no_room;
+    std::string over_budget_reason;
   };
   struct PullItem : Item {
-    std::uint64_t have = 0;                // dense: pulls done
-    const SlotRows::Part* part = nullptr;  // rows: the part of row_pulls_[key.first]
+    std::uint64_t have = 0;                   // dense: pulls done
+    const SlotRows::OfShard* part = nullptr;  // rows: the part of row_pulls_[key.first]
   };
   // (0 for dense, otherwise the number of the step's pull; shard).
   using PullKey = std::pair<std::uint64_t, std::uint32_t>;
@@ -193,7 +193,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   void FillPush(const PushKey& key, v1::PushSection* section, Payloads* payloads) const;
   void FillPull(const PullKey& key, v1::PullSection* section, Payloads* payloads) const;
   template <class Section>
-  void NameRows(const std::shared_ptr<const SlotRows>& rows, const SlotRows::Part& part,
+  void NameRows(const std::shared_ptr<const SlotRows>& rows, const SlotRows::OfShard& part,
                 Section* section, Payloads* payloads) const;
   // Marks the item as sent, and returns the serial of its new state.
   std::uint64_t MarkSent(Item& item, std::uint32_t shard);

@@ -53,7 +53,7 @@ void JobContext::SetPlan(const v1::Plan& proto) {
   if (!plan_error_.ok()) return;
   plan_ = std::make_shared<const plan::Plan>(*std::move(plan));
   layout_ = std::make_shared<const Layout>(*std::move(layout));
-  cache_ = std::make_unique<PullCache>(layout_, env_.room);
+  cache_ = std::make_unique<PullCache>(layout_, env_.allocate);
 }
 
 ComputeJob::Needs JobContext::NeedsOf(WorkKind kind) const {

@@ -32,7 +32,7 @@ class JobContext {
     DataOptions data;
     metrics::Limit* data_limit = nullptr;  // outlives the job
     bool allow_counting = false;
-    Room room = nullptr;  // allocates memory for pulled values
+    Allocator allocate = nullptr;  // allocates memory for pulled values
   };
   JobContext(const v1::JobInfo& info, Environment environment);
 

@@ -47,7 +47,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
         step_log(options.step_records_max, &metrics.step_records),
         device(backend, env.registry),
         heartbeat(env.client, &device, &step_log, env.logger),
-        streams({options.prefetch_batches_max, options.prefetch_bytes_max, room}, env.registry),
+        streams({options.prefetch_batches_max, options.prefetch_bytes_max, allocate}, env.registry),
         reports({env.send, env.logger, &metrics, options.message_bytes_max}) {}
   // It is called once a shared_ptr owns the runner, because the drain holds a weak_ptr to it.
   void Init() {
@@ -64,7 +64,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     exchange.failpoints = env.failpoints;
     exchange.clock = env.clock;
     exchange.counters = metrics.exchange;
-    exchange.room = room;
+    exchange.allocate = allocate;
     exchange.deadline = options.call_deadline;
     exchange.backoff_min = options.backoff_min;
     exchange.backoff_max = options.backoff_max;
@@ -106,7 +106,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
                                       {options.data_bytes_max, options.data_roots},
                                       &metrics.data,
                                       options.allow_counting,
-                                      room});
+                                      allocate});
     if (job->spec() != nullptr)
       book.SetOverBudget(job->pauses_over_budget() ? AttemptBook::OverBudget::kPause
                                                    : AttemptBook::OverBudget::kFail);
@@ -409,7 +409,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
   const std::shared_ptr<ComputeBackend> backend;  // shared by the compute parts of jobs
   // Allocates memory that suits the device, for values from the servers and for batches. Exchanges
   // hold this function, too, and must not own the backend.
-  const Room room = [weak = std::weak_ptr<ComputeBackend>(backend)](std::size_t bytes) {
+  const Allocator allocate = [weak = std::weak_ptr<ComputeBackend>(backend)](std::size_t bytes) {
     const auto made = weak.lock();
     return made == nullptr ? tensor::AlignedBuffer() : made->Stage(bytes);
   };

@@ -70,7 +70,7 @@ std::vector<Exchange::Gradient> UpdateRun::GradientsOf(const Update& update) con
   for (const ShardId shard : update.dense)
     gradients.push_back(
         {shard, skipped ? tensor::SharedBytes{} : GradientBuffer::Slice(update.gradients, shard)});
-  for (const SlotRows::Part* part : update.parts) {
+  for (const SlotRows::OfShard* part : update.parts) {
     if (skipped) {
       gradients.push_back({part->shard, {}});
       continue;
@@ -132,7 +132,7 @@ void UpdateRun::AddGradientsOfRows(const std::shared_ptr<const SlotRows>& slots,
                                    Update* update) const {
   update->slots = slots;
   update->row_gradients = std::make_shared<const tensor::AlignedBuffer>(slots->Gather(gradients));
-  for (const SlotRows::Part& part : slots->parts()) {
+  for (const SlotRows::OfShard& part : slots->parts()) {
     if (IsTarget(part.shard)) update->parts.push_back(&part);
   }
 }

@@ -39,7 +39,7 @@ class UpdateRun : public AttemptRun {
     std::shared_ptr<GradientBuffer> gradients;
     std::shared_ptr<const SlotRows> slots;  // null without tables
     std::shared_ptr<const tensor::AlignedBuffer> row_gradients;
-    std::vector<const SlotRows::Part*> parts;  // parts of `slots`
+    std::vector<const SlotRows::OfShard*> parts;  // parts of `slots`
     std::string skip_reason;  // if not "", the step is skipped and pushes no values
   };
 

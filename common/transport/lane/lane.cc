@@ -138,14 +138,15 @@ absl::Status LanePort::OnOffer(const wire::StreamHeader& header, MessageView pay
 void LanePort::Close() {
   lane_ = nullptr;
   status_ = absl::OkStatus();
-  room_queued_ = false;
+  ring_space_queued_ = false;
 }
 
 std::optional<Outbox::Message> LanePort::Next(Outbox& outbox) {
   if (!status_.ok()) return std::nullopt;
   if (lane_ == nullptr || outbox.next_frame_left() < kLaneBytesMin) {
     auto message = outbox.Next();
-    if (message && message->header.kind == wire::MessageKind::kRoom) room_queued_ = false;
+    if (message && message->header.kind == wire::MessageKind::kRingSpace)
+      ring_space_queued_ = false;
     return message;
   }
   // Frames are ordered by their remaining bytes, so the later frames use the lane, too.
@@ -170,8 +171,8 @@ absl::StatusOr<MessageView> LanePort::Payload(const wire::StreamHeader& header,
 
 void LanePort::Done(const wire::StreamHeader& header, Outbox& outbox) {
   if (!header.in_lane() || lane_ == nullptr) return;
-  if (lane_->Release(header.bytes) && !std::exchange(room_queued_, true))
-    outbox.AddControl({.kind = wire::MessageKind::kRoom});
+  if (lane_->Release(header.bytes) && !std::exchange(ring_space_queued_, true))
+    outbox.AddControl({.kind = wire::MessageKind::kRingSpace});
 }
 
 }  // namespace evergrad::transport

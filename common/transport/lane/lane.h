@@ -51,8 +51,8 @@ class Lane {
   std::uint64_t piece_bytes_max() const { return piece_bytes_max_; }
 
   // Returns whether the ring has space for `bytes`, at most piece_bytes_max(). If it has not, the
-  // peer reports later that it has (ROOM). InvalidArgument if the peer claims to have taken bytes
-  // that were not written.
+  // peer reports later that it has (RING_SPACE). InvalidArgument if the peer claims to have taken
+  // bytes that were not written.
   absl::StatusOr<bool> HasRoom(std::uint64_t bytes);
   // Writes the pieces. HasRoom must have returned true for as many bytes.
   void Write(std::span<const tensor::SharedBytes> pieces);
@@ -125,7 +125,7 @@ class LanePort {
   std::unique_ptr<Lane> lane_;
   absl::Status status_;
   bool offer_seen_ = false;
-  bool room_queued_ = false;  // A ROOM is in the outbox; one is enough.
+  bool ring_space_queued_ = false;  // A RING_SPACE is in the outbox; one is enough.
 };
 
 }  // namespace evergrad::transport

@@ -220,7 +220,7 @@ absl::Status ClientSession::OnOne(const wire::StreamHeader& header, MessageView 
       return absl::OkStatus();
     case MessageKind::kPong: return absl::OkStatus();
     case MessageKind::kLane: return OnLane(header, payload);
-    case MessageKind::kRoom: return absl::OkStatus();  // NextMessage checks for space itself.
+    case MessageKind::kRingSpace: return absl::OkStatus();  // NextMessage checks for space itself.
     case MessageKind::kAnnounce:
     case MessageKind::kRequest:
     case MessageKind::kCancel: break;

@@ -86,7 +86,7 @@ absl::Status ServerSession::OnOne(const wire::StreamHeader& header, MessageView 
       return absl::OkStatus();
     case MessageKind::kPong: return absl::OkStatus();
     case MessageKind::kLane: return lane_.OnOffer(header, payload, options_.take_lane, outbox_);
-    case MessageKind::kRoom: return absl::OkStatus();  // NextMessage checks for space itself.
+    case MessageKind::kRingSpace: return absl::OkStatus();  // NextMessage checks for space itself.
     case MessageKind::kHello:
     case MessageKind::kGrant:
     case MessageKind::kAnswer:

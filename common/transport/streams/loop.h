@@ -26,7 +26,7 @@ class Loop : public runtime::Executor {
   // it runs inline.
   void RunAndWait(const std::function<void()>& task) {
     if (!InThisThread()) {
-      runtime::Event ran;
+      runtime::WaitableEvent ran;
       if (Post([&] {
             task();
             ran.Set();

@@ -140,7 +140,7 @@ std::vector<Variable> MakeVariables(const worker::Graph& graph, const Golden& go
     variable.shape = described.shape;
     variable.values.resize(described.shape.elements());
     variable.gradient.resize(described.shape.elements());
-    const auto cut = sharding::Cut(sharding::FixedShards{shards}, described.shape);
+    const auto cut = sharding::PartitionRows(sharding::FixedShards{shards}, described.shape);
     REQUIRE(cut.ok());
     for (const sharding::RowRange& rows : *cut) {
       ps_server::ShardSettings settings;

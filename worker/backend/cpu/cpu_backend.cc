@@ -99,10 +99,12 @@ class CpuBackend final : public Backend {
   void Download(DeviceQueue, std::span<const std::byte> from, std::span<std::byte> to) override {
     CopyBytes(from, to);
   }
-  absl::StatusOr<std::unique_ptr<Event>> MakeEvent() override { return std::make_unique<Event>(); }
-  void Record(DeviceQueue, Event&) override {}
-  void Await(DeviceQueue, Event&) override {}
-  absl::Status Wait(Event&) override { return absl::OkStatus(); }
+  absl::StatusOr<std::unique_ptr<QueueMark>> MakeQueueMark() override {
+    return std::make_unique<QueueMark>();
+  }
+  void Record(DeviceQueue, QueueMark&) override {}
+  void Await(DeviceQueue, QueueMark&) override {}
+  absl::Status Wait(QueueMark&) override { return absl::OkStatus(); }
 
   bool BeginStep(std::span<const std::uint64_t>) override { return false; }
   void EndStep() override { layer_ = {}; }

@@ -70,11 +70,11 @@ struct PlanKey {
   }
 };
 
-class CudaEvent final : public Event {
+class CudaQueueMark final : public QueueMark {
  public:
   using Drop = std::function<void(EgEvent*)>;
-  CudaEvent(const Drop& drop, EgEvent* event) : drop_(drop), event_(event) {}
-  ~CudaEvent() override { drop_(event_); }
+  CudaQueueMark(const Drop& drop, EgEvent* event) : drop_(drop), event_(event) {}
+  ~CudaQueueMark() override { drop_(event_); }
   EgEvent* get() const { return event_; }
 
  private:
@@ -234,17 +234,17 @@ class CudaBackendImpl final : public CudaBackend {
                      &error),
           error);
   }
-  absl::StatusOr<std::unique_ptr<Event>> MakeEvent() override {
+  absl::StatusOr<std::unique_ptr<QueueMark>> MakeQueueMark() override {
     EgCudaError error{};
     EgEvent* event = nullptr;
     if (api_->make_event(context_, 0, &event, &error) != EG_CUDA_OK) return StatusOf(error);
-    return std::make_unique<CudaEvent>(drop_event_, event);
+    return std::make_unique<CudaQueueMark>(drop_event_, event);
   }
-  void Record(DeviceQueue queue, Event& event) override {
+  void Record(DeviceQueue queue, QueueMark& mark) override {
     if (queue == DeviceQueue::kCompute) EndWait();
-    RecordEvent(queue, static_cast<CudaEvent&>(event).get());
+    RecordEvent(queue, static_cast<CudaQueueMark&>(mark).get());
   }
-  void Await(DeviceQueue queue, Event& event) override {
+  void Await(DeviceQueue queue, QueueMark& mark) override {
     if (queue != DeviceQueue::kCompute)
       times_->AfterCopies(queue);
     else if (!in_step_)
@@ -254,12 +254,12 @@ class CudaBackendImpl final : public CudaBackend {
     Work work;
     work.kind = Work::Kind::kAwait;
     work.queue = queue;
-    work.event = static_cast<CudaEvent&>(event).get();
+    work.event = static_cast<CudaQueueMark&>(mark).get();
     Do(std::move(work));
   }
-  absl::Status Wait(Event& event) override {
+  absl::Status Wait(QueueMark& mark) override {
     EgCudaError error{};
-    if (api_->wait(static_cast<CudaEvent&>(event).get(), &error) == EG_CUDA_OK)
+    if (api_->wait(static_cast<CudaQueueMark&>(mark).get(), &error) == EG_CUDA_OK)
       return absl::OkStatus();
     return DeviceFailed("wait", error);
   }
@@ -1279,7 +1279,7 @@ class CudaBackendImpl final : public CudaBackend {
     std::set<EgEvent*> events;
   };
   std::map<GraphCapture::Key, Replay> graphs_;
-  const CudaEvent::Drop drop_event_ = [this](EgEvent* event) { DropEvent(event); };
+  const CudaQueueMark::Drop drop_event_ = [this](EgEvent* event) { DropEvent(event); };
   GraphCapture::Key key_ = 0;
   bool in_step_ = false, capturing_ = false;
   std::vector<Work> recorded_;

@@ -81,7 +81,7 @@ class Registrar {
     server_ = *std::move(server);
   }
   ~Registrar() { server_->Shutdown(); }
-  runtime::Event three_heartbeats, left;
+  runtime::WaitableEvent three_heartbeats, left;
 
  private:
   void Answer(transport::MessageStream& to, const std::string& bytes) {
@@ -123,7 +123,7 @@ TEMPLATE_TEST_CASE(
   quiet.file = "/dev/null";
   log::Logger logger(quiet);
   runtime::ThreadExecutor executor({"session"});
-  runtime::Event first_answer, lost, second_answer;
+  runtime::WaitableEvent first_answer, lost, second_answer;
   std::uint64_t last_term = 0;
 
   std::unique_ptr<SessionClient> client;
@@ -162,7 +162,7 @@ TEMPLATE_TEST_CASE(
   {
     Registrar second(transport.get(), address, 2);
     REQUIRE(second_answer.WaitFor(30s));
-    runtime::Event ended;
+    runtime::WaitableEvent ended;
     executor.Post([&] {
       v1::TaskMessage leaving;
       leaving.mutable_leaving()->set_reason("SIGTERM");
@@ -234,7 +234,7 @@ TEMPLATE_TEST_CASE(
              b = Serve(*transport, TestType::Address(*transport, "b"));
   constexpr int kThreads = 3, kCalls = 200;
   std::atomic<int> answered{0}, wrong{0};
-  runtime::Event all;
+  runtime::WaitableEvent all;
   {
     ParameterClient client(transport.get(), {}, "worker/0");
     std::vector<runtime::Thread> threads;
@@ -263,7 +263,7 @@ TEMPLATE_TEST_CASE(
     // repeated until it is answered, shows that the client still works after the closing. A stream
     // that is being dialed may refuse the call; hence the timer.
     runtime::ThreadExecutor executor({"retry"});
-    runtime::Event answered_right;
+    runtime::WaitableEvent answered_right;
     std::function<void()> attempt = [&] {
       v1::Endpoint endpoint;
       endpoint.set_address(a->address());
@@ -302,7 +302,7 @@ TEMPLATE_TEST_CASE(
                   done(answer.status());
                 });
   };
-  runtime::Event refused;
+  runtime::WaitableEvent refused;
   absl::Status first;
   call([&](absl::Status status) {
     first = std::move(status);
@@ -314,7 +314,7 @@ TEMPLATE_TEST_CASE(
   // The stream redials by itself. Until it is connected, calls fail at once, and a timer makes them
   // again, as in a worker.
   runtime::ThreadExecutor executor({"retry"});
-  runtime::Event answered;
+  runtime::WaitableEvent answered;
   std::function<void()> attempt = [&] {
     call([&](absl::Status status) {
       if (status.ok())

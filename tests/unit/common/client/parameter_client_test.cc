@@ -260,7 +260,7 @@ TEST_CASE("a stream is not destroyed while a call is being handed to it") {
   client.Send(At("a:1"), PushAndPull(), {BytesOf("g")}, 0, 1s,
               [](absl::StatusOr<ParameterClient::Answer>) {});
   DataLink& link = *stage.transport.data_links.at(0);
-  runtime::Event inside, closed;
+  runtime::WaitableEvent inside, closed;
   bool closed_under_us = true;
   link.on_close = [&] { closed.Set(); };
   link.on_call = [&] {

@@ -53,12 +53,12 @@ TEST_CASE("every descriptor is complete, and its defaults are within its bounds"
       CHECK_FALSE(rule.broken(defaults));
     }
     // A member that adds or fills a slot is a parameter of the type.
-    for (const Slot& slot : descriptor.slots) {
-      for (double Settings::*const member : {slot.initial, slot.only_with})
+    for (const State& state : descriptor.states) {
+      for (double Settings::*const member : {state.initial, state.only_with})
         CHECK((member == nullptr ||
                std::any_of(descriptor.parameters.begin(), descriptor.parameters.end(),
                            [&](const Parameter& p) { return p.member.number == member; })));
-      CHECK((!slot.one_per_row || descriptor.use == Use::kTablesOnly));
+      CHECK((!state.one_per_row || descriptor.use == Use::kTablesOnly));
     }
   }
 }
@@ -75,7 +75,7 @@ TEST_CASE("no type and no key is both built and refused as not built") {
 
 TEST_CASE("slots follow the type and its momentum") {
   const auto slots = [](const char* type, double momentum) {
-    return SlotsPerValue({.type = type, .momentum = momentum});
+    return StatesPerValue({.type = type, .momentum = momentum});
   };
   CHECK(slots("adam", 0) == 2);
   CHECK(slots("adam", 0.9) == 2);

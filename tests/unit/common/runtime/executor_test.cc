@@ -57,7 +57,7 @@ TEST_CASE("tasks of many threads all run, each thread's in order") {
 TEST_CASE("timers of a thread executor fire in order of their time, not before it") {
   ThreadExecutor executor({"timers"});
   RealClock clock;
-  Event done;
+  WaitableEvent done;
   std::string ran;
   const MonoTime start = clock.Now();
   MonoTime fired{0};
@@ -77,7 +77,7 @@ TEST_CASE("timers of a thread executor fire in order of their time, not before i
 TEST_CASE("a shutdown runs what was posted, drops timers, and is final") {
   ThreadExecutor executor({"shutdown"});
   auto alive = std::make_shared<int>(0);
-  Event started, go;
+  WaitableEvent started, go;
   int ran = 0;
   executor.Post([&] {
     started.Set();
@@ -114,7 +114,7 @@ TEST_CASE("a task that is refused may post from its destructor") {
 TEST_CASE("an idle executor is lent to a caller, alone; one that is not idle is not") {
   ThreadExecutor executor({"lent"});
   std::string ran;  // Only the thread that runs tasks uses it: no lock
-  Event posted, timer;
+  WaitableEvent posted, timer;
   bool own_thread = true;
   CHECK(executor.RunIfIdle([&] {
     own_thread = executor.InThisThread();
@@ -132,7 +132,7 @@ TEST_CASE("an idle executor is lent to a caller, alone; one that is not idle is 
   posted.Wait();
   timer.Wait();
 
-  Event started, go, through;
+  WaitableEvent started, go, through;
   executor.Post([&] {
     started.Set();
     go.Wait();
@@ -167,7 +167,7 @@ TEST_CASE(
     "what a borrower posts runs once he is through, without anything else to wake the thread") {
   ThreadExecutor executor({"lent"});
   for (int round = 0; round < 100; ++round) {
-    Event posted;
+    WaitableEvent posted;
     while (!executor.RunIfIdle([&] { executor.Post([&] { posted.Set(); }); }))
       std::this_thread::yield();
     REQUIRE(posted.WaitFor(20s));
@@ -176,7 +176,7 @@ TEST_CASE(
 
 TEST_CASE("a shutdown waits for whoever has borrowed the executor, and runs what he posted") {
   ThreadExecutor executor({"borrowed"});
-  Event borrowed, go;
+  WaitableEvent borrowed, go;
   std::string ran;
   bool lent = false;
   Thread borrower("borrower", [&] {
@@ -256,7 +256,7 @@ TEST_CASE("a manual executor moves the clock timer by timer: each sees its own t
 }
 
 TEST_CASE("an event wakes its waiters once set, and times out before") {
-  Event event;
+  WaitableEvent event;
   CHECK_FALSE(event.IsSet());
   CHECK_FALSE(event.WaitFor(1ms));
   Thread setter("setter", [&] { event.Set(); });

@@ -10,7 +10,7 @@ namespace {
 constexpr std::uint64_t kKiB = 1024;
 
 std::vector<std::uint64_t> Sizes(const Partitioner& partitioner, const tensor::Shape& shape) {
-  const auto ranges = Cut(partitioner, shape);
+  const auto ranges = PartitionRows(partitioner, shape);
   REQUIRE(ranges.ok());
   std::vector<std::uint64_t> sizes;
   std::uint64_t row = 0;
@@ -85,14 +85,14 @@ TEST_CASE("what cannot be cut is refused as the user's error") {
   };
   for (const Case& c : cases) {
     CAPTURE(c.words);
-    const auto ranges = Cut(c.partitioner, c.shape);
+    const auto ranges = PartitionRows(c.partitioner, c.shape);
     REQUIRE_FALSE(ranges.ok());
     CHECK(ranges.status().code() == absl::StatusCode::kInvalidArgument);
     CHECK(BlameOf(ranges.status()) == Blame::kUser);
     CHECK_THAT(std::string(ranges.status().message()), Catch::Contains(c.words));
   }
   // The product wraps.
-  CHECK_FALSE(Cut(FixedShards{1}, tensor::Shape{1ull << 40, 1ull << 40}).ok());
+  CHECK_FALSE(PartitionRows(FixedShards{1}, tensor::Shape{1ull << 40, 1ull << 40}).ok());
 }
 
 }  // namespace

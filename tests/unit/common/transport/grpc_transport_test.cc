@@ -604,7 +604,7 @@ TEST_CASE("a server process for the tests above and below", "[.child]") {
   REQUIRE(server.ok());
   const std::string line = (*server)->address() + "\n";
   REQUIRE(write(9, line.data(), line.size()) == static_cast<ssize_t>(line.size()));
-  runtime::Event never;
+  runtime::WaitableEvent never;
   never.WaitFor(120s);
 }
 const char* const kChild = "a server process for the tests above and below";

@@ -152,7 +152,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "what is small goes through the stream, a full lane waits for ROOM, and messages without a "
+    "what is small goes through the stream, a full lane waits for RING_SPACE, and messages without "
+    "a "
     "frame pass by") {
   Ends ends;
   LanePort client, server;
@@ -214,7 +215,7 @@ TEST_CASE("two threads pass a gigabyte through offered memory") {
   REQUIRE(offered.ok());
   const auto taken = TakeLane(offered->offer, ring);
   REQUIRE(taken.ok());
-  // The stream carries headers one way and ROOM the other.
+  // The stream carries headers one way and RING_SPACE the other.
   const auto sizes = Collect<std::uint64_t>();
   const auto rooms = Collect<bool>();
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)

@@ -99,7 +99,8 @@ TEMPLATE_TEST_CASE("calls that the loop has not come to are bounded too", "", EG
   World<TestType> world(Echoing(), {}, {.inflight_calls_max = 3});
   auto data = world.channel->OpenData();
   const auto results = Collect<DataResult>();
-  const auto held = std::make_shared<runtime::Event>(), go = std::make_shared<runtime::Event>();
+  const auto held = std::make_shared<runtime::WaitableEvent>(),
+             go = std::make_shared<runtime::WaitableEvent>();
   world.channel->Unary("/grpc.health.v1.Health/Check", "", 10000ms, [held, go](auto) {
     held->Set();
     go->Wait();
@@ -170,7 +171,7 @@ TEMPLATE_TEST_CASE(
 
 TEMPLATE_TEST_CASE("a call that its peer may have received is never said to have had no connection",
                    "", EG_TRANSPORTS) {
-  runtime::Event arrived;
+  runtime::WaitableEvent arrived;
   std::unique_ptr<UnaryResponder> kept;
   Handlers handlers;
   handlers.unary = [&](const PeerInfo&, absl::string_view method, std::string,
@@ -186,7 +187,7 @@ TEMPLATE_TEST_CASE("a call that its peer may have received is never said to have
   CHECK(refused.code() == absl::StatusCode::kUnavailable);
   CHECK_FALSE(IsNotConnected(refused));
   absl::Status cut;
-  runtime::Event ended;
+  runtime::WaitableEvent ended;
   world.channel->Unary("/x/Kept", "", 20000ms, [&](absl::StatusOr<std::string> answer) {
     cut = answer.status();
     ended.Set();
@@ -330,7 +331,8 @@ TEMPLATE_TEST_CASE("unsent messages are bounded, and so is one message", "", EG_
   World<TestType> world(Sessions(at_server, streams), {},
                         {.message_bytes_max = 1000, .unsent_bytes_max = 10000});
   // The client's thread is held in a callback, so that nothing is sent meanwhile.
-  const auto held = std::make_shared<runtime::Event>(), go = std::make_shared<runtime::Event>();
+  const auto held = std::make_shared<runtime::WaitableEvent>(),
+             go = std::make_shared<runtime::WaitableEvent>();
   world.channel->Unary("/grpc.health.v1.Health/Check", "", 10000ms, [held, go](auto) {
     held->Set();
     go->Wait();
@@ -349,7 +351,7 @@ TEMPLATE_TEST_CASE("a stream may be closed from its own callback", "", EG_TRANSP
   const StreamEnd at_server;
   const auto streams = Collect<std::shared_ptr<MessageStream>>();
   World<TestType> world(Sessions(at_server, streams));
-  const auto closed = std::make_shared<runtime::Event>();
+  const auto closed = std::make_shared<runtime::WaitableEvent>();
   std::shared_ptr<MessageStream> stream;
   MessageStreamEvents events;
   events.on_message = [&stream, closed](std::string) {
@@ -451,7 +453,7 @@ TEMPLATE_TEST_CASE("a small call overtakes a 64 MB push", "", EG_TRANSPORTS) {
     const std::size_t arrived = order->total();
     data->Call(0, big, {}, Into(results));
     while (!in_its_midst && order->total() == arrived) {
-      runtime::Event looked;
+      runtime::WaitableEvent looked;
       world.channel->Unary("/grpc.health.v1.Health/Check", "", 60000ms, [&](auto) {
         const std::uint64_t received = world.server->stats().bytes_received - before;
         in_its_midst = received > (1u << 20) && received < (32u << 20);
@@ -939,7 +941,7 @@ TEMPLATE_TEST_CASE("a data stream may be destroyed from its own callback", "", E
   World<TestType> world(Echoing());
   auto data = world.channel->OpenData();
   const auto results = Collect<DataResult>();
-  const auto gone = std::make_shared<runtime::Event>();
+  const auto gone = std::make_shared<runtime::WaitableEvent>();
   data->Call(0, TextFrame("x"), {.response_bytes_max = 10}, [&data, gone](DataResult) {
     data.reset();
     gone->Set();

@@ -35,7 +35,7 @@ struct Folder : test::TempFolder {
 struct Stage {
   Folder folder;
   RealClock clock;
-  runtime::Event never;
+  runtime::WaitableEvent never;
   LocalOptions options;
   Stage() {
     options.bin = folder.path();

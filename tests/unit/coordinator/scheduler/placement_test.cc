@@ -33,13 +33,13 @@ std::vector<ShardSize> MlpShards(const char* optimizer) {
                                                           {128},      {128, 10}, {10}};
   for (const auto& dims : shapes) {
     const auto ranges =
-        sharding::Cut(sharding::MinSize{64 * 1024, std::nullopt}, tensor::Shape(dims));
+        sharding::PartitionRows(sharding::MinSize{64 * 1024, std::nullopt}, tensor::Shape(dims));
     REQUIRE(ranges.ok());
     const std::uint64_t row = dims.size() > 1 ? dims[1] * 4 : 4;
     for (const auto& range : *ranges)
       shards.push_back(
           {ShardId(static_cast<std::uint32_t>(shards.size())),
-           (range.end - range.begin) * row * (1 + optimizers::SlotsPerValue({.type = optimizer}))});
+           (range.end - range.begin) * row * (1 + optimizers::StatesPerValue({.type = optimizer}))});
   }
   return shards;
 }

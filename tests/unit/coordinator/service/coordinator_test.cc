@@ -152,7 +152,7 @@ TEST_CASE(
     return !held[&one].empty() && !held[&two].empty();
   };
   for (int i = 0; i < 200 && !both_hold(); ++i)
-    runtime::Event().WaitFor(std::chrono::milliseconds(5));
+    runtime::WaitableEvent().WaitFor(std::chrono::milliseconds(5));
   REQUIRE(both_hold());
   auto second = c.Submit(TestCluster::CountingYaml("second"));
   REQUIRE(second.ok());
@@ -301,7 +301,7 @@ TEST_CASE(
     return !held[&fit].empty() && !held[&lame].empty();
   };
   for (int i = 0; i < 200 && !both_hold(); ++i)
-    runtime::Event().WaitFor(std::chrono::milliseconds(5));
+    runtime::WaitableEvent().WaitFor(std::chrono::milliseconds(5));
   REQUIRE(both_hold());
   // The newest worker is the first to be moved.
   REQUIRE(c.Submit(TestCluster::CountingYaml("picky")).ok());
@@ -661,7 +661,7 @@ TEST_CASE(
   CHECK_THAT(rejected->message(), Contains("pid 1 on h"));
   first.Cut();
   bool taken = false;
-  runtime::Event pause;  // never set; the lease continues between two attempts
+  runtime::WaitableEvent pause;  // never set; the lease continues between two attempts
   for (int i = 0; i < 500 && !taken; ++i) {
     pause.WaitFor(std::chrono::milliseconds(20));
     TestTask& retry = c.AddServer("0", 2);
@@ -1174,7 +1174,7 @@ TEST_CASE(
   REQUIRE(worker.Registered());
   c.AddServer("0", 2);
   late.Set(true);
-  runtime::Event answered;
+  runtime::WaitableEvent answered;
   v1::SubmitJobRequest request;
   request.set_yaml(TestCluster::CountingYaml("count"));
   c.channel->Unary(client::ControlMethod<v1::SubmitJobRequest>(), request.SerializeAsString(),

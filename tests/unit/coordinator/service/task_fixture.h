@@ -327,8 +327,8 @@ class TestCluster {
     task.Send(answer);
   }
 
-  runtime::Event ended;  // set when the coordinator wants its process to end …
-  absl::Status end;      // … and the reason, written before `ended` is set
+  runtime::WaitableEvent ended;  // set when the coordinator wants its process to end …
+  absl::Status end;              // … and the reason, written before `ended` is set
 
   RealClock clock;
   log::Logger logger{[] {

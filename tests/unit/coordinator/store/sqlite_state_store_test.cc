@@ -329,7 +329,7 @@ TEST_CASE("a full disk is said, loses nothing, and is over once there is room") 
   for (int i = 0; i < 1000 && !(*store)->Sync().ok(); ++i) {
     CHECK((*store)->durable() < (*store)->accepted());
     CHECK((*store)->health().code() == absl::StatusCode::kResourceExhausted);
-    runtime::Event nobody;
+    runtime::WaitableEvent nobody;
     nobody.WaitFor(std::chrono::milliseconds(5));
   }
   CHECK((*store)->health().ok());
@@ -351,7 +351,7 @@ TEST_CASE("a file at its bound is a full disk; what is removed makes room again"
   REQUIRE((*store)->Commit(JobUid(2), Succeeded(1), std::string(90'000, 'b')).ok());
   absl::Status health;
   for (int i = 0; i < 1000 && health.ok(); ++i) {
-    runtime::Event nobody;
+    runtime::WaitableEvent nobody;
     nobody.WaitFor(std::chrono::milliseconds(2));
     health = (*store)->health();
   }
@@ -378,7 +378,7 @@ TEST_CASE(
   REQUIRE((*store)->Sync().ok());
   const auto follows = [&](double low, double high) {
     for (int i = 0; i < 1000 && (size.value() < low || size.value() > high); ++i) {
-      runtime::Event nobody;
+      runtime::WaitableEvent nobody;
       nobody.WaitFor(std::chrono::milliseconds(2));
     }
     CAPTURE(size.value());
@@ -414,7 +414,7 @@ TEST_CASE(
   stage.options.look_every = idle ? std::chrono::milliseconds(2) : std::chrono::hours(1);
   auto store = stage.Open();
   REQUIRE(store.ok());
-  runtime::Event heard;
+  runtime::WaitableEvent heard;
   REQUIRE((*store)->Commit(JobUid(1), Succeeded(1)).ok());
   REQUIRE((*store)->Sync().ok());
   CHECK((*store)->place().ok());
@@ -502,7 +502,7 @@ TEST_CASE("the listener hears of what became durable") {
   SqliteStage stage;
   auto store = stage.Open();
   REQUIRE(store.ok());
-  runtime::Event heard;
+  runtime::WaitableEvent heard;
   (*store)->SetListener([&] { heard.Set(); });
   REQUIRE((*store)->Commit(JobUid(1), Succeeded(1)).ok());
   CHECK(heard.WaitFor(std::chrono::seconds(10)));

@@ -132,7 +132,7 @@ TEST_CASE("the rule of every optimizer keeps what its descriptor says") {
     const auto made = Optimizer::Create(c.settings);
     REQUIRE(made.ok());
     const optimizers::Descriptor& descriptor = *optimizers::Find(c.settings.type);
-    CHECK(static_cast<std::uint32_t>(made->states()) == optimizers::SlotsPerValue(c.settings));
+    CHECK(static_cast<std::uint32_t>(made->states()) == optimizers::StatesPerValue(c.settings));
     CHECK(made->for_tables_only() == (descriptor.use == optimizers::Use::kTablesOnly));
     CHECK(made->is_moving_average() == descriptor.is_moving_average);
     CHECK(made->counts_per_row() == descriptor.counts_gradients);
@@ -141,9 +141,10 @@ TEST_CASE("the rule of every optimizer keeps what its descriptor says") {
       CHECK(dimension + numbers.size() == optimizers::RowFloats(c.settings, dimension));
       made->FillRowState(dimension, numbers.data());
       std::vector<float> want;
-      for (const optimizers::Slot& slot : optimizers::SlotsOf(c.settings))
-        want.insert(want.end(), slot.one_per_row ? 1 : dimension,
-                    slot.initial == nullptr ? 0.0f : static_cast<float>(c.settings.*slot.initial));
+      for (const optimizers::State& state : optimizers::StatesOf(c.settings))
+        want.insert(
+            want.end(), state.one_per_row ? 1 : dimension,
+            state.initial == nullptr ? 0.0f : static_cast<float>(c.settings.*state.initial));
       CHECK(numbers == want);
     }
   }

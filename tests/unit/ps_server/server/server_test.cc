@@ -167,9 +167,9 @@ struct ServerFixture {
       transport.get(), transport::ChannelOptions{}, "worker/0");
   Mutex mu;
   std::string refused_kind ABSL_GUARDED_BY(mu);
-  runtime::Event refused;
+  runtime::WaitableEvent refused;
   std::string drain_reason;  // set before `told_to_leave`
-  runtime::Event told_to_leave;
+  runtime::WaitableEvent told_to_leave;
 
   ~ServerFixture() {
     worker.reset();
@@ -237,7 +237,7 @@ struct ServerFixture {
     }
     v1::Endpoint endpoint;
     endpoint.set_address(server->address());
-    runtime::Event done;
+    runtime::WaitableEvent done;
     absl::StatusOr<client::ParameterClient::Answer> result = absl::UnknownError("no answer");
     worker->Send(endpoint, std::move(header), payloads, shards * rows * 4, 20s,
                  [&](absl::StatusOr<client::ParameterClient::Answer> answer) {
@@ -645,7 +645,7 @@ TEST_CASE("the identity is --index, else the ordinal of the host name, else 0") 
 // Runs Drain on another thread, as main does.
 struct Draining {
   bool handed_over = false;
-  runtime::Event over;
+  runtime::WaitableEvent over;
   runtime::Thread thread;
   explicit Draining(Server* server, const std::string& reason = "SIGTERM")
       : thread("drain", [this, server, reason] {

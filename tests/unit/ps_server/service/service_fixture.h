@@ -180,9 +180,9 @@ struct HostFixture {
   std::unique_ptr<ShardHost> host;
   int answers = 0;
 
-  explicit HostFixture(int lanes = 2, std::uint64_t frame_bytes_max = 1ull << 30) {
+  explicit HostFixture(int executor_count = 2, std::uint64_t frame_bytes_max = 1ull << 30) {
     ShardHost::Options options;
-    for (int i = 0; i < lanes; ++i) {
+    for (int i = 0; i < executor_count; ++i) {
       executors.push_back(std::make_unique<runtime::ManualExecutor>(&clock));
       options.executors.push_back(executors.back().get());
     }
@@ -202,9 +202,9 @@ struct HostFixture {
   }
   void Hold(const ShardSettings& settings, ShardEpoch epoch = kEpoch, MapVersion start = kStart) {
     absl::Status status = absl::UnknownError("not loaded");
-    host->lane(settings.shard).Assign(settings, epoch, start, {}, [&](ShardLane::Loaded loaded) {
-      status = loaded.status;
-    });
+    host->shard_executor(settings.shard)
+        .Assign(settings, epoch, start, {},
+                [&](ShardExecutor::Loaded loaded) { status = loaded.status; });
     RunAll();
     REQUIRE(status.ok());
     host->jobs().Learn(settings.job, {1, 9}, 8);

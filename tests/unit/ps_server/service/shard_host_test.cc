@@ -360,17 +360,18 @@ TEST_CASE(
   next.Push(0, 1, 0, Floats(large, 1));
   HostFixture f(1);
   f.Hold(CountingShard(0, large));
-  ShardLane& lane = f.host->lane(ShardId(0));
+  ShardExecutor& shards = f.host->shard_executor(ShardId(0));
   const ShardKey key{JobUid(kJob), ShardId(0)};
 
   std::vector<std::string> order;
   std::vector<v1::ShardState> states;
   const auto reply = f.Start(push.Frame());  // its first turn comes before what is posted now
   const auto late = f.Start(next.Frame());
-  lane.Close(key, kEpoch, {1, 9}, IntervalSet::Range(0, 1), {},
-             [&](bool taken) { order.push_back(taken ? "closed" : "ignored"); });
-  lane.Seal(key, kEpoch, [&] { order.push_back(reply->answered ? "sealed" : "sealed too early"); });
-  lane.Report(JobUid(0), true, [&](std::vector<v1::ShardState> s) {
+  shards.Close(key, kEpoch, {1, 9}, IntervalSet::Range(0, 1), {},
+               [&](bool taken) { order.push_back(taken ? "closed" : "ignored"); });
+  shards.Seal(key, kEpoch,
+              [&] { order.push_back(reply->answered ? "sealed" : "sealed too early"); });
+  shards.Report(JobUid(0), true, [&](std::vector<v1::ShardState> s) {
     order.push_back(reply->answered ? "reported" : "reported too early");
     states = std::move(s);
   });
@@ -390,11 +391,11 @@ TEST_CASE(
   CHECK(states[0].open_closures() == 0);
 
   const auto dropped = whole.Start(next.Frame());
-  whole.host->lane(ShardId(0)).Drop(key, kEpoch);
+  whole.host->shard_executor(ShardId(0)).Drop(key, kEpoch);
   int reports = 0;
-  whole.host->lane(ShardId(0)).Report(JobUid(0), true, [&](std::vector<v1::ShardState> s) {
-    reports += s.empty() ? 1 : 100;
-  });
+  whole.host->shard_executor(ShardId(0))
+      .Report(JobUid(0), true,
+              [&](std::vector<v1::ShardState> s) { reports += s.empty() ? 1 : 100; });
   whole.RunAll();
   REQUIRE(dropped->answered);
   CHECK(dropped->push() == v1::STALE);
@@ -402,7 +403,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a shard that goes while the lane expects it next is not served from what is left of it") {
+    "a shard that goes while its executor expects it next is not served from what is left of it") {
   HostFixture f(1);
   for (std::uint32_t shard = 0; shard < 3; ++shard) f.Hold(CountingShard(shard));
   const auto pull = [&f](std::initializer_list<std::uint32_t> shards) {
@@ -411,7 +412,7 @@ TEST_CASE(
     return f.Send(request);
   };
   CHECK(pull({0})->pull() == v1::VALUES);  // 1 is expected
-  f.host->lane(ShardId(0)).Drop({JobUid(kJob), ShardId(1)}, kEpoch);
+  f.host->shard_executor(ShardId(0)).Drop({JobUid(kJob), ShardId(1)}, kEpoch);
   const auto without = pull({1, 2});
   CHECK(without->pull(0) == v1::PULL_STALE);
   CHECK(without->pull(1) == v1::VALUES);
@@ -484,7 +485,7 @@ TEST_CASE("a row of large pushes holds up no report") {
     f.Start(push.Frame());
   }
   std::uint64_t lsn = 0;
-  f.host->lane(ShardId(0)).Report(JobUid(0), false, [&](std::vector<v1::ShardState> s) {
+  f.host->shard_executor(ShardId(0)).Report(JobUid(0), false, [&](std::vector<v1::ShardState> s) {
     lsn = s.at(0).lsn();
   });
   f.RunAll();
@@ -498,7 +499,8 @@ TEST_CASE("a shard assigned anew answers what was queued for the old epoch with 
   RequestBuilder request;
   request.Push(0, 0, 0, Floats(4, 1));
   const auto reply = f.Start(request.Frame());
-  f.host->lane(ShardId(0)).Assign(CountingShard(0), {1, 8}, {1, 7}, {}, [](ShardLane::Loaded) {});
+  f.host->shard_executor(ShardId(0))
+      .Assign(CountingShard(0), {1, 8}, {1, 7}, {}, [](ShardExecutor::Loaded) {});
   f.RunAll();
   REQUIRE(reply->answered);
   const auto states = f.Report();
@@ -514,9 +516,9 @@ TEST_CASE("drop takes only the epoch it names; a dropped job is gone whole") {
   f.Hold(CountingShard(0));
   f.Hold(CountingShard(1));
   f.Hold(CountingShard(1, 4, kJob + 1));
-  f.host->lane(ShardId(0)).Drop({JobUid(kJob), ShardId(0)}, {1, 4});
+  f.host->shard_executor(ShardId(0)).Drop({JobUid(kJob), ShardId(0)}, {1, 4});
   CHECK(f.Report().size() == 3);
-  f.host->lane(ShardId(0)).Drop({JobUid(kJob), ShardId(0)}, kEpoch);
+  f.host->shard_executor(ShardId(0)).Drop({JobUid(kJob), ShardId(0)}, kEpoch);
   CHECK(f.Report().size() == 2);
   f.host->DropJob(JobUid(kJob));
   const auto left = f.Report();
@@ -536,10 +538,10 @@ TEST_CASE(
   request.Push(0, 0, 1, Floats(kRows, 1));
   std::vector<absl::StatusOr<ShardCut>> cuts;
   const auto take = [&](absl::StatusOr<ShardCut> cut) { cuts.push_back(std::move(cut)); };
-  ShardLane& lane = f.host->lane(ShardId(0));
+  ShardExecutor& shards = f.host->shard_executor(ShardId(0));
   auto reply = f.Start(request.Frame());
-  lane.Cut(key, kEpoch, take);  // comes after the first MiB
-  lane.Cut(key, {1, 4}, take);  // another epoch: at once
+  shards.Cut(key, kEpoch, take);  // comes after the first MiB
+  shards.Cut(key, {1, 4}, take);  // another epoch: at once
   f.RunAll();
   REQUIRE(reply->answered);
   REQUIRE(cuts.size() == 2);
@@ -560,8 +562,8 @@ TEST_CASE(
   RequestBuilder third;
   third.Push(0, 0, 2, Floats(kRows, 1));
   reply = f.Start(third.Frame());
-  lane.Seal(key, kEpoch, [] {});
-  lane.Cut(key, kEpoch, take);
+  shards.Seal(key, kEpoch, [] {});
+  shards.Cut(key, kEpoch, take);
   f.RunAll();
   REQUIRE(cuts.size() == 1);
   check(*cuts[0], 3);
@@ -572,15 +574,15 @@ TEST_CASE(
   v1::PushSection& push = *third.header.mutable_pushes(0);
   *push.mutable_epoch() = client::ToProto(ShardEpoch{1, 6});
   reply = f.Start(third.Frame());
-  lane.Cut(key, {1, 6}, take);
-  lane.Drop(key, {1, 6});
+  shards.Cut(key, {1, 6}, take);
+  shards.Drop(key, {1, 6});
   f.RunAll();
   REQUIRE(cuts.size() == 1);
   CHECK(cuts[0].status().code() == absl::StatusCode::kNotFound);
   CHECK(reply->push() == v1::STALE);
   cuts.clear();
   auto uncalled = std::make_shared<int>(0);
-  lane.Cut(key, {1, 6}, [uncalled](absl::StatusOr<ShardCut>) { ++*uncalled; });
+  shards.Cut(key, {1, 6}, [uncalled](absl::StatusOr<ShardCut>) { ++*uncalled; });
   f.executors.clear();
   CHECK(*uncalled == 0);
   CHECK(uncalled.use_count() == 1);
@@ -594,8 +596,8 @@ TEST_CASE("an adopted shard takes the place of the one held, whose waiting pushe
   CHECK(f.Send(request)->push() == v1::APPLIED);
   auto other = *Shard::FromSeed(CountingShard(0), {1, 8}, {1, 7}, IntervalSet{5});
   const auto reply = f.Start(request.Frame());
-  ShardLane::Loaded loaded;
-  f.host->lane(ShardId(0)).Adopt(std::move(other), [&](ShardLane::Loaded l) {
+  ShardExecutor::Loaded loaded;
+  f.host->shard_executor(ShardId(0)).Adopt(std::move(other), [&](ShardExecutor::Loaded l) {
     loaded = std::move(l);
   });
   f.RunAll();
@@ -606,7 +608,7 @@ TEST_CASE("an adopted shard takes the place of the one held, whose waiting pushe
   CHECK(f.Report()[0].lsn() == 0);
   CHECK(f.Send(request)->push() == v1::STALE);
   bool vacated = false;
-  f.host->lane(ShardId(0)).Vacate({JobUid(kJob), ShardId(0)}, [&] { vacated = true; });
+  f.host->shard_executor(ShardId(0)).Vacate({JobUid(kJob), ShardId(0)}, [&] { vacated = true; });
   f.RunAll();
   CHECK(vacated);
   CHECK(f.Report().empty());
@@ -734,12 +736,13 @@ TEST_CASE("many callers on real executors: every update is applied once") {
   ShardHost host(std::move(options));
   constexpr std::uint32_t kShards = 5, kUpdates = 100;
   for (std::uint32_t shard = 0; shard < kShards; ++shard)
-    host.lane(ShardId(shard))
-        .Assign(CountingShard(shard), kEpoch, kStart, {}, [](ShardLane::Loaded) {});
+    host.shard_executor(ShardId(shard))
+        .Assign(CountingShard(shard), kEpoch, kStart, {}, [](ShardExecutor::Loaded) {});
 
   class CountingResponder final : public transport::DataResponder {
    public:
-    CountingResponder(std::atomic<int>* left, runtime::Event* done) : left_(left), done_(done) {}
+    CountingResponder(std::atomic<int>* left, runtime::WaitableEvent* done)
+        : left_(left), done_(done) {}
     void Answer(transport::Frame) override {
       if (left_->fetch_sub(1) == 1) done_->Set();
     }
@@ -747,11 +750,11 @@ TEST_CASE("many callers on real executors: every update is applied once") {
 
    private:
     std::atomic<int>* left_;
-    runtime::Event* done_;
+    runtime::WaitableEvent* done_;
   };
   constexpr int kCallers = 3;
   std::atomic<int> left{kCallers * kUpdates * 2};
-  runtime::Event done;
+  runtime::WaitableEvent done;
   {
     std::vector<runtime::Thread> callers;
     for (int caller = 0; caller < kCallers; ++caller) {
@@ -787,15 +790,15 @@ TEST_CASE(
   options.registry = &registry;
   ShardHost host(std::move(options));
   for (const ShardSettings& settings : {CountingShard(0), CountingSlot(1)}) {
-    runtime::Event held;
-    host.lane(settings.shard).Assign(settings, kEpoch, kStart, {}, [&](ShardLane::Loaded) {
-      held.Set();
-    });
+    runtime::WaitableEvent held;
+    host.shard_executor(settings.shard)
+        .Assign(settings, kEpoch, kStart, {}, [&](ShardExecutor::Loaded) { held.Set(); });
     held.Wait();
   }
   class ThreadResponder final : public transport::DataResponder {
    public:
-    ThreadResponder(std::thread::id* by, runtime::Event* answered) : by_(by), answered_(answered) {}
+    ThreadResponder(std::thread::id* by, runtime::WaitableEvent* answered)
+        : by_(by), answered_(answered) {}
     void Answer(transport::Frame) override {
       *by_ = std::this_thread::get_id();
       answered_->Set();
@@ -804,14 +807,14 @@ TEST_CASE(
 
    private:
     std::thread::id* const by_;
-    runtime::Event* const answered_;
+    runtime::WaitableEvent* const answered_;
   };
   const auto answered_here = [&](const RequestBuilder& request) {
     // The executor's thread reports that it is idle only when it is; then it is lent to the caller.
     while (!executor.RunIfIdle([] {})) {
     }
     std::thread::id by;
-    runtime::Event answered;
+    runtime::WaitableEvent answered;
     host.Handle({request.Frame(), nullptr}, std::make_unique<ThreadResponder>(&by, &answered));
     answered.Wait();
     return by == std::this_thread::get_id();

@@ -519,8 +519,8 @@ TEST_CASE("cuts under pushes all the time restore to exactly the updates of thei
 }
 
 // This is a measurement, not a test: run it by name on a quiet machine. It pushes to a 16 MiB shard
-// with a slot of the same size through the shard's lane, one push at a time, on a real disk.
-TEST_CASE("measured: pushes through a lane while snapshots are written all the time",
+// with a slot of the same size through the shard's executor, one push at a time, on a real disk.
+TEST_CASE("measured: pushes through an executor while snapshots are written all the time",
           "[.measure]") {
   constexpr std::uint64_t kRows = 4u << 20;
   test::TempFolder folder;
@@ -573,7 +573,7 @@ TEST_CASE("a server ends while orders wait on both sides") {
   }
   a.Give(Stage::CutOf({1, 2, 3}));
   a.gated.AwaitSomebody(2);  // one reads, one writes
-  for (const auto& lane : a.lanes) lane->Shutdown();
+  for (const auto& executor : a.executors) executor->Shutdown();
   a.executor->Shutdown();
   a.gated.Release();
   a.Stop();

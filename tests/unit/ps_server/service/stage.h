@@ -76,7 +76,7 @@ class GatedFiles final : public fs::FileSystem {
 
 struct SharedReply {
   std::shared_ptr<Reply> reply = std::make_shared<Reply>();
-  runtime::Event event;
+  runtime::WaitableEvent event;
   int answers = 0;
 };
 class EventResponder final : public transport::DataResponder {
@@ -105,7 +105,7 @@ struct Stage {
   fs::MemoryFileSystem files{{&failpoints}};
   GatedFiles gated;
   log::Logger logger{{.level = log::Level::kInfo, .file = "/dev/null"}};
-  std::vector<std::unique_ptr<runtime::ThreadExecutor>> lanes;
+  std::vector<std::unique_ptr<runtime::ThreadExecutor>> executors;
   std::unique_ptr<runtime::ThreadExecutor> executor =
       std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"control"});
   std::unique_ptr<ShardHost> host;
@@ -126,9 +126,9 @@ struct Stage {
       : gated(real != nullptr ? real : &files) {
     ShardHost::Options host_options;
     for (int i = 0; i < 2; ++i) {
-      lanes.push_back(std::make_unique<runtime::ThreadExecutor>(
-          runtime::ThreadExecutor::Options{absl::StrCat("lane-", i)}));
-      host_options.executors.push_back(lanes.back().get());
+      executors.push_back(std::make_unique<runtime::ThreadExecutor>(
+          runtime::ThreadExecutor::Options{absl::StrCat("shards-", i)}));
+      host_options.executors.push_back(executors.back().get());
     }
     host_options.registry = &registry;
     host_options.failpoints = &failpoints;
@@ -192,7 +192,7 @@ struct Stage {
   void Stop() {  // like Server::Stop
     if (control != nullptr) executor->Post([this] { control->OnLost(); });
     if (server != nullptr) server->Shutdown();
-    for (const auto& lane : lanes) lane->Shutdown();
+    for (const auto& one : executors) one->Shutdown();
     executor->Shutdown();
     if (peers != nullptr) peers->Retain({});
     writer.reset();
@@ -204,7 +204,7 @@ struct Stage {
 
   // Runs the task on the control executor, and returns when it is done.
   void On(const std::function<void()>& task) {
-    runtime::Event done;
+    runtime::WaitableEvent done;
     executor->Post([&] {
       task();
       done.Set();
@@ -369,7 +369,7 @@ struct Stage {
   }
   std::vector<v1::ShardState> Report() {
     std::vector<v1::ShardState> states;
-    runtime::Event done;
+    runtime::WaitableEvent done;
     host->Report(JobUid(0), true, [&](std::vector<v1::ShardState> s) {
       states = std::move(s);
       done.Set();

@@ -529,7 +529,7 @@ TEST_CASE("digests and values are equal for every partitioner, at the seed and a
   for (const auto& initializer : initializers) {
     const Totals whole = Train({{0, 13}}, initializer, optimizers[0], 0);
     for (const auto& partitioner : partitioners) {
-      const auto ranges = sharding::Cut(partitioner, shape);
+      const auto ranges = sharding::PartitionRows(partitioner, shape);
       REQUIRE(ranges.ok());
       const Totals cut = Train(*ranges, initializer, optimizers[0], 0);
       CHECK(cut.digest == whole.digest);
@@ -540,7 +540,8 @@ TEST_CASE("digests and values are equal for every partitioner, at the seed and a
     INFO(optimizer.type);
     const Totals whole = Train({{0, 13}}, initializers[3], optimizer, 100);
     for (const auto& partitioner : partitioners) {
-      const Totals cut = Train(*sharding::Cut(partitioner, shape), initializers[3], optimizer, 100);
+      const Totals cut =
+          Train(*sharding::PartitionRows(partitioner, shape), initializers[3], optimizer, 100);
       CHECK(cut.digest == whole.digest);
       CHECK(cut.states == whole.states);
       CHECK(cut.values == whole.values);

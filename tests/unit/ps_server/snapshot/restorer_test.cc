@@ -23,7 +23,7 @@ ShardSettings Settings(std::uint32_t shard, std::uint64_t rows = 4) {
 }
 
 struct Answer {
-  runtime::Event event;
+  runtime::WaitableEvent event;
   absl::StatusOr<std::unique_ptr<Shard>> result = absl::UnknownError("not answered");
   int answers = 0;
 };
@@ -46,7 +46,7 @@ class HeldFiles final : public fs::FileSystem {
   absl::Status Remove(absl::string_view uri) override { return files_.Remove(uri); }
   absl::StatusOr<bool> Exists(absl::string_view uri) override { return files_.Exists(uri); }
   absl::Status MakeFolders(absl::string_view uri) override { return files_.MakeFolders(uri); }
-  runtime::Event opened, go;
+  runtime::WaitableEvent opened, go;
 
  private:
   fs::FileSystem& files_;

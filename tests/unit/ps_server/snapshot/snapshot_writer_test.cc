@@ -44,7 +44,7 @@ struct Owner {
         executor({"shard"}) {}
   ~Owner() { executor.Shutdown(); }
   void Push(int n = 1) {
-    runtime::Event applied;
+    runtime::WaitableEvent applied;
     executor.Post([&] {
       const std::vector<float> gradient(settings.row_end, 1);
       for (int i = 0; i < n; ++i, ++next) {
@@ -64,7 +64,7 @@ struct Owner {
 };
 
 struct Answer {
-  runtime::Event event;
+  runtime::WaitableEvent event;
   absl::StatusOr<DurableCut> result = absl::UnknownError("not answered");
   int answers = 0;
 };
@@ -226,7 +226,7 @@ TEST_CASE(
             .GetCounter("evergrad_ps_server_snapshot_bytes_refused_total",
                         "Bytes of the current cut (refused because full)")
             .value() >= 2);
-  runtime::Event closed;
+  runtime::WaitableEvent closed;
   grown.executor.Post([&] {
     EG_CHECK(grown.shard->Close({1, 5}, {1, 2}, IntervalSet::Range(0, 64), {}));
     closed.Set();
@@ -242,7 +242,7 @@ TEST_CASE("a cut that nobody will ever make ends with Cancel, or with the writer
   Owner owner(10);
   for (const bool by_cancel : {true, false}) {
     std::function<void(absl::StatusOr<ShardCut>)> held;
-    runtime::Event begun;
+    runtime::WaitableEvent begun;
     Answer answer;
     SnapshotWriter::Order order = stage.Order(&owner, &answer);
     order.take = [&](std::function<void(absl::StatusOr<ShardCut>)> ready) {
@@ -340,7 +340,7 @@ TEST_CASE(
   Owner owner(10, 1), other(10, 2), third(10, 3), fourth(10, 4);
   // The writer's thread is held in the first order's take, and so are the later orders.
   std::function<void(absl::StatusOr<ShardCut>)> held;
-  runtime::Event begun;
+  runtime::WaitableEvent begun;
   Answer first, second, replaced, newer, refused;
   SnapshotWriter::Order order = stage.Order(&owner, &first);
   order.take = [&](std::function<void(absl::StatusOr<ShardCut>)> ready) {
@@ -385,7 +385,7 @@ TEST_CASE("under pushes all the time every file restores to exactly the updates 
   Stage stage;
   Owner owner(200'000);
   std::atomic<bool> stop{false};
-  runtime::Event ended;
+  runtime::WaitableEvent ended;
   std::function<void()> pushes = [&] {
     if (stop.load()) return ended.Set();
     const std::vector<float> gradient(owner.settings.row_end, 1);

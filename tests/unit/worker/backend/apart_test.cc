@@ -51,7 +51,7 @@ TEST_CASE("a copy that nothing orders shows, and so does a host that does not wa
   Memory x = backend.Allocate(4, "x").value(), y = backend.Allocate(4, "y").value();
   const std::vector<float> one = {1};
   std::vector<float> got = {7};
-  auto event = backend.MakeEvent().value();
+  auto event = backend.MakeQueueMark().value();
   backend.Upload(DeviceQueue::kIn, std::as_bytes(std::span(one)), x.as<std::byte>());
   backend.Copy(x.as<float>(), y.as<float>());  // without Await
   backend.Download(DeviceQueue::kCompute, y.as<std::byte>(),
@@ -79,7 +79,7 @@ TEST_CASE(
   Memory x = backend.Allocate(4, "x").value(), y = backend.Allocate(4, "y").value();
   const std::vector<float> one = {1}, two = {2};
   std::vector<float> got = {7};
-  auto event = backend.MakeEvent().value();
+  auto event = backend.MakeQueueMark().value();
   backend.Upload(DeviceQueue::kIn, std::as_bytes(std::span(one)), x.as<std::byte>());
   backend.Copy(x.as<float>(), y.as<float>());
   backend.Upload(DeviceQueue::kIn, std::as_bytes(std::span(two)), x.as<std::byte>());
@@ -97,7 +97,7 @@ TEST_CASE(
   options.replay = false;
   ApartBackend backend(options);
   Memory x = backend.Allocate(64, "x").value();
-  auto event = backend.MakeEvent().value();
+  auto event = backend.MakeQueueMark().value();
   std::vector<std::byte> host(64), result(8);
   const auto step = [&](auto body) {
     backend.BeginStep(std::vector<std::uint64_t>{1, 2});

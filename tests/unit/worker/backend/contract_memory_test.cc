@@ -32,7 +32,7 @@ std::span<const std::byte> Bytes(const std::vector<T>& values) {
 struct Array {
   Array(Backend& b, const std::vector<float>& values)
       : backend(b), memory(b.Allocate(values.size() * sizeof(float), "array").value()) {
-    auto event = backend.MakeEvent().value();
+    auto event = backend.MakeQueueMark().value();
     backend.Upload(DeviceQueue::kIn, Bytes(values), memory.as<std::byte>());
     backend.Record(DeviceQueue::kIn, *event);
     CHECK(backend.Wait(*event).ok());
@@ -40,7 +40,7 @@ struct Array {
   Out span() { return memory.as<float>(); }
   std::vector<float> Get() {
     std::vector<float> values(memory.bytes() / sizeof(float));
-    auto event = backend.MakeEvent().value();
+    auto event = backend.MakeQueueMark().value();
     backend.Download(DeviceQueue::kCompute, memory.as<std::byte>(),
                      std::as_writable_bytes(std::span(values)));
     backend.Record(DeviceQueue::kCompute, *event);
@@ -95,7 +95,7 @@ TEST_CASE(
     const std::vector<float> values = Draw(1, 10007);
     tensor::AlignedBuffer locked = backend.AllocateHost(values.size() * sizeof(float)).value();
     std::copy(values.begin(), values.end(), locked.floats().begin());
-    auto event = backend.MakeEvent().value();
+    auto event = backend.MakeQueueMark().value();
     for (const DeviceQueue queue : {DeviceQueue::kCompute, DeviceQueue::kIn, DeviceQueue::kOut}) {
       for (const bool page_locked : {false, true}) {
         Memory memory = backend.Allocate(values.size() * sizeof(float), "copy").value();
@@ -117,8 +117,8 @@ TEST_CASE("queues wait for each other by events, and an event that was never rec
   ForEachBare([](Backend& backend) {
     const std::size_t n = 5000;
     Array x(backend, std::vector<float>(n)), y(backend, std::vector<float>(n));
-    auto unused = backend.MakeEvent().value(), there = backend.MakeEvent().value(),
-         made = backend.MakeEvent().value(), out = backend.MakeEvent().value();
+    auto unused = backend.MakeQueueMark().value(), there = backend.MakeQueueMark().value(),
+         made = backend.MakeQueueMark().value(), out = backend.MakeQueueMark().value();
     CHECK(backend.Wait(*unused).ok());
     backend.Await(DeviceQueue::kCompute, *unused);
     std::vector<float> results[4];
@@ -167,7 +167,7 @@ struct SmallStep {
         y(b, std::vector<float>(1000)),
         key(b.Allocate(sizeof(std::uint64_t), "key").value()),
         result(b.Allocate(2 * sizeof(std::uint64_t), "result").value()),
-        made(b.MakeEvent().value()) {}
+        made(b.MakeQueueMark().value()) {}
   struct Numbers {
     double squares;
     std::uint64_t not_finite;
@@ -201,7 +201,7 @@ struct SmallStep {
   Backend& backend;
   Array x, y;
   Memory key, result;
-  std::unique_ptr<Event> made;
+  std::unique_ptr<QueueMark> made;
   std::vector<std::uint64_t> keys;
   std::vector<float> out;
   bool replayed = false;

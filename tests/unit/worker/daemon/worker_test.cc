@@ -140,7 +140,7 @@ struct Bench {
   std::unique_ptr<transport::Transport> transport = transport::MakeInprocTransport(nullptr);
   Coordinator coordinator;
   std::string refused_kind;
-  runtime::Event refused;
+  runtime::WaitableEvent refused;
   std::unique_ptr<Worker> worker;
 };
 

@@ -45,7 +45,7 @@ BatchReader::Indices From(std::uint64_t first) {
 }
 
 absl::StatusOr<ReadyBatch> Take(BatchReader& reader, BatchReader::StreamId stream) {
-  runtime::Event taken;
+  runtime::WaitableEvent taken;
   absl::StatusOr<ReadyBatch> batch = absl::UnknownError("");
   reader.Next(stream, [&](absl::StatusOr<ReadyBatch> b) {
     batch = std::move(b);
@@ -85,7 +85,7 @@ TEST_CASE(
   std::atomic<int> asked{0};
   {
     BatchReader::Options options{4, 1 << 20};
-    options.room = [&](std::size_t bytes) {
+    options.allocate = [&](std::size_t bytes) {
       CHECK(bytes == 16);
       if (++asked % 2 == 0) return tensor::AlignedBuffer();
       return tensor::AlignedBuffer(
@@ -115,7 +115,7 @@ TEST_CASE(
   for (int i = 0; i < 2; ++i) REQUIRE(Take(reader, 1).ok());
   // Both batches of stream 1 and three of stream 2 are read. Then the reader pauses, and reports
   // this before it waits.
-  runtime::Event never;
+  runtime::WaitableEvent never;
   while (data->reads() < 5 || reader.buffered_batches() < 3 ||
          absl::StrContains(registry.PrometheusText(), "prefetch_batches_refused_total 0\n")) {
     never.WaitFor(std::chrono::milliseconds(1));

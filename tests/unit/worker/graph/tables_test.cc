@@ -452,9 +452,9 @@ TEST_CASE("after a batch whose rows there was no memory for, one of fewer rows r
 TEST_CASE("the room for rows is a little more than they are, and of few sizes") {
   std::set<std::size_t> sizes;
   for (std::size_t rows = 1; rows < 100000; ++rows) {
-    const std::size_t room = RoomForRows(rows);
+    const std::size_t room = CapacityForRows(rows);
     if (room < rows + rows / 16 || (rows > 64 && room > rows + rows / 4) ||
-        room < RoomForRows(rows - 1))
+        room < CapacityForRows(rows - 1))
       FAIL(rows << " " << room);
     sizes.insert(room);
   }

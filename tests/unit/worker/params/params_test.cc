@@ -161,7 +161,7 @@ TEST_CASE(
 // Hands out memory while there is some, and counts the requests.
 struct Rooms {
   int left = 1000, asked = 0;
-  Room Hand() {
+  Allocator Hand() {
     return [this](std::size_t bytes) {
       return ++asked, left-- > 0 ? tensor::AlignedBuffer(bytes) : tensor::AlignedBuffer();
     };

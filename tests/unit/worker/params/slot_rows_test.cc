@@ -122,7 +122,7 @@ TEST_CASE(
   for (std::size_t t = 0; t < got.size(); ++t) CHECK(without[t].size() == got[t].size());
   std::set<std::pair<std::uint32_t, std::int64_t>> seen;
   std::uint32_t last_shard = 0;
-  for (const SlotRows::Part& part : rows->parts()) {
+  for (const SlotRows::OfShard& part : rows->parts()) {
     CHECK(part.shard.value() > last_shard);
     last_shard = part.shard.value();
     const tensor::SharedBytes bytes = SlotRows::Ids(rows, part);
@@ -165,7 +165,7 @@ TEST_CASE(
   const tensor::AlignedBuffer out = rows->Gather(got);
   CHECK(out.size() == rows->wire_bytes());
   got = rows->MakeRows();
-  for (const SlotRows::Part& part : rows->parts())
+  for (const SlotRows::OfShard& part : rows->parts())
     CHECK(rows->Scatter(part, {out.data() + part.first_byte, part.bytes}, &got));
   rows->Widen(&got);
   for (std::uint32_t t = 0; t < 3; ++t)

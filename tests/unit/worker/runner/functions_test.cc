@@ -204,12 +204,12 @@ TEST_CASE(
 
 TEST_CASE("a superseded closure stops after its step, and its function hears of it") {
   std::atomic<bool> stop{false};
-  runtime::Event begun;
+  runtime::WaitableEvent begun;
   sdk::Registry registry = Functions();
   registry.Register("waits", [&](StepContext& step) {
     begun.Set();
     while (!step.cancelled()) {
-      runtime::Event never;
+      runtime::WaitableEvent never;
       never.WaitFor(std::chrono::milliseconds(1));
     }
     stop = true;

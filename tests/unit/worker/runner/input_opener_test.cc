@@ -224,7 +224,7 @@ TEST_CASE("the streams of the next closures are open before they begin, and no o
   held[1].begun = true;
   streams.Open(opening.job, *opening.opener, Training(0), held);
   const auto examples = [&](Attempt attempt) {
-    runtime::Event read;
+    runtime::WaitableEvent read;
     std::vector<std::uint64_t> indices;
     streams.Next(attempt, [&](absl::StatusOr<ReadyBatch> batch) {
       if (batch.ok()) indices = batch->examples;

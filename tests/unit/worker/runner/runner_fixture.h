@@ -125,11 +125,11 @@ class Node {
     host_->jobs().Learn(JobUid(kJob), version, total);
     // Each push of these tests must prove its grant.
     host_->jobs().SetGrantKey(JobUid(kJob), kGrantKey);
-    runtime::Event loaded;
+    runtime::WaitableEvent loaded;
     absl::Status status;
-    host_->lane(ShardId(spec.shard()))
+    host_->shard_executor(ShardId(spec.shard()))
         .Assign(*ps_server::ShardSettingsOf(JobUid(kJob), spec), epoch, start, {},
-                [&](const ps_server::ShardLane::Loaded& l) {
+                [&](const ps_server::ShardExecutor::Loaded& l) {
                   status = l.status;
                   loaded.Set();
                 });
@@ -138,10 +138,10 @@ class Node {
   }
   void Learn(MapVersion version) { host_->jobs().Learn(JobUid(kJob), version, 0); }
   void Drop(std::uint32_t shard, ShardEpoch epoch) {
-    host_->lane(ShardId(shard)).Drop({JobUid(kJob), ShardId(shard)}, epoch);
+    host_->shard_executor(ShardId(shard)).Drop({JobUid(kJob), ShardId(shard)}, epoch);
   }
   std::vector<v1::ShardState> Report() {
-    runtime::Event reported;
+    runtime::WaitableEvent reported;
     std::vector<v1::ShardState> states;
     host_->Report(JobUid(kJob), true, [&](std::vector<v1::ShardState> s) {
       states = std::move(s);
@@ -243,7 +243,7 @@ class Stage {
 
   // --- the coordinator's part
   void OnControl(std::function<void()> f) {
-    runtime::Event ran;
+    runtime::WaitableEvent ran;
     control.Post([&] {
       f();
       ran.Set();

@@ -351,7 +351,7 @@ TEST_CASE(
   stage.nodes[1]->Drop(1, {1, 1});
   stage.nodes[1]->Learn({1, 2});
   stage.nodes[0]->Assign(stage.job.plan().shards(1), {1, 2}, {0, 0}, {1, 2}, 8);
-  runtime::Event asked;
+  runtime::WaitableEvent asked;
   stage.nodes[1]->SetIntercept(
       [&](const v1::RequestHeader& header, std::unique_ptr<transport::DataResponder>&) {
         for (const v1::PullSection& pull : header.pulls()) {
@@ -640,7 +640,7 @@ TEST_CASE(
   // Both closures end without a session: without the coordinator, the worker continues with the
   // values and grants that it holds [17].
   v1::Hello hello;
-  runtime::Event never;
+  runtime::WaitableEvent never;
   do {
     never.WaitFor(std::chrono::milliseconds(1));
     hello.Clear();
@@ -1026,7 +1026,7 @@ TEST_CASE(
       const v1::TaskMessage answer = stage.Next(v1::TaskMessage::kFailed, v1::TaskMessage::kDone);
       if (answer.has_done()) break;
       REQUIRE(answer.failed().lack() == v1::INPUT);
-      runtime::Event().WaitFor(std::chrono::milliseconds(20));
+      runtime::WaitableEvent().WaitFor(std::chrono::milliseconds(20));
     }
   }
   SECTION(
@@ -1397,7 +1397,7 @@ TEST_CASE("a drain hands back what has not begun, ends the running step and take
   const std::uint64_t first = stage.Grant(0);
   const std::uint64_t second = stage.Grant(1);
   stage.OnControl([] {});
-  runtime::Event drained;
+  runtime::WaitableEvent drained;
   stage.OnControl([&] { stage.runner->Drain([&] { drained.Set(); }); });
   CHECK(stage.Next(v1::TaskMessage::kDropped).dropped().attempt().n() == second);
   CHECK(stage.Next(v1::TaskMessage::kDropped).dropped().attempt().n() == first);
@@ -1421,12 +1421,12 @@ TEST_CASE(
   settings.drain_step_max = settings.drain_done_max = std::chrono::minutes(10);
   Stage stage(settings);
   stage.Begin(CountingYaml(90), 4, SmallPlan());
-  runtime::Event drained;
+  runtime::WaitableEvent drained;
   SECTION("the step's pushes are never answered, and the session ends during the drain") {
     // Used on the transport's threads, which end before the object does.
     std::vector<std::unique_ptr<transport::DataResponder>> kept;
     Mutex mu;
-    runtime::Event asked;
+    runtime::WaitableEvent asked;
     for (const auto& node : stage.nodes) {
       node->SetIntercept(
           [&](const v1::RequestHeader&, std::unique_ptr<transport::DataResponder>& responder) {

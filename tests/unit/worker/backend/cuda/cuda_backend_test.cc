@@ -456,7 +456,7 @@ TEST_CASE(
   Stage stage;
   CudaBackend& backend = *stage.backend;
   Memory x = stage.Floats(1000), y = stage.Floats(1000);
-  std::optional<std::unique_ptr<Event>> there;
+  std::optional<std::unique_ptr<QueueMark>> there;
   const auto run = [&](float value) {
     stage.Put(std::vector<float>(1000, value), x, DeviceQueue::kIn);
     backend.Record(DeviceQueue::kIn, **there);
@@ -471,7 +471,7 @@ TEST_CASE(
   DenseStep other(stage, 4);
   for (int i = 0; i < 3; ++i) CHECK(*other.Run(1) == Approx(other.Want(1)));
   for (int round = 0; round < 3; ++round) {
-    there = backend.MakeEvent().value();
+    there = backend.MakeQueueMark().value();
     for (int i = 0; i < 5; ++i) run(static_cast<float>(10 * round + i));
     CHECK(stage.control.graphs == 2);
     there.reset();
@@ -616,7 +616,7 @@ TEST_CASE(
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
   const std::vector<float> want = values;
   Memory memory = stage.Floats(values.size());
-  auto there = stage.backend->MakeEvent().value();
+  auto there = stage.backend->MakeQueueMark().value();
   stage.Put(values, memory, DeviceQueue::kIn);
   stage.backend->Record(DeviceQueue::kIn, *there);
   std::fill(values.begin(), values.end(), -5.0f);
@@ -638,7 +638,7 @@ TEST_CASE("page-locked memory travels without a stop, and is kept for the next o
     Memory memory = stage.backend->Allocate(4000, "x").value();
     stage.backend->Upload(DeviceQueue::kIn, {host.data(), host.size()}, memory.as<std::byte>());
     stage.backend->Download(DeviceQueue::kIn, memory.as<std::byte>(), {host.data(), host.size()});
-    auto done = stage.backend->MakeEvent().value();
+    auto done = stage.backend->MakeQueueMark().value();
     stage.backend->Record(DeviceQueue::kIn, *done);
     REQUIRE(stage.backend->Wait(*done).ok());
   }
@@ -741,7 +741,7 @@ TEST_CASE("without page-locked memory copies take the driver's way and are right
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
   Memory memory = stage.Floats(values.size());
   stage.Put(values, memory, DeviceQueue::kIn);
-  auto there = stage.backend->MakeEvent().value();
+  auto there = stage.backend->MakeQueueMark().value();
   stage.backend->Record(DeviceQueue::kIn, *there);
   stage.backend->Await(DeviceQueue::kCompute, *there);
   CHECK(stage.Get(memory) == values);
@@ -765,7 +765,7 @@ TEST_CASE("a buffer that a copy still reads is not given out again before it has
       Memory memory = stage.Floats(1024);
       address = reinterpret_cast<std::uint64_t>(memory.as<float>().data());
       stage.Put(std::vector<float>(1024, static_cast<float>(round)), memory);
-      auto made = stage.backend->MakeEvent().value();
+      auto made = stage.backend->MakeQueueMark().value();
       stage.backend->Record(DeviceQueue::kCompute, *made);
       stage.backend->Await(DeviceQueue::kOut, *made);
       stage.backend->Download(DeviceQueue::kOut, memory.as<std::byte>(),
@@ -775,7 +775,8 @@ TEST_CASE("a buffer that a copy still reads is not given out again before it has
     Memory next = stage.Floats(1024);  // kCompute may overwrite it long before kOut has read it
     stage.Put(std::vector<float>(1024, -9.0f), next);
     static_cast<void>(address);
-    auto done = stage.backend->MakeEvent().value(), out = stage.backend->MakeEvent().value();
+    auto done = stage.backend->MakeQueueMark().value(),
+         out = stage.backend->MakeQueueMark().value();
     stage.backend->Record(DeviceQueue::kCompute, *done);
     REQUIRE(stage.backend->Wait(*done).ok());
     stage.backend->Record(DeviceQueue::kOut, *out);
@@ -804,7 +805,7 @@ TEST_CASE("a copy into a new buffer waits for kernels that still use what lay th
     Memory next = stage.Floats(1024);
     reused += next.as<float>().data() == address ? 1 : 0;
     stage.backend->Upload(DeviceQueue::kIn, {host.data(), host.size()}, next.as<std::byte>());
-    auto there = stage.backend->MakeEvent().value();
+    auto there = stage.backend->MakeQueueMark().value();
     stage.backend->Record(DeviceQueue::kIn, *there);
     REQUIRE(stage.backend->Wait(*there).ok());
   }
@@ -945,8 +946,8 @@ TEST_CASE(
   CudaBackend& backend = *stage.backend;
   tensor::AlignedBuffer host = backend.AllocateHost(4096).value();
   Memory a = stage.Floats(1024), b = stage.Floats(1024);
-  const auto there = backend.MakeEvent().value(), made = backend.MakeEvent().value(),
-             out = backend.MakeEvent().value();
+  const auto there = backend.MakeQueueMark().value(), made = backend.MakeQueueMark().value(),
+             out = backend.MakeQueueMark().value();
   const auto run = [&](bool before) {
     backend.Upload(DeviceQueue::kIn, {host.data(), host.size()}, a.as<std::byte>());
     backend.Upload(DeviceQueue::kIn, {host.data(), host.size()}, b.as<std::byte>());

@@ -1,9 +1,9 @@
 // One executor with its shards. It is the single writer of each shard (LEDGER line 6).
 //
 // Every shard has a queue of sections in order of arrival. Shards with work take turns. After about
-// a megabyte of work the lane lets other tasks of its executor run. A large apply yields after each
-// such piece, so that a small pull of another shard never waits behind large applies. During an
-// apply a shard answers nothing else in its queue, so a pull sees all of the update or nothing.
+// a megabyte of work the executor lets other tasks of its executor run. A large apply yields after
+// each such piece, so that a small pull of another shard never waits behind large applies. During
+// an apply a shard answers nothing else in its queue, so a pull sees all of the update or nothing.
 //
 // Control operations (assign, drop, close, seal, cut, report) run at once, before queued sections;
 // the fence and the ledger make either order correct. Only operations that read values (the answer
@@ -36,32 +36,32 @@ struct ShardKey {
   friend auto operator<=>(const ShardKey&, const ShardKey&) = default;
 };
 
-// The counters of the lanes of a server; ShardHost creates them.
-struct LaneMetrics {
+// The counters of the shard executors of a server; ShardHost creates them.
+struct ShardExecutorMetrics {
   metrics::Counter* updates[8];  // by PushCode
   metrics::Counter* pulls[4];    // by result: values, unchanged, stale, invalid
   metrics::Counter* push_bytes;  // bytes of applied pushes
   metrics::Counter* pull_bytes;  // bytes of answered pulls
 };
 
-class ShardLane {
+class ShardExecutor {
  public:
   struct Options {
-    // Outlives the lane, and is shut down before the lane is destroyed.
+    // Outlives the ShardExecutor, and is shut down before that is destroyed.
     runtime::Executor* executor = nullptr;
-    JobTable* jobs = nullptr;                 // All pointers outlive the lane.
+    JobTable* jobs = nullptr;                 // All pointers outlive the ShardExecutor.
     fault::Failpoints* failpoints = nullptr;  // May be null.
-    const LaneMetrics* metrics = nullptr;
+    const ShardExecutorMetrics* metrics = nullptr;
     const Images* images = nullptr;            // images of stopped shards; null if there are none
-    std::shared_ptr<storage::ChunkPool> pool;  // Shared by all lanes and their shards.
+    std::shared_ptr<storage::ChunkPool> pool;  // Shared by all executors and their shards.
     // [35] Called on the executor when a push without the proof of its grant was refused. Must not
     // block.
     std::function<void(const v1::RequestHeader&, const v1::PushSection&)> on_unproved = {};
   };
-  explicit ShardLane(Options options) : options_(std::move(options)) {}
+  explicit ShardExecutor(Options options) : options_(std::move(options)) {}
 
   struct Section {
-    std::shared_ptr<DataCall> call;  // shared with the other lanes that answer a part of it
+    std::shared_ptr<DataCall> call;  // shared with the other executors that answer a part of it
     std::uint32_t index = 0;
     bool is_push = false;
     bool delayed = false;  // the delay of its failpoint has ended
@@ -94,14 +94,14 @@ class ShardLane {
   // Stops the shard (Shard::Stop) and then takes its last cut, as Cut does (line 22). A repeat
   // returns the same cut again.
   void Stop(ShardKey key, ShardEpoch epoch, CutReady ready);
-  // Reports the states of this lane's shards of `job` (0 for all jobs), in no order. Digests are
-  // computed in tasks of a megabyte or a shard, so that large ones delay nothing else. A request
-  // for digests during another one shares the pending sums, so that repeated requests slow nothing
-  // down.
+  // Reports the states of the shards of this executor of `job` (0 for all jobs), in no order.
+  // Digests are computed in tasks of a megabyte or a shard, so that large ones delay nothing else.
+  // A request for digests during another one shares the pending sums, so that repeated requests
+  // slow nothing down.
   void Report(JobUid job, bool digests, std::function<void(std::vector<v1::ShardState>)> done);
 
  private:
-  struct Slot {
+  struct HostedShard {
     std::unique_ptr<Shard> shard;
     // Guard of its job, shared with the table of jobs; null if proofs are not required.
     std::shared_ptr<grants::GrantGuard> grants;
@@ -118,37 +118,37 @@ class ShardLane {
     // dropped.
     std::vector<CutReady> cuts;
   };
-  // Like slots_.find, but needs no search if the last key was the previous one. Sections usually
+  // Like hosted_.find, but needs no search if the last key was the previous one. Sections usually
   // arrive in the order of their shards.
-  std::map<ShardKey, Slot>::iterator FindNext(const ShardKey& key);
+  std::map<ShardKey, HostedShard>::iterator FindNext(const ShardKey& key);
   void Enqueue(Section section);
   void Turn();
   void PostTurn();
   // Returns the approximate number of touched bytes.
-  std::uint64_t Run(ShardKey key, Slot* slot);
-  std::uint64_t BeginPush(Slot* slot, Section section);
-  std::uint64_t ContinuePush(Slot* slot);
-  void AfterApplied(const Section& section, Slot* slot);
-  void EndApply(Slot* slot);
-  std::uint64_t RunPull(Slot* slot, Section section);
+  std::uint64_t Run(ShardKey key, HostedShard* hosted);
+  std::uint64_t BeginPush(HostedShard* hosted, Section section);
+  std::uint64_t ContinuePush(HostedShard* hosted);
+  void AfterApplied(const Section& section, HostedShard* hosted);
+  void EndApply(HostedShard* hosted);
+  std::uint64_t RunPull(HostedShard* hosted, Section section);
   void FinishReadings();
   tensor::SharedBytes RoomFor(const DataCall& call, std::uint64_t bytes);
   std::uint64_t ReadImage(Shard* shard, const Section& section);
   void Hold(std::unique_ptr<Shard> shard);
   void AnswerUnheld(const Section& section);
-  void Remove(std::map<ShardKey, Slot>::iterator it);
+  void Remove(std::map<ShardKey, HostedShard>::iterator it);
   void TakeCut(ShardKey key, ShardEpoch epoch, bool stop, CutReady ready);
   ShardCut CutOf(const Shard& shard);
   using SliceReady = std::function<void(absl::StatusOr<SlotSlice>)>;
   void TakeSlice(ShardKey key, ShardEpoch epoch, std::uint64_t serial, const SliceReady& ready);
-  static v1::ShardState StateOf(const Slot& slot, bool digests);
+  static v1::ShardState StateOf(const HostedShard& hosted, bool digests);
   struct ReportTask;
   void ContinueReport(std::shared_ptr<ReportTask> task);
   void ContinueSums();
 
   const Options options_;
-  std::map<ShardKey, Slot> slots_;
-  std::map<ShardKey, Slot>::iterator next_ = slots_.end();  // the guess of FindNext
+  std::map<ShardKey, HostedShard> hosted_;
+  std::map<ShardKey, HostedShard>::iterator next_ = hosted_.end();  // the guess of FindNext
   std::deque<ShardKey> ready_;
   bool turn_posted_ = false;
   // The reports with digests, oldest first. ContinueSums runs while there are any.

@@ -1,4 +1,4 @@
-#include "ps_server/service/shard_lane.h"
+#include "ps_server/service/shard_executor.h"
 
 #include <algorithm>
 #include <optional>
@@ -20,7 +20,7 @@ constexpr absl::string_view kUnproved =
 constexpr std::size_t kHottestIds = 16;           // per table of a slot in a report
 constexpr std::uint64_t kSliceBytes = 512 << 10;  // size of one piece of a table's cut
 
-ShardKey KeyOf(const DataCall& call, const ShardLane::Section& section) {
+ShardKey KeyOf(const DataCall& call, const ShardExecutor::Section& section) {
   const v1::RequestHeader& header = *call.request().header;
   const int i = static_cast<int>(section.index);
   return {JobUid(header.job_uid()),
@@ -84,7 +84,7 @@ absl::Status NotHeld(ShardKey key, ShardEpoch epoch) {
                                           key.shard.ToString(), " epoch=", epoch.ToString()));
 }
 
-ShardLane::Loaded LoadedOf(const Shard& shard) {
+ShardExecutor::Loaded LoadedOf(const Shard& shard) {
   return {absl::OkStatus(), shard.value_bytes(),   shard.state_bytes(),
           shard.lsn(),      shard.ledger().done(), shard.ledger().refused()};
 }
@@ -96,7 +96,7 @@ bool LosesAnswer(const fault::Hit& hit) {
 
 }  // namespace
 
-void ShardLane::Submit(std::vector<Section> sections, bool here) {
+void ShardExecutor::Submit(std::vector<Section> sections, bool here) {
   runtime::Task task = [this, sections = std::move(sections)]() mutable {
     for (Section& section : sections) Enqueue(std::move(section));
     if (!turn_posted_) Turn();
@@ -105,23 +105,24 @@ void ShardLane::Submit(std::vector<Section> sections, bool here) {
   options_.executor->Post(std::move(task));
 }
 
-std::map<ShardKey, ShardLane::Slot>::iterator ShardLane::FindNext(const ShardKey& key) {
-  const auto it = next_ != slots_.end() && next_->first == key ? next_ : slots_.find(key);
-  next_ = it == slots_.end() ? it : std::next(it);
+std::map<ShardKey, ShardExecutor::HostedShard>::iterator ShardExecutor::FindNext(
+    const ShardKey& key) {
+  const auto it = next_ != hosted_.end() && next_->first == key ? next_ : hosted_.find(key);
+  next_ = it == hosted_.end() ? it : std::next(it);
   return it;
 }
 
-void ShardLane::Enqueue(Section section) {
+void ShardExecutor::Enqueue(Section section) {
   const ShardKey key = KeyOf(*section.call, section);
   const auto it = FindNext(key);
-  if (it == slots_.end()) return AnswerUnheld(section);
+  if (it == hosted_.end()) return AnswerUnheld(section);
   it->second.queue.push_back(std::move(section));
   if (!std::exchange(it->second.waiting, true)) ready_.push_back(key);
 }
 
 // Line 8: answers STALE with the known V. A number that no shard of the job can have is the
 // caller's mistake.
-void ShardLane::AnswerUnheld(const Section& section) {
+void ShardExecutor::AnswerUnheld(const Section& section) {
   const ShardKey key = KeyOf(*section.call, section);
   const JobTable::Job job = options_.jobs->Find(key.job);
   const bool unknown = job.shards_total != 0 && key.shard.value() >= job.shards_total;
@@ -144,13 +145,13 @@ void ShardLane::AnswerUnheld(const Section& section) {
   section.call->FinishSection();
 }
 
-void ShardLane::Turn() {
+void ShardExecutor::Turn() {
   std::uint64_t spent = 0;
   while (!ready_.empty() && spent < kTurnBytes) {
     const ShardKey key = ready_.front();
     ready_.pop_front();
     const auto it = FindNext(key);
-    if (it == slots_.end()) continue;  // dropped, and its sections have been answered
+    if (it == hosted_.end()) continue;  // dropped, and its sections have been answered
     it->second.waiting = false;
     // Dropped and assigned again meanwhile.
     if (it->second.queue.empty() && !it->second.applying) continue;
@@ -165,7 +166,7 @@ void ShardLane::Turn() {
   if (!ready_.empty()) PostTurn();
 }
 
-tensor::SharedBytes ShardLane::RoomFor(const DataCall& call, std::uint64_t bytes) {
+tensor::SharedBytes ShardExecutor::RoomFor(const DataCall& call, std::uint64_t bytes) {
   if (room_ == nullptr || room_of_ != &call || room_left_.size() < bytes) {
     constexpr std::uint64_t kBlock = storage::kChunkFloats * sizeof(float);
     room_ = nullptr;
@@ -196,29 +197,30 @@ tensor::SharedBytes ShardLane::RoomFor(const DataCall& call, std::uint64_t bytes
   return place;
 }
 
-void ShardLane::PostTurn() {
+void ShardExecutor::PostTurn() {
   turn_posted_ = options_.executor->Post([this] {
     turn_posted_ = false;
     Turn();
   });
 }
 
-std::uint64_t ShardLane::Run(ShardKey key, Slot* slot) {
-  if (slot->applying || slot->queue.front().is_push || slot->queue.front().call != reading_for_)
+std::uint64_t ShardExecutor::Run(ShardKey key, HostedShard* hosted) {
+  if (hosted->applying || hosted->queue.front().is_push ||
+      hosted->queue.front().call != reading_for_)
     FinishReadings();
-  if (slot->applying) return ContinuePush(slot);
-  Section section = std::move(slot->queue.front());
-  slot->queue.pop_front();
+  if (hosted->applying) return ContinuePush(hosted);
+  Section section = std::move(hosted->queue.front());
+  hosted->queue.pop_front();
   if (section.is_push && !section.delayed && options_.failpoints != nullptr &&
       options_.failpoints->AnyArmed()) {
     const fault::Hit hit = options_.failpoints->At("server.before_apply");
     if (hit.action == fault::Action::kDelay) {
       // The queue of this shard waits, in order; other shards continue.
       section.delayed = true;
-      slot->queue.push_front(std::move(section));
-      slot->waiting = true;
+      hosted->queue.push_front(std::move(section));
+      hosted->waiting = true;
       options_.executor->PostAfter(std::chrono::milliseconds(hit.delay_ms), [this, key] {
-        if (!slots_.contains(key)) return;
+        if (!hosted_.contains(key)) return;
         ready_.push_back(key);
         if (!turn_posted_) Turn();
       });
@@ -230,12 +232,12 @@ std::uint64_t ShardLane::Run(ShardKey key, Slot* slot) {
       return kSectionCost;
     }
   }
-  if (section.is_push) return kSectionCost + BeginPush(slot, std::move(section));
-  return kSectionCost + RunPull(slot, std::move(section));
+  if (section.is_push) return kSectionCost + BeginPush(hosted, std::move(section));
+  return kSectionCost + RunPull(hosted, std::move(section));
 }
 
-std::uint64_t ShardLane::BeginPush(Slot* slot, Section section) {
-  Shard* const shard = slot->shard.get();
+std::uint64_t ShardExecutor::BeginPush(HostedShard* hosted, Section section) {
+  Shard* const shard = hosted->shard.get();
   const v1::PushSection& from =
       section.call->request().header->pushes(static_cast<int>(section.index));
   const std::string defect = DefectOf(from);
@@ -254,57 +256,57 @@ std::uint64_t ShardLane::BeginPush(Slot* slot, Section section) {
   push.skip_reason = from.skip_reason();
   push.wire = static_cast<tensor::WireType>(from.dtype());
   push.defect = defect;
-  if (slot->grants != nullptr && !section.call->IsProved(*slot->grants, from))
+  if (hosted->grants != nullptr && !section.call->IsProved(*hosted->grants, from))
     push.unproved = kUnproved;
   DataCall::PushOutcome& outcome = section.call->push(section.index);
   outcome.result = shard->BeginApply(push);
   if (shard->applying()) {
-    slot->applying = std::move(section);
-    return ContinuePush(slot);
+    hosted->applying = std::move(section);
+    return ContinuePush(hosted);
   }
   if (outcome.result.code == PushCode::kStale)
     outcome.version = options_.jobs->Find(shard->settings().job).version;
   options_.metrics->updates[static_cast<int>(outcome.result.code)]->Add();
   if (!push.unproved.empty() && outcome.result.code == PushCode::kInvalid && options_.on_unproved)
     options_.on_unproved(*section.call->request().header, from);
-  if (outcome.result.code == PushCode::kApplied) AfterApplied(section, slot);  // a skipped update
+  if (outcome.result.code == PushCode::kApplied) AfterApplied(section, hosted);  // a skipped update
   section.call->FinishSection();
   return 0;
 }
 
-std::uint64_t ShardLane::ContinuePush(Slot* slot) {
-  const std::uint64_t bytes = slot->shard->ContinueApply(kTurnBytes);
-  if (slot->shard->applying()) return bytes;
-  const Section section = *std::exchange(slot->applying, std::nullopt);
+std::uint64_t ShardExecutor::ContinuePush(HostedShard* hosted) {
+  const std::uint64_t bytes = hosted->shard->ContinueApply(kTurnBytes);
+  if (hosted->shard->applying()) return bytes;
+  const Section section = *std::exchange(hosted->applying, std::nullopt);
   options_.metrics->push_bytes->Add(section.call->request().payloads[section.index].size());
   options_.metrics->updates[static_cast<int>(PushCode::kApplied)]->Add();
-  AfterApplied(section, slot);
+  AfterApplied(section, hosted);
   section.call->FinishSection();
   // Waiters for the end of an apply run before the next apply begins, so that a continuous series
   // of pushes delays no report.
-  const bool awaited = !slot->after_apply.empty();
-  EndApply(slot);
+  const bool awaited = !hosted->after_apply.empty();
+  EndApply(hosted);
   return awaited ? std::max(bytes, kTurnBytes) : bytes;
 }
 
-void ShardLane::AfterApplied(const Section& section, Slot* slot) {
+void ShardExecutor::AfterApplied(const Section& section, HostedShard* hosted) {
   const wire::Request& request = section.call->request();
-  ++slot->traffic.pushes;
-  slot->traffic.bytes_received +=
+  ++hosted->traffic.pushes;
+  hosted->traffic.bytes_received +=
       request.payloads[section.index].size() + request.push_ids[section.index].size_bytes();
   if (options_.failpoints == nullptr || !options_.failpoints->AnyArmed()) return;
   if (LosesAnswer(options_.failpoints->At("server.after_apply"))) section.call->LoseAnswer();
 }
 
-void ShardLane::EndApply(Slot* slot) {
-  for (const CutReady& ready : std::exchange(slot->cuts, {})) ready(CutOf(*slot->shard));
-  for (std::function<void()>& waiting : std::exchange(slot->after_apply, {}))
+void ShardExecutor::EndApply(HostedShard* hosted) {
+  for (const CutReady& ready : std::exchange(hosted->cuts, {})) ready(CutOf(*hosted->shard));
+  for (std::function<void()>& waiting : std::exchange(hosted->after_apply, {}))
     options_.executor->Post(std::move(waiting));
 }
 
 // Line 22. Bypasses the checks of the shard: its next owner asks under the old epoch, for a state
 // from which no request is served any more.
-std::uint64_t ShardLane::ReadImage(Shard* shard, const Section& section) {
+std::uint64_t ShardExecutor::ReadImage(Shard* shard, const Section& section) {
   const v1::PullSection& from =
       section.call->request().header->pulls(static_cast<int>(section.index));
   DataCall::PullOutcome& outcome = section.call->pull(section.index);
@@ -327,8 +329,8 @@ std::uint64_t ShardLane::ReadImage(Shard* shard, const Section& section) {
   return 256;
 }
 
-std::uint64_t ShardLane::RunPull(Slot* slot, Section section) {
-  Shard* const shard = slot->shard.get();
+std::uint64_t ShardExecutor::RunPull(HostedShard* hosted, Section section) {
+  Shard* const shard = hosted->shard.get();
   const v1::PullSection& from =
       section.call->request().header->pulls(static_cast<int>(section.index));
   DataCall::PullOutcome& outcome = section.call->pull(section.index);
@@ -360,9 +362,10 @@ std::uint64_t ShardLane::RunPull(Slot* slot, Section section) {
     if (outcome.result.code == PullCode::kValues) {
       for (const tensor::SharedBytes& piece : outcome.result.chunks) bytes += piece.bytes.size();
       options_.metrics->pull_bytes->Add(bytes);
-      ++slot->traffic.pulls;
-      slot->traffic.bytes_sent += bytes;
-      slot->traffic.bytes_received += section.call->request().pull_ids[section.index].size_bytes();
+      ++hosted->traffic.pulls;
+      hosted->traffic.bytes_sent += bytes;
+      hosted->traffic.bytes_received +=
+          section.call->request().pull_ids[section.index].size_bytes();
     }
   }
   if (!copied) {
@@ -376,21 +379,21 @@ std::uint64_t ShardLane::RunPull(Slot* slot, Section section) {
   return bytes;
 }
 
-void ShardLane::FinishReadings() {
+void ShardExecutor::FinishReadings() {
   if (reading_for_ == nullptr) return;
   storage::ReadRows(readings_);
   readings_.clear();
   std::exchange(reading_for_, nullptr)->FinishSections(std::exchange(reading_sections_, 0));
 }
 
-void ShardLane::Assign(ShardSettings settings, ShardEpoch epoch, MapVersion start,
-                       IntervalSet refused, std::function<void(Loaded)> done) {
+void ShardExecutor::Assign(ShardSettings settings, ShardEpoch epoch, MapVersion start,
+                           IntervalSet refused, std::function<void(Loaded)> done) {
   options_.executor->Post([this, settings = std::move(settings), epoch, start,
                            refused = std::move(refused), done = std::move(done)]() mutable {
     const ShardKey key{settings.job, settings.shard};
     // The replaced shard is freed first, because both may not fit into memory. Its sections are
     // stale by now.
-    if (const auto held = slots_.find(key); held != slots_.end()) Remove(held);
+    if (const auto held = hosted_.find(key); held != hosted_.end()) Remove(held);
     auto shard = Shard::FromSeed(settings, epoch, start, std::move(refused), options_.pool,
                                  options_.jobs->TablesOf(key.job));
     if (!shard.ok()) return done({shard.status(), 0, 0, 0, {}, {}});
@@ -400,55 +403,55 @@ void ShardLane::Assign(ShardSettings settings, ShardEpoch epoch, MapVersion star
   });
 }
 
-void ShardLane::Adopt(std::unique_ptr<Shard> shard, std::function<void(Loaded)> done) {
+void ShardExecutor::Adopt(std::unique_ptr<Shard> shard, std::function<void(Loaded)> done) {
   // Shared, because a posted task must be copyable.
   auto given = std::make_shared<std::unique_ptr<Shard>>(std::move(shard));
   options_.executor->Post([this, given, done = std::move(done)] {
     const ShardKey key{(*given)->settings().job, (*given)->settings().shard};
-    if (const auto held = slots_.find(key); held != slots_.end()) Remove(held);
+    if (const auto held = hosted_.find(key); held != hosted_.end()) Remove(held);
     Loaded loaded = LoadedOf(**given);
     Hold(std::move(*given));
     done(std::move(loaded));
   });
 }
 
-void ShardLane::Hold(std::unique_ptr<Shard> shard) {
+void ShardExecutor::Hold(std::unique_ptr<Shard> shard) {
   const ShardKey key{shard->settings().job, shard->settings().shard};
-  Slot& slot = slots_[key];
-  slot.grants = options_.jobs->Find(key.job).grants;
-  slot.shard = std::move(shard);
+  HostedShard& hosted = hosted_[key];
+  hosted.grants = options_.jobs->Find(key.job).grants;
+  hosted.shard = std::move(shard);
 }
 
-void ShardLane::Vacate(ShardKey key, std::function<void()> vacated) {
+void ShardExecutor::Vacate(ShardKey key, std::function<void()> vacated) {
   options_.executor->Post([this, key, vacated = std::move(vacated)] {
-    if (const auto held = slots_.find(key); held != slots_.end()) Remove(held);
+    if (const auto held = hosted_.find(key); held != hosted_.end()) Remove(held);
     vacated();
   });
 }
 
-void ShardLane::Remove(std::map<ShardKey, Slot>::iterator it) {
+void ShardExecutor::Remove(std::map<ShardKey, HostedShard>::iterator it) {
   for (const CutReady& ready : std::exchange(it->second.cuts, {}))
     ready(NotHeld(it->first, it->second.shard->epoch()));
   EndApply(&it->second);
   std::deque<Section> queue = std::move(it->second.queue);
   // A half-applied update is lost together with the state, and its answer says so.
   if (it->second.applying) queue.push_front(*std::move(it->second.applying));
-  if (next_ == it) next_ = slots_.end();
-  slots_.erase(it);
+  if (next_ == it) next_ = hosted_.end();
+  hosted_.erase(it);
   for (const Section& section : queue) AnswerUnheld(section);
 }
 
-void ShardLane::Drop(ShardKey key, ShardEpoch epoch) {
+void ShardExecutor::Drop(ShardKey key, ShardEpoch epoch) {
   options_.executor->Post([this, key, epoch] {
-    const auto it = slots_.find(key);
-    if (it != slots_.end() && it->second.shard->epoch() == epoch) Remove(it);
+    const auto it = hosted_.find(key);
+    if (it != hosted_.end() && it->second.shard->epoch() == epoch) Remove(it);
   });
 }
 
-void ShardLane::DropJob(JobUid job) {
+void ShardExecutor::DropJob(JobUid job) {
   options_.executor->Post([this, job] {
-    for (auto it = slots_.lower_bound({job, ShardId(0)});
-         it != slots_.end() && it->first.job == job;) {
+    for (auto it = hosted_.lower_bound({job, ShardId(0)});
+         it != hosted_.end() && it->first.job == job;) {
       const auto next = std::next(it);
       Remove(it);
       it = next;
@@ -456,21 +459,21 @@ void ShardLane::DropJob(JobUid job) {
   });
 }
 
-void ShardLane::Close(ShardKey key, ShardEpoch epoch, MapVersion version, IntervalSet done,
-                      IntervalSet refused, std::function<void(bool)> answer) {
+void ShardExecutor::Close(ShardKey key, ShardEpoch epoch, MapVersion version, IntervalSet done,
+                          IntervalSet refused, std::function<void(bool)> answer) {
   options_.executor->Post([this, key, epoch, version, done = std::move(done),
                            refused = std::move(refused), answer = std::move(answer)] {
-    const auto it = slots_.find(key);
-    answer(it != slots_.end() && it->second.shard->Close(epoch, version, done, refused));
+    const auto it = hosted_.find(key);
+    answer(it != hosted_.end() && it->second.shard->Close(epoch, version, done, refused));
   });
 }
 
-void ShardLane::Seal(ShardKey key, ShardEpoch epoch, std::function<void()> sealed) {
+void ShardExecutor::Seal(ShardKey key, ShardEpoch epoch, std::function<void()> sealed) {
   options_.executor->Post([this, key, epoch, sealed = std::move(sealed)] {
     // The shard is not held at this epoch. Pushes under the epoch are answered STALE, which has the
     // effect of a seal.
-    const auto it = slots_.find(key);
-    if (it == slots_.end() || it->second.shard->epoch() != epoch) return sealed();
+    const auto it = hosted_.find(key);
+    if (it == hosted_.end() || it->second.shard->epoch() != epoch) return sealed();
     it->second.shard->Seal();
     if (!it->second.applying) return sealed();
     // The update was admitted before, so the cut contains it.
@@ -478,26 +481,27 @@ void ShardLane::Seal(ShardKey key, ShardEpoch epoch, std::function<void()> seale
   });
 }
 
-void ShardLane::Cut(ShardKey key, ShardEpoch epoch, CutReady ready) {
+void ShardExecutor::Cut(ShardKey key, ShardEpoch epoch, CutReady ready) {
   TakeCut(key, epoch, /*stop=*/false, std::move(ready));
 }
 
-void ShardLane::Stop(ShardKey key, ShardEpoch epoch, CutReady ready) {
+void ShardExecutor::Stop(ShardKey key, ShardEpoch epoch, CutReady ready) {
   TakeCut(key, epoch, /*stop=*/true, std::move(ready));
 }
 
-void ShardLane::TakeCut(ShardKey key, ShardEpoch epoch, bool stop, CutReady ready) {
+void ShardExecutor::TakeCut(ShardKey key, ShardEpoch epoch, bool stop, CutReady ready) {
   options_.executor->Post([this, key, epoch, stop, ready = std::move(ready)] {
-    const auto it = slots_.find(key);
-    if (it == slots_.end() || it->second.shard->epoch() != epoch) return ready(NotHeld(key, epoch));
+    const auto it = hosted_.find(key);
+    if (it == hosted_.end() || it->second.shard->epoch() != epoch)
+      return ready(NotHeld(key, epoch));
     if (stop) it->second.shard->Stop();  // queued sections are answered STALE in their turn
     if (!it->second.applying) return ready(CutOf(*it->second.shard));
     it->second.cuts.push_back(ready);
   });
 }
 
-// Captures the cut of a slot between its pushes, piece by piece, as its writer requests it.
-ShardCut ShardLane::CutOf(const Shard& shard) {
+// Captures the cut of a slot shard between its pushes, piece by piece, as its writer requests it.
+ShardCut ShardExecutor::CutOf(const Shard& shard) {
   ShardCut cut = shard.Cut();
   if (!cut.settings->slot) return cut;
   const ShardKey key{cut.settings->job, cut.settings->shard};
@@ -505,8 +509,8 @@ ShardCut ShardLane::CutOf(const Shard& shard) {
   const std::shared_ptr<void> open(nullptr, [this, executor = options_.executor, key,
                                              epoch = cut.epoch, serial = cut.serial](void*) {
     executor->Post([this, key, epoch, serial] {
-      if (const auto it = slots_.find(key);
-          it != slots_.end() && it->second.shard->epoch() == epoch)
+      if (const auto it = hosted_.find(key);
+          it != hosted_.end() && it->second.shard->epoch() == epoch)
         it->second.shard->EndCut(serial);
     });
   });
@@ -523,17 +527,17 @@ ShardCut ShardLane::CutOf(const Shard& shard) {
   return cut;
 }
 
-void ShardLane::TakeSlice(ShardKey key, ShardEpoch epoch, std::uint64_t serial,
-                          const SliceReady& ready) {
-  const auto it = slots_.find(key);
-  if (it == slots_.end() || it->second.shard->epoch() != epoch) return ready(NotHeld(key, epoch));
+void ShardExecutor::TakeSlice(ShardKey key, ShardEpoch epoch, std::uint64_t serial,
+                              const SliceReady& ready) {
+  const auto it = hosted_.find(key);
+  if (it == hosted_.end() || it->second.shard->epoch() != epoch) return ready(NotHeld(key, epoch));
   if (!it->second.applying) return ready(it->second.shard->NextSlice(serial, kSliceBytes));
   it->second.after_apply.push_back(
       [this, key, epoch, serial, ready] { TakeSlice(key, epoch, serial, ready); });
 }
 
-v1::ShardState ShardLane::StateOf(const Slot& slot, bool digests) {
-  const Shard& shard = *slot.shard;
+v1::ShardState ShardExecutor::StateOf(const HostedShard& hosted, bool digests) {
+  const Shard& shard = *hosted.shard;
   v1::ShardState state;
   state.set_job_uid(shard.settings().job.value());
   state.set_shard(shard.settings().shard.value());
@@ -551,10 +555,10 @@ v1::ShardState ShardLane::StateOf(const Slot& slot, bool digests) {
   for (const auto& [reason, count] : shard.skips()) skips += count;
   state.set_skips(skips);
   state.set_duplicates_refused(shard.duplicates());
-  state.set_pulls(slot.traffic.pulls);
-  state.set_pushes(slot.traffic.pushes);
-  state.set_bytes_sent(slot.traffic.bytes_sent);
-  state.set_bytes_received(slot.traffic.bytes_received);
+  state.set_pulls(hosted.traffic.pulls);
+  state.set_pushes(hosted.traffic.pushes);
+  state.set_bytes_sent(hosted.traffic.bytes_sent);
+  state.set_bytes_received(hosted.traffic.bytes_received);
   for (const storage::EmbeddingTable* table : shard.Tables())
     Describe(*table, digests, state.add_tables());
   if (digests) {
@@ -575,18 +579,18 @@ v1::ShardState ShardLane::StateOf(const Slot& slot, bool digests) {
   return state;
 }
 
-struct ShardLane::ReportTask {
+struct ShardExecutor::ReportTask {
   std::set<ShardKey> left;
   std::vector<v1::ShardState> states;
   std::function<void(std::vector<v1::ShardState>)> done;
 };
 
-void ShardLane::Report(JobUid job, bool digests,
-                       std::function<void(std::vector<v1::ShardState>)> done) {
+void ShardExecutor::Report(JobUid job, bool digests,
+                           std::function<void(std::vector<v1::ShardState>)> done) {
   options_.executor->Post([this, job, digests, done = std::move(done)]() mutable {
     auto task = std::make_shared<ReportTask>();
     task->done = std::move(done);
-    for (const auto& [key, slot] : slots_) {
+    for (const auto& [key, hosted] : hosted_) {
       if (job == JobUid(0) || key.job == job) task->left.insert(key);
     }
     if (!digests || task->left.empty()) return ContinueReport(std::move(task));
@@ -596,16 +600,16 @@ void ShardLane::Report(JobUid job, bool digests,
 }
 
 // Continues a report without digests.
-void ShardLane::ContinueReport(std::shared_ptr<ReportTask> task) {
+void ShardExecutor::ContinueReport(std::shared_ptr<ReportTask> task) {
   std::uint64_t spent = 0;
   while (!task->left.empty() && spent < kTurnBytes) {
-    const auto it = slots_.find(*task->left.begin());
-    if (it != slots_.end() && it->second.applying) {
+    const auto it = hosted_.find(*task->left.begin());
+    if (it != hosted_.end() && it->second.applying) {
       it->second.after_apply.push_back([this, task] { ContinueReport(task); });
       return;
     }
     task->left.erase(task->left.begin());
-    if (it == slots_.end()) continue;
+    if (it == hosted_.end()) continue;
     task->states.push_back(StateOf(it->second, /*digests=*/false));
     spent += kSectionCost;
   }
@@ -614,17 +618,17 @@ void ShardLane::ContinueReport(std::shared_ptr<ReportTask> task) {
 }
 
 // Sums each shard once for all waiting reports.
-void ShardLane::ContinueSums() {
+void ShardExecutor::ContinueSums() {
   std::uint64_t spent = 0;
   while (!summing_.empty() && spent < kTurnBytes) {
     const ShardKey key = *summing_.front()->left.begin();
-    const auto it = slots_.find(key);
-    if (it != slots_.end() && it->second.applying) {
+    const auto it = hosted_.find(key);
+    if (it != hosted_.end() && it->second.applying) {
       it->second.after_apply.push_back([this] { ContinueSums(); });
       return;
     }
     std::optional<v1::ShardState> state;
-    if (it != slots_.end()) {
+    if (it != hosted_.end()) {
       state = StateOf(it->second, /*digests=*/true);
       spent += it->second.shard->value_bytes() + it->second.shard->state_bytes() + kSectionCost;
     }
