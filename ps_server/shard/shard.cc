@@ -26,6 +26,25 @@ absl::StatusOr<std::unique_ptr<Contents>> ContentsOf(const ShardSettings& settin
   return DenseContents::FromCut(settings, std::move(cut));
 }
 
+// The defect of a skipped update, or "".
+std::string DefectOfSkip(const Push& push, const ShardSettings& settings,
+                         const std::string& where) {
+  const bool fits =
+      push.wire == tensor::WireType::kSeveral ||
+      (settings.slot ? tensor::WireBytes(push.wire) != 0 : push.wire == settings.wire);
+  if (!fits)
+    return absl::StrCat("gradient dtype mismatch: ", where,
+                        " want=", tensor::WireTypeName(settings.wire),
+                        " got=", tensor::WireTypeName(push.wire));
+  if (!push.payload.empty())
+    return absl::StrCat("a skipped update carries no payload: ", where,
+                        " got=", push.payload.size());
+  if (push.skip_reason.empty() || push.skip_reason.size() > kSkipReasonBytesMax)
+    return absl::StrCat("a skipped update needs a reason of 1 to 64 bytes: ", where,
+                        " got=", push.skip_reason.size());
+  return "";
+}
+
 }  // namespace
 
 Shard::Shard() = default;
@@ -145,20 +164,8 @@ PushResult Shard::BeginApply(const Push& push) {
   if (const absl::string_view defect = ShardRules::DefectOf(push); !defect.empty())
     return Invalid(absl::StrCat(defect, ": ", Where()));
   if (push.kind == UpdateKind::kSkip) {
-    const bool fits =
-        push.wire == tensor::WireType::kSeveral ||
-        (settings_->slot ? tensor::WireBytes(push.wire) != 0 : push.wire == settings_->wire);
-    if (!fits)
-      return Invalid(absl::StrCat("gradient dtype mismatch: ", Where(),
-                                  " want=", tensor::WireTypeName(settings_->wire),
-                                  " got=", tensor::WireTypeName(push.wire)));
-    if (!push.payload.empty())
-      return Invalid(absl::StrCat("a skipped update carries no payload: ", Where(),
-                                  " got=", push.payload.size()));
-    if (push.skip_reason.empty() || push.skip_reason.size() > kSkipReasonBytesMax) {
-      return Invalid(absl::StrCat("a skipped update needs a reason of 1 to 64 bytes: ", Where(),
-                                  " got=", push.skip_reason.size()));
-    }
+    std::string defect = DefectOfSkip(push, *settings_, Where());
+    if (!defect.empty()) return Invalid(std::move(defect));
   }
   if (ledger_.open().size() >= kOpenClosuresMax && !ledger_.open().contains(push.closure)) {
     return {PushCode::kBusy, lsn_,

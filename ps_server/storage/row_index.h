@@ -26,6 +26,32 @@
 
 namespace evergrad::ps_server::storage {
 
+// A line of the index has first the hashes, then as many rows, then as many stamps if there are
+// any. Empty positions are behind the others, with row RowIndex::kNone and a hash that ends every
+// search.
+struct alignas(64) IndexLine {
+  static constexpr std::uint32_t kPositions = 5, kStampedPositions = 4;
+  union {
+    std::uint64_t hashes[8];
+    std::uint32_t numbers[16];
+  };
+
+  // Returns a bit for the position of `hash` among the first four, or 0.
+  std::uint32_t AmongFour(std::uint64_t hash) const {
+#if defined(__AVX2__)
+    const __m256i four =
+        _mm256_cmpeq_epi64(_mm256_load_si256(reinterpret_cast<const __m256i*>(this)),
+                           _mm256_set1_epi64x(static_cast<long long>(hash)));
+    return static_cast<std::uint32_t>(_mm256_movemask_pd(_mm256_castsi256_pd(four)));
+#else
+    std::uint32_t found = 0;
+    for (std::uint32_t k = 0; k < kStampedPositions; ++k)
+      found |= std::uint32_t{hashes[k] == hash} << k;
+    return found;
+#endif
+  }
+};
+
 class RowIndex {
  public:
   // `stamp` is 0 in an index without stamps.
@@ -37,14 +63,9 @@ class RowIndex {
   static constexpr std::uint32_t kNone = 0xffffffff;
   static constexpr std::uint32_t kSegmentEntries = 4096;  // split beyond: 64 to 96 KiB
 
-  // First the hashes, then as many rows, then as many stamps if there are any. Empty positions are
-  // behind the others of their line, with row kNone and a hash that ends every search.
-  struct alignas(64) Line {
-    union {
-      std::uint64_t hashes[8];
-      std::uint32_t numbers[16];
-    };
-  };
+  using Line = IndexLine;
+  static constexpr std::uint32_t kPositions = Line::kPositions,
+                                 kStampedPositions = Line::kStampedPositions;
 
   // `pages` outlives it.
   RowIndex(PagePool* pages, bool stamped);  // EG_CHECKs that there are some hundred bytes.
@@ -53,9 +74,7 @@ class RowIndex {
   RowIndex& operator=(const RowIndex&) = delete;
 
   std::uint64_t size() const { return size_; }
-  std::uint64_t places() const {
-    return places_total_;
-  }  // for entries at their homes: size() / places() is the load
+  std::uint64_t places() const { return places_total_; }  // size() / places() is the load.
   std::uint64_t bytes() const { return bytes_ + directory_.capacity() * sizeof(Segments); }
 
   // An entry at its position; null if `line` is null. Valid until the next Insert or Erase.
@@ -84,9 +103,9 @@ class RowIndex {
   };
 
   // The line where Find begins; valid until homes_version() changes. A look-up takes steps, so that
-  // many can be in flight: ask the memory for the home, and look at it later; the few look-ups
-  // whose entry may stand in the next line ask for that one, and look later still. (Asking for both
-  // lines at once was a third slower, because the number of lines in flight is the bound.)
+  // many are in flight: ask for the home, and look at it later; if the entry may stand in the next
+  // line, ask for that, and look later still. (To ask for both at once was a third slower, because
+  // the number of lines in flight is the bound.)
   Line* Home(std::uint64_t hash) const { return HomeOf(SegmentsOf(hash), hash); }
   Line* AskFor(std::uint64_t hash) const {
     Line* const home = Home(hash);
@@ -99,25 +118,10 @@ class RowIndex {
     __builtin_prefetch(home + 1);
     return false;
   }
-  // Returns a bit for the position of `hash` among the first four of the line, or 0.
-  static std::uint32_t AmongFour(const Line* line, std::uint64_t hash) {
-#if defined(__AVX2__)
-    const __m256i four =
-        _mm256_cmpeq_epi64(_mm256_load_si256(reinterpret_cast<const __m256i*>(line)),
-                           _mm256_set1_epi64x(static_cast<long long>(hash)));
-    return static_cast<std::uint32_t>(_mm256_movemask_pd(_mm256_castsi256_pd(four)));
-#else
-    std::uint32_t found = 0;
-    for (std::uint32_t k = 0; k < kStampedPositions; ++k)
-      found |= std::uint32_t{line->hashes[k] == hash} << k;
-    return found;
-#endif
-  }
-  // The row of `hash` if its entry is in this line, else kNone, which says nothing about other
-  // lines.
+  // The row of `hash` if its entry is in this line, else kNone.
   template <bool kStamped>
   static std::uint32_t RowIn(const Line* line, std::uint64_t hash) {
-    std::uint32_t found = AmongFour(line, hash);
+    std::uint32_t found = line->AmongFour(hash);
     if constexpr (!kStamped) {
       // The number behind the rows is always kNone. It is read when the entry is not here, because
       // a branch on that could not be predicted.
@@ -132,19 +136,18 @@ class RowIndex {
   std::uint32_t RowInHome(const Line* home, std::uint64_t hash) const {
     return positions_ == kPositions ? RowIn<false>(home, hash) : RowIn<true>(home, hash);
   }
-  // The row of `hash`, or kNone, if it is not in its home line. Nearly all such entries are in the
-  // next line.
+  // The row of a `hash` that is not in its home, or kNone. Nearly all are in the next line.
   std::uint32_t RowBehind(Line* home, std::uint64_t hash) const {
     const std::uint32_t row = RowInHome(home + 1, hash);
     if (row != kNone) return row;
     const Ref e = Find(home + 1, hash);
     return e ? e.row() : kNone;
   }
-  // For an index with stamps: RowIn that also raises the stamp to `now` at least, and sets `before`
-  // to the former stamp. A row number with its highest bit set counts as absent.
+  // RowIn for an index with stamps. Sets `before` to the stamp and raises it to `now` at least. A
+  // row number with its highest bit set counts as absent.
   static std::uint32_t Touch(Line* line, std::uint64_t hash, std::uint32_t now,
                              std::uint32_t* before) {
-    const std::uint32_t found = AmongFour(line, hash);
+    const std::uint32_t found = line->AmongFour(hash);
     if (found == 0) return kNone;
     const auto at = static_cast<std::uint32_t>(std::countr_zero(found));
     const std::uint32_t row = line->numbers[2 * kStampedPositions + at];
@@ -178,10 +181,8 @@ class RowIndex {
   }
 
  private:
-  static constexpr std::uint32_t kPositions = 5, kStampedPositions = 4;
-
-  struct alignas(
-      64) Segment {  // followed by capacity + slack + 1 lines, the last of which is always empty
+  // Followed by capacity + slack + 1 lines, the last of which is always empty.
+  struct alignas(64) Segment {
     std::uint32_t capacity = 0, slack = 0, count = 0, depth = 0;  // capacity and slack in lines
     Line* lines() { return reinterpret_cast<Line*>(this + 1); }
   };
@@ -237,8 +238,8 @@ class RowIndex {
   Segment* Filled(const std::vector<Entry>& from, std::size_t begin, std::size_t end,
                   std::uint32_t capacity, std::uint32_t depth);
   bool Grow(std::uint64_t hash);
-  void SetSegments(std::uint64_t hash,
-                   Segment* segment);  // in all buckets of `segment`, which `hash` belongs to
+  // Sets all buckets of `segment`, which `hash` belongs to.
+  void SetSegments(std::uint64_t hash, Segment* segment);
 
   PagePool* const pages_;
   const std::uint32_t positions_;
