@@ -1,0 +1,116 @@
+// Calls of users about jobs and their closures that cannot be answered at once.
+#include "coordinator/service/job_calls.h"
+
+#include "coordinator/service/closure_calls.h"
+#include "service_stage.h"
+
+using namespace evergrad;
+using namespace evergrad::coordinator;
+
+namespace {
+
+struct Stage : ServiceStage {
+  template <class Calls, class Request>
+  std::shared_ptr<CallReply> Call(Calls& to, const Request& request) {
+    auto reply = std::make_shared<CallReply>();
+    to.Serve(request, reply);
+    Run();
+    return reply;
+  }
+  JobCalls calls{parts, host.get(), &supervisor};
+  ClosureCalls closures{parts};
+};
+
+v1::CancelJobRequest Cancel(const std::string& job) {
+  v1::CancelJobRequest request;
+  request.set_job(job);
+  return request;
+}
+
+}  // namespace
+
+TEST_CASE("a cancel that comes before the term is known is served once it is known") {
+  Stage stage;
+  Job* const job = stage.Submit(11, "a");
+  stage.life.term_known = false;
+  const auto early = stage.Call(stage.calls, Cancel("a"));
+  CHECK_FALSE(early->answered);
+  stage.life.term_known = true;
+  stage.calls.ServeEarly();
+  stage.Run();
+  REQUIRE(early->answered);
+  v1::CancelJobResponse response;
+  REQUIRE(response.ParseFromString(early->bytes));
+  CHECK(stage.jobs.PlaceInQueue(job->uid()) == std::nullopt);
+}
+
+TEST_CASE("a cancel has to name a known job") {
+  Stage stage;
+  stage.Submit(11, "a");
+  CHECK(absl::IsInvalidArgument(stage.Call(stage.calls, Cancel(""))->status));
+  CHECK(absl::IsNotFound(stage.Call(stage.calls, Cancel("b"))->status));
+}
+
+TEST_CASE("GetJob waits for a change of the job, for a limited time") {
+  Stage stage;
+  stage.life.window_open = true;
+  Job* const job = stage.Submit(11, "a");
+  stage.Run();
+  v1::GetJobRequest request;
+  request.set_job("a");
+  request.set_seen_revision(job->revision());
+  request.set_wait_ms(500);
+  const auto waits = stage.Call(stage.calls, request), late = stage.Call(stage.calls, request);
+  stage.calls.Check();
+  CHECK_FALSE(waits->answered);
+  stage.clock.Advance(std::chrono::milliseconds(500));
+  stage.calls.Check();
+  CHECK(waits->answered);
+  CHECK(late->answered);
+  v1::GetJobResponse response;
+  REQUIRE(response.ParseFromString(waits->bytes));
+  CHECK(response.job().name() == "a");
+  CHECK(response.job().waiting_for() == "tasks to register");
+}
+
+TEST_CASE("a coordinator that stops answers every call that waits") {
+  Stage stage;
+  Job* const job = stage.Submit(11, "a");
+  v1::GetJobRequest request;
+  request.set_job("a");
+  request.set_seen_revision(job->revision());
+  request.set_wait_ms(500);
+  const auto waits = stage.Call(stage.calls, request);
+  stage.life.term_known = false;
+  const auto early = stage.Call(stage.calls, Cancel("a"));
+  v1::JoinClosuresRequest join;
+  join.set_job("a");
+  join.set_wait_ms(500);
+  const auto joins = stage.Call(stage.closures, join);
+  CHECK_FALSE((waits->answered || early->answered || joins->answered));
+  stage.calls.Stop();
+  stage.closures.Stop();
+  CHECK(absl::IsUnavailable(waits->status));
+  CHECK(absl::IsUnavailable(early->status));
+  CHECK(absl::IsUnavailable(joins->status));
+}
+
+TEST_CASE("a closure call is told the reason for its wait at its deadline") {
+  Stage stage;
+  stage.Submit(11, "a");
+  stage.life.term_known = false;
+  v1::JoinClosuresRequest join;
+  join.set_job("a");
+  join.set_wait_ms(300);
+  const auto reply = stage.Call(stage.closures, join);
+  stage.closures.Check();
+  CHECK_FALSE(reply->answered);
+  stage.clock.Advance(std::chrono::milliseconds(300));
+  stage.closures.Check();
+  v1::JoinClosuresResponse response;
+  REQUIRE(response.ParseFromString(reply->bytes));
+  CHECK(response.waiting_for() == "the coordinator to start");
+  join.clear_job();
+  stage.life.term_known = true;
+  CHECK(absl::IsInvalidArgument(stage.Call(stage.closures, join)->status));
+}

@@ -1,0 +1,108 @@
+// The transport's side of the control plane, with handlers that the test calls itself.
+#include "coordinator/service/transport_intake.h"
+
+#include "service_stage.h"
+
+using namespace evergrad;
+using namespace evergrad::coordinator;
+
+namespace {
+
+struct Stage : ServiceStage {
+  Stage() {
+    options.calls_max = 2;
+    options.batches_queued_max = 2;
+    options.membership.tasks_max = 0;  // 64 sessions
+  }
+  TransportIntake::Receiver Receive() {
+    return {
+        .on_session = [this](std::uint64_t session, transport::PeerInfo,
+                             std::shared_ptr<transport::MessageStream>) { Add("open", session); },
+        .on_batch =
+            [this](std::uint64_t session, const v1::TaskBatch* batch) {
+              Add(batch == nullptr ? "malformed" : "batch", session);
+            },
+        .on_overflow = [this](std::uint64_t session) { Add("overflow", session); },
+        .on_end = [this](std::uint64_t session) { Add("end", session); },
+        .on_call =
+            [this](const ControlCall& call, const std::string& request,
+                   const Responder& responder) {
+              absl::StrAppend(&log, call.method.substr(call.method.rfind('/') + 1), " ", request,
+                              "; ");
+              kept.push_back(responder);
+            }};
+  }
+  void Add(const char* what, std::uint64_t session) {
+    absl::StrAppend(&log, what, " ", session, "; ");
+  }
+  std::optional<transport::MessageStreamEvents> Open() {
+    return intake.handlers().stream({}, client::kSessionMethod, std::make_shared<TaskStream>());
+  }
+  // The answer that the call has got by now; Unknown: none.
+  absl::Status Call(const char* method) {
+    struct Shared final : transport::UnaryResponder {
+      explicit Shared(std::shared_ptr<absl::Status> to) : status(std::move(to)) {}
+      void Answer(absl::StatusOr<std::string> response) override { *status = response.status(); }
+      std::shared_ptr<absl::Status> status;
+    };
+    auto status = std::make_shared<absl::Status>(absl::UnknownError("open"));
+    intake.handlers().unary({}, method, "x", std::make_unique<Shared>(status));
+    Run();
+    return *status;
+  }
+  std::string log;
+  std::vector<Responder> kept;
+  TransportIntake intake{parts, Receive()};
+};
+
+}  // namespace
+
+TEST_CASE("the events of a session arrive on the control executor, in their order") {
+  Stage stage;
+  const auto events = stage.Open();
+  REQUIRE(events);
+  events->on_message(v1::TaskBatch().SerializeAsString());
+  events->on_message("\xff\xff");
+  events->on_end(absl::OkStatus());
+  CHECK(stage.log.empty());
+  stage.Run();
+  CHECK(stage.log == "open 1; batch 1; malformed 1; end 1; ");
+}
+
+TEST_CASE("a session whose batches are not handled overflows once, and no later batch is taken") {
+  Stage stage;
+  const auto events = stage.Open();
+  REQUIRE(events);
+  for (int i = 0; i < 4; ++i) events->on_message("");
+  stage.Run();
+  CHECK(stage.log == "open 1; batch 1; batch 1; overflow 1; ");
+  events->on_message("");
+  stage.Run();
+  CHECK(stage.log == "open 1; batch 1; batch 1; overflow 1; ");
+}
+
+TEST_CASE("sessions beyond the limit are refused until one has ended") {
+  Stage stage;
+  for (int i = 0; i < 64; ++i) CHECK(stage.Open());
+  CHECK_FALSE(stage.Open());
+  CHECK(stage.metrics.sessions.refused.value() == 1);
+  stage.intake.SessionsClosed(1);
+  CHECK(stage.Open());
+  CHECK_FALSE(stage.Open());
+  CHECK_FALSE(stage.intake.handlers().stream({}, "/other", std::make_shared<TaskStream>()));
+}
+
+TEST_CASE("calls beyond the limit and unknown methods are refused before the executor sees them") {
+  Stage stage;
+  const char* const method = "/evergrad.v1.Control/ListJobs";
+  CHECK(absl::IsUnknown(stage.Call(method)));
+  CHECK(absl::IsUnknown(stage.Call(method)));
+  CHECK(stage.intake.calls() == 2);
+  CHECK(absl::IsResourceExhausted(stage.Call(method)));
+  CHECK(stage.metrics.calls.refused.value() == 1);
+  CHECK(absl::IsUnimplemented(stage.Call("/evergrad.v1.Control/Nothing")));
+  CHECK(stage.log == "ListJobs x; ListJobs x; ");
+  stage.kept.clear();  // a call that is dropped has ended
+  CHECK(stage.intake.calls() == 0);
+  CHECK(absl::IsUnknown(stage.Call(method)));
+}
