@@ -1,27 +1,27 @@
 #!/usr/bin/env python3
-"""Trains real data on real local clusters and holds the accuracy lines.
+"""Trains real data on real local clusters and checks the accuracies against fixed bounds.
 
   acceptance.py --bin build/release/bin --data data [--quick | --quality] [names …]
   acceptance.py --bin build/release/bin --data data --kills 20 [--seed S]
 
-Full size: the MLP on Fashion-MNIST with 1+1, 2+2 and 2 workers + 3 servers (>= 86.0 %), and with
-2+2 on a copy of the training file sorted by class (>= 85.5 %); then every example on 2+2 to the
-figure that its file states.
+At full size it trains the MLP on Fashion-MNIST with 1+1, 2+2 and 2 workers + 3 servers (>= 86.0
+%), and with 2+2 on a copy of the training file that is sorted by class (>= 85.5 %). Then it trains
+every example on 2+2 to the figure that the example's file states.
 
-`--quick` is one of the two parts that `./evergrad test` runs: the 12k subset, 2+2 (>= 83.5 %),
-median of three seeds. Asynchronous Adam at one update of staleness ends at 85.0 % there with a
-standard deviation of 1.1 points over seeds and runs (a NumPy simulation of it agrees, and 0.9
-without staleness), so three runs fall short by chance every thirtieth time: then six more seeds are
-run, and the median of all nine decides. In a 2+2 run of the MLP each server holds >= 30 % of the
-bytes, and each worker did >= 30 % of the steps (of several runs in the median: another process may
-hold up one worker for a while).
+`--quick` is one of the two parts that `./evergrad test` runs: the 12k subset on 2+2 (>= 83.5 %),
+with the median of three seeds. Asynchronous Adam at one update of staleness reaches 85.0 % there,
+with a standard deviation of 1.1 points over seeds and runs. (A NumPy simulation of it agrees, with
+0.9 without staleness.) Three runs therefore fall short by chance in one case of thirty. Then six
+more seeds are run, and the median of all nine decides. In a 2+2 run of the MLP each server must
+hold >= 30 % of the bytes, and each worker must do >= 30 % of the steps. With several runs the
+median counts, because another process may delay one worker for a while.
 
-`--quality` is the other part: the examples, trained briefly, to lines that an error in batch
-normalization, dropout, embeddings or an optimizer misses. quality_errors.py seeds such errors and
-shows that each is caught.
+`--quality` is the other part: the examples are trained briefly, to bounds that are missed after an
+error in batch normalization, dropout, embeddings or an optimizer. quality_errors.py makes such
+errors and shows that each is caught.
 
-`--kills`: the quickstart on 2+2 with a checkpoint each 5 s, while so many processes of any role are
-killed (>= 85.5 %, and an exact audit).
+`--kills` trains the quickstart on 2+2 with a checkpoint every 5 s, while that many processes of
+any role are killed (>= 85.5 %, and an exact audit).
 """
 import argparse
 import glob
@@ -51,7 +51,7 @@ QUICK = [("mlp-12k", "configs/examples/mlp-12k.yaml", "fashion-mnist-12k", 2, 2,
 
 
 class Example:
-    """A job file of configs/examples, a metric and the line that it has to reach on 2+2."""
+    """A job file of configs/examples, a metric, and the bound that it must reach on 2+2."""
 
     def __init__(self, name, metric, line, *settings, needs=None):
         self.name, self.metric, self.line, self.settings = name, metric, line, settings
@@ -62,8 +62,8 @@ class Example:
         return value <= self.line if self.lower_is_better else value >= self.line
 
     def run(self, bin_folder, data, runs):
-        """True, False, or None when its data is not there. One seed; where it falls short, two
-        more, and the median of the three decides."""
+        """Returns True or False, or None when its data is missing. It runs one seed. If that falls
+        short, two more are run, and the median of the three decides."""
         if self.needs and not os.path.exists(os.path.join(data, self.needs)):
             print("skipped: %s: no %s in %s (./evergrad data)" % (self.name, self.needs, data))
             return None
@@ -126,7 +126,7 @@ EXAMPLES = [
 
 
 def run(case, bin_folder, data, runs):
-    """True, False, or None when its data is not there."""
+    """Returns True or False, or None when its data is missing."""
     name, job, data_set, workers, servers, line, seeds, more = case
     if not os.path.exists(os.path.join(data, data_set, "train-images-idx3-ubyte.gz")):
         print("skipped: %s: no %s in %s (./evergrad data)" % (name, data_set, data))
@@ -150,7 +150,7 @@ def run(case, bin_folder, data, runs):
         problems.append(
             "accuracy: want >= %g got %g, the median of %s" % (line, accuracy, accuracies)
         )
-    least = []  # share of the steps that a worker did, in each run
+    least = []  # the smaller share of the steps, over the workers, in each run
     for result in results:
         steps = {t["identity"]: t["steps"] for t in result["tasks"] if t["role"] == "worker"}
         least.append(min(steps.values()) / sum(steps.values()) if len(steps) == workers else 0)
@@ -187,7 +187,7 @@ def run(case, bin_folder, data, runs):
 
 
 def data_settings(data, data_set):
-    """Settings that name the four files of a data set."""
+    """Returns the settings that name the four files of a data set."""
     folder = os.path.abspath(os.path.join(data, data_set))
     return [
         "spec.data.%s.%s=%s"
@@ -205,7 +205,7 @@ def set_options(settings):
 
 
 def train(name, job, cluster, settings, bin_folder, data, runs):
-    """Runs a job on a local cluster of its own, of (workers, servers). Returns result.json, or None
+    """Runs one job on a fresh local cluster with (workers, servers). Returns result.json, or None
     after it has printed how psctl ended."""
     command = [os.path.join(bin_folder, "psctl"), "job", "run", os.path.join(ROOT, job), "--local"]
     command += ["--workers", str(cluster[0]), "--servers", str(cluster[1]), "--runs", runs]
@@ -225,8 +225,8 @@ def train(name, job, cluster, settings, bin_folder, data, runs):
 
 
 def kills(count, seed, bin_folder, data):
-    """The quickstart while random processes are killed, at even distances of steps; True, False, or
-    None when its data is not there."""
+    """Trains the quickstart while random processes are killed, at even distances of steps. Returns
+    True or False, or None when its data is missing."""
     if not os.path.exists(os.path.join(data, "fashion-mnist", "train-images-idx3-ubyte.gz")):
         print("skipped: no fashion-mnist in %s (./evergrad data)" % data)
         return None

@@ -1,7 +1,8 @@
-"""All power is lost, and the canaries: faults built in on purpose that the checks must find.
+"""Scenarios in which all hosts lose power, and the canaries. A canary is a fault that is built in
+on purpose, and the checks must find it.
 
-A canary passes only if the check of its sibling, which is the same without the fault, fails, and
-for the reason that was built in.
+A canary passes only if a check fails for the reason that was built in. Its sibling without the
+fault must pass the same check.
 """
 import os
 import time
@@ -18,7 +19,7 @@ def everybody(c):
 
 
 def lose_power(c, r=None):
-    """Of every host at one moment."""
+    """All hosts lose power at one moment."""
     at = time.monotonic_ns()
     for d in everybody(c):
         d.signal(9)
@@ -38,8 +39,8 @@ def start_all(c):
 
 
 def demand_kept(c, job, told):
-    """What psctl said before the power went is so afterwards: asked of the coordinator before
-    anybody else is there to tell it."""
+    """Everything that psctl reported before the loss of power must still be so. The coordinator is
+    asked before any other task can tell it."""
     newest = manifests(folder_left(c, job))[-1:]
     if told["checkpoint"]["manifests"] > 0 and not newest:
         raise Failure(
@@ -71,7 +72,7 @@ def lines(told):
 
 
 def through_a_loss_of_power(c, r, survives):
-    """A job in the middle of which the power goes, and once more when its end has been told."""
+    """Power is lost in the middle of a job, and once more when its end has been reported."""
     shape = dict(examples=1200, step_ms=3, checkpoint=OFTEN)
     for _ in range(6):
         c.wait_usable()
@@ -79,7 +80,8 @@ def through_a_loss_of_power(c, r, survives):
         job.wait_steps(r.randint(20, 60))
         wait_saved(job)
         told = job.show()
-        # `job show` does not wait for the disk, a submission does: once that is answered, all that
+        # `job show` does not wait for the disk, but a submission does. Once it is answered,
+        # everything that was shown before is durable.
         # was shown before is durable.
         after = c.submit(examples=50)
         lost = lose_power(c, survives)
@@ -123,7 +125,8 @@ def p1(c, r):
         "       %s that was not synced was kept: %d bytes and %d names in the middle, "
         "%d and %d at the end" % ("nothing" if survives is None else "some", *lost, *again)
     )
-    # The records that all this rests on are complete: everybody ends by himself, and they agree
+    # All this rests on complete records: every daemon ends by itself, and the records agree with
+    # the disk.
     # with the disk.
     for d in everybody(c):
         d.terminate()
@@ -148,8 +151,8 @@ def caught(c, r, words):
 
 
 def restart_without_syncs(c, daemons, root):
-    """The disk ignores every sync of a file below this root by these daemons, until they are
-    started again."""
+    """Restarts these daemons so that the disk ignores every sync of a file below this root, until
+    they are started again."""
     c.disk.unsynced = root
     for d in daemons:
         restart(d)
@@ -188,7 +191,8 @@ def v0_off(c, r):
     others = c.workers[1:]
     for w in others:
         w.kill()
-    # One closure, one worker, and a server that dies after so many of its pushes: the attempt began
+    # There are one closure, one worker, and a server that dies after a given number of the
+    # closure's pushes. The attempt begins before the rollback and ends after it.
     # before the rollback and ends after it.
     victim, hit = r.choice(c.servers), r.randint(20, 150)
     for mutant in ("done_ignores_V0", None):

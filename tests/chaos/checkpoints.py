@@ -1,5 +1,5 @@
-"""Scenarios of checkpoints: K1 to K9, and the servers' that need them (S1 to S4, S7 to S9, E1).
-Registered with the others of scenarios.py."""
+"""Scenarios of checkpoints (K1 to K9), and those of servers that need checkpoints (S1 to S4, S7 to
+S9, E1). They are registered with the others of scenarios.py."""
 import json
 import os
 import random
@@ -26,14 +26,13 @@ from saved import (
 )
 from stage import METRICS, events, names_death, only_these_died, restart, scenario
 
-OFTEN = (
-    "{every: 50ms, keep: 20}"  # kept so long that what a scenario looks at is not swept meanwhile
-)
+# Kept so long that no file that a scenario reads is deleted meanwhile.
+OFTEN = "{every: 50ms, keep: 20}"
 
 
 def disturb_saved(c, steps, fault, undo=None, **shape):
-    """As Cluster.disturb, once the job was saved in the middle, too. A disk may be slow: each next
-    job is twice as long."""
+    """Like Cluster.disturb, but waits until the job was saved in the middle. Each next job is
+    twice as long, because a disk may be slow."""
     shape = dict(dict(examples=2400, step_ms=3, checkpoint=OFTEN), **shape)
     for _ in range(6):
         job = c.submit(**shape)
@@ -43,7 +42,7 @@ def disturb_saved(c, steps, fault, undo=None, **shape):
         status = job.show()
         if (
             status["state"] == "RUNNING" and int(status["steps_done"]) < job.steps
-        ):  # so something was in hand
+        ):  # some work had begun
             return job
         if undo is not None:
             undo()
@@ -69,8 +68,8 @@ def names_of(said):
 
 
 def saved_often(c, count, **shape):
-    """A job that has ended and has `count` checkpoints at least, no two with the same files; by
-    manifest what `verify` says of each."""
+    """Returns a job that has ended with at least `count` checkpoints, of which no two have the
+    same files; and for each manifest the output of `verify`."""
     for _ in range(6):
         job = c.submit(**shape)
         job.finish()
@@ -80,7 +79,7 @@ def saved_often(c, count, **shape):
             one = verified(c, path)
             if any(
                 names_of(one) == names_of(other) for other in said.values()
-            ):  # the last one of a job may hold what the one before does
+            ):  # the last one may have the files of the one before
                 os.unlink(path)
             else:
                 said[path] = one
@@ -105,7 +104,7 @@ def s1(c, r):
     address = victim.address
     job = kill_saved(c, [victim], steps=r.randint(20, 80))
     victim.start()
-    while victim.address == address:  # by chance
+    while victim.address == address:  # the same address may be given by chance
         restart(victim)
     result = job.finish()
     only_these_died(before, c, victim)
@@ -161,7 +160,8 @@ def s4(c, r):
     victim = r.choice(c.servers)
     pids = c.pids()
     lost_after = 1.5 * c.scale
-    # Less: its session may end, nothing else does. Where the machine itself takes too long between
+    # A pause shorter than the lease may end its session, and nothing else. If the machine takes
+    # too long between the two signals, the pause was too long, and another one is made.
     # the two signals, it was not less: again.
     for _ in range(8):
         since = [0.0]
@@ -196,7 +196,8 @@ def s4(c, r):
             )
     else:
         raise Failure("eight times it was stopped for longer than meant")
-    # More: whatever it acknowledged since its last snapshot is void, and it learns so when it
+    # A pause longer than the lease makes everything void that it acknowledged since its last
+    # snapshot. It learns this when it wakes.
     # wakes.
     job = disturb_saved(c, r.randint(20, 60), lambda _: victim.stop(), victim.resume)
     try:
@@ -212,7 +213,7 @@ def s4(c, r):
         check_restored(job, result)
     elif result["repair"][
         "closures_rerun"
-    ]:  # nobody else had its shards: it keeps them as they are
+    ]:  # no other server had its shards, so it keeps them as they are
         raise Failure("something was run again: %s" % result["repair"])
     c.wait_tasks()
 
@@ -224,7 +225,7 @@ def s4(c, r):
 )
 def s7(c, r):
     victim, worker = r.choice(c.servers), r.choice(c.workers)
-    # Saved at the beginning only: a long repair.
+    # The job is saved only at its beginning, so the repair is long.
     for slower in (1, 2, 4, 8, 16):
         before = c.pids()
         job = c.disturb(
@@ -276,7 +277,7 @@ def s8(c, r):
         )
         if len(c.servers) == 1:
             replacement = c.add("ps_server", "7", ["--index", "7"])
-        # Workers reach it still, and it acknowledges what they push: all of that is void.
+        # Workers still reach it, and it acknowledges their pushes: all of them are void.
         wait_for("its shards to be given away", lambda: rollbacks(job) or job.ended())
     finally:
         victim.session_proxy.heal()
@@ -309,7 +310,8 @@ def s9(c, r):
     others = c.workers[1:]
     for w in others:
         w.kill()
-    # Before the job, so that the seed alone says which update of the closure is the last that this
+    # It is armed before the job, so that the seed alone decides which update of the closure is the
+    # last that this life applies.
     # life applies.
     victim = r.choice(c.servers)
     restart(victim, "server.after_apply=%d*kill" % r.randint(20, 150))
@@ -323,7 +325,7 @@ def s9(c, r):
     names_death(result, victim)
     if not events(job, "rollback", victim.name):
         raise Failure("the job does not say that %s was rolled back" % victim.name)
-    # With snapshots: the first pushes of the attempt are in them, the last ones are not.
+    # With snapshots, the first pushes of the attempt are in them and the last ones are not.
     for steps in (80, 160, 320, 640, 1280):
         job = c.submit(
             examples=10 * steps,
@@ -340,7 +342,8 @@ def s9(c, r):
         victim.kill()
         victim.start()
         result = job.finish()
-        # "up to 1 closure that had ended is run again": the only one had ended between the
+        # "up to 1 closure that had ended is run again": the only closure had ended between the
+        # checkpoint and the death, which is the case of S1.
         # checkpoint and the death, which is S1's case.
         if (
             partial > 0
@@ -367,8 +370,8 @@ def s9(c, r):
 
 
 def updates_saved(c, job):
-    """Of closures that have not ended, in each shard of the newest checkpoint that every update
-    touches."""
+    """Returns the number of updates of closures that have not ended, for each shard of the newest
+    checkpoint that every update touches."""
     saved = job.show()["checkpoint"]
     code, said, _ = (
         tool(c, "verify", saved["path"])
@@ -429,7 +432,7 @@ def stopped(d):
 
 
 def pulls(c, server):
-    """How this process has answered pulls of one shard."""
+    """Returns how this process has answered the pulls of one shard."""
     address = next(
         t["metrics_address"]
         for t in c.tasks()
@@ -443,11 +446,9 @@ def pulls(c, server):
 
 
 def pulls_after_climbing_back(c, r, mutant=None):
-    """A worker holds every shard as of (start, vlsn). One server's shards go back to the seed and
-    climb to the same vlsn under another start while that
-    worker is stopped; then it pulls. Its one closure makes the count the same: no Close comes in
-    between.
-    """
+    """A worker holds every shard as of (start, vlsn). While that worker is stopped, one server's
+    shards return to the seed and climb to the same vlsn under another start. Then the worker
+    pulls. There is only one closure, so that the count is the same: no Close comes in between."""
     first, victim = c.workers[0], r.choice(c.servers)
     helper = (
         c.workers[1]
@@ -577,7 +578,7 @@ def k1(c, r):
         for name in ("fs.write", "fs.sync", "fs.link", "fs.sync_folder", "fs.remove")
     ]
     r.shuffle(points)
-    if c.forms == 1:  # all of them in the long form
+    if c.forms == 1:  # the long form takes all of them
         points = [p for p in points if p[0] is c.servers][:2] + [
             p for p in points if p[0] is not c.servers
         ][:1]
@@ -602,7 +603,8 @@ def k1(c, r):
             raise Failure("six jobs ended, and %s never came at %s" % (name, victim.name))
         died += 1
         if victim is c.coordinator:
-            # Nobody sweeps now: the newest is whole, and what it says is what its files hold.
+            # Nothing deletes files now: the newest manifest is whole, and its files hold what it
+            # says.
             for path in manifests(
                 os.path.join(c.runs, "%s-%s" % (job.name, job.uid), "checkpoint")
             )[-1:]:
@@ -633,7 +635,7 @@ def damaged_copy(folder, to):
 
 
 def must_name(c, folder, path, what):
-    """verify of the folder ends with 1 and names the file, and where in it."""
+    """`verify` of the folder must end with 1 and name the file and the place in it."""
     code, said, errors = tool(c, "verify", folder)
     if code == 1 and said is not None and not said["whole"]:
         errors = said["passed_over"] + [
@@ -680,7 +682,7 @@ def k2(c, r):
                 os.truncate(path, min(size, os.path.getsize(path) - 1))
                 what = "cut to %d bytes" % size
             must_name(c, copy, path, what)
-    # What resume takes then.
+    # This is the checkpoint that a resumed job uses.
     only_new = sorted(
         names_of(said[newest]).difference(
             *(names_of(said[path]) for path in said if path != newest)
@@ -830,7 +832,8 @@ def k4(c, r):
 
 
 def cancelled(c, steps, shape):
-    """A job that was saved and cancelled in the middle. `shape`: what it was in the end."""
+    """Returns a job that was saved and then cancelled in the middle. `shape` is its state at the
+    end."""
     for _ in range(6):
         job = c.submit(checkpoint=OFTEN, **shape)
         wait_saved(job)
@@ -865,7 +868,7 @@ def k5(c, r):
             "the checkpoint of the cancelled job holds %d of %d steps" % (steps, job.steps)
         )
     again = c.submit(name=job.name, checkpoint="{every: 50ms, keep: 20, resume: true}", **shape)
-    result = again.finish()  # every sample once, over both
+    result = again.finish()  # every sample once, over both jobs
     if not events(again, "state", "resumed at step %d of %d from " % (steps, job.steps)):
         raise Failure("want it to resume at step %d: %s" % (steps, events(again, "state")))
     if result["resumed_from"] != said["manifest"]["path"]:
@@ -909,14 +912,15 @@ def k6(c, r):
             checkpoint="{every: 50ms, keep: 100}",
         )
         folder = folder_of(job)
-        # A file may be durable that nobody was told of: all that are newer than the manifest before
+        # A file may be durable that was never reported. All files that are newer than those of the
+        # former manifest count as the newest.
         # count as the newest.
         written = manifests(folder)
         last = {f["shard"]: f for f in verified(c, written[-1])["files"]}
         older = {}
         for path in reversed(
             written[:-1]
-        ):  # the first that differs: the server must not be given up meanwhile
+        ):  # the first that differs: the server must not be declared lost meanwhile
             older = {
                 f["shard"]: f
                 for f in verified(c, path)["files"]
@@ -964,7 +968,7 @@ def k6(c, r):
 
 
 def job_shards(c, job):
-    """Who holds which shard now."""
+    """Returns the present owner of each shard."""
     listed = c.psctl_json("variable", "list", "--job", job.name)
     found = []
     for variable in listed["variables"] if isinstance(listed, dict) else listed:
@@ -973,7 +977,7 @@ def job_shards(c, job):
 
 
 def write_images(folder, seed):
-    """40 images of 4 x 4 with labels, as IDX files; the paths."""
+    """Writes 40 images of 4 x 4 with labels as IDX files, and returns their paths."""
     draw = random.Random(seed)
     images, labels = os.path.join(folder, "k7-images"), os.path.join(folder, "k7-labels")
     with open(images, "wb") as f:
@@ -1035,7 +1039,7 @@ spec:
             for s in c.servers:
                 s.kill()
             write_images(c.folder, c.seed + 1)
-            for w in c.workers:  # those that hold the old data in memory would go on with them
+            for w in c.workers:  # workers that hold the old data in memory would continue with it
                 w.kill()
             for d in c.servers + c.workers:
                 d.start()
@@ -1063,7 +1067,7 @@ spec:
                 raise Failure("want a user's error that names file and examples: %s" % status)
             continue
         lost = result["lost"]
-        # A shard at a time, or both together.
+        # Checks one shard at a time, or both together.
         named = {
             e["text"].split(" are lost in ")[0]
             for e in status["events"]
@@ -1139,7 +1143,7 @@ def k9(c, r):
         )
         if not victim.alive():
             break
-        # Its shards went to others: it came back too late.
+        # It came back too late: its shards belong to other servers.
     else:
         raise Failure("six times %s restored nothing: %s" % (victim.name, events(job, "rollback")))
     victim.start()

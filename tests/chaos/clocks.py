@@ -1,5 +1,5 @@
-"""Hosts whose wall clocks jump: daemons run with wallclock.cc preloaded, each with a clock of its
-own."""
+"""Hosts whose wall clocks jump. The daemons run with wallclock.cc preloaded, and each has another
+clock."""
 import mmap
 import os
 import struct
@@ -8,7 +8,8 @@ HOUR = 3600
 
 
 def clock_library(bin_folder):
-    """None in builds without it: a sanitizer wants to be preloaded itself."""
+    """Returns the library, or None in a sanitizer's build, because a sanitizer must be preloaded
+    itself."""
     path = os.path.join(os.path.abspath(bin_folder), "libevergrad-wallclock.so")
     return path if os.path.exists(path) else None
 
@@ -18,7 +19,7 @@ class WallClocks:
         self.library, self.folder, self.pages = library, folder, {}
 
     def _page(self, name):
-        """(path, page) of a host's offset."""
+        """Returns (path, page) of the file with a host's offset."""
         if name not in self.pages:
             path = os.path.join(self.folder, "clock-%s" % name.replace("/", "-"))
             with open(path, "wb") as f:
@@ -28,11 +29,11 @@ class WallClocks:
         return self.pages[name]
 
     def environment(self, name):
-        """For the next process on this host."""
+        """Returns the environment of the next process on this host."""
         return dict(os.environ, LD_PRELOAD=self.library, EVERGRAD_WALL_CLOCK=self._page(name)[0])
 
     def set(self, name, seconds):
-        """This host's clock is so far ahead from now on."""
+        """From now on this host's clock is ahead by so many seconds."""
         self._page(name)[1][:] = struct.pack("<q", int(seconds * 1e9))
 
     def ahead(self, name):

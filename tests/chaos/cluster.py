@@ -1,8 +1,8 @@
-"""A real cluster of daemons for the fault scenarios: started, killed, stopped and asked from here,
-on loopback, never by fixed ports.
+"""A real cluster of daemons for the fault scenarios. It is started, killed, stopped and queried
+from here, on loopback, and never on fixed ports.
 
-Everything waits for conditions with a deadline; nothing sleeps for luck. Only processes started
-here are ever signalled, by pid.
+Everything waits for conditions with a deadline; nothing sleeps and hopes. Only processes that were
+started here are ever signalled, by pid.
 """
 import ctypes
 import io
@@ -23,15 +23,15 @@ MASK = (1 << 64) - 1
 
 
 class Failure(Exception):
-    """A promise did not hold, or the cluster did not get there in time."""
+    """A promise did not hold, or the cluster did not reach a state in time."""
 
 
 def wait_for(what, condition, seconds=60.0):
-    """Polls `condition` until it gives something true, which is returned. The pause between polls
-    is a wait on an event nobody sets.
+    """Polls `condition` until it returns a true value, and returns that value. The pause between
+    polls is a wait for an event that is never set.
 
-    The deadline only ends what hangs: it is far beyond what a slow machine takes, and costs nothing
-    where the condition comes.
+    The deadline only ends a wait that hangs: it is far longer than a slow machine needs, and costs
+    nothing where the condition becomes true.
     """
     pause = threading.Event()
     deadline = time.monotonic() + seconds
@@ -45,7 +45,7 @@ def wait_for(what, condition, seconds=60.0):
 
 
 def mix(index, bits):
-    """common/base/mix.h."""
+    """The same function as in common/base/mix.h."""
     x = (index * 0x9E3779B97F4A7C15 + bits + 1) & MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
@@ -53,8 +53,8 @@ def mix(index, bits):
 
 
 def die_with_parent():
-    """In the child: a script that is ended from outside (a test's timeout) leaves no daemon behind
-    to disturb the next one. Called from the main thread."""
+    """Runs in the child. If a script is ended from outside, for example by a test's timeout, no
+    daemon remains to disturb the next script. Call it from the main thread."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
@@ -63,7 +63,8 @@ class Daemon:
         self.cluster, self.role, self.identity, self.arguments = cluster, role, identity, arguments
         self.process = None
         self.starts = 0
-        self.prefix = []  # of its command line: what starts it, in a control group of its own, say
+        # Words before its command line, for example to start it in a control group.
+        self.prefix = []
         self.address = ""
         self.session_proxy = self.data_proxy = None
 
@@ -76,9 +77,10 @@ class Daemon:
         return os.path.join(self.cluster.folder, "%s-%s.log" % (self.role, self.identity))
 
     def start(self, failpoints=None, extra=(), mutant=None):
-        """Returns once it listens (a worker: once it runs). One that is known, and that a failpoint
-        ends before that, was started too. With a `mutant` the faulty build of the daemon is
-        started, which breaks the rule of that name (tests/mutants/mutants.inc)."""
+        """Returns once it listens, or, for a worker, once it runs. A daemon whose address is
+        known, and which a failpoint ends before that, counts as started. With a `mutant` the
+        faulty build of the daemon is started, which breaks the rule of that name
+        (tests/mutants/mutants.inc)."""
         if self.process is not None and self.process.poll() is None:
             raise Failure("%s runs already" % self.name)
         self.starts += 1
@@ -100,7 +102,7 @@ class Daemon:
             "--failpoint-seed",
             str(self.cluster.seed),
         ]
-        # `none` arms nothing, but says that this cluster is one for tests: counting jobs are
+        # `none` arms nothing. It marks this cluster as one for tests, which accepts counting jobs.
         # accepted.
         command += ["--failpoints", failpoints or "none"]
         if self.role != "coordinator":
@@ -139,7 +141,8 @@ class Daemon:
         return self.session_proxy.address
 
     def _read_address(self, path, failpoints):
-        ended = self.process.poll() is not None  # asked first: what it wrote before it ended counts
+        # Asked first, so that the output that it wrote before its end counts.
+        ended = self.process.poll() is not None
         try:
             with open(path) as f:
                 return f.read().strip()
@@ -190,14 +193,15 @@ class Daemon:
 
 
 def power_library(bin_folder):
-    """None in builds without it: a sanitizer wants to be preloaded itself."""
+    """Returns the library, or None in a sanitizer's build, because a sanitizer must be preloaded
+    itself."""
     path = os.path.join(os.path.abspath(bin_folder), "libevergrad-power.so")
     return path if os.path.exists(path) else None
 
 
 class Pauses:
-    """How long the machine let this process wait at most, for whoever reads of a failure: a lease
-    can end in such a pause."""
+    """Measures the longest time for which the machine let this process wait, for the reader of a
+    failure: a lease can end in such a pause."""
 
     def __init__(self):
         self.longest, self.stop = 0.0, threading.Event()
@@ -216,11 +220,10 @@ class Pauses:
 
 
 class Cluster:
-    """`proxied`: each task reaches the coordinator through a proxy of its own (`session_proxy`),
-    and workers reach each server through that
-    server's (`data_proxy`); they pass everything on until a scenario says otherwise. `powered`:
-    what each task asks of the disk is written down (`disk`),
-    so that it can lose power."""
+    """A cluster. With `proxied`, each task reaches the coordinator through its proxy
+    (`session_proxy`), and workers reach each server through the server's proxy (`data_proxy`). The
+    proxies pass everything on until a scenario changes that. With `powered`, every request of a
+    task to the disk is recorded (`disk`), so that it can lose power."""
 
     def __init__(
         self,
@@ -243,9 +246,8 @@ class Cluster:
         self.disk = (
             Disk(power_library(self.bin), self.folder, ("state", "runs")) if powered else None
         )
-        self.clocks = (
-            None  # WallClocks: each process that is started from now on has a wall clock of its own
-        )
+        # WallClocks: each process that is started from now on gets another wall clock.
+        self.clocks = None
         lease = int(600 * scale)
         self.lease_seconds = lease / 1000.0
         self.coordinator = Daemon(
@@ -283,13 +285,11 @@ class Cluster:
         self.extras = []
         self.proxied, self.proxies = proxied, []
         self.jobs, self.forms = 0, 1
-        self.shape = (
-            {}
-        )  # what every counting job of a scenario has besides, whatever it asks for itself
+        self.shape = {}  # settings that every counting job of a scenario has besides its own
         self.pauses = Pauses()
 
     def environment(self, daemon):
-        """Of a process of this daemon; None: that of this script."""
+        """Returns the environment of a process of this daemon, or, for None, that of this script."""
         if self.disk:
             return self.disk.environment()
         return self.clocks.environment(daemon.name) if self.clocks else None
@@ -379,7 +379,7 @@ class Cluster:
             raise Failure("psctl %s printed no JSON: %r" % (" ".join(arguments), text[:500]))
 
     def psctl_files(self, *arguments):
-        """A verb that asks nobody: it reads files."""
+        """Runs a verb that reads files and calls no coordinator."""
         r = subprocess.run(
             [os.path.join(self.bin, "psctl")] + list(arguments),
             stdin=subprocess.DEVNULL,
@@ -400,8 +400,8 @@ class Cluster:
         return found["tasks"] if isinstance(found, dict) else found
 
     def wait_tasks(self):
-        """Until every server and worker that runs is registered as the process that it is now, not
-        as one that was killed a moment ago."""
+        """Waits until every running server and worker is registered with its present process, and
+        not with one that was killed a moment ago."""
         wanted = {(d.name, d.pid) for d in self.servers + self.workers if d.alive()}
 
         def there():
@@ -417,7 +417,8 @@ class Cluster:
         )
 
     def wait_usable(self):
-        """As wait_tasks, and none of them backs off after short lives: each will be given work."""
+        """Like wait_tasks, and also waits until none of them backs off after short lives, so that
+        each can get work."""
         self.wait_tasks()
         wait_for(
             "nobody to back off",
@@ -430,12 +431,13 @@ class Cluster:
     # ---- the counting job
 
     def submit_until(self, what, happened, **shape):
-        """Submits counting jobs, one after another, until `happened()` while one of them is under
-        way, and returns that one.
+        """Submits counting jobs, one after another, until `happened()` while one of them runs, and
+        returns that one.
 
-        Who does which part of a job is nobody's promise: on a busy machine a worker may be given
-        too little of one job for its failpoint to come.
-        A job that ends without is checked as every other."""
+        Which task does which part of a job is not promised. On a busy machine a worker may get too
+        little work of one job to reach its failpoint. A job that ends without it is checked like
+        every other.
+        """
         for _ in range(6):
             job = self.submit(**shape)
             looked = [0.0]
@@ -454,9 +456,9 @@ class Cluster:
         raise Failure("six jobs ended, and not: %s" % what)
 
     def disturb(self, steps, fault, undo=None, **shape):
-        """Does `fault(job)` in the middle of a job, once `steps` of its steps are done, and returns
-        that job. Where the job turns out to have ended by
-        then, so that the fault met nothing, `undo()` and another job."""
+        """Calls `fault(job)` in the middle of a job, once `steps` of its steps are done, and
+        returns that job. If the job had already ended, so that the fault had no effect, it calls
+        `undo()` and tries another job."""
         for _ in range(6):
             job = self.submit(**shape)
             job.wait_steps(steps)
@@ -587,7 +589,7 @@ spec:
         return self.cluster.psctl_json("job", "show", self.name)
 
     def ended(self):
-        """Whether it is known to have ended; nobody may be there to ask."""
+        """Returns whether the job is known to have ended. The coordinator may be down."""
         r = self.cluster.psctl(
             "job", "show", self.name, "--output", "json", "--timeout", "2s", expect=None
         )
@@ -598,7 +600,7 @@ spec:
         )
 
     def wait_steps(self, steps, seconds=60):
-        """Until at least `steps` steps are known to be done."""
+        """Waits until at least `steps` steps are known to be done."""
         wait_for(
             "%s to do %d steps" % (self.name, steps), lambda: self.progress() >= steps, seconds
         )
@@ -622,8 +624,8 @@ spec:
             return json.load(f)
 
     def wait_miscounted(self, seconds=120):
-        """Of a job with a fault that was built in: waits for the end; "" or what the job itself
-        found by its number of updates."""
+        """Waits for the end of a job with a built-in fault. Returns "", or the error that the job
+        itself found by counting its updates."""
         status = self.wait_state("SUCCEEDED", "FAILED", seconds=seconds)
         cause = str(status.get("first_cause"))
         if (
@@ -634,7 +636,8 @@ spec:
         return "" if status["state"] == "SUCCEEDED" else cause
 
     def finish(self, seconds=120):
-        """Waits for the end and checks exactly-once; returns result.json."""
+        """Waits for the end, checks that everything was applied exactly once, and returns
+        result.json."""
         status = self.wait_state("SUCCEEDED", "FAILED", "CANCELLED", seconds=seconds)
         if status["state"] != "SUCCEEDED":
             raise Failure("%s is %s: %s" % (self.name, status["state"], status.get("first_cause")))
@@ -642,13 +645,13 @@ spec:
         return self.result()
 
     def lines(self):
-        """metrics.jsonl, each line read."""
+        """Returns the parsed lines of metrics.jsonl."""
         with open(os.path.join(self.show()["runs_folder"], "metrics.jsonl")) as f:
             return [json.loads(line) for line in f]
 
     def check_lines(self):
-        """No step, epoch or end is missing in metrics.jsonl or stands there twice, and the steps
-        are in order."""
+        """In metrics.jsonl no step, epoch or end is missing or duplicated, and the steps are in
+        order."""
         lines = self.lines()
         of = {
             kind: [line for line in lines if line["kind"] == kind]
@@ -673,7 +676,7 @@ spec:
             raise Failure("metrics.jsonl: the submission does not stand there once")
 
     def check_audit(self):
-        """The ledgers of the newest checkpoint, read from its files, say that every example of
+        """The ledgers of the newest checkpoint, read from its files, show that every example of
         every epoch was applied once (P3)."""
         audit = json.loads(
             self.cluster.psctl(
@@ -689,7 +692,7 @@ spec:
             raise Failure("psctl job audit: %s" % audit)
 
     def check_exact(self):
-        """Every sample was counted once an epoch, every update once on every shard, in values,
+        """Every sample was counted once an epoch, and every update once on every shard, in values,
         slots and ledger counters (P1, P2, P3)."""
         import numpy
 
@@ -753,9 +756,8 @@ spec:
         return min(self.steps_per_closure, per_epoch - first)
 
     def check_tables(self, result, listed):
-        """Each row of each table has exactly the sum of what was pushed to it, its slot twice that,
-        no other row is there, and every slot has applied the updates that touch it, and
-        no others."""
+        """Each row of each table has exactly the sum of its pushes, and its slot has twice that.
+        There is no other row, and every slot has applied exactly the updates that touch it."""
         from tables import Expected, dimension_of, name_of
 
         updates = [(c, u) for c in range(self.closures) for u in range(self.steps_of(c))]
@@ -783,7 +785,7 @@ spec:
             got = shards[first + slot]["updates_applied"]
             if got != want:
                 raise Failure("slot %d: want %d updates applied got %s" % (slot, want, got))
-        # Most steps touch few slots, so what is missing cannot be read off an update's absence.
+        # Most steps touch few slots, so the absence of an update does not show that it was lost.
         if sum(expected.touched) >= self.steps * self.table_slots / 2:
             raise Failure(
                 "these tables are not sparse: %s of %d steps" % (expected.touched, self.steps)

@@ -1,5 +1,5 @@
-"""Scenarios of notices: a server or a worker that must leave, and what dies in the middle of a
-move. Registered with the others of scenarios.py."""
+"""Scenarios of notices: a server or a worker must leave, and processes die in the middle of a
+move. They are registered with the others of scenarios.py."""
 import os
 import signal
 import time
@@ -11,7 +11,7 @@ NOTHING = {"shards_rolled_back": 0, "closures_rerun": 0, "updates_redone": 0}
 
 
 def ends(c, victim, since, code=0, within=10.0):
-    """The victim's process ends by itself, in time."""
+    """The victim's process must end by itself, in time."""
     wait_for("%s to end" % victim.name, lambda: not victim.alive(), 30)
     took = time.monotonic() - since
     if victim.process.returncode != code:
@@ -25,7 +25,8 @@ def ends(c, victim, since, code=0, within=10.0):
 
 
 def leaves(c, job, victim, notice, undo):
-    """Gives notice in mid-job, waits for the end of the process, and says how long that took."""
+    """Gives notice in the middle of a job, waits for the end of the process, and returns how long
+    that took."""
     took = [0.0]
 
     def leave(_):
@@ -37,7 +38,7 @@ def leaves(c, job, victim, notice, undo):
 
 
 def handed_over(c, job, result, victim, pids):
-    """Its shards were moved: nothing was rolled back or run again, and nobody's death is
+    """Its shards must have been moved: nothing was rolled back or run again, and no death is
     counted."""
     only_these_died(pids, c, victim)
     if result["repair"] != NOTHING or events(job, "rollback"):
@@ -62,8 +63,8 @@ def could_not(job, victim):
 
 
 def server_leaves(c, r, victim, notice, before=lambda: None, **shape):
-    """One whole scenario of a server that leaves in good order; where it is the only one, it says
-    that it cannot hand over."""
+    """Runs one whole scenario of a server that leaves in good order. If it is the only server, it
+    must report that it cannot hand over its shards."""
 
     def undo():
         before()
@@ -113,7 +114,7 @@ def d2(c, r):
 
     def write():
         with open(path, "w"):
-            pass  # empty: its appearing is the notice
+            pass  # empty: its existence is the notice
 
     def forget():
         if os.path.exists(path):
@@ -134,7 +135,8 @@ def d3(c, r):
         f.write("of a former life\n")
     restart(victim, extra=("--preemption-notice-file", path))
     c.wait_usable()
-    # What is there already is none; from here on its being written anew is one, whether or not it
+    # A file that exists already is no notice. From here on a newly written file is one, whether or
+    # not its removal was seen.
     # was seen to be gone.
     wait_for(
         "the watch to begin",
@@ -181,7 +183,7 @@ def d4(c, r):
     if len(c.servers) == 1:
         return server_leaves(
             c, r, c.servers[0], lambda: c.servers[0].signal(signal.SIGTERM)
-        )  # nobody to move to
+        )  # there is no server to move them to
     leaver = r.choice(c.servers)
     target = r.choice([s for s in c.servers if s is not leaver])
     victim, point = r.choice(

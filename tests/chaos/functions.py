@@ -1,9 +1,9 @@
-"""Scenarios of functions jobs: closures that a client schedules, with the functions of
+"""Scenarios of functions jobs: a client schedules closures with the functions of
 examples/functions, on real daemons.
 
-Each step of `fit` pushes -1 to the variable `steps`, which plain SGD of rate 1 turns into +1: its
-value, its digest and every shard's counter of applied
-updates say exactly how often each step was applied.
+Each step of `fit` pushes -1 to the variable `steps`, which plain SGD with rate 1 turns into +1.
+The variable's value, its digest, and every shard's counter of applied updates therefore show
+exactly how often each step was applied.
 """
 import json
 import os
@@ -32,7 +32,7 @@ spec:
 
 
 class FunctionsJob:
-    """A functions job and its client, which is told what to do a line at a time."""
+    """A functions job and its client, which reads its commands line by line."""
 
     def __init__(self, cluster, queue_limit=64, checkpoint="{every: 100ms}"):
         cluster.jobs += 1
@@ -54,7 +54,7 @@ class FunctionsJob:
         )
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.client.stdout, selectors.EVENT_READ)
-        self.fits = 0  # steps scheduled
+        self.fits = 0  # number of scheduled steps
         self.buffer = b""
 
     def __enter__(self):
@@ -74,7 +74,7 @@ class FunctionsJob:
         self.client.stdin.flush()
 
     def hear(self, seconds=60):
-        """The next answer: (True, text), or (False, "CODE message")."""
+        """Returns the next answer: (True, text), or (False, "CODE message")."""
         end = time.monotonic() + seconds
         while b"\n" not in self.buffer:
             if not self.selector.select(max(0, end - time.monotonic())):
@@ -119,7 +119,8 @@ class FunctionsJob:
         wait_for("%s to do %d steps" % (self.name, steps), lambda: self.steps_done() >= steps)
 
     def check_exact(self):
-        """Every step of every closure once on every shard; then the job ends."""
+        """Checks that every step of every closure was applied once on every shard. Then the job
+        ends."""
         self.ask("join")
         handle = self.ask("schedule read 1").split()[0]
         steps = int(self.ask("fetch " + handle).split()[-1])
@@ -198,7 +199,7 @@ def u1(c, r):
     restart(victim, "worker.after_push=%d*kill" % r.randint(3, 25))
     c.wait_usable()
     with FunctionsJob(c) as job:
-        # Who runs which closure is nobody's promise.
+        # Which worker runs which closure is not promised.
         for _ in range(6):
             job.fit(60, 8, wait=False)
             wait_for(
@@ -248,7 +249,7 @@ def u3(c, r):
     with FunctionsJob(c) as job:
         job.fit(150, 4, wait=False)
         for _ in range(2):
-            # On a slow machine all may be done by the second time.
+            # On a slow machine all may be done before the second time.
             job.wait_steps(min(job.steps_done() + r.randint(20, 60), 150 * 4))
             c.coordinator.kill()
             c.coordinator.start()
@@ -284,7 +285,7 @@ def u4(c, r):
         ):
             raise Failure("want the user's error, once; got %s" % answers)
         job.ask("join")
-        # Of what was cancelled each update was applied at most once, and nothing more of it is.
+        # Each update of the cancelled closures was applied at most once, and no more are applied.
         handle = job.ask("schedule read 1").split()[0]
         applied = int(job.ask("fetch " + handle).split()[-1])
         if applied > 8 + 60 * 40:
@@ -323,7 +324,7 @@ def u5(c, r):
         job.fit(many, 1)
         job.check_exact()
         grown = (resident() - before) / 2**20
-        # A sanitizer keeps what was freed.
+        # A sanitizer keeps freed memory.
         if grown > 16 and not c.sanitized():
             raise Failure("the coordinator grew by %.1f MiB over %d closures" % (grown, many))
         print("       the coordinator grew by %.1f MiB over %d closures" % (grown, many))

@@ -1,7 +1,7 @@
-"""Scenarios of several jobs side by side: equal variable names, shares, quotas, and whatever dies
-meanwhile. Registered with the others of scenarios.py.
+"""Scenarios of several jobs side by side: equal variable names, shares and quotas, with deaths of
+any task meanwhile. They are registered with the others of scenarios.py.
 
-Their coordinator runs two jobs at once and gives a worker that two of them want to the other one
+Their coordinator runs two jobs at once. A worker that two jobs want moves from one to the other
 after 300 ms (`ARGUMENTS`).
 """
 import signal
@@ -16,14 +16,14 @@ ARGUMENTS = ("--jobs-running-max", "2", "--share-turn", "300ms")
 
 
 def listed(c, *jobs):
-    """The rows of `psctl job list` of these jobs, all of one moment."""
+    """Returns the rows of `psctl job list` for these jobs, all taken at one moment."""
     rows = {row["job_uid"]: row for row in c.psctl_json("job", "list")["jobs"]}
     return [rows[job.uid] for job in jobs]
 
 
 def run_both(c, fault, undo=lambda: None, steps=20, **shape):
-    """Two jobs of equal variable names; `fault(a, b)` once both have done some steps. Again with
-    two others if one of them had ended by then."""
+    """Runs two jobs with equal variable names, and calls `fault(a, b)` once both have done some
+    steps. If one of them had ended by then, two other jobs are tried."""
     for _ in range(6):
         a = c.submit(
             **dict(dict(examples=1600, step_ms=3, checkpoint="{every: 50ms, keep: 20}"), **shape)
@@ -99,8 +99,8 @@ def j1(c, r):
 
 
 def shares(c, a, b):
-    """While 3 workers serve `a` and 1 serves `b`: how many steps and worker-seconds either got in
-    some time, and whom each worker serves at its end. None: a job
+    """Returns, for a time in which 3 workers serve `a` and 1 serves `b`, how many steps and
+    worker-seconds each job got, and which job each worker serves at the end. Returns None if a job
     ended meanwhile."""
 
     def row_if(what):
@@ -155,7 +155,8 @@ def j2(c, r):
         big = dict(
             examples=3600, epochs=2, step_ms=4, shards=2, steps_per_closure=2, checkpoint="off"
         )
-        # Each of the four must have the machine to itself for that long: on a busy one two jobs are
+        # Each of the four must have the machine to itself for that long. On a busy machine two
+        # jobs are measured again, with jobs twice as long if these ended too early.
         # measured again, and twice as long ones where they ended meanwhile.
         for _ in range(5):
             a, b = c.submit(resources="{share: 3}", **big), c.submit(resources="{share: 1}", **big)
@@ -190,7 +191,7 @@ def j3(c, r):
     a.wait_steps(5)
     b = c.submit(examples=600, shards=4, resources="{server_memory_bytes_max: 4KiB}")
     cause = b.wait_state("FAILED", "SUCCEEDED").get("first_cause") or {}
-    # 600 rows and one of each of 4 shards, in values and in slots, of 4 bytes.
+    # 600 rows and one row of each of 4 shards, in values and in slots, at 4 bytes.
     want = 2 * 4 * (600 + 4)
     if (
         "bytes=%d spec.resources.server_memory_bytes_max=4096" % want

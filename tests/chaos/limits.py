@@ -1,5 +1,5 @@
-"""Scenarios under the limits of control groups (v1 or v2), where this machine lets us make some;
-else they are skipped by name, and counted."""
+"""Scenarios under the limits of control groups (v1 or v2). If this machine does not allow control
+groups, they are skipped by name and counted."""
 import os
 import re
 import subprocess
@@ -13,7 +13,7 @@ TOP = "/sys/fs/cgroup"
 
 
 class Group:
-    """A control group of its own for `kind` ("cpu" or "memory"). Skipped: none can be made."""
+    """A control group for `kind` ("cpu" or "memory"). Raises Skipped if none can be made."""
 
     def __init__(self, kind):
         self.unified = os.path.exists(os.path.join(TOP, "cgroup.controllers"))
@@ -46,7 +46,7 @@ class Group:
             f.write(text)
 
     def limit(self, value):
-        """cpu: a share of one core; memory: bytes."""
+        """Sets the limit: for cpu a share of one core, for memory bytes."""
         if self.kind == "cpu":
             value = int(value * 100000)
             self._write(self._limit_file(), "%d 100000" % value if self.unified else str(value))
@@ -54,12 +54,12 @@ class Group:
             self._write(self._limit_file(), str(value))
 
     def starter(self):
-        """A Daemon's `prefix`: the process is in the group before it is the daemon, so that it
-        finds the group's limit when it looks for one."""
+        """Returns a Daemon's `prefix`. The process enters the group before it becomes the daemon,
+        so that the daemon finds the group's limit when it looks for one."""
         return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', os.path.join(self.path, "cgroup.procs")]
 
     def killed(self):
-        """How many of its processes the kernel has ended for its memory."""
+        """Returns how many of its processes the kernel has ended because of their memory."""
         with open(
             os.path.join(self.path, "memory.events" if self.unified else "memory.oom_control")
         ) as f:
@@ -73,7 +73,7 @@ class Group:
             return int(dict(line.split() for line in f)["nr_throttled"])
 
     def end(self):
-        """Those who are in it go back to the top."""
+        """Moves its processes back to the root group."""
 
         def members():
             with open(os.path.join(self.path, "cgroup.procs")) as f:
@@ -129,7 +129,8 @@ def l2(c, r):
     victim = r.choice(c.workers)
     c.wait_usable()
     before = c.pids()
-    # A worker that has all the pages that it needs never asks for one more: each next time it gets
+    # A worker that has all the pages that it needs never asks for another one. Therefore each new
+    # start gets less memory.
     # less.
     for room in (32 << 10, 8 << 10, 4 << 10):
         group = Group("memory")
@@ -189,7 +190,8 @@ def s5(c, r):
         restart(s, extra=("--budget-bytes-max", "64MiB", "--lane-bytes-max", "32MiB") + METRICS)
     c.wait_usable()
     before = c.pids()
-    # One variable of 16 MiB in one shard; its workers have little to do, for longer than this
+    # One variable has 16 MiB in one shard. The workers have little to do, for longer than this
+    # scenario lasts.
     # lasts.
     job = c.submit(
         examples=4 << 20,
@@ -215,7 +217,7 @@ def s5(c, r):
             for s in c.servers:
                 base[s] = status_bytes(s.pid, "VmRSS")
                 with open("/proc/%d/clear_refs" % s.pid, "w") as f:
-                    f.write("5")  # VmHWM from here on
+                    f.write("5")  # VmHWM counts from here on
             command = [
                 os.path.join(c.bin, "evergrad-fast-pushers"),
                 "--coordinator",

@@ -1,10 +1,9 @@
-"""Scenarios of tasks that come and go without end: a crash loop, sessions that never say a word,
-two processes with one name. Registered with the others
-of scenarios.py.
+"""Scenarios of tasks that come and go without end: a crash loop, sessions that never send a
+message, and two processes with one name. They are registered with the others of scenarios.py.
 
-Their coordinator fails a job after 20 deaths (`ARGUMENTS`), so that half a minute shows what an
-hour would at the default of 100: deaths that are no fault of
-the job's must not be counted at all.
+Their coordinator fails a job after 20 deaths (`ARGUMENTS`). Half a minute therefore shows as much
+as an hour would with the default of 100: deaths that the job did not cause must not be counted at
+all.
 """
 import json
 import os
@@ -19,14 +18,14 @@ from stage import METRICS, events, only_these_died, scenario
 ARGUMENTS = ("--deaths-max", "20") + METRICS
 LIFE_SECONDS = 0.35 * float(
     os.environ.get("EVERGRAD_TIME_SCALE", "1")
-)  # a sanitizer's build needs longer to register at all
+)  # a sanitizer's build needs longer to register
 SHORT_SECONDS, LONG_SECONDS, LONG_AGAIN_SECONDS = 30, 600, 60
 _long_form_was_run = []
 
 
 def duration(c):
-    """Seconds of a scenario: the ten minutes of the long form once, beside two healthy workers, not
-    in each of its forms."""
+    """Returns the seconds of a scenario. The long form runs for ten minutes once, beside two
+    healthy workers, and not in each of its forms."""
     if c.forms == 1:
         return SHORT_SECONDS
     if len(c.workers) < 2 or _long_form_was_run:
@@ -36,7 +35,7 @@ def duration(c):
 
 
 def submit_for(c, seconds):
-    """A job that two workers cannot end before `seconds` are over: a step waits 40 ms."""
+    """Returns a job that two workers cannot finish within `seconds`: a step waits 40 ms."""
     steps = int(seconds * len(c.workers) / 0.04)
     return c.submit(examples=10 * steps, epochs=1, step_ms=40, checkpoint="{every: 2s}")
 
@@ -53,7 +52,7 @@ def w18(c, r):
     job = submit_for(c, seconds)
     job.wait_steps(1)
     loop = c.add("worker", "loop", ["--name", "loop", "--threads", "1"])
-    pause = threading.Event()  # nobody sets it
+    pause = threading.Event()  # an event that is never set
     until, lives, shown = time.monotonic() + seconds, 0, []
     while time.monotonic() < until and not job.ended():
         if not loop.alive():
@@ -79,7 +78,7 @@ def w18(c, r):
         % (lives, registered, len(deaths), len(shown))
     )
     only_these_died(before, c, loop)
-    # The first four deaths with work, then one after 1, 2, 4 … 60 s.
+    # There are four deaths with work, then one after 1, 2, 4 … 60 s.
     if len(deaths) > 4 + 6 + seconds / 60 + 1:
         raise Failure("%d deaths of one worker in a crash loop fill the events" % len(deaths))
     if len(deaths) > 4 and not shown:
@@ -139,7 +138,7 @@ def w19(c, r):
         raise Failure(
             "the coordinator's log says nothing of refused registrations:\n" + c.coordinator.tail()
         )
-    # A process of a cluster's own comes back at once all the same.
+    # A process of a cluster comes back at once all the same.
     victim = c.workers[0]
     since = time.monotonic()
     victim.kill()
@@ -157,7 +156,7 @@ def w19(c, r):
     told = [e for e in events(job, "death") + events(job, "requeue") if "worker/f" in e]
     if told:
         raise Failure("the job tells of sessions that it had nothing to do with: %s" % told[:3])
-    # Their tokens come back by time.
+    # Their tokens come back with time.
     wait_for(
         "the limit of registrations to be free again",
         lambda: metric(c, "evergrad_coordinator_registrations_recent_current") < 1000,

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""How long a fault is felt, and whether anything grows with faults: measured on real daemons, at
-the default times.
+"""Measures on real daemons, with the default times, how long a fault is felt, and whether any
+resource grows with faults.
 
-  measure.py --bin build/release/bin [--seed S] takeover [-n 200]   from a worker's SIGKILL to the
-  first push of its closure by another worker
-  measure.py --bin build/release/bin [--seed S] restart  [-n 50]    from the coordinator's start to
-  its first grant; the longest time without an example meanwhile
-  measure.py --bin build/release/bin [--seed S] cycles   [-n 500]   kills of each role in turn,
-  while memory, descriptors and threads of the others are watched
+  measure.py --bin build/release/bin [--seed S] takeover [-n 200]
+      from a worker's SIGKILL to the first push of its closure by another worker
+  measure.py --bin build/release/bin [--seed S] restart [-n 50]
+      from the coordinator's start to its first grant, and the longest time without an example
+  measure.py --bin build/release/bin [--seed S] cycles [-n 500]
+      kills of each role in turn, while memory, descriptors and threads of the others are watched
 
-Each prints its figures and ends with 1 where one is beyond its bound (`--no-bound`: never). A job
-that was disturbed is checked as in every scenario.
+Each part prints its figures and ends with 1 if one exceeds its bound (`--no-bound`: never). Every
+disturbed job is checked as in the scenarios.
 """
 import argparse
 import calendar
@@ -26,7 +26,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cluster import Cluster, Failure, wait_for  # noqa: E402
 from scenarios import METRICS, Trainers  # noqa: E402
 
-SCALE = 2.5  # lease 1.5 s, window 0.5 s: the daemons' own settings
+SCALE = 2.5  # lease 1.5 s, window 0.5 s: the daemons' defaults
 LINE = re.compile(
     r"^(\d+)-(\d+)-(\d+)T(\d+):(\d+):(\d+)\.(\d+)Z debug \S+ job=\S+ closure=(\S+) "
     r"(attempt begins|first push of an attempt leaves|attempt ends): attempt=(\d+)\.(\d+)"
@@ -51,7 +51,7 @@ def moment(seconds):
 
 
 class Attempts:
-    """What a worker's log says of its attempts, read as far as it goes at each call."""
+    """The attempts in a worker's log. Each call reads the lines that are new since the last call."""
 
     def __init__(self, daemon):
         self.path, self.at, self.found = daemon.log_path, 0, []
@@ -77,7 +77,7 @@ class Attempts:
         return self.found
 
     def running(self):
-        """The closure and attempt that it had begun and not ended, which had pushed."""
+        """Returns the closure and attempt that has begun, has pushed, and has not ended."""
         last = self.read()[-1:]
         return last[0][1], last[0][3] if last and last[0][2] != "ends" else None
 
@@ -104,7 +104,7 @@ def takeover(bin_folder, seed, n, bound):
                 )
                 job.wait_steps(100)
             c.wait_usable()
-            # What the last one left behind is done by now: a death by itself is measured.
+            # The effects of the last death are over by now, so that a single death is measured.
             moment(1.5 + r.uniform(0.0, 0.3))
             victim = r.choice(workers)
             killed = time.time()
@@ -127,7 +127,8 @@ def takeover(bin_folder, seed, n, bound):
                 times.append(when - killed)
             else:
                 idle += 1
-            # A new identity each time: the same one would back off after so many short lives.
+            # The identity is new each time, because the same one would back off after so many
+            # short lives.
             next_one = c.add(
                 "worker",
                 "w%d" % named,
@@ -200,7 +201,7 @@ def restarts(bin_folder, seed, n, bound):
 
 
 def figures(pid):
-    """Resident KiB, descriptors, threads."""
+    """Returns resident KiB, descriptors and threads."""
     with open("/proc/%d/status" % pid) as f:
         status = dict(line.split(":", 1) for line in f)
     return (
@@ -221,7 +222,7 @@ def cycles(bin_folder, seed, n, bound):
             if job[0] is not None:
                 if (
                     deaths[0] < 60 and not job[0].ended() and job[0].progress() < job[0].steps - 300
-                ):  # a job stands 100 deaths
+                ):  # a job tolerates 100 deaths
                     return
                 job[0].finish()
             job[0], deaths[0] = (
@@ -274,7 +275,8 @@ def cycles(bin_folder, seed, n, bound):
                     for part in (warm[:quarter], warm[-quarter:])
                 )
                 rows.append((role, d.name, times, first, last))
-                # What a process holds differs by what it is doing in the moment in which it is
+                # The memory of a process depends on its work at the moment of the measurement:
+                # some MiB of chunks, a connection, a stream.
                 # looked at: some MiB of chunks, a connection, a stream.
                 for what, i, room in (
                     ("resident KiB", 0, 4096 + 0.1 * first[0]),

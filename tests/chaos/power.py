@@ -1,10 +1,9 @@
-"""What a loss of power leaves of a cluster's disk.
+"""Computes what a cluster's disk keeps after a loss of power.
 
-Daemons run with power.cc preloaded, which writes down what they write, name and sync. Of that a
-strict disk is computed: bytes are safe once their file was
-synced, names once their folder was; of all else nothing survives, or, with a Random, whatever it
-draws (writes whole, torn or not at all, in any order;
-names up to any point of each folder's changes).
+Daemons run with power.cc preloaded, which records every write, name and sync. A strict disk is
+computed from the records: bytes are safe once their file was synced, and names once their folder
+was. Nothing else survives. With a Random, the unsafe rest survives as it draws: writes whole, torn
+or not at all, in any order, and names up to any point of each folder's changes.
 """
 import glob
 import os
@@ -14,7 +13,7 @@ import time
 
 
 class Mismatch(Exception):
-    """The records are not what the disk is: what follows from them would be worth nothing."""
+    """The records disagree with the disk, so any conclusion from them would be worthless."""
 
 
 HEAD = struct.Struct("<IBQQQ")
@@ -69,8 +68,8 @@ class Disk:
         self.library, self.folder = library, os.path.realpath(folder)
         self.roots = [os.path.join(self.folder, root) for root in roots]
         self.lives = 0
-        self.unsynced = None  # a root: files below it are not synced by the next processes
-        self.base = {}  # path -> File or FOLDER, all of it safe
+        self.unsynced = None  # a root: the next processes do not sync the files below it
+        self.base = {}  # path -> File or FOLDER, all of which is safe
         self.inodes = {}
         self._clean()
 
@@ -82,7 +81,7 @@ class Disk:
             os.unlink(path)
 
     def environment(self):
-        """For the next process."""
+        """Returns the environment of the next process."""
         self.lives += 1
         found = dict(
             os.environ,
@@ -103,7 +102,7 @@ class Disk:
             while at + 4 <= len(data):
                 (size,) = struct.unpack_from("<I", data, at)
                 if at + 4 + size > len(data):
-                    break  # its process was killed in the middle of it
+                    break  # its process was killed in the middle of this record
                 _, kind, when, inode, number = HEAD.unpack_from(data, at)
                 place, texts = at + HEAD.size, []
                 for _ in range(2):
@@ -127,13 +126,13 @@ class Disk:
         return sorted(found)
 
     def _replay(self, until):
-        """What was seen at `until`, what was safe, and the changes of names that were not, in
-        order."""
+        """Returns the state that was seen at `until`, the part of it that was safe, and the unsafe
+        changes of names in their order."""
         now, safe = dict(self.base), dict(self.base)
         inodes, pending = dict(self.inodes), []
 
         def name(path, what):
-            # In the order of a folder: (its folder, what is taken away, what is put there)
+            # In the order of a folder: (its folder, the removed name, the added name).
             now[path] = what
             pending.append((os.path.dirname(path), None, path, what))
 
@@ -168,8 +167,8 @@ class Disk:
         return now, safe, pending
 
     def check(self):
-        """With every daemon ended by itself: the records and the disk agree, so nothing was done
-        that they do not know."""
+        """Checks, after every daemon has ended by itself, that the records and the disk agree, so
+        that the daemons did nothing unrecorded."""
         now, _, _ = self._replay(time.monotonic_ns())
         there = {
             os.path.join(f, n)
@@ -189,9 +188,9 @@ class Disk:
                     raise Mismatch("the disk's records: they do not hold what is in %s" % path)
 
     def lose_power(self, at, r=None):
-        """With every daemon dead: makes of the folders what was safe at `at` (time.monotonic_ns),
-        and of the rest what `r` draws. Returns how many bytes
-        and names were lost."""
+        """After every daemon has died, restores the folders to the state that was safe at `at`
+        (time.monotonic_ns), with as much of the rest as `r` draws. Returns how many bytes and
+        names were lost."""
         _, safe, pending = self._replay(at)
         kept = {}
         for number, change in enumerate(pending):
@@ -211,7 +210,7 @@ class Disk:
             shutil.rmtree(root, ignore_errors=True)
             os.mkdir(root)
         self.base, self.inodes = left, {}
-        for path, what in left.items():  # a folder before what is in it
+        for path, what in left.items():  # a folder before its contents
             if what is FOLDER:
                 os.makedirs(path, exist_ok=True)
             else:
@@ -222,7 +221,7 @@ class Disk:
         return lost, len(pending)
 
     def _hangs_on(self, path, safe):
-        """Whether every folder above it is there, too."""
+        """Returns whether every folder above it exists, too."""
         if path in self.roots:
             return True
         above = os.path.dirname(path)

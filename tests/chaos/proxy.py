@@ -1,20 +1,19 @@
 #!/usr/bin/env python3
 """A TCP proxy that makes a network bad, by seed: delay, jitter, a narrow link, stalls, half-open
-connections, resets, torn writes.
+connections, resets, and torn writes.
 
-  proxy.py --listen 127.0.0.1:0 --to 127.0.0.1:7000 [--seed 7] [--delay 5ms..200ms] [--rate 256KiB]
-  [--split 1..100]
-           [--stall 0.1%] [--stall-for 200ms..2s] [--reset 0.1%] [--half-open 5%] [--address-file
-           FILE]
+  proxy.py --listen 127.0.0.1:0 --to 127.0.0.1:7000 [--seed 7] [--delay 5ms..200ms]
+           [--rate 256KiB] [--split 1..100] [--stall 0.1%] [--stall-for 200ms..2s] [--reset 0.1%]
+           [--half-open 5%] [--address-file FILE]
 
-Put it between any two tasks: a task's --coordinator is the proxy's address, or a server's
---advertise is. Each connection draws from the seed and its own
-number, each direction for itself, so that a seed repeats the choices as far as the bytes come in
-the same pieces. Bytes are never lost, changed or
-reordered within a connection, as TCP promises; a connection may be late, slow, silent or reset.
+Put it between any two tasks: its address becomes a task's --coordinator, or a server's
+--advertise. The random choices of each connection depend on the seed and on the connection's
+number, and are separate for each direction. A seed therefore repeats the choices as far as the
+bytes come in the same pieces. Within a connection bytes are never lost, changed or reordered, as
+TCP promises. A connection may be late, slow, silent or reset.
 
-On SIGUSR1 nothing passes any more, either way, and connections begun meanwhile wait; on SIGUSR2 all
-goes on. On SIGINT or SIGTERM it tells what it did.
+After SIGUSR1 nothing passes in either direction, and new connections wait. SIGUSR2 ends this. On
+SIGINT or SIGTERM the proxy prints a summary of what it did.
 """
 import argparse
 import asyncio
@@ -28,11 +27,13 @@ import sys
 import threading
 
 PIECE = 64 * 1024  # read at once
-PIECES_MAX = 64  # waiting in one direction of one connection; beyond it the sender is not read
+# Limit of waiting pieces for one direction of a connection; beyond it reading stops.
+PIECES_MAX = 64
 
 
 class Rules:
-    """What a connection meets. Spans are (low, high) and drawn anew each time; shares are of 1."""
+    """The faults of a connection. Spans are (low, high) and are drawn anew each time; shares are
+    of 1."""
 
     def __init__(
         self,
@@ -44,13 +45,15 @@ class Rules:
         reset=0.0,
         half_open=0.0,
     ):
-        self.delay = delay  # seconds by which a piece comes later
-        self.rate = rate  # bytes a second and direction; 0: as fast as it goes
+        self.delay = delay  # seconds by which a piece is delayed
+        self.rate = rate  # bytes per second and direction; 0: no limit
         self.split = split  # bytes of one write; None: as they were read
-        self.stall = stall  # of the pieces: nothing more passes in that direction for
-        self.stall_for = stall_for  # … so many seconds
-        self.reset = reset  # of the pieces: the connection is reset instead
-        self.half_open = half_open  # of the connections: one direction becomes silent for ever
+        # After this share of the pieces nothing passes in that direction for `stall_for` seconds.
+        self.stall = stall
+        self.stall_for = stall_for
+        self.reset = reset  # share of the pieces at which the connection is reset instead
+        # Share of the connections of which one direction becomes silent forever.
+        self.half_open = half_open
 
 
 class Connection:
@@ -60,7 +63,8 @@ class Connection:
         self.far_writer = None
 
     async def run(self):
-        # One begun while nothing passes is like a SYN that is sent again until somebody answers.
+        # A connection that begins while nothing passes is like a SYN that is sent again until it
+        # is answered.
         for gate in self.proxy.gates.values():
             await gate.wait()
         host, port = self.proxy.to.rsplit(":", 1)
@@ -74,7 +78,7 @@ class Connection:
         for writer in (self.writer, self.far_writer):
             writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         draw = random.Random("%s/%d" % (self.proxy.seed, self.number))
-        # After how many bytes which direction falls silent.
+        # Draws which direction falls silent, and after how many bytes.
         self.falls = (
             (draw.choice(("up", "down")), draw.randint(0, 200000))
             if draw.random() < self.proxy.rules.half_open
@@ -86,7 +90,7 @@ class Connection:
         ]
         try:
             await asyncio.gather(*both)
-        except OSError:  # One side reset it, or we did: the other side is told so.
+        except OSError:  # One side reset it, or we did: the other side must learn it.
             self.reset()
         finally:
             for one in both:
@@ -104,8 +108,8 @@ class Connection:
             writer.transport.abort()
 
     async def pass_on(self, direction, reader, writer):
-        """Reads as fast as it may, so that a delay is not a narrow link, and writes each piece when
-        it is due."""
+        """Reads as fast as possible, so that a delay does not become a narrow link. Writes each
+        piece when it is due."""
         pieces = asyncio.Queue(PIECES_MAX)
         draw = random.Random("%s/%d/%s" % (self.proxy.seed, self.number, direction))
         writing = asyncio.ensure_future(self.write_when_due(direction, pieces, writer, draw))
@@ -138,9 +142,8 @@ class Connection:
                 return
             at = 0
             while at < len(data):
-                rules = (
-                    self.proxy.rules
-                )  # those of now, also for what has been under way for a while
+                # The present ones, including bytes that have been under way for a while.
+                rules = self.proxy.rules
                 size = min(draw.randint(*rules.split) if rules.split else len(data), len(data) - at)
                 if draw.random() < rules.reset:
                     self.proxy.count("reset")
@@ -167,12 +170,12 @@ class Connection:
     async def passes(self, direction):
         await self.proxy.gates[direction].wait()
         if self.silent[direction]:
-            await asyncio.Event().wait()  # for ever
+            await asyncio.Event().wait()  # forever
 
 
 class Proxy:
-    """Runs on a thread of its own. `to` and `rules` may be changed at any time; `to` is where new
-    connections go."""
+    """Runs on a separate thread. `to` and `rules` may be changed at any time; new connections go
+    to `to`."""
 
     def __init__(self, to="", rules=None, seed=1, listen="127.0.0.1:0"):
         self.to, self.rules, self.seed, self.listen = to, rules or Rules(), seed, listen
@@ -210,17 +213,17 @@ class Proxy:
         self.stop()
 
     def cut(self, *directions):
-        """Nothing passes in these directions ("up": to the server, "down": from it; left out: both)
-        until heal()."""
+        """Nothing passes in these directions until heal(): "up" is to the server, "down" is from
+        it. If none is given, both are cut."""
         self._in_loop(self._gate(directions or ("up", "down"), False))
 
     def heal(self):
-        """What was held is passed on, late."""
+        """Passes on the delayed bytes."""
         self._in_loop(self._gate(("up", "down"), True))
 
     def silence(self, direction):
-        """As a machine that went without a word: the connections of now never again carry a byte in
-        this direction. New ones do. Returns how many."""
+        """Imitates a machine that disappeared without a word: the present connections never carry
+        a byte in this direction again, but new ones do. Returns how many there are."""
         return self._in_loop(self._silence(direction))
 
     def reset_all(self):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The proxy itself: bytes come whole under every rule, faults are those that were asked for, a seed
+"""Tests the proxy itself: bytes arrive whole under every rule, the requested faults happen, a seed
 repeats them, and a person can run it.
 
   proxy_test.py [unittest arguments]
@@ -24,7 +24,7 @@ PROXY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "proxy.py")
 
 
 class Echo:
-    """Sends back what it gets."""
+    """Sends back every byte that it receives."""
 
     def __init__(self):
         self.socket = socket.socket()
@@ -141,7 +141,7 @@ class ProxyTest(unittest.TestCase):
             s.settimeout(0.05)
 
             def fallen_silent():
-                """Reads on until nothing comes."""
+                """Reads until nothing more comes."""
                 try:
                     while s.recv(65536):
                         pass
@@ -160,7 +160,7 @@ class ProxyTest(unittest.TestCase):
 
     def test_a_seed_repeats_its_choices(self):
         def resets(seed):
-            """After how many questions each of ten connections was reset."""
+            """Returns, for each of ten connections, after how many questions it was reset."""
             counts = []
             with Proxy(self.echo.address, Rules(reset=0.1), seed) as proxy:
                 for _ in range(10):
@@ -216,7 +216,7 @@ class ProxyTest(unittest.TestCase):
                         process.send_signal(signal.SIGUSR1)
 
                         def silent():
-                            # A signal is acted upon by and by.
+                            # A signal takes effect after a while.
                             s.sendall(b"?")
                             s.settimeout(0.1)
                             try:

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Shows that the lines of `acceptance.py --quality` catch errors: seeds one error of each kind into
-a copy of the sources, builds the daemons from it, trains the example that has to notice, and
-expects it to fall short.
+"""Shows that the bounds of `acceptance.py --quality` catch errors. It puts one error of each kind
+into a copy of the sources, builds the daemons, trains the example that must notice, and expects
+the example to fall short.
 
   quality_errors.py --data data [--work build/quality-errors] [names …]
 
-The release build needs minutes for the first error and seconds for each further one. Ends with 1
-when an error was not caught, or when an example falls short without any error.
+The release build needs minutes for the first error and seconds for each further one. The program
+ends with 1 if an error was not caught, or if an example falls short without any error.
 """
 import argparse
 import os
@@ -69,7 +69,8 @@ def write(path, text):
 
 
 def copy_sources(to):
-    """The files of the checkout, each written only where it differs, so that little is rebuilt."""
+    """Copies the files of the checkout. Each is written only if it differs, so that little is
+    rebuilt."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -106,7 +107,7 @@ def build(sources):
 
 
 def reaches_its_line(sources, data, example):
-    """True or False; None when the example was skipped."""
+    """Returns True or False, or None when the example was skipped."""
     command = [sys.executable, os.path.join(ROOT, "tests", "chaos", "acceptance.py"), "--quality"]
     command += ["--bin", os.path.join(sources, "build", "release", "bin"), "--data", data, example]
     ended = subprocess.run(command, capture_output=True, text=True)

@@ -1,8 +1,8 @@
-"""Checkpoints as the scenarios read them: through `psctl checkpoint`, and against what the plan of
-a counting job says.
+"""Reads checkpoints for the scenarios, through `psctl checkpoint`, and compares them with the plan
+of a counting job.
 
-The plan's order (common/plan, common/random) is computed here a second time, so that a snapshot is
-judged by other code than the one that made it.
+The plan's order (common/plan, common/random) is computed here a second time, so that other code
+judges a snapshot than the code that made it.
 """
 import glob
 import io
@@ -21,7 +21,7 @@ from tables import Expected
 
 
 def philox(key, low, high):
-    """Philox 4x32-10, the first word, for arrays of counters."""
+    """Returns the first word of Philox 4x32-10 for arrays of counters."""
     import numpy
 
     word = numpy.uint64(0xFFFFFFFF)
@@ -70,7 +70,7 @@ def permutation(n, key):
 
 
 def members(text):
-    """ "0-4,7" as a list."""
+    """Returns a text like "0-4,7" as a list."""
     found = []
     for part in text.split(",") if text else []:
         first, _, last = part.partition("-")
@@ -89,7 +89,7 @@ class CountingPlan:
         return min(self.job.steps_per_closure, self.steps_per_epoch - first)
 
     def samples(self, closure, updates):
-        """The samples of these updates of a closure, all of them in one array."""
+        """Returns the samples of these updates of a closure, all in one array."""
         import numpy
 
         epoch, first = (
@@ -111,7 +111,7 @@ class CountingPlan:
 
 
 def tool(cluster, verb, path, *arguments):
-    """psctl checkpoint VERB: its exit code, and what it says as JSON (None where it prints
+    """Runs psctl checkpoint VERB. Returns its exit code and its JSON output (None if it prints
     none)."""
     r = subprocess.run(
         [os.path.join(cluster.bin, "psctl"), "checkpoint", verb, path, "--output", "json"]
@@ -134,7 +134,7 @@ def folder_of(job):
 
 
 def manifests(folder):
-    """Oldest first."""
+    """Returns the manifests, oldest first."""
     return sorted(glob.glob(os.path.join(glob.escape(folder), "manifest-*.egmanifest")))
 
 
@@ -146,10 +146,11 @@ def verified(cluster, path):
 
 
 def check_agrees(job, said):
-    """Ledger, values, slots and counters of each shard file of a manifest say the same: what its
-    ledger has recorded, and nothing else, was applied once.
+    """The ledger, values, slots and counters of each shard file of a manifest agree: exactly the
+    updates that its ledger has recorded were applied, and each once.
 
-    Returns how many updates of closures that had not ended were in it."""
+    Returns how many updates of unfinished closures the manifest contains.
+    """
     import numpy
 
     plan, partial = CountingPlan(job), 0
@@ -215,7 +216,7 @@ def check_agrees(job, said):
 
 
 def exported(cluster, path, name="exported"):
-    """The arrays of `psctl checkpoint export`."""
+    """Returns the arrays of `psctl checkpoint export`."""
     import numpy
 
     to = os.path.join(cluster.folder, name + ".npz")
@@ -227,7 +228,7 @@ def exported(cluster, path, name="exported"):
 
 
 def flip(path, r, begin=0, end=None):
-    """One bit of bytes [begin, end)."""
+    """Flips one bit in the bytes [begin, end)."""
     at = r.randrange(begin, os.path.getsize(path) if end is None else end)
     with open(path, "r+b") as f:
         f.seek(at)
@@ -238,7 +239,7 @@ def flip(path, r, begin=0, end=None):
 
 
 def block_starts(path):
-    """Offsets of a shard file's blocks (FORMAT.md), and where each payload ends."""
+    """Returns the offsets of a shard file's blocks (FORMAT.md), and the end of each payload."""
     with open(path, "rb") as f:
         data = f.read()
     at = 64 + (int.from_bytes(data[16:20], "little") + 31) // 32 * 32
@@ -254,8 +255,8 @@ def block_starts(path):
 
 
 def wait_saved(job, count=2, closures=1):
-    """Until `count` manifests were written, and in the newest each shard has ended `closures`
-    closures at least. False where the job ended before."""
+    """Waits until `count` manifests were written, and until each shard has ended at least
+    `closures` closures in the newest. Returns False if the job ended before."""
 
     def there():
         status = job.show()
@@ -265,7 +266,7 @@ def wait_saved(job, count=2, closures=1):
         if saved is None or saved["manifests"] < count:
             return None
         code, said, _ = tool(job.cluster, "describe", saved["path"])
-        if code != 0:  # swept meanwhile, or the next one is there
+        if code != 0:  # it was deleted meanwhile, or there is a newer one
             return None
         return (
             "saved"
@@ -283,8 +284,8 @@ def wait_saved(job, count=2, closures=1):
 
 
 def rollbacks(job):
-    """What the job says about each: how many shards went back to a snapshot, to the seed, and how
-    many closures are run again."""
+    """Returns the job's events for each rollback: how many shards went back to a snapshot or to
+    the seed, and how many closures are run again."""
     found = []
     for text in events(job, "rollback"):
         number = [
@@ -301,8 +302,8 @@ def rollbacks(job):
 
 
 def check_restored(job, result, at_least=1):
-    """Everything that was lost came from snapshots, less than all was run again, and result.json
-    says so."""
+    """All lost shards came back from snapshots, fewer closures than all were run again, and
+    result.json says so."""
     found = rollbacks(job)
     if len(found) < at_least or sum(snapshots for snapshots, _, _ in found) == 0:
         raise Failure(

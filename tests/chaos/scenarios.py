@@ -1,16 +1,13 @@
 #!/usr/bin/env python3
-"""The fault scenarios on real daemons. Each one kills, stops or confuses something and then demands
-exact counts.
+"""The fault scenarios on real daemons. Each scenario kills, stops or confuses processes and then
+demands exact counts.
 
   scenarios.py --bin build/release/bin [--seed S] [--chain CHAIN] [--long] [names …]
 
-CHAIN is workers, poison, servers, checkpoints, network, proxy, coordinator, power, limits, tables,
-functions, jobs, loops or checker.
-
-Scenarios of a chain share one 2+2 cluster; `--long` runs each in 1+1 and 2+2, fresh and chained, at
-real times. The seed is printed and replays the choices.
-$SEED and $KILLS are the seed and R1's number of kills, all forms together (`make chaos SEED=7
-KILLS=1000`).
+CHAIN is one of the names in the usage line of --help. The scenarios of a chain share one 2+2
+cluster. `--long` runs each in 1+1 and 2+2, fresh and chained, at real times. The seed is printed
+and repeats the choices. $SEED and $KILLS are the seed and R1's number of kills in all forms
+together (`make chaos SEED=7 KILLS=1000`).
 """
 import argparse
 import contextlib
@@ -144,7 +141,7 @@ def w6(c, r):
     )
     done, since = job.progress(), time.monotonic()
     job.wait_steps(min(done + 1, job.steps))
-    # They end a step in milliseconds; a bound for a machine that has other things to do, too.
+    # They end a step in milliseconds. The bound allows for a machine that has other work, too.
     if time.monotonic() - since > c.lease_seconds + 10 + c.pauses.longest:
         raise Failure("the others waited %.1f s for the dead one" % (time.monotonic() - since))
     job.finish()
@@ -162,7 +159,8 @@ def w7(c, r):
     others_or_restart(c, victim)
     result = job.finish()
     names_death(result, victim)
-    # Whoever describes the job opens the data for that, and trains on what it has opened: its range
+    # The worker that describes the job opens the data, and trains with that data. Its range then
+    # begins with the describe closure.
     # is then the describe closure's.
     order = [
         e["text"] for e in job.show()["events"] if e["kind"] == "death" or "described:" in e["text"]
@@ -175,7 +173,8 @@ def w7(c, r):
 
 @scenario("poison", "W9", "a closure that kills whoever runs it, at one step")
 def w9(c, r):
-    # One worker at a time, so that its next life is given the same closure first. A step is long
+    # Only one worker runs at a time, so that its next life gets the same closure first. A step is
+    # long enough to be reported before it ends.
     # enough to be reported before it ends.
     victim, others = c.workers[0], c.workers[1:]
     for w in others:
@@ -199,7 +198,8 @@ def w9(c, r):
             lives += 1
     status = job.wait_state("FAILED", "SUCCEEDED")
     cause = str(status["first_cause"])
-    # It dies before step `step` begins. It had reported the one before, or, in the milliseconds
+    # It dies before step `step` begins. Its last report named the step before, or, within the
+    # milliseconds between the two, this step. Such a report begins the row of three anew.
     # between the two, this one: such a report begins the row of three anew.
     where = ("step=%d " % (step - 1), "step=%d " % step)
     if (
@@ -226,12 +226,12 @@ def w9(c, r):
 def w8(c, r):
     bad, victim = c.workers[0], c.workers[-1]
     restart(bad, "worker.step=%d*user_error" % r.randint(2, 10))
-    # With the other one dead all is left to the bad one, unless nothing is left by then.
+    # While the other worker is dead, the bad one has all the work, unless none is left by then.
     for _ in range(3):
         c.wait_usable()
         job = c.submit(examples=1200, step_ms=3)
         if victim is not bad:
-            # The user's error may come at any step, before the first closure has ended too.
+            # The user's error may come at any step, even before the first closure has ended.
             wait_for(
                 "the job to run",
                 lambda: (
@@ -263,7 +263,7 @@ def w8(c, r):
 def w10(c, r):
     if len(c.workers) < 2:
         raise Skipped("it needs two workers")
-    # One that backs off after short lives holds nothing that could be granted again.
+    # A worker that backs off after short lives holds no work that could be granted again.
     c.wait_usable()
     victim = r.choice(c.workers)
     pid = victim.pid
@@ -281,7 +281,8 @@ def w10(c, r):
         job.wait_steps(steps)
         victim.stop()
         try:
-            # Past its lease: a worker that is only suspected keeps its work, and may come back
+            # The pause is longer than its lease. A worker that is only suspected keeps its work,
+            # and may come back before anything is granted again.
             # before anything is granted again.
             wait_for(
                 "what the stopped worker held to be granted again",
@@ -294,7 +295,7 @@ def w10(c, r):
             victim.resume()
         if moved:
             break
-        # It held nothing in the moment in which it was stopped: the other one had it all.
+        # It held nothing at the moment at which it was stopped: the other worker had all the work.
         job.finish()
         c.wait_usable()
     else:
@@ -327,8 +328,8 @@ def w11(c, r):
 
 
 def steps_per_second(c, job, steps, wanted):
-    """The best stretch of `steps` steps, by the workers' own counters; measured until it reaches
-    `wanted` or the job comes to its end."""
+    """Returns the best rate over a stretch of `steps` steps, by the workers' own counters. It
+    measures until the rate reaches `wanted` or the job ends."""
     trainers = Trainers(c)
     best = 0.0
     while True:
@@ -346,7 +347,9 @@ def steps_per_second(c, job, steps, wanted):
 )
 def w12(c, r):
     long = c.scale > 1.5
-    # A step waits 20 ms, so one worker does 50 a second and four do 200, whatever the machine does;
+    # A step waits 20 ms. One worker therefore does 50 steps a second and four do 200, whatever the
+    # machine does. A busy machine has stretches in which no worker gets that far. Then a stretch
+    # is measured again, in another job if this one has ended.
     # a busy one has stretches in which nobody gets that far, so that a stretch is measured again,
     # and in another job where one has ended.
     for _ in range(4):
@@ -423,10 +426,10 @@ def w13(c, r):
     )
     others_or_restart(c, victim)
     result = job.finish()
-    # Where it is the only one it comes back at once, and is never found gone.
+    # If it is the only worker, it comes back at once and is never found gone.
     if len(c.workers) > 1 and not events(job, "state", "%s left" % victim.name):
         raise Failure("the job does not say that %s left" % victim.name)
-    # Handed back by itself: nobody had to find out, and nobody's death is counted.
+    # It handed back its work itself: no task had to find out, and no death is counted.
     if any(victim.name in str(d) for d in result["deaths"]) or events(job, "requeue", victim.name):
         raise Failure(
             "a notice was taken for a death: deaths %s, requeued %s"
@@ -467,7 +470,8 @@ def w15(c, r):
 )
 def w16(c, r):
     first, last = c.workers[0], c.workers[-1]
-    # The evaluation lies between the last closure and the final result; who does it is nobody's
+    # The evaluation lies between the last closure and the final result. Which worker does it is
+    # not promised.
     # promise.
     for _ in range(6):
         restart(first, "worker.open_data=1*kill")
@@ -540,7 +544,7 @@ def x1(c, r):
     opening = r.random() < 0.5
     try:
         for _ in range(4):
-            if opening:  # on its compute thread, which is not back when its work is gone
+            if opening:  # the worker is busy on its compute thread after its work has ended
                 restart(victim, "worker.open_data=1*delay(%d)" % int(1500 * c.scale))
             else:
                 restart(victim, "worker.step=%d*delay(600000)" % r.randint(2, 15))
@@ -560,7 +564,7 @@ def x1(c, r):
             result = job.finish()
             if stalls and returned:
                 break
-            # The others had all of it meanwhile.
+            # The other workers had all the work meanwhile.
         else:
             raise Failure(
                 "four times %s did not stand still, or did not come back: %s"
@@ -596,7 +600,7 @@ def victim_steps(job, victim):
 def s6(c, r):
     server = r.choice(c.servers)
     pid = server.pid
-    for step_ms in (5, 20, 80):  # a longer job where one ends before all is sent
+    for step_ms in (5, 20, 80):  # a longer job if one ends before everything is sent
         job = c.submit(examples=2400, step_ms=int(step_ms * c.scale))
         job.wait_steps(5)
         sent = send_wrong_bytes(c, r, job, server)
@@ -610,9 +614,9 @@ def s6(c, r):
 
 
 def send_wrong_bytes(c, r, job, server):
-    """False where the job ended before everything was sent."""
+    """Returns False if the job ended before everything was sent."""
     host, port = server.address.rsplit(":", 1)
-    # Bytes that are not HTTP/2, a torn preface, and noise behind a good preface.
+    # Sends bytes that are not HTTP/2, a torn preface, and noise behind a good preface.
     for payload in (
         b"GET / HTTP/1.0\r\n\r\n",
         b"PRI * HTT",
@@ -628,7 +632,8 @@ def send_wrong_bytes(c, r, job, server):
                     pass
             except OSError:  # The server may close first.
                 pass
-    # What can be understood and is wrong: over a real stream, first while the workers push, then
+    # Sends messages that are well formed and wrong, over a real stream: first while the workers
+    # push, then while they are held, so that no bit may differ afterwards.
     # while they are held, so that not a bit may differ afterwards.
     if not wrong_pushes(c, r, job):
         return False
@@ -642,7 +647,7 @@ def send_wrong_bytes(c, r, job, server):
 
 
 def wrong_pushes(c, r, job, *flags):
-    """False where the job ended meanwhile."""
+    """Returns False if the job ended meanwhile."""
     command = [
         os.path.join(c.bin, "evergrad-wrong-pushes"),
         "--coordinator",
@@ -658,7 +663,7 @@ def wrong_pushes(c, r, job, *flags):
         command + list(flags), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
     )
     if job.show()["state"] != "RUNNING":
-        return False  # A shard that is gone answers otherwise.
+        return False  # A dropped shard answers otherwise.
     if done.returncode != 0:
         raise Failure(
             "wrong pushes: exit code %d\n%s%s" % (done.returncode, done.stdout, done.stderr)
@@ -747,7 +752,9 @@ import loops  # noqa: E402
 
 @scenario("network", "N3", "cut worker from coordinator but not from server")
 def n3(c, r):
-    # Cut in mid-closure, and again at each of its next hellos, until its lease has ended; it goes
+    # It is disconnected in the middle of a closure, and again at each of its next hellos, until
+    # its lease has ended. Meanwhile it continues with the work that it holds. Messages are counted
+    # from its start. All of them may be used before the job has begun, or between two closures.
     # on with what it holds meanwhile. Messages are counted from its start, and may all be spent
     # before the job has begun, or between two closures.
     victim = c.workers[0]
@@ -763,7 +770,7 @@ def n3(c, r):
         job = c.submit(examples=1200, steps_per_closure=8, step_ms=int(10 * c.scale))
         result = job.finish()
         moved = events(job, "requeue", victim.name)
-        # Where it is the only one its attempts wait for it, and are adopted.
+        # If it is the only server, its attempts wait for it and are adopted.
         if moved and (len(c.workers) == 1 or result["duplicates_refused"]):
             break
     else:
@@ -795,8 +802,8 @@ def n4(c, r):
 
 @contextlib.contextmanager
 def bad_network(r, proxies, rules=None):
-    """Within it these proxies do as `rules` say, by a seed of this scenario; after it they pass
-    everything on."""
+    """While the context is open, these proxies follow `rules`, with a seed of this scenario.
+    Afterwards they pass everything on."""
     for proxy in proxies:
         proxy.seed, proxy.rules = r.randrange(10**6), rules or Rules()
     try:
@@ -808,8 +815,8 @@ def bad_network(r, proxies, rules=None):
 
 
 def settled(c):
-    """Until the last reset has been heard of by both of its ends: a job goes by in which nobody is
-    away."""
+    """Waits until both sides have noticed the last reset: a job must run in which no task is
+    disconnected."""
     for _ in range(6):
         c.wait_tasks()
         job = c.submit(examples=50)
@@ -823,7 +830,7 @@ def total(proxies, what):
 
 
 def all_lived(c, pids, result):
-    """A bad network is nobody's death, and no server was taken for lost."""
+    """A bad network must cause no death, and no server may be declared lost."""
     only_these_died(pids, c)
     if any("ps_server/" in str(d) for d in result["deaths"]):
         raise Failure("a server was taken for dead: %s" % result["deaths"])
@@ -831,7 +838,8 @@ def all_lived(c, pids, result):
 
 @scenario("proxy", "N1", "cut the workers from a server, both ways, then heal")
 def n1(c, r):
-    # In the long form for so long that the connections are given up, in the short one for longer
+    # The long form lasts until the connections are given up. The short one lasts longer than a
+    # call may take, so that everything is sent again.
     # than a call may take, so that all is sent again.
     cut_for = 6.0 if c.scale > 1.5 else 1.3
     c.wait_usable()
@@ -889,7 +897,7 @@ def n2(c, r):
         "       %s: longest pause of training %.2f s, %d duplicates refused"
         % (direction, pause, result["duplicates_refused"])
     )
-    # Keepalive: 1 s, and 1.5 s for its answer; then a new connection.
+    # The keepalive interval is 1 s, and its answer may take 1.5 s. Then a new connection is made.
     if pause > 6 + c.pauses.longest:
         raise Failure("the silence was noticed after %.1f s" % pause)
 
@@ -903,7 +911,8 @@ def x3(c, r):
     for _ in range(5):
         c.wait_usable()
         pids = c.pids()
-        # A reset of a session costs a redial, of a data stream a call; both come often, and the job
+        # A reset of a session costs a redial, and a reset of a data stream costs a call. Both come
+        # often, and the job ends all the same.
         # ends all the same.
         sessions, data = Rules(delay=(0.0, 0.004), split=(1, 500), reset=0.012), Rules(
             delay=(0.0, 0.002), split=(1, 3000), reset=0.006
@@ -963,7 +972,8 @@ def x5(c, r):
                 examples=1200,
                 step_ms=3,
             )
-            # With the lease its closures move. It goes on with what it holds meanwhile, which may
+            # When the lease ends, its closures move. Meanwhile it continues with the work that it
+            # holds, which may be all that is left.
             # be all that is left.
             wait_for(
                 "the cut worker to be gone",
@@ -982,12 +992,14 @@ def x5(c, r):
 
 
 def nothing_left(c):
-    """Of a cluster whose daemons have all ended."""
+    """Nothing may be left of a cluster whose daemons have all ended."""
     for d in [c.coordinator] + c.servers:
         host, port = d.address.rsplit(":", 1)
         try:
             with socket.create_connection((host.strip("[]"), int(port)), timeout=2) as s:
-                if s.getsockname() == s.getpeername():  # loopback met itself: nobody listens
+                if (
+                    s.getsockname() == s.getpeername()
+                ):  # loopback connected to itself: nobody listens
                     continue
         except OSError:
             continue
@@ -1060,7 +1072,8 @@ def r1(c, r):
         before = c.pids()
         for _ in range(min(6, kills - done)):
             victim = r.choice(c.workers + c.servers + [c.coordinator])
-            # A seeded number of further looks at the job: kills land at any moment of it, but not
+            # Looks at the job again a random number of times: kills come at any moment of the job,
+            # but not after its end.
             # after its end.
             for _ in range(r.randint(0, 12)):
                 job.progress()
@@ -1074,7 +1087,8 @@ def r1(c, r):
             killed[victim.role] += 1
             done += 1
             if done % 3 == 0:
-                # From the kill to the next step that ends anywhere; two kills of three come before
+                # Measures from the kill to the next step that ends anywhere. Two of three kills
+                # come before that.
                 # that.
                 steps = worker_steps(job)
                 wait_for(
@@ -1113,7 +1127,7 @@ def r1(c, r):
 
 
 class Trainers:
-    """Watches the workers' own counters of steps, which go on without any coordinator."""
+    """Watches the workers' own counters of steps, which rise without any coordinator."""
 
     def __init__(self, cluster):
         living = {d.pid for d in cluster.daemons() if d.role == "worker" and d.alive()}
@@ -1153,7 +1167,7 @@ class Trainers:
         self.thread.join()
 
     def longest_pause(self, begin, end):
-        """Seconds without a single step, between two moments."""
+        """Returns the longest time without a step between two moments, in seconds."""
         longest, since, last = 0.0, begin, None
         for at, steps in self.samples:
             if at < begin or at > end:
@@ -1192,15 +1206,16 @@ def c1(c, r):
             raise Failure("somebody died: %s" % result["deaths"])
         if left:
             break
-        # All had been granted before the kill: there was nothing to dispatch.
+        # All closures had been granted before the kill, so there was nothing to dispatch.
     else:
         raise Failure("five jobs had nothing left to dispatch when the coordinator died")
-    # Where the machine itself stood still, nobody could do better.
+    # No result could be better while the machine itself stood still.
     if dispatched - begun >= 3 * c.scale + c.pauses.longest:
         raise Failure(
             "from start to dispatch: want < %.1f s got %.2f" % (3 * c.scale, dispatched - begun)
         )
-    # Up to the dispatch: near the end of a job nothing is left to train.
+    # Only the time up to the dispatch counts, because near the end of a job nothing is left to
+    # train.
     pause = trainers.longest_pause(killed, min(dispatched + 0.2, ended))
     if pause >= 1 + c.pauses.longest and "EVERGRAD_TIME_SCALE" not in os.environ:
         raise Failure("training stood still for %.2f s while the coordinator was away" % pause)
@@ -1238,8 +1253,8 @@ def c2(c, r):
 
 
 def written_bytes(wal):
-    """How far SQLite's log goes: behind its last frame may lie frames of before it was last begun
-    anew, which have other salts."""
+    """Returns how far SQLite's log is valid. Behind its last frame there may be frames from before
+    the log was last restarted, which have other salts."""
     with open(wal, "rb") as f:
         salts, frames = f.read(32)[16:24], 0
         while True:
@@ -1252,7 +1267,7 @@ def written_bytes(wal):
 @scenario("coordinator", "C3", "cut the last bytes of its journal")
 def c3(c, r):
     before = c.pids()
-    # What ends while nobody writes it down is only known to have ended once somebody asks.
+    # Ends that no running coordinator wrote down are only known once psctl asks.
     job = c.submit(examples=2400, epochs=1, step_ms=3)
     job.wait_steps(r.randint(20, 80))
     c.coordinator.kill()
@@ -1272,7 +1287,8 @@ def c3(c, r):
 @scenario("coordinator", "C4", "disk full under the journal")
 def c4(c, r):
     before = c.pids()
-    # A small disk of its own needs rights that not every machine gives; else the journal is told
+    # A small separate disk needs rights that not every machine gives. Without them the journal
+    # gets an error as if the disk were full.
     # that there is no room.
     state = os.path.join(c.folder, "state")
     address = c.coordinator.address
@@ -1390,7 +1406,8 @@ def c7(c, r):
     c.coordinator.resume()
     result = job.finish()
     only_these_died(before, c)
-    # At the end of the plan an idle worker may take over what another has not begun: attempts more,
+    # At the end of the plan an idle worker may get closures that another has not begun: there are
+    # more attempts, and no push is applied twice.
     # and nothing pushed twice.
     moved = events(job, "requeue") + events(job, "rollback")
     if result["deaths"] or result["duplicates_refused"] or moved:
@@ -1433,7 +1450,8 @@ def c8(c, r):
             job = c.submit(**shape)
             job.wait_steps(10)
             jumps = 0
-            # Ahead and back to the true time, back and ahead to it: the second half of each is the
+            # The clock jumps ahead and back to the true time, or back and ahead to it. The second
+            # half of each is the jump in the other direction.
             # jump the other way.
             for jumping, way in zip(hosts, (first, -first, first)):
                 for seconds in (way, 0):
@@ -1476,7 +1494,8 @@ def c8(c, r):
                 % (result["deaths"], result["duplicates_refused"], odd)
             )
         job.check_lines()
-        # What the journal holds was written at several times; a life of yet another one takes it
+        # The entries of the journal were written at several times. Another life continues from
+        # them.
         # up.
         job = c.disturb(
             20,
@@ -1494,7 +1513,7 @@ def c8(c, r):
         for d in everybody:
             c.clocks.set(d.name, 0)
     finally:
-        c.clocks = None  # who is started from now on has the machine's
+        c.clocks = None  # processes that are started from now on have the machine's clock
 
 
 @scenario(
@@ -1617,7 +1636,8 @@ def main():
     print("seed=%d" % a.seed)
     scale = 2.5 if a.long else float(os.environ.get("EVERGRAD_TIME_SCALE", "1"))
     try:
-        # The scenarios that need proxies, a disk that can lose power, workers with functions, or
+        # Scenarios that need proxies, a disk that can lose power, workers with functions, or
+        # several jobs at once have separate clusters.
         # several jobs at once, have clusters of their own.
         apart = ("proxy", "power", "functions", "jobs", "loops")
         groups = [[n for n in names if n in CHAINS[chain]] for chain in apart]
@@ -1658,9 +1678,8 @@ def main():
                 if group[0] in CHAINS["functions"]
                 else "evergrad-worker",
             ).up()
-            c.forms = (
-                4 if a.long else 1
-            )  # in which each scenario runs: KILLS is for all of them together
+            # Each scenario runs in these forms; KILLS is for all of them together.
+            c.forms = 4 if a.long else 1
             return c
 
         passed = set()

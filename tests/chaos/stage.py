@@ -1,4 +1,4 @@
-"""What the scenarios share: where they are registered, and what many of them do or demand."""
+"""The shared parts of the scenarios: their registration, and common actions and checks."""
 from cluster import Failure
 
 SCENARIOS = {}
@@ -24,7 +24,7 @@ METRICS = ("--metrics-listen", "127.0.0.1:0")
 
 
 class Skipped(Exception):
-    """This machine does not have what the scenario needs; the message says what."""
+    """This machine lacks something that the scenario needs; the message names it."""
 
 
 def scenario(chain, name, what):
@@ -37,8 +37,8 @@ def scenario(chain, name, what):
 
 
 def restart(daemon, failpoints=None, extra=(), mutant=None):
-    """A daemon under other failpoints (or none), without a trace of the former life; its faulty
-    build if a mutant is named."""
+    """Starts a daemon under other failpoints (or none), without a trace of its former life. With
+    `mutant`, its faulty build is started."""
     if daemon.alive():
         daemon.resume()
         daemon.kill()
@@ -46,7 +46,7 @@ def restart(daemon, failpoints=None, extra=(), mutant=None):
 
 
 def only_these_died(before, cluster, *dead):
-    """P4: every other process keeps its pid."""
+    """Checks P4: every other process keeps its pid."""
     names = {d.name for d in dead}
     for name, pid in cluster.pids().items():
         if name not in names and before.get(name) != pid:
@@ -54,7 +54,7 @@ def only_these_died(before, cluster, *dead):
 
 
 def events(job, kind, words=""):
-    """The job's events of one kind, oldest first."""
+    """Returns the job's events of one kind, oldest first."""
     return [
         e["text"] for e in job.show().get("events", []) if e["kind"] == kind and words in e["text"]
     ]
@@ -71,7 +71,7 @@ def names_death(result, victim):
 
 
 def until_killed(cluster, victim, **shape):
-    """Jobs, until the failpoint under which `victim` was started has killed it; the job in which it
+    """Submits jobs until the failpoint of `victim` has killed it, and returns the job in which it
     did."""
     return cluster.submit_until(
         "the failpoint to kill %s" % victim.name, lambda: not victim.alive(), **shape
@@ -79,11 +79,11 @@ def until_killed(cluster, victim, **shape):
 
 
 def others_or_restart(cluster, victim):
-    """With nobody else to do the work, the dead one comes back."""
+    """If no other task can do the work, the dead one is started again."""
     if len(cluster.workers) == 1:
         victim.start()
 
 
 def back(victim):
-    """Alive and without failpoints, whatever became of it."""
+    """The victim runs without failpoints again, whatever happened to it."""
     restart(victim)

@@ -1,10 +1,10 @@
-"""Scenarios in which the counting jobs have embedding tables, too: those of the other files, and
-the canary of the check itself. Registered with the others of
-scenarios.py.
+"""Scenarios in which the counting jobs also have embedding tables: those of the other files, and
+the canary of the check itself. They are registered with the others of scenarios.py.
 
-The ids that a step pushes are a function of (closure, step, table), with ids that are twice in a
-push and in many pushes, so what each row must hold at the end is known exactly;
-a step touches few of the slots."""
+The ids that a step pushes are a function of (closure, step, table). Some ids appear twice in a
+push, and in many pushes, so the final contents of each row are known exactly. A step touches few
+of the slots.
+"""
 from cluster import Failure, wait_for
 from saved import check_agrees, verified
 from stage import SCENARIOS, restart, scenario
@@ -35,7 +35,8 @@ for name in ("W2", "W3", "W15", "S6", "S9", "N4"):
     "it is refused whole, and the job fails or waits, by its setting",
 )
 def s10(c, r):
-    # The last table of a slot has room for some rows, so a push that makes one more is refused
+    # The last table of a slot has memory for some rows. A push that would create one more is
+    # refused, after the tables before it were found to have enough.
     # after the tables before it were found to have room.
     limited = dict(
         SHAPE,
@@ -68,7 +69,8 @@ def s10(c, r):
             "want FAILED for want of room, got %s: %s" % (status["state"], status["first_cause"])
         )
     whole(status)
-    # Submitted again with less room it has to stop once more: its rows are there, and none can be
+    # Resubmitted with a lower limit, the job must stop again: its rows exist, and no new one can
+    # be created.
     # made.
     status = c.submit(
         name=job.name,
@@ -78,7 +80,8 @@ def s10(c, r):
         raise Failure(
             "want FAILED for want of room, got %s: %s" % (status["state"], status["first_cause"])
         )
-    # Submitted again with more room it goes on where it had to stop, and everything is counted
+    # Resubmitted with a higher limit, the job continues where it had to stop, and everything is
+    # counted once.
     # once.
     c.submit(
         name=job.name,
@@ -96,7 +99,7 @@ def s10(c, r):
     status = job.wait_state("CANCELLED")
     whole(status)
     print("       %d of %d steps before there was no room" % (at, job.steps))
-    # The same without the limit: all of it fits.
+    # The same job without the limit fits.
     c.submit(**SHAPE).finish()
 
 

@@ -1,6 +1,6 @@
-"""What a counting job's embedding tables must hold: common/plan/counting_rows.h,
-common/sharding/slots.h and the digests of ps_server/storage, computed here a
-second time from which updates are in a state."""
+"""Computes the contents that a counting job's embedding tables must have. The rules of
+common/plan/counting_rows.h, common/sharding/slots.h and the digests of ps_server/storage are
+implemented here a second time, from the updates that a state contains."""
 import struct
 
 from cluster import MASK, mix
@@ -28,8 +28,8 @@ def dimension_of(table):
 
 
 def pushed(closure, update, table, table_ids):
-    """(id, value of its element 0) of each row that this update pushes to the table; element e has
-    e more."""
+    """Returns (id, value of its element 0) for each row that this update pushes to the table.
+    Element e is larger by e."""
     key = mix((4096 * closure + update) & MASK, table)
     rows = []
     for i in range(key % 8):
@@ -49,13 +49,11 @@ def bits(value):
 
 
 class Expected:
-    """The rows that these updates leave behind: of each table, or of what lies in one slot of it;
-    and how many of them touch each slot."""
+    """The rows that these updates leave in each table, or in the part of it in one slot; and how
+    many of them touch each slot."""
 
     def __init__(self, job, updates, slot=None):
-        self.rows = [
-            {} for _ in range(job.tables)
-        ]  # id -> [sum of element 0, how many rows were pushed]
+        self.rows = [{} for _ in range(job.tables)]  # id -> [sum of element 0, number of pushes]
         self.touched = [0] * job.table_slots
         slots = {}
         for closure, update in updates:
@@ -74,7 +72,7 @@ class Expected:
                 self.touched[at] += 1
 
     def digests(self, table):
-        """Of its values, and of numbers, stamps and counts."""
+        """Returns the digest of its values, and that of numbers, stamps and counts."""
         values = numbers = 0
         dimension = dimension_of(table)
         for row, (total, times) in self.rows[table].items():
