@@ -51,7 +51,7 @@ def entry(name, value, unit, reference_name, reference_value, ratio, reach):
 
 
 def train(bin_folder, runs, job, workers, servers, *sets):
-    """One local run; result.json."""
+    """Runs one local job and returns result.json."""
     command = [
         os.path.join(bin_folder, "psctl"),
         "job",
@@ -80,8 +80,8 @@ def train(bin_folder, runs, job, workers, servers, *sets):
 
 
 def program(path, arguments=()):
-    """The figures that a benchmark prints, each when it is printed. What it says on stderr is shown
-    when it fails."""
+    """Yields the figures of a benchmark as soon as each is printed. If the benchmark fails, its
+    stderr is shown."""
     with tempfile.TemporaryFile("w+") as said:
         with subprocess.Popen(
             [path, *arguments],
@@ -102,7 +102,7 @@ def program(path, arguments=()):
 
 
 def no_gpu(bin_folder):
-    """Why nothing can be measured on a GPU here; None: there is one."""
+    """Returns why nothing can be measured on a GPU here, or None if there is one."""
     devices = subprocess.run(
         [os.path.join(bin_folder, "evergrad-worker"), "--list-devices"],
         stdin=subprocess.DEVNULL,
@@ -116,8 +116,8 @@ def no_gpu(bin_folder):
 
 
 def gpu_figures(bin_folder, quick):
-    """gpu_bench has modes, and words of its own; `gpu_check.sh --only bench` measures more, with
-    PyTorch beside it."""
+    """gpu_bench has modes and its own names. `gpu_check.sh --only bench` measures more, and
+    compares with PyTorch."""
     bench, steps = os.path.join(bin_folder, "gpu_bench"), [
         "--steps",
         "5" if quick else "20",
@@ -170,7 +170,7 @@ def rows_elsewhere(bin_folder, servers):
 
 
 def dense_elsewhere(bin_folder, server):
-    """The dense figures are of one server, so each is measured by itself."""
+    """The dense figures are for one server, so each server is measured alone."""
     for figure in program(os.path.join(bin_folder, "dense_bench"), ["--servers", server]):
         yield dict(figure, name="%s: %s" % (server, figure["name"]))
 
@@ -178,7 +178,8 @@ def dense_elsewhere(bin_folder, server):
 def cluster_figures(bin_folder, quick):
     begin = time.monotonic()
     with Cluster(bin_folder, 2, 2, seed=1, coordinator_arguments=[]) as c:
-        # Tasks and job at once: what a user waits for is the first closure, not the registration.
+        # The tasks and the job start together, because a user waits for the first closure and not
+        # for the registration.
         c.coordinator.start()
         for d in c.servers + c.workers:
             d.start()
@@ -211,7 +212,8 @@ def cluster_figures(bin_folder, quick):
                     rss / 607,
                     None,
                 )
-        # Closures of one step that does nothing but push: what the sessions carry.
+        # The closures have one step that only pushes, so the figure is the load that the sessions
+        # carry.
         rates = []
         for _ in range(1 if quick else 3):
             job = c.submit(
@@ -263,7 +265,7 @@ def training_figures(bin_folder, quick):
             statistics.median(b / a for a, b in zip(one, two)),
             0.95,
         )
-        # Both with every core, in turn.
+        # Both use every core, in turn.
         graph, alone = [], []
         for _ in range(1 if quick else 5):
             step = subprocess.run(
@@ -318,7 +320,8 @@ def training_figures(bin_folder, quick):
         )
 
 
-# 784 x 630,000 and 630,000 x 10 weights: 2.0 GB of float32, eight times what a server takes at once
+# 784 x 630,000 and 630,000 x 10 weights are 2.0 GB of float32, eight times the default limit of a
+# server's budget.
 # by default.
 LARGE = """apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob
@@ -342,7 +345,8 @@ LARGE_BYTES, LARGE_STEPS = 4 * (784 * 630000 + 630000 + 630000 * 10 + 10), 8
 
 
 def loopback_seconds(size):
-    """How long `size` bytes take over one bare TCP connection to another process of this host."""
+    """Returns how long `size` bytes take over one bare TCP connection to another process of this
+    host."""
     piece = bytearray(4 << 20)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         child = os.fork()
@@ -368,8 +372,7 @@ def loopback_seconds(size):
 
 
 class Peaks:
-    """The largest resident memory of each program below a process, in GB, as long as it is looked
-    at."""
+    """Samples the largest resident memory of each program below a process, in GB."""
 
     def __init__(self, root):
         self.root, self.peaks = root, {}
@@ -399,7 +402,7 @@ class Peaks:
 
 
 def train_large(bin_folder, folder):
-    """A run of LARGE on one server with the default settings: steps/s, and the peaks of memory."""
+    """Runs LARGE on one server with the default settings. Returns steps/s and the peaks of memory."""
     path = os.path.join(folder, "large.yaml")
     with open(path, "w") as f:
         f.write(LARGE)
@@ -477,7 +480,7 @@ def large_figures(bin_folder, quick):
         )
 
 
-# Seconds of each part on two cores, for the first run on a machine.
+# The seconds of each part on two cores, for the first run on a machine.
 SECONDS = {
     "closures_bench": 20,
     "dense_bench": 120,
@@ -497,7 +500,7 @@ UNKNOWN_SECONDS = 60
 
 
 class TimeLeft:
-    """How long the parts that are not done will take."""
+    """Estimates how long the remaining parts will take."""
 
     def __init__(self, path, parts):
         self.path, self.took = path, {}
@@ -554,8 +557,8 @@ def row(r):
 
 
 def plan(bin_folder, names, quick, servers):
-    """What is to be measured: name -> a function that gives its figures. And why parts were left
-    out."""
+    """Returns the parts to be measured, name -> a function that returns its figures, and why other
+    parts were left out."""
     if servers:
         parts = {
             "dense_bench %s" % server: lambda server=server: dense_elsewhere(bin_folder, server)
@@ -590,8 +593,8 @@ def plan(bin_folder, names, quick, servers):
 
 
 def measure(parts, out, quick):
-    """Runs the parts; prints each figure and what fails. Returns the figures and the names of what
-    failed."""
+    """Runs the parts, and prints each figure and each failure. Returns the figures and the names
+    of the parts that failed."""
     results, failed = [], []
     left = TimeLeft(os.path.join(out, "seconds-quick.json" if quick else "seconds.json"), parts)
     for number, (name, part) in enumerate(parts.items(), 1):
@@ -604,7 +607,7 @@ def measure(parts, out, quick):
                     json.dump(results, f, indent=1)
                 print(row(figure), flush=True)
             left.done(name, time.monotonic() - begin)
-        except Exception as why:  # a part that fails stops no other
+        except Exception as why:  # a part that fails does not stop the others
             failed.append(name)
             left.expected.pop(name)
             print("%s failed: %s" % (name, why), flush=True)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""run.py with benchmarks that only pretend: figures are shown when they are measured, what needs a
-GPU is skipped with the reason, failures are counted.
+"""Tests run.py with imitated benchmarks: figures are shown when they are measured, parts that need
+a GPU are skipped with the reason, and failures are counted.
 
   run_test.py
 """
@@ -99,7 +99,7 @@ class Run(unittest.TestCase):
                     break
             else:
                 self.fail("the first figure was not shown")
-            # The benchmark waits at the gate: the second figure cannot have been measured.
+            # The benchmark waits at the gate, so the second figure cannot have been measured yet.
             measured = [r["name"] for r in self.results()]
             os.write(opened, b"go\n")
             rest = running.stdout.read()
@@ -150,8 +150,9 @@ class Run(unittest.TestCase):
         self.program("second_bench", "#!/bin/sh\necho '%s'\n" % line("late"))
         code, said = self.ended("first_bench", "second_bench")
         self.assertEqual(code, 0, said)
-        self.assertIn("== first_bench (1 of 2), about 2 min left\n", said)  # nobody knows these two
-        self.assertIn("== second_bench (2 of 2), about 1 s left\n", said)  # but the first was quick
+        # The durations of both are unknown, but the first one ended quickly.
+        self.assertIn("== first_bench (1 of 2), about 2 min left\n", said)
+        self.assertIn("== second_bench (2 of 2), about 1 s left\n", said)
         with open(os.path.join(self.out, "seconds.json"), "w") as f:
             json.dump({"first_bench": 600, "second_bench": 1200}, f)
         self.assertIn(

@@ -205,7 +205,7 @@ def set_options(settings):
 
 
 def train(name, job, cluster, settings, bin_folder, data, runs):
-    """Runs one job on a fresh local cluster with (workers, servers). Returns result.json, or None
+    """Runs a job on a local cluster of its own, of (workers, servers). Returns result.json, or None
     after it has printed how psctl ended."""
     command = [os.path.join(bin_folder, "psctl"), "job", "run", os.path.join(ROOT, job), "--local"]
     command += ["--workers", str(cluster[0]), "--servers", str(cluster[1]), "--runs", runs]

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""The fault scenarios on real daemons. Each scenario kills, stops or confuses processes and then
-demands exact counts.
+"""The fault scenarios on real daemons. Each one kills, stops or confuses something and then demands
+exact counts.
 
   scenarios.py --bin build/release/bin [--seed S] [--chain CHAIN] [--long] [names …]
 
-CHAIN is one of the names in the usage line of --help. The scenarios of a chain share one 2+2
-cluster. `--long` runs each in 1+1 and 2+2, fresh and chained, at real times. The seed is printed
-and repeats the choices. $SEED and $KILLS are the seed and R1's number of kills in all forms
-together (`make chaos SEED=7 KILLS=1000`).
+CHAIN is workers, poison, servers, checkpoints, network, proxy, coordinator, power, limits, tables,
+functions, jobs, loops or checker.
+
+Scenarios of a chain share one 2+2 cluster; `--long` runs each in 1+1 and 2+2, fresh and chained, at
+real times. The seed is printed and replays the choices.
+$SEED and $KILLS are the seed and R1's number of kills, all forms together (`make chaos SEED=7
+KILLS=1000`).
 """
 import argparse
 import contextlib

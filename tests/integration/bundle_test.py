@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The bundle: it is made, it is small, and it checks and trains in a chroot that has a C library, a
-shell and nothing else. bundle_test.py --bin DIR [Class[.test]]"""
+"""The bundle can be made, is small, and checks and trains in a chroot that has only a C library
+and a shell. bundle_test.py --bin DIR [Class[.test]]"""
 import json
 import os
 import re
@@ -27,8 +27,8 @@ def run(*command, **more):
 
 
 def bare(folder):
-    """A root folder with the C library, a shell and the tools that the scripts call, and with no
-    C++ library."""
+    """Makes a root folder with the C library, a shell and the tools that the scripts call, and
+    without a C++ library."""
     for name in ("proc", "dev", "tmp", "etc", "bin", "usr/bin", "opt"):
         os.makedirs(os.path.join(folder, name), exist_ok=True)
     needed = set()
@@ -76,8 +76,8 @@ class Bundle(unittest.TestCase):
         self.assertEqual(self.made.returncode, 0, self.made.stdout + self.made.stderr)
 
     def inside(self, *command):
-        """In the chroot, with /proc and /dev of its own mount namespace, which ends with the
-        command."""
+        """Returns the words that run a command in the chroot. /proc and /dev are in a separate
+        mount namespace, which ends with the command."""
         if os.geteuid() != 0:
             self.skipTest("a chroot needs root")
         apart, mount = (

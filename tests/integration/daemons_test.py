@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What a user and an operator meet at the daemons' doors: real processes, loopback, no fixed ports.
+"""Tests the daemons from the outside, as a user and an operator see them: real processes on
+loopback, without fixed ports.
 
   daemons_test.py --bin build/release/bin [unittest arguments]
 """
@@ -78,7 +79,7 @@ class Doors(unittest.TestCase):
             )  # two_machines_test.py is about certificates
             text = re.sub(
                 r"^# (\w+: .*)$", r"\1", text, flags=re.M
-            )  # with every default written out
+            )  # with every default written explicitly
             keys = set(re.findall(r"^(\w+):", text, flags=re.M))
             flags = set(re.findall(r"^  --([\w-]+)", run(name, "--help").stdout, flags=re.M)) - {
                 "help",
@@ -125,7 +126,8 @@ class Doors(unittest.TestCase):
 class Running(unittest.TestCase):
     def test_tasks_start_in_any_order_and_say_what_they_wait_for(self):
         with Cluster(BIN, 1, 1, seed=1) as c:
-            # A coordinator's address that nobody serves yet: take one, give it back, use it.
+            # The coordinator's address is one that no process serves yet: it is taken, given back
+            # and then used.
             c.coordinator.start()
             address = c.coordinator.address
             self.assertEqual(c.coordinator.terminate(), 0)
@@ -212,7 +214,7 @@ class Running(unittest.TestCase):
             self.assertIn(
                 "coordinator's --job-server-memory-bytes-max=4096", status["first_cause"]["message"]
             )
-            # A limit of the job's own that is lower counts, and is the one that is named.
+            # A lower limit of the job takes effect, and the message names it.
             tighter = c.submit(examples=100, shards=1, resources="{server_memory_bytes_max: 100}")
             status = wait_for(
                 "the job to end",

@@ -1,4 +1,5 @@
-"""Blocks of the project's documents, so that a test runs what a reader copies."""
+"""Reads code blocks of the project's documents, so that a test runs the lines that a reader
+copies."""
 import os
 import re
 
@@ -6,7 +7,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 def blocks(document, language):
-    """The texts of all blocks of `document` (a path below the checkout) that are fenced as
+    """Returns the texts of all blocks of `document` (a path below the checkout) that are fenced as
     `language`, in order."""
     with open(os.path.join(ROOT, document)) as f:
         return re.findall(
@@ -15,7 +16,7 @@ def blocks(document, language):
 
 
 def block(document, language, words):
-    """The one block with `words` in it."""
+    """Returns the only block with `words` in it."""
     found = [b for b in blocks(document, language) if words in b]
     if len(found) != 1:
         raise AssertionError(

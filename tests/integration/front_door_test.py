@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""./evergrad, called from another folder than its own: what a person names is meant from where they
-stand.
+"""Calls ./evergrad from another folder than its own: a person's file names are relative to the
+folder where the person stands.
 
   front_door_test.py --bin build/release/bin
 
-The checkout is a copy whose binaries are those of --bin; its set-up and its build have nothing to
+The checkout is a copy whose binaries are those of --bin. Its set-up and its build have nothing to
 do.
 """
 import lzma
@@ -68,7 +68,7 @@ class FrontDoor(Case):
         os.makedirs(os.path.join(self.caller, "my jobs"))
         job = job_yaml("mine", epochs=5).replace("fashion-mnist-12k", "fashion-mnist")
         write(os.path.join(self.caller, "my jobs", "a.yaml"), job)
-        # Through a link, as one in ~/bin would be.
+        # The program is called through a link, like one in ~/bin.
         door = self.path("tools", "eg")
         os.symlink(os.path.join(self.checkout, "evergrad"), door)
         r = self.evergrad(
@@ -141,7 +141,8 @@ class FrontDoor(Case):
         self.assertEqual(
             sorted(os.listdir(os.path.join(self.caller, "sets"))), ["adult", "ratings"]
         )
-        # What nobody may pass on: where the user gets it, and nothing is started.
+        # Data that may not be redistributed: the user is told where to get it, and nothing is
+        # started.
         r = self.evergrad(
             "train",
             os.path.join(examples, "matrix_factorization.yaml"),
@@ -176,7 +177,7 @@ class FrontDoor(Case):
         for job in jobs:
             with open(job) as f:
                 text = f.read()
-            # A comment may name what the user fetches; a path is quoted.
+            # A comment may name the file that the user fetches; a path is quoted.
             named = re.findall(r'"\$\{EVERGRAD_DATA[^}]*\}/([^"]+)"', text)
             self.assertEqual(len(named), text.count('"${EVERGRAD_DATA'), job)
             for path in named:
@@ -184,7 +185,7 @@ class FrontDoor(Case):
                     os.path.exists(os.path.join(self.caller, "sets", path)),
                     "%s names %s, which ./evergrad data does not make" % (job, path),
                 )
-            # Nothing of an example lies anywhere else.
+            # No file of an example lies anywhere else.
             self.assertEqual(
                 re.findall(
                     r'\b(?:images|labels|path): *"?(?!\$\{EVERGRAD_DATA)[^\s,}"]*/[^\s,}]*', text
@@ -282,7 +283,7 @@ class FrontDoor(Case):
         self.assertEqual(good.returncode, 0, good.stdout)
         self.assertNotIn("== failed", good.stdout)
         self.assertEqual(good.stdout.count("tests passed"), 1)
-        # What failed an hour ago does not fail now.
+        # A part that failed an hour ago does not fail now.
         write(
             os.path.join(self.checkout, "build", "release", "CTestTestfile.cmake"),
             "no_such_command()\n",

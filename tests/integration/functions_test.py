@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""examples/functions as its README says, on real daemons: the client's output, the job's end, the
-numbers in its files.
+"""Runs examples/functions as its README describes, on real daemons, and checks the client's
+output, the job's end, and the numbers in its files.
 
   functions_test.py --bin build/release/bin [unittest arguments]
 """
@@ -28,11 +28,11 @@ def free_port():
 
 class Documented(Case):
     def test_the_readmes_block_runs_when_it_is_pasted_as_a_whole(self):
-        """The lines of examples/functions/README.md, all at once: nobody waits for the coordinator
-        by hand."""
+        """Runs all lines of examples/functions/README.md at once, without a person who waits for
+        the coordinator."""
         lines = block("examples/functions/README.md", "sh", "evergrad-example-client")
         self.assertIn("127.0.0.1:7000", lines)
-        # The port is whichever is free, and the checkout is one whose binaries are those of this
+        # The port is any free one, and the checkout is one whose binaries are those of this build.
         # build.
         lines = lines.replace(":7000", ":%d" % free_port())
         checkout = self.path("check out")
@@ -42,7 +42,8 @@ class Documented(Case):
         )
         os.symlink(os.path.join(ROOT, "configs"), os.path.join(checkout, "configs"))
         with open(self.path("said"), "w") as said:
-            # In a process group of its own, so that what a failed block leaves running can be
+            # It runs in another process group, so that processes left by a failed block can be
+            # ended.
             # ended.
             shell = subprocess.Popen(
                 ["bash"],
@@ -78,8 +79,8 @@ class Documented(Case):
 
 class Example(Case):
     def test_a_plane_is_fitted_by_closures_that_a_client_schedules(self):
-        """Two workers and two servers: the error falls, each step is applied once, a mistake is
-        told once, the job succeeds."""
+        """With two workers and two servers, the error falls, each step is applied once, a mistake
+        is reported once, and the job succeeds."""
         with Cluster(binary(""), 2, 2, worker_binary="evergrad-example-worker").up() as c:
             c.psctl("job", "submit", os.path.join(ROOT, "configs", "examples", "functions.yaml"))
             wait_for(
@@ -121,7 +122,7 @@ class Example(Case):
             )
             weights = numpy.load(os.path.join(status["runs_folder"], "weights.npz"))
             self.assertEqual(weights["steps"][0], 400)
-            # A second client of a job that has ended hears so.
+            # A second client of a job that has ended is told so.
             again = subprocess.run(
                 [binary("evergrad-example-client"), c.coordinator_address(), "plane"],
                 stdin=subprocess.DEVNULL,

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Jobs side by side on one cluster end as they end alone: the same bits, in values and in optimizer
-slots. jobs_test.py --bin DIR [Class[.test]]"""
+"""Jobs that run side by side on one cluster end as they end alone: with the same bits, in values
+and in optimizer slots. jobs_test.py --bin DIR [Class[.test]]"""
 import os
 import sys
 import unittest
@@ -13,8 +13,8 @@ from cluster import Cluster, wait_for  # noqa: E402
 
 class SideBySide(unittest.TestCase):
     def bits(self, c, name, folder):
-        """Everything that a job leaves: digests of values and slots of each variable, and the bytes
-        of the exported arrays."""
+        """Returns everything that a job leaves: the digests of values and slots of each variable,
+        and the bytes of the exported arrays."""
         digests = {
             v["name"]: (v["complete"], v["digest"], v["slot_digest"])
             for v in c.psctl_json("variable", "list", "--job", name)["variables"]
@@ -45,7 +45,8 @@ class SideBySide(unittest.TestCase):
         self,
     ):
         os.environ["EVERGRAD_DATA"] = support.data_folder()
-        # The same names of variables: of equal shapes in the first two, with other values (learning
+        # The jobs have the same names of variables. The first two have equal shapes and other
+        # values, because their learning rates differ; the third has other shapes.
         # rate); of other shapes in the third.
         kinds = [dict(epochs=4), dict(epochs=4, learning_rate="0.003"), dict(epochs=4, units=24)]
         for kind in kinds:
@@ -61,7 +62,8 @@ class SideBySide(unittest.TestCase):
                 for other in range(one):
                     self.assertNotEqual(alone[one], alone[other])
             for one, other in ((0, 1), (0, 2)):
-                # A pair of which one ended before both were seen to train says nothing of jobs side
+                # If one of the two ended before both were seen to train, the pair shows nothing
+                # about jobs side by side. Then another pair runs, and its results count, too.
                 # by side: another pair, whose results count too.
                 met = False
                 for i in range(10):

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""A coordinator's journal that has lost a job, and a server that is started again, with real
-processes.
+"""A coordinator's journal has lost a job, and a server is started again, with real processes.
 
   journal_test.py --bin build/release/bin [unittest arguments]
 """
@@ -28,8 +27,8 @@ JOURNAL = 10  # common/daemon/exit_codes.h
 
 
 class LostJournal(Case):
-    """One server and one worker outlive the coordinator's journal; an address that stays lets them
-    find the next coordinator."""
+    """One server and one worker outlive the coordinator's journal. The address stays the same, so
+    that they find the next coordinator."""
 
     def coordinator(self, name, *arguments):
         return self.start(
@@ -83,8 +82,8 @@ class LostJournal(Case):
         )[0]
 
     def assert_goes_on(self):
-        """With the journal back, the job ends as if nothing had been: the server held its shards
-        all the time."""
+        """With the journal restored, the job ends as if nothing had happened: the server held its
+        shards all the time."""
         shutil.rmtree(self.path("state"))
         shutil.copytree(self.path("backup"), self.path("state"))
         self.coordinator("restored").wait_log("coordinating")

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Models that are larger than what a server takes at once: real processes, loopback, no fixed
-ports.
+"""Models that are larger than a server's budget: real processes on loopback, without fixed ports.
 
   large_models_test.py --bin build/release/bin [unittest arguments]
 """
@@ -16,7 +15,7 @@ BIN = os.environ.get("EVERGRAD_BIN_DIR", "build/release/bin")
 BUDGET = 16 << 20
 SCALE = float(os.environ.get("EVERGRAD_TIME_SCALE", "1"))
 
-# Three steps, and an evaluation. With 784 features and 51,000 units 160 MB of values.
+# The job has three steps and an evaluation. 784 features and 51,000 units make 160 MB of values.
 JOB = """apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: %(name)s}

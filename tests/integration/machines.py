@@ -1,8 +1,8 @@
-"""Network namespaces as machines, for the tests that need addresses off loopback.
+"""Network namespaces that act as machines, for the tests that need addresses off loopback.
 
 They need root, or a user namespace (`unshare -Urnm`), in which a test file then runs itself again:
-call `run_inside_if_needed()` first in its
-main. Tests are skipped, with the reason, where neither can be had.
+call `run_inside_if_needed()` first in its main. If neither is available, the tests are skipped
+with the reason.
 """
 import os
 import subprocess
@@ -24,14 +24,13 @@ def can(*command):
 
 
 def run_inside_if_needed():
-    """Without root the whole file runs again in a user namespace of its own, where machines can be
-    made."""
+    """Without root, the whole file runs again in a new user namespace, where machines can be made."""
     if (
         not os.environ.get(INSIDE)
         and not can("unshare", "-n", "true")
         and can("unshare", "-Urnm", "true")
     ):
-        # The namespace's own loopback is down until somebody raises it.
+        # The namespace's loopback is down until it is brought up.
         os.execvpe(
             "unshare",
             ["unshare", "-Urnm", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable]
@@ -55,7 +54,7 @@ exec cat
 
 
 class Machine:
-    """A network namespace, held by a process that waits on its stdin: it ends with the test,
+    """A network namespace. A process that waits on its stdin holds it, so it ends with the test,
     however the test ends.
 
     With `name` and `disk` the machine also has that host name, and under the path `disk` a file
@@ -102,7 +101,7 @@ class Machine:
         subprocess.run(self.prefix + ["ip", "link", "set", device, "up"], check=True)
 
     def path(self, *parts):
-        """A path on the machine's own disk as this process can open it."""
+        """Returns the path under which this process can open a path on the machine's disk."""
         return os.path.join("/proc/%d/root" % self.holder.pid + self.disk, *parts)
 
     def _end(self):
@@ -134,8 +133,8 @@ def wire(near, far):
 
 
 def signed_by_openssl(certs, name, host, days, uri=None, authority="ca"):
-    """A certificate of the authority in `certs`, made by another tool than psctl; `days` -1: its
-    last day was yesterday."""
+    """Makes a certificate of the authority in `certs` with another tool than psctl. With `days` -1
+    its last day was yesterday."""
     key, request, out, extensions = (
         os.path.join(certs, name + e) for e in (".key", ".csr", ".pem", ".ext")
     )

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The metrics listeners of all three daemons: who may read them off loopback, with and without TLS,
-and that Prometheus' own checker takes the text.
+"""Tests the metrics listeners of all three daemons: who may read them off loopback, with and
+without TLS, and that Prometheus' checker accepts the text.
 
   metrics_test.py --bin build/release/bin [unittest arguments]
 """
@@ -28,8 +28,8 @@ ADDRESS = "10.213.78.1"
 
 
 def fetch(scheme, address, path, authority=None, certificate=None):
-    """(status, text), or (None, the error) where no answer came. Run in the daemons' network
-    namespace."""
+    """Returns (status, text), or (None, the error) if no answer came. It must run in the daemons'
+    network namespace."""
     host, port = address.rsplit(":", 1)
     try:
         if scheme == "https":
@@ -47,8 +47,8 @@ def fetch(scheme, address, path, authority=None, certificate=None):
 
 
 class OffLoopback(Case):
-    """One machine whose address is not loopback's: daemons with each of the ways to open their
-    metrics there."""
+    """One machine whose address is not loopback. Its daemons open their metrics there in each
+    possible way."""
 
     def setUp(self):
         super().setUp()
@@ -83,8 +83,8 @@ class OffLoopback(Case):
         ]
 
     def daemons(self, listen, flags):
-        """The three daemons with `listen(name)`; yields (process, address of its metrics, scheme)
-        as they say it in their logs."""
+        """Starts the three daemons with `listen(name)`. Yields (process, address of its metrics,
+        scheme), as their logs report them."""
         coordinator, address = self.start_listening(
             COORDINATOR,
             "coordinator",
@@ -260,7 +260,7 @@ class Prometheus(Case):
         worker, _ = self.start_listening(
             WORKER, "worker", *flags, "--name", 0, "--threads", 1, "--coordinator", address
         )
-        # Tables and dense variables, on data that the workers make.
+        # The job has tables and dense variables, on data that the workers generate.
         self.psctl(
             "job",
             "submit",

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The folder `model` of a run: load.py, with NumPy alone, gives what the workers measured.
-model_folder_test.py --bin DIR [Class[.test]]"""
+"""Tests the folder `model` of a run: load.py, with NumPy alone, reproduces the workers'
+measurements. model_folder_test.py --bin DIR [Class[.test]]"""
 import importlib.util
 import json
 import os
@@ -24,7 +24,7 @@ except ImportError:
 
 
 def load_py():
-    """load.py as a module."""
+    """Returns load.py as a module."""
     if numpy is None:
         raise unittest.SkipTest("NumPy is not installed")
     spec = importlib.util.spec_from_file_location("load", SOURCE)
@@ -34,7 +34,7 @@ def load_py():
 
 
 class Records(unittest.TestCase):
-    """What raw records become, without a cluster."""
+    """Tests the conversion of raw records, without a cluster."""
 
     @classmethod
     def setUpClass(cls):
@@ -123,7 +123,7 @@ class Records(unittest.TestCase):
                 field.value(text)
 
     def jsonl(self, text, *fields, missing=()):
-        """The fields of the records of a jsonl file, each as a list."""
+        """Returns the fields of the records of a jsonl file, each as a list."""
         fields = [
             {
                 "columns": [f["name"]],
@@ -257,8 +257,8 @@ class Records(unittest.TestCase):
 
 
 class Models(Case):
-    """Models on a cluster, then from the folder alone: the loss and the metrics that the workers
-    measured."""
+    """Trains models on a cluster, then evaluates them from the folder alone: the loss and the
+    metrics must be those that the workers measured."""
 
     def setUp(self):
         super().setUp()
@@ -288,7 +288,7 @@ class Models(Case):
             metrics = json.load(f)["metrics"]
         alone = self.path("alone")
         shutil.copytree(os.path.join(run, "model"), alone)
-        shutil.rmtree(runs)  # nothing else is there
+        shutil.rmtree(runs)  # nothing else remains
         return alone, metrics
 
     def evaluate(self, folder, *arguments):
@@ -324,7 +324,7 @@ class Models(Case):
             r.stdout.close()
             self.assertEqual((r.stderr.read(), r.wait(300)), ("", 0))
             r.stderr.close()
-        # A record or two may lie on the edge.
+        # A record or two may lie on the edge of a class.
         self.assertAlmostEqual(
             measured["binary_accuracy"], metrics["binary_accuracy"], delta=2.5 / 16281
         )
@@ -400,7 +400,8 @@ spec:
         def record(unseen):
             ids = [draw.randrange(40) if draw.random() < 0.8 else -1 for _ in range(4)]
             if unseen:
-                ids[0] = 1000 + draw.randrange(20)  # never trained on: reads as its row begins
+                # This id was never trained on: a pull reads the initial values of its row.
+                ids[0] = 1000 + draw.randrange(20)
             word = draw.choice(["red", "green", "blue", "", "w%d" % draw.randrange(300)])
             numbers = [round(draw.gauss(0, 1), 3) for _ in range(4)]
             y = round(sum(i % 5 for i in ids) / 10 + numbers[0] + (word == "red"), 4)

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Two machines that share no folder: what a job says of its files, and how they come to the user.
+"""Two machines share no folder: what a job reports of its files, and how the user gets them.
 
   no_shared_folder_test.py --bin build/release/bin [unittest arguments]
 
-Each machine is a network, a mount and a UTS namespace of its own: another host name, and another
-disk (a tmpfs) under the same path.
-machines.py says what they need.
+Each machine consists of a network, a mount and a UTS namespace: it has another host name, and
+another disk (a tmpfs) under the same path. machines.py tells what they need.
 """
 import hashlib
 import json
@@ -43,10 +42,11 @@ class NoSharedFolder(Case):
         os.mkdir(self.disk)
         self.near, self.far = Machine(self, "near", self.disk), Machine(self, "far", self.disk)
         wire((self.near, self.NEAR), (self.far, self.FAR))
-        self.shared = self.path("shared")  # below no disk of the machines: both see it
+        self.shared = self.path("shared")  # outside of the machines' disks, so both see it
         os.mkdir(self.shared)
         root = ["--checkpoint-root", self.shared, "--checkpoint-root", self.disk]
-        # The coordinator and a server here; a server, the only worker and the user there.
+        # The coordinator and a server run on one machine; a server, the only worker and the user
+        # are on the other.
         _, self.coordinator = self.listen(
             self.near,
             COORDINATOR,
@@ -117,7 +117,8 @@ class NoSharedFolder(Case):
     def test_the_files_of_a_run_reach_the_user_and_no_unreadable_checkpoint_is_complete(self):
         job = self.job()
         r = self.user("job", "run", job)
-        # Nothing false is said: no checkpoint could be read back, and it says whose disk has what.
+        # The report is correct: no checkpoint could be read back, and it names the disk with each
+        # file.
         self.assertNotIn("(complete)", r.stdout)
         self.assertIn(
             "no checkpoint: the checkpoint folder is not shared: "
@@ -130,7 +131,7 @@ class NoSharedFolder(Case):
             "no checkpoints",
             self.psctl("checkpoint", "list", self.disk + "/runs", prefix=self.near.prefix).stdout,
         )
-        # The files were brought, and where they are is said.
+        # The files were sent, and the output names their place.
         here = self.run_of(self.far)
         name = os.path.basename(here)
         self.assertIn(
@@ -158,7 +159,7 @@ class NoSharedFolder(Case):
             {f["name"]: f["sha256"] for f in result["files"]},
             {n: sha256(os.path.join(here, n)) for n in ("weights.npz", "weights.safetensors")},
         )
-        # They are the trained weights: what an ordinary run on one machine ends with, bit by bit.
+        # They are the trained weights, bit for bit those of an ordinary run on one machine.
         ordinary = self.path("ordinary")
         self.psctl(
             "job",

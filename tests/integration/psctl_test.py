@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every noun and verb of psctl against real clusters, and each exit code provoked.
+"""Tests every noun and verb of psctl with real clusters, and provokes each exit code.
 
   psctl_test.py --bin build/release/bin [unittest arguments]
 """
@@ -81,7 +81,7 @@ def npz(path):
 
 
 def safetensors(path):
-    """By the format's own document: length of a JSON header, the header, the bytes."""
+    """Reads the format by its documentation: the length of a JSON header, the header, the bytes."""
     with open(path, "rb") as f:
         data = f.read()
     size = struct.unpack("<Q", data[:8])[0]
@@ -96,20 +96,20 @@ def safetensors(path):
 
 
 def digest(array):
-    """common/base/mix.h over the values' bits."""
+    """The digest of common/base/mix.h over the values' bits."""
     return "%016x" % (
         sum(mix(i, int(b)) for i, b in enumerate(array.ravel().astype("<f4").view("<u4"))) & MASK
     )
 
 
 class WithCluster(Case):
-    """One background cluster for the tests of a class: `psctl cluster up` in a folder with a
-    space."""
+    """One background cluster for the tests of a class, made by `psctl cluster up` in a folder with
+    a space in its name."""
 
     SERVERS, WORKERS = 2, 2
 
     def up(self, *arguments, folder="the cluster", servers=None, workers=None):
-        """Ends with the test, whatever the test does."""
+        """Starts a cluster that ends with the test, however the test ends."""
         self.addCleanup(self.psctl, "cluster", "down", "--folder", folder, expect=None)
         return self.psctl_json(
             "cluster",
@@ -139,7 +139,7 @@ class WithCluster(Case):
         }
 
     def living(self, *to):
-        """How many servers and workers are alive; none where nobody answers."""
+        """Returns how many servers and workers are alive; none if the coordinator does not answer."""
         text = self.psctl("task", "list", *to, "--output", "json", expect=None).stdout
         return sum(
             t["state"] == "alive"
@@ -331,7 +331,8 @@ class Jobs(WithCluster):
             self.psctl("variable", "list", "--shards", "--job", "slow", *to).stdout,
         )
 
-        # One watches, another cancels: the watcher ends with 3, and the next job of the queue runs.
+        # One psctl watches, and another cancels: the watcher ends with 3, and the next job of the
+        # queue runs.
         watcher = self.start(PSCTL, "watcher", "job", "watch", "slow", *to)
         watcher.wait_log("RUNNING")
         follower = self.start(PSCTL, "follower", "logs", "-f", "--job", "quick", *to)
@@ -345,7 +346,7 @@ class Jobs(WithCluster):
         missing = self.psctl("job", "show", "quickk", *to, expect=2)
         self.assertIn("quickk", missing.stderr)
 
-        # Logs: what follows shows a job that began after it; Ctrl-C ends it.
+        # A log that is followed shows a job that began later; Ctrl-C ends it.
         follower.wait_log("quick")
         self.assertNotIn("job=slow", follower.log())
         follower.process.send_signal(signal.SIGINT)
@@ -369,7 +370,7 @@ class Jobs(WithCluster):
         self.assertEqual({line["job"] for line in lines("--job", "quick")}, {"quick"})
         self.assertEqual(len(lines("--lines", "2")), 2)
         self.assertGreaterEqual(len(lines("worker/0", "--since", "1h")), len(one))
-        # Old enough, by and by: the same task's lines, none of which is of the last 300 ms.
+        # Later the lines of the same task are all older than the last 300 ms.
         wait_for(
             "the worker's lines to be older than 300 ms",
             lambda: not lines("worker/0", "--since", "300ms"),
@@ -389,26 +390,26 @@ class Jobs(WithCluster):
         self.assertEqual(
             len(self.pids()), 3, "a cluster that psctl did not bring is not its to end"
         )
-        # One that only watches leaves the job alone.
+        # A psctl that only watches leaves the job alone.
         self.psctl("job", "submit", slow, *to)
         watcher = self.start(PSCTL, "watcher", "job", "watch", "slow", *to)
         watcher.wait_log("RUNNING")
         watcher.process.send_signal(signal.SIGINT)
         self.assertEqual(watcher.process.wait(60), 130, watcher.log())
         self.assertEqual(self.psctl_json("job", "show", "slow", *to)["state"], "RUNNING")
-        # The new life of the coordinator goes on with the job, and the watcher with it.
+        # The next life of the coordinator continues the job, and so does the watcher.
         uid = self.psctl_json("job", "show", "slow", *to)["job_uid"]
         second = self.start(PSCTL, "second watcher", "job", "watch", "slow", *to)
         second.wait_log("RUNNING")
         self.psctl("cluster", "restart", "coordinator", "--kill", *to)
         second.wait_log(
             "the coordinator restarted"
-        )  # an event of the job; the gap itself may be too short to be met
+        )  # an event of the job; the gap itself may be too short to be seen
         shown = self.psctl_json("job", "show", "slow", *to)
         self.assertEqual((shown["job_uid"], shown["state"]), (uid, "RUNNING"))
         self.psctl("job", "cancel", "slow", *to)
         self.assertEqual(second.process.wait(60), 3, second.log())
-        # A patience of nothing is none.
+        # With a patience of 0 it does not wait.
         self.psctl("job", "submit", slow, *to)
         third = self.start(
             PSCTL, "third watcher", "job", "watch", "slow", "--reconnect-timeout", "0ms", *to
@@ -460,7 +461,8 @@ class Jobs(WithCluster):
 
     def test_an_unreachable_coordinator_is_4_and_named(self):
         with socket.socket() as taken:
-            # Bound and not listening: nobody else gets this port, and nobody answers.
+            # The socket is bound and not listening: no other process gets this port, and nothing
+            # answers.
             taken.bind(("127.0.0.1", 0))
             address = "127.0.0.1:%d" % taken.getsockname()[1]
             for verb in (
@@ -496,7 +498,7 @@ class Jobs(WithCluster):
 
 
 class Files(Case):
-    """What needs no cluster: files, overrides, usage."""
+    """Tests the verbs that need no cluster: files, overrides, usage."""
 
     def test_validate_prints_every_mistake_of_the_file_with_line_and_column(self):
         folder = os.path.join(ROOT, "tests", "unit", "common", "config", "testdata")
@@ -751,7 +753,8 @@ class LocalRuns(Case):
             "the page reaches outside itself",
         )
 
-        # The effective YAML says what ran (--set included) and runs again without help: one worker,
+        # The effective YAML states what ran (including --set), and it can run again alone: with
+        # one worker, pipeline 0 and one seed it gives the same weights.
         # pipeline 0, one seed: the same weights.
         self.assertRegex(read(os.path.join(folder, "job.yaml")), r"epochs: 2\b")
         self.run_job(file=os.path.join(folder, "job.yaml"), runs="more runs")
@@ -760,8 +763,8 @@ class LocalRuns(Case):
             self.assertTrue(numpy.array_equal(arrays[name], again[name]), name)
 
     def accuracy_by_numpy(self, w, told):
-        """What was reported is what the weights give: the test images through the layers by
-        hand."""
+        """The reported accuracy is that of the weights: the test images are computed through the
+        layers by hand."""
         import gzip
 
         folder = os.path.join(self.data, "fashion-mnist-12k")
@@ -786,7 +789,8 @@ class LocalRuns(Case):
     def test_exit_codes_of_failure_and_of_a_requirement(self):
         r = self.run_job("--require", "accuracy>=0.999", expect=5)
         self.assertRegex(r.stderr, r"accuracy.*0\.999")
-        # Inputs beyond float32: the loss is no number, the job fails and names who said so.
+        # The inputs are beyond float32. The loss is not a number, and the job fails and names the
+        # worker that reported it.
         r = self.run_job(
             "--set",
             "spec.data.fields={image: {transforms: [{scale: 1e37}]}}",
@@ -860,7 +864,7 @@ class LocalRuns(Case):
 
 
 class Interrupts(Case):
-    """Ctrl-C on `psctl job run --local`."""
+    """Tests Ctrl-C during `psctl job run --local`."""
 
     def command(self):
         job = write(self.path("long.yaml"), COUNTING % ("long", 100000, 20, 5))
@@ -913,7 +917,7 @@ class Interrupts(Case):
                 try:
                     data = os.read(terminal, 65536)
                 except OSError:
-                    return  # it ended: the terminal is closed
+                    return  # it has ended: the terminal is closed
                 if not data:
                     return
                 said.extend(data)
@@ -962,7 +966,7 @@ class Interrupts(Case):
         self.assert_cancelled_and_gone()
 
     def running(self):
-        """psctl in the middle of a local run: (process, its log, its daemons by name)."""
+        """Yields psctl in the middle of a local run: (process, its log, its daemons by name)."""
         log = self.path("psctl.log")
         with open(log, "wb") as f:
             process = subprocess.Popen(

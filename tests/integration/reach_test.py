@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Servers that workers on other machines cannot reach, and servers of several machines that take
-one index.
+the same index.
 
   reach_test.py --bin build/release/bin [unittest arguments]
 
-The machines are network namespaces (machines.py says what they need).
+The machines are network namespaces (machines.py tells what they need).
 """
 import os
 import subprocess
@@ -69,7 +69,8 @@ class Reach(Case):
         self,
     ):
         data = data_folder()
-        # On the coordinator's own machine loopback is a choice: workers may be neighbours. One is
+        # On the coordinator's machine loopback is allowed, because workers may be neighbours. One
+        # worker is not.
         # not.
         self.start(PS_SERVER, "server", "--index", 0, *self.to, prefix=self.near.prefix)
         self.start(
@@ -90,7 +91,8 @@ class Reach(Case):
         def shown():
             return self.psctl("job", "show", "small", *self.to, prefix=self.near.prefix).stdout
 
-        # Nobody else is there: the job waits, and says for whom.
+        # There is no other worker: the job waits, and reports which worker cannot reach which
+        # server.
         wait_for(
             "the job to say who cannot reach whom",
             lambda: "waiting for worker/far to reach ps_server/0 at 127.0.0.1:" in shown(),
@@ -151,7 +153,7 @@ class Reach(Case):
         self.assertEqual(second.process.returncode, 11, second.log())
         for words in ("index 0 is held by a living server on host box-a", "--index 1"):
             self.assertIn(words, second.log())
-        # What it is told to type helps.
+        # The suggested command helps.
         self.start(
             PS_SERVER,
             "third",
@@ -162,7 +164,7 @@ class Reach(Case):
             *self.to,
             prefix=named(self.far, "box-b")
         ).wait_log("registered with the coordinator")
-        # On one host it waits, as for its own former process, and says the same.
+        # On one host it waits, as for its own former process, and reports the same.
         neighbour = self.start(
             PS_SERVER,
             "neighbour",

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""report.html of a real run, opened in headless Chromium: its curves are drawn, it shows what
-happened, and nothing outside the file is asked for.
+"""Opens report.html of a real run in headless Chromium: its curves are drawn, it shows what
+happened, and it requests nothing outside the file.
 
   report_test.py --bin build/release/bin
 
-Skipped, with the reason, where no Chromium is installed.
+Without Chromium the test is skipped with the reason.
 """
 import html
 import json
@@ -30,10 +30,11 @@ CHROMIUM = next(
 
 class Report(Case):
     def browse(self, page):
-        """The page as it is after its script ran."""
+        """Returns the page as it is after its script ran."""
         log = self.path("chromium.log")
         with open(log, "wb") as errors:
-            # Every name but localhost resolves to nothing: a page that needs the network fails
+            # Every name except localhost cannot be resolved: a page that needs the network fails
+            # here.
             # here.
             r = subprocess.run(
                 [
@@ -66,7 +67,8 @@ class Report(Case):
     @unittest.skipUnless(CHROMIUM, "no chromium is installed (apt-get install chromium)")
     def test_the_report_draws_its_curves_in_a_browser_that_has_no_network(self):
         data = data_folder()
-        # However short: training of one epoch takes less than the half second between two samples
+        # A short run works, too: training of one epoch takes less than the half second between two
+        # samples of the rate.
         # of the rate.
         job = write(self.path("job.yaml"), job_yaml("drawn", epochs=1))
         self.psctl(
@@ -105,7 +107,8 @@ class Report(Case):
         ):
             self.assertIn(words, dom)
 
-        # The same page with a loss that diverged: what came before it shows too, and the labels
+        # The same page with a loss that diverged still shows the earlier losses, and the labels
+        # stay in their margin.
         # stay in their margin.
         data_block = re.compile(r'("loss_by_step":)\[.*?\]\]')
         with open(page) as f:
@@ -128,7 +131,8 @@ class Report(Case):
     def test_events_the_metrics_asked_for_and_epochs_too_short_to_time_look_right_in_a_browser(
         self,
     ):
-        # Forty examples, two hundred epochs: each is over before a clock could tell.
+        # There are two hundred epochs of forty examples: each ends before a clock could measure
+        # it.
         write(
             self.path("rows.csv"),
             "x,y,rich\n" + "".join("%d,%d,%d\n" % (i % 7, i % 5, i % 2) for i in range(40)),
@@ -170,7 +174,8 @@ spec:
             "all runs",
         ).stdout
         page = os.path.join(self.run_folder(self.path("all runs")), "report.html")
-        # What a browser makes of the style is read off by a script of this test, behind the page's
+        # A script of this test, placed after the page's own, reads the style that the browser has
+        # computed.
         # own.
         with open(page) as f:
             text = f.read()

@@ -1,9 +1,8 @@
-"""What the integration tests share: processes that end with the test, a job on real data, and an
-answer for what cannot run here.
+"""The shared parts of the integration tests: processes that end with the test, a job on real data,
+and the reasons for tests that cannot run here.
 
-Nothing sleeps and no port is fixed: a listener takes port 0 and says which one it got
-(--address-file). Only processes started here
-are ever signalled, by pid.
+Nothing sleeps and no port is fixed: a listener takes port 0 and reports which port it got
+(--address-file). Only processes that were started here are ever signalled, by pid.
 """
 import os
 import shutil
@@ -35,7 +34,7 @@ def binary(name):
 
 
 def data_folder():
-    """The folder with fashion-mnist-12k; skips the test that asks where it is missing."""
+    """Returns the folder with fashion-mnist-12k. If it is missing, the calling test is skipped."""
     folder = os.path.abspath(os.environ.get("EVERGRAD_DATA") or os.path.join(ROOT, "data"))
     if not os.path.exists(os.path.join(folder, "fashion-mnist-12k", "train-images-idx3-ubyte.gz")):
         raise unittest.SkipTest("no fashion-mnist-12k in %s (./evergrad data makes it)" % folder)
@@ -52,8 +51,8 @@ def job_yaml(
     deterministic=False,
     extra="",
 ):
-    """A job of 10,000 real images and 25,450 parameters: 50 steps an epoch, done in under a
-    second."""
+    """Returns a job of 10,000 real images and 25,450 parameters: 50 steps an epoch, which end in
+    less than a second."""
     image = "${EVERGRAD_DATA:-data}/fashion-mnist-12k/%s-images-idx3-ubyte.gz"
     label = "${EVERGRAD_DATA:-data}/fashion-mnist-12k/%s-labels-idx1-ubyte.gz"
     return """apiVersion: evergrad.dev/v1alpha1
@@ -128,7 +127,8 @@ def read_json_lines(path):
 
 
 def alive(pid):
-    """Whether the process runs; one that ended and was not yet collected by its parent does not."""
+    """Returns whether the process runs. A process that has ended, and that its parent has not
+    collected yet, does not run."""
     try:
         with open("/proc/%d/stat" % pid) as f:
             return f.read().rsplit(")", 1)[1].split()[0] not in ("Z", "X")
@@ -137,8 +137,8 @@ def alive(pid):
 
 
 def processes_naming(folder):
-    """Pids of every process that names `folder` on its command line, but for this one: what a test
-    might have left running."""
+    """Returns the pids of all other processes that name `folder` on their command lines: those
+    that a test might have left running."""
     found = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) == os.getpid():
@@ -175,7 +175,7 @@ class Process:
         return read(self.log_path)
 
     def wait_log(self, text):
-        """Until the log has `text`, ended or not."""
+        """Waits until the log has `text`, even if the process has ended."""
 
         def there():
             ended = self.process.poll() is not None
@@ -206,7 +206,7 @@ class Process:
         return wait_for("%s to listen" % self.name, there)
 
     def end(self):
-        """Ends it as a cluster manager would; returns its exit code."""
+        """Ends it as a cluster manager would, and returns its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -221,17 +221,18 @@ class Process:
 
 
 class Case(unittest.TestCase):
-    """A test with a folder of its own (its name has a space) that is gone afterwards."""
+    """A test with a fresh folder, whose name has a space. The folder is removed afterwards."""
 
     def setUp(self):
-        # Cleanups run last in, first out: the folder goes after the processes that were started in
+        # Cleanups run in reverse order: the folder is removed after the processes in it have
+        # ended.
         # it.
         self.folder = tempfile.mkdtemp(prefix="evergrad it-")
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.processes = []
 
     def tearDown(self):
-        # What the processes said explains a failure; a subtest's counts too.
+        # The output of the processes explains a failure, including that of a subtest.
         if any(error for _, error in getattr(self._outcome, "errors", [])) or any(
             t.id() == self.id()
             for t, _ in self._outcome.result.failures + self._outcome.result.errors
@@ -256,7 +257,7 @@ class Case(unittest.TestCase):
         )
 
     def start_listening(self, binary_name, name, *arguments, prefix=(), address_file=None):
-        """A daemon that listens; returns (process, address as advertised)."""
+        """Starts a daemon that listens. Returns (process, advertised address)."""
         file = address_file or self.path(name + ".address")
         process = self.start(binary_name, name, "--address-file", file, *arguments, prefix=prefix)
         return process, process.wait_address(file)
@@ -292,15 +293,15 @@ class Case(unittest.TestCase):
             )
 
     def run_folder(self, runs):
-        """The one job folder in `runs`."""
+        """Returns the only job folder in `runs`."""
         found = [d for d in sorted(os.listdir(runs)) if not d.startswith(".")]
         self.assertEqual(len(found), 1, "want one run in %s got %s" % (runs, found))
         return os.path.join(runs, found[0])
 
 
 def main():
-    """unittest.main with --bin; exit code 77 when nothing failed and every test was skipped.
-    Reasons are printed."""
+    """Runs unittest.main with --bin. The exit code is 77 if nothing failed and every test was
+    skipped. Reasons are printed."""
     global BIN
     arguments = sys.argv[1:]
     if "--bin" in arguments:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Embedding tables on a real cluster: the matrix factorization of the examples, undisturbed and
-through deaths. tables_test.py --bin DIR [Class[.test]]"""
+"""Tests embedding tables on a real cluster: the matrix factorization of the examples, undisturbed
+and through deaths. tables_test.py --bin DIR [Class[.test]]"""
 import ast
 import collections
 import json
@@ -29,7 +29,7 @@ RMSE_MAX = 0.640  # biases alone reach 0.786 on these ratings
 
 
 def needs_data(path):
-    """Skips the test that asks where a file of the data folder is missing."""
+    """Skips the calling test if a file of the data folder is missing."""
     if not os.path.exists(os.path.join(support.data_folder(), path)):
         raise unittest.SkipTest("%s is missing (./evergrad data makes it)" % path)
 
@@ -39,8 +39,8 @@ def has_ended(status):
 
 
 def server_dies(c, name):
-    """Kills server 0 and starts it again. True: in the midst of the job, steps of it were still to
-    be done."""
+    """Kills server 0 and starts it again. Returns whether this was in the middle of the job, while
+    steps remained to be done."""
     c.servers[0].kill()
     status = c.psctl_json("job", "show", name)
     c.servers[0].start()
@@ -75,7 +75,8 @@ class MatrixFactorization(unittest.TestCase):
         self.assertEqual(table["value_bytes"], 610 * 16 * 4)
         self.assertGreater(table["memory_bytes"], table["value_bytes"] + table["slot_bytes"])
         self.assertEqual((table["evicted_ttl"], table["evicted_lru"], table["refused"]), (0, 0, 0))
-        # Each slot's traffic is what its ledger says; values come back for the pulls of training
+        # Each slot's traffic agrees with its ledger. Values come back for the pulls of training
+        # and of evaluation.
         # and of evaluation.
         self.assertEqual([s["pushes"] for s in users["shards"]], counts)
         self.assertTrue(
@@ -90,7 +91,7 @@ class MatrixFactorization(unittest.TestCase):
         )
         self.assertEqual(sum(s["pushes"] for s in traffic["servers"]), sum(counts))
         self.assertGreaterEqual(traffic["shard_skew"]["pushes"], 1)
-        # Users that rated most are among those that a sample of the pushes names most.
+        # A sample of the pushes names most often the users who rated most.
         with open(os.path.join(support.data_folder(), "ratings", "ratings.csv")) as f:
             ratings = collections.Counter(int(line.split(",")[0]) for line in f.readlines()[1:])
         hottest = [hot["id"] for hot in users["table"]["hottest"]]
@@ -125,7 +126,8 @@ class MatrixFactorization(unittest.TestCase):
                 self.submit(c, name, "spec.training.wire_dtype=" + wire)
                 result = self.result(c, name)
                 self.assertLessEqual(result["metrics"]["root_mean_squared_error"], RMSE_MAX, wire)
-                # Of a slot as a whole: each table's row shows that of its shards.
+                # The traffic is that of a slot as a whole: each table's row shows its shards'
+                # numbers.
                 shards = c.psctl_json("variable", "list", "--job", name)["variables"][0]["shards"]
                 out[wire], in_[wire] = sum(s["bytes_out"] for s in shards), sum(
                     s["bytes_in"] for s in shards
@@ -143,7 +145,7 @@ class MatrixFactorization(unittest.TestCase):
         plain, half, mixed = out.values()
         self.assertAlmostEqual(
             2 * half / plain, 1, delta=0.01
-        )  # a pull that is asked for again is answered, and counted, again
+        )  # a repeated pull is answered, and counted, again
         # 17 of 34 elements of a pair of ids are users', 2 of them biases.
         self.assertAlmostEqual(mixed / plain, 1 - 0.5 * 2 / 34, delta=0.01)
         plain, half, mixed = in_.values()
@@ -160,7 +162,8 @@ class MatrixFactorization(unittest.TestCase):
             counts = [s["updates_applied"] for s in calm["shards"]]
             self.assertEqual(len(counts), 128)
             self.assertEqual(calm["duplicates_refused"], 0)
-            # A row for each user and movie of the training examples, no more: evaluation makes
+            # There is a row for each user and movie of the training examples, and no more:
+            # evaluation creates none.
             # none.
             shapes = self.tables(c, "calm")
             self.assertEqual(shapes["users"], (True, [610, 16]))
@@ -168,7 +171,8 @@ class MatrixFactorization(unittest.TestCase):
             self.assertEqual(shapes["movies"][1][0], shapes["movie_biases"][1][0])
             self.described(c, "calm", counts)
 
-            # How fast an epoch is over is nobody's promise: where the steps were all done before
+            # How fast an epoch ends is not promised. If all steps were done before the server
+            # died, another job with twice as many steps runs.
             # the server died, another job, of twice as many.
             for epochs in (10, 20, 40, 80, 160):
                 name = "deaths-%d" % epochs
@@ -200,7 +204,8 @@ class MatrixFactorization(unittest.TestCase):
             self.assertEqual(deaths["repair"]["shards_rolled_back"], 64)
             self.assertEqual(self.tables(c, name), shapes)
 
-            # Requests twice and in another order, the coordinator killed, and a server that is told
+            # Requests come twice and in another order, the coordinator is killed, and a server is
+            # told to leave: its slots move, and nothing is run again.
             # to leave: its slots move, nothing is run again.
             for server in c.servers:
                 server.kill()
@@ -226,7 +231,7 @@ class MatrixFactorization(unittest.TestCase):
                     server.start()
             c.wait_tasks()
 
-            # With the example's own number of epochs the error is held, too.
+            # With the example's own number of epochs the error is checked, too.
             self.submit(c, "one-death")
             wait_for(
                 "some steps", lambda: c.psctl_json("job", "show", "one-death")["steps_done"] > 20
@@ -239,8 +244,8 @@ class MatrixFactorization(unittest.TestCase):
 
 
 def digest_of(ids, rows):
-    """Of a table, as `psctl variable list` shows it (ps_server/storage, DigestOfRow): what rows
-    there are and their bits, in no order."""
+    """Returns the digest of a table as `psctl variable list` shows it (ps_server/storage,
+    DigestOfRow): it depends on the rows and their bits, and not on their order."""
 
     def mix64(x):  # common/sharding/slots.h
         x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
@@ -255,8 +260,8 @@ def digest_of(ids, rows):
 
 
 def arrays(path):
-    """An .npz by the standard library alone: name -> (dtype, shape, numbers; of float32 their
-    bits)."""
+    """Reads an .npz with the standard library alone. Returns name -> (dtype, shape, numbers; for
+    float32 their bits)."""
     found = {}
     with zipfile.ZipFile(path) as z:
         assert z.testzip() is None
@@ -275,7 +280,7 @@ def arrays(path):
 
 
 def parts_of(found, table):
-    """(ids, rows as tuples of bits) of a table, whatever parts it is in."""
+    """Returns (ids, rows as tuples of bits) of a table, however it is divided into parts."""
     ids, rows = [], []
     for key in sorted(k for k in found if k == table + "/ids" or k.startswith(table + "/ids.")):
         _, (n,), numbers = found[key]
@@ -286,7 +291,7 @@ def parts_of(found, table):
     return ids, rows
 
 
-# Ids of one table, drawn evenly: nearly every example brings new ones until all are there.
+# The ids of one table are drawn evenly: nearly every example brings new ones until all exist.
 WIDE = """apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: %(name)s}
@@ -364,19 +369,21 @@ class Examples(Tables):
             metrics = self.result(self.ended(c, "adult"))["metrics"]
             self.assertGreaterEqual(
                 metrics["auc"], 0.900
-            )  # the published target of a DeepFM on these data, and of its accuracy
+            )  # the published AUC of a DeepFM on these data; its accuracy follows
             self.assertGreaterEqual(metrics["binary_accuracy"], 0.845)
             rows = {
                 v["name"]: v["shape"][0]
                 for v in c.psctl_json("variable", "list", "--job", "adult")["variables"]
                 if v["name"].endswith("s")
             }
-            # 8 kinds of work that more than one has, and id 0: missing, or of one alone.
+            # There are 8 kinds of work that occur more than once. Id 0 stands for a missing one,
+            # and for one that occurs once.
             self.assertEqual((rows["works"], rows["maritals"], rows["relationships"]), (9, 7, 6))
 
     def test_two_towers_with_limits_count_each_update_once_through_the_death_of_a_server(self):
         with Cluster(support.BIN, servers=2, workers=2).up() as c:
-            # Twice as long where the steps were all done before the server died: how fast they are
+            # The job is twice as long if all steps were done before the server died: how fast they
+            # end is not promised.
             # is nobody's promise.
             for epochs in (2, 4, 8, 16):
                 name = "towers-%d" % epochs
@@ -433,13 +440,13 @@ class Export(Tables):
                 result["tables"],
                 [{"table": "vectors", "dimension": 16, "rows": described["table"]["rows"]}],
             )
-            # A slot is said to hold the rows that it holds, not none.
+            # A slot must be reported with the rows that it holds, and not with none.
             self.assertEqual(
                 sum(s["rows"] for s in result["shards"] if s["variable"].startswith("slot ")),
                 described["table"]["rows"],
             )
             self.assertIn("psctl checkpoint export", c.psctl("job", "show", "wide").stdout)
-            # What is exported is what the servers said they held.
+            # The exported rows are those that the servers reported.
             whole = os.path.join(c.folder, "whole.npz")
             said = json.loads(
                 c.psctl_files(
@@ -466,7 +473,7 @@ class Export(Tables):
             self.assertEqual(len(ids), described["table"]["rows"])
             self.assertEqual(ids, sorted(set(ids)))
             self.assertEqual(digest_of(ids, rows), described["digest"])
-            # In parts, and as safetensors: the same rows.
+            # In parts, and as safetensors, the rows are the same.
             parted = os.path.join(c.folder, "parted.npz")
             c.psctl_files(
                 "checkpoint",
@@ -505,8 +512,8 @@ class Export(Tables):
 
 
 class Room(Tables):
-    """What happens where a push finds no room: memory that its tables' rows need is another job's,
-    or there is none."""
+    """Tests a push that the memory limit refuses: the memory that its tables' rows need belongs to
+    another job, or does not exist."""
 
     def paused(self, c, name):
         def there():
@@ -522,7 +529,8 @@ class Room(Tables):
             support.BIN, servers=1, workers=2, coordinator_arguments=("--jobs-running-max", "2")
         ).up() as c:
             server = c.servers[0]
-            # How much a job needs, and what it must come to.
+            # A first job alone shows how much memory a job needs, and the result that it must
+            # reach.
             self.submit(c, "alone")
             alone = self.ended(c, "alone")
             need = self.table(c, "alone")["table"]["memory_bytes"]
@@ -535,9 +543,9 @@ class Room(Tables):
             server.start(extra=["--memory-bytes-max", str(limit)])
             c.wait_tasks()
 
-            # The first has the room, as long as it runs.
+            # The first job has the memory as long as it runs.
             self.submit(c, "holder", epochs=10000)
-            # Before a worker has described the job nobody knows its tables.
+            # Before a worker has described the job, its tables are unknown.
             listed = lambda: c.psctl_json("variable", "list", "--job", "holder")[
                 "variables"
             ]  # noqa: E731
@@ -545,7 +553,8 @@ class Room(Tables):
                 "the first to have its rows",
                 lambda: [rows, 16] in [v["shape"] for v in listed() if v["name"] == "vectors"],
             )
-            # What of the server's memory is whose: the table's, as it is described, is the job's.
+            # The server's memory is reported by owner: the memory of the table belongs to the job
+            # that described it.
             held = self.table(c, "holder")["table"]["memory_bytes"]
             wait_for(
                 "the first's memory to be said",
@@ -590,7 +599,7 @@ class Room(Tables):
                 lambda: self.show(c, "holder")["steps_done"] > before,
             )
 
-            # Another one waits, and is cancelled while it does; a third one does not wait.
+            # Another job waits, and is cancelled while it waits; a third one does not wait.
             c.psctl("job", "cancel", "waits")
             self.ended(c, "waits", "CANCELLED")
             self.submit(c, "fails")
@@ -619,7 +628,8 @@ class Room(Tables):
                 self.assertEqual([s["updates_applied"] for s in json.load(f)["shards"]], counts)
             self.assertEqual(self.table(c, "later")["table"]["rows"], rows)
 
-            # A job that is too large for the server goes on when one with more room is started in
+            # A job that is too large for the server continues when a server with more memory is
+            # started in its place. The updates that were lost with the old one are run again.
             # its place: what was lost with the old one is run again.
             server.kill()
             server.start(extra=["--memory-bytes-max", str(need // 2)])
@@ -633,7 +643,8 @@ class Room(Tables):
                 self.assertEqual([s["updates_applied"] for s in json.load(f)["shards"]], counts)
             self.assertEqual(self.table(c, "grows")["table"]["rows"], rows)
 
-    # One id list an example, read in order: the first two steps bring more new ids than there is
+    # Each example has one list of ids, read in order. The first two steps bring more new ids than
+    # fit into memory together. All other steps bring one id that already has a row.
     # room for together, all others one id that is there.
     TURNS = """apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob
@@ -663,7 +674,7 @@ spec:
         steps, new = 400, 800
         row = 2 * 16 * 4 + 24
         with Cluster(support.BIN, servers=1, workers=2).up() as c:
-            # Steps take a while, so that the wait is one that is seen.
+            # Steps take a while, so that the wait can be seen.
             for worker in c.workers:
                 worker.kill()
                 worker.start("worker.step=delay(5)")
@@ -686,14 +697,14 @@ spec:
             self.assertTrue(any(t.startswith("resumed: no push waits") for t in texts), texts)
             table = self.table(c, "turns")["table"]
             self.assertGreater(table["refused"], 0)
-            # Both halves were made: the second one when the first had gone.
+            # Both halves were created: the second one when the first had been removed.
             self.assertGreaterEqual(table["admitted"], 2 * new)
             self.assertGreaterEqual(table["evicted_ttl"], new - 1)
             with open(os.path.join(status["runs_folder"], "result.json")) as f:
                 self.assertEqual(
                     [s["updates_applied"] for s in json.load(f)["shards"]], [steps] * 3
                 )
-            # Without the wait it fails, and says what to do.
+            # Without the wait it fails, and tells the user what to do.
             c.psctl(
                 "job",
                 "submit",
@@ -733,7 +744,7 @@ class Mistakes(Tables):
 
             good = Room.TURNS % dict(bytes_max=0, at="fail")
             head, row = "w0,w1,w2,w3,w4,w5,w6,w7,click\n", "1,2,3,4,5,6,7,8,1\n"
-            # The line is that of the user's own file.
+            # The line is that of the user's file.
             bad = good.replace(
                 "{name: logit, type: dense, units: 1}",
                 "{name: logit, type: dense, units: 1}\n"
@@ -785,7 +796,7 @@ class Mistakes(Tables):
                 "the header has no column `click`; did you mean `clic`?",
                 cause("header", good, head.replace("click", "clic") + row)[1],
             )
-            # None of it has reached a server.
+            # None of these mistakes has reached a server.
             c.psctl(
                 "job",
                 "submit",
@@ -800,21 +811,20 @@ class Mistakes(Tables):
 
 
 class Budget(Tables):
-    """A table ten times larger than what the server may hold: refused at the limit, and nothing
-    else happens to the server."""
+    """A table that is ten times larger than the server's limit: it is refused at the limit, and
+    the server is not harmed otherwise."""
 
     DIMENSION = 64
-    ROW = (
-        DIMENSION * 4 * 2 + 16
-    )  # values, accumulators, the least that its place in the index takes
+    # Values, accumulators, and the least memory of its place in the index.
+    ROW = DIMENSION * 4 * 2 + 16
 
     def rss(self, server):
         with open("/proc/%d/status" % server.pid) as f:
             return next(int(line.split()[1]) << 10 for line in f if line.startswith("VmRSS:"))
 
     def oversized(self, limit):
-        """Settings of a job whose table would need ten times `limit`: each of 8 ids of an example
-        is one of so many, and few are drawn twice."""
+        """Returns the settings of a job whose table would need ten times `limit`: each of the 8
+        ids of an example is drawn from so many ids that few are drawn twice."""
         rows = 10 * limit // self.ROW
         return dict(dimension=self.DIMENSION, ids=rows, examples=-(-rows // 7))
 
@@ -837,7 +847,8 @@ class Budget(Tables):
             return [w["state"] for w in status["workers"]] == ["paused", "paused"]
 
         wait_for("both workers to wait for room", all_wait, 300)
-        # What is refused changes nothing, however often it is asked: no row, no slot, no counter,
+        # A refused push changes nothing, however often it is repeated: no row, no slot, no
+        # counter, and no digest.
         # no digest.
         before = self.table(c, "pauses")
         after = wait_for(
@@ -849,11 +860,11 @@ class Budget(Tables):
         self.assertTrue(before["complete"] and after["complete"])
         self.assertEqual(self.shards(after), self.shards(before))
         self.assertEqual(after["table"]["rows"], before["table"]["rows"])
-        # The budget is used, and kept.
+        # Most of the memory limit is used, and it is not exceeded.
         self.assertGreater(after["table"]["memory_bytes"], 0.8 * limit)
         self.assertLessEqual(
             after["table"]["memory_bytes"], 1.05 * limit
-        )  # an index that has grown is asked about before it grows again
+        )  # an index that has grown needs permission before it grows again
         self.assertLess(after["table"]["rows"], 10 * limit // self.ROW // 5)
         self.assertLess(self.rss(server), idle + limit + (96 << 20))
         text = self.show(c, "pauses")["waiting_for"]
@@ -868,7 +879,7 @@ class Budget(Tables):
         cause = self.ended(c, "fails", "FAILED")["first_cause"]
         self.assertIn("out of memory at ps_server/0: ", cause["message"])
         self.assertEqual(cause["kind"], "user")
-        # The room is there again, for one that fits, at the same process.
+        # The memory is available again for a job that fits, in the same process.
         self.submit(c, "fits", examples=2000)
         self.ended(c, "fits")
         self.assertTrue(server.alive())

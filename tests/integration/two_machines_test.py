@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 """A cluster across machines, users and odd paths: TLS between two network namespaces, each refusal
-of a stranger by name, unix sockets.
+of a stranger by name, and unix sockets.
 
   two_machines_test.py --bin build/release/bin [unittest arguments]
 
-The two machines are two network namespaces joined by a veth pair, each held by a process of this
-test, so that nothing is left of
-them when it ends. They need root, or a user namespace (`unshare -Urnm`), in which the test then
-runs itself again; the tests that
-need them are skipped, with the reason, where neither can be had.
+The two machines are network namespaces that a veth pair joins. A process of this test holds each,
+so nothing is left of them when it ends. They need root, or a user namespace (`unshare -Urnm`), in
+which the test then runs itself again. If neither is available, the tests that need machines are
+skipped with the reason.
 """
 import os
 import pwd
@@ -161,7 +160,7 @@ class TwoMachines(Case):
         self.assertTrue(all(s["updates_applied"] == 50 for s in result["shards"]), result["shards"])
         self.assertGreater(
             result["metrics"]["accuracy"], 0.4
-        )  # learned, not guessed: guessing is 0.1
+        )  # the model has learned: guessing gives 0.1
         self.assertTrue(os.path.exists(os.path.join(self.run_folder(runs), "weights.npz")))
         insecure = [
             t
@@ -173,7 +172,7 @@ class TwoMachines(Case):
             "INSECURE", self.psctl("task", "list", *person, prefix=self.far.prefix).stdout
         )
 
-        # The same wire, and every kind of stranger: none gets in, and each is told why.
+        # The same wire with every kind of stranger: none gets in, and each is told why.
         host, port = coordinator.rsplit(":", 1)
         with self.subTest("no certificate"):
             r = self.psctl("task", "list", *to, "--timeout", "3s", prefix=self.far.prefix, expect=4)
@@ -184,7 +183,8 @@ class TwoMachines(Case):
         with self.subTest("certificate of another authority"):
             self.psctl("cert", "init", "--folder", "others")
             self.certificate("stranger", "others", self.FAR)
-            # It trusts the right authority and is signed by another: psctl finds out before it
+            # It trusts the right authority, but another one signed its certificate: psctl notices
+            # this before it dials.
             # dials.
             files = [
                 "--tls-ca",
@@ -199,7 +199,7 @@ class TwoMachines(Case):
             )
             self.assertIn("certificate verify failed", r.stderr)
             self.assertIn("stranger.pem", r.stderr)
-            # It trusts only the other authority: it refuses the coordinator itself.
+            # It trusts only the other authority, so it refuses the coordinator itself.
             r = self.psctl(
                 "task",
                 "list",
@@ -221,7 +221,7 @@ class TwoMachines(Case):
                 prefix=self.far.prefix
             )
             daemon.wait_log("certificate")
-            # And one that does not look at itself is refused by the coordinator.
+            # A client that does not check itself is refused by the coordinator.
             self.assertRegex(
                 self.knock(
                     host, port, self.path("certs", "ca.pem"), self.path("others", "stranger")
@@ -261,7 +261,7 @@ class TwoMachines(Case):
                 REFUSED,
             )
         with self.subTest("a certificate of another task"):
-            # A task finds out before it serves or dials …
+            # A task notices this before it serves or dials …
             for program, arguments, name, told in (
                 (
                     COORDINATOR,
@@ -282,7 +282,8 @@ class TwoMachines(Case):
                 wait_for("it to give up", lambda: daemon.process.poll() is not None)
                 self.assertEqual(daemon.process.returncode, 2)
                 self.assertIn(told, daemon.log())
-            # … the coordinator registers nobody under another's name, and takes no task for a
+            # … the coordinator registers no task under another's name, and accepts no task as a
+            # person …
             # person …
             daemon = self.start(
                 WORKER,
@@ -307,7 +308,8 @@ class TwoMachines(Case):
                 expect=2
             )
             self.assertIn("certificate is for worker/0, expected user", r.stderr)
-            # … and nobody takes a server for the coordinator, or the coordinator at another
+            # … and no client accepts a server as the coordinator, or the coordinator at another
+            # address.
             # address.
             r = self.psctl(
                 "task",
@@ -375,8 +377,8 @@ class TwoMachines(Case):
         self.assertEqual(names, {"0"}, "a stranger registered")
 
     def knock(self, host, port, authority, certificate=None):
-        """What a coordinator answers to a TLS client that does not check itself: its alert by name,
-        or "welcome"."""
+        """Returns the coordinator's answer to a TLS client that does not check itself: its alert
+        by name, or "welcome"."""
         script = """
 import socket, ssl, sys
 host, port, authority, certificate = sys.argv[1:5]
@@ -406,11 +408,11 @@ except OSError as error:
         return (r.stdout + r.stderr).strip()
 
     def expired(self, name, host):
-        """A certificate of the right authority whose last day was yesterday."""
+        """Makes a certificate of the right authority whose last day was yesterday."""
         self.signed(name, host, -1, "evergrad://worker/9")
 
     def signed(self, name, host, days, uri=None):
-        """A certificate of the right authority, made by another tool."""
+        """Makes a certificate of the right authority with another tool."""
         signed_by_openssl(self.path("certs"), name, host, days, uri)
 
     def test_insecure_listen_opens_a_cluster_and_warns_at_the_start_and_in_the_task_list(self):
@@ -608,7 +610,7 @@ spec:
 
 
 class OneMachine(Case):
-    """Two users on one machine, paths with spaces, unix sockets."""
+    """Two users on one machine, paths with spaces, and unix sockets."""
 
     def cluster(self, *server_arguments, worker_prefix=(), coordinator_prefix=()):
         _, self.coordinator = self.start_listening(
@@ -684,7 +686,9 @@ class OneMachine(Case):
         os.chmod(self.folder, 0o755)
         folder = self.path("unix")
         os.mkdir(folder)
-        # The server's socket is its owner's: the other user's worker cannot open it, and reaches
+        # The server's socket belongs to its owner. The other user's worker cannot open it, and
+        # still reaches the server. A worker writes the weights into the runs folder, so the two
+        # users share a group there, as for any shared folder.
         # the server all the same. A worker writes the weights into the runs folder, so the two
         # users share a group there, as they would for any shared folder.
         shared = [
@@ -704,7 +708,8 @@ class OneMachine(Case):
         pid = worker.process.pid
         self.assertEqual(os.stat("/proc/%d" % pid).st_uid, nobody.pw_uid)
         self.assertEqual(stat.S_IMODE(os.stat(self.sockets(folder)[0]).st_mode), 0o600)
-        # And the other way round: one user cannot write into the other's runs folder, and is told
+        # In the other direction, one user cannot write into the other's runs folder, and is told
+        # at once.
         # at once.
         runs = self.path("private runs")
         os.mkdir(runs, 0o700)
@@ -728,7 +733,8 @@ class OneMachine(Case):
         self.assertIn(runs, r.stderr)
 
 
-# gRPC hangs up on a certificate that it does not take and mostly loses the TLS alert that says why.
+# gRPC closes the connection when it refuses a certificate, and usually loses the TLS alert that
+# tells the reason.
 REFUSED = r"^closed without a word$|reset|CERTIFICATE|UNKNOWN_CA"
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""A user's own project that has this repository as a folder: the lines of
-examples/functions/README.md, built and run.
+"""A user's project that contains this repository as a folder: the lines of
+examples/functions/README.md are built and run.
 
   user_project_test.py --bin build/release/bin --work build/release/user-project
 
 The project is kept in --work, so that a second run builds only what has changed. Its objects are
-those of the main build, and so the compiler cache (where
-there is one) has most of them: for that the paths in the compiler's command lines have to be alike,
-hence the two links below.
+those of the main build, so the compiler cache (if there is one) has most of them. For that the
+paths in the compiler's command lines must be the same; hence the two links below.
 """
 import os
 import shutil
@@ -25,7 +24,7 @@ WORK = None
 
 
 def link(target, name):
-    """A symbolic link, in place of what has this name."""
+    """Makes a symbolic link in place of any file with this name."""
     if os.path.islink(name) and os.readlink(name) == target:
         return
     if os.path.lexists(name):
@@ -35,7 +34,7 @@ def link(target, name):
 
 class UserProject(Case):
     def lay_out(self):
-        """The folder that the document describes: CMakeLists.txt, worker.cc, client.cc,
+        """Makes the folder that the document describes: CMakeLists.txt, worker.cc, client.cc,
         evergrad."""
         project = os.path.join(WORK, "mine")
         os.makedirs(project, exist_ok=True)
@@ -46,7 +45,8 @@ class UserProject(Case):
         for name in ("worker.cc", "client.cc"):
             link(os.path.join(ROOT, "examples", "functions", name), os.path.join(project, name))
         link(ROOT, os.path.join(project, "evergrad"))
-        # Builds lie two folders below the checkout, and the generated messages in a folder `protos`
+        # Builds lie two folders below the checkout, and the generated messages are in a folder
+        # `protos` of the build.
         # of the build.
         real = os.path.abspath(WORK) + ".build"
         for folder in (os.path.join(real, "evergrad"), os.path.join(real, "protos")):
@@ -64,7 +64,7 @@ class UserProject(Case):
             environment.update(
                 CMAKE_CXX_COMPILER_LAUNCHER=launcher, CMAKE_C_COMPILER_LAUNCHER=launcher
             )
-            # The one thing that tells the presets' command lines from a stranger's.
+            # Only this option distinguishes the presets' command lines from those of a user.
             commands = commands.replace("-G Ninja", "-G Ninja -DEVERGRAD_WARNINGS_AS_ERRORS=ON")
         built = subprocess.run(
             ["bash", "-e"],
@@ -76,7 +76,7 @@ class UserProject(Case):
             text=True,
         )
         self.assertEqual(built.returncode, 0, built.stdout[-6000:])
-        # Evergrad's own tests, benchmarks and examples are no part of a user's build.
+        # A user's build does not contain Evergrad's tests, benchmarks and examples.
         listed = subprocess.run(
             ["ninja", "-C", "build", "-t", "targets", "all"],
             cwd=project,

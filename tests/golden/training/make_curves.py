@@ -1,26 +1,23 @@
 #!/usr/bin/python3
 """Writes curves.json: the loss of each of 200 training steps of three models, in float64.
 
-An implementation of its own, from the definitions, that shares no code with ours: Philox and the
-initialisers, the layers,
-the loss, Adam. What it must agree with is training of one worker and one server with a fixed seed
-and pipeline 0.
+This is a separate implementation from the definitions. It shares no code with ours: Philox and the
+initialisers, the layers, the loss, and Adam. It must agree with training on one worker and one
+server, with a fixed seed and pipeline 0.
 
   make_curves.py DATA_FOLDER [OUTPUT]     DATA_FOLDER holds fashion-mnist-12k/train-*.gz
-  make_curves.py --check                  compares the gradients here with central differences, and
-  Philox with its paper
+  make_curves.py --check                  compares the gradients here with central differences,
+                                          and Philox with its paper
 
-mlp has relu, cnn has tanh. cnn_relu is held to its first 100 steps only: where a relu's input is
-within rounding of zero, float32
-and float64 take different sides, and Adam, which gives a rarely active unit's gradient the full
-rate however small it is, turns
-one such choice into 1e-3 of the loss some steps later. Of 30 seeds none kept float32 on SSE4.1,
-AVX2 and AVX-512 together for 200
-steps; with tanh eight of eight stayed within 1e-4. The seeds are ones for which those three agree
-to 2e-5 as far as compared.
+mlp has relu, and cnn has tanh. cnn_relu is compared over its first 100 steps only. Where a relu's
+input is within rounding of zero, float32 and float64 take different sides. Adam gives a rarely
+active unit's gradient the full rate, however small the gradient is, and so turns one such choice
+into 1e-3 of the loss some steps later. Of 30 seeds none kept float32 on SSE4.1, AVX2 and AVX-512
+together for 200 steps; with tanh eight of eight stayed within 1e-4. The seeds were chosen so that
+those three agree to 2e-5 in the compared steps.
 
-Data: fashion-mnist-12k in file order, pixels times 0.00392156862, batches of 64; an epoch's last
-batch is short.
+The data is fashion-mnist-12k in file order, with pixels times 0.00392156862, in batches of 64. An
+epoch's last batch is short.
 """
 import gzip
 import json
@@ -85,7 +82,7 @@ def glorot_uniform(seed, name, shape, fan_in, fan_out):
     return ((np.float32(2) * u - np.float32(1)) * limit).astype(np.float64).reshape(shape)
 
 
-# --- layers: forward keeps what backward needs ---
+# --- layers: forward keeps the values that backward needs ---
 
 ACTIVATIONS = {  # the function of z, and its derivative as a function of (z, y)
     'linear': (lambda z: z, lambda z, y: 1.0),
@@ -218,7 +215,7 @@ MODELS = {  # name: layers, activation of the hidden ones, seed
 
 
 def step(layers, x, labels):
-    """The batch's mean loss; leaves each layer's gradients."""
+    """Returns the batch's mean loss, and stores each layer's gradients."""
     for layer in layers:
         x = layer.forward(x)
     z = x - x.max(1, keepdims=True)
@@ -233,7 +230,8 @@ def step(layers, x, labels):
 
 
 class Adam:
-    """Keras 2.9's: the rate carries the bias corrections, epsilon is outside the root."""
+    """Adam as in Keras 2.9: the rate carries the bias corrections, and epsilon is outside the
+    root."""
 
     def __init__(self, layers):
         self.layers = layers
@@ -274,7 +272,7 @@ def curve(name, images, labels):
 
 
 def check():
-    # The known answers of the paper's own library.
+    # These are the known answers of the paper's library.
     assert [hex(int(v)) for v in philox(0, np.array([0]))[:, 0]] == [
         '0x6627e8d5',
         '0xe169c58d',
