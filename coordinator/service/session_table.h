@@ -1,7 +1,7 @@
 // The open sessions, the task of each session, and the messages on their way to the tasks.
 //
-// Messages are batched. Those of one turn of the control executor leave as one batch, in order,
-// once the store has made durable what the messages follow from (DurabilityGate).
+// Messages are batched. The messages of one turn of the control executor are sent as one batch, in
+// order, once the store has made their causes durable (DurabilityGate).
 //
 // Not thread-safe: the control executor owns it. Functions that may close a session do so later, by
 // a posted call of on_failed. Therefore a reference to a Session is valid until its owner calls

@@ -1,5 +1,6 @@
-// The rules by which an AttemptBook decides (LEDGER lines 14 to 16 and 26). Each is a predicate of
-// its arguments alone. Pure: no state, no thread, no error. attempt_book.cc is the only caller.
+// The rules by which an AttemptBook decides. Each rule is a predicate of its arguments alone. A
+// number in brackets is a line of LEDGER (14 to 16 and 26). Pure: no state, no thread, no error.
+// attempt_book.cc is the only caller.
 //
 // tests/mutants compiles attempt_book.cc a second time with its own rules, each of which a test can
 // break. A rule that is inlined into attempt_book.cc would escape those tests.
@@ -14,19 +15,19 @@
 namespace evergrad::worker {
 
 struct AttemptRules {
-  // 14: V0 is the map under which the attempt began.
+  // [14] V0 is the map under which the attempt began.
   static MapVersion V0(MapVersion at_begin, MapVersion /*at_end*/) { return at_begin; }
-  // 15: these answers mean that the shard has the update.
+  // [15] These answers mean that the shard has the update.
   static bool Settles(PushAnswer answer) {
     return answer == PushAnswer::kApplied || answer == PushAnswer::kDuplicate;
   }
-  // 16: a Done is sent only after the last push was settled.
+  // [16] A Done is sent only after the last push was settled.
   static bool MayReport(const std::map<std::uint32_t, std::set<ShardId>>& unsettled) {
     return unsettled.empty();
   }
-  // 16: a Done is kept until it is answered.
+  // [16] A Done is kept until it is answered.
   static bool KeepsDone() { return true; }
-  // 26: the coordinator has superseded an attempt that Registered does not name.
+  // [26] The coordinator has superseded an attempt that Registered does not name.
   static bool DropsUnnamed() { return true; }
 };
 

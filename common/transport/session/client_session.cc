@@ -204,7 +204,7 @@ absl::Status ClientSession::OnOne(const wire::StreamHeader& header, MessageView 
       return absl::OkStatus();
     case MessageKind::kGrant: {
       const auto it = pending_.find(header.request_id);
-      if (it == pending_.end()) return absl::OkStatus();  // Crossed with our CANCEL.
+      if (it == pending_.end()) return absl::OkStatus();  // The answer crossed our CANCEL.
       if (it->second.phase != Phase::kAnnounced)
         return absl::InvalidArgumentError(
             absl::StrCat("grant of a request that was not announced: request=", header.request_id));
@@ -262,7 +262,7 @@ absl::Status ClientSession::OnLane(const wire::StreamHeader& header, MessageView
 absl::Status ClientSession::OnAnswer(const wire::StreamHeader& header, MessageView payload,
                                      MonoTime now) {
   const auto it = pending_.find(header.request_id);
-  if (it == pending_.end()) return absl::OkStatus();  // Crossed with our CANCEL.
+  if (it == pending_.end()) return absl::OkStatus();  // The answer crossed our CANCEL.
   Pending& pending = it->second;
   if (pending.phase != Phase::kSent)
     return absl::InvalidArgumentError(
