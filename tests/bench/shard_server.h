@@ -29,8 +29,8 @@ inline constexpr std::uint64_t kLaneBytesMax = 64u << 20, kLaneRingBytes = 2u <<
 
 class ShardServer {
  public:
-  // Serves those of the jobs above that are in `jobs`, with one executor per core. EG_CHECK: it can
-  // listen. An address off loopback is allowed, because the caller has asked for it.
+  // Serves those of the jobs above that are in `jobs`, with one executor per core. It must be able
+  // to listen (EG_CHECK). An address off loopback is allowed, because the caller has asked for it.
   ShardServer(const std::string& listen, const std::vector<std::uint64_t>& jobs,
               transport::TlsFiles tls = {});
   std::string address() const { return server_->address(); }

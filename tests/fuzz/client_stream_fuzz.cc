@@ -1,4 +1,5 @@
-// Fed with steps of a client's session: calls, messages of its server, time, lane contents.
+// The input is a sequence of steps of a client's session: calls, messages of its server, time, and
+// the contents of the lane.
 // Property: every call ends exactly once, with no more bytes than it reserved, at the latest when
 // the session is closed.
 #include "common/base/check.h"

@@ -1,4 +1,5 @@
-// Fed with Control calls to a coordinator that trains a job: the method, then the request's bytes.
+// The input is a sequence of Control calls to a coordinator that trains a job. Each is the method,
+// then the request's bytes.
 // Property: each call is answered exactly once, the coordinator serves on, and another one can
 // begin on its journal.
 #include "tests/fuzz/control_methods.h"

@@ -1,4 +1,4 @@
-// Fed with two bytes of settings, then with the bytes of a csv file, gzip or plain.
+// The input is two bytes of settings, then the bytes of a csv file, gzip or plain.
 // Property: records that are read come back the same when they are written with every field
 // quoted; a data set of them fits its memory limit, and each of its examples can be read.
 #include "absl/strings/str_replace.h"

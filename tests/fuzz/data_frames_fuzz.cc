@@ -1,4 +1,4 @@
-// Fed with one byte that chooses request or answer, then with the bytes of a data frame.
+// The input is one byte that chooses request or answer, then the bytes of a data frame.
 // Property: every span of an accepted frame lies in it, and the frame built anew reads the same.
 #include <cstring>
 

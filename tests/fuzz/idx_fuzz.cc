@@ -1,4 +1,4 @@
-// Fed with an image file, its length before it, and the label file behind it, each gzip or plain.
+// The input is the length of an image file, the image file, and a label file, each gzip or plain.
 // Property: an opened data set fits its memory limit, and each of its examples can be read.
 #include "tests/fuzz/dataset_check.h"
 #include "tests/fuzz/input.h"

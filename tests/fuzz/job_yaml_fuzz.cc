@@ -1,4 +1,4 @@
-// Fed with the text of a job file.
+// The input is the text of a job file.
 // Property: a job that is accepted reads back as an equal job from EmitYaml and EmitSubmission.
 #include "common/base/check.h"
 #include "common/config/job_spec.h"

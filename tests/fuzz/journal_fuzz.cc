@@ -1,4 +1,5 @@
-// Fed with a job as the journal's rows hold it: state, snapshot, and entries of the two.
+// The input is a job as the rows of the journal hold it: the state, the snapshot, and the entries
+// of both.
 // Property: accepted rows are written as rows that read the same; a job that is restored from them
 // runs on, is shown and is cancelled.
 #include "common/base/check.h"

@@ -1,4 +1,5 @@
-// Fed with one byte that says whether checksums are made right, then with the bytes of a manifest.
+// The input is one byte that tells whether the checksums are corrected, then the bytes of a
+// manifest.
 // Property: a manifest that is accepted is written again, and reads as the same message.
 #include "common/base/check.h"
 #include "common/snapshot/manifest.h"

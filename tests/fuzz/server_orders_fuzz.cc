@@ -1,5 +1,5 @@
-// Fed with steps of a server's session with its coordinator: messages, registrations, lost
-// sessions, and requests of workers in between.
+// The input is a sequence of steps of a server's session with its coordinator: messages,
+// registrations, lost sessions, and requests of workers in between.
 // Property: each request is answered once, and the Hello names exactly the shards that are held.
 #include <set>
 

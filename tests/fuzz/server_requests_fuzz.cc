@@ -1,5 +1,5 @@
-// Fed with requests to a server that holds dense shards and a slot: frames as they are, or a header
-// with the payloads and ids that belong to its sections.
+// The input is a sequence of requests to a server that holds dense shards and a slot. Each is a
+// frame as it is, or a header with the payloads and ids that belong to its sections.
 // Property: each request is answered once; the same one again changes no shard; a push without the
 // proof that its job asks for changes nothing at all.
 #include "common/wire/stream_message.h"

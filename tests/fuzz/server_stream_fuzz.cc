@@ -1,4 +1,5 @@
-// Fed with steps of a server's session: messages of its client, answers, time, lane contents.
+// The input is a sequence of steps of a server's session: messages of its client, answers, time,
+// and the contents of the lane.
 // Property: the budget is never exceeded, and all of it is free once the session and its requests
 // have ended.
 #include <deque>

@@ -1,5 +1,5 @@
-// Fed with one byte that says whether checksums are made right, then with the bytes of a shard
-// file, which is verified, looked at and restored as a shard of the job that the seeds are of.
+// The input is one byte that tells whether the checksums are corrected, then the bytes of a shard
+// file. The file is verified, examined and restored as a shard of the seeds' job.
 // Property: a verified file has the ledger that a look at it shows; a shard restored from it has
 // the file's digest of values, and the file written of a restored dense shard has all of its
 // digests.

@@ -1,5 +1,6 @@
-// Fed with steps of sessions at a coordinator that trains a job: batches of its registered worker
-// and server, of peers that have not registered, ends of sessions, time.
+// The input is a sequence of steps of sessions at a coordinator that trains a job: batches of its
+// registered worker and server, batches of peers that have not registered, ends of sessions, and
+// time.
 // Property: the coordinator serves on, and another one can begin on its journal.
 #include "tests/fuzz/coordinator_stage.h"
 #include "tests/fuzz/fill_in.h"

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What nvcc made of the kernels: no spills, registers that let enough blocks reside, whole accesses
-of 16 bytes where the data moves.
+"""Checks the code that nvcc made of the kernels: it must have no spills, few enough registers for
+the wanted number of resident blocks, and whole accesses of 16 bytes where the data moves.
 
-  device_code.py LIBRARY      libevergrad_cuda.so; wants cuobjdump and nvdisasm (CUDA's own, in PATH
-  or /usr/local/cuda/bin, or of the wheels
-                              nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm); without them, or
-                              without the library, it is skipped (77)
-  device_code.py --self-test  that each rule can fail
+  device_code.py LIBRARY      reads libevergrad_cuda.so
+  device_code.py --self-test  shows that each rule can fail
 
-Every kernel of ours is either in WIDE or in NARROW, which says why."""
+It needs cuobjdump and nvdisasm: CUDA's, in PATH or /usr/local/cuda/bin, or those of the wheels
+nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm. Without them, or without the library, it is skipped
+(77). Each of our kernels is either in WIDE or in NARROW, which gives the reason.
+"""
 import collections
 import glob
 import os
@@ -18,10 +18,13 @@ import subprocess
 import sys
 
 ARCHITECTURES = ("sm_80", "sm_90")
-THREADS, REGISTERS = 256, 65536  # of a block (kernels/team.h), of a multiprocessor
+THREADS, REGISTERS = (
+    256,
+    65536,
+)  # threads of a block (kernels/team.h), registers of a multiprocessor
 
 NARROW_ELEMENT, WIDE_ELEMENT = r"evergrad::cuda::B?Float16", r"float"
-# Widest load and store, in bits. Of two kinds of elements four are read and four written.
+# The widest load and store in bits. For two kinds of elements four are read and four written.
 WIDE = (
     (r"(Chain<.*|SumMap<)%s, %s>" % (NARROW_ELEMENT, WIDE_ELEMENT), 64, 128),
     (r"(Chain<.*|SumMap<)%s, %s>" % (WIDE_ELEMENT, NARROW_ELEMENT), 128, 64),
@@ -54,7 +57,7 @@ NARROW = (
     ),
     (r"LossSumMap|OrderedSumMap", "one thread adds in order; it reads 16 at a time"),
 )
-# Kernel, most bytes of stack.
+# A kernel, and the most bytes of stack that it may use.
 STACK = ((r"LossTeam", 16, "what it keeps over its calls of log, exp and log1p of doubles"),)
 RESIDENT = 4  # blocks on a multiprocessor
 FEWER = (
@@ -80,7 +83,7 @@ class Kernel:
 
 
 def breaches(kernels):
-    """Sentences; of kernels that are not of this library (CUB's) none."""
+    """Returns sentences. For kernels that are not of this library (CUB's) there are none."""
     found = []
     for kernel in kernels:
         if "evergrad::cuda::" not in kernel.name or "cub::" in kernel.name.split("(")[0]:
