@@ -402,7 +402,7 @@ class Peaks:
 
 
 def train_large(bin_folder, folder):
-    """Runs LARGE on one server with the default settings. Returns steps/s and the peaks of memory."""
+    """Runs LARGE on one server with the defaults. Returns steps/s and the peaks of memory."""
     path = os.path.join(folder, "large.yaml")
     with open(path, "w") as f:
         f.write(LARGE)

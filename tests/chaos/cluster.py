@@ -289,7 +289,7 @@ class Cluster:
         self.pauses = Pauses()
 
     def environment(self, daemon):
-        """Returns the environment of a process of this daemon, or, for None, that of this script."""
+        """Returns the environment of a process of this daemon; for None, that of this script."""
         if self.disk:
             return self.disk.environment()
         return self.clocks.environment(daemon.name) if self.clocks else None

@@ -51,7 +51,7 @@ def moment(seconds):
 
 
 class Attempts:
-    """The attempts in a worker's log. Each call reads the lines that are new since the last call."""
+    """The attempts in a worker's log. Each call reads the lines since the last call."""
 
     def __init__(self, daemon):
         self.path, self.at, self.found = daemon.log_path, 0, []

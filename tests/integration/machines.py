@@ -24,7 +24,7 @@ def can(*command):
 
 
 def run_inside_if_needed():
-    """Without root, the whole file runs again in a new user namespace, where machines can be made."""
+    """Without root, the file runs again in a new user namespace, where machines can be made."""
     if (
         not os.environ.get(INSIDE)
         and not can("unshare", "-n", "true")

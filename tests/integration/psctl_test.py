@@ -139,7 +139,7 @@ class WithCluster(Case):
         }
 
     def living(self, *to):
-        """Returns how many servers and workers are alive; none if the coordinator does not answer."""
+        """Returns how many servers and workers live; none if the coordinator does not answer."""
         text = self.psctl("task", "list", *to, "--output", "json", expect=None).stdout
         return sum(
             t["state"] == "alive"
