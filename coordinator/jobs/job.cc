@@ -151,7 +151,7 @@ void Job::Tick() {
     assign_retries_.erase(assign_retries_.begin() + static_cast<std::ptrdiff_t>(i));
     if (!grants_stopped() && book_ &&
         book_->durable().map[retry.shard.value()].epoch == retry.epoch) {
-      unplaced_.insert(retry.shard);
+      shards_.Unplace(retry.shard);
     }
   }
   JudgeDeaths();
@@ -167,11 +167,11 @@ void Job::Tick() {
     next_close_ = now + options_.close_every;
     SendCloses();
   }
-  for (auto it = awaited_.begin(); it != awaited_.end() && !window_open_;) {
+  for (auto it = shards_.awaited().begin(); it != shards_.awaited().end() && !window_open_;) {
     const auto here = it++;
     if (here->second > now) continue;
     const std::string identity = here->first;
-    awaited_.erase(here);
+    shards_.awaited().erase(here);
     OnServerMissing(identity);
   }
   if (ended()) return;
@@ -265,7 +265,7 @@ void Job::Broadcast(const v1::CoordinatorMessage& message, bool workers, bool se
     }
   }
   if (servers) {
-    for (const auto& [task, server] : servers_) {
+    for (const auto& [task, server] : shards_.servers()) {
       if (server.ready) host_->Send(task, message);
     }
   }
@@ -413,7 +413,7 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity,
     one.refused = *std::move(refused);
     held.push_back(std::move(one));
   }
-  Server server;
+  JobServer server;
   server.task = task;
   server.identity = identity;
   server.endpoint = hello.endpoint();
@@ -425,7 +425,7 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity,
   server.drains = !server.leaving.empty();
   if (totals_.BeginServer(identity, server.process, server.endpoint)) whole_due_ = true;
   if (former) {
-    if (auto old = servers_.find(*former); old != servers_.end()) {
+    if (auto old = shards_.servers().find(*former); old != shards_.servers().end()) {
       if (former_died) {
         const double away =
             std::chrono::duration<double>(host_->Now() - old->second.away_since).count();
@@ -443,20 +443,20 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity,
                   "ps_server/%s reconnected after %.1f s", identity,
                   std::chrono::duration<double>(host_->Now() - old->second.away_since).count()));
       }
-      servers_.erase(old);
+      shards_.servers().erase(old);
     }
     if (book_) book_->EndServerSession(*former);
     EndMovesOf(*former);
     queries_.Forget(*former);
   }
-  awaited_.erase(identity);
-  servers_.insert_or_assign(task, std::move(server));
+  shards_.awaited().erase(identity);
+  JobServer& admitted = shards_.servers().insert_or_assign(task, std::move(server)).first->second;
   if (active()) {
     FillJobInfo(registered->mutable_job());
-    if (book_ && placed_) {
+    if (book_ && shards_.placed()) {
       const bool restore = phase_ >= Phase::kSealing || !ServerBacksOff(identity);
       ClosureBook::ServerRegistration registration = book_->RegisterServer(identity, held, restore);
-      if (!registration.unheld.empty()) kept_from_[task] = std::move(registration.unheld);
+      admitted.kept_from = std::move(registration.unheld);
       if (!Persist(registration.change.record)) return absl::OkStatus();
       if (phase_ >= Phase::kSealing) {  // the job ends: nothing is restored for it, and what is
                                         // gone is sealed
@@ -464,11 +464,11 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity,
           unsealed_.erase(order.shard);
         registration.change.assigns.clear();
       }
-      admitted_.insert_or_assign(task, std::move(registration.change));
+      admitted.admitted = std::move(registration.change);
     } else {
-      ClosureBook::MapChange drops;
-      for (const ClosureBook::HeldShard& h : held) drops.drops.emplace_back(h.shard, h.epoch);
-      admitted_.insert_or_assign(task, std::move(drops));
+      admitted.admitted.emplace();
+      for (const ClosureBook::HeldShard& h : held)
+        admitted.admitted->drops.emplace_back(h.shard, h.epoch);
     }
     if (book_) FillMap(registered->mutable_map());
   }
@@ -483,14 +483,13 @@ void Job::Ready(TaskId task) {
     Pump();
     return;
   }
-  Server* server = FindServer(task);
+  JobServer* server = shards_.Find(task);
   if (server == nullptr) return;
   server->ready = true;
-  const auto kept = kept_from_.extract(task);
+  const std::vector<ShardId> kept = std::exchange(server->kept_from, {});
   const std::string identity = server->identity;
-  auto admitted = admitted_.extract(task);
-  if (!admitted.empty()) {
-    const ClosureBook::MapChange& change = admitted.mapped();
+  if (const auto admitted = std::exchange(server->admitted, std::nullopt)) {
+    const ClosureBook::MapChange& change = *admitted;
     for (const auto& [shard, epoch] : change.drops) {
       v1::CoordinatorMessage message;
       v1::Drop* drop = message.mutable_drop();
@@ -502,7 +501,7 @@ void Job::Ready(TaskId task) {
     // What it holds newer than the journal knew is not its former owner's any more, which may have
     // registered before it.
     for (const auto& [owner, held] : change.former) {
-      const Server* other = ServerOf(owner);
+      const JobServer* other = shards_.ServerOf(owner);
       if (other == nullptr || !other->ready) continue;
       v1::CoordinatorMessage message;
       message.mutable_drop()->set_job_uid(id_.uid.value());
@@ -510,13 +509,12 @@ void Job::Ready(TaskId task) {
       *message.mutable_drop()->mutable_epoch() = client::ToProto(held.second);
       host_->Send(other->task, message);
     }
-    if (book_ && placed_) {
-      for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
+    if (book_ && shards_.placed()) {
+      for (std::uint32_t p = 0; p < shards_.size(); ++p) {
         if (book_->durable().map[p].server != identity) continue;
         // Held as mapped; those sent anew are reset below. Of what it still loads it says so when
         // it has.
-        assigned_[p] = server->loading.count(p) == 0;
-        unplaced_.erase(ShardId(p));
+        shards_.Give(ShardId(p), server->loading.count(p) == 0);
         if (unsealed_.count(ShardId(p)) != 0) SendSeal(ShardId(p));
       }
       ApplyChange(change);
@@ -536,7 +534,7 @@ void Job::Ready(TaskId task) {
         if (change.map_changed)
           AfterRollback(change.assigns.empty() ? "a server holds newer shards than the journal knew"
                                                : "a server lost its shards");
-        if (!kept.empty()) KeepFromServer(identity, kept.mapped());
+        if (!kept.empty()) KeepFromServer(identity, kept);
       }
     }
   }
@@ -581,12 +579,13 @@ void Job::OnLeaving(TaskId task, absl::string_view said, bool drains) {
     Touch();
     return;
   }
-  Server* server = FindServer(task);
+  JobServer* server = shards_.Find(task);
   if (server == nullptr) return;
   server->drains |= drains;
   if (!server->leaving.empty()) return;
   server->leaving = reason;
-  const std::size_t shards = book_ && placed_ ? book_->ShardsOf(server->identity).size() : 0;
+  const std::size_t shards =
+      book_ && shards_.placed() ? book_->ShardsOf(server->identity).size() : 0;
   if (active() && drains) {
     Event("drain", absl::StrCat("ps_server/", server->identity, " leaves: ", reason, "; ",
                                 Shards(shards), shards == 1 ? " is" : " are", " to be moved"));
@@ -602,14 +601,15 @@ void Job::OnLeaving(TaskId task, absl::string_view said, bool drains) {
 }
 
 void Job::OnServerAway(TaskId task, absl::string_view reason) {
-  Server* server = FindServer(task);
+  JobServer* server = shards_.Find(task);
   if (server == nullptr || !server->ready) return;
   server->ready = false;
   server->away_since = host_->Now();
   if (book_) book_->EndServerSession(task);
   EndMovesOf(task);
   if (active() && !server->leaving.empty()) {
-    if (const std::size_t shards = book_ && placed_ ? book_->ShardsOf(server->identity).size() : 0;
+    if (const std::size_t shards =
+            book_ && shards_.placed() ? book_->ShardsOf(server->identity).size() : 0;
         shards > 0)
       Event("away", absl::StrCat("ps_server/", server->identity,
                                  " left after its drain notice and still held ", Shards(shards)));
@@ -625,11 +625,10 @@ void Job::OnServerAway(TaskId task, absl::string_view reason) {
 
 void Job::OnServerLost(TaskId task, absl::string_view identity, absl::string_view reason,
                        bool leaving) {
-  auto found = servers_.find(task);
-  if (found == servers_.end()) return;
+  auto found = shards_.servers().find(task);
+  if (found == shards_.servers().end()) return;
   const std::string host = found->second.host;
-  servers_.erase(found);
-  kept_from_.erase(task);
+  shards_.servers().erase(found);
   if (book_) book_->EndServerSession(task);
   EndMovesOf(task);
   queries_.Forget(task);
@@ -650,15 +649,12 @@ void Job::OnServerMissing(const std::string& identity) {
 }
 
 void Job::GiveAwayShards(absl::string_view identity) {
-  if (book_ && placed_ && !grants_stopped()) {
+  if (book_ && shards_.placed() && !grants_stopped()) {
     const std::vector<ShardId> shards = book_->ShardsOf(std::string(identity));
     if (!shards.empty()) {
       Event("rollback", absl::StrCat("ps_server/", identity, " is lost: ", shards.size(),
                                      " shards are reassigned to other servers"));
-      for (const ShardId shard : shards) {
-        assigned_[shard.value()] = false;
-        unplaced_.insert(shard);
-      }
+      for (const ShardId shard : shards) shards_.Unplace(shard);
       AfterRollback("a server was lost");
     }
   }
@@ -671,14 +667,14 @@ void Job::BeginAnew(Term term) {
   window_open_ = true;
   workers_.clear();
   pause_said_ = false;  // whoever still waits will say so
-  for (auto& [task, server] : servers_) {
+  for (auto& [task, server] : shards_.servers()) {
     server.ready = false;
     server.away_since = host_->Now();
   }
   reading_.ReleaseAll();
   delayed_releases_.clear();
   moves_.clear();  // their sessions end
-  moved_from_.clear();
+  for (std::uint32_t p = 0; p < shards_.size(); ++p) shards_[ShardId(p)].moved.reset();
   if (book_) Persist(book_->BeginLife(term));
   Event("warning",
         absl::StrCat("a task has seen a later term, so the coordinator began a new one: term=",
@@ -693,7 +689,8 @@ void Job::CloseWindow() {
   deferred.swap(deferred_);
   for (const DeferredDone& d : deferred) OnTrainDone(FindWorker(d.task), d.done);
   EndTurn();
-  for (auto& [identity, lost_at] : awaited_) lost_at = host_->Now() + options_.server_lost_after;
+  for (auto& [identity, lost_at] : shards_.awaited())
+    lost_at = host_->Now() + options_.server_lost_after;
   if (resume_phase_) {
     resume_phase_ = false;
     ResumePhase();
@@ -713,7 +710,7 @@ absl::Status Job::OnMessage(TaskId task, const v1::TaskMessage& message) {
     case v1::TaskMessage::kDropped: OnDropped(task, message.dropped()); return absl::OkStatus();
     case v1::TaskMessage::kAssigned: OnAssigned(task, message.assigned()); return absl::OkStatus();
     case v1::TaskMessage::kClosed:
-      if (book_ && message.closed().shard() < assigned_.size()) {
+      if (book_ && message.closed().shard() < shards_.size()) {
         book_->OnClosed(task, ShardId(message.closed().shard()),
                         client::FromProto<ShardEpoch>(message.closed().epoch()),
                         message.closed().taken());
@@ -765,7 +762,7 @@ void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
     TellPauses();
     totals_.ReportWorker(worker->identity, said);
   }
-  if (Server* server = FindServer(task); server != nullptr && heartbeat.has_server()) {
+  if (JobServer* server = shards_.Find(task); server != nullptr && heartbeat.has_server()) {
     const v1::ServerProgress& said = heartbeat.server();
     for (const v1::JobUsage& use : said.jobs()) {
       if (use.job_uid() != id_.uid.value()) continue;
@@ -810,19 +807,6 @@ Job::Worker* Job::FindWorker(TaskId task) {
   return found == workers_.end() ? nullptr : &found->second;
 }
 
-Job::Server* Job::FindServer(TaskId task) {
-  const auto found = servers_.find(task);
-  return found == servers_.end() ? nullptr : &found->second;
-}
-
-const Job::Server* Job::ServerOf(absl::string_view identity) const {
-  if (identity.empty()) return nullptr;
-  for (const auto& [task, server] : servers_) {
-    if (server.identity == identity) return &server;
-  }
-  return nullptr;
-}
-
 MonoTime Job::RetryDelay(std::uint32_t failures) const {
   const std::uint32_t doublings = std::min<std::uint32_t>(failures > 0 ? failures - 1 : 0, 16);
   return std::min<std::chrono::milliseconds>(options_.retry_min * (1u << doublings),
@@ -861,7 +845,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   status->set_server_bytes_max(ServerBytesMax());
   status->set_server_bytes(server_bytes_);
   if (active()) {
-    for (const auto& [task, server] : servers_) {
+    for (const auto& [task, server] : shards_.servers()) {
       v1::ServerRow* row = status->add_servers();
       row->set_identity(server.identity);
       row->set_state(!server.ready ? "away" : !server.leaving.empty() ? "leaving" : "serves");
@@ -1035,16 +1019,16 @@ std::string Job::WaitingForReport() const {
 }
 
 std::string Job::WaitingForServers() const {
-  if (!placed_) {
-    for (const auto& [task, server] : servers_) {
+  if (!shards_.placed()) {
+    for (const auto& [task, server] : shards_.servers()) {
       if (server.ready && server.leaving.empty()) return "";
     }
     return phase_ == Phase::kPlacing ? "servers: none is connected" : "";
   }
   std::string text;
-  if (!unplaced_.empty()) {
-    text = absl::StrCat("servers: none can take ", Shards(unplaced_.size()));
-    for (const auto& [task, server] : servers_) {
+  if (!shards_.unplaced().empty()) {
+    text = absl::StrCat("servers: none can take ", Shards(shards_.unplaced().size()));
+    for (const auto& [task, server] : shards_.servers()) {
       const double left = std::chrono::duration<double>(
                               death_backoff_.Until(Role::kPsServer, server.identity) - host_->Now())
                               .count();
@@ -1053,7 +1037,7 @@ std::string Job::WaitingForServers() const {
                         absl::StrFormat(" backs off for %.1f s after repeated deaths", left));
     }
   }
-  for (const auto& [task, server] : servers_) {
+  for (const auto& [task, server] : shards_.servers()) {
     if (server.ready || book_ == nullptr) continue;
     const std::size_t shards = book_->ShardsOf(server.identity).size();
     if (shards == 0) continue;
@@ -1062,7 +1046,7 @@ std::string Job::WaitingForServers() const {
                     " has been disconnected for ", static_cast<std::int64_t>(away), " s and holds ",
                     Shards(shards));
   }
-  for (const auto& [identity, lost_at] : awaited_) {
+  for (const auto& [identity, lost_at] : shards_.awaited()) {
     const std::size_t shards = book_ == nullptr ? 0 : book_->ShardsOf(identity).size();
     if (shards == 0) continue;
     absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", identity,
@@ -1071,9 +1055,9 @@ std::string Job::WaitingForServers() const {
   }
   // Those that are here, and have not said that they hold what they were given.
   std::map<std::string, std::size_t> silent;
-  for (std::uint32_t p = 0; book_ != nullptr && p < assigned_.size(); ++p) {
-    if (assigned_[p] || unplaced_.count(ShardId(p)) != 0) continue;
-    const Server* server = ServerOf(book_->durable().map[p].server);
+  for (std::uint32_t p = 0; book_ != nullptr && p < shards_.size(); ++p) {
+    if (shards_[ShardId(p)].held || shards_.unplaced().count(ShardId(p)) != 0) continue;
+    const JobServer* server = shards_.ServerOf(book_->durable().map[p].server);
     if (server != nullptr && server->ready) ++silent[server->identity];
   }
   for (const auto& [identity, shards] : silent) {

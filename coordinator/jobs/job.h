@@ -47,6 +47,7 @@
 #include "coordinator/jobs/reach_rule.h"
 #include "coordinator/jobs/reading_round.h"
 #include "coordinator/jobs/shard_queries.h"
+#include "coordinator/jobs/shard_table.h"
 #include "coordinator/jobs/state_store.h"
 #include "coordinator/jobs/task_totals.h"
 #include "coordinator/jobs/training_rate.h"
@@ -319,24 +320,6 @@ class Job {
 
   using Worker = JobWorker;
   using Held = JobWorker::Held;
-  struct Server {
-    TaskId task;
-    std::string identity;
-    bool ready = false;  // its session is open and Registered is on its way
-    MonoTime away_since{0};
-    v1::Endpoint endpoint;
-    std::string host;
-    std::uint64_t process = 0;        // uid
-    std::uint32_t shards = 0;         // of this job, as it has said
-    std::uint64_t bytes = 0;          // values and slots of them
-    std::set<std::uint32_t> loading;  // shards of which its Hello said so
-    std::set<std::uint32_t> stopped;  // shards that its Hello had stopped to be moved
-    std::string leaving;              // why, "": it stays
-    bool drains = false, drained_said = false;
-    std::uint64_t shards_moved = 0;            // away from it
-    std::map<ShardId, std::string> unmovable;  // and why
-    MonoTime moves_again{0};                   // none is begun before
-  };
   // job.cc
   void SetState(JobState state);
   void SetPhase(Phase phase);
@@ -381,8 +364,6 @@ class Job {
   void SendMap(std::optional<TaskId> only = std::nullopt);
   void FillMap(v1::ShardMap* map) const;
   Worker* FindWorker(TaskId task);
-  Server* FindServer(TaskId task);
-  const Server* ServerOf(absl::string_view identity) const;
   MonoTime RetryDelay(std::uint32_t failures) const;
 
   // job_grants.cc
@@ -495,13 +476,11 @@ class Job {
   void SendAssign(const ClosureBook::AssignOrder& order);
   void OnAssigned(TaskId task, const v1::Assigned& assigned);
   void AfterRollback(absl::string_view why);
-  bool AllShardsReady() const;
   void SendCloses();
   void OnShardReport(TaskId task, const v1::ShardReport& report);
   void BeginQuery(bool digests, std::chrono::milliseconds timeout,
                   std::optional<std::uint64_t> report,
                   std::function<void(const ShardAnswer&)> done);
-  ShardQueries::Servers ReadyServers() const;
   void CheckQueries();
   std::string WaitingForServers() const;
   std::string WaitingForReport() const;
@@ -528,7 +507,7 @@ class Job {
   bool MoveLost(ShardId shard, const v1::ErrorDetail& cause);  // false: it was not moved there
   void EndMovesOf(TaskId task);  // it is gone, or another registration is there
   void EndMoves();
-  void SayDrained(Server& server, const std::string& cannot);
+  void SayDrained(JobServer& server, const std::string& cannot);
   void SendDrop(TaskId task, ShardId shard, ShardEpoch epoch);
   void SendMovedMap(bool now);
 
@@ -660,13 +639,12 @@ class Job {
   ShardQueries queries_;
   JobWorkers workers_;
   Granter granter_;
-  std::map<TaskId, Server> servers_;  // the newest registration of each identity, away or not
+  ShardTable shards_;
   TaskTotals totals_;
 
   // The plan, once described.
   std::optional<plan::Plan> plan_;
   v1::Plan plan_message_;
-  std::vector<std::uint64_t> shard_bytes_;
   std::uint64_t partition_bytes_max_ = 0;  // that the plan was made with
   std::uint64_t server_bytes_ = 0;         // as planned, of all its variables
   v1::DescribeResult described_;
@@ -688,11 +666,6 @@ class Job {
   bool turn_open_ = false;
   Record turn_;  // what they changed
   std::vector<TurnAnswer> turn_answers_;
-  std::vector<bool> assigned_;  // by shard: its owner has said so
-  std::vector<std::uint32_t> assign_failures_;
-  std::set<ShardId> unplaced_;  // without an owner
-  std::vector<std::string>
-      assigned_from_;  // by shard: URI of the snapshot in its newest Assign, or ""
   struct AssignRetry {
     MonoTime at;
     ShardId shard;
@@ -701,15 +674,8 @@ class Job {
   std::vector<AssignRetry> assign_retries_;
   Moves moves_;  // on their way, and the journal says nothing of them
   std::map<ShardId, std::uint32_t> move_failures_;  // in a row
-  struct MovedFrom {
-    ShardEpoch from, epoch;
-  };
   bool moved_map_due_ = false;
   MonoTime moved_map_at_{0};
-  std::map<ShardId, MovedFrom>
-      moved_from_;       // moved, and the new owner has not said that it holds it
-  bool placed_ = false;  // first placement done
-  std::map<TaskId, ClosureBook::MapChange> admitted_;  // what to send to a server once it is Ready
 
   // Work.
   ReadingRound reading_;
@@ -725,8 +691,6 @@ class Job {
   DeathBackoff death_backoff_;
   bool repairs_ended_ = false;   // since the last tick
   bool servers_served_ = false;  // since CreditServers
-  std::map<TaskId, std::vector<ShardId>>
-      kept_from_;  // servers that back off: what they were to hold, until they are Ready
   std::optional<MonoTime>
       fit_left_;  // the last worker that could do this job went, or this life began
   UnfitWorkers unfit_;
@@ -796,8 +760,6 @@ class Job {
   Attempt attempts_known_;              // the same when this life began
   std::set<Attempt> attempts_adopted_;  // above it, and counted since
   std::uint64_t granted_before_ = 0, repairs_before_ = 0;  // of former lives
-  std::map<std::string, MonoTime>
-      awaited_;  // servers that the map names and that have not come back since a restart; lost at
 
   // The end.
   std::optional<v1::ErrorDetail> first_cause_;

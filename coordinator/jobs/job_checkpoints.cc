@@ -53,7 +53,7 @@ std::string Job::CheckpointFolder() const {
 // ---------------------------------------------------------------- rounds
 
 void Job::TickCheckpoints(MonoTime now) {
-  if (!checkpoints() || window_open_ || !book_ || !placed_) return;
+  if (!checkpoints() || window_open_ || !book_ || !shards_.placed()) return;
   if (round_) CheckRound(now);
   WantRound(now);
   // What the journal cannot take now is not made: a file that it does not know helps nobody.
@@ -67,7 +67,7 @@ void Job::TickCheckpoints(MonoTime now) {
     case Phase::kSaving:
       // What was closed last belongs into every ledger first: then all of them are equal, and the
       // manifest is complete.
-      if (book_->ClosesSettled() && AllShardsReady()) return BeginRound();
+      if (book_->ClosesSettled() && shards_.AllHeld()) return BeginRound();
       SendCloses();
       return;
     default: return;
@@ -83,7 +83,7 @@ void Job::BeginRound() {
   round_retry_.clear();
   std::size_t held_up = 0;
   const std::string folder = CheckpointFolder();
-  for (const auto& [task, server] : servers_) {
+  for (const auto& [task, server] : shards_.servers()) {
     if (!server.ready) continue;
     v1::CoordinatorMessage message;
     v1::CutShards* cut = message.mutable_cut();
@@ -97,7 +97,7 @@ void Job::BeginRound() {
       cut = message.mutable_cut();
     };
     for (const ShardId p : book_->ShardsOf(server.identity)) {
-      if (!assigned_[p.value()] || unplaced_.count(p) != 0) continue;
+      if (!shards_[p].held || shards_.unplaced().count(p) != 0) continue;
       // While no manifest can be written nothing is freed, neither files nor what is known of them.
       if (SnapshotsAreFull(p) && phase_ != Phase::kSaving && phase_ != Phase::kSealedSaving) {
         ++held_up;
@@ -128,7 +128,7 @@ void Job::CheckRound(MonoTime now) {
   // Who is gone, or holds another state by now, does not answer for this round.
   std::erase_if(round_waiting_, [&](const auto& entry) {
     const ShardOwner& owner = book_->durable().map[entry.first.value()];
-    const Server* server = FindServer(entry.second.task);
+    const JobServer* server = shards_.Find(entry.second.task);
     return owner.epoch != entry.second.epoch || server == nullptr || !server->ready ||
            server->identity != owner.server;
   });
@@ -154,11 +154,11 @@ void Job::CheckRound(MonoTime now) {
 }
 
 absl::Status Job::OnShardDurable(TaskId task, const v1::ShardDurable& durable) {
-  if (!book_ || durable.shard() >= assigned_.size() || !active()) return absl::OkStatus();
+  if (!book_ || durable.shard() >= shards_.size() || !active()) return absl::OkStatus();
   const ShardId shard(durable.shard());
   const auto epoch = client::FromProto<ShardEpoch>(durable.epoch());
   const ShardOwner& owner = book_->durable().map[shard.value()];
-  const Server* const server = FindServer(task);
+  const JobServer* const server = shards_.Find(task);
   if (server == nullptr || server->identity != owner.server) {
     if (owner.epoch <= epoch)
       host_->ForeignMessage(task,
@@ -247,7 +247,7 @@ void Job::EndRound() {
 
 std::optional<v1::Manifest> Job::MakeManifest() const {
   v1::Manifest manifest;
-  for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
+  for (std::uint32_t p = 0; p < shards_.size(); ++p) {
     v1::ShardFile* entry = manifest.add_shards();
     entry->set_shard(p);
     const Snapshot* newest = book_->NewestSnapshot(ShardId(p));
@@ -340,7 +340,7 @@ void Job::OnManifest(const v1::Manifest& manifest, const absl::StatusOr<Saved>& 
   }
   GiveUpSnapshots(saved->named);
   if (functions_) {
-    saved_done_.assign(assigned_.size(), IntervalSet());
+    saved_done_.assign(shards_.size(), IntervalSet());
     for (const v1::ShardFile& entry : manifest.shards()) {
       if (auto done = client::FromProto(entry.done());
           done.ok() && entry.shard() < saved_done_.size())
@@ -358,7 +358,7 @@ void Job::OnManifest(const v1::Manifest& manifest, const absl::StatusOr<Saved>& 
 // there.
 bool Job::EverythingIsSaved() const {
   const DurableState& state = book_->durable();
-  for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
+  for (std::uint32_t p = 0; p < shards_.size(); ++p) {
     const Snapshot* newest = book_->NewestSnapshot(ShardId(p));
     if (newest == nullptr || newest->epoch != state.map[p].epoch ||
         !newest->done.ContainsAll(state.succeeded.Minus(state.lost[p])))
@@ -375,7 +375,7 @@ void Job::GiveUpSnapshots(const std::set<std::string>& named) {
   sweep.folder = folder;
   sweep.needed = named;
   Record all;
-  for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
+  for (std::uint32_t p = 0; p < shards_.size(); ++p) {
     const Snapshot* newest = book_->NewestSnapshot(ShardId(p));
     if (newest == nullptr || newest->resumed) continue;
     std::set<std::string> free;
@@ -457,7 +457,7 @@ void Job::BeginSaving() {
 }
 
 void Job::BeginSealedSaving() {
-  if (!checkpoints() || !book_ || !placed_) return FinishJob();
+  if (!checkpoints() || !book_ || !shards_.placed()) return FinishJob();
   SetPhase(Phase::kSealedSaving);
   seal_deadline_ = host_->Now() + options_.seal_timeout;
   unsaved_.clear();
@@ -467,8 +467,8 @@ void Job::BeginSealedSaving() {
 // What the end of a job that was sealed had in shards that were not saved then is not in its
 // checkpoint: older files of theirs are, if there are any.
 void Job::SayUnsaved() {
-  if (!checkpoints() || !book_ || !placed_) return;
-  for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
+  if (!checkpoints() || !book_ || !shards_.placed()) return;
+  for (std::uint32_t p = 0; p < shards_.size(); ++p) {
     const Snapshot* newest = book_->NewestSnapshot(ShardId(p));
     if (newest == nullptr || newest->resumed || newest->epoch != book_->durable().map[p].epoch)
       unsaved_.insert(ShardId(p));
@@ -476,8 +476,8 @@ void Job::SayUnsaved() {
   if (unsaved_.empty()) return;
   const std::string& server = book_->durable().map[unsaved_.begin()->value()].server;
   const std::string text = absl::StrCat(
-      "the final state of the job is only partly saved: ", unsaved_.size(), " of ",
-      assigned_.size(), " shards have no file of it, first=", unsaved_.begin()->value(),
+      "the final state of the job is only partly saved: ", unsaved_.size(), " of ", shards_.size(),
+      " shards have no file of it, first=", unsaved_.begin()->value(),
       server.empty() ? std::string(" at no server") : absl::StrCat(" at ps_server/", server), "; ",
       checkpoint_.number() == 0
           ? std::string("there is no checkpoint to resume from")
@@ -492,7 +492,7 @@ void Job::SayUnsaved() {
 
 bool Job::SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause) {
   if (grants_stopped()) return false;
-  const std::string uri = assigned_from_[shard.value()];
+  const std::string uri = shards_[shard].snapshot;
   if (uri.empty() || !IsUnusable(static_cast<absl::StatusCode>(cause.code()))) return false;
   const std::vector<Snapshot>& known = book_->durable().snapshots[shard.value()];
   const auto found =

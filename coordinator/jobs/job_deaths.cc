@@ -65,8 +65,9 @@ void Job::OnDeath(Role role, const std::string& identity, absl::string_view reas
   events_.CountDeath();
   CreditServers();  // by who owned what before this death
   const MonoTime now = host_->Now();
-  const bool held_work = worker != nullptr ? !worker->held.empty()
-                                           : book_ && placed_ && !book_->ShardsOf(identity).empty();
+  const bool held_work = worker != nullptr
+                             ? !worker->held.empty()
+                             : book_ && shards_.placed() && !book_->ShardsOf(identity).empty();
   const bool kept_from_work = worker != nullptr ? worker->backoff_until > now : DiesIdle(identity);
   if (!held_work && kept_from_work) {
     // A process that dies several times a second must not push everything else out of the events.
@@ -154,7 +155,7 @@ bool Job::ServerBacksOff(const std::string& identity) const {
 
 bool Job::DiesIdle(const std::string& server) const {
   return death_backoff_.Counts(host_->Now(), Role::kPsServer, server) &&
-         (!book_ || !placed_ || book_->ShardsOf(server).empty());
+         (!book_ || !shards_.placed() || book_->ShardsOf(server).empty());
 }
 
 // Once for all closures that have ended together: it looks at every shard.
@@ -170,8 +171,7 @@ void Job::KeepFromServer(const std::string& identity, const std::vector<ShardId>
   for (const ShardId shard : shards) {
     if (book_->durable().map[shard.value()].server != identity)
       continue;  // somebody else's meanwhile
-    assigned_[shard.value()] = false;
-    unplaced_.insert(shard);
+    shards_.Unplace(shard);
     ++kept;
   }
   if (kept == 0) return;

@@ -192,12 +192,12 @@ void Job::TrimArguments() {
     if (!functions_->open().contains(c)) ended.push_back(c);
   }
   if (ended.empty()) room_wanted_ = false;
-  if (ended.empty() || !placed_) return;
+  if (ended.empty() || !shards_.placed()) return;
   const DurableState& state = book_->durable();
   IntervalSet drop;
   if (checkpoints()) {
     IntervalSet saved = state.succeeded;
-    for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
+    for (std::uint32_t p = 0; p < shards_.size(); ++p) {
       const std::vector<Snapshot>& known = state.snapshots[p];
       IntervalSet here;
       if (!known.empty()) here = known.back().done;
@@ -230,7 +230,7 @@ void Job::TrimArguments() {
 }
 
 bool Job::EverythingIsSaved(const std::vector<IntervalSet>& saved) const {
-  if (saved.size() != assigned_.size()) return false;
+  if (saved.size() != shards_.size()) return false;
   const DurableState& state = book_->durable();
   for (std::uint32_t p = 0; p < saved.size(); ++p) {
     if (!saved[p].ContainsAll(state.succeeded.Minus(state.lost[p]))) return false;

@@ -152,8 +152,9 @@ void Job::CheckStalls() {
   next_stall_check_ =
       now + std::min<std::chrono::milliseconds>(options_.step_timeout / 8, std::chrono::seconds(1));
   const bool server_missing =
-      placed_ && (!AllShardsReady() || std::any_of(servers_.begin(), servers_.end(),
-                                                   [](const auto& s) { return !s.second.ready; }));
+      shards_.placed() &&
+      (!shards_.AllHeld() || std::any_of(shards_.servers().begin(), shards_.servers().end(),
+                                         [](const auto& s) { return !s.second.ready; }));
   std::vector<TaskId> stalled;
   for (auto& [task, worker] : workers_) {
     // Who waits for a server that we know to be missing, or for room at one, does not stand still

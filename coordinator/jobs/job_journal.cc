@@ -246,7 +246,7 @@ absl::Status Job::TakeOldPlan(BuiltPlan built, const v1::JobSnapshot& s,
   plan_ = std::move(built.plan);
   epochs_.SetPlan(&*plan_);
   plan_message_ = std::move(built.message);
-  shard_bytes_ = std::move(built.shard_bytes);
+  shards_.Plan(built.shard_bytes);
   server_bytes_ = built.server_bytes;
   if (!ended()) {
     const ClosureBook::Options options = BookOptions();
@@ -255,16 +255,13 @@ absl::Status Job::TakeOldPlan(BuiltPlan built, const v1::JobSnapshot& s,
           "more shards than the plan has: shards=", state.map.size(), " want=", options.shards));
     }
     book_ = std::make_unique<ClosureBook>(options, state);
-    assigned_.assign(shard_bytes_.size(), false);
-    assigned_from_.assign(shard_bytes_.size(), std::string());
-    assign_failures_.assign(shard_bytes_.size(), 0);
-    for (std::uint32_t p = 0; p < shard_bytes_.size(); ++p) {
-      placed_ |= book_->durable().map[p].epoch != ShardEpoch{};
+    for (std::uint32_t p = 0; p < shards_.size(); ++p) {
+      if (book_->durable().map[p].epoch != ShardEpoch{}) shards_.SetPlaced();
       // A file newer than the assignment was made of it; else it is the one that its owner may be
       // reading still.
       const Snapshot* newest = book_->NewestSnapshot(ShardId(p));
       if (newest != nullptr && (newest->resumed || newest->epoch != book_->durable().map[p].epoch))
-        assigned_from_[p] = newest->Uri();
+        shards_[ShardId(p)].snapshot = newest->Uri();
     }
   }
   return absl::OkStatus();
@@ -375,12 +372,12 @@ void Job::Resume(Term term) {
     if (functions_) BeginFunctionsLife(&begun);
     UpdateNewLimit();
     if (!Persist(begun)) return;
-    for (std::uint32_t p = 0; placed_ && p < assigned_.size(); ++p) {
+    for (std::uint32_t p = 0; shards_.placed() && p < shards_.size(); ++p) {
       const std::string& server = book_->durable().map[p].server;
       if (server.empty())
-        unplaced_.insert(ShardId(p));
+        shards_.Unplace(ShardId(p));
       else
-        awaited_[server] = now + options_.server_lost_after;
+        shards_.awaited()[server] = now + options_.server_lost_after;
     }
   }
   Event("restart", absl::StrCat("the coordinator restarted: term=", term.value(), ", ",

@@ -45,17 +45,17 @@ bool IsFinal(std::int32_t code) {
 
 void Job::PumpMoves() {
   if (!active() || window_open_ || grants_stopped()) return;
-  for (auto& [task, server] : servers_) {
+  for (auto& [task, server] : shards_.servers()) {
     if (!server.drains || server.drained_said || !server.ready) continue;
     std::vector<ShardId> left;
-    if (book_ && placed_) left = book_->ShardsOf(server.identity);
-    std::erase_if(left, [&](ShardId p) { return unplaced_.count(p) != 0; });
+    if (book_ && shards_.placed()) left = book_->ShardsOf(server.identity);
+    std::erase_if(left, [&](ShardId p) { return shards_.unplaced().count(p) != 0; });
     if (left.empty()) {
       SayDrained(server, "");
       continue;
     }
     bool others = false, here = false;
-    for (const auto& [other_task, other] : servers_) {
+    for (const auto& [other_task, other] : shards_.servers()) {
       if (!other.leaving.empty()) continue;
       others = true;
       here |= other.ready;
@@ -77,12 +77,12 @@ void Job::PumpMoves() {
     for (const auto& [shard, move] : moves_) {
       if (move.source != task) continue;
       ++moves;
-      bytes += shard_bytes_[shard.value()];
+      bytes += shards_[shard].bytes;
     }
     for (const ShardId p : left) {
       // One that is not held yet is waited for: it is there in a moment.
-      if (moves_.count(p) != 0 || server.unmovable.count(p) != 0 || !assigned_[p.value()]) continue;
-      bytes += shard_bytes_[p.value()];
+      if (moves_.count(p) != 0 || server.unmovable.count(p) != 0 || !shards_[p].held) continue;
+      bytes += shards_[p].bytes;
       if (moves >= kMovesMax || (moves > 0 && bytes > kMoveBytesMax)) break;
       ++moves;
       ShardMove& move = moves_[p];
@@ -116,23 +116,23 @@ void Job::SendReceive(Moves::iterator move) {
   const ShardId shard = move->first;
   std::map<TaskId, std::uint64_t> coming;
   for (const auto& [other, its] : moves_) {
-    if (its.target && other != shard) coming[*its.target] += shard_bytes_[other.value()];
+    if (its.target && other != shard) coming[*its.target] += shards_[other].bytes;
   }
   std::vector<ServerLoad> loads, backing_off;
-  for (const auto& [task, server] : servers_) {
+  for (const auto& [task, server] : shards_.servers()) {
     if (!server.ready || !server.leaving.empty() || move->second.refused_by.count(task) != 0)
       continue;
     ServerLoad load{server.identity, coming[task]};
-    for (const ShardId p : book_->ShardsOf(server.identity)) load.bytes += shard_bytes_[p.value()];
+    for (const ShardId p : book_->ShardsOf(server.identity)) load.bytes += shards_[p].bytes;
     (ServerBacksOff(server.identity) ? backing_off : loads).push_back(std::move(load));
   }
   if (loads.empty()) loads = std::move(backing_off);
   std::sort(loads.begin(), loads.end(),
             [](const ServerLoad& a, const ServerLoad& b) { return a.identity < b.identity; });
   const std::vector<Placement> placed =
-      PlaceShards({{shard, shard_bytes_[shard.value()]}}, std::move(loads));
-  const Server* target = placed.empty() ? nullptr : ServerOf(placed.front().server);
-  const Server* source = FindServer(move->second.source);
+      PlaceShards({{shard, shards_[shard].bytes}}, std::move(loads));
+  const JobServer* target = placed.empty() ? nullptr : shards_.ServerOf(placed.front().server);
+  const JobServer* source = shards_.Find(move->second.source);
   if (target == nullptr || source == nullptr) {
     return MoveFailed(
         move, MakeError(absl::UnavailableError("no other server can take the shard now"), "move",
@@ -161,7 +161,7 @@ void Job::OnReceived(TaskId task, const v1::ShardReceived& received) {
   if (!received.has_error()) return CommitMove(move);
   v1::ErrorDetail cause = received.error();
   CleanCause(&cause);
-  const Server* target = FindServer(task);
+  const JobServer* target = shards_.Find(task);
   host_->Log(log::Level::kWarning,
              absl::StrCat("shard ", move->first.value(), " could not be moved to ps_server/",
                           target == nullptr ? "?" : target->identity, ": ", cause.message()),
@@ -174,7 +174,7 @@ void Job::OnReceived(TaskId task, const v1::ShardReceived& received) {
 void Job::CommitMove(Moves::iterator move) {
   const ShardId shard = move->first;
   const ShardMove what = move->second;
-  const Server* target = FindServer(*what.target);
+  const JobServer* target = shards_.Find(*what.target);
   if (const absl::Status hit = host_->failpoints().ErrorAt("move.before_commit");
       !hit.ok() || target == nullptr) {
     SendDrop(*what.target, shard, what.from);
@@ -189,13 +189,13 @@ void Job::CommitMove(Moves::iterator move) {
   if (!Persist(change.record)) return;
   host_->failpoints().At("move.after_commit");
   move_failures_.erase(shard);
-  moved_from_[shard] = {what.from, change.assigns.front().epoch};
+  shards_[shard].moved = {what.from, change.assigns.front().epoch};
   change.map_changed = false;
   ApplyChange(change);
   moved_map_due_ = true;
   SendMovedMap(false);
   SendDrop(what.source, shard, what.from);
-  if (Server* source = FindServer(what.source)) ++source->shards_moved;
+  if (JobServer* source = shards_.Find(what.source)) ++source->shards_moved;
   Touch();
   PumpMoves();
 }
@@ -211,7 +211,7 @@ void Job::SendMovedMap(bool now) {
 
 void Job::MoveFailed(Moves::iterator move, const v1::ErrorDetail& failure) {
   const ShardId shard = move->first;
-  Server* source = FindServer(move->second.source);
+  JobServer* source = shards_.Find(move->second.source);
   moves_.erase(move);
   if (source == nullptr) return;
   v1::ErrorDetail cause = failure;
@@ -231,14 +231,12 @@ void Job::MoveFailed(Moves::iterator move, const v1::ErrorDetail& failure) {
 
 // The new owner has not, or has not any more, what it had received.
 bool Job::MoveLost(ShardId shard, const v1::ErrorDetail& cause) {
-  const auto moved = moved_from_.find(shard);
-  if (moved == moved_from_.end() ||
-      moved->second.epoch != book_->durable().map[shard.value()].epoch)
-    return false;
-  moved_from_.erase(moved);
+  std::optional<ShardTable::Shard::Move>& moved = shards_[shard].moved;
+  if (!moved || moved->epoch != book_->durable().map[shard.value()].epoch) return false;
+  moved.reset();
   Event("warning",
         absl::StrCat("shard ", shard.value(), " was lost while it was moved: ", cause.message()));
-  unplaced_.insert(shard);
+  shards_.Unplace(shard);
   AfterRollback("a shard was lost while it was moved");
   Pump();
   return true;
@@ -273,7 +271,7 @@ void Job::SendDrop(TaskId task, ShardId shard, ShardEpoch epoch) {
   host_->Send(task, std::move(message));
 }
 
-void Job::SayDrained(Server& server, const std::string& cannot) {
+void Job::SayDrained(JobServer& server, const std::string& cannot) {
   server.drained_said = true;
   SendMovedMap(true);
   if (!cannot.empty()) {

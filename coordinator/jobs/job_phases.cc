@@ -17,7 +17,7 @@ std::uint64_t Job::TrainLimit() const {
 
 // Goes on to the next phase if this one is over.
 void Job::Advance() {
-  if (phase_ == Phase::kPlacing && AllShardsReady()) {
+  if (phase_ == Phase::kPlacing && shards_.AllHeld()) {
     epochs_.StartClock(host_->Now());
     SetState(JobState::kRunning);
     SetPhase(Phase::kTraining);
@@ -27,7 +27,7 @@ void Job::Advance() {
   // The barrier (ARCHITECTURE 4.8): what was granted has ended, nothing is under repair, every
   // shard is there.
   if (functions_ && !functions_->finish()) return;
-  if (!book_->BarrierReached(TrainLimit()) || !AllShardsReady()) return;
+  if (!book_->BarrierReached(TrainLimit()) || !shards_.AllHeld()) return;
   if (functions_) return BeginReading(Phase::kExporting, 1);
   if (epochs_.EvaluationDue()) return BeginEvaluation();
   if (epochs_.PassBarrier(AccountContext())) {
@@ -113,12 +113,10 @@ void Job::BeginSeal(JobState ending) {
     worker.DropAll();
   }
   seal_deadline_ = host_->Now() + options_.seal_timeout;
-  if (book_ && placed_) {
-    for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
+  if (book_ && shards_.placed()) {
+    for (std::uint32_t p = 0; p < shards_.size(); ++p) {
       const std::string& server = book_->durable().map[p].server;
-      if ((ServerOf(server) == nullptr && awaited_.count(server) == 0) ||
-          unplaced_.count(ShardId(p)) != 0)
-        continue;
+      if (shards_.IsGone(server) || shards_.unplaced().count(ShardId(p)) != 0) continue;
       unsealed_.insert(ShardId(p));
       SendSeal(ShardId(p));
     }
@@ -128,7 +126,7 @@ void Job::BeginSeal(JobState ending) {
 
 void Job::SendSeal(ShardId shard) {
   const ShardOwner& owner = book_->durable().map[shard.value()];
-  const Server* server = ServerOf(owner.server);
+  const JobServer* server = shards_.ServerOf(owner.server);
   if (server == nullptr) return;
   v1::CoordinatorMessage message;
   v1::Seal* seal = message.mutable_seal();
@@ -139,10 +137,10 @@ void Job::SendSeal(ShardId shard) {
 }
 
 void Job::OnSealed(TaskId task, const v1::Sealed& sealed) {
-  if (phase_ != Phase::kSealing || !book_ || sealed.shard() >= assigned_.size()) return;
+  if (phase_ != Phase::kSealing || !book_ || sealed.shard() >= shards_.size()) return;
   const ShardOwner& owner = book_->durable().map[sealed.shard()];
   if (owner.epoch != client::FromProto<ShardEpoch>(sealed.epoch())) return;
-  if (const Server* server = FindServer(task);
+  if (const JobServer* server = shards_.Find(task);
       server == nullptr || server->identity != owner.server)
     return host_->ForeignMessage(task, "Sealed of another's shard");
   unsealed_.erase(ShardId(sealed.shard()));
@@ -155,8 +153,7 @@ void Job::CheckSealed() {
   // Whose process is gone applies nothing any more.
   for (auto it = unsealed_.begin(); it != unsealed_.end();) {
     const std::string& server = book_->durable().map[it->value()].server;
-    it = ServerOf(server) == nullptr && awaited_.count(server) == 0 ? unsealed_.erase(it)
-                                                                    : std::next(it);
+    it = shards_.IsGone(server) ? unsealed_.erase(it) : std::next(it);
   }
   if (!unsealed_.empty() && host_->Now() >= seal_deadline_) {
     Event("warning",
@@ -168,7 +165,7 @@ void Job::CheckSealed() {
     if (!Persist(record)) return;
   }
   if (!unsealed_.empty()) return;
-  if (!book_ || !placed_) {
+  if (!book_ || !shards_.placed()) {
     FinishJob();
     return;
   }
@@ -230,14 +227,9 @@ void Job::WriteEnd(bool tables) {
     // What an ended job still answers is its status, its result and its final report.
     book_.reset();
     epochs_.ForgetWaiting();
-    assigned_.clear();
-    unplaced_.clear();
-    admitted_.clear();
-    awaited_.clear();
+    shards_.Clear();
     moves_.clear();
-    moved_from_.clear();
     workers_.clear();
-    servers_.clear();
     if (functions_) functions_->Clear();
     SetState(ending_);
     metrics_file_.Close();

@@ -24,7 +24,7 @@ void Job::CheckReach() {
   next_reach_check_ = now + kCheckEvery;
   std::set<std::string> owners;
   for (const ShardOwner& owner : book_->durable().map) owners.insert(owner.server);
-  for (const auto& [task, server] : servers_)
+  for (const auto& [task, server] : shards_.servers())
     reach_.Server(server.identity, task, server.ready, owners.contains(server.identity), now);
 
   std::vector<TaskId> cut_off;

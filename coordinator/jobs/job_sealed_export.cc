@@ -25,13 +25,13 @@ constexpr std::size_t kWhyBytesMax = 500;
 // come back.
 bool Job::WantsSealedExport() const {
   return ending_ == JobState::kFailed && phase_ >= Phase::kSealing &&
-         phase_ <= Phase::kSealedExporting && book_ && placed_ && epochs_.succeeded() > 0;
+         phase_ <= Phase::kSealedExporting && book_ && shards_.placed() && epochs_.succeeded() > 0;
 }
 
 bool Job::BeginSealedExport() {
   if (!WantsSealedExport()) return false;
   if (!final_.complete) {
-    SayNotExported(absl::StrCat("only ", final_.shards.size(), " of ", assigned_.size(),
+    SayNotExported(absl::StrCat("only ", final_.shards.size(), " of ", shards_.size(),
                                 " shards were left at their servers"));
     return false;
   }

@@ -28,7 +28,7 @@ void Job::OnDescribed(const v1::DescribeResult& described) {
   plan_ = std::move(built->plan);
   epochs_.SetPlan(&*plan_);
   plan_message_ = std::move(built->message);
-  shard_bytes_ = std::move(built->shard_bytes);
+  shards_.Plan(built->shard_bytes);
   described_ = described;
   partition_bytes_max_ = std::min(limit.bytes, sharding::kPartitionBytesMax);
   described_.clear_warnings();  // they are events from here on
@@ -43,7 +43,7 @@ void Job::OnDescribed(const v1::DescribeResult& described) {
                 "the job's variables need more memory of the servers than the limit: bytes=", bytes,
                 its_own ? " spec.resources.server_memory_bytes_max="
                         : " coordinator's --job-server-memory-bytes-max=",
-                max, " shards=", shard_bytes_.size())),
+                max, " shards=", shards_.size())),
             "user", "coordinator"),
         true);
     return;
@@ -56,7 +56,7 @@ void Job::OnDescribed(const v1::DescribeResult& described) {
 
 SectionLimit Job::ServersLimit() const {
   std::map<std::string, v1::Endpoint> endpoints;
-  for (const auto& [task, server] : servers_) {
+  for (const auto& [task, server] : shards_.servers()) {
     if (server.ready && server.leaving.empty()) endpoints[server.identity] = server.endpoint;
   }
   return SectionLimit::Of(endpoints);
@@ -65,7 +65,7 @@ SectionLimit Job::ServersLimit() const {
 ClosureBook::Options Job::BookOptions() const {
   ClosureBook::Options options;
   options.closures = plan_->closures();
-  options.shards = static_cast<std::uint32_t>(shard_bytes_.size());
+  options.shards = shards_.size();
   options.open_max = options_.closures_open_max;
   return options;
 }
@@ -80,9 +80,6 @@ void Job::BeginPlan() {
   book_ = std::make_unique<ClosureBook>(BookOptions(), DurableState{});
   Record begun = book_->BeginLife(host_->term());
   book_->CloseWindow();
-  assigned_.assign(shard_bytes_.size(), false);
-  assigned_from_.assign(shard_bytes_.size(), std::string());
-  assign_failures_.assign(shard_bytes_.size(), 0);
   epochs_.BeginPlan();
   if (resumption_) {
     AppendRecord(book_->ResumeFrom(resumption_->snapshots), &begun);
@@ -93,12 +90,12 @@ void Job::BeginPlan() {
   UpdateNewLimit();
   if (functions_) {
     Event("state", absl::StrCat("ready for closures: ", described_.parameters(), " parameters in ",
-                                shard_bytes_.size(), " shards"));
+                                shards_.size(), " shards"));
   } else {
     Event("state",
           absl::StrCat("described: ", plan_message_.train_examples(), " examples, ",
                        plan_message_.eval_examples(), " for evaluation, ", described_.parameters(),
-                       " parameters in ", shard_bytes_.size(), " shards, ", plan_->closures(),
+                       " parameters in ", shards_.size(), " shards, ", plan_->closures(),
                        " closures of up to ", plan_->spec().steps_per_closure, " steps"));
   }
   SetPhase(Phase::kPlacing);
@@ -109,43 +106,38 @@ void Job::BeginPlan() {
   Pump();
 }
 
-bool Job::AllShardsReady() const {
-  return placed_ && unplaced_.empty() &&
-         std::all_of(assigned_.begin(), assigned_.end(), [](bool a) { return a; });
-}
-
 void Job::TryPlace() {
   if (!book_ || phase_ < Phase::kPlacing) return;
-  if (placed_ && unplaced_.empty()) return;
+  if (shards_.placed() && shards_.unplaced().empty()) return;
   std::vector<ServerLoad> loads;
-  for (const auto& [task, server] : servers_) {
+  for (const auto& [task, server] : shards_.servers()) {
     if (!server.ready || !server.leaving.empty() || ServerBacksOff(server.identity)) continue;
     ServerLoad load{server.identity, 0};
     for (const ShardId p : book_->ShardsOf(server.identity)) {
-      if (unplaced_.count(p) == 0) load.bytes += shard_bytes_[p.value()];
+      if (shards_.unplaced().count(p) == 0) load.bytes += shards_[p].bytes;
     }
     loads.push_back(std::move(load));
   }
   if (loads.empty()) return;
   if (const absl::Status fits = ServersLimit().CheckShards(plan_message_); !fits.ok())
     return Fail(MakeError(fits, "user", "coordinator"), true);
-  const bool first = !placed_;
+  const bool first = !shards_.placed();
   std::sort(loads.begin(), loads.end(),
             [](const ServerLoad& a, const ServerLoad& b) { return a.identity < b.identity; });
-  if (!placed_) {
-    placed_ = true;
-    for (std::uint32_t p = 0; p < shard_bytes_.size(); ++p) unplaced_.insert(ShardId(p));
+  if (!shards_.placed()) {
+    shards_.SetPlaced();
+    for (std::uint32_t p = 0; p < shards_.size(); ++p) shards_.Unplace(ShardId(p));
   }
   std::vector<ShardSize> sizes;
-  for (const ShardId p : unplaced_) sizes.push_back({p, shard_bytes_[p.value()]});
+  for (const ShardId p : shards_.unplaced()) sizes.push_back({p, shards_[p].bytes});
   ClosureBook::MapChange all;
   for (const Placement& placement : PlaceShards(std::move(sizes), std::move(loads))) {
     ClosureBook::MapChange change = book_->Rollback(placement.shard, placement.server);
+    shards_.Give(placement.shard, false);
     AppendRecord(change.record, &all.record);
     for (ClosureBook::AssignOrder& order : change.assigns) all.assigns.push_back(std::move(order));
     all.map_changed = true;
   }
-  unplaced_.clear();
   if (!first) {
     shards_rolled_back_ += all.assigns.size();
     SayRollback("all shards were placed again", all);
@@ -157,16 +149,15 @@ void Job::TryPlace() {
 // After its record is committed.
 void Job::ApplyChange(const ClosureBook::MapChange& change) {
   for (const ClosureBook::AssignOrder& order : change.assigns) {
-    assigned_[order.shard.value()] = false;
-    unplaced_.erase(order.shard);
+    shards_.Give(order.shard, false);
     SendAssign(order);
   }
   if (change.map_changed) SendMap();
 }
 
 void Job::SendAssign(const ClosureBook::AssignOrder& order) {
-  assigned_from_[order.shard.value()] = order.snapshot ? order.snapshot->Uri() : std::string();
-  const Server* server = ServerOf(order.server);
+  shards_[order.shard].snapshot = order.snapshot ? order.snapshot->Uri() : std::string();
+  const JobServer* server = shards_.ServerOf(order.server);
   if (server == nullptr) return;  // reconciled when it registers
   v1::CoordinatorMessage message;
   v1::Assign* assign = message.mutable_assign();
@@ -176,13 +167,13 @@ void Job::SendAssign(const ClosureBook::AssignOrder& order) {
   *assign->mutable_start() = client::ToProto(order.start);
   *assign->mutable_version() = client::ToProto(order.version);
   *assign->mutable_refused() = client::ToProto(order.refused);
-  assign->set_shards_total(static_cast<std::uint32_t>(shard_bytes_.size()));
+  assign->set_shards_total(shards_.size());
   assign->set_grant_key(id_.grant_key);
-  if (const auto moved = moved_from_.find(order.shard); moved != moved_from_.end()) {
-    if (moved->second.epoch == order.epoch)
-      *assign->mutable_moved_from() = client::ToProto(moved->second.from);
+  if (auto& moved = shards_[order.shard].moved) {
+    if (moved->epoch == order.epoch)
+      *assign->mutable_moved_from() = client::ToProto(moved->from);
     else
-      moved_from_.erase(moved);  // rolled back meanwhile
+      moved.reset();  // rolled back meanwhile
   }
   if (order.snapshot) {
     v1::SnapshotSource* source = assign->mutable_snapshot();
@@ -200,10 +191,10 @@ void Job::SendAssign(const ClosureBook::AssignOrder& order) {
 }
 
 void Job::OnAssigned(TaskId task, const v1::Assigned& assigned) {
-  if (!book_ || assigned.shard() >= assigned_.size() || !active()) return;
+  if (!book_ || assigned.shard() >= shards_.size() || !active()) return;
   const ShardId shard(assigned.shard());
   const ShardOwner& owner = book_->durable().map[shard.value()];
-  if (const Server* server = FindServer(task);
+  if (const JobServer* server = shards_.Find(task);
       server == nullptr || server->identity != owner.server) {
     // Held, not mapped [25]: it is dropped, whatever epoch it is of.
     if (owner.epoch == client::FromProto<ShardEpoch>(assigned.epoch()))
@@ -219,9 +210,9 @@ void Job::OnAssigned(TaskId task, const v1::Assigned& assigned) {
   if (owner.epoch != client::FromProto<ShardEpoch>(assigned.epoch()))
     return;  // of a former assignment
   if (assigned.ok()) {
-    assigned_[shard.value()] = true;
-    assign_failures_[shard.value()] = 0;
-    if (moved_from_.erase(shard) > 0) {
+    shards_[shard].held = true;
+    shards_[shard].load_failures = 0;
+    if (std::exchange(shards_[shard].moved, std::nullopt)) {
       // Who was asked before it held this shard could not tell of it.
       queries_.Ask(task, shard);
     }
@@ -230,7 +221,7 @@ void Job::OnAssigned(TaskId task, const v1::Assigned& assigned) {
     return;
   }
   if (grants_stopped()) return;
-  const std::uint32_t failures = ++assign_failures_[shard.value()];
+  const std::uint32_t failures = ++shards_[shard].load_failures;
   v1::ErrorDetail cause = assigned.error();
   if (cause.origin_text().empty()) cause.set_origin_text(absl::StrCat("ps_server/", owner.server));
   CleanCause(&cause);
@@ -261,7 +252,7 @@ void Job::AfterRollback(absl::string_view why) {
 
 void Job::SendCloses() {
   if (!book_ || grants_stopped() || window_open_) return;
-  for (const auto& [task, server] : servers_) {
+  for (const auto& [task, server] : shards_.servers()) {
     if (!server.ready) continue;
     for (const ClosureBook::CloseOrder& order : book_->MakeCloses(task, server.identity)) {
       v1::CoordinatorMessage message;
@@ -288,24 +279,16 @@ void Job::QueryShards(bool digests, std::chrono::milliseconds timeout,
 void Job::BeginQuery(bool digests, std::chrono::milliseconds timeout,
                      std::optional<std::uint64_t> report,
                      std::function<void(const ShardAnswer&)> done) {
-  if (!book_ || !placed_) {
+  if (!book_ || !shards_.placed()) {
     done(final_);
     return;
   }
-  queries_.Begin({host_->NextNumber(), digests, host_->Now() + timeout, report}, ReadyServers(),
+  queries_.Begin({host_->NextNumber(), digests, host_->Now() + timeout, report}, shards_.Ready(),
                  std::move(done));
 }
 
-ShardQueries::Servers Job::ReadyServers() const {
-  ShardQueries::Servers ready;
-  for (const auto& [task, server] : servers_) {
-    if (server.ready) ready.emplace(task, server.identity);
-  }
-  return ready;
-}
-
 void Job::OnShardReport(TaskId task, const v1::ShardReport& report) {
-  const Server* server = FindServer(task);
+  const JobServer* server = shards_.Find(task);
   if (server == nullptr || !book_) return;
   if (queries_.OnReport(task, server->identity, report, book_->durable().map,
                         phase_ == Phase::kSealedReporting))
@@ -318,7 +301,7 @@ void Job::CheckQueries() {
   if (queries_.empty() || !book_) return;
   queries_.Check(host_->Now(),
                  phase_ == Phase::kReporting ? std::optional(report_generation_) : std::nullopt,
-                 options_.report_timeout, ReadyServers(), book_->durable().map);
+                 options_.report_timeout, shards_.Ready(), book_->durable().map);
 }
 
 }  // namespace evergrad::coordinator

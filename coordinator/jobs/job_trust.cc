@@ -63,8 +63,7 @@ absl::Status Job::CheckTouched(const v1::Done& done) const {
         "the shards that a closure touches less often and their counts differ in number: shards=",
         done.touched().shards_size(), " numbers=", done.touched().updates_size()));
   }
-  return UpdateAccount::Check(LessOf(done.touched()),
-                              static_cast<std::uint32_t>(shard_bytes_.size()),
+  return UpdateAccount::Check(LessOf(done.touched()), shards_.size(),
                               plan_->Closure(ClosureId(done.closure())).steps);
 }
 
