@@ -89,6 +89,10 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
                id_.spec.type == "counting",
                {options.step_lines_burst, options.step_lines_per_second, options.curve_points_max}},
               host->Now()),
+      rounds_(Part(), &epochs_,
+              {.round_ended = [this] { TrimArguments(); },
+               .saved = [this](const v1::Manifest& manifest) { NoteSaved(manifest); },
+               .over = [this] { FinishJob(); }}),
       rate_(options.curve_points_max),
       metrics_file_(host, id_.runs_folder, [this](absl::string_view kind, const std::string& text) {
         Event(kind, text);
@@ -199,7 +203,32 @@ void Job::SetPhase(Phase phase) {
   if (phase_ == Phase::kTraining) SampleRate();
   if (phase == Phase::kTraining) BeginRate();
   phase_ = phase;
+  rounds_.SetStage(StageOf(phase));
   Touch();
+}
+
+CheckpointRounds::Stage Job::StageOf(Phase phase) {
+  using Stage = CheckpointRounds::Stage;
+  if (phase >= Phase::kWriting) return Stage::kOver;
+  if (phase == Phase::kSealedSaving) return Stage::kSealed;
+  if (phase >= Phase::kSealing) return Stage::kSealing;
+  if (phase == Phase::kSaving) return Stage::kLast;
+  return phase >= Phase::kTraining ? Stage::kWorking : Stage::kNone;
+}
+
+void Job::TickCheckpoints(MonoTime now) {
+  if (window_open_) return;
+  const bool hurry = functions_ && phase_ == Phase::kTraining && (round_wanted_ || room_wanted_);
+  rounds_.Tick(now, hurry);
+  if (hurry && round_wanted_ && EverythingIsSaved(saved_done_)) round_wanted_ = false;
+}
+
+std::optional<double> Job::checkpoint_age_seconds() const {
+  if (!rounds_.on() || !active()) return std::nullopt;
+  const v1::CheckpointStatus& newest = rounds_.status();
+  const std::int64_t since_ms = newest.number() == 0 ? started_ms_ : newest.written_ms();
+  // The wall clock may have been set back.
+  return static_cast<double>(std::max<std::int64_t>(0, host_->WallMillis() - since_ms)) / 1000;
 }
 
 void Job::Event(absl::string_view kind, const std::string& text) {
@@ -219,8 +248,6 @@ void Job::ShowRefusal(const std::string& refusal) {
       host_->WallMillis(), nullptr);
   host_->Log(log::Level::kWarning, absl::StrCat("an ended job is ", event.text()), id_.spec.name);
 }
-
-void Job::Touch() { touched_ = true; }
 
 // ---------------------------------------------------------------- tasks
 
@@ -249,12 +276,12 @@ void Job::FillMap(v1::ShardMap* map) const {
   }
 }
 
-void Job::SendMap(std::optional<TaskId> only) {
+void Job::SendMap() {
   if (!book_) return;
   v1::CoordinatorMessage message;
   FillMap(message.mutable_map());
   for (const auto& [task, worker] : workers_) {
-    if (worker.ready && (!only || *only == task)) host_->Send(task, message);
+    if (worker.ready) host_->Send(task, message);
   }
 }
 
@@ -714,7 +741,7 @@ absl::Status Job::OnMessage(TaskId task, const v1::TaskMessage& message) {
         book_->OnClosed(task, ShardId(message.closed().shard()),
                         client::FromProto<ShardEpoch>(message.closed().epoch()),
                         message.closed().taken());
-        if ((phase_ == Phase::kSaving || round_wanted_ || room_wanted_) && !round_)
+        if ((phase_ == Phase::kSaving || round_wanted_ || room_wanted_) && !rounds_.round_open())
           TickCheckpoints(host_->Now());
         CheckClosing();
       }
@@ -726,7 +753,7 @@ absl::Status Job::OnMessage(TaskId task, const v1::TaskMessage& message) {
     case v1::TaskMessage::kStopped: OnStopped(task, message.stopped()); return absl::OkStatus();
     case v1::TaskMessage::kReceived: OnReceived(task, message.received()); return absl::OkStatus();
     case v1::TaskMessage::kRunFile: return OnRunFile(task, message.run_file());
-    case v1::TaskMessage::kShardDurable: return OnShardDurable(task, message.shard_durable());
+    case v1::TaskMessage::kShardDurable: return rounds_.OnDurable(task, message.shard_durable());
     default: return absl::OkStatus();
   }
 }
@@ -807,12 +834,6 @@ Job::Worker* Job::FindWorker(TaskId task) {
   return found == workers_.end() ? nullptr : &found->second;
 }
 
-MonoTime Job::RetryDelay(std::uint32_t failures) const {
-  const std::uint32_t doublings = std::min<std::uint32_t>(failures > 0 ? failures - 1 : 0, 16);
-  return std::min<std::chrono::milliseconds>(options_.retry_min * (1u << doublings),
-                                             options_.retry_max);
-}
-
 // ---------------------------------------------------------------- status
 
 void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
@@ -879,9 +900,9 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   status->set_shards_rolled_back(shards_rolled_back_);
   status->set_closures_lost(closures_lost_);
   status->set_updates_lost(updates_lost_);
-  if (checkpoints() || checkpoint_.number() != 0 || !checkpoint_.trouble().empty()) {
-    *status->mutable_checkpoint() = checkpoint_;
-    if (checkpoint_.uri().empty()) status->mutable_checkpoint()->set_uri(CheckpointFolder());
+  if (rounds_.on() || rounds_.status().number() != 0 || !rounds_.status().trouble().empty()) {
+    *status->mutable_checkpoint() = rounds_.status();
+    if (rounds_.status().uri().empty()) status->mutable_checkpoint()->set_uri(rounds_.folder());
   }
 }
 
@@ -917,10 +938,7 @@ std::string Job::WaitingFor() const {
     return unsealed_.empty()
                ? ""
                : absl::StrCat("servers to seal their shards: ", unsealed_.size(), " left");
-  if (phase_ == Phase::kSealedSaving)
-    return round_waiting_.empty()
-               ? ""
-               : absl::StrCat("shards to be saved: ", round_waiting_.size(), " left");
+  if (phase_ == Phase::kSealedSaving) return rounds_.WaitingFor();
   if (phase_ == Phase::kSealedExporting) return "a worker to write the weights of the failed job";
   if (phase_ >= Phase::kSealing) return "";
   std::string workers;
@@ -965,17 +983,7 @@ std::string Job::WaitingFor() const {
   }
   const std::string servers = phase_ == Phase::kDescribing ? "" : WaitingForServers();
   if (window_open_) return "tasks to register again";
-  if (phase_ == Phase::kSaving && servers.empty()) {
-    if (!checkpoint_.trouble().empty())
-      return absl::StrCat("the last checkpoint: ", checkpoint_.trouble());
-    if (!round_waiting_.empty())
-      return absl::StrCat("the last checkpoint: shards to be saved: ", round_waiting_.size(),
-                          " left");
-    if (manifest_writing_ && read_back_.first < read_back_.second)
-      return absl::StrCat("the last checkpoint: the coordinator reads its files back: ",
-                          read_back_.second - read_back_.first, " left");
-    return manifest_writing_ ? "the last checkpoint: its manifest is being written" : "";
-  }
+  if (phase_ == Phase::kSaving && servers.empty()) return rounds_.WaitingFor();
   if (phase_ == Phase::kReporting && servers.empty()) return WaitingForReport();
   if (phase_ == Phase::kExporting && !export_trouble_.empty() && workers.empty() && servers.empty())
     return absl::StrCat("disk space for the job's files: ", export_trouble_);

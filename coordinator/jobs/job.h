@@ -26,20 +26,15 @@
 #include <vector>
 
 #include "common/base/ids.h"
-#include "common/config/job_spec.h"
-#include "common/fault/failpoints.h"
-#include "common/fs/file_system.h"
-#include "common/log/log.h"
-#include "common/plan/plan.h"
 #include "common/time/clock.h"
 #include "coordinator/checkpoints/checkpoints.h"
-#include "coordinator/closures/closure_book.h"
 #include "coordinator/closures/update_account.h"
 #include "coordinator/dashboard/report.h"
+#include "coordinator/jobs/checkpoint_rounds.h"
 #include "coordinator/jobs/death_backoff.h"
-#include "coordinator/jobs/epoch_account.h"
 #include "coordinator/jobs/event_log.h"
 #include "coordinator/jobs/granter.h"
+#include "coordinator/jobs/job_host.h"
 #include "coordinator/jobs/job_worker.h"
 #include "coordinator/jobs/metrics_file.h"
 #include "coordinator/jobs/plan_builder.h"
@@ -47,13 +42,10 @@
 #include "coordinator/jobs/reach_rule.h"
 #include "coordinator/jobs/reading_round.h"
 #include "coordinator/jobs/shard_queries.h"
-#include "coordinator/jobs/shard_table.h"
-#include "coordinator/jobs/state_store.h"
 #include "coordinator/jobs/task_totals.h"
 #include "coordinator/jobs/training_rate.h"
 #include "coordinator/jobs/unfit_workers.h"
 #include "coordinator/jobs/worker_pin.h"
-#include "coordinator/scheduler/grant_sizing.h"
 #include "evergrad/v1/api.pb.h"
 #include "evergrad/v1/session.pb.h"
 
@@ -70,98 +62,16 @@ namespace evergrad::coordinator {
 
 class FunctionQueue;
 class ModelTables;
-class ReadBack;
 class RunFileCheck;
-
-struct JobOptions {
-  std::uint32_t closures_open_max = 16384;
-  std::uint32_t closures_behind_max = 65536;  // at least closures_open_max, else fewer can be open
-  GrantSizing sizing;
-  std::chrono::milliseconds close_every{100};
-  std::chrono::milliseconds seal_timeout{5000};  // 20a: a silent owner is unmapped
-  std::chrono::milliseconds report_timeout{
-      5000};  // of a job that ends early; one that succeeds waits for its report
-  std::chrono::milliseconds retry_min{50}, retry_max{5000};
-  std::uint32_t retries_max = 10;  // machine errors of one closure or one Assign, in a row
-  std::uint32_t deaths_max =
-      100;  // while the job does not get further (death_limit.h), a poison's not counted
-  DeathBackoff::Options death_backoff;
-  std::uint32_t poison_deaths = 3;
-  std::chrono::milliseconds together{200};  // deaths this close to one another blame nobody
-  // A worker that lives, and whose work does not advance a step for so long, loses it; 0: never. A
-  // step is a batch: seconds at most where it is sized well; describing and exporting count as one
-  // step.
-  std::chrono::milliseconds step_timeout{300'000};
-  // A worker that has had no answer for so long from a server that is there loses its work to
-  // workers that can reach it; 0: never.
-  std::chrono::milliseconds reach_timeout{5000};
-  std::chrono::milliseconds aside_max{
-      60'000};  // how long it gets nothing afterwards, once it computes nothing
-  // As membership has it; for what is told, and as long is a worker waited for that could run again
-  // what nobody here can.
-  std::chrono::milliseconds server_lost_after{30'000};
-  std::uint64_t server_memory_bytes_max = 0;  // of one job's variables, slots included; 0: any
-  std::uint32_t events_max = 1000;
-  std::uint32_t curve_points_max = 4000;
-  std::uint32_t step_lines_burst = 20000, step_lines_per_second = 500;  // metrics.jsonl
-  // Commits, and bytes of their notes, until the job's whole state is written to a persistent store
-  // in their place.
-  std::uint32_t notes_max = 10000;
-  std::uint64_t notes_bytes_max = 16ull << 20;
-};
-
-// A file of the runs folder; its contents are made on the file thread.
-struct RunFile {
-  std::string name;
-  std::function<std::string()> contents;
-};
-
-// What a job asks of the process around it. Nothing here calls back into the job before returning.
-class JobHost : public MetricsFile::Host {
- public:
-  virtual std::int64_t WallMillis() const = 0;
-  virtual std::string HostName() const = 0;  // of this machine, for people
-  virtual Term term() const = 0;
-  virtual StateStore& store() = 0;
-  virtual fault::Failpoints& failpoints() = 0;
-  virtual void Log(log::Level level, absl::string_view text, absl::string_view job) = 0;
-  // In order per task; dropped when the task has no session (it is reconciled when it registers).
-  virtual void Send(TaskId task, const v1::CoordinatorMessage& message) = 0;
-  // Writes each file atomically, in order, off this thread; then `done` from the control executor,
-  // later.
-  virtual void WriteFiles(const std::string& folder, std::vector<RunFile> files,
-                          std::function<void(absl::Status)> done) = 0;
-  // Runs `work` on the file thread, in order with everything that is written there, then what it
-  // returned on the control executor.
-  virtual void OnFileThread(std::function<std::function<void()>()> work) = 0;
-  virtual fs::FileSystem& file_system() = 0;  // its calls block: for the file thread
-  // "" or why the store takes nothing now: nothing new is begun then.
-  virtual std::string StoreTrouble() const = 0;
-  virtual std::uint64_t NextNumber() = 0;  // request ids, numbers of describe attempts
-  // The job's revision has risen: answers who waits for it.
-  virtual void JobChanged(JobUid job) = 0;
-  // `task` spoke of an attempt or a shard that another task has: nothing has changed, it is
-  // counted.
-  virtual void ForeignMessage(TaskId task, absl::string_view what) = 0;
-  // We no longer know what the store holds: accept no more work.
-  virtual void StoreFailed(const absl::Status& status) = 0;
-};
 
 enum class JobState { kQueued, kStarting, kRunning, kSucceeded, kFailed, kCancelled };
 absl::string_view JobStateName(JobState state);  // "QUEUED", …
 
 struct BuiltPlan;  // plan_builder.h
 
-class Job {
+class Job final : private JobActions {
  public:
-  struct Identity {
-    JobUid uid;
-    config::JobSpec spec;
-    std::string yaml;            // effective
-    std::string runs_folder;     // absolute
-    std::string grant_key = {};  // [34] secret: to servers and the store only, never logged or
-                                 // shown; "": servers check no grants
-  };
+  using Identity = JobIdentity;
   Job(JobHost* host, JobOptions options, Identity identity);  // host outlives the job
   // A job as the store has it, before this life of the coordinator has a term: Resume follows.
   // DataLoss or InvalidArgument name the job.
@@ -321,12 +231,13 @@ class Job {
   using Worker = JobWorker;
   using Held = JobWorker::Held;
   // job.cc
+  JobPart Part() { return {host_, options_, id_, plan_, plan_message_, book_, shards_, *this}; }
   void SetState(JobState state);
   void SetPhase(Phase phase);
-  void Event(absl::string_view kind, const std::string& text);
-  void Touch();                        // progress: the revision rises at the next tick
-  bool Persist(const Record& record);  // with what the turn has changed and what is to be noted;
-                                       // false: the store failed, send nothing
+  void Event(absl::string_view kind, const std::string& text) override;
+  void Touch() override { touched_ = true; }
+  static CheckpointRounds::Stage StageOf(Phase phase);
+  void TickCheckpoints(MonoTime now);
 
   bool IsOfAnother(TaskId holder, const Worker& worker);
   bool IsProved(const v1::HeldAttempt& held, Attempt attempt, const Worker& worker);
@@ -336,9 +247,10 @@ class Job {
 
   // job_journal.cc
   bool journals() const { return host_->store().persistent(); }
-  bool PersistWhole();  // everything, in place of all records so far; false as above
+  bool Persist(const Record& record) override;
+  bool PersistWhole() override;
   v1::JobNote& Note();  // what changes until the next Persist
-  v1::JobNote* NoteIfJournaled() { return journals() ? &Note() : nullptr; }
+  v1::JobNote* NoteIfJournaled() override { return journals() ? &Note() : nullptr; }
   std::string TakeNote();
   void FillCounters(v1::JobCounters* counters) const;
   void ReadCounters(const v1::JobCounters& counters);
@@ -359,12 +271,11 @@ class Job {
   }
   std::uint64_t granted_below() const;
   bool active() const { return state_ == JobState::kStarting || state_ == JobState::kRunning; }
-  bool grants_stopped() const { return phase_ >= Phase::kSealing || !active(); }
+  bool grants_stopped() const override { return phase_ >= Phase::kSealing || !active(); }
   void Broadcast(const v1::CoordinatorMessage& message, bool workers, bool servers);
-  void SendMap(std::optional<TaskId> only = std::nullopt);
+  void SendMap() override;
   void FillMap(v1::ShardMap* map) const;
   Worker* FindWorker(TaskId task);
-  MonoTime RetryDelay(std::uint32_t failures) const;
 
   // job_grants.cc
   void Pump();          // grants whatever can be granted, then looks whether a phase is over
@@ -471,16 +382,20 @@ class Job {
   std::uint64_t ServerBytesMax() const;  // 0: any
   ClosureBook::Options BookOptions() const;
   void BeginPlan();
+  void LookForResume();
+  void ResumeFrom(const ResumePoint& point, const Resumption& resumption);
   void TryPlace();
   void ApplyChange(const ClosureBook::MapChange& change);
   void SendAssign(const ClosureBook::AssignOrder& order);
   void OnAssigned(TaskId task, const v1::Assigned& assigned);
-  void AfterRollback(absl::string_view why);
-  void SendCloses();
+  void AfterRollback(absl::string_view why) override;
+  void SendCloses() override;
   void OnShardReport(TaskId task, const v1::ShardReport& report);
   void BeginQuery(bool digests, std::chrono::milliseconds timeout,
                   std::optional<std::uint64_t> report,
                   std::function<void(const ShardAnswer&)> done);
+  bool SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause);
+  void SayRollback(const std::string& why, const ClosureBook::MapChange& change);
   void CheckQueries();
   std::string WaitingForServers() const;
   std::string WaitingForReport() const;
@@ -510,38 +425,6 @@ class Job {
   void SayDrained(JobServer& server, const std::string& cannot);
   void SendDrop(TaskId task, ShardId shard, ShardEpoch epoch);
   void SendMovedMap(bool now);
-
-  // job_checkpoints.cc
-  bool checkpoints() const { return id_.spec.checkpoint.on && !checkpoints_off_; }
-  std::string CheckpointFolder() const;
-  void TickCheckpoints(MonoTime now);
-  void BeginRound();
-  void CheckRound(MonoTime now);
-  void EndRound();
-  absl::Status OnShardDurable(TaskId task, const v1::ShardDurable& durable);
-  void WriteManifest();
-  std::optional<v1::Manifest> MakeManifest()
-      const;  // nullopt: a shard has nothing durable that a manifest could name
-  void OnManifest(const v1::Manifest& manifest, const absl::StatusOr<Saved>& saved,
-                  std::optional<std::uint64_t> last_of, bool unread);
-  bool EverythingIsSaved() const;
-  bool SnapshotsAreFull(ShardId shard) const;
-  void GiveUpSnapshots(const std::set<std::string>& named);
-  void CheckpointTrouble(const absl::Status& status,
-                         bool users = false);  // `users`: a setting or a file of theirs
-
-  void BeginSaving();  // SUCCEEDED
-  void BeginSealedSaving();
-  void SayUnsaved();
-  void LookForResume();
-  void ResumeFrom(const ResumePoint& point, const Resumption& resumption);
-  bool SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause);
-  void SayRollback(const std::string& why, const ClosureBook::MapChange& change);
-
-  // job_read_back.cc
-  void ReadBackAndSave(v1::Manifest manifest, std::optional<std::uint64_t> last_of);
-  void StepReadBack(std::shared_ptr<ReadBack> reading, std::optional<std::uint64_t> last_of);
-  void GiveUpLastManifest(const absl::Status& why);
 
   // job_export.cc
   struct Receiving;
@@ -583,7 +466,7 @@ class Job {
       Record* begun);  // LEDGER line 18: numbers that a torn journal may have given out are dead
   void CheckClosing();
   void TrimArguments();
-  void WantRound(MonoTime now);
+  void NoteSaved(const v1::Manifest& manifest);
   bool EverythingIsSaved(const std::vector<IntervalSet>& saved) const;
   void ReleaseFunctions(const v1::IntervalSet& released);
   absl::Status FunctionsRefusal() const;
@@ -600,7 +483,7 @@ class Job {
   void BeginEvaluation();
   void FinishEvaluation();
   void BeginReport();
-  void Fail(v1::ErrorDetail cause, bool user);
+  void Fail(v1::ErrorDetail cause, bool user) override;
   void BeginSeal(JobState ending);
   void SendSeal(ShardId shard);
   void OnSealed(TaskId task, const v1::Sealed& sealed);
@@ -712,23 +595,6 @@ class Job {
   std::uint64_t updates_redone_ = 0;
   std::uint64_t closures_lost_ = 0, updates_lost_ = 0;  // as JobStatus says
 
-  // Checkpoints. A round orders a cut of each shard; a manifest names what has become durable.
-  bool checkpoints_off_ = false;
-  bool round_ = false, manifest_writing_ = false, manifest_again_ = false;
-  struct Ordered {
-    ShardEpoch epoch;
-    TaskId task;  // in whose session: it is not answered in a later one
-  };
-  std::map<ShardId, Ordered> round_waiting_;  // not answered yet
-  std::string round_retry_;                   // why a server tries again to save one of them
-  bool round_short_ = false;                  // it ended without a file of some shard
-  bool checkpoint_trouble_said_ = false;      // and not yet that it is over
-  MonoTime round_began_{0}, next_round_{0}, trouble_said_at_{0};
-  std::uint32_t manifest_failures_ = 0;
-  std::vector<std::string> manifest_files_;  // by shard, of the newest manifest: name and hash
-  std::pair<int, int> read_back_{
-      0, 0};  // while manifest_writing_: files of it that were looked at, and all
-  v1::CheckpointStatus checkpoint_;
   // The export. Its files are checked step by step; a rollback voids that.
   std::shared_ptr<Receiving> receiving_;  // shared with the file thread
   bool export_upload_ = false;  // what a worker wrote to its runs folder cannot be read here
@@ -744,6 +610,7 @@ class Job {
   std::uint64_t shards_rolled_back_ = 0;
 
   EpochAccount epochs_;
+  CheckpointRounds rounds_;
   TrainingRate rate_;
   MetricsFile metrics_file_;
 
@@ -765,7 +632,6 @@ class Job {
   std::optional<v1::ErrorDetail> first_cause_;
   bool cause_is_users_ = false;
   std::set<ShardId> unsealed_;
-  std::set<ShardId> unsaved_;  // of a job that is sealed: no file of its end
   MonoTime seal_deadline_{0};
   struct SealedExport {
     MapVersion version;            // that it began with
@@ -784,7 +650,6 @@ class Job {
   bool round_wanted_ = false;            // a durable join waits
   bool room_wanted_ = false;             // arguments are in the way of a schedule()
   bool arguments_given_up_said_ = false;
-  MonoTime round_wanted_next_{0};
 
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // files are written behind our back
   std::int64_t submitted_ms_ = 0, started_ms_ = 0, ended_ms_ = 0;

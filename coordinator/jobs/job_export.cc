@@ -149,7 +149,7 @@ void Job::DropReceiving() {
 void Job::ExportHasNoRoom(ReadingRound::Closure* reading, absl::string_view why) {
   const MonoTime now = host_->Now();
   export_trouble_ = client::CleanText(why, kTextMax);
-  reading->not_before = now + RetryDelay(++export_waits_);
+  reading->not_before = now + options_.RetryDelay(++export_waits_);
   Touch();
   if (export_trouble_said_at_ != MonoTime{0} && now - export_trouble_said_at_ < kTroubleSaidEvery)
     return;
@@ -210,7 +210,7 @@ void Job::OnExportChecked(const absl::Status& status, const v1::ExportResult& re
                                     ++export_failures_, " in a row): ", why));
       if (export_failures_ > options_.retries_max)
         return Fail(MakeError(status, "internal", "coordinator"), false);
-      BeginReading(Phase::kExporting, 1, host_->Now() + RetryDelay(export_failures_));
+      BeginReading(Phase::kExporting, 1, host_->Now() + options_.RetryDelay(export_failures_));
     }
     return Pump();
   }
@@ -236,8 +236,8 @@ void Job::OnExportChecked(const absl::Status& status, const v1::ExportResult& re
     Event("state",
           absl::StrCat(
               "embedding tables are not among the exported weights: ",
-              checkpoints()
-                  ? absl::StrCat("psctl checkpoint export ", CheckpointFolder().substr(0, kTextMax),
+              rounds_.on()
+                  ? absl::StrCat("psctl checkpoint export ", rounds_.folder().substr(0, kTextMax),
                                  " --to FILE.npz writes their rows")
                   : "checkpoints are off for this job, so their rows are lost when it ends"));
   }

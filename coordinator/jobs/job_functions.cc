@@ -24,7 +24,6 @@ namespace {
 // Numbers that a life may have given out and a torn journal forgotten: servers may hold updates of
 // them. More than any tail that was not durable.
 constexpr std::uint64_t kLifeGap = 1u << 16;
-constexpr std::chrono::milliseconds kRoundsApart{100};
 constexpr std::size_t kCancelMax = 65536;
 
 template <class Response>
@@ -195,7 +194,7 @@ void Job::TrimArguments() {
   if (ended.empty() || !shards_.placed()) return;
   const DurableState& state = book_->durable();
   IntervalSet drop;
-  if (checkpoints()) {
+  if (rounds_.on()) {
     IntervalSet saved = state.succeeded;
     for (std::uint32_t p = 0; p < shards_.size(); ++p) {
       const std::vector<Snapshot>& known = state.snapshots[p];
@@ -238,14 +237,17 @@ bool Job::EverythingIsSaved(const std::vector<IntervalSet>& saved) const {
   return true;
 }
 
-// Somebody waits for a checkpoint: made as soon as every ledger holds what has ended.
-void Job::WantRound(MonoTime now) {
-  if (!functions_ || phase_ != Phase::kTraining || (!round_wanted_ && !room_wanted_)) return;
-  if (round_wanted_ && EverythingIsSaved(saved_done_)) round_wanted_ = false;
-  if (round_ || manifest_writing_ || next_round_ <= now || now < round_wanted_next_) return;
-  if (!book_->ClosesSettled()) return SendCloses();
-  next_round_ = now;
-  round_wanted_next_ = now + kRoundsApart;
+// A checkpoint has been written.
+void Job::NoteSaved(const v1::Manifest& manifest) {
+  if (!functions_) return;
+  saved_done_.assign(shards_.size(), IntervalSet());
+  for (const v1::ShardFile& entry : manifest.shards()) {
+    if (auto done = client::FromProto(entry.done());
+        done.ok() && entry.shard() < saved_done_.size())
+      saved_done_[entry.shard()] = *std::move(done);
+  }
+  TrimArguments();
+  host_->JobChanged(id_.uid);
 }
 
 // ---------------------------------------------------------------- the calls
@@ -405,7 +407,7 @@ std::string Job::Unjoined(bool durable) {
   round_wanted_ = true;
   return absl::StrCat(
       "a checkpoint of the closures",
-      checkpoint_.trouble().empty() ? "" : absl::StrCat(": ", checkpoint_.trouble()));
+      rounds_.status().trouble().empty() ? "" : absl::StrCat(": ", rounds_.status().trouble()));
 }
 
 Job::Answer<v1::JoinClosuresResponse> Job::Join(const v1::JoinClosuresRequest& request,
@@ -422,7 +424,7 @@ Job::Answer<v1::JoinClosuresResponse> Job::Join(const v1::JoinClosuresRequest& r
     *response.mutable_error() = *std::move(error);
     return response;
   }
-  if (request.durable() && !checkpoints())
+  if (request.durable() && !rounds_.on())
     return Refuse<Response>(UserError(absl::FailedPreconditionError(
         absl::StrCat("join(durable) needs checkpoints, and the job has none: job=", name()))));
   *waiting_for = wait ? ClosingText() : Unjoined(request.durable());

@@ -687,7 +687,8 @@ void Job::OnTrainingFailed(const Worker& worker, const v1::Failed& failed, bool 
     Fail(std::move(cause), false);
     return;
   }
-  delayed_releases_.emplace(host_->Now() + RetryDelay(failures), std::make_pair(closure, attempt));
+  delayed_releases_.emplace(host_->Now() + options_.RetryDelay(failures),
+                            std::make_pair(closure, attempt));
 }
 
 void Job::OnReadingFailed(const Worker& worker, const v1::Failed& failed, bool elsewhere,
@@ -717,7 +718,7 @@ void Job::OnReadingFailed(const Worker& worker, const v1::Failed& failed, bool e
     return;
   }
   reading->attempt = Attempt{};
-  reading->not_before = host_->Now() + RetryDelay(reading->failures);
+  reading->not_before = host_->Now() + options_.RetryDelay(reading->failures);
 }
 
 // [20b] It stays succeeded; what its targets lost with a server is not done again, and that is

@@ -53,7 +53,7 @@ void Job::FillCounters(v1::JobCounters* counters) const {
   counters->set_closures_lost(closures_lost_);
   counters->set_updates_lost(updates_lost_);
   metrics_file_.FillCounters(counters);
-  counters->set_checkpoint_trouble_said(checkpoint_trouble_said_);
+  rounds_.FillCounters(counters);
 }
 
 std::uint64_t Job::granted_below() const {
@@ -160,8 +160,7 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   s->set_final_complete(final_.complete);
   s->set_scheduled(scheduled_);
   s->set_weights_exported(weights_exported_);
-  *s->mutable_checkpoint() = checkpoint_;
-  s->set_checkpoints_off(checkpoints_off_);
+  rounds_.Fill(s);
   if (functions_) functions_->Fill(s->mutable_functions());
   FillTrust(s);
 }
@@ -229,7 +228,7 @@ void Job::ReadCounters(const v1::JobCounters& counters) {
   closures_lost_ = counters.closures_lost();
   updates_lost_ = counters.updates_lost();
   metrics_file_.ReadCounters(counters);
-  checkpoint_trouble_said_ = counters.checkpoint_trouble_said();
+  rounds_.ReadCounters(counters);
 }
 
 // What a job of the journal was planned as; `built` is what this version makes of it.
@@ -277,6 +276,7 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
     if (!s.phase().empty() && PhaseName(phase) == s.phase()) phase_ = phase;
   }
   if (ended()) phase_ = Phase::kEnded;
+  rounds_.SetStage(StageOf(phase_));
   if (active() && phase_ == Phase::kNone)
     return absl::InvalidArgumentError(absl::StrCat("unknown phase: phase=", s.phase()));
   submitted_ms_ = s.submitted_ms();
@@ -318,8 +318,7 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
     return absl::InvalidArgumentError("shards of the result without their servers");
   scheduled_ = s.scheduled();
   weights_exported_ = s.weights_exported();
-  checkpoint_ = s.checkpoint();
-  checkpoints_off_ = s.checkpoints_off();
+  rounds_.Read(s);
   ReadTrust(s);
   if (functions_) EG_RETURN_IF_ERROR(functions_->Read(s.functions()));
   return absl::OkStatus();
@@ -341,7 +340,7 @@ absl::Status Job::ReadNote(const v1::JobNote& note) {
     for (const v1::FunctionSucceeded& one : note.functions().succeeded()) AddFunction(one);
   }
   EG_RETURN_IF_ERROR(events_.ReadNote(note));
-  if (note.has_checkpoint()) checkpoint_ = note.checkpoint();
+  rounds_.ReadNote(note);
   rate_.ReadNote(note);
   metrics_file_.ReadNote(note);
   ReadCounters(note.counters());

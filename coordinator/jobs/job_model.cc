@@ -20,9 +20,9 @@ void Job::WriteModel() {
   if (!metrics_file_.Settle([this] { WriteModel(); })) return;
   if (metrics_file_.gave_up()) SetLinesLost();
   if (!HasModel()) return WriteEnd(false);
-  if (plan_message_.tables_size() == 0 || !checkpoint_.complete()) return LinkModel(false);
+  if (plan_message_.tables_size() == 0 || !rounds_.status().complete()) return LinkModel(false);
   StepModelTables(std::make_shared<ModelTables>(
-      checkpoint_.uri(), absl::StrCat(id_.runs_folder, "/model/tables.npz")));
+      rounds_.status().uri(), absl::StrCat(id_.runs_folder, "/model/tables.npz")));
 }
 
 // `tables` is shared with the file thread, which alone uses it until its step has ended.

@@ -225,7 +225,7 @@ void Job::MoveFailed(Moves::iterator move, const v1::ErrorDetail& failure) {
     move_failures_.erase(shard);
     source->unmovable[shard] = absl::StrCat("shard ", shard.value(), ": ", cause.message());
   } else {
-    source->moves_again = host_->Now() + RetryDelay(failures);
+    source->moves_again = host_->Now() + options_.RetryDelay(failures);
   }
 }
 

@@ -159,15 +159,16 @@ std::string Job::ResultJson() const {
   // what the workers reported of tables.
   json["updates_exact"] = updates_exact_;
   json["lost"] = Json{{"closures", closures_lost_}, {"updates", updates_lost_}};
-  json["checkpoint"] = checkpoint_.number() == 0 ? Json(nullptr)
-                                                 : Json{{"number", checkpoint_.number()},
-                                                        {"path", checkpoint_.uri()},
-                                                        {"complete", checkpoint_.complete()},
-                                                        {"written_ms", checkpoint_.written_ms()}};
+  const v1::CheckpointStatus& checkpoint = rounds_.status();
+  json["checkpoint"] = checkpoint.number() == 0 ? Json(nullptr)
+                                                : Json{{"number", checkpoint.number()},
+                                                       {"path", checkpoint.uri()},
+                                                       {"complete", checkpoint.complete()},
+                                                       {"written_ms", checkpoint.written_ms()}};
   json["checkpoint_trouble"] =
-      checkpoint_.trouble().empty() ? Json(nullptr) : Json(checkpoint_.trouble());
+      checkpoint.trouble().empty() ? Json(nullptr) : Json(checkpoint.trouble());
   json["resumed_from"] =
-      checkpoint_.resumed_from().empty() ? Json(nullptr) : Json(checkpoint_.resumed_from());
+      checkpoint.resumed_from().empty() ? Json(nullptr) : Json(checkpoint.resumed_from());
   // Of metrics.jsonl, for want of room.
   json["lines_lost"] = metrics_file_.lost();
   // What was exported and read back, relative to the runs folder.

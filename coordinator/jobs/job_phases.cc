@@ -71,7 +71,11 @@ void Job::BeginReport() {
                if (generation != report_generation_ || phase_ != Phase::kReporting)
                  return;  // rolled back meanwhile
                final_ = answer;
-               if (UpdatesAgree()) BeginSaving();
+               if (!UpdatesAgree()) return;
+               ending_ = JobState::kSucceeded;
+               if (!rounds_.on()) return FinishJob();
+               SetPhase(Phase::kSaving);
+               TickCheckpoints(host_->Now());
              });
 }
 
@@ -100,8 +104,6 @@ void Job::BeginSeal(JobState ending) {
   delayed_releases_.clear();
   assign_retries_.clear();
   deferred_.clear();
-  round_ = false;
-  round_waiting_.clear();
   EndMoves();
   SendCloses();  // so that what has ended is in the ledgers that are saved
   SetPhase(Phase::kSealing);
@@ -174,14 +176,15 @@ void Job::CheckSealed() {
   QueryShards(true, options_.report_timeout, [this, generation](const ShardAnswer& answer) {
     if (generation != report_generation_) return;
     final_ = answer;
-    BeginSealedSaving();
+    if (!rounds_.on() || !book_) return FinishJob();
+    SetPhase(Phase::kSealedSaving);
+    rounds_.BeginRound();
   });
 }
 
 // ---------------------------------------------------------------- the end
 
 void Job::FinishJob() {
-  if (phase_ == Phase::kSealedSaving) SayUnsaved();
   if ((phase_ == Phase::kSealedReporting || phase_ == Phase::kSealedSaving) && BeginSealedExport())
     return;
   DropReceiving();

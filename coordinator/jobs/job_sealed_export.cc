@@ -87,7 +87,7 @@ void Job::SealedExportFailed(ReadingRound::Closure* reading, const v1::Failed& f
     return GiveUpSealedExport(sealed_export_.why);
   }
   reading->attempt = Attempt{};
-  reading->not_before = host_->Now() + RetryDelay(reading->failures);
+  reading->not_before = host_->Now() + options_.RetryDelay(reading->failures);
   PumpSealedExport();
 }
 
@@ -99,11 +99,11 @@ void Job::GiveUpSealedExport(absl::string_view why) {
 
 void Job::SayNotExported(absl::string_view why) {
   Event("warning", absl::StrCat("the weights of the failed job were not exported: ", why, "; ",
-                                checkpoint_.number() == 0
+                                rounds_.status().number() == 0
                                     ? std::string("the job has no checkpoint either")
-                                    : absl::StrCat("checkpoint ", checkpoint_.number(),
+                                    : absl::StrCat("checkpoint ", rounds_.status().number(),
                                                    " has them: psctl checkpoint export ",
-                                                   checkpoint_.uri(), " --to weights.npz")));
+                                                   rounds_.status().uri(), " --to weights.npz")));
 }
 
 }  // namespace evergrad::coordinator

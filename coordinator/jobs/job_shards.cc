@@ -1,4 +1,5 @@
-// Shards: the plan, where they are placed, what their owners answer.
+// The plan of a job, what it resumes from (LEDGER line 28), and what the owners of its shards
+// answer.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,14 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr int kDescribeWarningsMax = 16;
+constexpr std::size_t kLostTextMax = 200;
+
+// The file of an Assign cannot be used, whoever reads it.
+bool IsUnusable(absl::StatusCode code) {
+  return code == absl::StatusCode::kDataLoss || code == absl::StatusCode::kNotFound ||
+         code == absl::StatusCode::kFailedPrecondition ||
+         code == absl::StatusCode::kUnimplemented || code == absl::StatusCode::kPermissionDenied;
+}
 
 }  // namespace
 
@@ -50,7 +59,7 @@ void Job::OnDescribed(const v1::DescribeResult& described) {
   }
   if (!journals())
     described_.clear_variables();  // else the plan is made of them again after a restart
-  if (checkpoints() && id_.spec.checkpoint.resume) return LookForResume();
+  if (rounds_.on() && id_.spec.checkpoint.resume) return LookForResume();
   BeginPlan();
 }
 
@@ -105,6 +114,69 @@ void Job::BeginPlan() {
   Broadcast(message, true, true);
   Pump();
 }
+
+// ---------------------------------------------------------------- line 28
+
+// The plan is known: is there a checkpoint of an earlier job of this name to go on from?
+void Job::LookForResume() {
+  fs::FileSystem* const disk = &host_->file_system();
+  std::weak_ptr<bool> alive = alive_;
+  host_->OnFileThread([this, alive, disk, spec = id_.spec.checkpoint, runs = id_.runs_folder,
+                       name = id_.spec.name, uid = id_.uid] {
+    absl::StatusOr<ResumePoint> point = FindResumePoint(*disk, spec, runs, name, uid);
+    return [this, alive, point = std::move(point)] {
+      if (alive.expired() || phase_ != Phase::kDescribing || book_ != nullptr || ended()) return;
+      if (absl::IsNotFound(point.status())) {
+        Event("state", absl::StrCat("nothing to resume from, the job begins at its first step: ",
+                                    point.status().message()));
+        return BeginPlan();
+      }
+      if (!point.ok()) {
+        // Another setting or other files help, or it is a disk that cannot be read now.
+        const bool user =
+            BlameOf(point.status()) == Blame::kUser || SaveErrorIsFinal(point.status());
+        const absl::Status cause(point.status().code(),
+                                 absl::StrCat("checkpoint.resume: ", point.status().message()));
+        Fail(MakeError(user ? UserError(cause) : cause, user ? "user" : "internal", "coordinator"),
+             user);
+        return;
+      }
+      absl::StatusOr<Resumption> resumption = PlanResumption(*point, plan_message_, id_.uid);
+      if (!resumption.ok()) {
+        Fail(MakeError(UserError(resumption.status()), "user", "coordinator"), true);
+        return;
+      }
+      for (const absl::Status& passed : point->passed_over)
+        Event("warning", absl::StrCat("a newer checkpoint is skipped: ", passed.message()));
+      resume_point_ = *point;
+      resumption_ = *std::move(resumption);
+      BeginPlan();
+    };
+  });
+}
+
+// What a former job has done counts as done; its losses of whole epochs are in the manifest, those
+// of a part of one are not known.
+void Job::ResumeFrom(const ResumePoint& point, const Resumption& resumption) {
+  TakeOverUpdates(point, resumption.same_plan);
+  if (const IntervalSet& dead = book_->durable().dead; !dead.empty()) {
+    // A training job's user cancels no closure: what its shards refuse are updates that were lost
+    // with a server.
+    std::string which = dead.ToString();
+    if (which.size() > kLostTextMax) which = absl::StrCat(which.substr(0, kLostTextMax), "...");
+    Event("lost", absl::StrCat("updates that the earlier job lost with a server stay lost: ",
+                               dead.size(), dead.size() == 1 ? " closure is" : " closures are",
+                               " not run again: ", which));
+  }
+  epochs_.Resume(book_->durable().succeeded, book_->durable().dead, point.manifest,
+                 resumption.same_plan, AccountContext());
+  rounds_.SetResumedFrom(point.uri);
+  Event("state", absl::StrCat("resumed at step ", epochs_.steps_done(), " of ",
+                              epochs_.steps_total(), " from ", point.uri, ": ", resumption.text));
+  SayNotReproducible("it resumes from a checkpoint whose shards were saved at different moments");
+}
+
+// ---------------------------------------------------------------- the shards
 
 void Job::TryPlace() {
   if (!book_ || phase_ < Phase::kPlacing) return;
@@ -233,7 +305,7 @@ void Job::OnAssigned(TaskId task, const v1::Assigned& assigned) {
     Fail(std::move(cause), user);
     return;
   }
-  assign_retries_.push_back({host_->Now() + RetryDelay(failures), shard, owner.epoch});
+  assign_retries_.push_back({host_->Now() + options_.RetryDelay(failures), shard, owner.epoch});
 }
 
 // Values have changed under whoever was reading them: what was measured or written since is void.
@@ -248,6 +320,67 @@ void Job::AfterRollback(absl::string_view why) {
   ++report_generation_;
   SetPhase(Phase::kTraining);
   PersistWhole();
+}
+
+// ---------------------------------------------------------------- line 21
+
+bool Job::SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause) {
+  if (grants_stopped()) return false;
+  const std::string uri = shards_[shard].snapshot;
+  if (uri.empty() || !IsUnusable(static_cast<absl::StatusCode>(cause.code()))) return false;
+  const std::vector<Snapshot>& known = book_->durable().snapshots[shard.value()];
+  const auto found =
+      std::find_if(known.begin(), known.end(), [&](const Snapshot& s) { return s.Uri() == uri; });
+  if (found == known.end()) return false;
+  if (found->resumed && known.size() == 1) {
+    // The seed is not where a resumed job begins: under another plan it never was, and without its
+    // file the checkpoint is not whole.
+    Fail(MakeError(UserError(absl::FailedPreconditionError(absl::StrCat(
+                       "the checkpoint to resume from cannot be used: ", cause.message()))),
+                   "user", cause.origin_text()),
+         true);
+    return true;
+  }
+  const std::string server = book_->durable().map[shard.value()].server;
+  ClosureBook::MapChange change;
+  AppendRecord(book_->RemoveSnapshots(shard, {uri}), &change.record);
+  ClosureBook::MapChange rolled = book_->Rollback(shard, server);
+  AppendRecord(rolled.record, &change.record);
+  change.assigns = std::move(rolled.assigns);
+  change.map_changed = true;
+  const std::optional<Snapshot>& next = change.assigns.front().snapshot;
+  Event("rollback", absl::StrCat("shard ", shard.value(),
+                                 " cannot be restored from its snapshot: ", cause.message(), "; ",
+                                 next ? absl::StrCat("the previous snapshot is used: ", next->file)
+                                      : "the shard starts from its seed"));
+  if (!Persist(change.record)) return true;
+  ApplyChange(change);
+  AfterRollback("a shard was restored from an older snapshot");
+  return true;
+}
+
+void Job::SayRollback(const std::string& why, const ClosureBook::MapChange& change) {
+  if (change.assigns.empty()) return;
+  std::size_t restored = 0;
+  IntervalSet reruns;  // what is open now may have to be run again, too
+  for (const ClosureBook::AssignOrder& order : change.assigns) {
+    restored += order.snapshot.has_value();
+    reruns.UnionWith(book_->durable().todo[order.shard.value()]);
+  }
+  const std::size_t seeds = change.assigns.size() - restored;
+  std::string where;
+  if (restored > 0)
+    where = absl::StrCat(restored, restored == 1 ? " shard goes" : " shards go",
+                         " back to the newest snapshot");
+  if (seeds > 0)
+    absl::StrAppend(&where, where.empty() ? "" : ", ", seeds,
+                    seeds == 1 ? " shard goes" : " shards go", " back to the seed");
+  const std::string again = reruns.empty()
+                                ? "no closure that had ended is"
+                                : absl::StrCat("up to ", reruns.size(),
+                                               reruns.size() == 1 ? " closure that had ended is"
+                                                                  : " closures that had ended are");
+  Event("rollback", absl::StrCat(why, ": ", where, "; ", again, " run again there"));
 }
 
 void Job::SendCloses() {

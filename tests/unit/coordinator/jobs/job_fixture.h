@@ -12,108 +12,12 @@
 #include <vector>
 
 #include "common/client/protocol.h"
-#include "common/fs/file_system.h"
 #include "common/grants/grant_proof.h"
-#include "common/snapshot/messages.h"
 #include "common/snapshot/shard_file.h"
-#include "common/time/clock.h"
 #include "coordinator/jobs/job.h"
-#include "tests/support/manual_executor.h"
-#include "tests/support/memory_files/memory_file_system.h"
+#include "fake_host.h"
 
 namespace evergrad::coordinator {
-
-class FakeHost final : public JobHost {
- public:
-  explicit FakeHost(MemoryStateStore::Options store_options = {}) : memory(store_options) {}
-  MonoTime Now() const override { return clock.Now(); }
-  std::int64_t WallMillis() const override {
-    return 1'700'000'000'000 + clock.WallMillis() + wall_offset_ms;
-  }
-  std::string HostName() const override { return "near"; }
-  Term term() const override { return term_now; }
-  StateStore& store() override { return memory; }
-  fault::Failpoints& failpoints() override { return points; }
-  void Log(log::Level, absl::string_view text, absl::string_view) override {
-    log_lines.emplace_back(text);
-  }
-  void Send(TaskId task, const v1::CoordinatorMessage& message) override {
-    sent[task].push_back(message);
-  }
-  void WriteFiles(const std::string& folder, std::vector<RunFile> written,
-                  std::function<void(absl::Status)> done) override {
-    for (const RunFile& file : written) files[folder + "/" + file.name] = file.contents();
-    later.push_back([this, done] {
-      if (while_written) while_written();
-      done(absl::OkStatus());
-    });
-  }
-  void AppendLines(const std::string& folder, const std::string& name, std::string lines,
-                   std::function<void(absl::Status)> done) override {
-    later.push_back([this, path = folder + "/" + name, lines, done] {
-      std::string& file = files[path];
-      const bool room = file.size() + lines.size() <= lines_bytes_max;
-      if (room || tears)
-        file += lines.substr(
-            0, lines_bytes_max - std::min<std::uint64_t>(lines_bytes_max, file.size()));
-      done(room ? absl::OkStatus() : absl::ResourceExhaustedError("no space left on device"));
-    });
-  }
-  void RestoreLines(const std::string& folder, const std::string& name, std::uint64_t offset,
-                    std::string tail, std::function<void(absl::Status)> done) override {
-    // Acts like fs::RestoreEnd, which ignores existing bytes after `offset`.
-    std::string& file = files[folder + "/" + name];
-    const bool room = offset + tail.size() <= lines_bytes_max;
-    if (file.size() > offset + tail.size())
-      file.resize(offset + tail.size());
-    else if (file.size() >= offset && (room || tears))
-      file += tail.substr(file.size() - offset,
-                          lines_bytes_max - std::min<std::uint64_t>(lines_bytes_max, file.size()));
-    else if (room)
-      file += tail;
-    later.push_back([done, room] {
-      done(room ? absl::OkStatus() : absl::ResourceExhaustedError("no space left on device"));
-    });
-  }
-  void WhenDurable(std::function<void()> then) override { then(); }
-  void OnFileThread(std::function<std::function<void()>()> work) override {
-    later.push_back([this, work] {
-      std::function<void()> back = work();
-      if (hold_file_answers)
-        held_file_answers.push_back(std::move(back));
-      else
-        back();
-    });
-  }
-  fs::FileSystem& file_system() override { return *disk; }
-  std::string StoreTrouble() const override { return trouble; }
-  std::uint64_t NextNumber() override { return ++number; }
-  void JobChanged(JobUid) override { ++changes; }
-  void ForeignMessage(TaskId, absl::string_view what) override { foreign.emplace_back(what); }
-  void StoreFailed(const absl::Status& status) override { store_failure = status; }
-
-  // If true, the file thread's work is done and its answers wait in `held_file_answers`.
-  bool hold_file_answers = false;
-  std::vector<std::function<void()>> held_file_answers;
-  ManualClock clock;
-  // Of everybody: a job that resumes gets the former one's.
-  std::shared_ptr<fs::MemoryFileSystem> disk = std::make_shared<fs::MemoryFileSystem>();
-  MemoryStateStore memory;
-  fault::Failpoints points;
-  Term term_now{1};
-  std::map<TaskId, std::deque<v1::CoordinatorMessage>> sent;
-  std::map<std::string, std::string> files;
-  std::deque<std::function<void()>> later;
-  // Called after a job's files are written and before the job is told.
-  std::function<void()> while_written;
-  std::uint64_t lines_bytes_max = ~0ull;  // size of metrics.jsonl at which the disk is full
-  bool tears = false;                     // if true, a failed write leaves the part that fit
-  std::vector<std::string> log_lines, foreign;
-  std::uint64_t number = 0, changes = 0;
-  absl::Status store_failure;
-  std::string trouble;
-  std::int64_t wall_offset_ms = 0;
-};
 
 struct FakeWorker {
   TaskId task;
@@ -518,60 +422,15 @@ class FakeCluster {
   }
 
  private:
-  // Writes a whole file with zeros for values. Only its ends and its ledger matter here.
   v1::ShardFile Save(const v1::CutShards& cut, FakeServer::Shard* shard) {
     if (shard->saved &&
         client::FromProto(shard->saved->done())->ToString() == shard->done.ToString() &&
         client::FromProto(shard->saved->refused())->ToString() == shard->refused.ToString())
       return *shard->saved;
     ++cuts;
-    const v1::ShardSpec& spec_of = shard->assign.spec();
-    v1::ShardFileHeader header;
-    header.set_job_uid(cut.job_uid());
-    header.set_shard(spec_of.shard());
-    *header.mutable_epoch() = shard->assign.epoch();
-    *header.mutable_start() = shard->assign.start();
-    shard->lsn += 1;
-    header.set_lsn(shard->lsn);
-    header.set_kind(v1::SHARD_KIND_DENSE);
-    header.set_plan_fingerprint(cut.plan_fingerprint());
-    *header.mutable_dense() = spec_of;
-    v1::ShardFile said;
-    said.set_shard(spec_of.shard());
-    said.set_file(snapshot::ShardFileName(ShardId(spec_of.shard()),
-                                          client::FromProto<ShardEpoch>(shard->assign.epoch()),
-                                          shard->lsn));
-    *said.mutable_epoch() = shard->assign.epoch();
-    *said.mutable_start() = shard->assign.start();
-    said.set_lsn(shard->lsn);
-    *said.mutable_done() = client::ToProto(shard->done);
-    *said.mutable_refused() = client::ToProto(shard->refused);
-    const auto ok = [](const absl::Status& status) {
-      if (!status.ok()) throw std::runtime_error(std::string(status.message()));
-    };
-    ok(servers_disk()->MakeFolders(cut.folder()));
-    auto file = servers_disk()->Create(fs::JoinUri(cut.folder(), said.file()));
-    ok(file.status());
-    auto writer = snapshot::ShardFileWriter::Begin(file->get(), header);
-    ok(writer.status());
-    ok((*writer)->BeginSection(snapshot::Section::kValues, 0));
-    std::uint64_t row_elements = 1;
-    for (int d = 1; d < spec_of.variable().shape_size(); ++d)
-      row_elements *= spec_of.variable().shape(d);
-    const std::vector<std::byte> zeros((spec_of.row_end() - spec_of.row_begin()) * row_elements *
-                                       4);
-    ok((*writer)->Append(zeros));
-    ok((*writer)->WriteCounters({}));
-    v1::ShardLedger ledger;
-    *ledger.mutable_done() = client::ToProto(shard->done);
-    *ledger.mutable_refused() = client::ToProto(shard->refused);
-    ok((*writer)->WriteLedger(ledger));
-    const auto digest = (*writer)->Finish();
-    ok(digest.status());
-    ok((*file)->Commit());
-    said.set_bytes(digest->bytes);
-    said.set_sha256(
-        std::string(reinterpret_cast<const char*>(digest->sha256.data()), digest->sha256.size()));
+    const v1::ShardFile said =
+        WriteShardFile(servers_disk(), cut, shard->assign.spec(), shard->assign.epoch(),
+                       shard->assign.start(), ++shard->lsn, shard->done, shard->refused);
     shard->saved = said;
     on_saved(fs::JoinUri(cut.folder(), said.file()), said);
     return said;
