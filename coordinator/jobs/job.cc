@@ -16,10 +16,6 @@
 namespace evergrad::coordinator {
 namespace {
 
-std::string Shards(std::size_t number) {
-  return absl::StrCat(number, number == 1 ? " shard" : " shards");
-}
-
 constexpr std::chrono::milliseconds kProgressEvery{100};
 constexpr std::chrono::seconds kPausesSaidEvery{10};
 constexpr std::size_t kWaitsBytesMax = 512, kAwaitsBytesMax = 128;
@@ -80,6 +76,7 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
                [this](TaskId task, const v1::CoordinatorMessage& message) {
                  host_->Send(task, message);
                }),
+      placer_(Part(), &death_backoff_, &queries_),
       poison_({options.poison_deaths, options.together}),
       death_backoff_(options.death_backoff),
       unfit_(options.aside_max),
@@ -146,18 +143,7 @@ void Job::Tick() {
     auto node = delayed_answers_.extract(delayed_answers_.begin());
     host_->Send(node.mapped().first, node.mapped().second);
   }
-  for (std::size_t i = 0; i < assign_retries_.size();) {
-    if (assign_retries_[i].at > now) {
-      ++i;
-      continue;
-    }
-    const AssignRetry retry = assign_retries_[i];
-    assign_retries_.erase(assign_retries_.begin() + static_cast<std::ptrdiff_t>(i));
-    if (!grants_stopped() && book_ &&
-        book_->durable().map[retry.shard.value()].epoch == retry.epoch) {
-      shards_.Unplace(retry.shard);
-    }
-  }
+  placer_.Retry(now);
   JudgeDeaths();
   SendMovedMap(true);
   CheckStalls();
@@ -480,22 +466,12 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity,
   JobServer& admitted = shards_.servers().insert_or_assign(task, std::move(server)).first->second;
   if (active()) {
     FillJobInfo(registered->mutable_job());
-    if (book_ && shards_.placed()) {
-      const bool restore = phase_ >= Phase::kSealing || !ServerBacksOff(identity);
-      ClosureBook::ServerRegistration registration = book_->RegisterServer(identity, held, restore);
-      admitted.kept_from = std::move(registration.unheld);
-      if (!Persist(registration.change.record)) return absl::OkStatus();
-      if (phase_ >= Phase::kSealing) {  // the job ends: nothing is restored for it, and what is
-                                        // gone is sealed
-        for (const ClosureBook::AssignOrder& order : registration.change.assigns)
-          unsealed_.erase(order.shard);
-        registration.change.assigns.clear();
-      }
-      admitted.admitted = std::move(registration.change);
-    } else {
-      admitted.admitted.emplace();
-      for (const ClosureBook::HeldShard& h : held)
-        admitted.admitted->drops.emplace_back(h.shard, h.epoch);
+    if (!placer_.Admit(admitted, held)) return absl::OkStatus();
+    if (phase_ >= Phase::kSealing) {  // the job ends: nothing is restored for it, and what is gone
+                                      // is sealed
+      for (const ClosureBook::AssignOrder& order : admitted.admitted->assigns)
+        unsealed_.erase(order.shard);
+      admitted.admitted->assigns.clear();
     }
     if (book_) FillMap(registered->mutable_map());
   }
@@ -513,57 +489,9 @@ void Job::Ready(TaskId task) {
   JobServer* server = shards_.Find(task);
   if (server == nullptr) return;
   server->ready = true;
-  const std::vector<ShardId> kept = std::exchange(server->kept_from, {});
-  const std::string identity = server->identity;
-  if (const auto admitted = std::exchange(server->admitted, std::nullopt)) {
-    const ClosureBook::MapChange& change = *admitted;
-    for (const auto& [shard, epoch] : change.drops) {
-      v1::CoordinatorMessage message;
-      v1::Drop* drop = message.mutable_drop();
-      drop->set_job_uid(id_.uid.value());
-      drop->set_shard(shard.value());
-      *drop->mutable_epoch() = client::ToProto(epoch);
-      host_->Send(task, message);
-    }
-    // What it holds newer than the journal knew is not its former owner's any more, which may have
-    // registered before it.
-    for (const auto& [owner, held] : change.former) {
-      const JobServer* other = shards_.ServerOf(owner);
-      if (other == nullptr || !other->ready) continue;
-      v1::CoordinatorMessage message;
-      message.mutable_drop()->set_job_uid(id_.uid.value());
-      message.mutable_drop()->set_shard(held.first.value());
-      *message.mutable_drop()->mutable_epoch() = client::ToProto(held.second);
-      host_->Send(other->task, message);
-    }
-    if (book_ && shards_.placed()) {
-      for (std::uint32_t p = 0; p < shards_.size(); ++p) {
-        if (book_->durable().map[p].server != identity) continue;
-        // Held as mapped; those sent anew are reset below. Of what it still loads it says so when
-        // it has.
-        shards_.Give(ShardId(p), server->loading.count(p) == 0);
-        if (unsealed_.count(ShardId(p)) != 0) SendSeal(ShardId(p));
-      }
-      ApplyChange(change);
-      if (!change.map_changed) SendMap();  // its endpoint may be another
-      if (phase_ < Phase::kSealing) {
-        shards_rolled_back_ += change.assigns.size();
-        const bool moves = std::all_of(change.assigns.begin(), change.assigns.end(),
-                                       [&](const ClosureBook::AssignOrder& order) {
-                                         return server->stopped.count(order.shard.value()) != 0;
-                                       });
-        SayRollback(absl::StrCat("ps_server/", identity,
-                                 moves ? " was handing over shards when the coordinator ended"
-                                       : " registered without the shards that it held"),
-                    change);
-        // Also a shard that was adopted in the start-up window: its values are not those that a
-        // reading round began with.
-        if (change.map_changed)
-          AfterRollback(change.assigns.empty() ? "a server holds newer shards than the journal knew"
-                                               : "a server lost its shards");
-        if (!kept.empty()) KeepFromServer(identity, kept);
-      }
-    }
+  placer_.OnReady(*server);
+  for (const ShardId shard : unsealed_) {
+    if (book_->durable().map[shard.value()].server == server->identity) SendSeal(shard);
   }
   // A query in progress may concern what it holds.
   queries_.Ask(task);
@@ -615,7 +543,7 @@ void Job::OnLeaving(TaskId task, absl::string_view said, bool drains) {
       book_ && shards_.placed() ? book_->ShardsOf(server->identity).size() : 0;
   if (active() && drains) {
     Event("drain", absl::StrCat("ps_server/", server->identity, " leaves: ", reason, "; ",
-                                Shards(shards), shards == 1 ? " is" : " are", " to be moved"));
+                                ShardCount(shards), shards == 1 ? " is" : " are", " to be moved"));
   }
   // What was on its way to it goes elsewhere.
   for (auto it = moves_.begin(); it != moves_.end();) {
@@ -638,8 +566,9 @@ void Job::OnServerAway(TaskId task, absl::string_view reason) {
     if (const std::size_t shards =
             book_ && shards_.placed() ? book_->ShardsOf(server->identity).size() : 0;
         shards > 0)
-      Event("away", absl::StrCat("ps_server/", server->identity,
-                                 " left after its drain notice and still held ", Shards(shards)));
+      Event("away",
+            absl::StrCat("ps_server/", server->identity,
+                         " left after its drain notice and still held ", ShardCount(shards)));
   } else if (active() && !DiesIdle(server->identity)) {
     Event("away",
           absl::StrFormat("ps_server/%s disconnected (%s); waiting for it to reconnect (declared "
@@ -661,7 +590,7 @@ void Job::OnServerLost(TaskId task, absl::string_view identity, absl::string_vie
   queries_.Forget(task);
   whole_due_ = true;
   OnDeath(Role::kPsServer, std::string(identity), reason, leaving, nullptr, host);
-  GiveAwayShards(identity);
+  GiveAwayShards(std::string(identity));
 }
 
 // The map names it since before the coordinator's restart, and it has not come back.
@@ -675,16 +604,8 @@ void Job::OnServerMissing(const std::string& identity) {
   GiveAwayShards(identity);
 }
 
-void Job::GiveAwayShards(absl::string_view identity) {
-  if (book_ && shards_.placed() && !grants_stopped()) {
-    const std::vector<ShardId> shards = book_->ShardsOf(std::string(identity));
-    if (!shards.empty()) {
-      Event("rollback", absl::StrCat("ps_server/", identity, " is lost: ", shards.size(),
-                                     " shards are reassigned to other servers"));
-      for (const ShardId shard : shards) shards_.Unplace(shard);
-      AfterRollback("a server was lost");
-    }
-  }
+void Job::GiveAwayShards(const std::string& identity) {
+  placer_.GiveAway(identity);
   if (phase_ == Phase::kSealing) CheckSealed();
   Pump();
 }
@@ -735,7 +656,9 @@ absl::Status Job::OnMessage(TaskId task, const v1::TaskMessage& message) {
     case v1::TaskMessage::kDone: return OnDone(task, message.done());
     case v1::TaskMessage::kFailed: OnFailed(task, message.failed()); return absl::OkStatus();
     case v1::TaskMessage::kDropped: OnDropped(task, message.dropped()); return absl::OkStatus();
-    case v1::TaskMessage::kAssigned: OnAssigned(task, message.assigned()); return absl::OkStatus();
+    case v1::TaskMessage::kAssigned:
+      if (placer_.OnAssigned(task, message.assigned())) Pump();
+      return absl::OkStatus();
     case v1::TaskMessage::kClosed:
       if (book_ && message.closed().shard() < shards_.size()) {
         book_->OnClosed(task, ShardId(message.closed().shard()),
@@ -897,7 +820,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   status->set_ended_ms(ended_ms_);
   status->set_closures_rerun(book_ ? repairs_granted() : reruns_);
   status->set_updates_redone(updates_redone_);
-  status->set_shards_rolled_back(shards_rolled_back_);
+  status->set_shards_rolled_back(placer_.rolled_back());
   status->set_closures_lost(closures_lost_);
   status->set_updates_lost(updates_lost_);
   if (rounds_.on() || rounds_.status().number() != 0 || !rounds_.status().trouble().empty()) {
@@ -981,7 +904,7 @@ std::string Job::WaitingFor() const {
     else if (functions_ && phase_ == Phase::kTraining)
       workers = WaitingForFunction();
   }
-  const std::string servers = phase_ == Phase::kDescribing ? "" : WaitingForServers();
+  const std::string servers = phase_ == Phase::kDescribing ? "" : placer_.WaitingFor();
   if (window_open_) return "tasks to register again";
   if (phase_ == Phase::kSaving && servers.empty()) return rounds_.WaitingFor();
   if (phase_ == Phase::kReporting && servers.empty()) return WaitingForReport();
@@ -1020,57 +943,8 @@ std::string Job::WaitingForReport() const {
   std::string text;
   for (const auto& [identity, shards] : left) {
     if (shards > 0 && text.size() < 500)
-      absl::StrAppend(&text, text.empty() ? "" : ", ", Shards(shards),
+      absl::StrAppend(&text, text.empty() ? "" : ", ", ShardCount(shards),
                       text.empty() ? " to be summed" : "", " by ps_server/", identity);
-  }
-  return text;
-}
-
-std::string Job::WaitingForServers() const {
-  if (!shards_.placed()) {
-    for (const auto& [task, server] : shards_.servers()) {
-      if (server.ready && server.leaving.empty()) return "";
-    }
-    return phase_ == Phase::kPlacing ? "servers: none is connected" : "";
-  }
-  std::string text;
-  if (!shards_.unplaced().empty()) {
-    text = absl::StrCat("servers: none can take ", Shards(shards_.unplaced().size()));
-    for (const auto& [task, server] : shards_.servers()) {
-      const double left = std::chrono::duration<double>(
-                              death_backoff_.Until(Role::kPsServer, server.identity) - host_->Now())
-                              .count();
-      if (server.ready && left > 0)
-        absl::StrAppend(&text, ", ps_server/", server.identity,
-                        absl::StrFormat(" backs off for %.1f s after repeated deaths", left));
-    }
-  }
-  for (const auto& [task, server] : shards_.servers()) {
-    if (server.ready || book_ == nullptr) continue;
-    const std::size_t shards = book_->ShardsOf(server.identity).size();
-    if (shards == 0) continue;
-    const double away = std::chrono::duration<double>(host_->Now() - server.away_since).count();
-    absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", server.identity,
-                    " has been disconnected for ", static_cast<std::int64_t>(away), " s and holds ",
-                    Shards(shards));
-  }
-  for (const auto& [identity, lost_at] : shards_.awaited()) {
-    const std::size_t shards = book_ == nullptr ? 0 : book_->ShardsOf(identity).size();
-    if (shards == 0) continue;
-    absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", identity,
-                    " has not reconnected since the coordinator restarted and holds ",
-                    Shards(shards));
-  }
-  // Those that are here, and have not said that they hold what they were given.
-  std::map<std::string, std::size_t> silent;
-  for (std::uint32_t p = 0; book_ != nullptr && p < shards_.size(); ++p) {
-    if (shards_[ShardId(p)].held || shards_.unplaced().count(ShardId(p)) != 0) continue;
-    const JobServer* server = shards_.ServerOf(book_->durable().map[p].server);
-    if (server != nullptr && server->ready) ++silent[server->identity];
-  }
-  for (const auto& [identity, shards] : silent) {
-    absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", identity,
-                    " has not yet loaded ", Shards(shards));
   }
   return text;
 }

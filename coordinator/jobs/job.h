@@ -41,7 +41,7 @@
 #include "coordinator/jobs/poison.h"
 #include "coordinator/jobs/reach_rule.h"
 #include "coordinator/jobs/reading_round.h"
-#include "coordinator/jobs/shard_queries.h"
+#include "coordinator/jobs/shard_placer.h"
 #include "coordinator/jobs/task_totals.h"
 #include "coordinator/jobs/training_rate.h"
 #include "coordinator/jobs/unfit_workers.h"
@@ -351,7 +351,7 @@ class Job final : private JobActions {
   void BeginReading(Phase phase, std::uint64_t closures, MonoTime not_before = MonoTime{0});
   void OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat);
   void OnServerMissing(const std::string& identity);
-  void GiveAwayShards(absl::string_view identity);
+  void GiveAwayShards(const std::string& identity);
 
   // job_deaths.cc
   // `host`: where its process ran, "" if that is not known.
@@ -359,10 +359,7 @@ class Job final : private JobActions {
                const Worker* worker, const std::string& host);
   void SayBacksOff(const DeathBackoff::Record& record);
   void JudgeDeaths();
-  void BeginTotals(const Worker& worker);  // Its process is one of the job's from now on.
-  // What a new process of a server that backs off was to hold goes to others, or waits for it.
-  void KeepFromServer(const std::string& identity, const std::vector<ShardId>& shards);
-  bool ServerBacksOff(const std::string& identity) const;
+  void BeginTotals(const Worker& worker);          // Its process is one of the job's from now on.
   bool DiesIdle(const std::string& server) const;  // again and again, and by now it holds nothing
   void CreditServers();  // closures have ended since: who owns shards has served them
   void FillBackoffs(v1::JobStatus* status) const;
@@ -378,26 +375,18 @@ class Job final : private JobActions {
 
   // job_shards.cc
   void OnDescribed(const v1::DescribeResult& described);
-  SectionLimit ServersLimit() const;     // of those that are here
   std::uint64_t ServerBytesMax() const;  // 0: any
   ClosureBook::Options BookOptions() const;
   void BeginPlan();
   void LookForResume();
   void ResumeFrom(const ResumePoint& point, const Resumption& resumption);
-  void TryPlace();
-  void ApplyChange(const ClosureBook::MapChange& change);
-  void SendAssign(const ClosureBook::AssignOrder& order);
-  void OnAssigned(TaskId task, const v1::Assigned& assigned);
   void AfterRollback(absl::string_view why) override;
   void SendCloses() override;
   void OnShardReport(TaskId task, const v1::ShardReport& report);
   void BeginQuery(bool digests, std::chrono::milliseconds timeout,
                   std::optional<std::uint64_t> report,
                   std::function<void(const ShardAnswer&)> done);
-  bool SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause);
-  void SayRollback(const std::string& why, const ClosureBook::MapChange& change);
   void CheckQueries();
-  std::string WaitingForServers() const;
   std::string WaitingForReport() const;
   std::string WaitingForRoom() const;
   std::string WaitingForStore() const;
@@ -419,7 +408,6 @@ class Job final : private JobActions {
   void SendReceive(Moves::iterator move);
   void CommitMove(Moves::iterator move);
   void MoveFailed(Moves::iterator move, const v1::ErrorDetail& cause);
-  bool MoveLost(ShardId shard, const v1::ErrorDetail& cause);  // false: it was not moved there
   void EndMovesOf(TaskId task);  // it is gone, or another registration is there
   void EndMoves();
   void SayDrained(JobServer& server, const std::string& cannot);
@@ -523,6 +511,7 @@ class Job final : private JobActions {
   JobWorkers workers_;
   Granter granter_;
   ShardTable shards_;
+  ShardPlacer placer_;
   TaskTotals totals_;
 
   // The plan, once described.
@@ -549,12 +538,6 @@ class Job final : private JobActions {
   bool turn_open_ = false;
   Record turn_;  // what they changed
   std::vector<TurnAnswer> turn_answers_;
-  struct AssignRetry {
-    MonoTime at;
-    ShardId shard;
-    ShardEpoch epoch;
-  };
-  std::vector<AssignRetry> assign_retries_;
   Moves moves_;  // on their way, and the journal says nothing of them
   std::map<ShardId, std::uint32_t> move_failures_;  // in a row
   bool moved_map_due_ = false;
@@ -607,7 +590,6 @@ class Job final : private JobActions {
   std::optional<Resumption> resumption_;
   UpdateAccount account_;       // [38]
   bool updates_exact_ = false;  // as last compared
-  std::uint64_t shards_rolled_back_ = 0;
 
   EpochAccount epochs_;
   CheckpointRounds rounds_;

@@ -149,10 +149,6 @@ void Job::JudgeDeaths() {
 
 // ---------------------------------------------------------------- who gets no work for a while
 
-bool Job::ServerBacksOff(const std::string& identity) const {
-  return death_backoff_.Until(Role::kPsServer, identity) > host_->Now();
-}
-
 bool Job::DiesIdle(const std::string& server) const {
   return death_backoff_.Counts(host_->Now(), Role::kPsServer, server) &&
          (!book_ || !shards_.placed() || book_->ShardsOf(server).empty());
@@ -164,21 +160,6 @@ void Job::CreditServers() {
   std::set<std::string> owners;
   for (const ShardOwner& owner : book_->durable().map) owners.insert(owner.server);
   death_backoff_.OnProgressOf(Role::kPsServer, owners);
-}
-
-void Job::KeepFromServer(const std::string& identity, const std::vector<ShardId>& shards) {
-  std::size_t kept = 0;
-  for (const ShardId shard : shards) {
-    if (book_->durable().map[shard.value()].server != identity)
-      continue;  // somebody else's meanwhile
-    shards_.Unplace(shard);
-    ++kept;
-  }
-  if (kept == 0) return;
-  Event("rollback", absl::StrCat("ps_server/", identity, " reconnected and backs off: ", kept,
-                                 kept == 1 ? " shard is" : " shards are",
-                                 " reassigned to other servers, or wait for it"));
-  AfterRollback("a server lost its shards");
 }
 
 void Job::FillBackoffs(v1::JobStatus* status) const {

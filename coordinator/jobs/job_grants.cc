@@ -31,7 +31,7 @@ void Job::Pump() {
   if (in_pump_ || !active() || window_open_) return;
   in_pump_ = true;
   if (!grants_stopped()) {
-    TryPlace();
+    placer_.Place();
     Advance();
     if (phase_ == Phase::kTraining) PumpClosures();
     PumpReading();

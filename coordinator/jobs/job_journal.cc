@@ -49,7 +49,7 @@ void Job::FillCounters(v1::JobCounters* counters) const {
   events_.FillCounters(counters);
   counters->set_other_deaths(death_limit_.deaths());
   epochs_.FillCounters(counters);
-  counters->set_shards_rolled_back(shards_rolled_back_);
+  placer_.FillCounters(counters);
   counters->set_closures_lost(closures_lost_);
   counters->set_updates_lost(updates_lost_);
   metrics_file_.FillCounters(counters);
@@ -224,7 +224,7 @@ void Job::ReadCounters(const v1::JobCounters& counters) {
   events_.ReadCounters(counters);
   death_limit_.Restore(counters.other_deaths());
   epochs_.ReadCounters(counters);
-  shards_rolled_back_ = counters.shards_rolled_back();
+  placer_.ReadCounters(counters);
   closures_lost_ = counters.closures_lost();
   updates_lost_ = counters.updates_lost();
   metrics_file_.ReadCounters(counters);

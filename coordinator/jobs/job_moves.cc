@@ -124,7 +124,7 @@ void Job::SendReceive(Moves::iterator move) {
       continue;
     ServerLoad load{server.identity, coming[task]};
     for (const ShardId p : book_->ShardsOf(server.identity)) load.bytes += shards_[p].bytes;
-    (ServerBacksOff(server.identity) ? backing_off : loads).push_back(std::move(load));
+    (placer_.BacksOff(server.identity) ? backing_off : loads).push_back(std::move(load));
   }
   if (loads.empty()) loads = std::move(backing_off);
   std::sort(loads.begin(), loads.end(),
@@ -191,7 +191,7 @@ void Job::CommitMove(Moves::iterator move) {
   move_failures_.erase(shard);
   shards_[shard].moved = {what.from, change.assigns.front().epoch};
   change.map_changed = false;
-  ApplyChange(change);
+  placer_.Apply(change);
   moved_map_due_ = true;
   SendMovedMap(false);
   SendDrop(what.source, shard, what.from);
@@ -227,19 +227,6 @@ void Job::MoveFailed(Moves::iterator move, const v1::ErrorDetail& failure) {
   } else {
     source->moves_again = host_->Now() + options_.RetryDelay(failures);
   }
-}
-
-// The new owner has not, or has not any more, what it had received.
-bool Job::MoveLost(ShardId shard, const v1::ErrorDetail& cause) {
-  std::optional<ShardTable::Shard::Move>& moved = shards_[shard].moved;
-  if (!moved || moved->epoch != book_->durable().map[shard.value()].epoch) return false;
-  moved.reset();
-  Event("warning",
-        absl::StrCat("shard ", shard.value(), " was lost while it was moved: ", cause.message()));
-  shards_.Unplace(shard);
-  AfterRollback("a shard was lost while it was moved");
-  Pump();
-  return true;
 }
 
 void Job::EndMovesOf(TaskId task) {

@@ -151,7 +151,7 @@ std::string Job::ResultJson() const {
                              {"results_given_up", functions_->results_given_up()}};
   json["duplicates_refused"] = totals_.duplicates_refused();
   // What was lost with servers, and done again.
-  json["repair"] = Json{{"shards_rolled_back", shards_rolled_back_},
+  json["repair"] = Json{{"shards_rolled_back", placer_.rolled_back()},
                         {"closures_rerun", reruns_},
                         {"updates_redone", updates_redone_}};
   // Succeeded, lost with a server, and not to be run again.

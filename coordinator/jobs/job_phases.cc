@@ -102,7 +102,7 @@ void Job::BeginSeal(JobState ending) {
   reading_.Clear();
   ++report_generation_;
   delayed_releases_.clear();
-  assign_retries_.clear();
+  placer_.ForgetRetries();
   deferred_.clear();
   EndMoves();
   SendCloses();  // so that what has ended is in the ledgers that are saved

@@ -17,17 +17,10 @@ namespace {
 constexpr int kDescribeWarningsMax = 16;
 constexpr std::size_t kLostTextMax = 200;
 
-// The file of an Assign cannot be used, whoever reads it.
-bool IsUnusable(absl::StatusCode code) {
-  return code == absl::StatusCode::kDataLoss || code == absl::StatusCode::kNotFound ||
-         code == absl::StatusCode::kFailedPrecondition ||
-         code == absl::StatusCode::kUnimplemented || code == absl::StatusCode::kPermissionDenied;
-}
-
 }  // namespace
 
 void Job::OnDescribed(const v1::DescribeResult& described) {
-  const SectionLimit limit = ServersLimit();
+  const SectionLimit limit = placer_.ServersLimit();
   absl::StatusOr<BuiltPlan> built = BuildPlan(id_.spec, described, limit);
   if (!built.ok()) {
     const bool user = BlameOf(built.status()) == Blame::kUser;
@@ -61,14 +54,6 @@ void Job::OnDescribed(const v1::DescribeResult& described) {
     described_.clear_variables();  // else the plan is made of them again after a restart
   if (rounds_.on() && id_.spec.checkpoint.resume) return LookForResume();
   BeginPlan();
-}
-
-SectionLimit Job::ServersLimit() const {
-  std::map<std::string, v1::Endpoint> endpoints;
-  for (const auto& [task, server] : shards_.servers()) {
-    if (server.ready && server.leaving.empty()) endpoints[server.identity] = server.endpoint;
-  }
-  return SectionLimit::Of(endpoints);
 }
 
 ClosureBook::Options Job::BookOptions() const {
@@ -178,136 +163,6 @@ void Job::ResumeFrom(const ResumePoint& point, const Resumption& resumption) {
 
 // ---------------------------------------------------------------- the shards
 
-void Job::TryPlace() {
-  if (!book_ || phase_ < Phase::kPlacing) return;
-  if (shards_.placed() && shards_.unplaced().empty()) return;
-  std::vector<ServerLoad> loads;
-  for (const auto& [task, server] : shards_.servers()) {
-    if (!server.ready || !server.leaving.empty() || ServerBacksOff(server.identity)) continue;
-    ServerLoad load{server.identity, 0};
-    for (const ShardId p : book_->ShardsOf(server.identity)) {
-      if (shards_.unplaced().count(p) == 0) load.bytes += shards_[p].bytes;
-    }
-    loads.push_back(std::move(load));
-  }
-  if (loads.empty()) return;
-  if (const absl::Status fits = ServersLimit().CheckShards(plan_message_); !fits.ok())
-    return Fail(MakeError(fits, "user", "coordinator"), true);
-  const bool first = !shards_.placed();
-  std::sort(loads.begin(), loads.end(),
-            [](const ServerLoad& a, const ServerLoad& b) { return a.identity < b.identity; });
-  if (!shards_.placed()) {
-    shards_.SetPlaced();
-    for (std::uint32_t p = 0; p < shards_.size(); ++p) shards_.Unplace(ShardId(p));
-  }
-  std::vector<ShardSize> sizes;
-  for (const ShardId p : shards_.unplaced()) sizes.push_back({p, shards_[p].bytes});
-  ClosureBook::MapChange all;
-  for (const Placement& placement : PlaceShards(std::move(sizes), std::move(loads))) {
-    ClosureBook::MapChange change = book_->Rollback(placement.shard, placement.server);
-    shards_.Give(placement.shard, false);
-    AppendRecord(change.record, &all.record);
-    for (ClosureBook::AssignOrder& order : change.assigns) all.assigns.push_back(std::move(order));
-    all.map_changed = true;
-  }
-  if (!first) {
-    shards_rolled_back_ += all.assigns.size();
-    SayRollback("all shards were placed again", all);
-  }
-  if (!Persist(all.record)) return;
-  ApplyChange(all);
-}
-
-// After its record is committed.
-void Job::ApplyChange(const ClosureBook::MapChange& change) {
-  for (const ClosureBook::AssignOrder& order : change.assigns) {
-    shards_.Give(order.shard, false);
-    SendAssign(order);
-  }
-  if (change.map_changed) SendMap();
-}
-
-void Job::SendAssign(const ClosureBook::AssignOrder& order) {
-  shards_[order.shard].snapshot = order.snapshot ? order.snapshot->Uri() : std::string();
-  const JobServer* server = shards_.ServerOf(order.server);
-  if (server == nullptr) return;  // reconciled when it registers
-  v1::CoordinatorMessage message;
-  v1::Assign* assign = message.mutable_assign();
-  assign->set_job_uid(id_.uid.value());
-  *assign->mutable_spec() = ShardSpecOf(plan_message_, order.shard);
-  *assign->mutable_epoch() = client::ToProto(order.epoch);
-  *assign->mutable_start() = client::ToProto(order.start);
-  *assign->mutable_version() = client::ToProto(order.version);
-  *assign->mutable_refused() = client::ToProto(order.refused);
-  assign->set_shards_total(shards_.size());
-  assign->set_grant_key(id_.grant_key);
-  if (auto& moved = shards_[order.shard].moved) {
-    if (moved->epoch == order.epoch)
-      *assign->mutable_moved_from() = client::ToProto(moved->from);
-    else
-      moved.reset();  // rolled back meanwhile
-  }
-  if (order.snapshot) {
-    v1::SnapshotSource* source = assign->mutable_snapshot();
-    source->set_uri(order.snapshot->Uri());
-    source->set_bytes(order.snapshot->bytes);
-    source->set_sha256(order.snapshot->sha256);
-    source->set_job_uid(order.snapshot->job.value());
-    source->set_plan_fingerprint(order.snapshot->plan_fingerprint);
-    source->set_resumed(order.snapshot->resumed);
-    source->set_replace_ledger(order.snapshot->replace_ledger);
-    if (order.snapshot->replace_ledger)
-      *source->mutable_done() = client::ToProto(order.snapshot->done);
-  }
-  host_->Send(server->task, message);
-}
-
-void Job::OnAssigned(TaskId task, const v1::Assigned& assigned) {
-  if (!book_ || assigned.shard() >= shards_.size() || !active()) return;
-  const ShardId shard(assigned.shard());
-  const ShardOwner& owner = book_->durable().map[shard.value()];
-  if (const JobServer* server = shards_.Find(task);
-      server == nullptr || server->identity != owner.server) {
-    // Held, not mapped [25]: it is dropped, whatever epoch it is of.
-    if (owner.epoch == client::FromProto<ShardEpoch>(assigned.epoch()))
-      host_->ForeignMessage(task, "Assigned of another's shard");
-    if (!assigned.ok()) return;
-    v1::CoordinatorMessage message;
-    message.mutable_drop()->set_job_uid(id_.uid.value());
-    message.mutable_drop()->set_shard(assigned.shard());
-    *message.mutable_drop()->mutable_epoch() = assigned.epoch();
-    host_->Send(task, message);
-    return;
-  }
-  if (owner.epoch != client::FromProto<ShardEpoch>(assigned.epoch()))
-    return;  // of a former assignment
-  if (assigned.ok()) {
-    shards_[shard].held = true;
-    shards_[shard].load_failures = 0;
-    if (std::exchange(shards_[shard].moved, std::nullopt)) {
-      // Who was asked before it held this shard could not tell of it.
-      queries_.Ask(task, shard);
-    }
-    Touch();
-    Pump();
-    return;
-  }
-  if (grants_stopped()) return;
-  const std::uint32_t failures = ++shards_[shard].load_failures;
-  v1::ErrorDetail cause = assigned.error();
-  if (cause.origin_text().empty()) cause.set_origin_text(absl::StrCat("ps_server/", owner.server));
-  CleanCause(&cause);
-  if (MoveLost(shard, cause) || SnapshotRefused(shard, cause)) return;
-  Event("warning", absl::StrCat("shard ", shard.value(), " could not be loaded by ps_server/",
-                                owner.server, " (", failures, " in a row): ", cause.message()));
-  if (cause.kind() == "user" || !cause.retryable() || failures > options_.retries_max) {
-    const bool user = cause.kind() == "user";
-    Fail(std::move(cause), user);
-    return;
-  }
-  assign_retries_.push_back({host_->Now() + options_.RetryDelay(failures), shard, owner.epoch});
-}
-
 // Values have changed under whoever was reading them: what was measured or written since is void.
 void Job::AfterRollback(absl::string_view why) {
   SayNotReproducible(std::string(why));
@@ -320,67 +175,6 @@ void Job::AfterRollback(absl::string_view why) {
   ++report_generation_;
   SetPhase(Phase::kTraining);
   PersistWhole();
-}
-
-// ---------------------------------------------------------------- line 21
-
-bool Job::SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause) {
-  if (grants_stopped()) return false;
-  const std::string uri = shards_[shard].snapshot;
-  if (uri.empty() || !IsUnusable(static_cast<absl::StatusCode>(cause.code()))) return false;
-  const std::vector<Snapshot>& known = book_->durable().snapshots[shard.value()];
-  const auto found =
-      std::find_if(known.begin(), known.end(), [&](const Snapshot& s) { return s.Uri() == uri; });
-  if (found == known.end()) return false;
-  if (found->resumed && known.size() == 1) {
-    // The seed is not where a resumed job begins: under another plan it never was, and without its
-    // file the checkpoint is not whole.
-    Fail(MakeError(UserError(absl::FailedPreconditionError(absl::StrCat(
-                       "the checkpoint to resume from cannot be used: ", cause.message()))),
-                   "user", cause.origin_text()),
-         true);
-    return true;
-  }
-  const std::string server = book_->durable().map[shard.value()].server;
-  ClosureBook::MapChange change;
-  AppendRecord(book_->RemoveSnapshots(shard, {uri}), &change.record);
-  ClosureBook::MapChange rolled = book_->Rollback(shard, server);
-  AppendRecord(rolled.record, &change.record);
-  change.assigns = std::move(rolled.assigns);
-  change.map_changed = true;
-  const std::optional<Snapshot>& next = change.assigns.front().snapshot;
-  Event("rollback", absl::StrCat("shard ", shard.value(),
-                                 " cannot be restored from its snapshot: ", cause.message(), "; ",
-                                 next ? absl::StrCat("the previous snapshot is used: ", next->file)
-                                      : "the shard starts from its seed"));
-  if (!Persist(change.record)) return true;
-  ApplyChange(change);
-  AfterRollback("a shard was restored from an older snapshot");
-  return true;
-}
-
-void Job::SayRollback(const std::string& why, const ClosureBook::MapChange& change) {
-  if (change.assigns.empty()) return;
-  std::size_t restored = 0;
-  IntervalSet reruns;  // what is open now may have to be run again, too
-  for (const ClosureBook::AssignOrder& order : change.assigns) {
-    restored += order.snapshot.has_value();
-    reruns.UnionWith(book_->durable().todo[order.shard.value()]);
-  }
-  const std::size_t seeds = change.assigns.size() - restored;
-  std::string where;
-  if (restored > 0)
-    where = absl::StrCat(restored, restored == 1 ? " shard goes" : " shards go",
-                         " back to the newest snapshot");
-  if (seeds > 0)
-    absl::StrAppend(&where, where.empty() ? "" : ", ", seeds,
-                    seeds == 1 ? " shard goes" : " shards go", " back to the seed");
-  const std::string again = reruns.empty()
-                                ? "no closure that had ended is"
-                                : absl::StrCat("up to ", reruns.size(),
-                                               reruns.size() == 1 ? " closure that had ended is"
-                                                                  : " closures that had ended are");
-  Event("rollback", absl::StrCat(why, ": ", where, "; ", again, " run again there"));
 }
 
 void Job::SendCloses() {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/ids.h"
 #include "common/time/clock.h"
@@ -41,6 +42,10 @@ struct JobServer {
   std::optional<ClosureBook::MapChange> admitted;
   std::vector<ShardId> kept_from;
 };
+
+inline std::string ShardCount(std::size_t number) {
+  return absl::StrCat(number, number == 1 ? " shard" : " shards");
+}
 
 class ShardTable {
  public:
