@@ -77,6 +77,7 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
                  host_->Send(task, message);
                }),
       placer_(Part(), &death_backoff_, &queries_),
+      mover_(Part(), &placer_),
       poison_({options.poison_deaths, options.together}),
       death_backoff_(options.death_backoff),
       unfit_(options.aside_max),
@@ -145,7 +146,7 @@ void Job::Tick() {
   }
   placer_.Retry(now);
   JudgeDeaths();
-  SendMovedMap(true);
+  mover_.SendMap(true);
   CheckStalls();
   CheckReach();
   CheckQueries();
@@ -459,7 +460,7 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity,
       shards_.servers().erase(old);
     }
     if (book_) book_->EndServerSession(*former);
-    EndMovesOf(*former);
+    mover_.EndOf(*former);
     queries_.Forget(*former);
   }
   shards_.awaited().erase(identity);
@@ -545,13 +546,7 @@ void Job::OnLeaving(TaskId task, absl::string_view said, bool drains) {
     Event("drain", absl::StrCat("ps_server/", server->identity, " leaves: ", reason, "; ",
                                 ShardCount(shards), shards == 1 ? " is" : " are", " to be moved"));
   }
-  // What was on its way to it goes elsewhere.
-  for (auto it = moves_.begin(); it != moves_.end();) {
-    const auto here = it++;
-    if (here->second.target != task) continue;
-    SendDrop(task, here->first, here->second.from);
-    SendReceive(here);
-  }
+  mover_.OnLeaving(task);
   Pump();
 }
 
@@ -561,7 +556,7 @@ void Job::OnServerAway(TaskId task, absl::string_view reason) {
   server->ready = false;
   server->away_since = host_->Now();
   if (book_) book_->EndServerSession(task);
-  EndMovesOf(task);
+  mover_.EndOf(task);
   if (active() && !server->leaving.empty()) {
     if (const std::size_t shards =
             book_ && shards_.placed() ? book_->ShardsOf(server->identity).size() : 0;
@@ -586,7 +581,7 @@ void Job::OnServerLost(TaskId task, absl::string_view identity, absl::string_vie
   const std::string host = found->second.host;
   shards_.servers().erase(found);
   if (book_) book_->EndServerSession(task);
-  EndMovesOf(task);
+  mover_.EndOf(task);
   queries_.Forget(task);
   whole_due_ = true;
   OnDeath(Role::kPsServer, std::string(identity), reason, leaving, nullptr, host);
@@ -621,8 +616,7 @@ void Job::BeginAnew(Term term) {
   }
   reading_.ReleaseAll();
   delayed_releases_.clear();
-  moves_.clear();  // their sessions end
-  for (std::uint32_t p = 0; p < shards_.size(); ++p) shards_[ShardId(p)].moved.reset();
+  mover_.Forget();  // the sessions of its servers end
   if (book_) Persist(book_->BeginLife(term));
   Event("warning",
         absl::StrCat("a task has seen a later term, so the coordinator began a new one: term=",
@@ -673,8 +667,12 @@ absl::Status Job::OnMessage(TaskId task, const v1::TaskMessage& message) {
     case v1::TaskMessage::kShardReport:
       OnShardReport(task, message.shard_report());
       return absl::OkStatus();
-    case v1::TaskMessage::kStopped: OnStopped(task, message.stopped()); return absl::OkStatus();
-    case v1::TaskMessage::kReceived: OnReceived(task, message.received()); return absl::OkStatus();
+    case v1::TaskMessage::kStopped:
+      mover_.OnStopped(task, message.stopped());
+      return absl::OkStatus();
+    case v1::TaskMessage::kReceived:
+      mover_.OnReceived(task, message.received());
+      return absl::OkStatus();
     case v1::TaskMessage::kRunFile: return OnRunFile(task, message.run_file());
     case v1::TaskMessage::kShardDurable: return rounds_.OnDurable(task, message.shard_durable());
     default: return absl::OkStatus();

@@ -41,7 +41,7 @@
 #include "coordinator/jobs/poison.h"
 #include "coordinator/jobs/reach_rule.h"
 #include "coordinator/jobs/reading_round.h"
-#include "coordinator/jobs/shard_placer.h"
+#include "coordinator/jobs/shard_mover.h"
 #include "coordinator/jobs/task_totals.h"
 #include "coordinator/jobs/training_rate.h"
 #include "coordinator/jobs/unfit_workers.h"
@@ -392,28 +392,6 @@ class Job final : private JobActions {
   std::string WaitingForStore() const;
   void TellPauses(absl::string_view gone = "");  // `gone`: who has just been taken off workers_
 
-  // job_moves.cc
-  struct ShardMove {
-    ShardEpoch from;
-    TaskId source;
-    std::optional<TaskId> target;  // from ShardStopped on
-    std::set<TaskId> refused_by;
-    std::uint64_t bytes = 0;  // of the image
-    std::string sha256;
-  };
-  using Moves = std::map<ShardId, ShardMove>;
-  void PumpMoves();
-  void OnStopped(TaskId task, const v1::ShardStopped& stopped);
-  void OnReceived(TaskId task, const v1::ShardReceived& received);
-  void SendReceive(Moves::iterator move);
-  void CommitMove(Moves::iterator move);
-  void MoveFailed(Moves::iterator move, const v1::ErrorDetail& cause);
-  void EndMovesOf(TaskId task);  // it is gone, or another registration is there
-  void EndMoves();
-  void SayDrained(JobServer& server, const std::string& cannot);
-  void SendDrop(TaskId task, ShardId shard, ShardEpoch epoch);
-  void SendMovedMap(bool now);
-
   // job_export.cc
   struct Receiving;
   bool exporting() const {
@@ -512,6 +490,7 @@ class Job final : private JobActions {
   Granter granter_;
   ShardTable shards_;
   ShardPlacer placer_;
+  ShardMover mover_;
   TaskTotals totals_;
 
   // The plan, once described.
@@ -538,10 +517,6 @@ class Job final : private JobActions {
   bool turn_open_ = false;
   Record turn_;  // what they changed
   std::vector<TurnAnswer> turn_answers_;
-  Moves moves_;  // on their way, and the journal says nothing of them
-  std::map<ShardId, std::uint32_t> move_failures_;  // in a row
-  bool moved_map_due_ = false;
-  MonoTime moved_map_at_{0};
 
   // Work.
   ReadingRound reading_;

@@ -35,7 +35,7 @@ void Job::Pump() {
     Advance();
     if (phase_ == Phase::kTraining) PumpClosures();
     PumpReading();
-    PumpMoves();
+    mover_.Pump();
   }
   in_pump_ = false;
 }

@@ -104,7 +104,7 @@ void Job::BeginSeal(JobState ending) {
   delayed_releases_.clear();
   placer_.ForgetRetries();
   deferred_.clear();
-  EndMoves();
+  mover_.End();
   SendCloses();  // so that what has ended is in the ledgers that are saved
   SetPhase(Phase::kSealing);
   if (!PersistWhole()) return;
@@ -231,7 +231,7 @@ void Job::WriteEnd(bool tables) {
     book_.reset();
     epochs_.ForgetWaiting();
     shards_.Clear();
-    moves_.clear();
+    mover_.Forget();
     workers_.clear();
     if (functions_) functions_->Clear();
     SetState(ending_);

@@ -1,35 +1,19 @@
-// Shards of a server that leaves are moved to others (LEDGER line 22): nothing is rolled back,
-// nothing is run again.
-//
-//   owner                        coordinator                       next owner
-//   stops, makes an image ◀─ StopShard
-//                         ─▶ ShardStopped ── ReceiveShard ─▶ reads the image from the owner, checks
-//                         it, keeps it aside
-//                                            ShardReceived ◀─
-//                            one record: V+1, new epoch and server, start kept
-//   frees it              ◀─ Drop            Assign ───────▶ it is this server's; the map goes to
-//   the workers
-//
-// Before the record the owner by the map is the old one, and whichever server dies, nothing has
-// changed but that a stopped shard answers STALE: its server is leaving, so it is stopped again
-// (the same answer) by the next session, moved elsewhere, or lost with it, which is line 21. After
-// the record the new owner has the state in memory; if it dies, that is line 21 as well. So is what
-// a former life of the coordinator stopped: its journal may have forgotten the record.
+#include "coordinator/jobs/shard_mover.h"
+
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
-#include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
-#include "coordinator/jobs/plan_builder.h"
 #include "coordinator/scheduler/placement.h"
 
 namespace evergrad::coordinator {
 namespace {
 
-// Of one server at once: enough to hide the ways between the three, little enough that most of its
-// shards go on serving meanwhile.
+// Moves of one server in flight: enough to hide the network latency between coordinator, old owner
+// and new owner, and few enough that most shards of the server keep serving.
 constexpr std::size_t kMovesMax = 8;
 constexpr std::uint64_t kMoveBytesMax = 256ull << 20;  // at least one
 constexpr std::chrono::milliseconds kMapEvery{20};     // to the workers, of moves
@@ -43,8 +27,8 @@ bool IsFinal(std::int32_t code) {
 
 }  // namespace
 
-void Job::PumpMoves() {
-  if (!active() || window_open_ || grants_stopped()) return;
+void ShardMover::Pump() {
+  if (job_.grants_stopped()) return;
   for (auto& [task, server] : shards_.servers()) {
     if (!server.drains || server.drained_said || !server.ready) continue;
     std::vector<ShardId> left;
@@ -85,7 +69,7 @@ void Job::PumpMoves() {
       bytes += shards_[p].bytes;
       if (moves >= kMovesMax || (moves > 0 && bytes > kMoveBytesMax)) break;
       ++moves;
-      ShardMove& move = moves_[p];
+      Move& move = moves_[p];
       move.from = book_->durable().map[p.value()].epoch;
       move.source = task;
       v1::CoordinatorMessage message;
@@ -99,12 +83,12 @@ void Job::PumpMoves() {
   }
 }
 
-void Job::OnStopped(TaskId task, const v1::ShardStopped& stopped) {
+void ShardMover::OnStopped(TaskId task, const v1::ShardStopped& stopped) {
   const auto move = moves_.find(ShardId(stopped.shard()));
   if (move == moves_.end() || move->second.source != task || move->second.target ||
       move->second.from != client::FromProto<ShardEpoch>(stopped.epoch()))
     return;  // of a former order
-  if (stopped.has_error()) return MoveFailed(move, stopped.error());
+  if (stopped.has_error()) return OnFailed(move, stopped.error());
   move->second.bytes = stopped.bytes();
   move->second.sha256 = stopped.sha256().substr(0, 32);
   SendReceive(move);
@@ -112,7 +96,7 @@ void Job::OnStopped(TaskId task, const v1::ShardStopped& stopped) {
 
 // To the least loaded server that stays, and to one that backs off only where there is no other; to
 // none: the move has failed.
-void Job::SendReceive(Moves::iterator move) {
+void ShardMover::SendReceive(Moves::iterator move) {
   const ShardId shard = move->first;
   std::map<TaskId, std::uint64_t> coming;
   for (const auto& [other, its] : moves_) {
@@ -124,7 +108,7 @@ void Job::SendReceive(Moves::iterator move) {
       continue;
     ServerLoad load{server.identity, coming[task]};
     for (const ShardId p : book_->ShardsOf(server.identity)) load.bytes += shards_[p].bytes;
-    (placer_.BacksOff(server.identity) ? backing_off : loads).push_back(std::move(load));
+    (placer_->BacksOff(server.identity) ? backing_off : loads).push_back(std::move(load));
   }
   if (loads.empty()) loads = std::move(backing_off);
   std::sort(loads.begin(), loads.end(),
@@ -134,7 +118,7 @@ void Job::SendReceive(Moves::iterator move) {
   const JobServer* target = placed.empty() ? nullptr : shards_.ServerOf(placed.front().server);
   const JobServer* source = shards_.Find(move->second.source);
   if (target == nullptr || source == nullptr) {
-    return MoveFailed(
+    return OnFailed(
         move, MakeError(absl::UnavailableError("no other server can take the shard now"), "move",
                         "coordinator"));
   }
@@ -153,12 +137,12 @@ void Job::SendReceive(Moves::iterator move) {
   host_->Send(target->task, std::move(message));
 }
 
-void Job::OnReceived(TaskId task, const v1::ShardReceived& received) {
+void ShardMover::OnReceived(TaskId task, const v1::ShardReceived& received) {
   const auto move = moves_.find(ShardId(received.shard()));
   if (move == moves_.end() || move->second.target != task ||
       move->second.from != client::FromProto<ShardEpoch>(received.epoch()))
     return;  // of a former order
-  if (!received.has_error()) return CommitMove(move);
+  if (!received.has_error()) return Commit(move);
   v1::ErrorDetail cause = received.error();
   CleanCause(&cause);
   const JobServer* target = shards_.Find(task);
@@ -171,70 +155,71 @@ void Job::OnReceived(TaskId task, const v1::ShardReceived& received) {
   SendReceive(move);
 }
 
-void Job::CommitMove(Moves::iterator move) {
+void ShardMover::Commit(Moves::iterator move) {
   const ShardId shard = move->first;
-  const ShardMove what = move->second;
+  const Move what = move->second;
   const JobServer* target = shards_.Find(*what.target);
   if (const absl::Status hit = host_->failpoints().ErrorAt("move.before_commit");
       !hit.ok() || target == nullptr) {
-    SendDrop(*what.target, shard, what.from);
-    return MoveFailed(
-        move, MakeError(hit.ok() ? absl::UnavailableError("its new owner disconnected") : hit,
-                        "move", "coordinator"));
+    placer_->Drop(*what.target, shard, what.from);
+    return OnFailed(move,
+                    MakeError(hit.ok() ? absl::UnavailableError("its new owner disconnected") : hit,
+                              "move", "coordinator"));
   }
   moves_.erase(move);
   ClosureBook::MapChange change = book_->Move(shard, what.from, target->identity);
   if (change.assigns.empty())
-    return SendDrop(*what.target, shard, what.from);  // rolled back meanwhile: the state is void
-  if (!Persist(change.record)) return;
+    return placer_->Drop(*what.target, shard,
+                         what.from);  // rolled back meanwhile: the state is void
+  if (!job_.Persist(change.record)) return;
   host_->failpoints().At("move.after_commit");
-  move_failures_.erase(shard);
+  failures_.erase(shard);
   shards_[shard].moved = {what.from, change.assigns.front().epoch};
   change.map_changed = false;
-  placer_.Apply(change);
-  moved_map_due_ = true;
-  SendMovedMap(false);
-  SendDrop(what.source, shard, what.from);
+  placer_->Apply(change);
+  map_due_ = true;
+  SendMap(false);
+  placer_->Drop(what.source, shard, what.from);
   if (JobServer* source = shards_.Find(what.source)) ++source->shards_moved;
-  Touch();
-  PumpMoves();
+  job_.Touch();
+  Pump();
 }
 
 // Hundreds of moves, each with a map to each worker, would be more than a session holds: one map
 // tells of all since the last.
-void Job::SendMovedMap(bool now) {
-  if (!moved_map_due_ || (!now && host_->Now() < moved_map_at_ + kMapEvery)) return;
-  moved_map_due_ = false;
-  moved_map_at_ = host_->Now();
-  SendMap();
+void ShardMover::SendMap(bool now) {
+  if (!map_due_ || (!now && host_->Now() < map_at_ + kMapEvery)) return;
+  map_due_ = false;
+  map_at_ = host_->Now();
+  job_.SendMap();
 }
 
-void Job::MoveFailed(Moves::iterator move, const v1::ErrorDetail& failure) {
+void ShardMover::OnFailed(Moves::iterator move, const v1::ErrorDetail& failure) {
   const ShardId shard = move->first;
   JobServer* source = shards_.Find(move->second.source);
   moves_.erase(move);
   if (source == nullptr) return;
   v1::ErrorDetail cause = failure;
   CleanCause(&cause);
-  const std::uint32_t failures = ++move_failures_[shard];
+  const std::uint32_t failures = ++failures_[shard];
   host_->Log(log::Level::kWarning,
              absl::StrCat("shard ", shard.value(), " of ps_server/", source->identity,
                           " is not moved: ", cause.message()),
              id_.spec.name);
   if (IsFinal(cause.code()) || failures >= kMoveTries) {
-    move_failures_.erase(shard);
+    failures_.erase(shard);
     source->unmovable[shard] = absl::StrCat("shard ", shard.value(), ": ", cause.message());
   } else {
     source->moves_again = host_->Now() + options_.RetryDelay(failures);
   }
 }
 
-void Job::EndMovesOf(TaskId task) {
+void ShardMover::EndOf(TaskId task) {
   for (auto it = moves_.begin(); it != moves_.end();) {
     const auto here = it++;
-    ShardMove& move = here->second;
+    Move& move = here->second;
     if (move.source == task) {
-      if (move.target) SendDrop(*move.target, here->first, move.from);
+      if (move.target) placer_->Drop(*move.target, here->first, move.from);
       moves_.erase(here);
     } else if (move.target == task) {
       move.target.reset();
@@ -243,37 +228,44 @@ void Job::EndMovesOf(TaskId task) {
   }
 }
 
-void Job::EndMoves() {
+// What was on its way to it goes elsewhere.
+void ShardMover::OnLeaving(TaskId task) {
+  for (auto it = moves_.begin(); it != moves_.end();) {
+    const auto here = it++;
+    if (here->second.target != task) continue;
+    placer_->Drop(task, here->first, here->second.from);
+    SendReceive(here);
+  }
+}
+
+void ShardMover::End() {
   for (const auto& [shard, move] : moves_) {
-    if (move.target) SendDrop(*move.target, shard, move.from);
+    if (move.target) placer_->Drop(*move.target, shard, move.from);
   }
   moves_.clear();
 }
 
-void Job::SendDrop(TaskId task, ShardId shard, ShardEpoch epoch) {
-  v1::CoordinatorMessage message;
-  message.mutable_drop()->set_job_uid(id_.uid.value());
-  message.mutable_drop()->set_shard(shard.value());
-  *message.mutable_drop()->mutable_epoch() = client::ToProto(epoch);
-  host_->Send(task, std::move(message));
-}
-
-void Job::SayDrained(JobServer& server, const std::string& cannot) {
+void ShardMover::SayDrained(JobServer& server, const std::string& cannot) {
   server.drained_said = true;
-  SendMovedMap(true);
+  SendMap(true);
   if (!cannot.empty()) {
-    Event("warning", absl::StrCat("ps_server/", server.identity,
-                                  " is leaving, but its shards cannot be moved: ", cannot));
+    job_.Event("warning", absl::StrCat("ps_server/", server.identity,
+                                       " is leaving, but its shards cannot be moved: ", cannot));
   } else if (server.shards_moved > 0) {
-    Event("drain", absl::StrCat("ps_server/", server.identity,
-                                " has handed over its shards: ", server.shards_moved,
-                                server.shards_moved == 1 ? " shard is" : " shards are",
-                                " at other servers, and no closure is run again"));
+    job_.Event("drain", absl::StrCat("ps_server/", server.identity,
+                                     " has handed over its shards: ", server.shards_moved,
+                                     server.shards_moved == 1 ? " shard is" : " shards are",
+                                     " at other servers, and no closure is run again"));
   }
   v1::CoordinatorMessage message;
   message.mutable_drained()->set_cannot(cannot);
   message.mutable_drained()->set_job_uid(id_.uid.value());
   host_->Send(server.task, std::move(message));
+}
+
+void ShardMover::Forget() {
+  moves_.clear();
+  for (std::uint32_t p = 0; p < shards_.size(); ++p) shards_[ShardId(p)].moved.reset();
 }
 
 }  // namespace evergrad::coordinator
