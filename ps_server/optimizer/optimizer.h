@@ -1,13 +1,13 @@
 // Runs an update rule on the server, over dense shards and over rows of tables. README.md of this
-// room has the formulas and defaults, rules.h the rules themselves, and common/optimizers all other
-// properties of a type.
+// room has formulas and defaults, rules.h has the rules, and common/optimizers has the descriptor
+// of each type.
 //
-// The rules are element-wise, except that rowwise_adagrad takes the mean of a row in a fixed order.
-// Therefore a shard of any partitioning computes the bits of the whole variable. Pure: (state,
-// gradient, t) -> state, without clock and randomness. The bits are the same on every dispatch
-// target: there is no FMA, square root and division are correctly rounded, and no function of the C
-// library is used that differs between processors. An Optimizer is constant once it is created, so
-// any thread may use it.
+// The rules are element-wise, except that rowwise_adagrad takes the mean of a row in a fixed order,
+// so every partition of a variable computes the bits of the whole variable. Pure: (state, gradient,
+// t) -> state, without clock and randomness. The bits are the same on every dispatch target: there
+// is no FMA, square root and division are correctly rounded, and no function of the C library is
+// used that differs between processors. An Optimizer is constant once it is created, so any thread
+// may use it.
 #pragma once
 
 #include <cstddef>
@@ -48,7 +48,7 @@ struct Rows {
 
 class Optimizer {
  public:
-  // InvalidArgument if optimizers::Check refuses the settings.
+  // InvalidArgument: optimizers::Check refuses the settings.
   static absl::StatusOr<Optimizer> Create(const optimizers::Settings& settings);
 
   // The states of a dense shard: moments, accumulators. Each has one float for each value.
@@ -56,7 +56,7 @@ class Optimizer {
   // The initial value of each float of state k.
   float state_initial(int k) const { return initial_[k]; }
   bool for_tables_only() const { return for_tables_only_; }
-  // Returns whether its updates are values towards which a variable moves, not gradients.
+  // Its updates are values towards which a variable moves, and not gradients.
   bool is_moving_average() const { return is_moving_average_; }
   // The floats behind a row's `dimension` values: state by state, `dimension` each, or one for a
   // state with one float per row. They begin with state_initial of their state.

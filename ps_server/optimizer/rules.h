@@ -8,10 +8,10 @@
 //   is compiled into the loops of optimizer.cc, so it must be branchless to be vectorised.
 // - A rule of rows has UpdateRow, which changes the values and the state of one row of a table.
 // A rule with At(t) depends on t, the number of gradients that were applied, this one included: 1,
-// 2, ... At must be a pure function of t and of the settings, so that every cut of a variable and
-// every replay gives the same bits. All of it uses only operations that are correctly rounded on
-// every processor: + - * /, square roots and PortablePow, and never pow, exp or log of the C
-// library.
+// 2, ... At must be a pure function of t and of the settings, so that every partition of a
+// variable and every replay give the same bits. All of it uses only operations that are correctly
+// rounded on every processor: + - * /, square roots and PortablePow, and never pow, exp or log of
+// the C library.
 #pragma once
 
 #include <cmath>

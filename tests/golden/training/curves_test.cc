@@ -79,7 +79,7 @@ struct Variable {
     for (const auto& shard : shards) {
       ps_server::Pull pull;
       pull.epoch = kEpoch;
-      for (const auto& chunk : shard->Read(pull).chunks) {
+      for (const auto& chunk : shard->Read(pull).result.chunks) {
         std::copy_n(reinterpret_cast<const float*>(chunk.bytes.data()),
                     chunk.bytes.size() / sizeof(float),
                     values.begin() + static_cast<std::ptrdiff_t>(at));
