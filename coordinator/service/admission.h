@@ -35,18 +35,20 @@ class Admission {
   void Start();
   // Ends the window if its time has come.
   void Tick();
-  // The first message of a session.
+  // Handles the first message of a session.
   void OnHello(Session& session, const v1::Hello& hello);
 
  private:
   void EndWindow();
-  bool ChooseTerm();  // false: the store failed
+  bool ChooseTerm();  // returns false if the store failed
   void BeginAnew(Term term, std::uint64_t reported);
-  // lost_job_refusal.cc: line 18a.
+  // Line 18a, in lost_job_refusal.cc.
   LostJobs MakeLostJobs() const;
-  bool EndsForLostJobs();  // of those that wait for the window's end; true: this life is over
-  bool RefusesForLostJobs(const Session& session,
-                          const v1::Hello& hello);  // one that comes later; true: it is refused
+  // Ends this life if a server that waits for the window's end holds a lost job. Returns whether it
+  // did.
+  bool EndsForLostJobs();
+  // Refuses a server that comes later and holds a lost job. Returns whether it did.
+  bool RefusesForLostJobs(const Session& session, const v1::Hello& hello);
   void EndLife(const std::string& why);
 
   const ServiceParts parts_;

@@ -21,8 +21,8 @@ class JobSupervisor {
   absl::Status Recover(JobHost* host, const JobOptions& options);
   // Begins queued jobs, as many as may run now.
   void StartNext();
-  // A job has changed. A job calls this in the middle of its own work, so the work that follows is
-  // posted.
+  // Records that a job has changed. A job calls this in the middle of its own work, so the work
+  // that follows is posted.
   void JobChanged();
   // Makes a task that registered before known to a job that it does not serve yet.
   void Introduce(Job& job, TaskId task);

@@ -29,13 +29,14 @@ class Registrar {
 
  private:
   struct Registration;
-  bool Identify(Registration& one);  // false: refused
+  // The steps; Identify and Reconcile return false if they have rejected the session.
+  bool Identify(Registration& one);
   bool CheckEndpoint(const Registration& one, const std::string& claimed);
   void Fence(Registration& one);
   void Enter(Registration& one);
-  bool Reconcile(Registration& one);  // false: refused
+  bool Reconcile(Registration& one);
   void AdmitWorker(Registration& one);
-  Job* JobFor(const Registration& one) const;  // that a worker is to serve; null: none
+  Job* JobFor(const Registration& one) const;  // the job for a worker; null: none
   void Welcome(Registration& one);
   void EndHeld(Registration& one);
   void SayRefused(const TaskHello& said, const RegisterVerdict& verdict);

@@ -20,11 +20,12 @@ class ServerDrains {
   // Both outlive this.
   ServerDrains(const JobTable* jobs, SessionTable* sessions) : jobs_(jobs), sessions_(sessions) {}
 
+  // Records that a server leaves and waits for Drained. A repeat changes nothing.
   void Begin(TaskId server) { drains_[server].waits = true; }
   bool Waits(TaskId server) const;  // also after the server was told
-  // One job has moved its shards away, or cannot.
+  // Records that one job has moved its shards away, or cannot.
   void OnDrained(TaskId server, const v1::Drained& drained);
-  void Check(TaskId server);  // tells the server, once, if it is time
+  void Check(TaskId server);  // tells the server, once, if it waits for no job any more
   void CheckAll();
   void Remove(TaskId server) { drains_.erase(server); }
 

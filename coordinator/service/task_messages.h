@@ -18,7 +18,7 @@ class TaskMessages {
  public:
   explicit TaskMessages(ServiceParts parts) : parts_(parts) {}
 
-  // A batch has come from a registered task: it lives.
+  // Records that a batch has come from a registered task, so it is alive.
   void Heard(Session& session);
   // Handles one message of a registered task. Returns InvalidArgument, without any change, for a
   // malformed one.
