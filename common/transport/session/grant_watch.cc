@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 
 namespace evergrad::transport {
 
@@ -16,9 +17,11 @@ void GrantWatch::OnGranted(std::uint64_t request, Grant* grant, MonoTime now) {
 
 void GrantWatch::OnPiece(std::uint64_t request, Grant* grant, MonoTime now) {
   last_payload_ = now;
-  Remove(request, *grant);
-  grant->last_piece = now;
-  granted_.insert({now, request, grant->granted_at, /*begun=*/true});
+  auto node = granted_.extract({grant->last_piece, request});  // moved without an allocation
+  EG_CHECK(!node.empty());
+  grant->last_piece = node.value().last_piece = now;
+  node.value().begun = true;
+  granted_.insert(std::move(node));
 }
 
 void GrantWatch::OnComplete(std::uint64_t request, const Grant& grant, std::uint64_t bytes,
