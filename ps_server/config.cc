@@ -53,8 +53,8 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
   table->Add("streams_max", &config->streams_max, "largest number of connections of workers",
              {1, 1u << 20});
   table->AddBytes("lane_bytes_max", &config->lane_bytes_max,
-                  "memory shared with all workers and servers of this host, which carries their "
-                  "payload in place of a socket; 0: none",
+                  "largest total of the memory that carries payload between this server and the "
+                  "tasks of this host in place of sockets; 0: sockets only",
                   {0, 1ull << 40});
   table->Add("drain_max", &config->drain_max,
              "after SIGTERM or a notice: longest time that the server stays to move its shards to "

@@ -96,10 +96,9 @@ absl::Status CheckServerAddress(absl::string_view advertised, absl::string_view 
   return UserError(absl::InvalidArgumentError(
       absl::StrCat("--listen: this server would tell workers to connect to ", advertised,
                    ", which works on this host only, but its coordinator ", coordinator,
-                   " is on another host. Give --listen an address of this host that workers reach "
-                   "(with TLS; without it --insecure-listen, "
-                   "where the network itself is trusted), or give --advertise the address under "
-                   "which they reach it")));
+                   " is on another host. Give --listen an address of this host that workers reach. "
+                   "This needs TLS, or --insecure-listen if the network itself is trusted. Or give "
+                   "--advertise the address under which workers reach this server")));
 }
 
 }  // namespace evergrad::daemon

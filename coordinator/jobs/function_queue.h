@@ -34,7 +34,7 @@ class FunctionQueue {
   void Apply(const v1::FunctionsNote& note);
   void Fill(v1::FunctionsState* state) const;
   absl::Status Read(const v1::FunctionsState& state);  // InvalidArgument: a set that is none
-  void Clear();  // the job has ended: arguments and results go
+  void Clear();  // drops arguments and results when the job has ended
 
   std::uint64_t next() const { return next_; }  // number of the next one
   std::uint64_t scheduled() const { return scheduled_; }

@@ -528,7 +528,7 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
   if (const auto current = book_->current().find(closure); current != book_->current().end()) {
     if (current->second.attempt == attempt && current->second.worker != worker->task &&
         !window_open_) {
-      host_->ForeignMessage(worker->task, "Done of another's attempt");
+      host_->ForeignMessage(worker->task, "Done for an attempt that another worker holds");
       turn_answers_.push_back({worker->task, done.closure(), attempt, true});
       return;
     }
@@ -654,7 +654,7 @@ void Job::OnTrainingFailed(const Worker& worker, const v1::Failed& failed, bool 
   if (current == book_->current().end() || current->second.attempt != attempt)
     return;  // of a closure that has moved on
   if (current->second.worker != worker.task)
-    return host_->ForeignMessage(worker.task, "Failed of another's attempt");
+    return host_->ForeignMessage(worker.task, "Failed for an attempt that another worker holds");
   if (elsewhere) {
     book_->ReleaseAttempt(closure, attempt);
     return Pump();
@@ -768,7 +768,7 @@ void Job::OnDropped(TaskId task, const v1::AttemptDropped& dropped) {
     const auto current = book_->current().find(ClosureId(dropped.closure()));
     if (current != book_->current().end() && current->second.attempt == attempt &&
         current->second.worker != task)
-      return host_->ForeignMessage(task, "AttemptDropped of another's attempt");
+      return host_->ForeignMessage(task, "AttemptDropped for an attempt that another worker holds");
     const bool newest = current != book_->current().end() && current->second.attempt == attempt;
     if (dropped.superseded() && newest && active() && !grants_stopped() &&
         !SupersededNewest(ClosureId(dropped.closure()), ShardId(dropped.shard()), *worker))

@@ -9,8 +9,8 @@
 namespace evergrad::coordinator {
 namespace {
 
-// Lines that are not in the file yet. Steps and rates are many; epochs, events and the end, which
-// nobody wants to miss, have a reserve of their own.
+// Limits of the lines that are not in the file yet. Most lines are steps and rates, which may fill
+// the former. The latter is reserved for the lines of epochs, of events and of the job's end.
 constexpr std::size_t kLinesBytesMax = 4u << 20, kOtherLinesBytes = 1u << 20;
 // In one write: where the disk is nearly full, a part of what waits may still fit.
 constexpr std::size_t kWriteBytes = 256u << 10;

@@ -63,7 +63,7 @@ struct ControlMetrics {
                                                     "messages and calls refused as malformed");
   metrics::Counter& foreign = registry.GetCounter(
       "evergrad_coordinator_foreign_messages_total",
-      "messages about an attempt or a shard of another task; they change nothing");
+      "messages about an attempt or a shard that their sender does not hold; they change nothing");
   metrics::Counter& submitted =
       registry.GetCounter("evergrad_coordinator_jobs_submitted_total", "jobs accepted");
   metrics::Counter& ended =

@@ -63,7 +63,7 @@ class ServiceJobHost final : public JobHost {
     if (parts_.metrics->foreign.value() > kForeignLoggedMax) return;
     const TaskEntry* entry = parts_.membership->Find(task);
     parts_.logger->Warning(absl::StrCat(
-        "ignored a message about work or a shard of another task: task=",
+        "ignored a message about work or a shard that its sender does not hold: task=",
         entry == nullptr ? "?" : TaskName(entry->role, entry->identity), " message=", what));
   }
   void StoreFailed(const absl::Status& status) override { parts_.store_watch->Fail(status); }

@@ -41,7 +41,7 @@ struct ShardRules {
   static bool TakesClose(ShardEpoch epoch, MapVersion version, ShardEpoch own, MapVersion start) {
     return epoch == own && version >= start;
   }
-  // 22: the next owner of a stopped shard gets a whole Close.
+  // 22: a stopped shard ignores Closes, because its next owner gets each Close with all its sets.
   static bool IgnoresCloses(bool stopped) { return stopped; }
   // 6: a Close that changed the ledger is an event.
   static std::uint64_t EventsOfClose(bool changed) { return changed ? 1 : 0; }

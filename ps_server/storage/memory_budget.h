@@ -21,8 +21,8 @@ class MemoryBudget {
   explicit MemoryBudget(std::uint64_t limit_bytes,
                         std::function<bool(std::size_t)> refuse = nullptr)
       : limit_(limit_bytes), pages_(std::move(refuse)) {}
-  // A part of `whole` counts the bytes of its own tables. Limit, pages and refusals are the
-  // whole's.
+  // Makes a part of `whole`. The part counts the bytes of the tables that use it. Limit, pages and
+  // refusals are those of `whole`.
   explicit MemoryBudget(std::shared_ptr<MemoryBudget> whole)
       : limit_(0), whole_(std::move(whole)) {}
   MemoryBudget(const MemoryBudget&) = delete;

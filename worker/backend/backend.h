@@ -319,10 +319,10 @@ class Backend {
   // ---- Steps
 
   // Begins a step. `signature` holds everything that determines the calls until EndStep: addresses,
-  // sizes, batch, phase, numbers. Equal signatures mean equal calls on memory that was not freed in
-  // between. A recording that uses an event is dropped with that event. Returns true if the backend
-  // has queued its recording of this signature; the caller then skips the calls and continues with
-  // EndStep.
+  // sizes, batch, phase, numbers. A caller that passes a signature again promises equal calls, and
+  // that none of their memory was freed between the two steps. A recording that uses an event is
+  // dropped with that event. Returns true if the backend has queued its recording of this
+  // signature; the caller then skips the calls and continues with EndStep.
   virtual bool BeginStep(std::span<const std::uint64_t> signature) = 0;
   // Ends the step: all its calls and events have been queued in kCompute. Does not wait.
   virtual void EndStep() = 0;

@@ -61,7 +61,7 @@ const std::vector<metrics::Registry::Named>& GaugeNames() {
        "Total time in copies to the device (in), kernels, copies from it (out), waits inside steps "
        "(stalled) and waits between steps (wait)"},
       {"evergrad_worker_device_utilization_ratio",
-       "Share of time in kernels: the driver's last sample (nvml), or measured (kernels)"},
+       "Share of time in kernels, as the driver last sampled it (nvml) or as measured (kernels)"},
       {"evergrad_worker_device_steps",
        "Steps by how they were submitted, eager steps because the graph limit was reached "
        "(crowded), and steps whose batch had been copied before they began (ahead)"},

@@ -547,8 +547,9 @@ absl::Status Exchange::AcceptDense(
                                            {answer, got.payloads[index]},
                                            got.frame.bytes.size()}));
   } else if (!env_.cache->held(shard).has) {
-    return absl::InternalError(
-        absl::StrCat("`unchanged` for a shard that is not held: shard=", shard.value()));
+    return absl::InternalError(absl::StrCat(
+        "the server answered `unchanged` for a shard of which this worker holds no values: shard=",
+        shard.value()));
   }
   pull->have = std::max(pull->have, sent.count);
   pull->tries = 0;

@@ -191,9 +191,10 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
         adopted.insert(FromProto<Attempt>(attempt.attempt()));
     }
     for (const Attempt attempt : book.OnRegistered(Term(registered.term()), adopted)) {
-      env.logger->Info(absl::StrCat("attempt not adopted by the coordinator, dropped: attempt=",
-                                    attempt.ToString()),
-                       About());
+      env.logger->Info(
+          absl::StrCat("dropped an attempt that the coordinator did not adopt: attempt=",
+                       attempt.ToString()),
+          About());
       metrics.dropped.Add();
       Forget(attempt);
     }

@@ -57,9 +57,9 @@ class ClosureContext {
   std::uint64_t closure() const {
     return closure_;
   }  // number of the closure; numbers rise in the order of Schedule, with gaps
-  // Return random numbers, which are the same in every run of the closure. They are a function of
-  // (job's seed, closure), and in a step of (job's seed, closure, step). `index` is the position in
-  // an infinite sequence.
+  // Return random numbers, which are the same in every run of the closure. They depend
+  // on the job's seed and the closure, and within a step also on the number of the step. `index` is
+  // the position in an infinite sequence.
   float Uniform(std::uint64_t index) const;  // in [0, 1)
   float Normal(std::uint64_t index) const;
   std::uint64_t Bits(std::uint64_t index) const;

@@ -1098,8 +1098,8 @@ class CudaBackendImpl final : public CudaBackend {
     if (d_type != EG_FLOAT32) Compute(EgCast{d, p.d, result, EG_FLOAT32, d_type});
   }
 
-  // Measures on the arrays of the call, because the call overwrites its outputs anyway. Returns
-  // false if an error was stored.
+  // Times the candidate plans on the arrays of the call, which overwrites its outputs anyway.
+  // Returns false if an error was stored.
   bool MakeChoice(const char* name, const EgPlanKey& key, const EgPlanArguments& arguments) {
     EgCudaError error{};
     EgPlanInfo infos[kCandidatesMax];

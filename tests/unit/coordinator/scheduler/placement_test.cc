@@ -37,9 +37,9 @@ std::vector<ShardSize> MlpShards(const char* optimizer) {
     REQUIRE(ranges.ok());
     const std::uint64_t row = dims.size() > 1 ? dims[1] * 4 : 4;
     for (const auto& range : *ranges)
-      shards.push_back(
-          {ShardId(static_cast<std::uint32_t>(shards.size())),
-           (range.end - range.begin) * row * (1 + optimizers::StatesPerValue({.type = optimizer}))});
+      shards.push_back({ShardId(static_cast<std::uint32_t>(shards.size())),
+                        (range.end - range.begin) * row *
+                            (1 + optimizers::StatesPerValue({.type = optimizer}))});
   }
   return shards;
 }

@@ -25,7 +25,7 @@ struct EgContext {
   cublasLtHandle_t blas_handle = nullptr;
   cudnnHandle_t dnn_handle = nullptr;
   bool capturing = false;
-  void* nvml_device = nullptr;  // set once it was requested
+  void* nvml_device = nullptr;  // null until the utilization is first requested
   // The plans of cuDNN that `plans` offered last. They are kept until they are made, because
   // finalizing one may compile it.
   EgPlanKey offered_key{};
