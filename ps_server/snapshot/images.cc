@@ -35,54 +35,47 @@ Images::Images(Options options)
     : options_(std::move(options)),
       limit_(*options_.registry, "evergrad_ps_server_image_bytes",
              "Images of stopped shards that other servers read",
-             static_cast<double>(options_.bytes_max)) {
-  thread_.emplace("images", [this] { Run(); });
-}
+             static_cast<double>(options_.bytes_max)),
+      orders_({.name = "images",
+               .perform = [this](Orders::Entry entry) { Perform(std::move(entry.order)); }}) {}
 
 Images::~Images() {
-  {
-    MutexLock lock(&mu_);
-    stopping_ = true;
-    changed_.NotifyAll();
-  }
-  thread_.reset();
-  std::deque<Order> left;
-  {
-    MutexLock lock(&mu_);
-    left.swap(queue_);
-  }
-  for (Order& order : left) order.done(absl::CancelledError("the server ends"));
+  for (Order& order : orders_.End()) order.done(absl::CancelledError("the server ends"));
+}
+
+Images::Key Images::KeyOf(const ShardCut& cut) {
+  return {cut.settings->job, cut.settings->shard, cut.epoch};
+}
+
+std::shared_ptr<const Images::Image> Images::Find(const Key& key) const {
+  const auto found = images_.find(key);
+  return found == images_.end() ? nullptr : found->second;
 }
 
 absl::Status Images::Submit(Order order) {
-  const Key key{order.cut.settings->job, order.cut.settings->shard, order.cut.epoch};
+  const auto [job, shard, epoch] = KeyOf(order.cut);
   std::shared_ptr<const Image> there;
   {
     MutexLock lock(&mu_);
-    if (const auto found = images_.find(key); found != images_.end()) {
-      there = found->second;
-    } else {
+    there = Find({job, shard, epoch});
+    if (there == nullptr) {
       const std::uint64_t bytes = BytesOf(order.cut);
       if (bytes > options_.bytes_max) {
         limit_.refused.Add();
-        return absl::ResourceExhaustedError(absl::StrCat(
-            "shard is too large to be moved: shard=", std::get<ShardId>(key).ToString(),
-            " bytes=", bytes, " max=", options_.bytes_max));
+        return absl::ResourceExhaustedError(
+            absl::StrCat("shard is too large to be moved: shard=", shard.ToString(),
+                         " bytes=", bytes, " max=", options_.bytes_max));
       }
       if (bytes_ + bytes > options_.bytes_max) {
         limit_.refused.Add();
         return absl::UnavailableError(
-            absl::StrCat("no memory left for the image of another shard: shard=",
-                         std::get<ShardId>(key).ToString(), " bytes=", bytes, " held=", bytes_,
-                         " max=", options_.bytes_max));
+            absl::StrCat("no memory left for the image of another shard: shard=", shard.ToString(),
+                         " bytes=", bytes, " held=", bytes_, " max=", options_.bytes_max));
       }
-      bytes_ += bytes;
-      limit_.current.Set(static_cast<double>(bytes_));
-      queue_.push_back(std::move(order));
-      changed_.NotifyAll();
-      return absl::OkStatus();
+      SetBytes(bytes_ + bytes);
     }
   }
+  if (there == nullptr) return orders_.Submit({job, shard}, std::move(order)).status();
   order.done(there->digest);
   return absl::OkStatus();
 }
@@ -95,8 +88,7 @@ absl::StatusOr<tensor::SharedBytes> Images::Read(JobUid job, ShardId shard, Shar
   std::shared_ptr<const Image> image;
   {
     MutexLock lock(&mu_);
-    if (const auto found = images_.find({job, shard, epoch}); found != images_.end())
-      image = found->second;
+    image = Find({job, shard, epoch});
   }
   if (image == nullptr)
     return absl::NotFoundError(
@@ -112,35 +104,24 @@ absl::StatusOr<tensor::SharedBytes> Images::Read(JobUid job, ShardId shard, Shar
   return tensor::SharedBytes{std::move(image), piece};
 }
 
-void Images::Release(std::uint64_t bytes) {
-  bytes_ -= bytes;
+void Images::SetBytes(std::uint64_t bytes) {
+  bytes_ = bytes;
   limit_.current.Set(static_cast<double>(bytes_));
 }
 
 void Images::Drop(JobUid job, std::optional<ShardId> shard) {
-  std::deque<Order> ended;
+  std::vector<Order> ended = orders_.Cancel(job, shard);
   {
     MutexLock lock(&mu_);
-    const auto meant = [&](JobUid j, ShardId s) { return j == job && (!shard || s == *shard); };
-    for (auto it = queue_.begin(); it != queue_.end();) {
-      if (!meant(it->cut.settings->job, it->cut.settings->shard)) {
-        ++it;
-        continue;
-      }
-      Release(BytesOf(it->cut));
-      ended.push_back(std::move(*it));
-      it = queue_.erase(it);
-    }
-    if (current_ && meant(std::get<JobUid>(*current_), std::get<ShardId>(*current_)))
-      current_dropped_ = true;
-    for (auto it = images_.begin(); it != images_.end();) {
-      if (!meant(std::get<JobUid>(it->first), std::get<ShardId>(it->first))) {
-        ++it;
-        continue;
-      }
-      Release(it->second->bytes.capacity());
-      it = images_.erase(it);
-    }
+    std::uint64_t freed = 0;
+    for (const Order& order : ended) freed += BytesOf(order.cut);
+    std::erase_if(images_, [&](const auto& entry) {
+      const auto& [key, image] = entry;
+      if (std::get<JobUid>(key) != job || (shard && std::get<ShardId>(key) != *shard)) return false;
+      freed += image->bytes.capacity();
+      return true;
+    });
+    SetBytes(bytes_ - freed);
   }
   for (Order& order : ended)
     order.done(absl::CancelledError("the move of the shard was cancelled"));
@@ -151,64 +132,42 @@ std::uint64_t Images::bytes() const {
   return bytes_;
 }
 
-void Images::Run() {
-  for (;;) {
-    std::optional<Order> order;
-    std::uint64_t reserved = 0;
-    std::shared_ptr<const Image> there;  // A repeated order, for example in two sessions.
-    {
-      MutexLock lock(&mu_);
-      while (!stopping_ && queue_.empty()) changed_.Wait(&mu_);
-      if (stopping_) return;
-      order = std::move(queue_.front());
-      queue_.pop_front();
-      reserved = BytesOf(order->cut);
-      const Key key{order->cut.settings->job, order->cut.settings->shard, order->cut.epoch};
-      if (const auto found = images_.find(key); found != images_.end()) {
-        there = found->second;
-        Release(reserved);
-      } else {
-        current_ = key;
-        current_dropped_ = false;
-      }
-    }
-    if (there != nullptr) {
-      order->done(there->digest);
-      continue;
-    }
-    const auto dropped = [this] {
-      MutexLock lock(&mu_);
-      return stopping_ || current_dropped_;
-    };
-    auto image = std::make_shared<Image>();
-    image->bytes.reserve(reserved);
-    MemoryFile file(&image->bytes);
-    CutTarget target;
-    target.plan_fingerprint = order->plan_fingerprint;
-    target.cancelled = dropped;
-    absl::StatusOr<snapshot::FileDigest> made = [&] {
-      const ShardCut cut = std::move(order->cut);  // destroyed before `done` is called
-      return WriteCutTo(cut, target, &file);
-    }();
-    if (made.ok() && options_.failpoints != nullptr) {
-      if (const absl::Status hit = options_.failpoints->ErrorAt("move.stopped"); !hit.ok())
-        made = hit;
-    }
-    {
-      MutexLock lock(&mu_);
-      const Key key = *std::exchange(current_, std::nullopt);
-      if (made.ok() && (stopping_ || current_dropped_))
-        made = absl::CancelledError("the move of the shard was cancelled");
-      Release(reserved);
-      if (made.ok()) {
-        image->digest = *made;
-        bytes_ += image->bytes.capacity();
-        limit_.current.Set(static_cast<double>(bytes_));
-        images_[key] = std::move(image);
-      }
-    }
-    order->done(std::move(made));
+void Images::Perform(Order order) {
+  const Key key = KeyOf(order.cut);
+  const std::uint64_t reserved = BytesOf(order.cut);
+  std::shared_ptr<const Image> there;  // A repeated order, for example in two sessions.
+  {
+    MutexLock lock(&mu_);
+    there = Find(key);
+    if (there != nullptr) SetBytes(bytes_ - reserved);
   }
+  if (there != nullptr) return order.done(there->digest);
+  auto image = std::make_shared<Image>();
+  image->bytes.reserve(reserved);
+  MemoryFile file(&image->bytes);
+  CutTarget target;
+  target.plan_fingerprint = order.plan_fingerprint;
+  target.cancelled = [this] { return orders_.Unwanted(); };
+  absl::StatusOr<snapshot::FileDigest> made = [&] {
+    const ShardCut cut = std::move(order.cut);  // destroyed before `done` is called
+    return WriteCutTo(cut, target, &file);
+  }();
+  if (made.ok() && options_.failpoints != nullptr) {
+    if (const absl::Status hit = options_.failpoints->ErrorAt("move.stopped"); !hit.ok())
+      made = hit;
+  }
+  {
+    MutexLock lock(&mu_);  // Drop cancels the order first, and then removes the image.
+    if (made.ok() && orders_.Unwanted())
+      made = absl::CancelledError("the move of the shard was cancelled");
+    SetBytes(bytes_ - reserved);
+    if (made.ok()) {
+      image->digest = *made;
+      SetBytes(bytes_ + image->bytes.capacity());
+      images_[key] = std::move(image);
+    }
+  }
+  order.done(std::move(made));
 }
 
 }  // namespace evergrad::ps_server

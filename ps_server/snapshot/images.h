@@ -7,7 +7,6 @@
 // or the destructor, without a lock held.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -20,9 +19,9 @@
 #include "common/base/mutex.h"
 #include "common/fault/failpoints.h"
 #include "common/metrics/metrics.h"
-#include "common/runtime/executor.h"
 #include "common/tensor/tensor.h"
 #include "ps_server/snapshot/cut_file.h"
+#include "ps_server/snapshot/order_queue.h"
 
 namespace evergrad::ps_server {
 
@@ -70,21 +69,19 @@ class Images {
     std::vector<std::byte> bytes;
     snapshot::FileDigest digest;
   };
-  void Run();
-  void Release(std::uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  using Orders = OrderQueue<Order>;
+  void Perform(Order order);
+  static Key KeyOf(const ShardCut& cut);
+  std::shared_ptr<const Image> Find(const Key& key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SetBytes(std::uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
   metrics::Limit limit_;
 
   mutable Mutex mu_;
-  CondVar changed_;
-  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  std::deque<Order> queue_ ABSL_GUARDED_BY(mu_);
-  std::optional<Key> current_ ABSL_GUARDED_BY(mu_);
-  bool current_dropped_ ABSL_GUARDED_BY(mu_) = false;
   std::map<Key, std::shared_ptr<const Image>> images_ ABSL_GUARDED_BY(mu_);
-  std::optional<runtime::Thread> thread_;  // last, so that it is joined first
+  Orders orders_;  // bounded by bytes_max; last, because its thread uses the other members
 };
 
 }  // namespace evergrad::ps_server

@@ -5,20 +5,18 @@
 // on that of the caller of Submit, Cancel or the destructor, without a lock held.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/mutex.h"
 #include "common/fault/failpoints.h"
 #include "common/fs/file_system.h"
 #include "common/metrics/metrics.h"
-#include "common/runtime/executor.h"
 #include "common/time/clock.h"
 #include "ps_server/snapshot/cut_file.h"
+#include "ps_server/snapshot/order_queue.h"
 
 namespace evergrad::ps_server {
 
@@ -54,24 +52,17 @@ class Restorer {
   // Cancelled, and a read in progress ends within a MiB.
   void Cancel(JobUid job, std::optional<ShardId> shard = std::nullopt);
 
-  std::size_t waiting() const;
+  std::size_t waiting() const { return orders_.waiting(); }
 
  private:
-  void Run();
-  bool Unwanted() const;
+  using Orders = OrderQueue<Order>;
+  void Perform(Order order);
 
   const Options options_;
   metrics::Counter &bytes_read_, &restored_, &cancelled_, &failed_;
   metrics::Histogram& seconds_;
   metrics::Limit orders_limit_;
-
-  mutable Mutex mu_;
-  CondVar changed_;
-  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::deque<Order> queue_ ABSL_GUARDED_BY(mu_);  // at most one for each shard
-  std::optional<std::pair<JobUid, ShardId>> current_ ABSL_GUARDED_BY(mu_);
-  bool current_cancelled_ ABSL_GUARDED_BY(mu_) = false;
-  std::optional<runtime::Thread> thread_;  // last, so that it is joined first
+  Orders orders_;  // last, because its thread uses the other members
 };
 
 }  // namespace evergrad::ps_server

@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
-#include "common/runtime/background.h"
 
 namespace evergrad::ps_server {
 namespace {
@@ -50,174 +49,80 @@ SnapshotWriter::SnapshotWriter(Options options)
       orders_limit_(*options_.registry, "evergrad_ps_server_snapshot_orders",
                     "Shards waiting for their cut", static_cast<double>(options_.orders_max)),
       held_limit_(*options_.registry, "evergrad_ps_server_snapshot_bytes",
-                  "Bytes of the current cut", static_cast<double>(options_.bytes_max)) {
-  thread_.emplace("snapshots", [this] { Run(); });
-}
+                  "Bytes of the current cut", static_cast<double>(options_.bytes_max)),
+      orders_({.name = "snapshots",
+               .background = true,  // so that pushes do not wait for a checksum
+               .earlier = Orders::Earlier::kReplacedWhereWaiting,
+               .orders_max = options_.orders_max,
+               .too_many = "too many shards are waiting for their snapshot",
+               .limit = &orders_limit_,
+               .clock = options_.clock,
+               .perform = [this](Orders::Entry entry) { Perform(std::move(entry)); }}) {}
 
 SnapshotWriter::~SnapshotWriter() {
-  std::shared_ptr<Arrival> awaited;
+  orders_.Stop();
   {
     MutexLock lock(&mu_);
-    stopping_ = true;
-    awaited = arrival_;
-    changed_.NotifyAll();
+    EndUnwantedCut();
   }
-  if (awaited != nullptr) awaited->Set(absl::CancelledError("the server ends"));
-  thread_.reset();
-  std::map<Key, Waiting> left;
-  {
-    MutexLock lock(&mu_);
-    left.swap(waiting_);
-    queue_.clear();
-  }
-  for (auto& [key, entry] : left) entry.order.done(absl::CancelledError("the server ends"));
+  for (Order& order : orders_.End()) order.done(absl::CancelledError("the server ends"));
 }
 
 absl::Status SnapshotWriter::Submit(Order order) {
-  const Key key{order.job, order.shard};
-  std::optional<Order> replaced;
-  {
-    MutexLock lock(&mu_);
-    const auto found = waiting_.find(key);
-    if (found != waiting_.end()) {
-      replaced = std::move(found->second.order);
-      found->second.order = std::move(order);  // The order keeps its place and its backoff.
-    } else {
-      if (waiting_.size() >= options_.orders_max) {
-        orders_limit_.refused.Add();
-        return absl::ResourceExhaustedError(absl::StrCat(
-            "too many shards are waiting for their snapshot: max=", options_.orders_max));
-      }
-      waiting_.emplace(key, Waiting{std::move(order), MonoTime{0}, std::chrono::milliseconds{0}});
-      queue_.push_back(key);
-      orders_limit_.current.Set(static_cast<double>(waiting_.size()));
-    }
-    changed_.NotifyAll();
-  }
+  const Orders::Key key{order.job, order.shard};
+  EG_ASSIGN_OR_RETURN(const std::optional<Order> replaced, orders_.Submit(key, std::move(order)));
   if (replaced) replaced->done(absl::AbortedError("a newer order for the shard replaced this one"));
   return absl::OkStatus();
 }
 
-void SnapshotWriter::ForgetLast(JobUid job, std::optional<ShardId> shard) {
-  std::erase_if(last_, [&](const auto& entry) {
-    return entry.first.first == job && (!shard || entry.first.second == *shard);
-  });
+void SnapshotWriter::EndUnwantedCut() {
+  // arrival_ belongs to the order that is being performed, because Take resets it.
+  if (arrival_ != nullptr && orders_.Unwanted())
+    arrival_->Set(absl::CancelledError("the snapshot was cancelled"));
 }
 
 void SnapshotWriter::Cancel(JobUid job, std::optional<ShardId> shard) {
-  std::deque<Order> ended;
-  std::shared_ptr<Arrival> awaited;
+  std::vector<Order> ended = orders_.Cancel(job, shard);
   {
     MutexLock lock(&mu_);
-    const auto meant = [&](const Key& key) {
-      return key.first == job && (!shard || key.second == *shard);
-    };
-    for (auto it = waiting_.begin(); it != waiting_.end();) {
-      if (!meant(it->first)) {
-        ++it;
-        continue;
-      }
-      ended.push_back(std::move(it->second.order));
-      it = waiting_.erase(it);
-    }
-    std::erase_if(queue_, meant);
-    if (current_ && meant(*current_)) {
-      current_cancelled_ = true;
-      awaited = arrival_;
-    }
-    ForgetLast(job, shard);
-    orders_limit_.current.Set(static_cast<double>(waiting_.size()));
+    EndUnwantedCut();
+    std::erase_if(last_, [&](const auto& entry) {
+      return entry.first.first == job && (!shard || entry.first.second == *shard);
+    });
   }
-  if (awaited != nullptr) awaited->Set(absl::CancelledError("the shard is not held any more"));
   for (Order& order : ended) order.done(absl::CancelledError("the shard is not held any more"));
 }
 
-std::size_t SnapshotWriter::waiting() const {
-  MutexLock lock(&mu_);
-  return waiting_.size();
-}
-
-bool SnapshotWriter::Unwanted() const {
-  MutexLock lock(&mu_);
-  return stopping_ || current_cancelled_;
-}
-
-void SnapshotWriter::Run() {
-  runtime::RunInBackground();  // so that pushes do not wait for a checksum
-  for (;;) {
-    std::optional<Waiting> next;
-    {
-      MutexLock lock(&mu_);
-      while (!stopping_ && !next) {
-        // Takes the first order that is due, in order of submission.
-        const MonoTime now = options_.clock->Now();
-        std::optional<MonoTime> soonest;
-        auto found = queue_.end();
-        for (auto it = queue_.begin(); it != queue_.end() && found == queue_.end(); ++it) {
-          const MonoTime due = waiting_.at(*it).due;
-          if (due <= now)
-            found = it;
-          else
-            soonest = std::min(soonest.value_or(due), due);
-        }
-        if (found != queue_.end()) {
-          const auto entry = waiting_.find(*found);
-          next = std::move(entry->second);
-          current_ = entry->first;
-          current_cancelled_ = false;
-          waiting_.erase(entry);
-          queue_.erase(found);
-          orders_limit_.current.Set(static_cast<double>(waiting_.size()));
-        } else if (soonest) {
-          changed_.WaitFor(&mu_, *soonest - now);
-        } else {
-          changed_.Wait(&mu_);
-        }
-      }
-      if (!next) return;
-    }
-    Perform(*std::move(next));
-  }
-}
-
-void SnapshotWriter::Perform(Waiting entry) {
+void SnapshotWriter::Perform(Orders::Entry entry) {
+  using Again = Orders::Again;
   absl::StatusOr<DurableCut> result = TakeAndWrite(entry.order);
   held_bytes_.store(0, std::memory_order_relaxed);
   held_limit_.current.Set(0);
-  bool again = false, replaced = false;
   const absl::Status cause = result.status();
   const auto on_dropped = entry.order.dropped;
-  {
-    MutexLock lock(&mu_);
-    const Key key = *current_;
-    const bool unwanted = stopping_ || current_cancelled_;
-    if (unwanted && !result.ok())
-      result =
-          absl::CancelledError(stopping_ ? "the server ends" : "the shard is not held any more");
-    if (result.ok() && !current_cancelled_)
-      last_[key] = {entry.order.folder, entry.order.plan_fingerprint, *result};
-    if (!result.ok() && !unwanted && IsWorthARetry(result.status())) {
-      replaced = waiting_.contains(key);
-      again = !replaced;
-      if (again) {
-        entry.backoff = std::clamp(entry.backoff * 2, options_.retry_first, options_.retry_max);
-        entry.due = options_.clock->Now() + entry.backoff;
-        waiting_.emplace(key, std::move(entry));
-        queue_.push_back(key);
-        orders_limit_.current.Set(static_cast<double>(waiting_.size()));
-      }
-    }
-    current_.reset();
+  std::optional<Again> again;
+  if (result.ok()) {
+    MutexLock lock(&mu_);  // Cancel ends the order first, and then forgets its file.
+    if (!orders_.Unwanted())
+      last_[entry.key] = {entry.order.folder, entry.order.plan_fingerprint, *result};
+  } else if (IsWorthARetry(cause)) {
+    entry.backoff = std::clamp(entry.backoff * 2, options_.retry_first, options_.retry_max);
+    entry.due = options_.clock->Now() + entry.backoff;
+    again = orders_.PerformAgain(entry);
   }
-  if (again || replaced) dropped_.Add();
-  if (again) {
+  if (again == Again::kQueued || again == Again::kReplaced) dropped_.Add();
+  if (again == Again::kQueued) {
     if (on_dropped) on_dropped(cause);
     return;
   }
-  if (replaced)
+  if (again == Again::kReplaced) {
     result = absl::AbortedError("a newer order for the shard replaced this one");
-  else if (!result.ok() && !absl::IsCancelled(result.status()))
+  } else if (!result.ok() && orders_.Unwanted()) {
+    result = absl::CancelledError(orders_.stopping() ? "the server ends"
+                                                     : "the shard is not held any more");
+  } else if (!result.ok() && !absl::IsCancelled(cause)) {
     failed_.Add();
+  }
   entry.order.done(std::move(result));
 }
 
@@ -225,7 +130,7 @@ absl::StatusOr<ShardCut> SnapshotWriter::Take(const Order& order) {
   const auto arrival = std::make_shared<Arrival>();
   {
     MutexLock lock(&mu_);
-    if (stopping_ || current_cancelled_) return absl::CancelledError("the snapshot was cancelled");
+    if (orders_.Unwanted()) return absl::CancelledError("the snapshot was cancelled");
     arrival_ = arrival;
   }
   order.take(Arrival::Answerer(arrival, "no cut was made: the shard's executor has ended"));
@@ -272,7 +177,7 @@ absl::StatusOr<DurableCut> SnapshotWriter::TakeAndWrite(const Order& order) {
   const MonoTime begin = options_.clock->Now();
   EG_ASSIGN_OR_RETURN(DurableCut durable,
                       WriteCut(cut, {options_.files, order.folder, order.plan_fingerprint,
-                                     options_.failpoints, [this] { return Unwanted(); }}));
+                                     options_.failpoints, [this] { return orders_.Unwanted(); }}));
   seconds_.Observe(std::chrono::duration<double>(options_.clock->Now() - begin).count());
   bytes_written_.Add(durable.digest.bytes);
   durable_.Add();

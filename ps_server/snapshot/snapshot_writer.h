@@ -11,7 +11,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -26,9 +25,9 @@
 #include "common/fs/file_system.h"
 #include "common/metrics/metrics.h"
 #include "common/runtime/arrival.h"
-#include "common/runtime/executor.h"
 #include "common/time/clock.h"
 #include "ps_server/snapshot/cut_file.h"
+#include "ps_server/snapshot/order_queue.h"
 
 namespace evergrad::ps_server {
 
@@ -80,24 +79,18 @@ class SnapshotWriter {
   // orders are answered Cancelled, and a write in progress ends within a MiB.
   void Cancel(JobUid job, std::optional<ShardId> shard = std::nullopt);
 
-  std::size_t waiting() const;
+  std::size_t waiting() const { return orders_.waiting(); }
   // Bytes of the cut in progress.
   std::uint64_t held_bytes() const { return held_bytes_.load(std::memory_order_relaxed); }
 
  private:
-  using Key = std::pair<JobUid, ShardId>;
-  struct Waiting {
-    Order order;
-    MonoTime due{0};                       // not before
-    std::chrono::milliseconds backoff{0};  // 0: the cut has not been dropped
-  };
-  void Run();
-  void Perform(Waiting entry);
+  using Orders = OrderQueue<Order>;
+  void Perform(Orders::Entry entry);
   using Arrival = runtime::Arrival<ShardCut>;
   absl::StatusOr<DurableCut> TakeAndWrite(const Order& order);
   absl::StatusOr<ShardCut> Take(const Order& order);
-  bool Unwanted() const;
-  void ForgetLast(JobUid job, std::optional<ShardId> shard) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Ends the wait for a cut that is unwanted.
+  void EndUnwantedCut() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
   metrics::Counter &bytes_written_, &durable_, &unchanged_, &dropped_, &failed_;
@@ -105,13 +98,7 @@ class SnapshotWriter {
   metrics::Limit orders_limit_, held_limit_;
   std::atomic<std::uint64_t> held_bytes_{0};
 
-  mutable Mutex mu_;
-  CondVar changed_;
-  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::deque<Key> queue_ ABSL_GUARDED_BY(mu_);  // in order of submission; each is in waiting_
-  std::map<Key, Waiting> waiting_ ABSL_GUARDED_BY(mu_);
-  std::optional<Key> current_ ABSL_GUARDED_BY(mu_);
-  bool current_cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  Mutex mu_;
   std::shared_ptr<Arrival> arrival_
       ABSL_GUARDED_BY(mu_);  // shared with the function given to the shard's executor; null: the
                              // writer waits for no cut
@@ -120,8 +107,8 @@ class SnapshotWriter {
     std::string folder, plan_fingerprint;
     DurableCut cut;
   };
-  std::map<Key, Last> last_ ABSL_GUARDED_BY(mu_);
-  std::optional<runtime::Thread> thread_;  // last, so that it is joined first
+  std::map<Orders::Key, Last> last_ ABSL_GUARDED_BY(mu_);
+  Orders orders_;  // last, because its thread uses the other members
 };
 
 }  // namespace evergrad::ps_server

@@ -1,0 +1,189 @@
+// A queue of orders about shards, and the I/O thread that performs them one at a time.
+//
+// Orders are performed in order of arrival. The queue answers no order: it returns the orders that
+// a call ends, and the caller answers them without a lock held. Thread-safe.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <list>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/ids.h"
+#include "common/base/mutex.h"
+#include "common/metrics/metrics.h"
+#include "common/runtime/background.h"
+#include "common/runtime/executor.h"
+#include "common/time/clock.h"
+
+namespace evergrad::ps_server {
+
+template <class Order>
+class OrderQueue {
+ public:
+  using Key = std::pair<JobUid, ShardId>;
+  struct Entry {
+    Key key;
+    Order order;
+    MonoTime due{0};                       // not before
+    std::chrono::milliseconds backoff{0};  // before the latest attempt; 0: it is the first one
+  };
+  // The effect of an order on earlier orders of its shard.
+  enum class Earlier { kKept, kReplacedWhereWaiting, kReplacedAndEnded };
+  enum class Again { kQueued, kReplaced, kUnwanted };
+  struct Options {
+    std::string name;         // of the thread
+    bool background = false;  // The thread has a low priority.
+    Earlier earlier = Earlier::kKept;
+    std::size_t orders_max = std::numeric_limits<std::size_t>::max();
+    std::string too_many = {};           // the message at orders_max
+    metrics::Limit* limit = nullptr;     // of waiting orders; may be null
+    const Clock* clock = nullptr;        // null: no order is performed again
+    std::function<void(Entry)> perform;  // Called on the queue's thread, without a lock held.
+  };
+
+  // Everything that `perform` uses exists by now, and until End returns.
+  explicit OrderQueue(Options options)
+      : options_(std::move(options)), thread_(options_.name, [this] { Run(); }) {}
+  ~OrderQueue() { End(); }
+
+  // Never blocks. Returns the order that this one replaces; the new order keeps its place and its
+  // backoff. With kReplacedAndEnded an order of the shard that is being performed is unwanted from
+  // then on. ResourceExhausted: orders_max orders wait.
+  absl::StatusOr<std::optional<Order>> Submit(const Key& key, Order order) {
+    MutexLock lock(&mu_);
+    if (options_.earlier == Earlier::kReplacedAndEnded && current_ == key) unwanted_ = true;
+    const auto found = waiting_.find(key);
+    if (options_.earlier != Earlier::kKept && found != waiting_.end())
+      return std::exchange(found->second.order, std::move(order));
+    if (waiting_.size() >= options_.orders_max) {
+      if (options_.limit != nullptr) options_.limit->refused.Add();
+      return absl::ResourceExhaustedError(
+          absl::StrCat(options_.too_many, ": max=", options_.orders_max));
+    }
+    Add({key, std::move(order)});
+    return std::nullopt;
+  }
+  // Lets the order that is being performed wait again, behind all others, until its due time. Moves
+  // from `entry` if the result is kQueued. Called by `perform`.
+  Again PerformAgain(Entry& entry) {
+    MutexLock lock(&mu_);
+    if (unwanted_ || stopping_) return Again::kUnwanted;
+    if (waiting_.contains(entry.key)) return Again::kReplaced;
+    Add(std::move(entry));
+    return Again::kQueued;
+  }
+  // Removes and returns the waiting orders of the shard, or of all shards of a job. Such an order
+  // that is being performed is unwanted from then on.
+  std::vector<Order> Cancel(JobUid job, std::optional<ShardId> shard) {
+    const auto meant = [&](const Key& key) {
+      return key.first == job && (!shard || key.second == *shard);
+    };
+    std::vector<Order> ended;
+    MutexLock lock(&mu_);
+    for (auto turn = turns_.begin(); turn != turns_.end();) {
+      const auto next = std::next(turn);
+      if (meant((*turn)->first)) ended.push_back(Take(turn).order);
+      turn = next;
+    }
+    if (current_ && meant(*current_)) unwanted_ = true;
+    return ended;
+  }
+  // Makes the order that is being performed unwanted, and lets the thread begin no other.
+  void Stop() {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  // Stops, waits for the end of the thread, and returns the orders that wait. Idempotent.
+  std::vector<Order> End() {
+    Stop();
+    thread_.Join();
+    std::vector<Order> left;
+    MutexLock lock(&mu_);
+    while (!turns_.empty()) left.push_back(Take(turns_.begin()).order);
+    return left;
+  }
+
+  // Returns whether the order that is being performed was cancelled, or the queue was stopped.
+  bool Unwanted() const {
+    MutexLock lock(&mu_);
+    return stopping_ || unwanted_;
+  }
+  bool stopping() const {
+    MutexLock lock(&mu_);
+    return stopping_;
+  }
+  std::size_t waiting() const {
+    MutexLock lock(&mu_);
+    return waiting_.size();
+  }
+
+ private:
+  using Waiting = std::multimap<Key, Entry>;
+  using Turns = std::list<typename Waiting::iterator>;
+
+  void Add(Entry entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const Key key = entry.key;
+    turns_.push_back(waiting_.emplace(key, std::move(entry)));
+    if (options_.limit != nullptr)
+      options_.limit->current.Set(static_cast<double>(waiting_.size()));
+    changed_.NotifyAll();
+  }
+  Entry Take(typename Turns::iterator turn) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    Entry entry = std::move((*turn)->second);
+    waiting_.erase(*turn);
+    turns_.erase(turn);
+    if (options_.limit != nullptr)
+      options_.limit->current.Set(static_cast<double>(waiting_.size()));
+    return entry;
+  }
+  // Waits for the first order that is due, in order of arrival. Returns nullopt once stopped.
+  std::optional<Entry> Next() {
+    MutexLock lock(&mu_);
+    current_.reset();
+    unwanted_ = false;
+    while (!stopping_) {
+      const MonoTime now = options_.clock == nullptr ? MonoTime{0} : options_.clock->Now();
+      std::optional<MonoTime> soonest;
+      for (auto turn = turns_.begin(); turn != turns_.end(); ++turn) {
+        const MonoTime due = (*turn)->second.due;
+        if (due <= now) {
+          current_ = (*turn)->first;
+          return Take(turn);
+        }
+        soonest = std::min(soonest.value_or(due), due);
+      }
+      if (soonest)
+        changed_.WaitFor(&mu_, *soonest - now);
+      else
+        changed_.Wait(&mu_);
+    }
+    return std::nullopt;
+  }
+  void Run() {
+    if (options_.background) runtime::RunInBackground();
+    while (std::optional<Entry> entry = Next()) options_.perform(*std::move(entry));
+  }
+
+  const Options options_;
+  mutable Mutex mu_;
+  CondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  Waiting waiting_ ABSL_GUARDED_BY(mu_);
+  Turns turns_ ABSL_GUARDED_BY(mu_);  // in order of arrival; each order of waiting_ once
+  std::optional<Key> current_ ABSL_GUARDED_BY(mu_);  // the order that is being performed
+  bool unwanted_ ABSL_GUARDED_BY(mu_) = false;
+  runtime::Thread thread_;  // last, because it uses the other members
+};
+
+}  // namespace evergrad::ps_server
