@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/transport/lane/lane.h"
 #include "worker/backend/cuda/device_choice.h"
 #include "worker/backend/self_check.h"
 
@@ -14,7 +15,6 @@ namespace {
 
 constexpr std::uint64_t kMiB = 1ull << 20;
 constexpr std::size_t kNameBytesMax = 63;
-constexpr std::uint64_t kLaneUnit = 64ull << 10, kLaneBytesMax = 64ull << 20;
 
 }  // namespace
 
@@ -53,7 +53,7 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
   table->AddBytes("lane_bytes", &config->lane_bytes,
                   "memory shared with each server of this host, per direction, that carries "
                   "payload in place of a socket; a multiple of 64KiB; 0: none",
-                  {0, kLaneBytesMax});
+                  {0, transport::kLaneRingBytesMax});
   table->AddChoice(
       "not_finite", &config->not_finite, {"fail", "skip"},
       "reaction to a NaN or infinite loss or gradient: end the job, or skip and count the update");
@@ -91,7 +91,7 @@ absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config
         absl::StrCat("--name is not an identity: want=letters, digits, - _ . and at most ",
                      kNameBytesMax, " of them got=", config->name)));
   }
-  if (config->lane_bytes % kLaneUnit != 0) {
+  if (config->lane_bytes % transport::kLaneRingUnit != 0) {
     return UserError(absl::InvalidArgumentError(
         absl::StrCat("--lane-bytes is not a multiple of 64KiB: got=", config->lane_bytes)));
   }

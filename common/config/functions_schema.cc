@@ -10,7 +10,6 @@
 namespace evergrad::config {
 namespace {
 
-constexpr std::size_t kVariablesMax = 4096;
 constexpr std::size_t kVariableNameBytesMax = 128;
 
 // Accepts "w" and "dense/kernel": parts are named like layers, with slashes between them.

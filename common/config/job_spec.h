@@ -168,11 +168,8 @@ struct JobSpec {
 // The settings for the variable or table `name`, or nullptr if no entry of `optimizers` matches it.
 // The result points into `spec`.
 const optimizers::Settings* OptimizerFor(const JobSpec& spec, absl::string_view name);
-// The largest number of floats in a row of a table: its values and its optimizer state.
-inline constexpr std::uint64_t kRowFloatsMax = 4096;
-// Memory per row for its place in the index. A table's bytes_max counts it in addition to the row's
-// floats and its gradient counter. An id that waits for admission uses only this place.
-inline constexpr std::uint64_t kIndexBytesPerRow = 24;
+// The largest number of variables in a job.
+inline constexpr int kVariablesMax = 4096;
 // The wire type of gradients and values of the variable or table `name`: float32, bf16 or fp16.
 std::string WireTypeFor(const JobSpec& spec, absl::string_view name);
 // Whether `name` matches. `*` matches any text, `?` matches one character.

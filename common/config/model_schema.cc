@@ -8,6 +8,7 @@
 #include "common/layers/losses.h"
 #include "common/layers/metrics.h"
 #include "common/layers/named.h"
+#include "common/optimizers/registry.h"
 
 namespace evergrad::config {
 namespace {
@@ -156,9 +157,9 @@ const Table<TableSpec>& EmbeddingTableTable() {
   static const Table<TableSpec> table{
       "an embedding table",
       {Required(Integer<TableSpec>(
-                    "dimension", &TableSpec::dimension, 1, kRowFloatsMax,
+                    "dimension", &TableSpec::dimension, 1, optimizers::kRowFloatsMax,
                     absl::StrCat("elements of a row; a row and its optimizer state have at most ",
-                                 kRowFloatsMax)),
+                                 optimizers::kRowFloatsMax)),
                 "16"),
        InitializerKey<TableSpec>(
            "initializer", &TableSpec::initializer,

@@ -192,14 +192,14 @@ void CheckTable(const Node& root, Reader* reader, const JobSpec& spec, const Tab
   if (table.dimension == 0) return;  // already refused
   const Node* const node = At(root, {"spec", "model", "tables", table.name.c_str()});
   const std::uint64_t floats = optimizers::RowFloats(*rule, table.dimension);
-  if (floats > kRowFloatsMax) {
+  if (floats > optimizers::kRowFloatsMax) {
     reader->Report(
         KeyPlace(node, "dimension", table.where),
         absl::StrCat("`dimension`: a row and what the optimizer ", rule->type, " keeps of it are ",
-                     floats, " numbers, of at most ", kRowFloatsMax));
+                     floats, " numbers, of at most ", optimizers::kRowFloatsMax));
   }
   const std::uint64_t share = table.bytes_max / spec.strategy.table_slots,
-                      row = floats * sizeof(float) + kIndexBytesPerRow +
+                      row = floats * sizeof(float) + optimizers::kIndexBytesPerRow +
                             optimizers::CounterBytesPerRow(rule->type);
   if (table.bytes_max != 0 && share < row) {
     reader->Report(KeyPlace(node, "bytes_max", table.where),

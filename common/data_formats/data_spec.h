@@ -54,6 +54,9 @@ struct Transform {
   friend bool operator==(const Transform&, const Transform&) = default;
 };
 
+// The largest number of ids of a field with distribution zipf: a worker has a table of them.
+inline constexpr std::uint64_t kZipfIdsMax = 1u << 24;
+
 struct FieldSpec {
   std::string name;
   // Formats with typed columns

@@ -7,8 +7,6 @@
 namespace evergrad::config {
 namespace {
 
-constexpr std::uint64_t kZipfIdsMax = 1u << 24;
-
 Table<SourceSpec> SourceTable() {
   return {
       "a synthetic source",

@@ -8,6 +8,9 @@
 
 namespace evergrad::snapshot {
 
+// The bytes before the rows of a block, and the bytes of id, stamp and count of a row.
+inline constexpr std::size_t kRowsHeadBytes = 8, kRowFixedBytes = 3 * sizeof(std::uint64_t);
+
 struct RowsView {
   std::size_t rows = 0;
   std::span<const std::byte> ids;     // rows x int64; any alignment

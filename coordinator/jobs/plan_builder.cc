@@ -25,7 +25,6 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr int kVariablesMax = 4096;
 constexpr std::uint64_t kPlanBytesMax = 1536u << 10;
 constexpr std::uint64_t kClosuresMax = 1ull << 32;
 constexpr std::uint64_t kEvalClosuresMax =
@@ -209,9 +208,9 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec,
 
   if (described.variables_size() == 0 && described.tables_size() == 0)
     return absl::InvalidArgumentError("the describe result has no variables");
-  if (described.variables_size() > kVariablesMax) {
+  if (described.variables_size() > config::kVariablesMax) {
     return UserError(absl::InvalidArgumentError(absl::StrCat(
-        "too many variables: count=", described.variables_size(), " max=", kVariablesMax)));
+        "too many variables: count=", described.variables_size(), " max=", config::kVariablesMax)));
   }
   EG_RETURN_IF_ERROR(client::CheckWireRules(spec, described));
   EG_RETURN_IF_ERROR(CheckOptimizers(spec, described));

@@ -161,7 +161,7 @@ std::string EvictionText(const v1::TableSpec& spec, const v1::TableState& table)
     // The size is counted as the limit counts it, without the allocator's spare memory.
     const std::uint64_t counted =
         table.bytes() + table.slot_bytes() +
-        (table.rows() + table.waiting()) * config::kIndexBytesPerRow +
+        (table.rows() + table.waiting()) * optimizers::kIndexBytesPerRow +
         table.rows() * optimizers::CounterBytesPerRow(spec.optimizer().type());
     parts.push_back(absl::StrCat("rows and their index entries take at most ",
                                  ShowBytes(spec.bytes_max()), ", now ", ShowBytes(counted)));

@@ -11,7 +11,6 @@ namespace evergrad::ps_server {
 namespace {
 
 constexpr absl::string_view kWorker = "worker/";
-constexpr std::size_t kNameBytesMax = 100;  // limit of a name in a message
 
 }  // namespace
 
@@ -37,7 +36,7 @@ absl::Status CheckSender(absl::string_view certificate_task, const v1::RequestHe
   if (WorkerOf(header).empty() || !transport::CheckTask(certificate_task, name).ok()) {
     return absl::PermissionDeniedError(absl::StrCat(
         "the request names another sender than its certificate: certificate=", certificate_task,
-        " client_name=", client::CleanText(std::string(name), kNameBytesMax)));
+        " client_name=", client::CleanText(std::string(name), kSenderNameBytesMax)));
   }
   const bool any_image = std::any_of(header.pulls().begin(), header.pulls().end(),
                                      [](const v1::PullSection& pull) { return pull.has_image(); });

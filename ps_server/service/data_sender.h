@@ -1,11 +1,16 @@
 // Finds the sender of a data request and checks its rights (LEDGER line 35). Pure.
 #pragma once
 
+#include <cstddef>
+
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "evergrad/v1/data.pb.h"
 
 namespace evergrad::ps_server {
+
+// The limit of a sender's name in a message.
+inline constexpr std::size_t kSenderNameBytesMax = 100;
 
 // Returns "gpu-7" for a request of "worker/gpu-7", and "" if the request names no worker.
 absl::string_view WorkerOf(const v1::RequestHeader& header);

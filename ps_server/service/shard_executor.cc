@@ -168,12 +168,11 @@ void ShardExecutor::Turn() {
 
 tensor::SharedBytes ShardExecutor::RoomFor(const DataCall& call, std::uint64_t bytes) {
   if (room_ == nullptr || room_of_ != &call || room_left_.size() < bytes) {
-    constexpr std::uint64_t kBlock = storage::kChunkFloats * sizeof(float);
     room_ = nullptr;
     room_of_ = &call;
     // Large answers use a spare block of the pool, whose pages are mapped; small answers do not
     // need one.
-    if (bytes <= kBlock && call.answer_bytes_max() >= kBlock / 2) {
+    if (bytes <= storage::kChunkBytes && call.answer_bytes_max() >= storage::kChunkBytes / 2) {
       if (auto block = std::make_shared<storage::ChunkRef>(
               storage::ChunkRef::New(storage::kChunkFloats, options_.pool));
           *block) {
@@ -183,7 +182,7 @@ tensor::SharedBytes ShardExecutor::RoomFor(const DataCall& call, std::uint64_t b
     }
     if (room_ == nullptr) {
       auto buffer = std::make_shared<tensor::AlignedBuffer>(
-          std::max(bytes, std::min(call.answer_bytes_max(), kBlock)));
+          std::max(bytes, std::min<std::uint64_t>(call.answer_bytes_max(), storage::kChunkBytes)));
       room_left_ = {buffer->data(), buffer->size()};
       room_ = std::move(buffer);
     }

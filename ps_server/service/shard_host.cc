@@ -18,7 +18,6 @@ constexpr std::uint32_t kParseInlineBytesMax = 16 * 1024;
 // are excluded, because they may evict rows.
 constexpr std::uint64_t kRunInlineBytesMax = 16 * 1024;
 constexpr std::chrono::seconds kSayEvery{10};
-constexpr std::size_t kNameBytesMax = 100;  // limit of a name that a sender claims
 
 bool IsBrief(std::uint64_t request_bytes, const v1::RequestHeader& header) {
   return request_bytes <= kRunInlineBytesMax &&
@@ -127,7 +126,7 @@ ShardHost::ShardHost(Options options)
       unproved_->Add();
       Say(absl::StrCat(
           "push refused, the coordinator has not granted this attempt to its sender: sender=",
-          client::CleanText(header.client_name(), kNameBytesMax),
+          client::CleanText(header.client_name(), kSenderNameBytesMax),
           " job=", JobUidString(JobUid(header.job_uid())), " shard=", push.shard(), " closure=",
           push.closure(), " attempt=", push.attempt().term(), ".", push.attempt().n()));
     };

@@ -322,9 +322,9 @@ absl::Status ReadDense(const ShardSettings& settings, const CutSource& source,
         piece.section == snapshot::Section::kValues ? cut->values : cut->states[piece.index];
     std::uint64_t at = piece.offset;
     for (std::span<const std::byte> left = piece.data; !left.empty();) {
-      constexpr std::uint64_t kChunkBytes = storage::kChunkFloats * sizeof(float);
       const std::span<std::byte> chunk =
-          std::as_writable_bytes(array.fill_chunk(at / kChunkBytes)).subspan(at % kChunkBytes);
+          std::as_writable_bytes(array.fill_chunk(at / storage::kChunkBytes))
+              .subspan(at % storage::kChunkBytes);
       const std::size_t n = std::min(left.size(), chunk.size());
       std::memcpy(chunk.data(), left.data(), n);
       left = left.subspan(n);

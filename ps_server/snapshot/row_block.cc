@@ -6,15 +6,13 @@
 #include <numeric>
 
 #include "common/base/status.h"
+#include "common/snapshot/rows.h"
 
 namespace evergrad::ps_server {
 namespace {
 
 static_assert(std::endian::native == std::endian::little,
               "numbers are written as they lie in memory");
-
-constexpr std::size_t kHeadBytes = 8;
-constexpr std::size_t kRowBytes = 3 * sizeof(std::uint64_t);  // id, stamp, count
 
 template <class T>
 void Put(std::vector<std::byte>* block, const T* from, std::size_t count) {
@@ -75,9 +73,9 @@ absl::Status RowWriter::Append(std::uint32_t table, std::uint32_t dimension,
     std::iota(order_.begin(), order_.end(), 0u);
     std::sort(order_.begin(), order_.end(),
               [&](std::uint32_t a, std::uint32_t b) { return ids[a] < ids[b]; });
-    std::size_t row_bytes = kRowBytes;
+    std::size_t row_bytes = snapshot::kRowFixedBytes;
     for (const Floats& f : floats) row_bytes += f.width * sizeof(float);
-    const std::size_t most = (snapshot::kBlockBytes - kHeadBytes) / row_bytes;
+    const std::size_t most = (snapshot::kBlockBytes - snapshot::kRowsHeadBytes) / row_bytes;
     for (std::size_t at = 0; at < order_.size(); at += most) {
       PutRows(
           std::span<const std::uint32_t>(order_).subspan(at, std::min(most, order_.size() - at)),
@@ -96,17 +94,17 @@ absl::Status RowWriter::Append(std::uint32_t table, std::uint32_t dimension,
 
 bool RowBlock::Parse(std::span<const std::byte> bytes, std::uint32_t dimension,
                      std::uint32_t state_per_row) {
-  if (bytes.size() < kHeadBytes) return false;
+  if (bytes.size() < snapshot::kRowsHeadBytes) return false;
   std::uint32_t head[2];
   std::memcpy(head, bytes.data(), sizeof(head));
   const std::size_t n = head[0];
   // A block has at most a MiB, so nothing here overflows.
   const std::size_t row_bytes =
-      kRowBytes + (std::size_t{dimension} + state_per_row) * sizeof(float);
-  if (n == 0 || head[1] != 0 || n > bytes.size() / kRowBytes ||
-      bytes.size() != kHeadBytes + n * row_bytes)
+      snapshot::kRowFixedBytes + (std::size_t{dimension} + state_per_row) * sizeof(float);
+  if (n == 0 || head[1] != 0 || n > bytes.size() / snapshot::kRowFixedBytes ||
+      bytes.size() != snapshot::kRowsHeadBytes + n * row_bytes)
     return false;
-  std::span<const std::byte> left = bytes.subspan(kHeadBytes);
+  std::span<const std::byte> left = bytes.subspan(snapshot::kRowsHeadBytes);
   left = Get(left, n, &ids);
   left = Get(left, n, &stamps);
   left = Get(left, n, &counts);

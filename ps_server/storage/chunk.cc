@@ -42,13 +42,12 @@ ChunkPool::~ChunkPool() {
 }
 
 void ChunkPool::Warm(std::uint64_t bytes) {
-  constexpr std::uint64_t kBlockBytes = kChunkFloats * sizeof(float);
   const std::uint64_t blocks =
-      std::min(blocks_max_, bytes / kBlockBytes + (bytes % kBlockBytes != 0));
-  while (this->bytes() < blocks * kBlockBytes) {
+      std::min(blocks_max_, bytes / kChunkBytes + (bytes % kChunkBytes != 0));
+  while (this->bytes() < blocks * kChunkBytes) {
     Chunk* const chunk = Chunk::Allocate(kChunkFloats);
     if (chunk == nullptr) return;
-    std::memset(chunk->data(), 0, kBlockBytes);
+    std::memset(chunk->data(), 0, kChunkBytes);
     if (GiveBack(chunk)) continue;
     Chunk::Free(chunk);  // Other threads have filled the pool meanwhile.
     return;
@@ -57,7 +56,7 @@ void ChunkPool::Warm(std::uint64_t bytes) {
 
 std::uint64_t ChunkPool::bytes() const {
   MutexLock lock(&mu_);
-  return spare_.size() * kChunkFloats * sizeof(float);
+  return spare_.size() * kChunkBytes;
 }
 
 std::uint64_t ChunkPool::refused() const {

@@ -19,6 +19,7 @@ namespace evergrad::ps_server::storage {
 
 // 256 KiB: half of an L2 cache, one transport message, and 256 pieces for the largest shard.
 inline constexpr std::size_t kChunkFloats = 64 * 1024;
+inline constexpr std::size_t kChunkBytes = kChunkFloats * sizeof(float);
 
 class ChunkPool;
 class ChunkRef;
@@ -77,8 +78,7 @@ class ChunkRef {
 // block is freed.
 class ChunkPool {
  public:
-  explicit ChunkPool(std::uint64_t bytes_max)
-      : blocks_max_(bytes_max / (kChunkFloats * sizeof(float))) {}
+  explicit ChunkPool(std::uint64_t bytes_max) : blocks_max_(bytes_max / kChunkBytes) {}
   ~ChunkPool();
   ChunkPool(const ChunkPool&) = delete;
   ChunkPool& operator=(const ChunkPool&) = delete;

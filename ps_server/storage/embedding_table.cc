@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/optimizers/registry.h"
 #include "common/sharding/row_digest.h"
 #include "ps_server/storage/push_applier.h"
 #include "ps_server/storage/push_plan.h"
@@ -35,12 +36,12 @@ absl::StatusOr<std::unique_ptr<EmbeddingTable>> EmbeddingTable::Create(
   if (!made.ok()) return made.status();
   if (made->is_moving_average())
     return bad("optimizer", "an optimizer of gradients", settings.optimizer.type);
-  if (settings.dimension == 0 || settings.dimension > kRowFloatsMax)
-    return bad("dimension", absl::StrCat("1 to ", kRowFloatsMax), settings.dimension);
+  if (settings.dimension == 0 || settings.dimension > optimizers::kRowFloatsMax)
+    return bad("dimension", absl::StrCat("1 to ", optimizers::kRowFloatsMax), settings.dimension);
   if (const std::size_t floats = settings.dimension + made->state_per_row(settings.dimension);
-      floats > kRowFloatsMax)
-    return bad("row with its optimizer state", absl::StrCat("at most ", kRowFloatsMax, " floats"),
-               floats);
+      floats > optimizers::kRowFloatsMax)
+    return bad("row with its optimizer state",
+               absl::StrCat("at most ", optimizers::kRowFloatsMax, " floats"), floats);
   if (settings.admit_after > kCountMax)
     return bad("admit_after", absl::StrCat("at most ", kCountMax), settings.admit_after);
   if (!std::isfinite(settings.default_row))

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
+#include "common/optimizers/registry.h"
 
 namespace evergrad::ps_server::storage {
 namespace {
@@ -109,8 +110,9 @@ absl::Status Evictor::FitBytesMax(const Growth& growth, Space* space) const {
   const std::uint64_t over = bytes - bytes_max, row_bytes = store_.bytes_of(1, 0);
   Entries& drop = space->drop;
   drop.waiting =
-      std::min((over + kIndexBytesPerId - 1) / kIndexBytesPerId, space->evictable.waiting);
-  if (const std::uint64_t freed = drop.waiting * kIndexBytesPerId; freed < over)
+      std::min((over + optimizers::kIndexBytesPerRow - 1) / optimizers::kIndexBytesPerRow,
+               space->evictable.waiting);
+  if (const std::uint64_t freed = drop.waiting * optimizers::kIndexBytesPerRow; freed < over)
     drop.rows = (over - freed + row_bytes - 1) / row_bytes;
   if (drop.rows == 0 || (store_.settings.evict_lru && drop.rows <= space->evictable.rows))
     return absl::OkStatus();

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/base/check.h"
+#include "common/optimizers/registry.h"
 #include "common/tensor/convert.h"
 #include "ps_server/optimizer/prefetch.h"
 #include "ps_server/storage/embedding_table.h"
@@ -113,7 +114,7 @@ void CopyRows(const Group& g, float* absent) {
 void ReadRows(std::span<const RowReading> readings) {
   for (const RowReading& reading : readings) EG_CHECK(!reading.table->applying());
   Group ring[kReadRing];
-  float absent[kRowFloatsMax];
+  float absent[optimizers::kRowFloatsMax];
   const RowReading* next = readings.data();
   const RowReading* const end = next + readings.size();
   std::size_t next_id = 0, groups = 0;  // of `next`; those that have begun

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "common/optimizers/registry.h"
 #include "common/sharding/slots.h"
 #include "ps_server/storage/memory_budget.h"
 #include "ps_server/storage/row_arena.h"
@@ -73,8 +74,9 @@ struct RowStore {
 
   // EmbeddingTable::bytes_of.
   std::uint64_t bytes_of(std::uint64_t rows_held, std::uint64_t waiting_held) const {
-    return rows_held * ((row_floats + update.counts_per_row()) * sizeof(float) + kIndexBytesPerId) +
-           waiting_held * kIndexBytesPerId;
+    return rows_held * ((row_floats + update.counts_per_row()) * sizeof(float) +
+                        optimizers::kIndexBytesPerRow) +
+           waiting_held * optimizers::kIndexBytesPerRow;
   }
   // The bytes to charge for an arena of this size.
   std::uint64_t ChargedBytes(std::uint64_t high_water) const;

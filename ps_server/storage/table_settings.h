@@ -9,13 +9,6 @@
 
 namespace evergrad::ps_server::storage {
 
-// The most floats that a row's values and optimizer state have together (16 KiB), and the most that
-// a gradient has.
-inline constexpr std::uint32_t kRowFloatsMax = 4096;
-// The bytes of an id in the index as `bytes_max` counts them: 16 bytes (with a stamp; 12.8 without)
-// at a load of two thirds, which is the lowest that the index has.
-inline constexpr std::uint64_t kIndexBytesPerId = 24;
-
 struct TableSettings {
   std::string name;
   std::uint32_t dimension = 0;

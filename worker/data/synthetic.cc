@@ -22,7 +22,6 @@ namespace evergrad::worker {
 namespace {
 
 constexpr std::size_t kHidden = 4;
-constexpr std::uint64_t kZipfIdsMax = 1u << 24;
 constexpr std::uint64_t kClassesMax = 1u << 24;  // labels are float32
 
 // Returns ln x for x > 0. With x = m * 2^e and m in [2/3, 4/3), the series of artanh((m - 1) / (m +
@@ -283,9 +282,9 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenSynthetic(const config::SourceSpec&
       if (field.ids == 0 || !product || *product > (1ull << 62))
         return wrong(absl::StrCat("ids out of range: ids=", field.ids, " size=", field.size));
       if (field.distribution == "zipf") {
-        if (field.ids > kZipfIdsMax)
-          return wrong(
-              absl::StrCat("zipf draws from at most ", kZipfIdsMax, " ids, got ", field.ids));
+        if (field.ids > config::kZipfIdsMax)
+          return wrong(absl::StrCat("zipf draws from at most ", config::kZipfIdsMax, " ids, got ",
+                                    field.ids));
         bytes += field.ids * (sizeof(double) + sizeof(std::uint32_t));
         if (bytes > options.bytes_max) {
           return UserError(absl::ResourceExhaustedError(

@@ -807,8 +807,6 @@ TEST_CASE(
 }
 
 TEST_CASE("a job file's check of row sizes knows what rows are made of") {
-  static_assert(config::kRowFloatsMax == kRowFloatsMax &&
-                config::kIndexBytesPerRow == kIndexBytesPerId);
   for (const optimizers::Descriptor& descriptor : optimizers::All()) {
     if (descriptor.use == optimizers::Use::kDenseOnly) continue;
     for (const double momentum : {0.0, 0.5}) {
@@ -819,9 +817,9 @@ TEST_CASE("a job file's check of row sizes knows what rows are made of") {
       const auto table = Make(settings);
       const std::uint64_t floats = optimizers::RowFloats(settings.optimizer, 8);
       CHECK(floats == 8 + table->state_per_row());
-      CHECK(table->bytes_of(1, 0) == floats * sizeof(float) + config::kIndexBytesPerRow +
+      CHECK(table->bytes_of(1, 0) == floats * sizeof(float) + optimizers::kIndexBytesPerRow +
                                          optimizers::CounterBytesPerRow(settings.optimizer.type));
-      CHECK(table->bytes_of(0, 1) == config::kIndexBytesPerRow);
+      CHECK(table->bytes_of(0, 1) == optimizers::kIndexBytesPerRow);
     }
   }
 }
