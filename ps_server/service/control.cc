@@ -1,15 +1,11 @@
 #include "ps_server/service/control.h"
 
-#include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/client/log_lines.h"
 #include "common/client/protocol.h"
-#include "common/snapshot/shard_file.h"
-#include "ps_server/service/peer_image.h"
 #include "ps_server/service/shard_spec.h"
 
 namespace evergrad::ps_server {
@@ -17,116 +13,55 @@ namespace {
 
 // Far below the transport's limit of 4 MiB per message.
 constexpr std::size_t kReportBytesMax = 512 * 1024;
-constexpr std::size_t kJobsNamedMax = 256, kJobNameBytesMax = 256;
-
-double Seconds(std::chrono::nanoseconds time) {
-  return std::chrono::duration<double>(time).count();
-}
-
-v1::TaskMessage DurableMessage(const ShardKey& key, ShardEpoch epoch) {
-  v1::TaskMessage message;
-  v1::ShardDurable* durable = message.mutable_shard_durable();
-  durable->set_job_uid(key.job.value());
-  durable->set_shard(key.shard.value());
-  *durable->mutable_epoch() = client::ToProto(epoch);
-  return message;
-}
-
-// Returns the source of a shard. The caller adds the parts that only an Assign has (settings,
-// epoch, start, refused).
-absl::StatusOr<RestoreOptions> RestoreOptionsOf(const v1::SnapshotSource& source) {
-  RestoreOptions what;
-  what.source.uri = source.uri();
-  if (source.uri().empty()) return absl::InvalidArgumentError("the snapshot has no path");
-  what.source.expected = snapshot::ShardFileReader::Expected{source.bytes(), {}};
-  snapshot::Sha256Digest& sha256 = what.source.expected->sha256;
-  if (source.sha256().size() != sha256.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the SHA-256 of a snapshot has a wrong length: path=", source.uri(),
-                     " want=", sha256.size(), " got=", source.sha256().size()));
-  }
-  std::memcpy(sha256.data(), source.sha256().data(), sha256.size());
-  what.source.file_job = JobUid(source.job_uid());
-  what.source.plan_fingerprint = source.plan_fingerprint();
-  what.forget_attempts = source.resumed();
-  if (source.replace_ledger()) {
-    EG_ASSIGN_OR_RETURN(what.replace_ledger, client::FromProto(source.done()));
-  }
-  return what;
-}
-
-void FillShardFile(const DurableCut& cut, v1::ShardFile* file) {
-  file->set_shard(cut.shard.value());
-  file->set_file(cut.file);
-  file->set_bytes(cut.digest.bytes);
-  file->set_sha256(cut.digest.sha256.data(), cut.digest.sha256.size());
-  *file->mutable_epoch() = client::ToProto(cut.epoch);
-  *file->mutable_start() = client::ToProto(cut.start);
-  file->set_lsn(cut.lsn);
-  file->set_vlsn(cut.vlsn);
-  *file->mutable_done() = client::ToProto(cut.done);
-  *file->mutable_refused() = client::ToProto(cut.refused);
-}
 
 }  // namespace
+
+Control::Control(Options options)
+    : options_(std::move(options)),
+      directory_(&options_.host->jobs(), options_.logger),
+      sender_(options_.send),
+      received_(
+          {.executor = options_.executor,
+           .restorer = options_.restorer,
+           .peers = options_.peers,
+           .clock = options_.clock,
+           .jobs = &options_.host->jobs(),
+           .failpoints = options_.failpoints,
+           .received = [this](const ShardKey& key, ShardEpoch from,
+                              const absl::Status& status) { SendReceived(key, from, status); }}),
+      cuts_({.executor = options_.executor,
+             .writer = options_.writer,
+             .logger = options_.logger,
+             .clock = options_.clock,
+             .directory = &directory_,
+             .sender = &sender_,
+             .shard_executor = [host = options_.host](ShardId shard) -> ShardExecutor& {
+               return host->shard_executor(shard);
+             }}) {}
 
 void Control::FillHello(v1::Hello* hello) {
   hello->set_highest_term(highest_term_);
   hello->set_life_id(life_id_);
   hello->set_journaled(journaled_);
-  for (const auto& [key, held] : held_) {
-    v1::HeldShard* shard = hello->add_shards();
-    shard->set_job_uid(key.job.value());
-    shard->set_shard(key.shard.value());
-    *shard->mutable_epoch() = client::ToProto(held.epoch);
-    *shard->mutable_start() = client::ToProto(held.start);
-    *shard->mutable_done() = client::ToProto(held.done);
-    *shard->mutable_refused() = client::ToProto(held.refused);
-    shard->set_loading(held.loading);
-    shard->set_stopped_in(held.stopped_in);
-  }
+  directory_.FillHello(hello);
 }
 
 void Control::OnRegistered(const v1::Registered& registered) {
-  ++session_;
   term_ = registered.term();
   journaled_ = registered.journaled();
   if (registered.term() >= highest_term_) {
     highest_term_ = registered.term();
     life_id_ = registered.life_id();
   }
-  ForgetUnheldJobs();
-  if (registered.has_job()) NameJob(registered.job());
-  // The Hello may have reported shards as "loading" that have been loaded since.
-  for (v1::TaskMessage& message : std::exchange(unsent_assigned_, {}))
-    options_.send(std::move(message));
+  directory_.ForgetUnheldJobs();
+  if (registered.has_job()) directory_.NameJob(registered.job());
+  sender_.Begin();
 }
 
 void Control::OnLost() {
-  ++session_;
+  sender_.End();
   // Received shards are not assigned; the next coordinator orders their moves again.
-  while (!moving_.empty()) Forget(moving_.begin());
-}
-
-// Drops the names of jobs without a held shard. Each session lists the running jobs again. If a
-// job's end was missed because the session was interrupted, the list lacks the job.
-void Control::ForgetUnheldJobs() {
-  std::erase_if(job_names_, [&](const auto& entry) {
-    if (Holds(entry.first)) return false;
-    options_.host->jobs().Forget(entry.first);
-    return true;
-  });
-}
-
-void Control::NameJob(const v1::JobInfo& info) {
-  const JobUid job(info.job_uid());
-  if (job_names_.size() >= kJobsNamedMax && !job_names_.contains(job)) ForgetUnheldJobs();
-  job_names_[job] = client::CleanText(info.name(), kJobNameBytesMax);
-}
-
-bool Control::Holds(JobUid job) const {
-  const auto held = held_.lower_bound({job, ShardId(0)});
-  return held != held_.end() && held->first.job == job;
+  received_.ForgetAll();
 }
 
 void Control::OnMessage(const v1::CoordinatorMessage& message) {
@@ -137,14 +72,15 @@ void Control::OnMessage(const v1::CoordinatorMessage& message) {
     case v1::CoordinatorMessage::kReceive: return OnReceive(message.receive());
     case v1::CoordinatorMessage::kClose: return OnClose(message.close());
     case v1::CoordinatorMessage::kSeal: return OnSeal(message.seal());
-    case v1::CoordinatorMessage::kCut: return OnCut(message.cut());
+    case v1::CoordinatorMessage::kCut: return cuts_.Submit(message.cut());
     case v1::CoordinatorMessage::kReportShards: return OnReport(message.report_shards());
-    case v1::CoordinatorMessage::kReadLogs: return OnReadLogs(message.read_logs());
+    case v1::CoordinatorMessage::kReadLogs:
+      return client::AnswerReadLogs(*options_.logger, message.read_logs(), options_.send);
     case v1::CoordinatorMessage::kJobEnded: return OnJobEnded(message.job_ended());
-    case v1::CoordinatorMessage::kJob: return NameJob(message.job());
+    case v1::CoordinatorMessage::kJob: return directory_.NameJob(message.job());
     case v1::CoordinatorMessage::kMap: {
       const JobUid job(message.map().job_uid());
-      if (Holds(job))
+      if (directory_.Holds(job))
         options_.host->jobs().Learn(job, client::FromProto<MapVersion>(message.map().version()), 0);
       return;
     }
@@ -156,121 +92,126 @@ void Control::OnMessage(const v1::CoordinatorMessage& message) {
 }
 
 void Control::OnAssign(const v1::Assign& assign) {
-  const JobUid job(assign.job_uid());
-  const ShardKey key{job, ShardId(assign.spec().shard())};
+  const ShardKey key{JobUid(assign.job_uid()), ShardId(assign.spec().shard())};
   const auto epoch = client::FromProto<ShardEpoch>(assign.epoch());
-  const auto start = client::FromProto<MapVersion>(assign.start());
-  if (const auto it = held_.find(key); it != held_.end()) {
-    if (epoch < it->second.epoch) {
+  if (const HeldShard* const held = directory_.Find(key); held != nullptr) {
+    if (epoch < held->epoch) {
       return SendAssigned(
           key, epoch,
           absl::FailedPreconditionError(absl::StrCat(
               "assignment of an older epoch than the held one: shard=", key.shard.ToString(),
-              " epoch=", epoch.ToString(), " held=", it->second.epoch.ToString())));
+              " epoch=", epoch.ToString(), " held=", held->epoch.ToString())));
     }
-    if (epoch == it->second.epoch) {  // a repeated Assign is answered when the shard is loaded
-      if (!it->second.loading) SendAssigned(key, epoch, absl::OkStatus());
+    if (epoch == held->epoch) {  // a repeated Assign is answered when the shard is loaded
+      if (!held->loading) SendAssigned(key, epoch, absl::OkStatus());
       return;
     }
   }
-  auto settings = ShardSettingsOf(job, assign.spec());
-  auto refused = client::FromProto(assign.refused());
-  absl::Status problem = settings.ok() ? refused.status() : settings.status();
-  std::optional<RestoreOptions> what;
-  if (problem.ok() && assign.has_snapshot()) {
-    auto options = RestoreOptionsOf(assign.snapshot());
-    problem = options.status();
-    if (options.ok()) what = *std::move(options);
+  absl::StatusOr<Assignment> assignment = AssignmentOf(assign, key);
+  received_.Forget(key);
+  if (!assignment.ok()) {
+    options_.logger->Error(absl::StrCat("refused a shard: shard=", key.shard.ToString(),
+                                        " cause=", assignment.status().message()),
+                           directory_.About(key.job));
+    return SendAssigned(key, epoch, assignment.status());
   }
-  const auto moving = moving_.find(key);
-  std::unique_ptr<Shard> moved;
-  if (problem.ok() && assign.has_moved_from()) {
+  options_.host->jobs().Learn(key.job, client::FromProto<MapVersion>(assign.version()),
+                              assign.shards_total());
+  options_.host->jobs().SetGrantKey(key.job, assign.grant_key());
+  if (directory_.Find(key) != nullptr) CancelOrders(key.job, key.shard);
+  Load(key, *std::move(assignment));
+}
+
+absl::StatusOr<Control::Assignment> Control::AssignmentOf(const v1::Assign& assign,
+                                                          const ShardKey& key) {
+  Assignment assignment;
+  RestoreOptions& what = assignment.what;
+  EG_ASSIGN_OR_RETURN(ShardSettings settings, ShardSettingsOf(key.job, assign.spec()));
+  EG_ASSIGN_OR_RETURN(IntervalSet refused, client::FromProto(assign.refused()));
+  if (assign.has_snapshot()) {
+    EG_ASSIGN_OR_RETURN(what, RestoreOptionsOf(assign.snapshot()));
+  }
+  what.settings = std::move(settings);
+  what.epoch = client::FromProto<ShardEpoch>(assign.epoch());
+  what.start = client::FromProto<MapVersion>(assign.start());
+  what.refused = std::move(refused);
+  if (assign.has_moved_from()) {
     const auto from = client::FromProto<ShardEpoch>(assign.moved_from());
-    if (moving == moving_.end() || moving->second.from != from || moving->second.shard == nullptr) {
-      problem = absl::NotFoundError(absl::StrCat(
+    assignment.moved = received_.Take(key, from);
+    if (assignment.moved == nullptr) {
+      return absl::NotFoundError(absl::StrCat(
           "this server does not have the state of a moved shard: shard=", key.shard.ToString(),
-          " from=", from.ToString(), " epoch=", epoch.ToString()));
-    } else if (what) {
-      problem = absl::InvalidArgumentError(absl::StrCat(
+          " from=", from.ToString(), " epoch=", what.epoch.ToString()));
+    }
+    if (assign.has_snapshot()) {
+      return absl::InvalidArgumentError(absl::StrCat(
           "an assignment names both a move and a snapshot: shard=", key.shard.ToString()));
-    } else {
-      moved = std::move(moving->second.shard);
     }
   }
-  if (moving != moving_.end()) Forget(moving);
-  if (problem.ok() && assign.shards_total() != 0 && key.shard.value() >= assign.shards_total()) {
-    problem = absl::InvalidArgumentError(
+  if (assign.shards_total() != 0 && key.shard.value() >= assign.shards_total()) {
+    return absl::InvalidArgumentError(
         absl::StrCat("shard number out of range: shard=", key.shard.ToString(),
                      " shards=", assign.shards_total()));
   }
-  if (!problem.ok()) {
-    options_.logger->Error(
-        absl::StrCat("refused a shard: shard=", key.shard.ToString(), " cause=", problem.message()),
-        About(job));
-    return SendAssigned(key, epoch, problem);
-  }
-  options_.host->jobs().Learn(job, client::FromProto<MapVersion>(assign.version()),
-                              assign.shards_total());
-  options_.host->jobs().SetGrantKey(job, assign.grant_key());
-  const auto before = held_.find(key);
-  if (before == held_.end() || !before->second.loading) ++loading_;
-  if (before != held_.end()) {
-    options_.writer->Cancel(job, key.shard);
-    options_.restorer->Cancel(job, key.shard);
-    if (options_.images != nullptr) options_.images->Drop(job, key.shard);
-  }
-  Held& held = held_[key];
-  held = Held{};
-  held.epoch = epoch;
-  held.start = start;
-  held.refused = *refused;
+  return assignment;
+}
+
+void Control::Load(const ShardKey& key, Assignment assignment) {
+  RestoreOptions& what = assignment.what;
+  const std::string file = what.source.uri;
+  HeldShard held;
+  held.epoch = what.epoch;
+  held.start = what.start;
+  held.refused = what.refused;
   held.assigned = options_.clock->Now();
-  held.file = what ? what->source.uri : "";
-  held.rows = settings->slot.has_value();
+  held.file = file;
+  held.rows = what.settings.slot.has_value();
   options_.logger->Debug(
       absl::StrCat("loading from ",
-                   what               ? what->source.uri
-                   : moved != nullptr ? "another server"
-                                      : "the seed",
-                   ": shard=", key.shard.ToString(), " variable=", settings->variable,
-                   " rows=", settings->row_begin, "-", settings->row_end,
-                   " epoch=", epoch.ToString(), " start=", start.ToString()),
-      About(job));
-  if (moved != nullptr) {
-    moved->BecomeOwned(epoch, start, *refused);
-    held.done = moved->ledger().done();
-    held.refused = moved->ledger().refused();
-    options_.host->shard_executor(key.shard).Adopt(
-        std::move(moved), [this, key, epoch](ShardExecutor::Loaded loaded) {
-          options_.executor->Post(
-              [this, key, epoch, loaded = std::move(loaded)] { OnLoaded(key, epoch, loaded); });
-        });
-    return;
+                   !file.empty()                 ? file
+                   : assignment.moved != nullptr ? "another server"
+                                                 : "the seed",
+                   ": shard=", key.shard.ToString(), " variable=", what.settings.variable,
+                   " rows=", what.settings.row_begin, "-", what.settings.row_end,
+                   " epoch=", what.epoch.ToString(), " start=", what.start.ToString()),
+      directory_.About(key.job));
+  ShardExecutor& shard_executor = options_.host->shard_executor(key.shard);
+  if (assignment.moved != nullptr) {
+    assignment.moved->BecomeOwned(what.epoch, what.start, what.refused);
+    held.done = assignment.moved->ledger().done();
+    held.refused = assignment.moved->ledger().refused();
   }
-  if (!what) {
-    options_.host->shard_executor(key.shard).Assign(
-        *std::move(settings), epoch, start, *std::move(refused),
-        [this, key, epoch](ShardExecutor::Loaded loaded) {
-          options_.executor->Post(
-              [this, key, epoch, loaded = std::move(loaded)] { OnLoaded(key, epoch, loaded); });
-        });
-    return;
+  directory_.Put(key, std::move(held));
+  if (assignment.moved != nullptr)
+    return shard_executor.Adopt(std::move(assignment.moved), WhenLoaded(key, what.epoch));
+  if (file.empty()) {
+    return shard_executor.Assign(std::move(what.settings), what.epoch, what.start,
+                                 std::move(what.refused), WhenLoaded(key, what.epoch));
   }
-  what->settings = *std::move(settings);
-  what->epoch = epoch;
-  what->start = start;
-  what->refused = *std::move(refused);
-  what->source.budget = options_.host->jobs().TablesOf(job);
+  what.source.budget = options_.host->jobs().TablesOf(key.job);
   // The replaced shard is dropped first, because it is stale by now, and both may not fit into
   // memory.
-  options_.host->shard_executor(key.shard).Vacate(key, [this, what = *std::move(what)] {
+  shard_executor.Vacate(key, [this, what = std::move(what)] {
     options_.executor->Post([this, what] { BeginRestore(what); });
   });
 }
 
-bool Control::IsLoading(ShardKey key, ShardEpoch epoch) const {
-  const auto it = held_.find(key);
-  return it != held_.end() && it->second.epoch == epoch && it->second.loading;
+std::function<void(ShardExecutor::Loaded)> Control::WhenLoaded(ShardKey key, ShardEpoch epoch) {
+  return [this, key, epoch](ShardExecutor::Loaded loaded) {
+    options_.executor->Post(
+        [this, key, epoch, loaded = std::move(loaded)] { OnLoaded(key, epoch, loaded); });
+  };
+}
+
+void Control::CancelOrders(JobUid job, std::optional<ShardId> shard) {
+  options_.writer->Cancel(job, shard);
+  options_.restorer->Cancel(job, shard);
+  if (options_.images != nullptr) options_.images->Drop(job, shard);
+}
+
+bool Control::IsLoading(ShardKey key, ShardEpoch epoch) {
+  const HeldShard* const held = directory_.Find(key, epoch);
+  return held != nullptr && held->loading;
 }
 
 void Control::BeginRestore(RestoreOptions what) {
@@ -293,79 +234,60 @@ void Control::OnRestored(ShardKey key, ShardEpoch epoch,
                          absl::StatusOr<std::unique_ptr<Shard>> shard) {
   if (!IsLoading(key, epoch)) return;
   if (!shard.ok()) return OnLoaded(key, epoch, {shard.status(), 0, 0, 0, {}, {}});
-  options_.host->shard_executor(key.shard).Adopt(
-      *std::move(shard), [this, key, epoch](ShardExecutor::Loaded loaded) {
-        options_.executor->Post(
-            [this, key, epoch, loaded = std::move(loaded)] { OnLoaded(key, epoch, loaded); });
-      });
+  options_.host->shard_executor(key.shard).Adopt(*std::move(shard), WhenLoaded(key, epoch));
 }
 
 void Control::OnLoaded(ShardKey key, ShardEpoch epoch, const ShardExecutor::Loaded& loaded) {
-  const auto it = held_.find(key);
+  HeldShard* const held = directory_.Find(key, epoch);
   // Dropped or assigned anew meanwhile, so nobody waits for this result.
-  if (it == held_.end() || it->second.epoch != epoch) return;
-  --loading_;
-  it->second.loading = false;
-  it->second.value_bytes = loaded.value_bytes;
-  it->second.state_bytes = loaded.state_bytes;
-  it->second.done.UnionWith(loaded.done);
-  it->second.refused.UnionWith(loaded.refused);
-  if (loaded.status.ok() && !it->second.file.empty()) {
-    options_.logger->Info(absl::StrCat("shard restored: shard=", key.shard.ToString(),
-                                       " file=", it->second.file, " lsn=", loaded.lsn, " seconds=",
-                                       Seconds(options_.clock->Now() - it->second.assigned)),
-                          About(key.job));
+  if (held == nullptr) return;
+  directory_.EndLoading(held);
+  held->value_bytes = loaded.value_bytes;
+  held->state_bytes = loaded.state_bytes;
+  held->done.UnionWith(loaded.done);
+  held->refused.UnionWith(loaded.refused);
+  if (loaded.status.ok() && !held->file.empty()) {
+    const std::chrono::duration<double> seconds = options_.clock->Now() - held->assigned;
+    options_.logger->Info(
+        absl::StrCat("shard restored: shard=", key.shard.ToString(), " file=", held->file,
+                     " lsn=", loaded.lsn, " seconds=", seconds.count()),
+        directory_.About(key.job));
   }
   if (!loaded.status.ok()) {
     options_.logger->Error(absl::StrCat("cannot load a shard: shard=", key.shard.ToString(),
                                         " cause=", loaded.status.message()),
-                           About(key.job));
-    held_.erase(it);
+                           directory_.About(key.job));
+    directory_.Remove(key);
   }
   SendAssigned(key, epoch, loaded.status);
-  if (!loaded.status.ok()) ForgetJobIfUnheld(key.job);
-  if (loading_ == 0) {
+  if (!loaded.status.ok()) directory_.ForgetJobIfUnheld(key.job);
+  if (directory_.loading() == 0) {
     const v1::ServerProgress progress = Progress();
     options_.logger->Info(
         absl::StrCat("holding shards: shards=", progress.shards(), " bytes=", progress.bytes()),
-        About(key.job));
+        directory_.About(key.job));
   }
 }
 
-void Control::SendAssigned(ShardKey key, ShardEpoch epoch, const absl::Status& status) {
-  v1::TaskMessage message;
-  v1::Assigned* assigned = message.mutable_assigned();
-  assigned->set_job_uid(key.job.value());
-  assigned->set_shard(key.shard.value());
-  *assigned->mutable_epoch() = client::ToProto(epoch);
-  assigned->set_ok(status.ok());
-  if (!status.ok()) *assigned->mutable_error() = client::ToErrorDetail(status);
-  if (options_.send(message)) return;
-  std::erase_if(unsent_assigned_, [&](const v1::TaskMessage& m) {
-    return m.assigned().job_uid() == key.job.value() && m.assigned().shard() == key.shard.value();
-  });
-  unsent_assigned_.push_back(std::move(message));
-}
-
-void Control::SendIn(std::uint64_t session, v1::TaskMessage message) {
-  if (session == session_) options_.send(std::move(message));
+void Control::SendAssigned(const ShardKey& key, ShardEpoch epoch, const absl::Status& status) {
+  v1::Assigned assigned;
+  assigned.set_job_uid(key.job.value());
+  assigned.set_shard(key.shard.value());
+  *assigned.mutable_epoch() = client::ToProto(epoch);
+  assigned.set_ok(status.ok());
+  if (!status.ok()) *assigned.mutable_error() = client::ToErrorDetail(status);
+  sender_.SendAssigned(assigned);
 }
 
 void Control::OnDrop(const v1::Drop& drop) {
   const ShardKey key{JobUid(drop.job_uid()), ShardId(drop.shard())};
   const auto epoch = client::FromProto<ShardEpoch>(drop.epoch());
-  if (const auto moving = moving_.find(key);
-      moving != moving_.end() && moving->second.from == epoch)
-    Forget(moving);
-  const auto it = held_.find(key);
-  if (it == held_.end() || it->second.epoch != epoch) return;
-  if (it->second.loading) --loading_;
-  held_.erase(it);
-  options_.writer->Cancel(key.job, key.shard);
-  options_.restorer->Cancel(key.job, key.shard);
-  if (options_.images != nullptr) options_.images->Drop(key.job, key.shard);
+  received_.Forget(key, epoch);
+  if (directory_.Find(key, epoch) == nullptr) return;
+  directory_.Remove(key);
+  CancelOrders(key.job, key.shard);
   options_.host->shard_executor(key.shard).Drop(key, epoch);
-  ForgetJobIfUnheld(key.job);
+  directory_.ForgetJobIfUnheld(key.job);
 }
 
 void Control::OnClose(const v1::Close& close) {
@@ -380,31 +302,29 @@ void Control::OnClose(const v1::Close& close) {
   *closed->mutable_version() = close.version();
   auto done = client::FromProto(close.done());
   auto refused = client::FromProto(close.refused());
-  const auto it = held_.find(key);
+  HeldShard* const held = directory_.Find(key, epoch);
   // A shard that is being read from its file is skipped, because its sets are not known yet. The
   // next Close is complete.
-  const bool restoring = it != held_.end() && it->second.loading && !it->second.file.empty();
-  const bool stopped = it != held_.end() && it->second.stopped_in != 0;
-  if (!done.ok() || !refused.ok() || it == held_.end() || restoring || stopped ||
-      it->second.epoch != epoch || it->second.start > version) {
+  if (!done.ok() || !refused.ok() || held == nullptr || held->restoring() ||
+      held->stopped_in != 0 || held->start > version) {
     if (!done.ok() || !refused.ok()) {
       options_.logger->Error(
           absl::StrCat("close is malformed: shard=", key.shard.ToString(),
                        " cause=", (done.ok() ? refused : done).status().message()),
-          About(key.job));
+          directory_.About(key.job));
     }
-    options_.send(std::move(message));
+    sender_.Send(std::move(message));
     return;
   }
   options_.host->jobs().Learn(key.job, version, 0);
-  it->second.done.UnionWith(*done);
-  it->second.refused.UnionWith(*refused);
+  held->done.UnionWith(*done);
+  held->refused.UnionWith(*refused);
   options_.host->shard_executor(key.shard).Close(
       key, epoch, version, *std::move(done), *std::move(refused),
-      [this, message = std::move(message), session = session_](bool taken) {
+      [this, message = std::move(message), session = sender_.session()](bool taken) {
         options_.executor->Post([this, message, session, taken]() mutable {
           message.mutable_closed()->set_taken(taken);
-          SendIn(session, std::move(message));
+          sender_.SendIn(session, std::move(message));
         });
       });
 }
@@ -418,17 +338,15 @@ void Control::OnSeal(const v1::Seal& seal) {
   *sealed->mutable_epoch() = seal.epoch();
   // A shard that is still being read would be live, and not sealed, once it is loaded. It is
   // dropped, because the job does not need it any more.
-  if (const auto it = held_.find(key);
-      it != held_.end() && it->second.loading && !it->second.file.empty() &&
-      it->second.epoch == client::FromProto<ShardEpoch>(seal.epoch())) {
-    --loading_;
-    held_.erase(it);
+  const auto epoch = client::FromProto<ShardEpoch>(seal.epoch());
+  if (const HeldShard* const held = directory_.Find(key, epoch);
+      held != nullptr && held->restoring()) {
+    directory_.Remove(key);
     options_.restorer->Cancel(key.job, key.shard);
   }
   options_.host->shard_executor(key.shard).Seal(
-      key, client::FromProto<ShardEpoch>(seal.epoch()),
-      [this, message = std::move(message), session = session_] {
-        options_.executor->Post([this, message, session] { SendIn(session, message); });
+      key, epoch, [this, message = std::move(message), session = sender_.session()] {
+        options_.executor->Post([this, message, session] { sender_.SendIn(session, message); });
       });
 }
 
@@ -437,20 +355,20 @@ void Control::OnSeal(const v1::Seal& seal) {
 void Control::OnStop(const v1::StopShard& stop) {
   const ShardKey key{JobUid(stop.job_uid()), ShardId(stop.shard())};
   const auto epoch = client::FromProto<ShardEpoch>(stop.epoch());
-  const auto held = held_.find(key);
-  if (held == held_.end() || held->second.epoch != epoch || held->second.loading) {
-    return SendStopped(key, epoch, session_,
+  HeldShard* const held = directory_.Find(key, epoch);
+  if (held == nullptr || held->loading) {
+    return SendStopped(key, epoch, sender_.session(),
                        absl::NotFoundError(absl::StrCat(
                            "shard is not held at this epoch: shard=", key.shard.ToString(),
                            " epoch=", epoch.ToString())));
   }
-  if (held->second.stopped_in == 0) held->second.stopped_in = term_;
+  if (held->stopped_in == 0) held->stopped_in = term_;
   if (options_.images == nullptr)
-    return SendStopped(key, epoch, session_,
+    return SendStopped(key, epoch, sender_.session(),
                        absl::UnimplementedError("this server moves no shards"));
   options_.host->shard_executor(key.shard).Stop(
       key, epoch,
-      [this, key, epoch, session = session_,
+      [this, key, epoch, session = sender_.session(),
        fingerprint = stop.plan_fingerprint()](absl::StatusOr<ShardCut> cut) {
         auto given = std::make_shared<absl::StatusOr<ShardCut>>(std::move(cut));
         options_.executor->Post([this, key, epoch, session, fingerprint, given] {
@@ -462,8 +380,7 @@ void Control::OnStop(const v1::StopShard& stop) {
 void Control::OnStopped(ShardKey key, ShardEpoch epoch, std::uint64_t session,
                         const std::string& fingerprint, absl::StatusOr<ShardCut> cut) {
   if (!cut.ok()) return SendStopped(key, epoch, session, cut.status());
-  const auto held = held_.find(key);
-  if (held == held_.end() || held->second.epoch != epoch) return;  // dropped meanwhile
+  if (directory_.Find(key, epoch) == nullptr) return;  // dropped meanwhile
   Images::Order order;
   order.cut = *std::move(cut);
   order.plan_fingerprint = fingerprint;
@@ -489,306 +406,82 @@ void Control::SendStopped(ShardKey key, ShardEpoch epoch, std::uint64_t session,
   } else {
     *stopped->mutable_error() = client::ToErrorDetail(image.status());
   }
-  SendIn(session, std::move(message));
+  sender_.SendIn(session, std::move(message));
 }
 
 void Control::OnReceive(const v1::ReceiveShard& receive) {
-  const absl::Status status = BeginReceive(receive);
-  if (status.ok()) return;
   const ShardKey key{JobUid(receive.job_uid()), ShardId(receive.spec().shard())};
+  const auto from = client::FromProto<ShardEpoch>(receive.epoch());
+  const HeldShard* const held = directory_.Find(key);
+  const absl::Status status =
+      held == nullptr || held->epoch < from
+          ? received_.Begin(receive)
+          : absl::FailedPreconditionError(absl::StrCat(
+                "this server already holds the shard that it is to receive: shard=",
+                key.shard.ToString(), " from=", from.ToString(), " held=", held->epoch.ToString()));
+  if (status.ok()) return;
   options_.logger->Warning(absl::StrCat("cannot receive a moved shard: shard=",
                                         key.shard.ToString(), " cause=", status.message()),
-                           About(key.job));
-  SendReceived(key, client::FromProto<ShardEpoch>(receive.epoch()), session_, status);
+                           directory_.About(key.job));
+  SendReceived(key, from, status);
 }
 
-absl::Status Control::BeginReceive(const v1::ReceiveShard& receive) {
-  const JobUid job(receive.job_uid());
-  const ShardKey key{job, ShardId(receive.spec().shard())};
-  const auto from = client::FromProto<ShardEpoch>(receive.epoch());
-  if (options_.peers == nullptr)
-    return absl::UnimplementedError("this server receives no shards of other servers");
-  if (const auto held = held_.find(key); held != held_.end() && held->second.epoch >= from) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "this server already holds the shard that it is to receive: shard=", key.shard.ToString(),
-        " from=", from.ToString(), " held=", held->second.epoch.ToString()));
-  }
-  RestoreOptions what;
-  EG_ASSIGN_OR_RETURN(what.settings, ShardSettingsOf(job, receive.spec()));
-  what.epoch = from;
-  what.start = client::FromProto<MapVersion>(receive.start());
-  // This URI is only a name for messages; no file is opened by it.
-  what.source.uri = absl::StrCat("ps_server/", receive.from().server(), ":", receive.spec().shard(),
-                                 "@", from.ToString());
-  what.source.expected = snapshot::ShardFileReader::Expected{receive.bytes(), {}};
-  snapshot::Sha256Digest& sha256 = what.source.expected->sha256;
-  if (receive.sha256().size() != sha256.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("SHA-256 of an image has a wrong length: want=", sha256.size(),
-                     " got=", receive.sha256().size()));
-  }
-  std::memcpy(sha256.data(), receive.sha256().data(), sha256.size());
-  what.source.file_job = job;
-  what.source.plan_fingerprint = receive.plan_fingerprint();
-  if (const auto before = moving_.find(key); before != moving_.end()) Forget(before);
-  const std::uint64_t number = ++receives_;
-  PeerImage image;
-  image.unwanted = moving_.emplace(key, Moving{from, number}).first->second.unwanted;
-  image.client = options_.peers;
-  image.clock = options_.clock;
-  image.server = receive.from();
-  image.job = job;
-  image.shard = key.shard;
-  image.epoch = from;
-  image.bytes = receive.bytes();
-  // Shared with the order and destroyed with it.
-  const std::shared_ptr<fs::FileSystem> files = MakePeerFileSystem(std::move(image));
-  what.source.files = files.get();
-  what.source.budget = options_.host->jobs().TablesOf(job);
-  Restorer::Order order;
-  order.what = std::move(what);
-  order.done = [this, key, number, files](absl::StatusOr<std::unique_ptr<Shard>> shard) {
-    auto given = std::make_shared<absl::StatusOr<std::unique_ptr<Shard>>>(std::move(shard));
-    options_.executor->Post(
-        [this, key, number, given] { OnReceived(key, number, std::move(*given)); });
-  };
-  if (const absl::Status status = options_.restorer->Submit(std::move(order)); !status.ok()) {
-    moving_.erase(key);
-    return status;
-  }
-  return absl::OkStatus();
-}
-
-void Control::OnReceived(ShardKey key, std::uint64_t number,
-                         absl::StatusOr<std::unique_ptr<Shard>> shard) {
-  const auto moving = moving_.find(key);
-  // The shard is no longer wanted.
-  if (moving == moving_.end() || moving->second.number != number) return;
-  const ShardEpoch from = moving->second.from;
-  const absl::Status status = shard.status();
-  if (status.ok())
-    moving->second.shard = *std::move(shard);
-  else
-    moving_.erase(moving);
-  if (status.ok() && options_.failpoints != nullptr) options_.failpoints->At("move.received");
-  // It is sent only in this session, because an order ends with its session.
-  SendReceived(key, from, session_, status);
-}
-
-void Control::SendReceived(ShardKey key, ShardEpoch from, std::uint64_t session,
-                           const absl::Status& status) {
+void Control::SendReceived(const ShardKey& key, ShardEpoch from, const absl::Status& status) {
   v1::TaskMessage message;
   v1::ShardReceived* received = message.mutable_received();
   received->set_job_uid(key.job.value());
   received->set_shard(key.shard.value());
   *received->mutable_epoch() = client::ToProto(from);
   if (!status.ok()) *received->mutable_error() = client::ToErrorDetail(status);
-  SendIn(session, std::move(message));
-}
-
-void Control::Forget(std::map<ShardKey, Moving>::iterator moving) {
-  moving->second.unwanted->store(true, std::memory_order_relaxed);
-  if (moving->second.shard == nullptr)
-    options_.restorer->Cancel(moving->first.job, moving->first.shard);
-  moving_.erase(moving);
-}
-
-void Control::OnCut(const v1::CutShards& cut) {
-  const JobUid job(cut.job_uid());
-  const auto round = std::make_shared<CutRound>();  // shared by the orders
-  round->job = job;
-  round->begin = options_.clock->Now();
-  round->shards = round->left = static_cast<std::size_t>(cut.shards_size());
-  for (const v1::CutShard& wanted : cut.shards()) {
-    const ShardKey key{job, ShardId(wanted.shard())};
-    const auto epoch = client::FromProto<ShardEpoch>(wanted.epoch());
-    const auto ended = [this, key, epoch, session = session_,
-                        round](const absl::StatusOr<DurableCut>& result) {
-      OnCutEnded(key, epoch, session, round.get(), result);
-    };
-    const auto held = held_.find(key);
-    if (held == held_.end() || held->second.epoch != epoch) {
-      ended(absl::NotFoundError(
-          absl::StrCat("shard is not held at this epoch: shard=", key.shard.ToString(),
-                       " epoch=", epoch.ToString(),
-                       " held=", held == held_.end() ? "none" : held->second.epoch.ToString())));
-      continue;
-    }
-    if (held->second.loading && !held->second.file.empty()) {
-      ended(absl::UnavailableError(absl::StrCat(
-          "shard is being restored: shard=", key.shard.ToString(), " file=", held->second.file)));
-      continue;
-    }
-    if (cut.folder().empty()) {
-      ended(absl::InvalidArgumentError(
-          absl::StrCat("the order for a snapshot names no folder: shard=", key.shard.ToString())));
-      continue;
-    }
-    SnapshotWriter::Order order;
-    order.job = job;
-    order.shard = key.shard;
-    order.folder = cut.folder();
-    order.plan_fingerprint = cut.plan_fingerprint();
-    order.bytes = held->second.value_bytes + held->second.state_bytes;
-    order.take = [shard_executor = &options_.host->shard_executor(key.shard), key,
-                  epoch](ShardExecutor::CutReady ready) {
-      shard_executor->Cut(key, epoch, std::move(ready));
-    };
-    order.done = [this, ended](absl::StatusOr<DurableCut> result) {
-      options_.executor->Post([ended, result = std::move(result)] { ended(result); });
-    };
-    order.dropped = [this, key, epoch, session = session_, round](const absl::Status& cause) {
-      options_.executor->Post([this, key, epoch, session, round, cause] {
-        if (std::exchange(round->told_of_retry, true)) return;
-        v1::TaskMessage message = DurableMessage(key, epoch);
-        *message.mutable_shard_durable()->mutable_error() = client::ToErrorDetail(cause);
-        message.mutable_shard_durable()->set_tried_again(true);
-        SendIn(session, std::move(message));
-        options_.logger->Warning(
-            absl::StrCat("snapshot of a shard dropped, retrying until it succeeds: shard=",
-                         key.shard.ToString(), " cause=", cause.message()),
-            About(round->job));
-      });
-    };
-    if (const absl::Status status = options_.writer->Submit(std::move(order)); !status.ok())
-      ended(status);
-  }
-}
-
-void Control::OnCutEnded(ShardKey key, ShardEpoch epoch, std::uint64_t session, CutRound* round,
-                         const absl::StatusOr<DurableCut>& result) {
-  if (result.ok()) {
-    ++round->files;
-    round->bytes += result->digest.bytes;
-  } else if (!absl::IsCancelled(result.status()) && !absl::IsAborted(result.status())) {
-    if (round->failed++ == 0) round->first_failure = std::string(result.status().message());
-  }
-  if (!absl::IsAborted(
-          result.status())) {  // otherwise a newer order has replaced this one and will be answered
-    v1::TaskMessage message = DurableMessage(key, epoch);
-    v1::ShardDurable* durable = message.mutable_shard_durable();
-    if (result.ok())
-      FillShardFile(*result, durable->mutable_file());
-    else
-      *durable->mutable_error() = client::ToErrorDetail(result.status());
-    SendIn(session, std::move(message));
-  }
-  if (--round->left > 0) return;
-  if (round->files > 0) {
-    options_.logger->Info(absl::StrCat("snapshot: shards=", round->files, " bytes=", round->bytes,
-                                       " seconds=", Seconds(options_.clock->Now() - round->begin)),
-                          About(round->job));
-  }
-  if (round->failed > 0) {
-    options_.logger->Warning(absl::StrCat("snapshot failed: shards=", round->failed, " of=",
-                                          round->shards, " first_cause=", round->first_failure),
-                             About(round->job));
-  }
+  // It is sent only in this session, because an order ends with its session.
+  sender_.Send(std::move(message));
 }
 
 void Control::OnReport(const v1::ReportShards& request) {
-  options_.host->Report(
-      JobUid(request.job_uid()), request.digests(),
-      [this, id = request.request_id(), session = session_](std::vector<v1::ShardState> states) {
-        std::vector<v1::TaskMessage> messages(1);
-        std::size_t bytes = 0;
-        for (v1::ShardState& state : states) {
-          const std::size_t more = state.ByteSizeLong();
-          if (bytes > 0 && bytes + more > kReportBytesMax) {
-            messages.emplace_back();
-            bytes = 0;
-          }
-          bytes += more;
-          *messages.back().mutable_shard_report()->add_shards() = std::move(state);
-        }
-        for (std::size_t i = 0; i < messages.size(); ++i) {
-          messages[i].mutable_shard_report()->set_request_id(id);
-          messages[i].mutable_shard_report()->set_more(i + 1 < messages.size());
-        }
-        options_.executor->Post([this, messages = std::move(messages), session] {
-          for (const v1::TaskMessage& message : messages) SendIn(session, message);
-        });
-      });
-}
-
-void Control::OnReadLogs(const v1::ReadLogs& request) {
-  client::AnswerReadLogs(*options_.logger, request, options_.send);
+  options_.host->Report(JobUid(request.job_uid()), request.digests(),
+                        [this, id = request.request_id(),
+                         session = sender_.session()](std::vector<v1::ShardState> states) {
+                          std::vector<v1::TaskMessage> messages(1);
+                          std::size_t bytes = 0;
+                          for (v1::ShardState& state : states) {
+                            const std::size_t more = state.ByteSizeLong();
+                            if (bytes > 0 && bytes + more > kReportBytesMax) {
+                              messages.emplace_back();
+                              bytes = 0;
+                            }
+                            bytes += more;
+                            *messages.back().mutable_shard_report()->add_shards() =
+                                std::move(state);
+                          }
+                          for (std::size_t i = 0; i < messages.size(); ++i) {
+                            messages[i].mutable_shard_report()->set_request_id(id);
+                            messages[i].mutable_shard_report()->set_more(i + 1 < messages.size());
+                          }
+                          options_.executor->Post([this, messages = std::move(messages), session] {
+                            for (const v1::TaskMessage& message : messages)
+                              sender_.SendIn(session, message);
+                          });
+                        });
 }
 
 void Control::OnJobEnded(const v1::JobEnded& ended) {
   const JobUid job(ended.job_uid());
-  const auto count = std::erase_if(held_, [&](const auto& entry) {
-    if (entry.first.job != job) return false;
-    if (entry.second.loading) --loading_;
-    return true;
-  });
-  for (auto it = moving_.begin(); it != moving_.end();) {
-    const auto here = it++;
-    if (here->first.job == job) Forget(here);
-  }
-  options_.writer->Cancel(job);
-  options_.restorer->Cancel(job);
-  if (options_.images != nullptr) options_.images->Drop(job);
+  const log::Context about = directory_.About(job);
+  const std::size_t count = directory_.RemoveJob(job);
+  received_.ForgetJob(job);
+  CancelOrders(job, std::nullopt);
   options_.host->DropJob(job);
   options_.logger->Info(absl::StrCat("job ended: state=", ended.state(), " shards_dropped=", count),
-                        About(job));
+                        about);
   options_.host->jobs().Forget(job);
-  job_names_.erase(job);
-  std::erase_if(unsent_assigned_,
-                [&](const v1::TaskMessage& m) { return m.assigned().job_uid() == job.value(); });
-}
-
-// Forgets a job of which no shard is held. A running job stays known: it may get shards here again,
-// and its counters are read.
-void Control::ForgetJobIfUnheld(JobUid job) {
-  if (Holds(job)) return;
-  options_.logger->Info("this server holds no shard of this job any more", About(job));
-  if (!job_names_.contains(job)) options_.host->jobs().Forget(job);
+  sender_.ForgetJob(job);
 }
 
 v1::ServerProgress Control::Progress() const {
-  v1::ServerProgress progress;
-  std::uint64_t bytes = 0;
-  std::map<JobUid, v1::JobUsage> usage;
-  const auto of = [&](JobUid job) {
-    const auto [it, added] = usage.try_emplace(job);
-    if (added) {
-      it->second.set_job_uid(job.value());
-      if (const auto counters = options_.host->jobs().Find(job).counters) {
-        it->second.set_stint(counters->stint);
-        it->second.set_updates_applied(counters->updates_applied.load(std::memory_order_relaxed));
-        it->second.set_duplicates_refused(
-            counters->duplicates_refused.load(std::memory_order_relaxed));
-        it->second.set_bytes_sent(counters->bytes_sent.load(std::memory_order_relaxed));
-        it->second.set_bytes_received(counters->bytes_received.load(std::memory_order_relaxed));
-      }
-    }
-    return it;
-  };
-  for (const auto& [job, name] : job_names_) of(job);
-  for (const auto& [key, held] : held_) {
-    const auto it = of(key.job);
-    it->second.set_shards(it->second.shards() + 1);
-    if (!held.rows) it->second.set_bytes(it->second.bytes() + held.value_bytes + held.state_bytes);
-  }
-  for (auto& [job, one] : usage) {
-    one.set_bytes(one.bytes() + options_.host->jobs().TableBytes(job));
-    bytes += one.bytes();
-    const auto name = job_names_.find(job);
-    options_.host->jobs().Held(job, name == job_names_.end() ? "" : name->second, one.shards(),
-                               one.bytes());
-    if (one.stint() != 0) *progress.add_jobs() = std::move(one);
-  }
-  progress.set_shards(static_cast<std::uint32_t>(held_.size()));
-  progress.set_bytes(bytes);
+  v1::ServerProgress progress = directory_.Progress();
   progress.set_updates_applied(options_.host->updates_applied());
   progress.set_duplicates_refused(options_.host->duplicates());
   return progress;
-}
-
-log::Context Control::About(JobUid job) const {
-  const auto it = job_names_.find(job);
-  return {it == job_names_.end() ? JobUidString(job) : it->second, ""};
 }
 
 }  // namespace evergrad::ps_server

@@ -1,8 +1,11 @@
 #include "ps_server/service/shard_spec.h"
 
+#include <cstring>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/client/describe.h"
+#include "common/client/protocol.h"
 #include "common/client/wire_type.h"
 #include "common/sharding/slots.h"
 #include "common/snapshot/shard_file.h"
@@ -89,6 +92,33 @@ absl::StatusOr<ShardSettings> ShardSettingsOf(JobUid job, const v1::ShardSpec& s
   settings.initializer = SettingsOf(variable.initializer());
   settings.optimizer = client::OptimizerOf(variable.optimizer());
   return settings;
+}
+
+std::optional<snapshot::ShardFileReader::Expected> ExpectedFile(std::uint64_t bytes,
+                                                                const std::string& sha256) {
+  snapshot::ShardFileReader::Expected expected{bytes, {}};
+  if (sha256.size() != expected.sha256.size()) return std::nullopt;
+  std::memcpy(expected.sha256.data(), sha256.data(), sha256.size());
+  return expected;
+}
+
+absl::StatusOr<RestoreOptions> RestoreOptionsOf(const v1::SnapshotSource& source) {
+  RestoreOptions what;
+  what.source.uri = source.uri();
+  if (source.uri().empty()) return absl::InvalidArgumentError("the snapshot has no path");
+  what.source.expected = ExpectedFile(source.bytes(), source.sha256());
+  if (!what.source.expected) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the SHA-256 of a snapshot has a wrong length: path=", source.uri(),
+                     " want=", sizeof(snapshot::Sha256Digest), " got=", source.sha256().size()));
+  }
+  what.source.file_job = JobUid(source.job_uid());
+  what.source.plan_fingerprint = source.plan_fingerprint();
+  what.forget_attempts = source.resumed();
+  if (source.replace_ledger()) {
+    EG_ASSIGN_OR_RETURN(what.replace_ledger, client::FromProto(source.done()));
+  }
+  return what;
 }
 
 }  // namespace evergrad::ps_server

@@ -1,11 +1,17 @@
-// Converts the coordinator's description of a shard into the settings of this role. The description
-// is not trusted. Pure.
+// Converts the coordinator's description of a shard and of its file into the settings of this role.
+// The description is not trusted. Pure.
 #pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
+#include "evergrad/v1/session.pb.h"
 #include "evergrad/v1/types.pb.h"
 #include "ps_server/shard/shard.h"
+#include "ps_server/snapshot/cut_file.h"
 
 namespace evergrad::ps_server {
 
@@ -13,5 +19,12 @@ namespace evergrad::ps_server {
 // built, a shape that has more than 8 dimensions or overflows, and a name that is empty or too
 // long. The shard itself checks rows, initializer and optimizer.
 absl::StatusOr<ShardSettings> ShardSettingsOf(JobUid job, const v1::ShardSpec& spec);
+// Returns nullopt if the SHA-256 has a wrong length.
+std::optional<snapshot::ShardFileReader::Expected> ExpectedFile(std::uint64_t bytes,
+                                                                const std::string& sha256);
+// Returns the source of a shard. The caller adds the parts that only an Assign has (settings,
+// epoch, start, refused). InvalidArgument if the snapshot has no path, or if its SHA-256 or its
+// closures are malformed.
+absl::StatusOr<RestoreOptions> RestoreOptionsOf(const v1::SnapshotSource& source);
 
 }  // namespace evergrad::ps_server
