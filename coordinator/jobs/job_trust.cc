@@ -158,7 +158,7 @@ void Job::ReadTrust(const v1::JobSnapshot& s) {
     touched_less[one.shard()] = one.updates();
   std::optional<UpdateAccount::Before> before;
   if (account.before_unknown() || account.before_size() > 0) {
-    before.emplace();
+    before = UpdateAccount::Before{};
     before->whole = account.before_is_whole();
     before->another_plan = account.another_plan();
     if (!account.before_unknown()) {
