@@ -857,7 +857,8 @@ TEST_CASE(
   CHECK(reply->values(1) == std::vector<float>{3, 4, 0, 0, 1, 2});
   CHECK(f.Send(both)->push(0) == v1::DUPLICATE);
 
-  RequestBuilder greedy;  // more rows than an answer may have: no memory is taken for them
+  // The request names more rows than its answer may have, so no memory is reserved for them.
+  RequestBuilder greedy;
   greedy.header.set_response_bytes_max(63);
   greedy.PullRows(1, std::vector<std::int64_t>(5, 7));
   greedy.PullRows(1, std::vector<std::int64_t>(3, 7));
