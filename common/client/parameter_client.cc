@@ -220,8 +220,8 @@ void ParameterClient::Send(const v1::Endpoint& endpoint, v1::RequestHeader&& hea
     return done(absl::InvalidArgumentError(absl::StrCat(
         "one payload per push: pushes=", header.pushes_size(), " payloads=", payloads.size())));
   }
-  if (!ids.empty() &&
-      ids.size() != static_cast<std::size_t>(header.pushes_size() + header.pulls_size())) {
+  if (!ids.empty() && ids.size() != static_cast<std::size_t>(header.pushes_size()) +
+                                        static_cast<std::size_t>(header.pulls_size())) {
     return done(absl::InvalidArgumentError(absl::StrCat(
         "one list of ids per section: sections=", header.pushes_size() + header.pulls_size(),
         " lists=", ids.size())));

@@ -197,7 +197,8 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     const std::string why = absl::StrCat(CleanText(rejected.kind(), kQuotedBytesMax), ": ",
                                          CleanText(rejected.message(), kQuotedBytesMax));
     const bool had = state == State::kRegistered;
-    const v1::Rejected kept = rejected;  // Its batch may be freed while the events run.
+    // The batch that `rejected` belongs to may be freed while the events run.
+    const v1::Rejected kept = rejected;  // NOLINT(performance-unnecessary-copy-initialization)
     EndStream();
     const std::uint64_t ended = dial;
     if (kept.exit()) {

@@ -52,7 +52,7 @@ void ExplainSource(const std::string& section, const std::string& indent, std::s
   }
 }
 
-Key<DataSpec> SourceKey(std::string name, std::optional<SourceSpec> DataSpec::*member,
+Key<DataSpec> SourceKey(const std::string& name, std::optional<SourceSpec> DataSpec::*member,
                         std::string help, bool required) {
   Key<DataSpec> key{
       name,

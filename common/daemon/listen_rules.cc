@@ -32,7 +32,7 @@ std::optional<HostPort> Split(absl::string_view host_port) {
 
 bool IsWildcard(absl::string_view host) { return host == "0.0.0.0" || host == "::"; }
 
-absl::Status Refuse(std::string text) { return UserError(absl::InvalidArgumentError(text)); }
+absl::Status Refuse(absl::string_view text) { return UserError(absl::InvalidArgumentError(text)); }
 
 absl::Status CheckMetricsOptions(const CommonOptions& options) {
   if (options.insecure_metrics && options.metrics_listen.empty())
@@ -119,7 +119,7 @@ absl::Status CheckCommonOptions(Role role, const CommonOptions& options) {
       options.insecure_listen.empty() ? options.listen : options.insecure_listen;
   if (!options.failpoints.empty() && !IsLoopback(bound))
     return Refuse(absl::StrCat("--failpoints is for tests on loopback only: listen=", bound));
-  if (const absl::Status status = CheckMetricsOptions(options); !status.ok()) return status;
+  if (absl::Status status = CheckMetricsOptions(options); !status.ok()) return status;
   if (role != Role::kCoordinator && IsWildcard(Split(bound)->host) && options.advertise.empty()) {
     return Refuse(absl::StrCat("--advertise is needed: peers cannot dial ", bound));
   }

@@ -105,6 +105,7 @@ absl::Status ReadSettingsFile(const std::string& path, std::vector<Option>* opti
   std::vector<config::Mistake> mistakes;
   const auto root = config::ReadYamlTree(*text, {path}, &mistakes);
   std::vector<std::string> errors;
+  errors.reserve(mistakes.size());
   for (const config::Mistake& mistake : mistakes) errors.push_back(mistake.ToString());
   if (root && root->kind == config::Node::Kind::kMap) {
     Reader(options, &errors).ReadMap(*root, "");

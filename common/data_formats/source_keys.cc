@@ -67,7 +67,7 @@ std::optional<Node> WriteSplit(const SourceSpec& t) {
 
 }  // namespace
 
-Key<SourceSpec> PathKey(std::string name, std::string SourceSpec::*member, std::string type,
+Key<SourceSpec> PathKey(const std::string& name, std::string SourceSpec::*member, std::string type,
                         std::string help, std::string example) {
   Key<SourceSpec> key =
       Required(PlainText<SourceSpec>(name, member, std::move(help)), std::move(example));

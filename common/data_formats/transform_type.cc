@@ -128,7 +128,7 @@ absl::StatusOr<ValueKind> KindAfter(const Transform& transform, ValueKind kind) 
   return type->gives(transform, kind);
 }
 
-Key<FieldSpec> TransformsKey(std::vector<std::string> allowed) {
+Key<FieldSpec> TransformsKey(const std::vector<std::string>& allowed) {
   return {"transforms",
           "list",
           "in order",

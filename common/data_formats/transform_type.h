@@ -53,7 +53,7 @@ const TransformType* FindTransformType(absl::string_view name);
 absl::StatusOr<ValueKind> KindAfter(const Transform& transform, ValueKind kind);
 
 // The key `transforms` of a field that may have the transforms `allowed`.
-Key<FieldSpec> TransformsKey(std::vector<std::string> allowed);
+Key<FieldSpec> TransformsKey(const std::vector<std::string>& allowed);
 
 // ---- parts of descriptors
 

@@ -127,7 +127,7 @@ absl::Status AppendLine(const std::string& path, absl::string_view line) {
   if (fd.get() < 0) return FromErrno(errno, "cannot open file", path);
   struct stat before;
   if (::fstat(fd.get(), &before) != 0) return FromErrno(errno, "cannot stat file", path);
-  const absl::Status status = WriteText(fd.get(), absl::StrCat(line, "\n"), path);
+  absl::Status status = WriteText(fd.get(), absl::StrCat(line, "\n"), path);
   if (!status.ok()) {
     CutBack(fd.get(), static_cast<std::uint64_t>(before.st_size));
     return status;

@@ -118,7 +118,7 @@ class LocalWriter final : public WritableFile {
     EG_RETURN_IF_ERROR(Sync(file_.get(), failpoints_, "fs.sync", "cannot sync file", path_));
     EG_RETURN_IF_ERROR(At(failpoints_, "fs.link"));
     EG_RETURN_IF_ERROR(Link());
-    const absl::Status synced =
+    absl::Status synced =
         Sync(folder_.get(), failpoints_, "fs.sync_folder", "cannot sync folder of file", path_);
     if (!synced.ok()) ::unlinkat(folder_.get(), name_.c_str(), 0);
     return synced;

@@ -45,7 +45,7 @@ std::optional<std::string> RealPath(const std::string& path) {
 
 }  // namespace
 
-Roots Roots::Only(std::vector<std::string> folders, std::string advice) {
+Roots Roots::Only(const std::vector<std::string>& folders, std::string advice) {
   Roots roots;
   roots.everything_ = false;
   for (const std::string& folder : folders) roots.folders_.push_back(Normal(folder));

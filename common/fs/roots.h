@@ -24,7 +24,7 @@ class Roots {
   // Allows only paths inside of `folders`. These are absolute and may be links, which are followed
   // at each use. An empty list allows no path. `advice` ends each refusal and states how to allow
   // the path: "start the worker with --data-root FOLDER for another folder".
-  static Roots Only(std::vector<std::string> folders, std::string advice);
+  static Roots Only(const std::vector<std::string>& folders, std::string advice);
 
   bool everything() const { return everything_; }
   const std::vector<std::string>& folders() const { return folders_; }

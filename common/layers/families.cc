@@ -19,8 +19,8 @@ Key<LayerSpec> PaddingKey() {
       "padding of the input; with `same`, as in TensorFlow, the output has ceil(size / stride)");
 }
 
-Key<LayerSpec> PairKey(std::string name, std::uint64_t LayerSpec::*h, std::uint64_t LayerSpec::*w,
-                       std::string help) {
+Key<LayerSpec> PairKey(const std::string& name, std::uint64_t LayerSpec::*h,
+                       std::uint64_t LayerSpec::*w, std::string help) {
   constexpr std::uint64_t kMax = 1024;
   return {name,
           absl::StrCat(IntegerType(1, kMax), ", or [height, width]"),

@@ -17,8 +17,8 @@ Key<LayerSpec> ActivationKey(std::string help);
 // The key `padding` of a sliding window.
 Key<LayerSpec> PaddingKey();
 // The key for a pair: `kernel_size: 3` or `kernel_size: [3, 5]`.
-Key<LayerSpec> PairKey(std::string name, std::uint64_t LayerSpec::*h, std::uint64_t LayerSpec::*w,
-                       std::string help);
+Key<LayerSpec> PairKey(const std::string& name, std::uint64_t LayerSpec::*h,
+                       std::uint64_t LayerSpec::*w, std::string help);
 Key<LayerSpec> StridesKey();
 // Returns `own`, followed by the activation, bias, initializers and regularizers of a layer with a
 // kernel.
