@@ -17,7 +17,7 @@
 #include "common/time/clock.h"
 #include "evergrad/v1/session.pb.h"
 #include "ps_server/service/job_table.h"
-#include "ps_server/service/shard_executor.h"
+#include "ps_server/service/shard_key.h"
 
 namespace evergrad::ps_server {
 

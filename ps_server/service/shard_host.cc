@@ -201,7 +201,7 @@ void ShardHost::Parse(transport::ReceivedFrame frame,
   const v1::RequestHeader& header = *call->request().header;
   if (header.pushes_size() + header.pulls_size() == 0) return call->Answer();
   const bool here = IsBrief(request_bytes, header);
-  std::vector<std::vector<ShardExecutor::Section>> by_executor(shard_executors_.size());
+  std::vector<std::vector<RequestSection>> by_executor(shard_executors_.size());
   // Pushes come first, because the pull of a shard in the same request must follow its push.
   for (int i = 0; i < header.pushes_size(); ++i) {
     by_executor[header.pushes(i).shard() % shard_executors_.size()].push_back(

@@ -80,7 +80,7 @@ class ShardHost {
   const std::shared_ptr<storage::ChunkPool> pool_;
   const std::shared_ptr<storage::MemoryBudget> budget_;  // shared like pool_
   const std::shared_ptr<JobTable> jobs_;                 // shared with the registry
-  ShardExecutorMetrics metrics_;
+  SectionMetrics metrics_;
   metrics::Counter *malformed_, *unproved_, *senders_refused_;
   Mutex said_mu_;
   std::optional<MonoTime> said_at_ ABSL_GUARDED_BY(said_mu_);

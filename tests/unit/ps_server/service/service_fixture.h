@@ -3,14 +3,19 @@
 
 #include <catch2/catch.hpp>
 
+#include <atomic>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/client/protocol.h"
 #include "common/wire/data_frame.h"
+#include "ps_server/service/hosted_shards.h"
 #include "ps_server/service/shard_host.h"
 #include "tests/support/manual_executor.h"
 
@@ -171,6 +176,57 @@ inline ShardSettings CountingSlot(std::uint32_t shard) {
   s.slot = SlotSettings{0, 1, {table}};
   return s;
 }
+
+// The shards of one executor, for tests of its parts.
+struct ShardsFixture {
+  ManualClock clock;
+  HostedShards shards;
+  // Its tasks are destroyed before the shards.
+  runtime::ManualExecutor executor{&clock};
+  int answers = 0;
+
+  HostedShard* Add(const ShardSettings& settings) {
+    auto shard = Shard::FromSeed(settings, kEpoch, kStart, {});
+    REQUIRE(shard.ok());
+    shards.Add(*std::move(shard), nullptr);
+    return shards.Find({settings.job, settings.shard});
+  }
+  struct Call {
+    std::shared_ptr<DataCall> call;
+    std::shared_ptr<Reply> reply = std::make_shared<Reply>();
+    RequestSection Push(std::uint32_t i = 0) const { return {call, i, true}; }
+    RequestSection Pull(std::uint32_t i = 0) const { return {call, i, false}; }
+  };
+  Call CallOf(const RequestBuilder& builder) {
+    Call call;
+    transport::ReceivedFrame frame{builder.Frame(), nullptr};
+    auto request = wire::ParseRequest({frame.bytes.data(), frame.bytes.size()});
+    REQUIRE(request.ok());
+    call.call = std::make_shared<DataCall>(
+        std::move(frame), *std::move(request),
+        std::make_unique<RecordingResponder>(call.reply, &answers), 1, 1ull << 30,
+        std::make_shared<std::atomic<std::uint64_t>>(0), nullptr, nullptr);
+    return call;
+  }
+  // Begins an apply at the shard, as SectionRunner does.
+  void BeginApply(HostedShard* hosted) {
+    ps_server::Push push;
+    push.epoch = kEpoch;
+    push.attempt = {1, 1};
+    push.rows = gradient.size();
+    push.payload = std::as_bytes(std::span<const float>(gradient));
+    REQUIRE(hosted->shard->BeginApply(push).code == PushCode::kApplied);
+    REQUIRE(hosted->shard->applying());
+    hosted->applying.emplace();
+  }
+  // Ends the apply, and returns the tasks that waited for it.
+  std::vector<std::function<void()>> EndApply(HostedShard* hosted) {
+    while (hosted->shard->applying()) hosted->shard->ContinueApply(kTurnBytes);
+    hosted->applying.reset();
+    return std::exchange(hosted->after_apply, {});
+  }
+  const std::vector<float> gradient = std::vector<float>(4, 1);
+};
 
 struct HostFixture {
   ManualClock clock;

@@ -1,0 +1,52 @@
+// Copies the rows that the pulls of one request read from tables, into memory that its sections
+// share.
+//
+// The rows of all sections of a request are read together, because many lookups in flight hide the
+// latency of memory. The caller ends the copies before anything changes at a shard. Runs on the
+// shards' executor.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "common/tensor/tensor.h"
+#include "ps_server/service/data_call.h"
+#include "ps_server/shard/shard.h"
+
+namespace evergrad::ps_server {
+
+class RowCopies {
+ public:
+  // The memory of large answers comes from the pool, which may be null.
+  explicit RowCopies(std::shared_ptr<storage::ChunkPool> pool) : pool_(std::move(pool)) {}
+
+  // Whether the rows of this request are to be copied.
+  bool HasRowsOf(const std::shared_ptr<DataCall>& call) const { return call_ == call; }
+  // Adds the rows of one section, for which the call has reserved bytes of its answer, and returns
+  // the memory to which Finish copies them. Rows of another request must have been finished.
+  tensor::SharedBytes Add(const PullPlan& plan, std::shared_ptr<DataCall> call);
+  // Copies the rows, and ends the sections that have been added.
+  void Finish() {
+    if (call_ != nullptr) Copy();
+  }
+  // Ends the use of the current memory; the answers keep it.
+  void ReleaseMemory() { memory_ = nullptr; }
+
+ private:
+  tensor::SharedBytes Place(const DataCall& call, std::uint64_t bytes);
+  void Copy();
+
+  const std::shared_ptr<storage::ChunkPool> pool_;  // shared with the shards of the server
+  std::vector<storage::RowReading> readings_;
+  std::shared_ptr<DataCall> call_;  // shared as in RequestSection; null: there are no readings
+  std::size_t sections_ = 0;
+  // A block for the rows of one request, each section at a multiple of 64.
+  std::shared_ptr<const void> memory_;  // shared with the answers
+  std::span<std::byte> left_;
+  const DataCall* memory_of_ = nullptr;  // only compared, never read
+};
+
+}  // namespace evergrad::ps_server

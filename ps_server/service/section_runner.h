@@ -1,0 +1,62 @@
+// Runs the sections of requests on the shards of one executor, and sets their outcomes.
+//
+// The caller chooses the order of the sections and calls ContinuePush until an apply has ended.
+// Runs on the shards' executor.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "common/fault/failpoints.h"
+#include "common/metrics/metrics.h"
+#include "evergrad/v1/data.pb.h"
+#include "ps_server/service/hosted_shards.h"
+#include "ps_server/service/job_table.h"
+#include "ps_server/service/row_copies.h"
+#include "ps_server/snapshot/images.h"
+
+namespace evergrad::ps_server {
+
+// The counters of the sections of a server; ShardHost creates them.
+struct SectionMetrics {
+  metrics::Counter* updates[8];  // by PushCode
+  metrics::Counter* pulls[4];    // by result: values, unchanged, stale, invalid
+  metrics::Counter* push_bytes;  // bytes of applied pushes
+  metrics::Counter* pull_bytes;  // bytes of answered pulls
+};
+
+class SectionRunner {
+ public:
+  struct Options {
+    JobTable* jobs = nullptr;                 // All pointers outlive the runner.
+    fault::Failpoints* failpoints = nullptr;  // May be null.
+    const SectionMetrics* metrics = nullptr;
+    const Images* images = nullptr;  // images of stopped shards; null if there are none
+    RowCopies* copies = nullptr;     // the rows of pulls; the caller finishes them
+    // [35] Called when a push without the proof of its grant was refused. Must not block.
+    std::function<void(const v1::RequestHeader&, const v1::PushSection&)> on_unproved = {};
+  };
+  explicit SectionRunner(Options options) : options_(std::move(options)) {}
+
+  // Runs a push. If it is admitted, and its apply is still to be done, the section becomes
+  // hosted->applying.
+  void BeginPush(HostedShard* hosted, RequestSection section);
+  // Continues the apply, and returns the number of touched bytes. hosted->applying is empty when
+  // the apply has ended.
+  std::uint64_t ContinuePush(HostedShard* hosted);
+  // Runs a pull, and returns the approximate number of touched bytes.
+  std::uint64_t RunPull(HostedShard* hosted, RequestSection section);
+  // Answers a section for a shard that is not held.
+  void AnswerUnheld(const RequestSection& section);
+
+ private:
+  void CountApplied(HostedShard* hosted, const RequestSection& section);
+  std::uint64_t ReadImage(const Shard& shard, const RequestSection& section);
+
+  const Options options_;
+};
+
+// Whether an armed failpoint loses the answer of a push.
+bool LosesAnswer(const fault::Hit& hit);
+
+}  // namespace evergrad::ps_server

@@ -1,0 +1,51 @@
+// Takes the cuts of one executor's shards (LEDGER lines 22 and 27).
+//
+// A cut that is ordered during an apply waits for the end of the apply, and no other apply comes
+// between. The rows of a slot are captured later, slice by slice, between its pushes. Runs on the
+// shards' executor, except for ShardCut::next_slice.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "common/runtime/executor.h"
+#include "ps_server/service/hosted_shards.h"
+
+namespace evergrad::ps_server {
+
+class ShardCuts {
+ public:
+  // Both outlive the cuts, and the executor is shut down before they are destroyed.
+  ShardCuts(runtime::Executor* executor, HostedShards* shards)
+      : executor_(*executor), shards_(*shards) {}
+
+  // Must neither block nor call back. NotFound: the shard is not held at this epoch, or is no
+  // longer held when the update in progress has ended.
+  using Ready = std::function<void(absl::StatusOr<ShardCut>)>;
+  // Cuts the state between two updates. With `stop` the shard stops first (Shard::Stop). If the
+  // executor ends before, `ready` is destroyed without a call.
+  void Take(const ShardKey& key, ShardEpoch epoch, bool stop, Ready ready);
+  // Answers the waiting cuts of a shard whose apply has ended.
+  void ApplyEnded(const ShardKey& key, const Shard& shard) {
+    if (!waiting_.empty()) AnswerWaiting(key, shard);
+  }
+  // Refuses the waiting cuts of a shard that is to be removed.
+  void Removed(const ShardKey& key, ShardEpoch epoch);
+
+ private:
+  using SliceReady = std::function<void(absl::StatusOr<SlotSlice>)>;
+  void AnswerWaiting(const ShardKey& key, const Shard& shard);
+  ShardCut CutOf(const Shard& shard);
+  void TakeSlice(ShardKey key, ShardEpoch epoch, std::uint64_t serial, const SliceReady& ready);
+
+  runtime::Executor& executor_;
+  HostedShards& shards_;
+  std::map<ShardKey, std::vector<Ready>> waiting_;  // for the end of an apply; all shards are held
+};
+
+}  // namespace evergrad::ps_server

@@ -1,0 +1,49 @@
+// Reports of the states of one executor's shards to the coordinator.
+//
+// A report is made in tasks of about a millisecond, so that the requests of other shards run in
+// between. It waits for the end of an apply in progress. Digests cost a pass over all values:
+// reports with digests share the pending sums, so that repeated requests slow nothing down. Runs on
+// the shards' executor.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/runtime/executor.h"
+#include "evergrad/v1/session.pb.h"
+#include "ps_server/service/hosted_shards.h"
+
+namespace evergrad::ps_server {
+
+class ShardReports {
+ public:
+  // Both outlive the reports, and the executor is shut down before they are destroyed.
+  ShardReports(runtime::Executor* executor, HostedShards* shards)
+      : executor_(*executor), shards_(*shards) {}
+
+  using Done = std::function<void(std::vector<v1::ShardState>)>;
+  // Reports the shards that are held now, in no order, without those that are dropped before their
+  // turn. `job` 0 stands for all jobs.
+  void Begin(JobUid job, bool digests, Done done);
+
+ private:
+  struct Report {
+    std::set<ShardKey> left;
+    std::vector<v1::ShardState> states;
+    Done done;
+  };
+  void ContinuePlain(const std::shared_ptr<Report>& report);
+  // Sums each shard once for all waiting reports.
+  void ContinueSums();
+
+  runtime::Executor& executor_;
+  HostedShards& shards_;
+  // The reports with digests, oldest first. ContinueSums runs while there are any.
+  std::deque<std::shared_ptr<Report>> summing_;  // shared like all reports with posted tasks
+};
+
+}  // namespace evergrad::ps_server
