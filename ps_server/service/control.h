@@ -2,9 +2,10 @@
 // 20a, 21, 22, 24, 25, 27, 28).
 //
 // Runs on the control executor, except for the callbacks of shards. Control gives each message to
-// the part that it concerns: ShardDirectory has the held shards, ReceivedShards the shards that are
-// moved to this server, CutOrders the orders for snapshots, and SessionSender the session. Control
-// itself loads shards, and passes the other orders on to their executors.
+// the part that it concerns: ShardDirectory has the held shards, Assignments loads shards,
+// ReceivedShards has the shards that are moved to this server, CutOrders has the orders for
+// snapshots, StopOrders those for shards that leave, and SessionSender the session. Control itself
+// passes the other orders on to the shards' executors.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +19,13 @@
 #include "common/runtime/executor.h"
 #include "common/time/clock.h"
 #include "evergrad/v1/session.pb.h"
+#include "ps_server/service/assignments.h"
 #include "ps_server/service/cut_orders.h"
 #include "ps_server/service/received_shards.h"
 #include "ps_server/service/session_sender.h"
 #include "ps_server/service/shard_directory.h"
 #include "ps_server/service/shard_host.h"
+#include "ps_server/service/stop_orders.h"
 #include "ps_server/snapshot/images.h"
 #include "ps_server/snapshot/restorer.h"
 #include "ps_server/snapshot/snapshot_writer.h"
@@ -62,32 +65,9 @@ class Control {
   std::size_t jobs_named() const { return directory_.jobs_named(); }
 
  private:
-  // An Assign that was checked.
-  struct Assignment {
-    RestoreOptions what;           // `source.uri` is empty if the shard is not read from a file
-    std::unique_ptr<Shard> moved;  // the received shard; null if the shard was not moved
-  };
-  void OnAssign(const v1::Assign& assign);
-  // Takes the received shard, if the assignment names one.
-  absl::StatusOr<Assignment> AssignmentOf(const v1::Assign& assign, const ShardKey& key);
-  void Load(const ShardKey& key, Assignment assignment);
-  // It is called when the old shard has been freed, so that the file can be read.
-  void BeginRestore(RestoreOptions what);
-  void OnRestored(ShardKey key, ShardEpoch epoch, absl::StatusOr<std::unique_ptr<Shard>> shard);
-  // Returns a function for any thread that calls OnLoaded.
-  std::function<void(ShardExecutor::Loaded)> WhenLoaded(ShardKey key, ShardEpoch epoch);
-  void OnLoaded(ShardKey key, ShardEpoch epoch, const ShardExecutor::Loaded& loaded);
-  void SendAssigned(const ShardKey& key, ShardEpoch epoch, const absl::Status& status);
-  bool IsLoading(ShardKey key, ShardEpoch epoch);
+  std::function<ShardExecutor&(ShardId)> ShardExecutors() const;
   // Ends the orders of a shard, or of all shards of a job, that wait for an I/O thread.
   void CancelOrders(JobUid job, std::optional<ShardId> shard);
-  // --- line 22, at the server that gives the shard
-  void OnStop(const v1::StopShard& stop);
-  void OnStopped(ShardKey key, ShardEpoch epoch, std::uint64_t session,
-                 const std::string& fingerprint, absl::StatusOr<ShardCut> cut);
-  void SendStopped(ShardKey key, ShardEpoch epoch, std::uint64_t session,
-                   const absl::StatusOr<snapshot::FileDigest>& image);
-  // --- line 22, at the server that receives the shard
   void OnReceive(const v1::ReceiveShard& receive);
   void SendReceived(const ShardKey& key, ShardEpoch from, const absl::Status& status);
   void OnDrop(const v1::Drop& drop);
@@ -100,7 +80,9 @@ class Control {
   ShardDirectory directory_;
   SessionSender sender_;
   ReceivedShards received_;
+  Assignments assignments_;
   CutOrders cuts_;
+  StopOrders stops_;
   std::uint64_t highest_term_ = 0, life_id_ = 0;
   bool journaled_ = false;  // the newest coordinator that registered this server keeps a journal
   std::uint64_t term_ = 0;  // term of the session

@@ -1,0 +1,76 @@
+// Loads the shards that the coordinator assigns to this server, and answers each Assign (LEDGER
+// lines 21, 22 and 28).
+//
+// A shard comes from its seed, from a file, or from another server. It is in the directory as
+// loading from the Assign on, so that a Hello names it. Its answer is sent when its executor holds
+// it; a newer Assign or a Drop in between takes the place of the answer. Runs on the control
+// executor, except for the callbacks of shards and of the restorer.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/ids.h"
+#include "common/log/log.h"
+#include "common/runtime/executor.h"
+#include "common/time/clock.h"
+#include "evergrad/v1/session.pb.h"
+#include "ps_server/service/job_table.h"
+#include "ps_server/service/received_shards.h"
+#include "ps_server/service/session_sender.h"
+#include "ps_server/service/shard_directory.h"
+#include "ps_server/service/shard_executor.h"
+#include "ps_server/snapshot/restorer.h"
+
+namespace evergrad::ps_server {
+
+class Assignments {
+ public:
+  struct Options {
+    // All pointers outlive this object, except that the restorer is destroyed before it.
+    runtime::Executor* executor = nullptr;
+    Restorer* restorer = nullptr;
+    log::Logger* logger = nullptr;
+    const Clock* clock = nullptr;
+    JobTable* jobs = nullptr;
+    ShardDirectory* directory = nullptr;
+    ReceivedShards* received = nullptr;
+    SessionSender* sender = nullptr;
+    // Returns the executor of the shard.
+    std::function<ShardExecutor&(ShardId)> shard_executor;
+    // Ends the orders about the shard's old copy that wait for an I/O thread.
+    std::function<void(const ShardKey&)> cancel_orders;
+  };
+  explicit Assignments(Options options) : options_(std::move(options)) {}
+
+  // Begins to load the shard, in place of a held one. A repeat is answered when the shard is
+  // loaded. FailedPrecondition at once: the held epoch is higher. InvalidArgument or NotFound at
+  // once: the Assign is malformed, or the shard that it moves is not here; a received shard of this
+  // number is freed. Neither changes the held shard.
+  void Submit(const v1::Assign& assign);
+
+ private:
+  // An Assign that was checked.
+  struct Assignment {
+    RestoreOptions what;           // `source.uri` is empty if the shard is not read from a file
+    std::unique_ptr<Shard> moved;  // the received shard; null if the shard was not moved
+  };
+  // Takes the received shard, if the Assign names one.
+  absl::StatusOr<Assignment> Check(const v1::Assign& assign, const ShardKey& key);
+  void Load(const ShardKey& key, Assignment assignment);
+  // It is called when the old shard has been freed, so that the file can be read.
+  void BeginRestore(RestoreOptions what);
+  void OnRestored(ShardKey key, ShardEpoch epoch, absl::StatusOr<std::unique_ptr<Shard>> shard);
+  // Returns a function for any thread that calls OnLoaded.
+  std::function<void(ShardExecutor::Loaded)> WhenLoaded(ShardKey key, ShardEpoch epoch);
+  void OnLoaded(ShardKey key, ShardEpoch epoch, const ShardExecutor::Loaded& loaded);
+  void Answer(const ShardKey& key, ShardEpoch epoch, const absl::Status& status);
+  bool IsLoading(ShardKey key, ShardEpoch epoch);
+
+  const Options options_;
+};
+
+}  // namespace evergrad::ps_server
