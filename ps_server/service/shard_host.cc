@@ -32,6 +32,27 @@ std::uint32_t HeaderBytes(const transport::ReceivedFrame& frame) {
   return bytes;
 }
 
+SectionMetrics SectionMetricsOf(metrics::Registry& registry) {
+  SectionMetrics metrics;
+  const char* answers[8] = {"applied", "duplicate", "stale",       "superseded",
+                            "refused", "busy",      "over_budget", "invalid"};
+  for (int i = 0; i < 8; ++i) {
+    metrics.updates[i] = &registry.GetCounter("evergrad_ps_server_updates_total",
+                                              "Pushes of one update to one shard, by answer",
+                                              {{"answer", answers[i]}});
+  }
+  const char* pulls[4] = {"values", "unchanged", "stale", "invalid"};
+  for (int i = 0; i < 4; ++i) {
+    metrics.pulls[i] = &registry.GetCounter(
+        "evergrad_ps_server_pulls_total", "Pulls of one shard, by answer", {{"answer", pulls[i]}});
+  }
+  metrics.push_bytes =
+      &registry.GetCounter("evergrad_ps_server_applied_bytes_total", "Bytes of gradients applied");
+  metrics.pull_bytes = &registry.GetCounter("evergrad_ps_server_pulled_bytes_total",
+                                            "Bytes of values sent in answers to pulls");
+  return metrics;
+}
+
 }  // namespace
 
 ShardHost::ShardHost(Options options)
@@ -41,22 +62,7 @@ ShardHost::ShardHost(Options options)
       jobs_(std::make_shared<JobTable>(budget_)) {
   EG_CHECK(!options_.executors.empty());
   metrics::Registry& registry = *options_.registry;
-  const char* answers[8] = {"applied", "duplicate", "stale",       "superseded",
-                            "refused", "busy",      "over_budget", "invalid"};
-  for (int i = 0; i < 8; ++i) {
-    metrics_.updates[i] = &registry.GetCounter("evergrad_ps_server_updates_total",
-                                               "Pushes of one update to one shard, by answer",
-                                               {{"answer", answers[i]}});
-  }
-  const char* pulls[4] = {"values", "unchanged", "stale", "invalid"};
-  for (int i = 0; i < 4; ++i) {
-    metrics_.pulls[i] = &registry.GetCounter(
-        "evergrad_ps_server_pulls_total", "Pulls of one shard, by answer", {{"answer", pulls[i]}});
-  }
-  metrics_.push_bytes =
-      &registry.GetCounter("evergrad_ps_server_applied_bytes_total", "Bytes of gradients applied");
-  metrics_.pull_bytes = &registry.GetCounter("evergrad_ps_server_pulled_bytes_total",
-                                             "Bytes of values sent in answers to pulls");
+  metrics_ = SectionMetricsOf(registry);
   malformed_ = &registry.GetCounter("evergrad_ps_server_malformed_requests_total",
                                     "Requests that were malformed as a whole");
   unproved_ = &registry.GetCounter(
@@ -65,6 +71,30 @@ ShardHost::ShardHost(Options options)
   senders_refused_ = &registry.GetCounter(
       "evergrad_ps_server_senders_refused_total",
       "Requests refused as a whole because the certificate of their sender does not allow them");
+  AddGauges();
+  for (runtime::Executor* executor : options_.executors) {
+    ShardExecutor::Options shard_executor;
+    shard_executor.executor = executor;
+    shard_executor.jobs = jobs_.get();
+    shard_executor.failpoints = options_.failpoints;
+    shard_executor.metrics = &metrics_;
+    shard_executor.pool = pool_;
+    shard_executor.images = options_.images;
+    shard_executor.on_unproved = [this](const v1::RequestHeader& header,
+                                        const v1::PushSection& push) {
+      unproved_->Add();
+      Say(absl::StrCat(
+          "push refused, the coordinator has not granted this attempt to its sender: sender=",
+          client::CleanText(header.client_name(), kSenderNameBytesMax),
+          " job=", JobUidString(JobUid(header.job_uid())), " shard=", push.shard(), " closure=",
+          push.closure(), " attempt=", push.attempt().term(), ".", push.attempt().n()));
+    };
+    shard_executors_.push_back(std::make_unique<ShardExecutor>(std::move(shard_executor)));
+  }
+}
+
+void ShardHost::AddGauges() const {
+  metrics::Registry& registry = *options_.registry;
   registry.AddCallbackGauge("evergrad_ps_server_pool_bytes_current",
                             "Spare blocks for writing out of place", {},
                             [pool = pool_] { return static_cast<double>(pool->bytes()); });
@@ -113,25 +143,6 @@ ShardHost::ShardHost(Options options)
   registry.AddCallbackCounter("evergrad_ps_server_table_bytes_refused_total",
                               "Rows of embedding tables: growth refused at the limit", {},
                               [budget = budget_] { return budget->refusals(); });
-  for (runtime::Executor* executor : options_.executors) {
-    ShardExecutor::Options shard_executor;
-    shard_executor.executor = executor;
-    shard_executor.jobs = jobs_.get();
-    shard_executor.failpoints = options_.failpoints;
-    shard_executor.metrics = &metrics_;
-    shard_executor.pool = pool_;
-    shard_executor.images = options_.images;
-    shard_executor.on_unproved = [this](const v1::RequestHeader& header,
-                                        const v1::PushSection& push) {
-      unproved_->Add();
-      Say(absl::StrCat(
-          "push refused, the coordinator has not granted this attempt to its sender: sender=",
-          client::CleanText(header.client_name(), kSenderNameBytesMax),
-          " job=", JobUidString(JobUid(header.job_uid())), " shard=", push.shard(), " closure=",
-          push.closure(), " attempt=", push.attempt().term(), ".", push.attempt().n()));
-    };
-    shard_executors_.push_back(std::make_unique<ShardExecutor>(std::move(shard_executor)));
-  }
 }
 
 void ShardHost::Say(const std::string& what) {

@@ -72,6 +72,8 @@ class ShardHost {
  private:
   void Parse(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder,
              absl::string_view certificate_task);
+  // Adds the metrics that are read at each scrape: of the spare blocks, the jobs and the tables.
+  void AddGauges() const;
   // Logs one line per kSayEvery; the next line has the number of suppressed ones.
   void Say(const std::string& what);
 
