@@ -1,0 +1,277 @@
+#include "worker/runner/exchange_sections.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+
+namespace evergrad::worker {
+
+ExchangeSections::ExchangeSections(std::shared_ptr<const Layout> layout)
+    : layout_(std::move(layout)) {
+  for (std::uint32_t shard = 0; shard < layout_->dense_shards(); ++shard) pulls_[{0, shard}];
+}
+
+void ExchangeSections::HavePulls(std::uint64_t count) {
+  WantPulls(count);
+  for (auto& [key, pull] : pulls_) {
+    if (key.rows == 0) pull.have = std::max(pull.have, count);
+  }
+}
+
+bool ExchangeSections::PullsDone(std::uint64_t count) const {
+  return std::all_of(pulls_.begin(), pulls_.end(), [count](const auto& entry) {
+    return entry.first.rows != 0 || entry.second.have >= count;
+  });
+}
+
+void ExchangeSections::WantRows(std::uint64_t count, std::shared_ptr<const SlotRows> rows,
+                                std::uint64_t after, std::vector<tensor::AlignedBuffer> values) {
+  EG_CHECK(count > 0 && !row_pulls_.contains(count));
+  RowPull& pull = row_pulls_[count];
+  pull.values = std::move(values);
+  pull.missing = rows->parts().size();
+  pull.after = after;
+  for (const SlotRows::OfShard& part : rows->parts())
+    pulls_[{count, part.shard.value()}].part = &part;
+  pull.rows = std::move(rows);
+}
+
+bool ExchangeSections::RowsDone(std::uint64_t count) const {
+  const auto it = row_pulls_.find(count);
+  return it != row_pulls_.end() && it->second.missing == 0;
+}
+
+std::vector<tensor::AlignedBuffer> ExchangeSections::TakeRows(std::uint64_t count, bool widen) {
+  EG_CHECK(RowsDone(count));
+  RowPull pull = std::move(row_pulls_.extract(count).mapped());
+  if (widen) pull.rows->Widen(&pull.values);
+  return std::move(pull.values);
+}
+
+void ExchangeSections::AddPush(UpdateIndex update, Push push) {
+  pushes_[{update.value(), push.gradient.shard.value()}].push = std::move(push);
+}
+
+const ShardPlace* ExchangeSections::PlaceFor(std::uint32_t shard, const ShardMap& map,
+                                             const Endpoints& endpoints, Item& item) {
+  if (shard < map.shards.size()) {
+    const ShardPlace& place = map.shards[shard];
+    if (!place.server.empty() && endpoints.contains(place.server)) return &place;
+  }
+  item.state = State::kWaitMap;
+  item.serial = ++serial_;
+  item.wait_for = {};
+  item.wait_newer = true;
+  item.sent_version = map.version;
+  return nullptr;
+}
+
+std::map<std::string, ExchangeSections::Group> ExchangeSections::ReadyByOwner(
+    const ShardMap& map, const Endpoints& endpoints) {
+  std::map<std::string, Group> groups;
+  // Shards with a push that is not sent now; their pull waits for the push.
+  std::set<std::uint32_t> held_back;
+  for (auto& [key, item] : pushes_) {
+    const ShardPlace* place =
+        item.state == State::kReady ? PlaceFor(key.shard, map, endpoints, item) : nullptr;
+    if (place == nullptr) {
+      held_back.insert(key.shard);
+    } else {
+      groups[place->server].pushes.push_back(key);
+    }
+  }
+  for (auto& [key, pull] : pulls_) {
+    const bool wanted =
+        key.rows != 0 ? pulls_wanted_ >= row_pulls_.at(key.rows).after : pull.have < pulls_wanted_;
+    if (!wanted || pull.state != State::kReady || held_back.contains(key.shard)) continue;
+    if (const ShardPlace* place = PlaceFor(key.shard, map, endpoints, pull))
+      groups[place->server].pulls.push_back(key);
+  }
+  return groups;
+}
+
+ExchangeSections::Split ExchangeSections::SplitGroup(const Group& group,
+                                                     const client::RequestLimits& limits,
+                                                     bool in_parts) const {
+  std::vector<SectionSize> sizes;
+  sizes.reserve(group.pushes.size() + group.pulls.size());
+  for (const PushKey& key : group.pushes) sizes.push_back(Size(key));
+  for (const PullKey& key : group.pulls) sizes.push_back(Size(key));
+  const SplitPlan plan = SplitRequests(limits, sizes, in_parts);
+  Split split;
+  split.in_parts = plan.in_parts;
+  if (plan.never_fits) {
+    split.never_fits = sizes[*plan.never_fits];
+    return split;
+  }
+  if (!plan.in_parts) {
+    split.requests.push_back(group);
+    return split;
+  }
+  for (const std::vector<std::size_t>& sections : plan.requests) {
+    Group& request = split.requests.emplace_back();
+    for (const std::size_t i : sections) {
+      if (i < group.pushes.size()) {
+        request.pushes.push_back(group.pushes[i]);
+      } else {
+        request.pulls.push_back(group.pulls[i - group.pushes.size()]);
+      }
+    }
+  }
+  return split;
+}
+
+std::chrono::milliseconds ExchangeSections::Retry::Delay(std::chrono::milliseconds min,
+                                                         std::chrono::milliseconds max) const {
+  return std::max(std::min<std::chrono::milliseconds>(min * (1 << std::min(tries, 16u)), max),
+                  std::chrono::milliseconds(busy_after_ms));
+}
+
+bool ExchangeSections::AnyPushReady() const {
+  return std::any_of(pushes_.begin(), pushes_.end(),
+                     [](const auto& entry) { return entry.second.state == State::kReady; });
+}
+
+ExchangeSections::PulledRows ExchangeSections::rows(const PullKey& key) const {
+  if (key.rows == 0) return {};
+  return {row_pulls_.at(key.rows).rows, pulls_.at(key).part};
+}
+
+SectionSize ExchangeSections::Size(const PushKey& key) const {
+  const Gradient& gradient = push(key).gradient;
+  if (gradient.part == nullptr) return PushSize(key.shard, gradient.bytes.bytes.size());
+  return PushSize(key.shard, gradient.bytes.bytes.size(),
+                  gradient.part->rows * sizeof(std::int64_t), gradient.part->tables);
+}
+
+SectionSize ExchangeSections::Size(const PullKey& key) const {
+  const SlotRows::OfShard* const part = pulls_.at(key).part;
+  if (part == nullptr) return PullSize(key.shard, layout_->slice(ShardId(key.shard)).wire_bytes());
+  return PullSize(key.shard, part->bytes, part->rows * sizeof(std::int64_t), part->tables);
+}
+
+bool ExchangeSections::IsCurrent(const PushKey& key, std::uint64_t serial) const {
+  const auto it = pushes_.find(key);
+  return it != pushes_.end() && it->second.serial == serial;
+}
+
+bool ExchangeSections::IsCurrent(const PullKey& key, std::uint64_t serial) const {
+  const auto it = pulls_.find(key);
+  return it != pulls_.end() && it->second.serial == serial;
+}
+
+void ExchangeSections::Delay(Item& item, Retry* retry) {
+  item.state = State::kBackoff;
+  item.serial = ++serial_;
+  retry->tries = std::max(retry->tries, item.tries++);
+}
+
+void ExchangeSections::BackOff(const PushKey& key, Retry* retry) {
+  Delay(pushes_.at(key), retry);
+  retry->pushes.emplace_back(key, serial_);
+}
+
+void ExchangeSections::BackOff(const PullKey& key, Retry* retry) {
+  Delay(pulls_.at(key), retry);
+  retry->pulls.emplace_back(key, serial_);
+}
+
+bool ExchangeSections::Wait(Item& item, MapVersion version, MapVersion held) {
+  if (version <= held) return false;
+  item.state = State::kWaitMap;
+  item.serial = ++serial_;
+  item.wait_for = version;
+  item.wait_newer = false;
+  return true;
+}
+
+void ExchangeSections::WaitOrBackOff(const PushKey& key, MapVersion version, MapVersion held,
+                                     Retry* retry) {
+  if (!Wait(pushes_.at(key), version, held)) BackOff(key, retry);
+}
+
+void ExchangeSections::WaitOrBackOff(const PullKey& key, MapVersion version, MapVersion held,
+                                     Retry* retry) {
+  if (!Wait(pulls_.at(key), version, held)) BackOff(key, retry);
+}
+
+void ExchangeSections::MakeReady(const PullKey& key) {
+  Item& item = pulls_.at(key);
+  item.state = State::kReady;
+  item.serial = ++serial_;
+}
+
+void ExchangeSections::AcceptDense(const PullKey& key, std::uint64_t count) {
+  PullItem& pull = pulls_.at(key);
+  pull.have = std::max(pull.have, count);
+  pull.tries = 0;
+}
+
+// The values are copied from the frame at once, so the item is done.
+absl::Status ExchangeSections::AcceptRows(const PullKey& key, std::span<const std::byte> values) {
+  RowPull& pull = row_pulls_.at(key.rows);
+  const SlotRows::OfShard& part = *pulls_.at(key).part;
+  if (!pull.rows->Scatter(part, values, &pull.values)) {
+    return absl::InternalError(absl::StrCat("rows of another size: shard=", key.shard,
+                                            " want=", part.bytes, " got=", values.size()));
+  }
+  pulls_.erase(key);
+  --pull.missing;
+  return absl::OkStatus();
+}
+
+void ExchangeSections::Resume(const Retry& retry) {
+  for (const auto& [key, serial] : retry.pushes) {
+    if (IsCurrent(key, serial)) pushes_.at(key).state = State::kReady;
+  }
+  for (const auto& [key, serial] : retry.pulls) {
+    if (IsCurrent(key, serial)) pulls_.at(key).state = State::kReady;
+  }
+}
+
+void ExchangeSections::ReviveAfterMap(std::uint32_t shard, const ShardMap& map,
+                                      const Endpoints& endpoints, Item& item) {
+  bool again = false;
+  switch (item.state) {
+    case State::kReady: return;
+    case State::kWaitMap:
+      again = item.wait_newer
+                  ? map.version > item.sent_version ||
+                        (shard < map.shards.size() && endpoints.contains(map.shards[shard].server))
+                  : map.version >= item.wait_for;
+      break;
+    // The former owner may be lost permanently. The new owner is asked at once, without waiting
+    // for the answer of the former one.
+    case State::kInFlight:
+    case State::kBackoff:
+      again = shard < map.shards.size() && (map.shards[shard].epoch != item.sent_to.epoch ||
+                                            map.shards[shard].server != item.sent_to.server);
+      break;
+  }
+  if (!again) return;
+  item.state = State::kReady;
+  item.serial = ++serial_;
+  item.tries = 0;
+}
+
+void ExchangeSections::OnMap(const ShardMap& map, const Endpoints& endpoints) {
+  for (auto& [key, item] : pushes_) ReviveAfterMap(key.shard, map, endpoints, item);
+  for (auto& [key, item] : pulls_) ReviveAfterMap(key.shard, map, endpoints, item);
+}
+
+bool ExchangeSections::WaitsForMap() const {
+  const auto waits = [](const auto& entry) { return entry.second.state == State::kWaitMap; };
+  return std::any_of(pushes_.begin(), pushes_.end(), waits) ||
+         std::any_of(pulls_.begin(), pulls_.end(), waits);
+}
+
+std::string ExchangeSections::OverBudget() const {
+  for (const auto& [key, item] : pushes_) {
+    if (!item.over_budget_reason.empty()) return item.over_budget_reason;
+  }
+  return "";
+}
+
+}  // namespace evergrad::worker

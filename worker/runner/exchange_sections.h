@@ -1,0 +1,205 @@
+// The sections of an attempt's requests: each push until it is settled, and each pull with the
+// number of times it is wanted and done.
+//
+//   ready ── Sent ──▶ in flight ──▶ settled (push), or accepted and ready for the next pull
+//     ▲                 │  ├── BackOff ────────▶ backoff ───── Resume ──┐
+//     │                 │  └── WaitOrBackOff ──▶ waits for a map ─ OnMap ┤
+//     └─────────────────┴─ OnMap, if the owner has changed ◀────────────┘
+//
+// Each state has a serial. An answer or a timer that names another serial is late and has no
+// effect. Keys in calls must exist unless the call says otherwise. Pure; not thread-safe (the
+// exchange uses it on the control executor).
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "common/base/ids.h"
+#include "evergrad/v1/types.pb.h"
+#include "worker/params/layout.h"
+#include "worker/params/slot_rows.h"
+#include "worker/runner/attempt_book.h"
+#include "worker/runner/request_split.h"
+
+namespace evergrad::worker {
+
+class ExchangeSections {
+ public:
+  using Endpoints = std::map<std::string, v1::Endpoint>;  // by server identity
+  struct PushKey {
+    std::uint32_t update = 0, shard = 0;
+    auto operator<=>(const PushKey&) const = default;
+  };
+  struct PullKey {
+    std::uint64_t rows = 0;  // 0 for dense values, otherwise the number of the step's pull of rows
+    std::uint32_t shard = 0;
+    auto operator<=>(const PullKey&) const = default;
+  };
+  struct Gradient {
+    ShardId shard;
+    tensor::SharedBytes bytes;  // empty for a SKIP
+    // The rows of a slot's gradients; null for a dense shard or a SKIP. `part` is one of their
+    // parts.
+    std::shared_ptr<const SlotRows> rows = nullptr;
+    const SlotRows::OfShard* part = nullptr;
+  };
+  struct Push {
+    Gradient gradient;
+    std::uint64_t global_step = 0;
+    std::string skip_reason;
+  };
+  // The rows of a pull; null for dense values.
+  struct PulledRows {
+    std::shared_ptr<const SlotRows> rows;
+    const SlotRows::OfShard* part = nullptr;
+  };
+  // Sections that go to one server.
+  struct Group {
+    std::vector<PushKey> pushes;
+    std::vector<PullKey> pulls;
+  };
+  // Sections to be sent again after a delay, with the serials of their states.
+  struct Retry {
+    std::vector<std::pair<PushKey, std::uint64_t>> pushes;
+    std::vector<std::pair<PullKey, std::uint64_t>> pulls;
+    std::uint32_t tries = 0;          // the most earlier tries of one of them
+    std::uint32_t busy_after_ms = 0;  // the least delay that the server wishes
+    // Returns `min`, doubled for each try up to `max`, and not less than the server wishes.
+    std::chrono::milliseconds Delay(std::chrono::milliseconds min,
+                                    std::chrono::milliseconds max) const;
+    bool empty() const { return pushes.empty() && pulls.empty(); }
+  };
+
+  // The requests for the sections of one server (SplitPlan).
+  struct Split {
+    std::vector<Group> requests;
+    bool in_parts = false;
+    std::optional<SectionSize> never_fits;
+  };
+
+  explicit ExchangeSections(std::shared_ptr<const Layout> layout);
+
+  // As in Exchange. `values` is memory for the rows (SlotRows::MakeRows).
+  void WantPulls(std::uint64_t count) { pulls_wanted_ = std::max(pulls_wanted_, count); }
+  void HavePulls(std::uint64_t count);
+  bool PullsDone(std::uint64_t count) const;
+  void WantRows(std::uint64_t count, std::shared_ptr<const SlotRows> rows, std::uint64_t after,
+                std::vector<tensor::AlignedBuffer> values);
+  bool RowsDone(std::uint64_t count) const;
+  std::vector<tensor::AlignedBuffer> TakeRows(std::uint64_t count, bool widen);
+  void AddPush(UpdateIndex update, Push push);
+
+  // Returns the ready sections by owner. A section without an owner at a known endpoint now waits
+  // for a newer map. A pull waits while its shard has a push that is not sent.
+  std::map<std::string, Group> ReadyByOwner(const ShardMap& map, const Endpoints& endpoints);
+  // `in_parts` says that parts of an earlier request to the server are in flight.
+  Split SplitGroup(const Group& group, const client::RequestLimits& limits, bool in_parts) const;
+  bool AnyPushReady() const;
+  std::uint64_t pulls_wanted() const { return pulls_wanted_; }
+  const Push& push(const PushKey& key) const { return pushes_.at(key).push; }
+  PulledRows rows(const PullKey& key) const;
+  SectionSize Size(const PushKey& key) const;
+  SectionSize Size(const PullKey& key) const;
+
+  // The section is sent to its owner in `map`. Returns the serial of its new state.
+  template <class Key>
+  std::uint64_t Sent(const Key& key, const ShardMap& map) {
+    Item& item = ItemOf(key);
+    item.state = State::kInFlight;
+    item.sent_version = map.version;
+    item.sent_to = map.shards[key.shard];
+    return item.serial = ++serial_;
+  }
+  // Returns whether the section was sent before and failed.
+  template <class Key>
+  bool IsRetry(const Key& key) {
+    return ItemOf(key).tries > 0;
+  }
+
+  bool HasPush(const PushKey& key) const { return pushes_.contains(key); }
+  // Returns false if the section does not exist any more, or has another serial.
+  bool IsCurrent(const PushKey& key, std::uint64_t serial) const;
+  bool IsCurrent(const PullKey& key, std::uint64_t serial) const;
+  void Settle(const PushKey& key) { pushes_.erase(key); }
+  // The reason of an OVER_BUDGET answer, or "" after any other answer.
+  void SetOverBudget(const PushKey& key, std::string reason) {
+    pushes_.at(key).over_budget_reason = std::move(reason);
+  }
+  // The section becomes ready when Resume is called with `retry`.
+  void BackOff(const PushKey& key, Retry* retry);
+  void BackOff(const PullKey& key, Retry* retry);
+  // The section waits for a map of at least `version`, if `held` is older. Otherwise it backs off.
+  void WaitOrBackOff(const PushKey& key, MapVersion version, MapVersion held, Retry* retry);
+  void WaitOrBackOff(const PullKey& key, MapVersion version, MapVersion held, Retry* retry);
+  // The answer did not count, or is being accepted: the pull is ready again.
+  void MakeReady(const PullKey& key);
+  // A dense shard was pulled `count` times.
+  void AcceptDense(const PullKey& key, std::uint64_t count);
+  // Copies the values of a pull of rows, which is then done. Internal for values of another size.
+  absl::Status AcceptRows(const PullKey& key, std::span<const std::byte> values);
+
+  // Ends the delay of sections that have not changed their state since.
+  void Resume(const Retry& retry);
+  // Makes ready what waited for this map, and what was sent to former owners.
+  void OnMap(const ShardMap& map, const Endpoints& endpoints);
+
+  bool WaitsForMap() const;
+  // Returns the reason of a push whose last answer was OVER_BUDGET, or "".
+  std::string OverBudget() const;
+
+ private:
+  enum class State { kReady, kInFlight, kBackoff, kWaitMap };
+  struct Item {
+    State state = State::kReady;
+    std::uint64_t serial = 0;
+    std::uint32_t tries = 0;
+    MapVersion wait_for;      // kWaitMap: the item waits for a map at least this new …
+    bool wait_newer = false;  // … or any newer than `sent_version`
+    MapVersion sent_version;
+    ShardPlace sent_to;
+  };
+  struct PushItem : Item {
+    Push push;
+    std::string over_budget_reason;
+  };
+  struct PullItem : Item {
+    std::uint64_t have = 0;                   // dense: pulls done
+    const SlotRows::OfShard* part = nullptr;  // rows: the part of row_pulls_[key.rows]
+  };
+  struct RowPull {
+    std::shared_ptr<const SlotRows> rows;
+    std::vector<tensor::AlignedBuffer> values;
+    std::size_t missing = 0;  // number of missing parts
+    std::uint64_t after = 0;
+  };
+
+  Item& ItemOf(const PushKey& key) { return pushes_.at(key); }
+  Item& ItemOf(const PullKey& key) { return pulls_.at(key); }
+  // Returns the owner of the shard. If there is none, returns nullptr, and the item waits for a
+  // map.
+  const ShardPlace* PlaceFor(std::uint32_t shard, const ShardMap& map, const Endpoints& endpoints,
+                             Item& item);
+  bool Wait(Item& item, MapVersion version, MapVersion held);
+  void Delay(Item& item, Retry* retry);
+  void ReviveAfterMap(std::uint32_t shard, const ShardMap& map, const Endpoints& endpoints,
+                      Item& item);
+
+  const std::shared_ptr<const Layout> layout_;
+  std::uint64_t pulls_wanted_ = 0, serial_ = 0;
+  std::map<PushKey, PushItem> pushes_;
+  // Pulls of dense shards stay; pulls of rows stay until the rows have arrived.
+  std::map<PullKey, PullItem> pulls_;
+  std::map<std::uint64_t, RowPull> row_pulls_;
+};
+
+}  // namespace evergrad::worker
