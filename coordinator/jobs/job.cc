@@ -8,7 +8,6 @@
 #include "common/client/protocol.h"
 #include "common/client/run_file_names.h"
 #include "common/grants/grant_proof.h"
-#include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job_error.h"
 #include "coordinator/jobs/training_rate.h"
 #include "evergrad/v1/journal.pb.h"
@@ -88,15 +87,33 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
                {options.step_lines_burst, options.step_lines_per_second, options.curve_points_max}},
               host->Now()),
       rounds_(Part(), &epochs_,
-              {.round_ended = [this] { TrimArguments(); },
-               .saved = [this](const v1::Manifest& manifest) { NoteSaved(manifest); },
+              {.round_ended =
+                   [this] {
+                     if (functions_) functions_->TrimArguments();
+                   },
+               .saved =
+                   [this](const v1::Manifest& manifest) {
+                     if (functions_) functions_->OnSaved(manifest);
+                   },
                .over = [this] { FinishJob(); }}),
       rate_(options.curve_points_max),
       metrics_file_(host, id_.runs_folder, [this](absl::string_view kind, const std::string& text) {
         Event(kind, text);
       }) {
-  if (id_.spec.type == "functions")
-    functions_ = std::make_unique<FunctionQueue>(id_.spec.functions);
+  if (id_.spec.type == "functions") {
+    functions_ = std::make_unique<FunctionClosures>(
+        Part(), FunctionClosures::Parts{
+                    .epochs = &epochs_,
+                    .totals = &totals_,
+                    .rounds = &rounds_,
+                    .revoke = [this](ClosureId closure, const ClosureBook::Current& current) {
+                      RevokeCancelled(closure, current);
+                    }});
+    calls_ = std::make_unique<FunctionCalls>(
+        Part(), functions_.get(), &rounds_,
+        FunctionCalls::Hooks{.refusal = [this] { return CallsRefusal(); },
+                             .waiting_for = [this] { return WaitingFor(); }});
+  }
   submitted_at_ = host_->Now();
 }
 
@@ -150,7 +167,7 @@ void Job::Tick() {
   CheckStalls();
   CheckReach();
   CheckQueries();
-  CheckClosing();
+  if (functions_) functions_->CheckClosing();
   if (phase_ == Phase::kSealing) CheckSealed();
   PumpSealedExport();
   if (ended()) return;
@@ -205,9 +222,9 @@ CheckpointRounds::Stage Job::StageOf(Phase phase) {
 
 void Job::TickCheckpoints(MonoTime now) {
   if (window_open_) return;
-  const bool hurry = functions_ && phase_ == Phase::kTraining && (round_wanted_ || room_wanted_);
+  const bool hurry = functions_ && phase_ == Phase::kTraining && functions_->wants_round();
   rounds_.Tick(now, hurry);
-  if (hurry && round_wanted_ && EverythingIsSaved(saved_done_)) round_wanted_ = false;
+  if (hurry) functions_->OnRoundTick();
 }
 
 std::optional<double> Job::checkpoint_age_seconds() const {
@@ -344,7 +361,7 @@ void Job::AdoptAttempts(const v1::Hello& hello, Worker* worker, v1::Registered* 
       *registered->add_adopted() = h;
       continue;
     }
-    if (functions_ && h.closure() >= functions_->next())
+    if (functions_ && h.closure() >= functions_->queue().next())
       continue;  // Of a schedule() that the journal forgot.
     if (!said.try_emplace(attempt, &h).second) continue;
     if (book_) {
@@ -658,9 +675,9 @@ absl::Status Job::OnMessage(TaskId task, const v1::TaskMessage& message) {
         book_->OnClosed(task, ShardId(message.closed().shard()),
                         client::FromProto<ShardEpoch>(message.closed().epoch()),
                         message.closed().taken());
-        if ((phase_ == Phase::kSaving || round_wanted_ || room_wanted_) && !rounds_.round_open())
-          TickCheckpoints(host_->Now());
-        CheckClosing();
+        const bool wanted = phase_ == Phase::kSaving || (functions_ && functions_->wants_round());
+        if (wanted && !rounds_.round_open()) TickCheckpoints(host_->Now());
+        if (functions_) functions_->CheckClosing();
       }
       return absl::OkStatus();
     case v1::TaskMessage::kSealed: OnSealed(task, message.sealed()); return absl::OkStatus();
@@ -773,9 +790,9 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   status->set_runs_host(host_->HostName());
   status->set_runs_mark(client::RunMark(id_.uid));
   if (functions_) {
-    status->set_closures_total(functions_->scheduled());
-    status->set_closures_failed(functions_->failed());
-    status->set_closures_cancelled(functions_->cancelled());
+    status->set_closures_total(functions_->queue().scheduled());
+    status->set_closures_failed(functions_->queue().failed());
+    status->set_closures_cancelled(functions_->queue().cancelled());
   } else if (plan_) {
     status->set_closures_total(plan_->closures());
   }
@@ -847,14 +864,9 @@ void Job::FillWorkers(v1::JobStatus* status) const {
   for (auto& [identity, row] : rows) *status->add_workers() = row;
 }
 
-std::string Job::WaitingForStore() const {
-  const std::string trouble = host_->StoreTrouble();
-  return trouble.empty() ? "" : absl::StrCat("the coordinator's journal: ", trouble);
-}
-
 std::string Job::WaitingFor() const {
   if (!active()) return "";
-  if (std::string store = WaitingForStore(); !store.empty()) return store;
+  if (std::string store = host_->WaitingForStore(); !store.empty()) return store;
   if (phase_ == Phase::kSealing)
     return unsealed_.empty()
                ? ""
@@ -878,9 +890,9 @@ std::string Job::WaitingFor() const {
       if (worker.stuck || worker.aside_until > host_->Now())
         absl::StrAppend(&stalled, stalled.empty() ? "" : ", ", "worker/", worker.identity);
     }
-    if (functions_ && phase_ == Phase::kTraining && functions_->open().empty() &&
+    if (functions_ && phase_ == Phase::kTraining && functions_->queue().open().empty() &&
         !(book_ && book_->RepairsPending()))
-      workers = functions_->finish() ? "" : "closures to be scheduled";
+      workers = functions_->queue().finish() ? "" : "closures to be scheduled";
     else if (!ready)
       workers = workers_elsewhere_ == 0
                     ? "workers: none is connected"

@@ -33,6 +33,8 @@
 #include "coordinator/jobs/checkpoint_rounds.h"
 #include "coordinator/jobs/death_backoff.h"
 #include "coordinator/jobs/event_log.h"
+#include "coordinator/jobs/function_calls.h"
+#include "coordinator/jobs/function_closures.h"
 #include "coordinator/jobs/granter.h"
 #include "coordinator/jobs/job_host.h"
 #include "coordinator/jobs/job_worker.h"
@@ -60,7 +62,6 @@ class JobSnapshot;
 
 namespace evergrad::coordinator {
 
-class FunctionQueue;
 class ModelTables;
 class RunFileCheck;
 
@@ -163,25 +164,8 @@ class Job final : private JobActions {
   // False: the store failed.
   bool CommitTurn();
 
-  // --- closures as an API (job_functions.cc), of a functions job; the calls of api.proto. nullopt:
-  // no answer yet, ask again when the job has changed; `waiting_for` then says what it waits for. A
-  // repeat of a call is answered as the call was. An answer may be given away once what the store
-  // has accepted is durable. FailedPrecondition: another type of job, one that has ended or ends;
-  // of one that has failed, its first cause.
-  template <class Response>
-  using Answer = std::optional<absl::StatusOr<Response>>;
-  Answer<v1::ScheduleClosureResponse> Schedule(const v1::ScheduleClosureRequest& request,
-                                               std::string* waiting_for);
-  Answer<v1::JoinClosuresResponse> Join(const v1::JoinClosuresRequest& request,
-                                        std::string* waiting_for);
-  Answer<v1::ClosuresDoneResponse> ClosuresDone(const v1::ClosuresDoneRequest& request);
-  Answer<v1::FetchResultResponse> FetchResult(const v1::FetchResultRequest& request,
-                                              std::string* waiting_for);
-  Answer<v1::CancelClosuresResponse> CancelClosures(const v1::CancelClosuresRequest& request,
-                                                    std::string* waiting_for);
-  Answer<v1::ReleaseResultsResponse> ReleaseResults(const v1::ReleaseResultsRequest& request);
-  Answer<v1::FinishJobResponse> Finish(const v1::FinishJobRequest& request,
-                                       std::string* waiting_for);
+  // --- closures as an API. FailedPrecondition: the job is of another type than functions.
+  absl::StatusOr<FunctionCalls*> function_calls();
 
   // --- questions
   // But for what only the coordinator knows: why it is queued, how many workers serve it.
@@ -278,7 +262,8 @@ class Job final : private JobActions {
   Worker* FindWorker(TaskId task);
 
   // job_grants.cc
-  void Pump();          // grants whatever can be granted, then looks whether a phase is over
+  // Also looks whether a phase is over.
+  void Pump() override;
   class ClosureGrants;  // GrantPolicy of jobs whose closures are granted; and its two kinds.
   class TrainingGrants;
   class FunctionGrants;
@@ -389,7 +374,6 @@ class Job final : private JobActions {
   void CheckQueries();
   std::string WaitingForReport() const;
   std::string WaitingForRoom() const;
-  std::string WaitingForStore() const;
   void TellPauses(absl::string_view gone = "");  // `gone`: who has just been taken off workers_
 
   // job_export.cc
@@ -420,27 +404,11 @@ class Job final : private JobActions {
 
   // job_functions.cc
   v1::DescribeResult DescribeFunctions() const;
-  void NoteFunctions(
-      const v1::FunctionsNote& note);  // applies it, and has it ride with the next Persist
-  void CountFunction(const std::string& identity, ClosureId closure, const v1::Done& done);
-  void AddFunction(const v1::FunctionSucceeded& one);
   void FillCall(std::uint64_t closure, v1::Grant* grant) const;
-  void FailFunction(ClosureId closure, v1::ErrorDetail cause);
-  bool CancelFunctions(const IntervalSet& closures, v1::FunctionsNote* note);
   void GiveUpRepair(ClosureId closure, Attempt attempt, absl::string_view why);
-  void BeginFunctionsLife(
-      Record* begun);  // LEDGER line 18: numbers that a torn journal may have given out are dead
-  void CheckClosing();
-  void TrimArguments();
-  void NoteSaved(const v1::Manifest& manifest);
-  bool EverythingIsSaved(const std::vector<IntervalSet>& saved) const;
-  void ReleaseFunctions(const v1::IntervalSet& released);
-  absl::Status FunctionsRefusal() const;
-  absl::Status CallRefusal(const v1::ClosureCall& call) const;
-  // 20: whether `call` is told an error now; nothing and `wait`: one is to be told, but not yet.
-  std::optional<v1::RaisedError> TellError(const v1::ClosureCall& call, bool* wait);
-  std::string Unjoined(bool durable);  // "" or what a join waits for
-  std::string ClosingText() const;
+  // The attempt at a closure that was cancelled is void: its worker is told.
+  void RevokeCancelled(ClosureId closure, const ClosureBook::Current& current);
+  absl::Status CallsRefusal() const;  // Why an ended or ending job takes no calls.
   std::string WaitingForFunction() const;
 
   // job_phases.cc
@@ -600,13 +568,9 @@ class Job final : private JobActions {
   ShardAnswer final_;
   std::string result_json_;
 
-  // A functions job.
-  std::unique_ptr<FunctionQueue> functions_;  // null: another type
-  IntervalSet closing_;                  // cancelled, and not every owner is known to refuse it
-  std::vector<IntervalSet> saved_done_;  // by shard: what the newest manifest holds
-  bool round_wanted_ = false;            // a durable join waits
-  bool room_wanted_ = false;             // arguments are in the way of a schedule()
-  bool arguments_given_up_said_ = false;
+  // A functions job; null: another type.
+  std::unique_ptr<FunctionClosures> functions_;
+  std::unique_ptr<FunctionCalls> calls_;
 
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // files are written behind our back
   std::int64_t submitted_ms_ = 0, started_ms_ = 0, ended_ms_ = 0;

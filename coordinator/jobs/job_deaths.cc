@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/client/protocol.h"
-#include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
 #include "evergrad/v1/journal.pb.h"
@@ -123,7 +122,7 @@ void Job::JudgeDeaths() {
     const std::uint64_t c = verdict.poison->closure.value();
     std::string range;
     if (functions_) {
-      const FunctionQueue::ScheduledClosure* entry = functions_->Find(c);
+      const FunctionQueue::ScheduledClosure* entry = functions_->queue().Find(c);
       range = absl::StrCat(" function=", entry == nullptr ? "?" : entry->function);
     } else if (plan_ && c < plan_->closures()) {
       const plan::ClosureRange r = plan_->Closure(verdict.poison->closure);

@@ -9,7 +9,6 @@
 #include "common/client/protocol.h"
 #include "coordinator/jobs/append_field.h"
 #include "coordinator/jobs/evaluation.h"
-#include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
 #include "coordinator/jobs/training_rate.h"
@@ -94,8 +93,8 @@ std::uint32_t Job::useful_workers() const {
   if (phase_ == Phase::kEvaluating) useful = reading_.left();
   if (phase_ == Phase::kReporting || phase_ == Phase::kSaving) useful = 0;
   if (phase_ == Phase::kTraining && functions_) {
-    useful =
-        functions_->open().size() + (book_ && book_->regrants_wait() ? workers_.size() + 1 : 0);
+    useful = functions_->queue().open().size() +
+             (book_ && book_->regrants_wait() ? workers_.size() + 1 : 0);
   } else if (phase_ == Phase::kTraining && book_) {
     const std::uint64_t limit = std::min<std::uint64_t>(plan_->closures(), TrainLimit());
     useful = book_->InFlight() + (limit > book_->next_new() ? limit - book_->next_new() : 0) +
@@ -114,11 +113,7 @@ std::uint32_t Job::busy_workers(std::chrono::milliseconds while_) const {
 
 std::optional<std::set<std::string>> Job::wanted_functions() const {
   if (!functions_) return std::nullopt;
-  std::set<std::string> wanted;
-  for (const std::uint64_t c : functions_->open()) {
-    if (const FunctionQueue::ScheduledClosure* entry = functions_->Find(c); entry != nullptr)
-      wanted.insert(entry->function);
-  }
+  std::set<std::string> wanted = functions_->WantedFunctions();
   if (book_ && book_->RepairsPending()) {  // whatever they are of
     for (const auto& [task, worker] : workers_)
       wanted.insert(worker.functions.begin(), worker.functions.end());
@@ -377,11 +372,11 @@ class Job::FunctionGrants final : public ClosureGrants {
   Given Grant(JobWorker& worker, bool new_ones) override {
     const std::uint64_t newest = job_.book_->next_new();
     const auto granted = job_.book_->NextGrant(worker.task, new_ones, [&](ClosureId c) {
-      const FunctionQueue::ScheduledClosure* entry = job_.functions_->Find(c.value());
+      const FunctionQueue::ScheduledClosure* entry = job_.functions_->queue().Find(c.value());
       return entry == nullptr || worker.functions.contains(entry->function);
     });
     if (!granted) return Given::kNothingForIt;
-    if (job_.functions_->Find(granted->closure.value()) == nullptr)
+    if (job_.functions_->queue().Find(granted->closure.value()) == nullptr)
       job_.GiveUpRepair(granted->closure, granted->attempt, "its arguments were discarded");
     else
       Send(worker, *granted, newest);
@@ -389,7 +384,7 @@ class Job::FunctionGrants final : public ClosureGrants {
   }
   bool IsIdle(const JobWorker& worker) override { return job_.Usable(worker, now_); }
   bool CanRun(const JobWorker& worker, ClosureId closure) override {
-    const FunctionQueue::ScheduledClosure* entry = job_.functions_->Find(closure.value());
+    const FunctionQueue::ScheduledClosure* entry = job_.functions_->queue().Find(closure.value());
     return entry != nullptr && worker.functions.contains(entry->function);
   }
 };
@@ -545,7 +540,7 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
   if (result.acknowledged && repair)
     updates_redone_ += functions_ ? done.metrics().steps() : plan_->Closure(closure).steps;
   if (result.counted && functions_) {
-    CountFunction(worker->identity, closure, done);
+    functions_->OnSucceeded(worker->identity, closure, done);
   } else if (result.counted) {
     if (journals()) NoteCounted(worker->identity, closure, done);
     CountTouched(closure, done.has_touched() ? &done.touched() : nullptr);
@@ -664,7 +659,7 @@ void Job::OnTrainingFailed(const Worker& worker, const v1::Failed& failed, bool 
     // told, too (20b).
     failures_.erase(closure.value());
     if (current->second.all_targets)
-      FailFunction(closure, std::move(cause));
+      functions_->OnFailed(closure, std::move(cause));
     else
       GiveUpRepair(closure, attempt, ErrorText(cause));
     return Pump();
@@ -738,9 +733,7 @@ void Job::GiveUpRepair(ClosureId closure, Attempt attempt, absl::string_view why
   const std::size_t shards = record.lost_add.size();
   closures_lost_ += lost_before ? 0 : 1;
   if (functions_) {
-    v1::FunctionsNote note;
-    *note.mutable_lost() = client::ToProto(IntervalSet{closure.value()});
-    NoteFunctions(note);
+    functions_->OnLost(closure);
   } else {
     updates_lost_ += shards * plan_->Closure(closure).steps;
   }

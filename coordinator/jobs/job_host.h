@@ -103,6 +103,11 @@ class JobHost : public MetricsFile::Host {
   virtual fs::FileSystem& file_system() = 0;  // its calls block: for the file thread
   // "" or why the store takes nothing now: nothing new is begun then.
   virtual std::string StoreTrouble() const = 0;
+  // The same as the text of something that waits for the store.
+  std::string WaitingForStore() const {
+    const std::string trouble = StoreTrouble();
+    return trouble.empty() ? "" : "the coordinator's journal: " + trouble;
+  }
   virtual std::uint64_t NextNumber() = 0;  // request ids, numbers of describe attempts
   // The job's revision has risen: answers who waits for it.
   virtual void JobChanged(JobUid job) = 0;
@@ -133,6 +138,7 @@ class JobActions {
   virtual v1::JobNote* NoteIfJournaled() = 0;  // Goes with the next Persist; may be null.
   virtual void Event(absl::string_view kind, const std::string& text) = 0;
   virtual void Touch() = 0;       // Progress: the revision rises at the next tick.
+  virtual void Pump() = 0;        // Places and grants whatever can be placed and granted now.
   virtual void SendMap() = 0;     // To the workers.
   virtual void SendCloses() = 0;  // To the servers.
   // Values have changed while workers may have read them.

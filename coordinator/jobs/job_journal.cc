@@ -8,7 +8,6 @@
 #include "common/base/status.h"
 #include "common/client/protocol.h"
 #include "common/sharding/partitioner.h"
-#include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
 #include "coordinator/jobs/plan_builder.h"
@@ -336,8 +335,7 @@ absl::Status Job::ReadNote(const v1::JobNote& note) {
                  counted.loss_sum(), StepsOf(counted.step_records()), context);
   }
   if (functions_ && note.has_functions()) {
-    functions_->Apply(note.functions());
-    for (const v1::FunctionSucceeded& one : note.functions().succeeded()) AddFunction(one);
+    functions_->ReadNote(note.functions());
   }
   EG_RETURN_IF_ERROR(events_.ReadNote(note));
   rounds_.ReadNote(note);
@@ -368,7 +366,7 @@ void Job::Resume(Term term) {
   next_close_ = next_progress_ = now;
   if (book_) {
     Record begun = book_->BeginLife(term);
-    if (functions_) BeginFunctionsLife(&begun);
+    if (functions_) functions_->BeginLife(&begun);
     UpdateNewLimit();
     if (!Persist(begun)) return;
     for (std::uint32_t p = 0; shards_.placed() && p < shards_.size(); ++p) {

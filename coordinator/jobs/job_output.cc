@@ -11,7 +11,6 @@
 #include "common/client/run_file_names.h"
 #include "common/snapshot/checksum.h"
 #include "coordinator/dashboard/metric_text.h"
-#include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
 #include "coordinator/jobs/json_lines.h"
@@ -147,8 +146,8 @@ std::string Job::ResultJson() const {
                           {"cancelled", closures_cancelled()},
                           {"attempts", attempts_}};
   if (functions_)
-    json["functions"] = Json{{"updates_lost_of", functions_->lost().ToString()},
-                             {"results_given_up", functions_->results_given_up()}};
+    json["functions"] = Json{{"updates_lost_of", functions_->queue().lost().ToString()},
+                             {"results_given_up", functions_->queue().results_given_up()}};
   json["duplicates_refused"] = totals_.duplicates_refused();
   // What was lost with servers, and done again.
   json["repair"] = Json{{"shards_rolled_back", placer_.rolled_back()},

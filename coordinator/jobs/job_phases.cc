@@ -5,14 +5,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/client/protocol.h"
-#include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
 
 namespace evergrad::coordinator {
 
 std::uint64_t Job::TrainLimit() const {
-  return functions_ ? functions_->next() : epochs_.BarrierClosure();
+  return functions_ ? functions_->queue().next() : epochs_.BarrierClosure();
 }
 
 // Goes on to the next phase if this one is over.
@@ -26,7 +25,7 @@ void Job::Advance() {
   if (phase_ != Phase::kTraining) return;
   // The barrier (ARCHITECTURE 4.8): what was granted has ended, nothing is under repair, every
   // shard is there.
-  if (functions_ && !functions_->finish()) return;
+  if (functions_ && !functions_->queue().finish()) return;
   if (!book_->BarrierReached(TrainLimit()) || !shards_.AllHeld()) return;
   if (functions_) return BeginReading(Phase::kExporting, 1);
   if (epochs_.EvaluationDue()) return BeginEvaluation();
@@ -192,8 +191,8 @@ void Job::FinishJob() {
   ended_ms_ = host_->WallMillis();
   ended_at_ = host_->Now();
   if (book_) {
-    scheduled_ = functions_ ? functions_->scheduled() : granted_below();
-    if (functions_) closures_failed_ = functions_->failed();
+    scheduled_ = functions_ ? functions_->queue().scheduled() : granted_below();
+    if (functions_) closures_failed_ = functions_->queue().failed();
     reruns_ = repairs_granted();
   }
   epochs_.WriteEpochLines(AccountContext());

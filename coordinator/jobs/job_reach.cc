@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/client/protocol.h"
-#include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job.h"
 
 namespace evergrad::coordinator {
@@ -44,7 +43,8 @@ void Job::CheckReach() {
     return std::any_of(able.begin(), able.end(), [&](const Worker* other) {
       return std::any_of(of.held.begin(), of.held.end(), [&](const auto& one) {
         if (one.second.kind != v1::TRAIN) return true;
-        const FunctionQueue::ScheduledClosure* entry = functions_->Find(one.second.closure.value());
+        const FunctionQueue::ScheduledClosure* entry =
+            functions_->queue().Find(one.second.closure.value());
         return entry == nullptr || other->functions.contains(entry->function);
       });
     });

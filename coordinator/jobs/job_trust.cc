@@ -8,7 +8,6 @@
 #include "common/client/protocol.h"
 #include "common/grants/grant_proof.h"
 #include "common/plan/counting_rows.h"
-#include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
 #include "evergrad/v1/journal.pb.h"
@@ -86,7 +85,7 @@ UpdateAccount::Finding Job::CompareUpdates() const {
     // that nothing was lost.
     const auto& lost = book_->durable().lost;
     const bool all_kept =
-        functions_->lost().empty() &&
+        functions_->queue().lost().empty() &&
         std::all_of(lost.begin(), lost.end(), [](const IntervalSet& of) { return of.empty(); });
     return {all_kept ? UpdateAccount::Verdict::kExact : UpdateAccount::Verdict::kWithin, ""};
   }

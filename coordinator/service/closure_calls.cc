@@ -17,12 +17,13 @@ struct Waits<Request, std::void_t<decltype(std::declval<Request>().wait_ms())>> 
 
 }  // namespace
 
-// Calls `ask(job, request, waiting_for)` now and after each change, until it answers or wait_ms has
-// passed.
+// Calls `ask(calls, request, waiting_for)` now and after each change of the job, until it answers
+// or wait_ms has passed.
 template <class Request, class Ask>
 void ClosureCalls::AskJob(const Request& request, const Responder& responder, Ask ask) {
   using Response = typename std::decay_t<decltype(ask(
-      std::declval<Job&>(), request, static_cast<std::string*>(nullptr)))>::value_type::value_type;
+      std::declval<FunctionCalls&>(), request,
+      static_cast<std::string*>(nullptr)))>::value_type::value_type;
   const auto call = std::make_shared<OpenCall>(responder);  // shared with the gate of the store
   const auto shared = std::make_shared<const Request>(request);  // the attempts read it
   auto attempt = [this, call, shared, ask](bool late) {
@@ -36,7 +37,12 @@ void ClosureCalls::AskJob(const Request& request, const Responder& responder, As
         return true;
       }
       job->EndTurn();  // commits first everything that an answer may show
-      auto answer = ask(*job, *shared, &waiting_for);
+      const absl::StatusOr<FunctionCalls*> calls = job->function_calls();
+      if (!calls.ok()) {
+        call->Answer(calls.status());
+        return true;
+      }
+      auto answer = ask(**calls, *shared, &waiting_for);
       if (answer && !answer->ok()) {
         call->Answer(answer->status());
         return true;
@@ -64,42 +70,44 @@ void ClosureCalls::AskJob(const Request& request, const Responder& responder, As
 }
 
 void ClosureCalls::Serve(const v1::ScheduleClosureRequest& request, Responder responder) {
-  AskJob(request, responder, [](Job& job, const auto& asked, std::string* waiting_for) {
-    return job.Schedule(asked, waiting_for);
+  AskJob(request, responder, [](FunctionCalls& calls, const auto& asked, std::string* waiting_for) {
+    return calls.Schedule(asked, waiting_for);
   });
 }
 
 void ClosureCalls::Serve(const v1::JoinClosuresRequest& request, Responder responder) {
-  AskJob(request, responder, [](Job& job, const auto& asked, std::string* waiting_for) {
-    return job.Join(asked, waiting_for);
+  AskJob(request, responder, [](FunctionCalls& calls, const auto& asked, std::string* waiting_for) {
+    return calls.Join(asked, waiting_for);
   });
 }
 
 void ClosureCalls::Serve(const v1::ClosuresDoneRequest& request, Responder responder) {
-  AskJob(request, responder,
-         [](Job& job, const auto& asked, std::string*) { return job.ClosuresDone(asked); });
+  AskJob(request, responder, [](FunctionCalls& calls, const auto& asked, std::string*) {
+    return calls.ClosuresDone(asked);
+  });
 }
 
 void ClosureCalls::Serve(const v1::FetchResultRequest& request, Responder responder) {
-  AskJob(request, responder, [](Job& job, const auto& asked, std::string* waiting_for) {
-    return job.FetchResult(asked, waiting_for);
+  AskJob(request, responder, [](FunctionCalls& calls, const auto& asked, std::string* waiting_for) {
+    return calls.FetchResult(asked, waiting_for);
   });
 }
 
 void ClosureCalls::Serve(const v1::CancelClosuresRequest& request, Responder responder) {
-  AskJob(request, responder, [](Job& job, const auto& asked, std::string* waiting_for) {
-    return job.CancelClosures(asked, waiting_for);
+  AskJob(request, responder, [](FunctionCalls& calls, const auto& asked, std::string* waiting_for) {
+    return calls.CancelClosures(asked, waiting_for);
   });
 }
 
 void ClosureCalls::Serve(const v1::ReleaseResultsRequest& request, Responder responder) {
-  AskJob(request, responder,
-         [](Job& job, const auto& asked, std::string*) { return job.ReleaseResults(asked); });
+  AskJob(request, responder, [](FunctionCalls& calls, const auto& asked, std::string*) {
+    return calls.ReleaseResults(asked);
+  });
 }
 
 void ClosureCalls::Serve(const v1::FinishJobRequest& request, Responder responder) {
-  AskJob(request, responder, [](Job& job, const auto& asked, std::string* waiting_for) {
-    return job.Finish(asked, waiting_for);
+  AskJob(request, responder, [](FunctionCalls& calls, const auto& asked, std::string* waiting_for) {
+    return calls.Finish(asked, waiting_for);
   });
 }
 

@@ -89,6 +89,9 @@ class FakeCluster {
     if (!job->Keep() || !host.memory.CommitTerm(host.term_now).ok()) std::abort();
   }
 
+  // The calls of a functions job.
+  FunctionCalls& function_calls() { return **job->function_calls(); }
+
   // The coordinator's process ends, with everything in it and in flight, and another one begins on
   // the same store. Servers named in `gone` end with it. The others, and the workers, register anew
   // with what they hold.

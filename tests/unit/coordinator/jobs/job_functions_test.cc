@@ -71,7 +71,7 @@ class Functions : public FakeCluster {
   // Returns nullopt when the call waits.
   std::optional<std::uint64_t> Try(const v1::ScheduleClosureRequest& request) {
     waiting.clear();
-    const auto answer = job->Schedule(request, &waiting);
+    const auto answer = function_calls().Schedule(request, &waiting);
     if (!answer) return std::nullopt;
     REQUIRE(answer->ok());
     REQUIRE((*answer)->scheduled());
@@ -87,7 +87,7 @@ class Functions : public FakeCluster {
     *request.mutable_call() = Call();
     request.set_durable(durable);
     waiting.clear();
-    return job->Join(request, &waiting);
+    return function_calls().Join(request, &waiting);
   }
   bool Joined(bool durable = false) {
     const auto answer = TryJoin(durable);
@@ -96,7 +96,7 @@ class Functions : public FakeCluster {
   v1::FetchResultResponse Fetch(std::uint64_t closure) {
     v1::FetchResultRequest request;
     request.set_closure(closure);
-    const auto answer = job->FetchResult(request, &waiting);
+    const auto answer = function_calls().FetchResult(request, &waiting);
     v1::FetchResultResponse none;
     none.set_state(v1::RESULT_WAITING);
     if (!answer) return none;
@@ -106,7 +106,7 @@ class Functions : public FakeCluster {
   void Finish() {
     v1::FinishJobRequest request;
     *request.mutable_call() = Call();
-    const auto answer = job->Finish(request, &waiting);
+    const auto answer = function_calls().Finish(request, &waiting);
     REQUIRE(answer);
     REQUIRE(answer->ok());
     REQUIRE((*answer)->finishing());
@@ -163,9 +163,10 @@ TEST_CASE(
     c.AddFunctionWorker("0");
     v1::FetchResultRequest unknown;
     unknown.set_closure(b + 1);
-    CHECK(c.job->FetchResult(unknown, &c.waiting)->status().code() == absl::StatusCode::kNotFound);
+    CHECK(c.function_calls().FetchResult(unknown, &c.waiting)->status().code() ==
+          absl::StatusCode::kNotFound);
     c.Finish();
-    CHECK(c.job->Schedule(c.Request("f", ""), &c.waiting)->status().code() ==
+    CHECK(c.function_calls().Schedule(c.Request("f", ""), &c.waiting)->status().code() ==
           absl::StatusCode::kFailedPrecondition);
     REQUIRE(c.RunToEnd());
     const v1::JobStatus status = c.Status();
@@ -176,7 +177,7 @@ TEST_CASE(
     CHECK(status.closures_failed() == 0);
     CHECK(status.closures_cancelled() == 0);
     CHECK(status.steps_done() == 4);
-    CHECK(c.job->Schedule(c.Request("f", ""), &c.waiting)->status().code() ==
+    CHECK(c.function_calls().Schedule(c.Request("f", ""), &c.waiting)->status().code() ==
           absl::StatusCode::kFailedPrecondition);
     CHECK(c.refused.empty());
     CHECK(c.host.store_failure.ok());
@@ -216,7 +217,7 @@ TEST_CASE(
     CHECK_FALSE(c.TryJoin());
     v1::ClosuresDoneRequest done;
     *done.mutable_call() = c.Call();
-    CHECK_FALSE((*c.job->ClosuresDone(done))->done());
+    CHECK_FALSE((*c.function_calls().ClosuresDone(done))->done());
   };
   not_yet();
   c.Run([] { return false; }, std::chrono::milliseconds(500));
@@ -225,7 +226,7 @@ TEST_CASE(
   c.AddServer("1", true);  // in its new session it is told the whole set anew
   std::optional<absl::StatusOr<v1::ScheduleClosureResponse>> raised;
   REQUIRE(c.Run([&] {
-    raised = c.job->Schedule(next, &c.waiting);
+    raised = c.function_calls().Schedule(next, &c.waiting);
     return raised.has_value();
   }));
   for (const auto& [identity, server] : c.servers) {
@@ -238,7 +239,7 @@ TEST_CASE(
   CHECK((*raised)->error().function() == "f");
   CHECK_THAT((*raised)->error().cause().message(), Contains("a point that is none"));
   // A repeat of the call gets the error again; no other call gets it.
-  const auto again = c.job->Schedule(next, &c.waiting);
+  const auto again = c.function_calls().Schedule(next, &c.waiting);
   REQUIRE(again);
   CHECK((*again)->error().closure() == closures[1]);
   CHECK(c.Joined());
@@ -325,7 +326,7 @@ TEST_CASE(
   c.Restart();
   CHECK(c.Try(request) == first);
   c.Schedule("2");  // the call acknowledges all earlier ones
-  CHECK(c.job->Schedule(request, &c.waiting)->status().code() ==
+  CHECK(c.function_calls().Schedule(request, &c.waiting)->status().code() ==
         absl::StatusCode::kInvalidArgument);
   REQUIRE(c.Run([&] { return c.Joined(); }));
   CHECK(c.Status().closures_total() == 2);
@@ -336,18 +337,19 @@ TEST_CASE("what cannot be a call is refused, and changes nothing") {
   c.Up();
   v1::ScheduleClosureRequest request = c.Request("f", "");
   request.clear_call();
-  CHECK(c.job->Schedule(request, &c.waiting)->status().code() ==
+  CHECK(c.function_calls().Schedule(request, &c.waiting)->status().code() ==
         absl::StatusCode::kInvalidArgument);
-  CHECK(c.job->Schedule(c.Request("", ""), &c.waiting)->status().code() ==
+  CHECK(c.function_calls().Schedule(c.Request("", ""), &c.waiting)->status().code() ==
         absl::StatusCode::kInvalidArgument);
-  CHECK(c.job->Schedule(c.Request("a b", ""), &c.waiting)->status().code() ==
+  CHECK(c.function_calls().Schedule(c.Request("a b", ""), &c.waiting)->status().code() ==
         absl::StatusCode::kInvalidArgument);
-  CHECK(c.job->Schedule(c.Request("f", std::string((1u << 20) + 1, 'x')), &c.waiting)
+  CHECK(c.function_calls()
+            .Schedule(c.Request("f", std::string((1u << 20) + 1, 'x')), &c.waiting)
             ->status()
             .code() == absl::StatusCode::kInvalidArgument);
   request = c.Request("f", "");
   request.mutable_released()->add_bounds(3);
-  CHECK(c.job->Schedule(request, &c.waiting)->status().code() ==
+  CHECK(c.function_calls().Schedule(request, &c.waiting)->status().code() ==
         absl::StatusCode::kInvalidArgument);
   // The job has no checkpoints.
   CHECK(c.TryJoin(true)->status().code() == absl::StatusCode::kFailedPrecondition);
@@ -356,7 +358,7 @@ TEST_CASE("what cannot be a call is refused, and changes nothing") {
   FakeCluster other;
   v1::JoinClosuresRequest join;
   std::string waiting;
-  CHECK(other.job->Join(join, &waiting)->status().code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(other.job->function_calls().status().code() == absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_CASE(
@@ -416,14 +418,16 @@ TEST_CASE(
   request.add_closures(a);
   request.add_closures(b);
   request.add_closures(b + 100);  // no closure has this number
-  CHECK_FALSE(c.job->CancelClosures(request, &c.waiting));
+  CHECK_FALSE(c.function_calls().CancelClosures(request, &c.waiting));
   c.Run([] { return false; }, std::chrono::milliseconds(300));
-  CHECK_FALSE(c.job->CancelClosures(request, &c.waiting));
+  CHECK_FALSE(c.function_calls().CancelClosures(request, &c.waiting));
   CHECK_THAT(c.waiting, Contains("cancelled closures: 2 left"));
   c.servers["0"].silent = false;
   c.AddServer("0", true);
   std::optional<absl::StatusOr<v1::CancelClosuresResponse>> answer;
-  REQUIRE(c.Run([&] { return (answer = c.job->CancelClosures(request, &c.waiting)).has_value(); }));
+  REQUIRE(c.Run([&] {
+    return (answer = c.function_calls().CancelClosures(request, &c.waiting)).has_value();
+  }));
   CHECK((*answer)->cancelled());
   CHECK(c.Fetch(a).state() == v1::RESULT_CANCELLED);
   CHECK(c.Fetch(keep).state() == v1::RESULT_WAITING);
@@ -436,7 +440,8 @@ TEST_CASE(
   CHECK(c.Fetch(keep).state() == v1::RESULT_SUCCEEDED);
   request.Clear();
   request.set_all(true);
-  CHECK((*c.job->CancelClosures(request, &c.waiting))->cancelled());  // the job has none to cancel
+  CHECK((*c.function_calls().CancelClosures(request, &c.waiting))
+            ->cancelled());  // the job has none to cancel
   CHECK(c.Status().closures_cancelled() == 2);
   // This is still so after a restart, and the owners are asked again before any client is told.
   c.Restart();
@@ -468,7 +473,7 @@ TEST_CASE(
   v1::ReleaseResultsRequest release;
   release.mutable_released()->add_bounds(closures[2]);
   release.mutable_released()->add_bounds(~0ull);
-  CHECK(c.job->ReleaseResults(release)->ok());
+  CHECK(c.function_calls().ReleaseResults(release)->ok());
   CHECK(c.Fetch(closures[4]).state() == v1::RESULT_GONE);
   c.Restart();
   REQUIRE(c.Run([&] { return c.Joined(); }));
@@ -477,7 +482,7 @@ TEST_CASE(
   v1::ScheduleClosureRequest request = c.Request("f", "5");
   const std::uint64_t c5 = *c.Try(request);
   release.mutable_released()->set_bounds(1, c5 + 1);
-  CHECK(c.job->ReleaseResults(release)->ok());
+  CHECK(c.function_calls().ReleaseResults(release)->ok());
   REQUIRE(c.Run([&] { return c.Joined(); }));
   CHECK(c.Fetch(c5).state() == v1::RESULT_GONE);
 }
@@ -723,7 +728,7 @@ TEST_CASE("a function that kills whoever runs it is poison: the job fails and na
   const v1::JobStatus status = c.Status();
   CHECK(status.state() == "FAILED");
   CHECK_THAT(status.first_cause().message(), Contains("poison closure") && Contains("function=g"));
-  const auto answer = c.job->Schedule(c.Request("f", ""), &c.waiting);
+  const auto answer = c.function_calls().Schedule(c.Request("f", ""), &c.waiting);
   REQUIRE(answer);
   CHECK_THAT(std::string(answer->status().message()),
              Contains("the job has failed") && Contains("poison"));

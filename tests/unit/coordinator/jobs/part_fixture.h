@@ -91,6 +91,7 @@ struct PartFixture : JobActions {
     said.push_back(absl::StrCat(kind, ": ", text));
   }
   void Touch() override {}
+  void Pump() override { said.push_back("pump"); }
   void SendMap() override { said.push_back("map"); }
   void SendCloses() override { said.push_back("closes"); }
   void AfterRollback(absl::string_view why) override {

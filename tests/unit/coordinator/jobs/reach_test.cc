@@ -236,7 +236,7 @@ struct FunctionsStage : Stage {
     request.mutable_call()->set_answered_below(calls);
     request.set_function(function);
     std::string waiting;
-    const auto answer = c.job->Schedule(request, &waiting);
+    const auto answer = c.function_calls().Schedule(request, &waiting);
     REQUIRE(answer);
     REQUIRE(answer->ok());
   }
