@@ -62,8 +62,8 @@ class FunctionClosures : private JobPart {
   // --- arguments and checkpoints
   // Drops the arguments that no snapshot needs any more.
   void TrimArguments();
-  // Returns whether a schedule() finds room for so many bytes of arguments, after it has dropped
-  // what it may. While there is no room, a checkpoint is wanted.
+  // Returns whether the queue has capacity for so many bytes of arguments, after it has dropped all
+  // that it may. While it has none, a checkpoint is wanted.
   bool MakeRoom(std::uint64_t argument_bytes);
   void OnSaved(const v1::Manifest& manifest);  // A checkpoint is written.
   bool AllSaved() const;                       // The newest checkpoint holds all that succeeded.
@@ -91,7 +91,7 @@ class FunctionClosures : private JobPart {
   IntervalSet closing_;
   std::vector<IntervalSet> saved_done_;  // By shard, the done set in the newest manifest.
   bool round_wanted_ = false;            // A durable join waits.
-  bool room_wanted_ = false;             // A schedule() waits for room for its arguments.
+  bool room_wanted_ = false;             // A schedule() waits for capacity for its arguments.
   bool arguments_given_up_said_ = false;
 };
 

@@ -7,7 +7,6 @@
 #include "absl/strings/str_format.h"
 #include "common/client/protocol.h"
 #include "common/client/run_file_names.h"
-#include "common/grants/grant_proof.h"
 #include "coordinator/jobs/job_error.h"
 #include "coordinator/jobs/training_rate.h"
 #include "evergrad/v1/journal.pb.h"
@@ -77,6 +76,7 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
                }),
       placer_(Part(), &death_backoff_, &queries_),
       mover_(Part(), &placer_),
+      turn_(Part()),
       poison_({options.poison_deaths, options.together}),
       death_backoff_(options.death_backoff),
       unfit_(options.aside_max),
@@ -86,6 +86,7 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
                id_.spec.type == "counting",
                {options.step_lines_burst, options.step_lines_per_second, options.curve_points_max}},
               host->Now()),
+      claims_(Part(), &epochs_),
       rounds_(Part(), &epochs_,
               {.round_ended =
                    [this] {
@@ -97,9 +98,10 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
                    },
                .over = [this] { FinishJob(); }}),
       rate_(options.curve_points_max),
-      metrics_file_(host, id_.runs_folder, [this](absl::string_view kind, const std::string& text) {
-        Event(kind, text);
-      }) {
+      metrics_file_(host, id_.runs_folder,
+                    [this](absl::string_view kind, const std::string& text) { Event(kind, text); }),
+      journal_(host, &options_, id_.uid, &metrics_file_,
+               [this](v1::JobCounters* counters) { FillCounters(counters); }) {
   if (id_.spec.type == "functions") {
     functions_ = std::make_unique<FunctionClosures>(
         Part(), FunctionClosures::Parts{
@@ -157,10 +159,7 @@ void Job::Tick() {
     delayed_releases_.erase(delayed_releases_.begin());
     if (book_) book_->ReleaseAttempt(closure, attempt);
   }
-  while (!delayed_answers_.empty() && delayed_answers_.begin()->first <= now) {
-    auto node = delayed_answers_.extract(delayed_answers_.begin());
-    host_->Send(node.mapped().first, node.mapped().second);
-  }
+  turn_.SendDelayed(now);
   placer_.Retry(now);
   JudgeDeaths();
   mover_.SendMap(true);
@@ -334,12 +333,9 @@ bool Job::IsOfAnother(TaskId holder, const Worker& worker) {
   return true;
 }
 
-// [35] Nor is what nobody granted it. A job of a build that drew no key has no proofs.
-bool Job::IsProved(const v1::HeldAttempt& held, Attempt attempt, const Worker& worker) {
-  if (id_.grant_key.empty() ||
-      grants::ProofFits(held.proof(), id_.grant_key, id_.uid, ClosureId(held.closure()), attempt,
-                        held.granted_to()))
-    return true;
+// [35] Nor can it take over an attempt that nobody granted to it.
+bool Job::CheckProof(const v1::HeldAttempt& held, Attempt attempt, const Worker& worker) {
+  if (claims_.IsProved(held, attempt)) return true;
   host_->ForeignMessage(worker.task, "an attempt in its Hello that was not granted");
   return false;
 }
@@ -376,7 +372,7 @@ void Job::AdoptAttempts(const v1::Hello& hello, Worker* worker, v1::Registered* 
     one.all_targets = h.all_targets();
     for (const std::uint32_t p : h.targets()) one.targets.insert(ShardId(p));
     one.v1 = client::FromProto<MapVersion>(h.v1());
-    one.proved = IsProved(h, attempt, *worker);
+    one.proved = CheckProof(h, attempt, *worker);
   }
   if (!book_ || held.empty()) return;
   for (const ClosureBook::HeldAttempt& h : book_->RegisterWorker(worker->task, held)) {
@@ -454,7 +450,7 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity,
   server.stopped = std::move(stopped);
   server.leaving = client::CleanText(hello.leaving(), 200);
   server.drains = !server.leaving.empty();
-  if (totals_.BeginServer(identity, server.process, server.endpoint)) whole_due_ = true;
+  if (totals_.BeginServer(identity, server.process, server.endpoint)) journal_.WantWhole();
   if (former) {
     if (auto old = shards_.servers().find(*former); old != shards_.servers().end()) {
       if (former_died) {
@@ -600,7 +596,7 @@ void Job::OnServerLost(TaskId task, absl::string_view identity, absl::string_vie
   if (book_) book_->EndServerSession(task);
   mover_.EndOf(task);
   queries_.Forget(task);
-  whole_due_ = true;
+  journal_.WantWhole();
   OnDeath(Role::kPsServer, std::string(identity), reason, leaving, nullptr, host);
   GiveAwayShards(std::string(identity));
 }
@@ -815,7 +811,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
       row->set_duplicates_refused(counts.duplicates);
     }
   }
-  status->set_updates_exact(ended() && updates_exact_);
+  status->set_updates_exact(ended() && claims_.updates_exact());
   status->set_attempts(attempts_);
   status->set_epochs(functions_ ? 0 : id_.spec.training.epochs);
   epochs_.FillStatus({.active = active(),

@@ -28,16 +28,17 @@
 #include "common/base/ids.h"
 #include "common/time/clock.h"
 #include "coordinator/checkpoints/checkpoints.h"
-#include "coordinator/closures/update_account.h"
 #include "coordinator/dashboard/report.h"
 #include "coordinator/jobs/checkpoint_rounds.h"
 #include "coordinator/jobs/death_backoff.h"
+#include "coordinator/jobs/done_turn.h"
 #include "coordinator/jobs/event_log.h"
 #include "coordinator/jobs/function_calls.h"
 #include "coordinator/jobs/function_closures.h"
 #include "coordinator/jobs/granter.h"
 #include "coordinator/jobs/job_host.h"
 #include "coordinator/jobs/job_worker.h"
+#include "coordinator/jobs/journal_writer.h"
 #include "coordinator/jobs/metrics_file.h"
 #include "coordinator/jobs/plan_builder.h"
 #include "coordinator/jobs/poison.h"
@@ -47,14 +48,12 @@
 #include "coordinator/jobs/task_totals.h"
 #include "coordinator/jobs/training_rate.h"
 #include "coordinator/jobs/unfit_workers.h"
+#include "coordinator/jobs/worker_claims.h"
 #include "coordinator/jobs/worker_pin.h"
 #include "evergrad/v1/api.pb.h"
 #include "evergrad/v1/session.pb.h"
 
 namespace evergrad::v1 {
-class CountedClosure;
-class FunctionSucceeded;
-class FunctionsNote;
 class JobCounters;
 class JobNote;
 class JobSnapshot;
@@ -158,11 +157,11 @@ class Job final : private JobActions {
   absl::Status OnMessage(TaskId task, const v1::TaskMessage& message);
   // What all Dones since the last turn changed is committed as one; then they are answered, and
   // what has become free is granted.
-  bool turn_open() const { return turn_open_; }
+  bool turn_open() const { return turn_.open(); }
   void EndTurn();
   // The first half of it: before anything may leave that could follow from what has been taken in.
   // False: the store failed.
-  bool CommitTurn();
+  bool CommitTurn() { return turn_.Commit(); }
 
   // --- closures as an API. FailedPrecondition: the job is of another type than functions.
   absl::StatusOr<FunctionCalls*> function_calls();
@@ -224,18 +223,16 @@ class Job final : private JobActions {
   void TickCheckpoints(MonoTime now);
 
   bool IsOfAnother(TaskId holder, const Worker& worker);
-  bool IsProved(const v1::HeldAttempt& held, Attempt attempt, const Worker& worker);
+  bool CheckProof(const v1::HeldAttempt& held, Attempt attempt, const Worker& worker);
   void AdoptAttempts(const v1::Hello& hello, Worker* worker, v1::Registered* registered);
   void ReplaceFormer(TaskId former, bool former_died, Worker* worker);
   void FillWorkers(v1::JobStatus* status) const;
 
   // job_journal.cc
-  bool journals() const { return host_->store().persistent(); }
+  bool journals() const { return journal_.on(); }
   bool Persist(const Record& record) override;
   bool PersistWhole() override;
-  v1::JobNote& Note();  // what changes until the next Persist
-  v1::JobNote* NoteIfJournaled() override { return journals() ? &Note() : nullptr; }
-  std::string TakeNote();
+  v1::JobNote* NoteIfJournaled() override { return journal_.Note(); }
   void FillCounters(v1::JobCounters* counters) const;
   void ReadCounters(const v1::JobCounters& counters);
   void FillSnapshot(v1::JobSnapshot* snapshot) const;
@@ -306,29 +303,16 @@ class Job final : private JobActions {
   absl::Status OnDone(TaskId task, const v1::Done& done);
   void OnTrainDone(Worker* worker, const v1::Done& done);
   void OnReadingDone(Worker* worker, const v1::Done& done);
-  void NoteCounted(const std::string& identity, ClosureId closure, const v1::Done& done);
   void CountClosure(const std::string& identity, ClosureId closure, std::uint64_t examples,
                     double loss_sum, std::vector<TrainedStep> steps,
                     const EpochAccount::Context& context);
-  // What workers are not believed without a check (job_trust.cc).
-  std::string ProofOf(const Worker& worker, std::uint64_t closure, Attempt attempt,
-                      v1::WorkKind kind) const;
-  bool SupersededNewest(ClosureId closure, ShardId shard, const Worker& worker);
-  absl::Status CheckTouched(const v1::Done& done) const;
-  void CountTouched(ClosureId closure,
-                    const v1::TouchedLess* said);  // null: its worker did not say
-  void TakeOverUpdates(const ResumePoint& point, bool same_plan);
   UpdateAccount::Finding CompareUpdates() const;
-  bool UpdatesAgree();
-  void FillTrust(v1::JobSnapshot* snapshot) const;
-  void ReadTrust(const v1::JobSnapshot& snapshot);
   void OnFailed(TaskId task, const v1::Failed& failed);
   void OnTrainingFailed(const Worker& worker, const v1::Failed& failed, bool elsewhere,
                         v1::ErrorDetail cause);
   void OnReadingFailed(const Worker& worker, const v1::Failed& failed, bool elsewhere,
                        v1::ErrorDetail cause);
   void OnDropped(TaskId task, const v1::AttemptDropped& dropped);
-  void AnswerDone(TaskId task, std::uint64_t closure, Attempt attempt, bool superseded);
   void SendSuperseded(
       TaskId task, ClosureId closure,
       Attempt attempt);  // an answer that nobody asked for: the attempt is taken away
@@ -474,26 +458,13 @@ class Job final : private JobActions {
     v1::Done done;
   };
   std::vector<DeferredDone> deferred_;  // in the window
-  // The turn: Dones that are taken in and not yet committed and answered.
-  struct TurnAnswer {
-    TaskId task;
-    std::uint64_t closure = 0;
-    Attempt attempt;
-    bool superseded = false;
-  };
   std::uint32_t workers_elsewhere_ = 0;
-  bool turn_open_ = false;
-  Record turn_;  // what they changed
-  std::vector<TurnAnswer> turn_answers_;
+  DoneTurn turn_;
 
   // Work.
   ReadingRound reading_;
   std::map<std::uint64_t, std::uint32_t> failures_;  // by closure, in a row
-  static constexpr std::uint32_t kSupersededMax = 8;
-  std::map<std::uint64_t, std::uint32_t> superseded_;  // [37] by closure that has not succeeded
-                                                       // since: its newest attempt, by some shard
   std::multimap<MonoTime, std::pair<ClosureId, Attempt>> delayed_releases_;
-  std::multimap<MonoTime, std::pair<TaskId, v1::CoordinatorMessage>> delayed_answers_;  // failpoint
   MonoTime grants_held_until_{0};
   PoisonRule poison_;
   DeathLimit death_limit_;
@@ -531,23 +502,17 @@ class Job final : private JobActions {
   std::vector<v1::RunFileInfo> exported_;    // read back
   std::optional<ResumePoint> resume_point_;  // while the plan is made
   std::optional<Resumption> resumption_;
-  UpdateAccount account_;       // [38]
-  bool updates_exact_ = false;  // as last compared
 
   EpochAccount epochs_;
+  WorkerClaims claims_;
   CheckpointRounds rounds_;
   TrainingRate rate_;
   MetricsFile metrics_file_;
+  JournalWriter journal_;
 
   // What a persistent store needs.
-  bool resume_phase_ = false;          // restored: the phase begins once the window has closed
-  std::unique_ptr<v1::JobNote> note_;  // null: nothing to note but
-  std::string counted_;                // its closures, serialized
-  std::unique_ptr<v1::CountedClosure> counting_;  // kept for its memory, like the next two
-  v1::CoordinatorMessage grant_, answer_;
-  std::uint32_t notes_ = 0;             // commits since the last snapshot
-  std::uint64_t notes_bytes_ = 0;       // of their notes
-  bool whole_due_ = false;              // something changed that no note holds
+  bool resume_phase_ = false;           // restored: the phase begins once the window has closed
+  v1::CoordinatorMessage grant_;        // kept for its memory
   Attempt attempt_high_;                // the highest that is counted in attempts_
   Attempt attempts_known_;              // the same when this life began
   std::set<Attempt> attempts_adopted_;  // above it, and counted since

@@ -34,7 +34,7 @@ void Job::Speaks(TaskId task) {
 }
 
 void Job::BeginTotals(const Worker& worker) {
-  if (totals_.BeginWorker(worker.identity, worker.process)) whole_due_ = true;
+  if (totals_.BeginWorker(worker.identity, worker.process)) journal_.WantWhole();
 }
 
 std::chrono::milliseconds Job::BacksOffFor(TaskId worker) const {
@@ -116,7 +116,7 @@ void Job::JudgeDeaths() {
     death_limit_.OnLeft(DeathLimit::Again::kRepairs, book_->RepairsLeft());
   const PoisonRule::Verdict verdict = poison_.Judge(host_->Now());
   death_limit_.OnDeaths(verdict.others);
-  if (verdict.others > 0 && journals()) Note();  // carries the count
+  if (verdict.others > 0) journal_.Note();  // carries the count
   if (grants_stopped()) return;
   if (verdict.poison) {
     const std::uint64_t c = verdict.poison->closure.value();

@@ -7,10 +7,10 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
-#include "coordinator/jobs/append_field.h"
 #include "coordinator/jobs/evaluation.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
+#include "coordinator/jobs/task_answers.h"
 #include "coordinator/jobs/training_rate.h"
 #include "evergrad/v1/journal.pb.h"
 
@@ -302,7 +302,8 @@ void Job::SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::
   grant->clear_export_order();
   if (kind == v1::EXPORT) FillExportOrder(grant->mutable_export_order());
   if (functions_ && kind == v1::TRAIN) FillCall(closure, grant);
-  grant->set_proof(ProofOf(worker, closure, attempt, kind));
+  grant->set_proof(kind == v1::TRAIN ? claims_.ProofOf(worker.identity, ClosureId(closure), attempt)
+                                     : std::string());
   if (worker.held.empty()) worker.advanced_at = host_->Now();
   worker.Take(attempt, Held{ClosureId(closure), kind, host_->Now(), false,
                             grant->arguments().size(), regrant});
@@ -459,29 +460,9 @@ void Job::PumpReading() {
   }
 }
 
-void Job::AnswerDone(TaskId task, std::uint64_t closure, Attempt attempt, bool superseded) {
-  const fault::Hit hit = host_->failpoints().At("coordinator.before_done_answer");
-  v1::DoneAnswer* answer = answer_.mutable_done_answer();
-  answer->set_job_uid(id_.uid.value());
-  answer->set_closure(closure);
-  *answer->mutable_attempt() = client::ToProto(attempt);
-  answer->set_superseded(superseded);
-  if (hit.action == fault::Action::kDelay) {
-    delayed_answers_.emplace(host_->Now() + std::chrono::milliseconds(hit.delay_ms),
-                             std::make_pair(task, answer_));
-  } else if (!hit) {
-    host_->Send(task, answer_);  // else it is lost, and said again in the worker's next session
-  }
-}
-
+// An answer that nobody asked for: the attempt is taken away.
 void Job::SendSuperseded(TaskId task, ClosureId closure, Attempt attempt) {
-  v1::CoordinatorMessage message;
-  v1::DoneAnswer* answer = message.mutable_done_answer();
-  answer->set_job_uid(id_.uid.value());
-  answer->set_closure(closure.value());
-  *answer->mutable_attempt() = client::ToProto(attempt);
-  answer->set_superseded(true);
-  host_->Send(task, std::move(message));
+  host_->Send(task, Superseded(id_.uid.value(), closure.value(), client::ToProto(attempt)));
 }
 
 absl::Status Job::OnDone(TaskId task, const v1::Done& done) {
@@ -500,7 +481,7 @@ absl::Status Job::OnDone(TaskId task, const v1::Done& done) {
     return absl::InvalidArgumentError(
         absl::StrCat("result of a closure too large: bytes=", done.result().size(),
                      " max=", client::kResultBytesMax));
-  if (done.kind() == v1::TRAIN) EG_RETURN_IF_ERROR(CheckTouched(done));
+  if (done.kind() == v1::TRAIN && !functions_) EG_RETURN_IF_ERROR(claims_.Check(done));
   Worker* worker = FindWorker(task);
   if (done.kind() == v1::TRAIN) {
     OnTrainDone(worker, done);
@@ -514,9 +495,9 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
   if (worker == nullptr) return;  // Its registration has ended: it says it again under the new one.
   const Attempt attempt = client::FromProto<Attempt>(done.attempt());
   const ClosureId closure(done.closure());
-  turn_open_ = true;
+  turn_.Open();
   if (!book_ || !active()) {
-    turn_answers_.push_back({worker->task, done.closure(), attempt, true});
+    turn_.Add(worker->task, closure, attempt, /*superseded=*/true);
     return;
   }
   bool repair = false;
@@ -524,7 +505,7 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
     if (current->second.attempt == attempt && current->second.worker != worker->task &&
         !window_open_) {
       host_->ForeignMessage(worker->task, "Done for an attempt that another worker holds");
-      turn_answers_.push_back({worker->task, done.closure(), attempt, true});
+      turn_.Add(worker->task, closure, attempt, /*superseded=*/true);
       return;
     }
     repair = !current->second.all_targets;
@@ -542,12 +523,12 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
   if (result.counted && functions_) {
     functions_->OnSucceeded(worker->identity, closure, done);
   } else if (result.counted) {
-    if (journals()) NoteCounted(worker->identity, closure, done);
-    CountTouched(closure, done.has_touched() ? &done.touched() : nullptr);
+    journal_.NoteCounted(worker->identity, closure, done);
+    claims_.Count(closure, done.has_touched() ? &done.touched() : nullptr);
     CountClosure(worker->identity, closure, done.metrics().examples(), done.metrics().loss_sum(),
                  StepsOf(done.metrics().step_records()), AccountContext());
   }
-  if (!result.record.empty()) AppendRecord(result.record, &turn_);
+  if (!result.record.empty()) journal_.Add(result.record);
   if (const auto held = worker->held.find(attempt); held != worker->held.end()) {
     worker->rate.OnDone(now, std::max(held->second.granted_at, worker->last_done));
     worker->Drop(attempt);
@@ -562,29 +543,20 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
     death_backoff_.OnProgress(Role::kWorker, worker->identity);
     repairs_ended_ |= repair;
     failures_.erase(closure.value());
-    superseded_.erase(closure.value());
+    claims_.OnEnded(closure);
     poison_.OnEnded(closure);
   }
-  turn_answers_.push_back({worker->task, done.closure(), attempt, !result.acknowledged});
+  turn_.Add(worker->task, closure, attempt, !result.acknowledged);
 }
 
-// One commit, and one look for work to grant, for all Dones that came together: with a thousand
-// workers each of them costs more than taking in a Done.
 void Job::EndTurn() {
-  if (!turn_open_) return;
-  const bool committed = CommitTurn();
-  turn_open_ = false;
-  const std::vector<TurnAnswer> answers = std::exchange(turn_answers_, {});
-  if (!committed) return;
-  for (const TurnAnswer& answer : answers)
-    AnswerDone(answer.task, answer.closure, answer.attempt, answer.superseded);
-  Pump();
+  if (turn_.End()) Pump();
 }
 
 void Job::OnReadingDone(Worker* worker, const v1::Done& done) {
   if (worker == nullptr) return;
   const Attempt attempt = client::FromProto<Attempt>(done.attempt());
-  turn_open_ = true;
+  turn_.Open();
   if (worker->Drop(attempt)) worker->advanced_at = host_->Now();
   unfit_.SetFit(worker->process, host_->Now());
   ReadingRound::Closure* reading =
@@ -594,7 +566,7 @@ void Job::OnReadingDone(Worker* worker, const v1::Done& done) {
                                                              : v1::EXPORT;
   const bool accepted = reading != nullptr && done.kind() == wanted &&
                         (!grants_stopped() || phase_ == Phase::kSealedExporting);
-  turn_answers_.push_back({worker->task, done.closure(), attempt, !accepted});
+  turn_.Add(worker->task, ClosureId(done.closure()), attempt, !accepted);
   if (accepted) {
     reading_.Accept(reading, done.metrics());
     death_backoff_.OnProgress(Role::kWorker, worker->identity);
@@ -764,7 +736,8 @@ void Job::OnDropped(TaskId task, const v1::AttemptDropped& dropped) {
       return host_->ForeignMessage(task, "AttemptDropped for an attempt that another worker holds");
     const bool newest = current != book_->current().end() && current->second.attempt == attempt;
     if (dropped.superseded() && newest && active() && !grants_stopped() &&
-        !SupersededNewest(ClosureId(dropped.closure()), ShardId(dropped.shard()), *worker))
+        !claims_.OnSuperseded(ClosureId(dropped.closure()), ShardId(dropped.shard()),
+                              worker->identity))
       return;
   }
   const MonoTime now = host_->Now();
@@ -786,19 +759,6 @@ void Job::OnDropped(TaskId task, const v1::AttemptDropped& dropped) {
 }
 
 // ---------------------------------------------------------------- what was measured
-
-void Job::NoteCounted(const std::string& identity, ClosureId closure, const v1::Done& done) {
-  const v1::ClosureMetrics& metrics = done.metrics();
-  if (counting_ == nullptr) counting_ = std::make_unique<v1::CountedClosure>();
-  counting_->set_closure(closure.value());
-  counting_->set_worker(identity);
-  counting_->set_examples(metrics.examples());
-  counting_->set_loss_sum(metrics.loss_sum());
-  *counting_->mutable_step_records() = metrics.step_records();
-  counting_->clear_touched();
-  if (done.has_touched()) *counting_->mutable_touched() = done.touched();
-  AppendField(v1::JobNote::kCountedFieldNumber, *counting_, &counted_);
-}
 
 void Job::CountClosure(const std::string& identity, ClosureId closure, std::uint64_t examples,
                        double loss_sum, std::vector<TrainedStep> steps,

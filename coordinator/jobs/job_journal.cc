@@ -33,11 +33,6 @@ bool EndState(JobState state) {
 
 // ---------------------------------------------------------------- writing
 
-v1::JobNote& Job::Note() {
-  if (note_ == nullptr) note_ = std::make_unique<v1::JobNote>();
-  return *note_;
-}
-
 void Job::FillCounters(v1::JobCounters* counters) const {
   counters->set_mono_ns(host_->Now().count());
   counters->set_attempts(attempts_);
@@ -59,58 +54,19 @@ std::uint64_t Job::granted_below() const {
   return std::max(granted_before_, book_ ? book_->next_new() : 0);
 }
 
-std::string Job::TakeNote() {
-  if (note_ == nullptr && metrics_file_.pending().empty() && counted_.empty()) return std::string();
-  v1::JobNote& note = Note();
-  FillCounters(note.mutable_counters());
-  metrics_file_.FillNote(&note);
-  std::string bytes = std::exchange(counted_, std::string());
-  note.AppendToString(&bytes);
-  note_.reset();
-  return bytes;
-}
-
 bool Job::Persist(const Record& record) {
-  if (!record.empty()) AppendRecord(record, &turn_);
-  std::string note;
-  if (journals()) {
-    if (notes_ >= options_.notes_max || notes_bytes_ >= options_.notes_bytes_max)
-      return PersistWhole();
-    note = TakeNote();
-  }
-  if (turn_.empty() && note.empty()) return true;
-  ++notes_;
-  notes_bytes_ += note.size();
-  const Record all = std::exchange(turn_, Record());
-  if (absl::Status status = host_->store().Commit(id_.uid, all, std::move(note)); !status.ok()) {
-    host_->StoreFailed(status);
-    return false;
-  }
-  if (journals()) metrics_file_.Commit(/*durable=*/false);
-  return true;
+  if (!record.empty()) journal_.Add(record);
+  return journal_.full() ? PersistWhole() : journal_.Commit();
 }
-
-bool Job::CommitTurn() { return !turn_open_ || Persist(Record()); }
 
 bool Job::Keep() { return PersistWhole(); }
 
 bool Job::PersistWhole() {
   if (!journals()) return Persist(Record());
-  note_.reset();
-  counted_.clear();
-  notes_ = 0;
-  notes_bytes_ = 0;
-  turn_ = Record();  // the book has it
-  whole_due_ = false;
   v1::JobSnapshot snapshot;
   FillSnapshot(&snapshot);
   const DurableState nothing;
-  if (absl::Status status = host_->store().Checkpoint(id_.uid, book_ ? book_->durable() : nothing,
-                                                      snapshot.SerializeAsString());
-      !status.ok()) {
-    host_->StoreFailed(status);
-    return false;
-  }
+  if (!journal_.CommitWhole(book_ ? book_->durable() : nothing, snapshot)) return false;
   if (state_ != JobState::kQueued) metrics_file_.Commit(/*durable=*/false);
   return true;
 }
@@ -161,7 +117,8 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   s->set_weights_exported(weights_exported_);
   rounds_.Fill(s);
   if (functions_) functions_->Fill(s->mutable_functions());
-  FillTrust(s);
+  if (!ended()) s->set_grant_key(id_.grant_key);
+  claims_.Fill(s);
 }
 
 // ---------------------------------------------------------------- reading
@@ -318,7 +275,7 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   scheduled_ = s.scheduled();
   weights_exported_ = s.weights_exported();
   rounds_.Read(s);
-  ReadTrust(s);
+  claims_.Read(s);
   if (functions_) EG_RETURN_IF_ERROR(functions_->Read(s.functions()));
   return absl::OkStatus();
 }
@@ -329,8 +286,8 @@ absl::Status Job::ReadNote(const v1::JobNote& note) {
     if (ended()) continue;  // its snapshot has the sums
     if (!plan_ || counted.closure() >= plan_->closures())
       return absl::InvalidArgumentError("a closure beyond the plan");
-    CountTouched(ClosureId(counted.closure()),
-                 counted.has_touched() ? &counted.touched() : nullptr);
+    claims_.Count(ClosureId(counted.closure()),
+                  counted.has_touched() ? &counted.touched() : nullptr);
     CountClosure(counted.worker(), ClosureId(counted.closure()), counted.examples(),
                  counted.loss_sum(), StepsOf(counted.step_records()), context);
   }

@@ -63,7 +63,7 @@ void Job::FlushLines() {
   if (state_ == JobState::kQueued) return;
   if (!journals()) {
     metrics_file_.Commit(/*durable=*/true);
-  } else if (whole_due_) {
+  } else if (journal_.whole_wanted()) {
     PersistWhole();
   } else {
     Persist(Record());
@@ -103,7 +103,7 @@ EpochAccount::Context Job::AccountContext() {
 void Job::SampleRate() {
   if (epochs_.examples_done() == rate_.examples() && Paused()) return BeginRate();
   if (!rate_.Sample(started_at_, host_->Now(), epochs_.examples_done())) return;
-  if (journals()) rate_.FillNote(&Note());
+  if (v1::JobNote* const note = journal_.Note()) rate_.FillNote(note);
   metrics_file_.Add(Dump(Json{{"kind", "rate"},
                               {"seconds", rate_.at_seconds()},
                               {"examples_per_second", Real(rate_.rate())},
@@ -156,7 +156,7 @@ std::string Job::ResultJson() const {
   // Succeeded, lost with a server, and not to be run again.
   // Each update is in each shard that it touches exactly once: compared with the plan, and with
   // what the workers reported of tables.
-  json["updates_exact"] = updates_exact_;
+  json["updates_exact"] = claims_.updates_exact();
   json["lost"] = Json{{"closures", closures_lost_}, {"updates", updates_lost_}};
   const v1::CheckpointStatus& checkpoint = rounds_.status();
   json["checkpoint"] = checkpoint.number() == 0 ? Json(nullptr)

@@ -70,7 +70,7 @@ void Job::BeginReport() {
                if (generation != report_generation_ || phase_ != Phase::kReporting)
                  return;  // rolled back meanwhile
                final_ = answer;
-               if (!UpdatesAgree()) return;
+               if (!claims_.Accept(CompareUpdates())) return;
                ending_ = JobState::kSucceeded;
                if (!rounds_.on()) return FinishJob();
                SetPhase(Phase::kSaving);

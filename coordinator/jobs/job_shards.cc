@@ -143,7 +143,7 @@ void Job::LookForResume() {
 // What a former job has done counts as done; its losses of whole epochs are in the manifest, those
 // of a part of one are not known.
 void Job::ResumeFrom(const ResumePoint& point, const Resumption& resumption) {
-  TakeOverUpdates(point, resumption.same_plan);
+  claims_.TakeOver(point, resumption.same_plan);
   if (const IntervalSet& dead = book_->durable().dead; !dead.empty()) {
     // A training job's user cancels no closure: what its shards refuse are updates that were lost
     // with a server.

@@ -1,82 +1,11 @@
-// What workers are not believed without a check (LEDGER lines 34 to 38): proofs of grants, answers
-// that nobody may give, and how many updates the shards hold when the job ends.
+// The updates that the shards of a job must hold when it ends, by the job's type.
 #include <algorithm>
-#include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "common/client/protocol.h"
-#include "common/grants/grant_proof.h"
 #include "common/plan/counting_rows.h"
 #include "coordinator/jobs/job.h"
-#include "coordinator/jobs/job_error.h"
 #include "evergrad/v1/journal.pb.h"
 
 namespace evergrad::coordinator {
-namespace {
-
-UpdateAccount::TouchedLess LessOf(const v1::TouchedLess& said) {
-  UpdateAccount::TouchedLess less;
-  for (int i = 0; i < std::min(said.shards_size(), said.updates_size()); ++i)
-    less.emplace_back(said.shards(i), said.updates(i));
-  return less;
-}
-
-std::string NameOf(const v1::ShardState& state) {
-  return state.row_end() == 0 ? state.variable()
-                              : absl::StrCat(state.variable(), " rows ", state.row_begin(), "-",
-                                             state.row_end() - 1);
-}
-
-}  // namespace
-
-// ---------------------------------------------------------------- grants
-
-std::string Job::ProofOf(const Worker& worker, std::uint64_t closure, Attempt attempt,
-                         v1::WorkKind kind) const {
-  if (id_.grant_key.empty() || kind != v1::TRAIN) return std::string();
-  return grants::MakeProof(id_.grant_key, id_.uid, ClosureId(closure), attempt, worker.identity);
-}
-
-// [37] Nobody has granted a later attempt, so no shard can have seen one. False: the job ends.
-bool Job::SupersededNewest(ClosureId closure, ShardId shard, const Worker& worker) {
-  const std::uint32_t times = ++superseded_[closure.value()];
-  if (times < kSupersededMax) return true;
-  Fail(MakeError(absl::AbortedError(absl::StrCat(
-                     "a shard reports a later attempt of a closure, which the coordinator never "
-                     "granted: another process forges attempts, or "
-                     "the shard's state is not that of this job: closure=",
-                     closure.value(), " shard=", shard.value(), " times=", times)),
-                 "fenced", absl::StrCat("worker/", worker.identity)),
-       false);
-  return false;
-}
-
-// ---------------------------------------------------------------- the number of updates
-
-absl::Status Job::CheckTouched(const v1::Done& done) const {
-  if (!done.has_touched() || !plan_ || functions_ || done.closure() >= plan_->closures())
-    return absl::OkStatus();
-  if (done.touched().shards_size() != done.touched().updates_size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the shards that a closure touches less often and their counts differ in number: shards=",
-        done.touched().shards_size(), " numbers=", done.touched().updates_size()));
-  }
-  return UpdateAccount::Check(LessOf(done.touched()), shards_.size(),
-                              plan_->Closure(ClosureId(done.closure())).steps);
-}
-
-void Job::CountTouched(ClosureId closure, const v1::TouchedLess* said) {
-  account_.Count(plan_->Closure(closure).steps,
-                 said == nullptr ? std::nullopt : std::optional(LessOf(*said)));
-}
-
-void Job::TakeOverUpdates(const ResumePoint& point, bool same_plan) {
-  // Files that cannot be seen from here may hold a part of an epoch that this job has not: what it
-  // finds beyond its own is nobody's fault.
-  const bool beyond = !point.updates && plan_message_.epochs() < point.manifest.plan().epochs();
-  account_.TakeOver({point.updates, point.whole, !same_plan || beyond});
-}
 
 UpdateAccount::Finding Job::CompareUpdates() const {
   if (!book_) return {UpdateAccount::Verdict::kWithin, ""};
@@ -89,87 +18,13 @@ UpdateAccount::Finding Job::CompareUpdates() const {
         std::all_of(lost.begin(), lost.end(), [](const IntervalSet& of) { return of.empty(); });
     return {all_kept ? UpdateAccount::Verdict::kExact : UpdateAccount::Verdict::kWithin, ""};
   }
-  std::vector<UpdateAccount::Shard> shards;
-  for (const v1::ShardState& state : final_.shards) {
-    const v1::ShardSpec& spec = plan_message_.shards(static_cast<int>(state.shard()));
+  return claims_.Compare(final_.shards, [this](const v1::ShardSpec& spec) {
     // Which rows a batch has is the data's to say; of a dense variable all rows are touched, but
     // for a counting job's samples.
     const bool samples =
         id_.spec.type == "counting" && spec.variable().name() == plan::kCountingSamples;
-    const bool by_plan = !spec.has_slot() && !samples;
-    shards.push_back(
-        {state.shard(), NameOf(state), by_plan, state.updates_applied() + state.skips()});
-  }
-  const DurableState& durable = book_->durable();
-  return account_.Compare(
-      *plan_, {durable.succeeded, durable.dead, epochs_.resumed(), durable.lost}, shards);
-}
-
-// The report of every shard is there. False: the job ends.
-bool Job::UpdatesAgree() {
-  const UpdateAccount::Finding finding = CompareUpdates();
-  updates_exact_ = finding.verdict == UpdateAccount::Verdict::kExact;
-  if (finding.verdict != UpdateAccount::Verdict::kDifferent) return true;
-  Fail(MakeError(absl::DataLossError(absl::StrCat(finding.difference,
-                                                  ": a worker reported work that it did not do, or "
-                                                  "a server lost updates unnoticed")),
-                 "mismatch", "coordinator"),
-       false);
-  return false;
-}
-
-// ---------------------------------------------------------------- the journal
-
-void Job::FillTrust(v1::JobSnapshot* s) const {
-  if (!ended()) s->set_grant_key(id_.grant_key);
-  v1::UpdatesAccount& account = *s->mutable_updates();
-  for (const auto& [shard, updates] : account_.touched_less()) {
-    v1::ShardUpdates& one = *account.add_touched_less();
-    one.set_shard(shard);
-    one.set_updates(updates);
-  }
-  account.set_touched_unknown(account_.unreported());
-  if (const auto& before = account_.before()) {
-    for (std::size_t p = 0; before->updates && p < before->updates->size(); ++p) {
-      v1::ShardUpdates& one = *account.add_before();
-      one.set_shard(static_cast<std::uint32_t>(p));
-      one.set_updates((*before->updates)[p]);
-    }
-    account.set_before_unknown(!before->updates);
-    account.set_before_is_whole(before->whole);
-    account.set_another_plan(before->another_plan);
-  }
-  account.set_exact(updates_exact_);
-}
-
-void Job::ReadTrust(const v1::JobSnapshot& s) {
-  if (!s.has_updates()) {
-    // Of a build that did not count: its slots are not compared, and what it took over is not
-    // known.
-    std::optional<UpdateAccount::Before> before;
-    if (!epochs_.resumed().empty())
-      before = UpdateAccount::Before{std::nullopt, false, /*another_plan=*/true};
-    return account_.Restore({}, /*unreported=*/s.has_plan(), std::move(before));
-  }
-  const v1::UpdatesAccount& account = s.updates();
-  std::map<std::uint32_t, std::uint64_t> touched_less;
-  for (const v1::ShardUpdates& one : account.touched_less())
-    touched_less[one.shard()] = one.updates();
-  std::optional<UpdateAccount::Before> before;
-  if (account.before_unknown() || account.before_size() > 0) {
-    before = UpdateAccount::Before{};
-    before->whole = account.before_is_whole();
-    before->another_plan = account.another_plan();
-    if (!account.before_unknown()) {
-      std::vector<std::uint64_t> updates(static_cast<std::size_t>(account.before_size()));
-      for (const v1::ShardUpdates& one : account.before()) {
-        if (one.shard() < updates.size()) updates[one.shard()] = one.updates();
-      }
-      before->updates = std::move(updates);
-    }
-  }
-  account_.Restore(std::move(touched_less), account.touched_unknown(), std::move(before));
-  updates_exact_ = account.exact();
+    return !spec.has_slot() && !samples;
+  });
 }
 
 }  // namespace evergrad::coordinator

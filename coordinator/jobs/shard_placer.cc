@@ -8,6 +8,7 @@
 #include "common/base/status.h"
 #include "common/client/protocol.h"
 #include "coordinator/jobs/job_error.h"
+#include "coordinator/jobs/task_answers.h"
 #include "coordinator/scheduler/placement.h"
 #include "evergrad/v1/journal.pb.h"
 
@@ -84,11 +85,7 @@ void ShardPlacer::Apply(const ClosureBook::MapChange& change) {
 }
 
 void ShardPlacer::Drop(TaskId task, ShardId shard, ShardEpoch epoch) {
-  v1::CoordinatorMessage message;
-  message.mutable_drop()->set_job_uid(id_.uid.value());
-  message.mutable_drop()->set_shard(shard.value());
-  *message.mutable_drop()->mutable_epoch() = client::ToProto(epoch);
-  host_->Send(task, message);
+  host_->Send(task, coordinator::Drop(id_.uid.value(), shard.value(), client::ToProto(epoch)));
 }
 
 bool ShardPlacer::Admit(JobServer& server, const std::vector<ClosureBook::HeldShard>& held) {

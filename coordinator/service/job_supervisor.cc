@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/service/task_answers.h"
+#include "coordinator/jobs/task_answers.h"
 
 namespace evergrad::coordinator {
 

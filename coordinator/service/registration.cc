@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/client/protocol.h"
 #include "common/client/task_identity.h"
-#include "coordinator/service/task_answers.h"
+#include "coordinator/jobs/task_answers.h"
 
 namespace evergrad::coordinator {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "common/client/protocol.h"
-#include "coordinator/service/task_answers.h"
+#include "coordinator/jobs/task_answers.h"
 
 namespace evergrad::coordinator {
 

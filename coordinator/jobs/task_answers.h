@@ -1,5 +1,5 @@
-// Messages of the control plane to a task about jobs: the end of shards and attempts that are
-// obsolete, and the beginning of a further job. Pure.
+// Messages to a task about jobs, as a job and the control plane send them: the end of shards and
+// attempts that are obsolete, and the beginning of a further job. Pure.
 #pragma once
 
 #include <utility>
@@ -18,15 +18,21 @@ inline v1::CoordinatorMessage Drop(std::uint64_t job, std::uint32_t shard, const
   return message;
 }
 
+// The answer to the Done of an attempt: the Done is acknowledged, or the attempt is superseded.
+inline void FillDoneAnswer(std::uint64_t job, std::uint64_t closure, const v1::Stamp& attempt,
+                           bool superseded, v1::DoneAnswer* answer) {
+  answer->set_job_uid(job);
+  answer->set_closure(closure);
+  *answer->mutable_attempt() = attempt;
+  answer->set_superseded(superseded);
+}
+
 // Tells a worker to forget an attempt, because another one has replaced it, or because none is
-// needed.
+// needed. The worker need not have sent a Done.
 inline v1::CoordinatorMessage Superseded(std::uint64_t job, std::uint64_t closure,
                                          const v1::Stamp& attempt) {
   v1::CoordinatorMessage message;
-  message.mutable_done_answer()->set_job_uid(job);
-  message.mutable_done_answer()->set_closure(closure);
-  *message.mutable_done_answer()->mutable_attempt() = attempt;
-  message.mutable_done_answer()->set_superseded(true);
+  FillDoneAnswer(job, closure, attempt, /*superseded=*/true, message.mutable_done_answer());
   return message;
 }
 

@@ -1,0 +1,68 @@
+// Claims of workers that a job checks before it believes them (LEDGER lines 34 to 38): the proofs
+// of grants, reports of later attempts that nobody granted, and the number of updates that the
+// shards hold when the job ends.
+//
+// Not thread-safe: the control executor's. No clock and no I/O.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/ids.h"
+#include "coordinator/checkpoints/checkpoints.h"
+#include "coordinator/closures/update_account.h"
+#include "coordinator/jobs/epoch_account.h"
+#include "coordinator/jobs/job_host.h"
+#include "evergrad/v1/session.pb.h"
+
+namespace evergrad::v1 {
+class JobSnapshot;
+}  // namespace evergrad::v1
+
+namespace evergrad::coordinator {
+
+class WorkerClaims : private JobPart {
+ public:
+  // `epochs` outlives this object.
+  WorkerClaims(const JobPart& part, const EpochAccount* epochs) : JobPart(part), epochs_(epochs) {}
+
+  // --- [34], [35] proofs. A job without a key, of a build that drew none, has no proofs.
+  std::string ProofOf(const std::string& worker, ClosureId closure, Attempt attempt) const;
+  bool IsProved(const v1::HeldAttempt& held, Attempt attempt) const;
+
+  // --- [37]
+  // A shard has answered the newest attempt at the closure that it knows a later one. Returns false
+  // if the job ends because of it.
+  bool OnSuperseded(ClosureId closure, ShardId shard, const std::string& worker);
+  void OnEnded(ClosureId closure) { superseded_.erase(closure.value()); }
+
+  // --- [38] the number of updates of the closures of a plan
+  // InvalidArgument: the report of touched shards is malformed. It must be OK before Count.
+  absl::Status Check(const v1::Done& done) const;
+  // A closure has succeeded for the first time. `said` is null if its worker did not report.
+  void Count(ClosureId closure, const v1::TouchedLess* said);
+  void TakeOver(const ResumePoint& point, bool same_plan);
+  // Compares the reports of all shards with the plan and with what was counted. `by_plan` returns
+  // whether every update of every closure touches the shard.
+  UpdateAccount::Finding Compare(const std::vector<v1::ShardState>& shards,
+                                 const std::function<bool(const v1::ShardSpec&)>& by_plan) const;
+  // Returns false if the job ends because of the finding.
+  bool Accept(const UpdateAccount::Finding& finding);
+  bool updates_exact() const { return updates_exact_; }  // As of the last finding.
+
+  // --- the journal
+  void Fill(v1::JobSnapshot* snapshot) const;
+  void Read(const v1::JobSnapshot& snapshot);
+
+ private:
+  const EpochAccount* const epochs_;
+  std::map<std::uint64_t, std::uint32_t> superseded_;  // By closure that has not succeeded since.
+  UpdateAccount account_;
+  bool updates_exact_ = false;
+};
+
+}  // namespace evergrad::coordinator
