@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/status.h"
 #include "common/client/protocol.h"
 #include "common/client/run_file_names.h"
 #include "coordinator/jobs/job_error.h"
@@ -69,6 +70,7 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
     : host_(host),
       options_(options),
       id_(std::move(identity)),
+      kind_(JobKind::Of(id_.spec)),
       events_(options.events_max),
       queries_(id_.uid,
                [this](TaskId task, const v1::CoordinatorMessage& message) {
@@ -83,39 +85,33 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
       reach_(options.reach_timeout),
       epochs_({id_.spec.training.epochs,
                id_.spec.training.evaluate_every_epochs,
-               id_.spec.type == "counting",
+               kind_.counts_only(),
                {options.step_lines_burst, options.step_lines_per_second, options.curve_points_max}},
               host->Now()),
       claims_(Part(), &epochs_),
       rounds_(Part(), &epochs_,
-              {.round_ended =
-                   [this] {
-                     if (functions_) functions_->TrimArguments();
-                   },
-               .saved =
-                   [this](const v1::Manifest& manifest) {
-                     if (functions_) functions_->OnSaved(manifest);
-                   },
+              {.round_ended = [this] { source_->OnRoundEnded(); },
+               .saved = [this](const v1::Manifest& manifest) { source_->OnSaved(manifest); },
                .over = [this] { FinishJob(); }}),
       rate_(options.curve_points_max),
       metrics_file_(host, id_.runs_folder,
                     [this](absl::string_view kind, const std::string& text) { Event(kind, text); }),
       journal_(host, &options_, id_.uid, &metrics_file_,
-               [this](v1::JobCounters* counters) { FillCounters(counters); }) {
-  if (id_.spec.type == "functions") {
-    functions_ = std::make_unique<FunctionClosures>(
-        Part(), FunctionClosures::Parts{
-                    .epochs = &epochs_,
-                    .totals = &totals_,
-                    .rounds = &rounds_,
-                    .revoke = [this](ClosureId closure, const ClosureBook::Current& current) {
-                      RevokeCancelled(closure, current);
-                    }});
-    calls_ = std::make_unique<FunctionCalls>(
-        Part(), functions_.get(), &rounds_,
-        FunctionCalls::Hooks{.refusal = [this] { return CallsRefusal(); },
-                             .waiting_for = [this] { return WaitingFor(); }});
-  }
+               [this](v1::JobCounters* counters) { FillCounters(counters); }),
+      source_(kind_.MakeSource(Part(),
+                               {.epochs = &epochs_,
+                                .totals = &totals_,
+                                .rounds = &rounds_,
+                                .claims = &claims_,
+                                .journal = &journal_,
+                                .grants = this,
+                                .account_context = [this] { return AccountContext(); },
+                                .revoke =
+                                    [this](ClosureId closure, const ClosureBook::Current& current) {
+                                      RevokeCancelled(closure, current);
+                                    },
+                                .calls = {.refusal = [this] { return CallsRefusal(); },
+                                          .waiting_for = [this] { return WaitingFor(); }}})) {
   submitted_at_ = host_->Now();
 }
 
@@ -130,10 +126,11 @@ void Job::Start() {
   next_close_ = next_progress_ = started_at_;
   WriteJobFile();
   SetState(JobState::kStarting);
-  BeginReading(Phase::kDescribing, functions_ ? 0 : 1);
+  const std::optional<v1::DescribeResult> described = kind_.Describe(id_.spec);
+  BeginReading(Phase::kDescribing, described ? 0 : 1);
   if (!PersistWhole()) return;
   Broadcast(JobMessage(*this), true, true);
-  if (functions_) return OnDescribed(DescribeFunctions());  // the YAML says all
+  if (described) return OnDescribed(*described);
   Pump();
 }
 
@@ -166,7 +163,7 @@ void Job::Tick() {
   CheckStalls();
   CheckReach();
   CheckQueries();
-  if (functions_) functions_->CheckClosing();
+  source_->CheckClosing();
   if (phase_ == Phase::kSealing) CheckSealed();
   PumpSealedExport();
   if (ended()) return;
@@ -221,9 +218,9 @@ CheckpointRounds::Stage Job::StageOf(Phase phase) {
 
 void Job::TickCheckpoints(MonoTime now) {
   if (window_open_) return;
-  const bool hurry = functions_ && phase_ == Phase::kTraining && functions_->wants_round();
+  const bool hurry = phase_ == Phase::kTraining && source_->WantsRound();
   rounds_.Tick(now, hurry);
-  if (hurry) functions_->OnRoundTick();
+  if (hurry) source_->OnRoundTick();
 }
 
 std::optional<double> Job::checkpoint_age_seconds() const {
@@ -357,8 +354,7 @@ void Job::AdoptAttempts(const v1::Hello& hello, Worker* worker, v1::Registered* 
       *registered->add_adopted() = h;
       continue;
     }
-    if (functions_ && h.closure() >= functions_->queue().next())
-      continue;  // Of a schedule() that the journal forgot.
+    if (!source_->Knows(ClosureId(h.closure()))) continue;
     if (!said.try_emplace(attempt, &h).second) continue;
     if (book_) {
       const auto current = book_->current().find(ClosureId(h.closure()));
@@ -671,9 +667,9 @@ absl::Status Job::OnMessage(TaskId task, const v1::TaskMessage& message) {
         book_->OnClosed(task, ShardId(message.closed().shard()),
                         client::FromProto<ShardEpoch>(message.closed().epoch()),
                         message.closed().taken());
-        const bool wanted = phase_ == Phase::kSaving || (functions_ && functions_->wants_round());
+        const bool wanted = phase_ == Phase::kSaving || source_->WantsRound();
         if (wanted && !rounds_.round_open()) TickCheckpoints(host_->Now());
-        if (functions_) functions_->CheckClosing();
+        source_->CheckClosing();
       }
       return absl::OkStatus();
     case v1::TaskMessage::kSealed: OnSealed(task, message.sealed()); return absl::OkStatus();
@@ -768,6 +764,39 @@ Job::Worker* Job::FindWorker(TaskId task) {
   return found == workers_.end() ? nullptr : &found->second;
 }
 
+// ---------------------------------------------------------------- the calls of clients
+
+void Job::RevokeCancelled(ClosureId closure, const ClosureBook::Current& current) {
+  failures_.erase(closure.value());
+  poison_.OnEnded(closure);
+  Worker* worker = FindWorker(current.worker);
+  if (worker == nullptr) return;
+  if (worker->Drop(current.attempt)) worker->advanced_at = host_->Now();
+  SendSuperseded(worker->task, closure, current.attempt);
+}
+
+absl::StatusOr<FunctionCalls*> Job::function_calls() {
+  if (FunctionCalls* const calls = source_->calls()) return calls;
+  return UserError(absl::FailedPreconditionError(
+      absl::StrCat("closures can be scheduled only in jobs of spec.type functions: job=", name(),
+                   " type=", id_.spec.type)));
+}
+
+absl::Status Job::CallsRefusal() const {
+  if (!ended() && phase_ < Phase::kSealing) return absl::OkStatus();
+  if (first_cause_) {
+    const absl::Status cause = client::FromErrorDetail(*first_cause_);
+    const absl::Status text(cause.code(), absl::StrCat("the job has failed: job=", name(),
+                                                       " cause=", ErrorText(*first_cause_)));
+    return cause_is_users_ ? UserError(text) : WithRetryable(text, false);
+  }
+  const JobState end = ended() ? state_ : ending_;
+  if (end == JobState::kCancelled)
+    return UserError(absl::CancelledError(absl::StrCat("the job was cancelled: job=", name())));
+  return UserError(absl::FailedPreconditionError(
+      absl::StrCat("the job has ended: job=", name(), " state=", JobStateName(end))));
+}
+
 // ---------------------------------------------------------------- status
 
 void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
@@ -785,13 +814,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   status->set_runs_folder(id_.runs_folder);
   status->set_runs_host(host_->HostName());
   status->set_runs_mark(client::RunMark(id_.uid));
-  if (functions_) {
-    status->set_closures_total(functions_->queue().scheduled());
-    status->set_closures_failed(functions_->queue().failed());
-    status->set_closures_cancelled(functions_->queue().cancelled());
-  } else if (plan_) {
-    status->set_closures_total(plan_->closures());
-  }
+  source_->FillStatus(status);
   if (ended()) {
     status->set_closures_failed(closures_failed_);
     status->set_closures_cancelled(closures_cancelled());
@@ -813,12 +836,11 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   }
   status->set_updates_exact(ended() && claims_.updates_exact());
   status->set_attempts(attempts_);
-  status->set_epochs(functions_ ? 0 : id_.spec.training.epochs);
   epochs_.FillStatus({.active = active(),
                       .ended = ended(),
                       .training = phase_ == Phase::kTraining,
                       .paused = Paused(),
-                      .planned = plan_ && !functions_,
+                      .planned = plan_ && !source_->has_callers(),
                       .rate = rate_.rate()},
                      status);
   if (active()) FillBackoffs(status);
@@ -886,9 +908,11 @@ std::string Job::WaitingFor() const {
       if (worker.stuck || worker.aside_until > host_->Now())
         absl::StrAppend(&stalled, stalled.empty() ? "" : ", ", "worker/", worker.identity);
     }
-    if (functions_ && phase_ == Phase::kTraining && functions_->queue().open().empty() &&
-        !(book_ && book_->RepairsPending()))
-      workers = functions_->queue().finish() ? "" : "closures to be scheduled";
+    const bool training = phase_ == Phase::kTraining;
+    const std::optional<std::string> idle =
+        training && !(book_ && book_->RepairsPending()) ? source_->IdleText() : std::nullopt;
+    if (idle)
+      workers = *idle;
     else if (!ready)
       workers = workers_elsewhere_ == 0
                     ? "workers: none is connected"
@@ -907,8 +931,8 @@ std::string Job::WaitingFor() const {
       workers =
           absl::StrCat("workers: a deterministic job continues only with worker/", pin_.identity(),
                        " or one with the same build and settings: ", pin_.compute());
-    else if (functions_ && phase_ == Phase::kTraining)
-      workers = WaitingForFunction();
+    else if (training)
+      workers = source_->WaitingForWorker(workers_, host_->Now());
   }
   const std::string servers = phase_ == Phase::kDescribing ? "" : placer_.WaitingFor();
   if (window_open_) return "tasks to register again";

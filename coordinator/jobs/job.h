@@ -30,13 +30,14 @@
 #include "coordinator/checkpoints/checkpoints.h"
 #include "coordinator/dashboard/report.h"
 #include "coordinator/jobs/checkpoint_rounds.h"
+#include "coordinator/jobs/closure_source.h"
 #include "coordinator/jobs/death_backoff.h"
 #include "coordinator/jobs/done_turn.h"
 #include "coordinator/jobs/event_log.h"
 #include "coordinator/jobs/function_calls.h"
-#include "coordinator/jobs/function_closures.h"
 #include "coordinator/jobs/granter.h"
 #include "coordinator/jobs/job_host.h"
+#include "coordinator/jobs/job_kind.h"
 #include "coordinator/jobs/job_worker.h"
 #include "coordinator/jobs/journal_writer.h"
 #include "coordinator/jobs/metrics_file.h"
@@ -69,7 +70,7 @@ absl::string_view JobStateName(JobState state);  // "QUEUED", …
 
 struct BuiltPlan;  // plan_builder.h
 
-class Job final : private JobActions {
+class Job final : private JobActions, private GrantActions {
  public:
   using Identity = JobIdentity;
   Job(JobHost* host, JobOptions options, Identity identity);  // host outlives the job
@@ -136,7 +137,9 @@ class Job final : private JobActions {
   std::uint32_t busy_workers(std::chrono::milliseconds while_) const;
   // Of functions jobs: those that closures wait for or run; only a worker that has one of them is
   // of use. nullopt: any worker is.
-  std::optional<std::set<std::string>> wanted_functions() const;
+  std::optional<std::set<std::string>> wanted_functions() const {
+    return source_->WantedFunctions(workers_);
+  }
   // A worker's process that has said that it cannot take part, and is not tried again yet.
   bool IsUnfit(std::uint64_t process) const { return unfit_.IsAside(process, host_->Now()); }
   void SetWorkersElsewhere(std::uint32_t workers) {
@@ -184,9 +187,8 @@ class Job final : private JobActions {
   std::uint64_t closures_behind() const { return epochs_.waiting(); }
   // Since the newest checkpoint was written, or since the job began; nullopt: it makes none.
   std::optional<double> checkpoint_age_seconds() const;
-  std::uint64_t TakeWindowRefusals() {
-    return std::exchange(window_refusals_, 0);
-  }  // how often that held new ones back, since the last call
+  // How often that held new ones back, since the last call.
+  std::uint64_t TakeWindowRefusals() { return source_->TakeWindowRefusals(); }
   bool TakeEnd() { return ended() && !std::exchange(end_taken_, true); }  // true once
 
  private:
@@ -261,32 +263,21 @@ class Job final : private JobActions {
   // job_grants.cc
   // Also looks whether a phase is over.
   void Pump() override;
-  class ClosureGrants;  // GrantPolicy of jobs whose closures are granted; and its two kinds.
-  class TrainingGrants;
-  class FunctionGrants;
-  void PumpClosures();
-  void CheckWindow(MonoTime now);
   void PumpReading();
   // Asks for an attempt that has not begun; whoever runs it goes on.
-  void RecallAttempt(Worker* worker, Attempt attempt, Held* held);
+  void RecallAttempt(Worker* worker, Attempt attempt, Held* held) override;
   bool Usable(const Worker& worker) const { return Usable(worker, host_->Now()); }
-  bool Usable(const Worker& worker, MonoTime now) const;
+  bool Usable(const Worker& worker, MonoTime now) const override;
   const UnfitWorkers::Record* UnfitOf(const Worker& worker) const {
     return unfit_.Of(worker.process);
   }
   bool NobodyFits() const;
   bool SetAside(Worker& worker, const v1::Failed& failed);
   void RememberFitWorker(const Worker& worker);  // before what is known of its process is forgotten
-  struct Pin {
-    bool on = false;           // a deterministic job:
-    Worker* worker = nullptr;  // the only one that gets work; null: nobody may
-    bool Excludes(const Worker& other) const { return on && worker != &other; }
-  };
-  Pin PinnedWorker();
+  WorkerPin::Choice PinnedWorker() override;
   void SayNotReproducible(const std::string& why);
   void CheckStalls();
   void TakeAway(Worker& worker);
-  void UpdateNewLimit();
 
   // job_reach.cc
   void CheckReach();
@@ -296,17 +287,15 @@ class Job final : private JobActions {
   std::string WaitingForReach() const;
   std::string WaitingForAnswers() const;
 
-  std::uint32_t LimitOf(const Worker& worker) const;
+  std::uint32_t LimitOf(const Worker& worker) const override;
+  void SendTraining(Worker& worker, const ClosureBook::Granted& granted, bool regrant) override;
   void SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::WorkKind kind,
                  bool all_targets, const std::set<ShardId>& targets, bool regrant = false);
-  bool GrantsBlocked();  // failpoint coordinator.before_grant
+  bool GrantsBlocked() override;  // failpoint coordinator.before_grant
   absl::Status OnDone(TaskId task, const v1::Done& done);
   void OnTrainDone(Worker* worker, const v1::Done& done);
   void OnReadingDone(Worker* worker, const v1::Done& done);
-  void CountClosure(const std::string& identity, ClosureId closure, std::uint64_t examples,
-                    double loss_sum, std::vector<TrainedStep> steps,
-                    const EpochAccount::Context& context);
-  UpdateAccount::Finding CompareUpdates() const;
+  void GiveUpRepair(ClosureId closure, Attempt attempt, absl::string_view why) override;
   void OnFailed(TaskId task, const v1::Failed& failed);
   void OnTrainingFailed(const Worker& worker, const v1::Failed& failed, bool elsewhere,
                         v1::ErrorDetail cause);
@@ -386,18 +375,13 @@ class Job final : private JobActions {
   void LinkModel(bool tables);
   void AddModelFiles(bool tables, std::vector<RunFile>* files) const;
 
-  // job_functions.cc
-  v1::DescribeResult DescribeFunctions() const;
-  void FillCall(std::uint64_t closure, v1::Grant* grant) const;
-  void GiveUpRepair(ClosureId closure, Attempt attempt, absl::string_view why);
+  // --- for the calls of clients
   // The attempt at a closure that was cancelled is void: its worker is told.
   void RevokeCancelled(ClosureId closure, const ClosureBook::Current& current);
   absl::Status CallsRefusal() const;  // Why an ended or ending job takes no calls.
-  std::string WaitingForFunction() const;
 
   // job_phases.cc
   void Advance();
-  std::uint64_t TrainLimit() const;  // closures below it may be granted before the next barrier
   void BeginEvaluation();
   void FinishEvaluation();
   void BeginReport();
@@ -427,6 +411,7 @@ class Job final : private JobActions {
   JobHost* const host_;
   const JobOptions options_;
   const Identity id_;
+  const JobKind& kind_;
   JobState state_ = JobState::kQueued;
   JobState ending_ = JobState::kSucceeded;  // what it becomes once files are written
   Phase phase_ = Phase::kNone;
@@ -481,10 +466,7 @@ class Job final : private JobActions {
   MonoTime next_stall_check_{0};
   ReachRule reach_;
   MonoTime next_reach_check_{0};
-  std::set<std::string> reach_said_;  // "worker>server": told that nobody else can do its work
-  bool window_full_ = false, window_said_ = false;
-  MonoTime window_full_at_{0};
-  std::uint64_t window_refusals_ = 0;
+  std::set<std::string> reach_said_;     // "worker>server": told that nobody else can do its work
   std::uint64_t attempts_ = 0;           // training attempts granted
   MonoTime evaluation_held_until_{0};    // failpoint
   std::uint64_t report_generation_ = 0;  // a report asked for before a rollback is void
@@ -509,6 +491,7 @@ class Job final : private JobActions {
   TrainingRate rate_;
   MetricsFile metrics_file_;
   JournalWriter journal_;
+  const std::unique_ptr<ClosureSource> source_;
 
   // What a persistent store needs.
   bool resume_phase_ = false;           // restored: the phase begins once the window has closed
@@ -532,10 +515,6 @@ class Job final : private JobActions {
   bool weights_exported_ = false;
   ShardAnswer final_;
   std::string result_json_;
-
-  // A functions job; null: another type.
-  std::unique_ptr<FunctionClosures> functions_;
-  std::unique_ptr<FunctionCalls> calls_;
 
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // files are written behind our back
   std::int64_t submitted_ms_ = 0, started_ms_ = 0, ended_ms_ = 0;

@@ -120,18 +120,11 @@ void Job::JudgeDeaths() {
   if (grants_stopped()) return;
   if (verdict.poison) {
     const std::uint64_t c = verdict.poison->closure.value();
-    std::string range;
-    if (functions_) {
-      const FunctionQueue::ScheduledClosure* entry = functions_->queue().Find(c);
-      range = absl::StrCat(" function=", entry == nullptr ? "?" : entry->function);
-    } else if (plan_ && c < plan_->closures()) {
-      const plan::ClosureRange r = plan_->Closure(verdict.poison->closure);
-      range = absl::StrCat(" epoch=", r.epoch + 1, " examples=[", r.begin, ",", r.end, ")");
-    }
     Fail(MakeError(
              absl::InternalError(absl::StrCat(
                  "poison closure: it killed its workers again and again at the same step: closure=",
-                 c, range, " step=", verdict.poison->step, " deaths=", options_.poison_deaths,
+                 c, source_->NameOf(verdict.poison->closure), " step=", verdict.poison->step,
+                 " deaths=", options_.poison_deaths,
                  " (a worker that stood "
                  "still for step_timeout counts as one)")),
              "poison", ""),

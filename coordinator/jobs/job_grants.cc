@@ -20,8 +20,6 @@ namespace {
 constexpr std::size_t kReadingAhead = 2;  // evaluation closures in hand: one running, one queued
 constexpr std::uint64_t kDescribeNumbers = 1ull << 62;  // attempts: far above those of any book
 constexpr std::size_t kDeferredMax = 1u << 16;
-constexpr std::chrono::seconds kWindowSaidAfter{5};
-constexpr std::chrono::milliseconds kIdleLong{100};
 constexpr std::uint64_t kLostNamedMax = 8;  // closures that an event names
 
 }  // namespace
@@ -32,7 +30,7 @@ void Job::Pump() {
   if (!grants_stopped()) {
     placer_.Place();
     Advance();
-    if (phase_ == Phase::kTraining) PumpClosures();
+    if (phase_ == Phase::kTraining) source_->Grant(granter_, workers_);
     PumpReading();
     mover_.Pump();
   }
@@ -92,14 +90,7 @@ std::uint32_t Job::useful_workers() const {
   std::uint64_t useful = 1;
   if (phase_ == Phase::kEvaluating) useful = reading_.left();
   if (phase_ == Phase::kReporting || phase_ == Phase::kSaving) useful = 0;
-  if (phase_ == Phase::kTraining && functions_) {
-    useful = functions_->queue().open().size() +
-             (book_ && book_->regrants_wait() ? workers_.size() + 1 : 0);
-  } else if (phase_ == Phase::kTraining && book_) {
-    const std::uint64_t limit = std::min<std::uint64_t>(plan_->closures(), TrainLimit());
-    useful = book_->InFlight() + (limit > book_->next_new() ? limit - book_->next_new() : 0) +
-             (book_->regrants_wait() ? workers_.size() + 1 : 0);
-  }
+  if (phase_ == Phase::kTraining) useful = source_->UsefulWorkers(workers_.size());
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(useful, 1u << 30));
 }
 
@@ -111,17 +102,7 @@ std::uint32_t Job::busy_workers(std::chrono::milliseconds while_) const {
   return busy;
 }
 
-std::optional<std::set<std::string>> Job::wanted_functions() const {
-  if (!functions_) return std::nullopt;
-  std::set<std::string> wanted = functions_->WantedFunctions();
-  if (book_ && book_->RepairsPending()) {  // whatever they are of
-    for (const auto& [task, worker] : workers_)
-      wanted.insert(worker.functions.begin(), worker.functions.end());
-  }
-  return wanted;
-}
-
-Job::Pin Job::PinnedWorker() {
+WorkerPin::Choice Job::PinnedWorker() {
   if (!id_.spec.strategy.deterministic) return {};
   return {true,
           pin_.Choose(
@@ -248,8 +229,9 @@ bool Job::SetAside(Worker& worker, const v1::Failed& failed) {
   if (!NobodyFits()) return true;
   const bool repair =
       failed.kind() == v1::TRAIN && !failed.all_targets() && failed.lack() == v1::INPUT;
-  if (plan_ && !functions_ && !repair) return true;
-  if (plan_ && !functions_ && fit_left_ && now < *fit_left_ + options_.server_lost_after) {
+  if (plan_ && !source_->has_callers() && !repair) return true;
+  if (plan_ && !source_->has_callers() && fit_left_ &&
+      now < *fit_left_ + options_.server_lost_after) {
     unfit_.TryAgainBy(worker.process, *fit_left_ + options_.server_lost_after);
     return true;
   }
@@ -257,19 +239,9 @@ bool Job::SetAside(Worker& worker, const v1::Failed& failed) {
   return false;
 }
 
-// New closures lie behind the barrier, and at most closures_behind_max behind the oldest that has
-// not ended: what has ended is summed in closure order and waits for it.
-void Job::UpdateNewLimit() {
-  if (functions_) return book_->SetNewLimit(TrainLimit());
-  const std::uint64_t barrier = epochs_.BarrierClosure(),
-                      window = epochs_.folded() + options_.closures_behind_max;
-  book_->SetNewLimit(std::min(barrier, window));
-  if (window_full_ && book_->next_new() < std::min(barrier, window)) window_full_ = false;
-}
-
 std::uint32_t Job::LimitOf(const Worker& worker) const {
   if (UnfitOf(worker) != nullptr) return 1;  // on trial
-  const std::uint64_t limit = std::min<std::uint64_t>(plan_->closures(), TrainLimit());
+  const std::uint64_t limit = std::min<std::uint64_t>(plan_->closures(), source_->Limit());
   const std::uint64_t remaining = limit > book_->next_new() ? limit - book_->next_new() : 0;
   return AttemptsAhead(options_.sizing, worker.rate.seconds_per_closure(), remaining,
                        static_cast<std::uint32_t>(workers_.size()));
@@ -301,7 +273,7 @@ void Job::SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::
   grant->clear_arguments();
   grant->clear_export_order();
   if (kind == v1::EXPORT) FillExportOrder(grant->mutable_export_order());
-  if (functions_ && kind == v1::TRAIN) FillCall(closure, grant);
+  if (kind == v1::TRAIN) source_->FillGrant(ClosureId(closure), grant);
   grant->set_proof(kind == v1::TRAIN ? claims_.ProofOf(worker.identity, ClosureId(closure), attempt)
                                      : std::string());
   if (worker.held.empty()) worker.advanced_at = host_->Now();
@@ -310,113 +282,12 @@ void Job::SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::
   host_->Send(worker.task, grant_);
 }
 
-// The common part of training and functions.
-class Job::ClosureGrants : public GrantPolicy {
- public:
-  explicit ClosureGrants(Job* job) : job_(*job), now_(job->host_->Now()) {}
-  std::uint32_t LimitOf(const JobWorker& worker) override { return job_.LimitOf(worker); }
-  bool Blocked() override { return job_.GrantsBlocked(); }
-  bool RegrantsWait() override { return job_.book_->regrants_wait(); }
-  void Recall(JobWorker& worker, Attempt attempt) override {
-    job_.RecallAttempt(&worker, attempt, &worker.held.at(attempt));
-  }
-
- protected:
-  // `newest`: the first closure that had not been granted before this one was.
-  void Send(JobWorker& worker, const ClosureBook::Granted& granted, std::uint64_t newest) {
-    ++job_.attempts_;
-    job_.attempt_high_ = granted.attempt;
-    job_.Touch();
-    job_.SendGrant(worker, granted.closure.value(), granted.attempt, v1::TRAIN, granted.all_targets,
-                   granted.targets, granted.repair || granted.closure.value() < newest);
-  }
-  Job& job_;
-  const MonoTime now_;
-};
-
-class Job::TrainingGrants final : public ClosureGrants {
- public:
-  explicit TrainingGrants(Job* job) : ClosureGrants(job), pin_(job->PinnedWorker()) {}
-  bool MayTake(const JobWorker& worker) override {
-    return job_.Usable(worker, now_) && !pin_.Excludes(worker);
-  }
-  Given Grant(JobWorker& worker, bool new_ones) override {
-    const std::uint64_t newest = job_.book_->next_new();
-    const auto granted = job_.book_->NextGrant(worker.task, new_ones);
-    if (!granted) {
-      if (new_ones) job_.CheckWindow(now_);
-      return Given::kNothing;
-    }
-    Send(worker, *granted, newest);
-    return Given::kGranted;
-  }
-  // Where more can be granted as soon as something ends, only a worker that has had nothing for a
-  // while is idle: words that cross what they call back cost more than they bring.
-  bool IsIdle(const JobWorker& worker) override {
-    const bool all_granted =
-        job_.book_->next_new() >= std::min(job_.plan_->closures(), job_.epochs_.BarrierClosure());
-    return job_.Usable(worker, now_) && (all_granted || now_ - worker.last_done >= kIdleLong);
-  }
-  bool CanRun(const JobWorker&, ClosureId) override { return true; }
-
- private:
-  const Pin pin_;
-};
-
-// A worker gets only closures whose function it has.
-class Job::FunctionGrants final : public ClosureGrants {
- public:
-  using ClosureGrants::ClosureGrants;
-  bool MayTake(const JobWorker& worker) override {
-    return job_.Usable(worker, now_) && !worker.functions.empty();
-  }
-  Given Grant(JobWorker& worker, bool new_ones) override {
-    const std::uint64_t newest = job_.book_->next_new();
-    const auto granted = job_.book_->NextGrant(worker.task, new_ones, [&](ClosureId c) {
-      const FunctionQueue::ScheduledClosure* entry = job_.functions_->queue().Find(c.value());
-      return entry == nullptr || worker.functions.contains(entry->function);
-    });
-    if (!granted) return Given::kNothingForIt;
-    if (job_.functions_->queue().Find(granted->closure.value()) == nullptr)
-      job_.GiveUpRepair(granted->closure, granted->attempt, "its arguments were discarded");
-    else
-      Send(worker, *granted, newest);
-    return Given::kGranted;
-  }
-  bool IsIdle(const JobWorker& worker) override { return job_.Usable(worker, now_); }
-  bool CanRun(const JobWorker& worker, ClosureId closure) override {
-    const FunctionQueue::ScheduledClosure* entry = job_.functions_->queue().Find(closure.value());
-    return entry != nullptr && worker.functions.contains(entry->function);
-  }
-};
-
-void Job::PumpClosures() {
-  if (functions_) {
-    FunctionGrants grants(this);
-    granter_.Grant(workers_, grants);
-    return Granter::Recall(workers_, grants);
-  }
-  TrainingGrants grants(this);
-  const bool nothing_left = granter_.Grant(workers_, grants) == Granter::Outcome::kNothingLeft;
-  if (nothing_left && !id_.spec.strategy.deterministic) Granter::Recall(workers_, grants);
-}
-
-// No new closure could be granted: is it because too many lie behind one that has not ended? For a
-// moment that is how a fast cluster runs; if it lasts, one closure holds up the rest.
-void Job::CheckWindow(MonoTime now) {
-  const std::uint64_t window = epochs_.folded() + options_.closures_behind_max;
-  if (book_->next_new() < window || window >= epochs_.BarrierClosure()) return;
-  if (!std::exchange(window_full_, true)) {
-    window_full_at_ = now;
-    window_said_ = false;
-    ++window_refusals_;
-  }
-  if (window_said_ || now - window_full_at_ < kWindowSaidAfter) return;
-  window_said_ = true;
-  Event("warning", absl::StrCat("closure ", epochs_.folded(),
-                                " has not ended although later ones have: no closure is granted "
-                                "until it ends: window=",
-                                options_.closures_behind_max));
+void Job::SendTraining(Worker& worker, const ClosureBook::Granted& granted, bool regrant) {
+  ++attempts_;
+  attempt_high_ = granted.attempt;
+  Touch();
+  SendGrant(worker, granted.closure.value(), granted.attempt, v1::TRAIN, granted.all_targets,
+            granted.targets, regrant);
 }
 
 void Job::BeginReading(Phase phase, std::uint64_t closures, MonoTime not_before) {
@@ -443,7 +314,7 @@ void Job::PumpReading() {
   if (phase_ == Phase::kExporting) kind = v1::EXPORT;
   if (kind == v1::WORK_KIND_UNSPECIFIED) return;
   const MonoTime now = host_->Now();
-  const Pin pin = PinnedWorker();
+  const WorkerPin::Choice pin = PinnedWorker();
   while (ReadingRound::Closure* const reading = reading_.Waiting(now)) {
     Worker* best = nullptr;
     for (auto& [task, worker] : workers_) {
@@ -481,7 +352,7 @@ absl::Status Job::OnDone(TaskId task, const v1::Done& done) {
     return absl::InvalidArgumentError(
         absl::StrCat("result of a closure too large: bytes=", done.result().size(),
                      " max=", client::kResultBytesMax));
-  if (done.kind() == v1::TRAIN && !functions_) EG_RETURN_IF_ERROR(claims_.Check(done));
+  if (done.kind() == v1::TRAIN) EG_RETURN_IF_ERROR(source_->Check(done));
   Worker* worker = FindWorker(task);
   if (done.kind() == v1::TRAIN) {
     OnTrainDone(worker, done);
@@ -518,16 +389,8 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
     return;
   }
   const MonoTime now = host_->Now();
-  if (result.acknowledged && repair)
-    updates_redone_ += functions_ ? done.metrics().steps() : plan_->Closure(closure).steps;
-  if (result.counted && functions_) {
-    functions_->OnSucceeded(worker->identity, closure, done);
-  } else if (result.counted) {
-    journal_.NoteCounted(worker->identity, closure, done);
-    claims_.Count(closure, done.has_touched() ? &done.touched() : nullptr);
-    CountClosure(worker->identity, closure, done.metrics().examples(), done.metrics().loss_sum(),
-                 StepsOf(done.metrics().step_records()), AccountContext());
-  }
+  if (result.acknowledged && repair) updates_redone_ += source_->StepsOf(closure, done);
+  if (result.counted) source_->OnCounted(worker->identity, closure, done);
   if (!result.record.empty()) journal_.Add(result.record);
   if (const auto held = worker->held.find(attempt); held != worker->held.end()) {
     worker->rate.OnDone(now, std::max(held->second.granted_at, worker->last_done));
@@ -626,20 +489,17 @@ void Job::OnTrainingFailed(const Worker& worker, const v1::Failed& failed, bool 
     book_->ReleaseAttempt(closure, attempt);
     return Pump();
   }
-  if (functions_ && (failed.user_error() || failures_[closure.value()] >= options_.retries_max)) {
-    // The job goes on: the user is told by the next call. Lost work that cannot be run again is
-    // told, too (20b).
-    failures_.erase(closure.value());
-    if (current->second.all_targets)
-      functions_->OnFailed(closure, std::move(cause));
-    else
+  switch (source_->Judge(failed.user_error(), !current->second.all_targets,
+                         failures_[closure.value()])) {
+    case ClosureSource::OnError::kRetry: break;
+    case ClosureSource::OnError::kFailClosure:
+      failures_.erase(closure.value());
+      source_->FailClosure(closure, std::move(cause));
+      return Pump();
+    case ClosureSource::OnError::kGiveUpRepair:
+      failures_.erase(closure.value());
       GiveUpRepair(closure, attempt, ErrorText(cause));
-    return Pump();
-  }
-  if (failed.user_error() && !current->second.all_targets &&
-      id_.spec.training.on_lost_updates == "report") {
-    GiveUpRepair(closure, attempt, ErrorText(cause));
-    return Pump();
+      return Pump();
   }
   if (failed.user_error()) {
     closures_failed_ = current->second.all_targets ? 1 : 0;
@@ -704,11 +564,7 @@ void Job::GiveUpRepair(ClosureId closure, Attempt attempt, absl::string_view why
   poison_.OnEnded(closure);
   const std::size_t shards = record.lost_add.size();
   closures_lost_ += lost_before ? 0 : 1;
-  if (functions_) {
-    functions_->OnLost(closure);
-  } else {
-    updates_lost_ += shards * plan_->Closure(closure).steps;
-  }
+  updates_lost_ += shards * source_->OnLost(closure);
   if (closures_lost_ <= kLostNamedMax) {
     Event("lost",
           absl::StrCat("updates of closure ", closure.value(), " are lost in ", shards,
@@ -756,18 +612,6 @@ void Job::OnDropped(TaskId task, const v1::AttemptDropped& dropped) {
                                 std::make_pair(ClosureId(dropped.closure()), attempt));
   }
   Pump();
-}
-
-// ---------------------------------------------------------------- what was measured
-
-void Job::CountClosure(const std::string& identity, ClosureId closure, std::uint64_t examples,
-                       double loss_sum, std::vector<TrainedStep> steps,
-                       const EpochAccount::Context& context) {
-  const EpochAccount::Counted counted =
-      epochs_.Count(closure, examples, loss_sum, std::move(steps), book_->durable().dead, context);
-  totals_.CountClosure(identity, counted.steps, counted.examples);
-  UpdateNewLimit();
-  Touch();
 }
 
 }  // namespace evergrad::coordinator

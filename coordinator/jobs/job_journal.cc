@@ -116,7 +116,7 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   s->set_scheduled(scheduled_);
   s->set_weights_exported(weights_exported_);
   rounds_.Fill(s);
-  if (functions_) functions_->Fill(s->mutable_functions());
+  source_->Fill(s);
   if (!ended()) s->set_grant_key(id_.grant_key);
   claims_.Fill(s);
 }
@@ -276,24 +276,11 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   weights_exported_ = s.weights_exported();
   rounds_.Read(s);
   claims_.Read(s);
-  if (functions_) EG_RETURN_IF_ERROR(functions_->Read(s.functions()));
-  return absl::OkStatus();
+  return source_->Read(s);
 }
 
 absl::Status Job::ReadNote(const v1::JobNote& note) {
-  const EpochAccount::Context context{MonoTime(note.counters().mono_ns())};
-  for (const v1::CountedClosure& counted : note.counted()) {
-    if (ended()) continue;  // its snapshot has the sums
-    if (!plan_ || counted.closure() >= plan_->closures())
-      return absl::InvalidArgumentError("a closure beyond the plan");
-    claims_.Count(ClosureId(counted.closure()),
-                  counted.has_touched() ? &counted.touched() : nullptr);
-    CountClosure(counted.worker(), ClosureId(counted.closure()), counted.examples(),
-                 counted.loss_sum(), StepsOf(counted.step_records()), context);
-  }
-  if (functions_ && note.has_functions()) {
-    functions_->ReadNote(note.functions());
-  }
+  EG_RETURN_IF_ERROR(source_->ReadNote(note, ended()));
   EG_RETURN_IF_ERROR(events_.ReadNote(note));
   rounds_.ReadNote(note);
   rate_.ReadNote(note);
@@ -323,8 +310,8 @@ void Job::Resume(Term term) {
   next_close_ = next_progress_ = now;
   if (book_) {
     Record begun = book_->BeginLife(term);
-    if (functions_) functions_->BeginLife(&begun);
-    UpdateNewLimit();
+    source_->BeginLife(&begun);
+    source_->UpdateNewLimit();
     if (!Persist(begun)) return;
     for (std::uint32_t p = 0; shards_.placed() && p < shards_.size(); ++p) {
       const std::string& server = book_->durable().map[p].server;
@@ -342,7 +329,7 @@ void Job::ResumePhase() {
   BeginRate();  // the window was no training time; what was done meanwhile comes now
   switch (phase_) {
     case Phase::kDescribing:
-      if (functions_) return OnDescribed(DescribeFunctions());
+      if (const auto described = kind_.Describe(id_.spec)) return OnDescribed(*described);
       BeginReading(Phase::kDescribing, 1);
       break;
     case Phase::kSealing:

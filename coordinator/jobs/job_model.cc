@@ -10,7 +10,7 @@
 namespace evergrad::coordinator {
 
 bool Job::HasModel() const {
-  return ending_ == JobState::kSucceeded && id_.spec.type == "training" && plan_ &&
+  return ending_ == JobState::kSucceeded && kind_.exports_model() && plan_ &&
          !id_.spec.model.losses.empty();
 }
 

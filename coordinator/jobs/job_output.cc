@@ -145,9 +145,7 @@ std::string Job::ResultJson() const {
                           {"failed", closures_failed_},
                           {"cancelled", closures_cancelled()},
                           {"attempts", attempts_}};
-  if (functions_)
-    json["functions"] = Json{{"updates_lost_of", functions_->queue().lost().ToString()},
-                             {"results_given_up", functions_->queue().results_given_up()}};
+  source_->FillResult(&json);
   json["duplicates_refused"] = totals_.duplicates_refused();
   // What was lost with servers, and done again.
   json["repair"] = Json{{"shards_rolled_back", placer_.rolled_back()},

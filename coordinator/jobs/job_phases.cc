@@ -10,10 +10,6 @@
 
 namespace evergrad::coordinator {
 
-std::uint64_t Job::TrainLimit() const {
-  return functions_ ? functions_->queue().next() : epochs_.BarrierClosure();
-}
-
 // Goes on to the next phase if this one is over.
 void Job::Advance() {
   if (phase_ == Phase::kPlacing && shards_.AllHeld()) {
@@ -25,12 +21,12 @@ void Job::Advance() {
   if (phase_ != Phase::kTraining) return;
   // The barrier (ARCHITECTURE 4.8): what was granted has ended, nothing is under repair, every
   // shard is there.
-  if (functions_ && !functions_->queue().finish()) return;
-  if (!book_->BarrierReached(TrainLimit()) || !shards_.AllHeld()) return;
-  if (functions_) return BeginReading(Phase::kExporting, 1);
+  if (!source_->Complete()) return;
+  if (!book_->BarrierReached(source_->Limit()) || !shards_.AllHeld()) return;
+  if (source_->has_callers()) return BeginReading(Phase::kExporting, 1);
   if (epochs_.EvaluationDue()) return BeginEvaluation();
   if (epochs_.PassBarrier(AccountContext())) {
-    UpdateNewLimit();
+    source_->UpdateNewLimit();
     PersistWhole();  // the lines of these epochs stand in no note
     return;
   }
@@ -53,7 +49,7 @@ void Job::FinishEvaluation() {
   EvaluationSum sum;
   for (const ReadingRound::Closure& closure : reading_.closures()) sum.Add(closure.metrics);
   reading_.Clear();
-  epochs_.FinishEvaluation(sum.Result(id_.spec.type == "counting"), host_->Now());
+  epochs_.FinishEvaluation(sum.Result(kind_.counts_only()), host_->Now());
   SetPhase(Phase::kTraining);  // Advance goes on from here.
   if (!PersistWhole()) return;
   ++revision_;
@@ -70,7 +66,7 @@ void Job::BeginReport() {
                if (generation != report_generation_ || phase_ != Phase::kReporting)
                  return;  // rolled back meanwhile
                final_ = answer;
-               if (!claims_.Accept(CompareUpdates())) return;
+               if (!claims_.Accept(source_->CompareUpdates(final_.shards))) return;
                ending_ = JobState::kSucceeded;
                if (!rounds_.on()) return FinishJob();
                SetPhase(Phase::kSaving);
@@ -191,8 +187,11 @@ void Job::FinishJob() {
   ended_ms_ = host_->WallMillis();
   ended_at_ = host_->Now();
   if (book_) {
-    scheduled_ = functions_ ? functions_->queue().scheduled() : granted_below();
-    if (functions_) closures_failed_ = functions_->queue().failed();
+    scheduled_ = granted_below();
+    if (const auto ends = source_->CountedEnds()) {
+      scheduled_ = ends->scheduled;
+      closures_failed_ = ends->failed;
+    }
     reruns_ = repairs_granted();
   }
   epochs_.WriteEpochLines(AccountContext());
@@ -232,7 +231,7 @@ void Job::WriteEnd(bool tables) {
     shards_.Clear();
     mover_.Forget();
     workers_.clear();
-    if (functions_) functions_->Clear();
+    source_->Clear();
     SetState(ending_);
     metrics_file_.Close();
     if (journals()) {

@@ -36,16 +36,12 @@ void Job::CheckReach() {
     }
   }
   if (cut_off.empty()) return;
-  // A worker can do the work of a functions job only if it has one of the functions. The functions
-  // of workers that serve other jobs are unknown here.
+  // Which closures the workers of other jobs could run is unknown here.
   const auto others_can = [&](const Worker& of) {
-    if (!functions_) return !able.empty() || workers_elsewhere_ > 0;
+    if (workers_elsewhere_ > 0 && !source_->has_callers()) return true;
     return std::any_of(able.begin(), able.end(), [&](const Worker* other) {
       return std::any_of(of.held.begin(), of.held.end(), [&](const auto& one) {
-        if (one.second.kind != v1::TRAIN) return true;
-        const FunctionQueue::ScheduledClosure* entry =
-            functions_->queue().Find(one.second.closure.value());
-        return entry == nullptr || other->functions.contains(entry->function);
+        return one.second.kind != v1::TRAIN || source_->CanRun(*other, one.second.closure);
       });
     });
   };

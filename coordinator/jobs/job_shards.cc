@@ -81,17 +81,8 @@ void Job::BeginPlan() {
     resumption_.reset();
     resume_point_.reset();
   }
-  UpdateNewLimit();
-  if (functions_) {
-    Event("state", absl::StrCat("ready for closures: ", described_.parameters(), " parameters in ",
-                                shards_.size(), " shards"));
-  } else {
-    Event("state",
-          absl::StrCat("described: ", plan_message_.train_examples(), " examples, ",
-                       plan_message_.eval_examples(), " for evaluation, ", described_.parameters(),
-                       " parameters in ", shards_.size(), " shards, ", plan_->closures(),
-                       " closures of up to ", plan_->spec().steps_per_closure, " steps"));
-  }
+  source_->UpdateNewLimit();
+  Event("state", source_->ReadyText(described_));
   SetPhase(Phase::kPlacing);
   if (journals() ? !PersistWhole() : !Persist(begun)) return;
   v1::CoordinatorMessage message;

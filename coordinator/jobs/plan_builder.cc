@@ -20,24 +20,15 @@
 #include "common/sharding/partitioner.h"
 #include "common/sharding/slots.h"
 #include "common/snapshot/shard_file.h"
+#include "coordinator/jobs/job_kind.h"
 #include "coordinator/scheduler/placement.h"
 
 namespace evergrad::coordinator {
 namespace {
 
 constexpr std::uint64_t kPlanBytesMax = 1536u << 10;
-constexpr std::uint64_t kClosuresMax = 1ull << 32;
 constexpr std::uint64_t kEvalClosuresMax =
     1ull << 20;  // each is kept apart, with what it measured, until the round is over
-
-sharding::Partitioner PartitionerOf(const config::JobSpec& spec) {
-  // A counting job has one cut for all of its variables: as many shards as it asks for.
-  if (spec.type == "counting") return sharding::FixedShards{spec.counting.shards};
-  const config::PartitionerSpec& p = spec.strategy.partitioner;
-  if (p.type == "fixed_shards") return sharding::FixedShards{p.num_shards};
-  if (p.type == "max_size") return sharding::MaxSize{p.max_shard_bytes, p.max_shards};
-  return sharding::MinSize{p.min_shard_bytes, p.max_shards};
-}
 
 std::string Serialized(const google::protobuf::Message& message) {
   std::string bytes;
@@ -174,26 +165,8 @@ std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan,
 absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec,
                                     const v1::DescribeResult& described,
                                     const SectionLimit& limit) {
-  plan::PlanSpec numbers;
-  const bool functions = spec.type == "functions";
-  numbers.train_examples = described.train_examples();
-  numbers.batch_size = spec.data.batch_size;
-  numbers.steps_per_closure = spec.training.steps_per_closure;
-  numbers.epochs = spec.training.epochs;
-  numbers.shuffle = spec.data.shuffle;
-  numbers.shuffle_seed = spec.data.shuffle_seed;
-  numbers.eval_examples = described.eval_examples();
-  numbers.eval_batch_size = spec.data.batch_size;
-  numbers.eval_steps_per_closure = spec.training.steps_per_closure;
-  if (functions) {
-    // A closure for each schedule() that there may be, each of as many steps as it makes:
-    // global_step = closure * kUpdatesPerClosureMax + update.
-    numbers.steps_per_closure = numbers.eval_steps_per_closure = kUpdatesPerClosureMax;
-    numbers.batch_size = numbers.eval_batch_size = numbers.epochs = 1;
-    numbers.shuffle = false;
-    numbers.train_examples = kClosuresMax * kUpdatesPerClosureMax;
-    numbers.eval_examples = 0;
-  }
+  const JobKind& kind = JobKind::Of(spec);
+  const plan::PlanSpec numbers = kind.PlanNumbers(spec, described);
   absl::StatusOr<plan::Plan> plan = plan::Plan::Create(numbers);
   if (!plan.ok()) return UserError(plan.status());
   if (plan->closures() > kClosuresMax)
@@ -226,7 +199,7 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec,
   message.set_eval_batch_size(numbers.eval_batch_size);
   message.set_eval_steps_per_closure(numbers.eval_steps_per_closure);
 
-  const sharding::Partitioner partitioner = PartitionerOf(spec);
+  const sharding::Partitioner partitioner = kind.PartitionerOf(spec);
   std::set<std::string> names;
   std::uint32_t index = 0;
   for (const v1::VariableSpec& variable : described.variables()) {

@@ -26,6 +26,13 @@ class WorkerPin {
   // Nothing has this worker's bits yet: any other one may be chosen.
   void Release(const std::string& identity);
 
+  // The result of Choose for a job that need not be deterministic.
+  struct Choice {
+    bool on = false;              // The job is deterministic:
+    JobWorker* worker = nullptr;  // only this worker gets work; null: none does.
+    bool Excludes(const JobWorker& other) const { return on && worker != &other; }
+  };
+
   bool waits() const { return waits_; }  // The newest Choose found nobody.
   const std::string& identity() const { return identity_; }
   const std::string& compute() const { return compute_; }

@@ -4,6 +4,7 @@
 #include "common/fs/file.h"
 #include "common/grants/grant_proof.h"
 #include "common/random/philox.h"
+#include "coordinator/jobs/job_kind.h"
 #include "coordinator/service/job_calls.h"
 
 namespace evergrad::coordinator {
@@ -28,7 +29,7 @@ absl::StatusOr<config::JobSpec> ReadSpec(const v1::SubmitJobRequest& request,
     return UserError(absl::InvalidArgumentError(text));
   }
   config::JobSpec& spec = *parsed.spec;
-  if (spec.type == "counting" && !control.counting_allowed) {
+  if (JobKind::Of(spec).for_tests_only() && !control.counting_allowed) {
     return UserError(absl::FailedPreconditionError(
         "spec.type counting is for fault tests: start the daemons with --failpoints"));
   }
