@@ -16,9 +16,7 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::chrono::milliseconds kProgressEvery{100};
-constexpr std::chrono::seconds kPausesSaidEvery{10};
 constexpr std::size_t kWaitsBytesMax = 512, kAwaitsBytesMax = 128;
-constexpr std::size_t kHostBytesMax = 256;
 
 v1::CoordinatorMessage JobMessage(const Job& job) {
   v1::CoordinatorMessage message;
@@ -76,12 +74,13 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
                [this](TaskId task, const v1::CoordinatorMessage& message) {
                  host_->Send(task, message);
                }),
+      roster_(Part(), &epochs_),
+      workers_(roster_.workers()),
       placer_(Part(), &death_backoff_, &queries_),
       mover_(Part(), &placer_),
       turn_(Part()),
       poison_({options.poison_deaths, options.together}),
       death_backoff_(options.death_backoff),
-      unfit_(options.aside_max),
       reach_(options.reach_timeout),
       epochs_({id_.spec.training.epochs,
                id_.spec.training.evaluate_every_epochs,
@@ -301,15 +300,9 @@ void Job::Broadcast(const v1::CoordinatorMessage& message, bool workers, bool se
 void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff_until,
                       std::optional<TaskId> former, bool former_died, const v1::Hello& hello,
                       v1::Registered* registered) {
-  Worker worker;
-  worker.task = task;
-  worker.identity = identity;
-  worker.host = client::CleanText(hello.host(), kHostBytesMax);
-  worker.backoff_until = std::max(backoff_until, death_backoff_.Until(Role::kWorker, identity));
-  worker.last_done = worker.advanced_at = host_->Now();
-  worker.process = hello.process_uid();
-  worker.compute = absl::StrCat(hello.build_id(), " ", hello.compute());
-  worker.functions.insert(hello.functions().begin(), hello.functions().end());
+  Worker worker =
+      roster_.Make(task, identity,
+                   std::max(backoff_until, death_backoff_.Until(Role::kWorker, identity)), hello);
   const bool told = active() && phase_ < Phase::kSealing;
   if (told) AdoptAttempts(hello, &worker, registered);
   if (former) ReplaceFormer(*former, former_died, &worker);
@@ -397,15 +390,7 @@ void Job::ReplaceFormer(TaskId former, bool former_died, Worker* worker) {
       worker->backoff_until =
           std::max(worker->backoff_until, death_backoff_.Until(Role::kWorker, worker->identity));
     }
-    worker->rate = old->second.rate;
-    if (worker->process == old->second.process) {
-      worker->progress = old->second.progress;  // Until it says more.
-      worker->stuck = old->second.stuck;
-      worker->aside_until = old->second.aside_until;
-    } else {
-      RememberFitWorker(old->second);
-      unfit_.Forget(old->second.process);
-    }
+    roster_.Replace(old->second, totals_.HasCountedClosures(worker->identity), worker);
     workers_.erase(old);
   }
   if (book_) book_->ReleaseWorker(former);
@@ -416,69 +401,17 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity,
                               std::optional<TaskId> former, bool former_died,
                               const v1::Hello& hello, v1::Registered* registered) {
   // Everything is read before anything changes.
-  std::vector<ClosureBook::HeldShard> held;
-  std::set<std::uint32_t> loading, stopped;
-  for (const v1::HeldShard& h : hello.shards()) {
-    if (h.job_uid() != id_.uid.value()) continue;
-    if (h.loading()) loading.insert(h.shard());
-    ClosureBook::HeldShard one;
-    one.shard = ShardId(h.shard());
-    one.epoch = client::FromProto<ShardEpoch>(h.epoch());
-    one.start = client::FromProto<MapVersion>(h.start());
-    one.loading = h.loading();
-    one.stopped_in = h.stopped_in();
-    if (one.stopped_in != 0) stopped.insert(h.shard());
-    absl::StatusOr<IntervalSet> done = client::FromProto(h.done()),
-                                refused = client::FromProto(h.refused());
-    if (!done.ok()) return done.status();
-    if (!refused.ok()) return refused.status();
-    one.done = *std::move(done);
-    one.refused = *std::move(refused);
-    held.push_back(std::move(one));
-  }
-  JobServer server;
-  server.task = task;
-  server.identity = identity;
-  server.endpoint = hello.endpoint();
-  server.host = client::CleanText(hello.host(), kHostBytesMax);
-  server.process = hello.process_uid();
-  server.loading = std::move(loading);
-  server.stopped = std::move(stopped);
-  server.leaving = client::CleanText(hello.leaving(), 200);
-  server.drains = !server.leaving.empty();
+  EG_ASSIGN_OR_RETURN(const std::vector<ClosureBook::HeldShard> held, HeldShardsOf(hello, id_.uid));
+  JobServer server = JobServerOf(task, identity, held, hello);
   if (totals_.BeginServer(identity, server.process, server.endpoint)) journal_.WantWhole();
-  if (former) {
-    if (auto old = shards_.servers().find(*former); old != shards_.servers().end()) {
-      if (former_died) {
-        const double away =
-            std::chrono::duration<double>(host_->Now() - old->second.away_since).count();
-        OnDeath(Role::kPsServer, identity,
-                old->second.ready
-                    ? std::string("another process has its identity")
-                    : absl::StrFormat(
-                          "its session closed %.1f s ago, and another process has its identity now",
-                          away),
-                false, nullptr, old->second.host);
-      } else if (active() && !old->second.ready && !window_open_ &&
-                 server.process == old->second.process) {
-        Event("away",
-              absl::StrFormat(
-                  "ps_server/%s reconnected after %.1f s", identity,
-                  std::chrono::duration<double>(host_->Now() - old->second.away_since).count()));
-      }
-      shards_.servers().erase(old);
-    }
-    if (book_) book_->EndServerSession(*former);
-    mover_.EndOf(*former);
-    queries_.Forget(*former);
-  }
+  if (former) ReplaceFormerServer(*former, former_died, server);
   shards_.awaited().erase(identity);
   JobServer& admitted = shards_.servers().insert_or_assign(task, std::move(server)).first->second;
   if (active()) {
     FillJobInfo(registered->mutable_job());
     if (!placer_.Admit(admitted, held)) return absl::OkStatus();
-    if (phase_ >= Phase::kSealing) {  // the job ends: nothing is restored for it, and what is gone
-                                      // is sealed
+    if (phase_ >= Phase::kSealing) {  // the job ends: nothing is restored for the server, and what
+                                      // has no owner counts as sealed
       for (const ClosureBook::AssignOrder& order : admitted.admitted->assigns)
         unsealed_.erase(order.shard);
       admitted.admitted->assigns.clear();
@@ -487,6 +420,31 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity,
   }
   Touch();
   return absl::OkStatus();
+}
+
+// `server` registers in the place of `former`.
+void Job::ReplaceFormerServer(TaskId former, bool former_died, const JobServer& server) {
+  if (auto old = shards_.servers().find(former); old != shards_.servers().end()) {
+    const double away_s =
+        std::chrono::duration<double>(host_->Now() - old->second.away_since).count();
+    if (former_died) {
+      OnDeath(Role::kPsServer, server.identity,
+              old->second.ready
+                  ? std::string("another process has its identity")
+                  : absl::StrFormat(
+                        "its session closed %.1f s ago, and another process has its identity now",
+                        away_s),
+              false, nullptr, old->second.host);
+    } else if (active() && !old->second.ready && !window_open_ &&
+               server.process == old->second.process) {
+      Event("away",
+            absl::StrFormat("ps_server/%s reconnected after %.1f s", server.identity, away_s));
+    }
+    shards_.servers().erase(old);
+  }
+  if (book_) book_->EndServerSession(former);
+  mover_.EndOf(former);
+  queries_.Forget(former);
 }
 
 void Job::Ready(TaskId task) {
@@ -508,18 +466,12 @@ void Job::Ready(TaskId task) {
   Pump();
 }
 
-void Job::RememberFitWorker(const Worker& worker) {
-  if (UnfitOf(worker) == nullptr && totals_.HasCountedClosures(worker.identity))
-    fit_left_ = host_->Now();
-}
-
 void Job::OnWorkerGone(TaskId task, absl::string_view reason, bool leaving) {
   auto found = workers_.find(task);
   if (found == workers_.end()) return;
   Worker worker = std::move(found->second);
   workers_.erase(found);
-  RememberFitWorker(worker);
-  unfit_.Forget(worker.process);
+  roster_.Forget(worker, totals_.HasCountedClosures(worker.identity));
   OnDeath(Role::kWorker, worker.identity, reason, leaving, &worker, worker.host);
   totals_.ForgetIdleWorker(worker.identity);
   TellPauses(worker.identity);
@@ -618,7 +570,7 @@ void Job::BeginAnew(Term term) {
   if (ended() || state_ == JobState::kQueued) return;
   window_open_ = true;
   workers_.clear();
-  pause_said_ = false;  // whoever still waits will say so
+  roster_.ForgetPauses();
   for (auto& [task, server] : shards_.servers()) {
     server.ready = false;
     server.away_since = host_->Now();
@@ -736,34 +688,6 @@ void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
   }
 }
 
-// What a worker's pushes wait for lasts: until rows go, or another job does. Said when it begins
-// and when it is over, not at each moment between.
-void Job::TellPauses(absl::string_view gone) {
-  if (!active()) return;
-  const Worker* waits = nullptr;
-  for (const auto& [task, worker] : workers_) {
-    if (worker.paused()) waits = &worker;
-  }
-  const MonoTime now = host_->Now();
-  if (waits != nullptr && !pause_said_ &&
-      (!pause_said_at_ || now >= *pause_said_at_ + kPausesSaidEvery)) {
-    pause_said_ = true;
-    pause_said_at_ = now;
-    Event("warning", absl::StrCat("paused (on_over_budget: pause): worker/", waits->identity,
-                                  " waits for ", waits->progress.waiting_for()));
-  } else if (waits == nullptr && pause_said_) {
-    pause_said_ = false;
-    Event("state", gone.empty() ? "resumed: no push waits for memory any more"
-                                : absl::StrCat("no push waits for memory any more: worker/", gone,
-                                               ", whose push waited, has left this job"));
-  }
-}
-
-Job::Worker* Job::FindWorker(TaskId task) {
-  const auto found = workers_.find(task);
-  return found == workers_.end() ? nullptr : &found->second;
-}
-
 // ---------------------------------------------------------------- the calls of clients
 
 void Job::RevokeCancelled(ClosureId closure, const ClosureBook::Current& current) {
@@ -865,19 +789,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
 void Job::FillWorkers(v1::JobStatus* status) const {
   std::map<std::string, v1::WorkerRow> rows = totals_.WorkerRows();
   for (const auto& [task, worker] : workers_) {
-    v1::WorkerRow& row = rows[worker.identity];
-    row.set_identity(worker.identity);
-    row.set_state(worker.leaving                                      ? "leaving"
-                  : !worker.ready                                     ? "away"
-                  : worker.stuck || worker.aside_until > host_->Now() ? "stalled"
-                  : UnfitOf(worker) != nullptr                        ? "unfit"
-                  : worker.progress.state().empty()                   ? "idle"
-                                                                      : worker.progress.state());
-    row.set_closure(worker.progress.running_closure());
-    *row.mutable_unreached() = worker.progress.unreached();
-    if (const UnfitWorkers::Record* unfit = UnfitOf(worker);
-        unfit != nullptr && unfit->unreached && row.unreached().empty())
-      *row.add_unreached() = *unfit->unreached;
+    roster_.FillRow(worker, &rows[worker.identity]);
   }
   for (auto& [identity, row] : rows) *status->add_workers() = row;
 }
@@ -896,42 +808,11 @@ std::string Job::WaitingFor() const {
   const bool work = phase_ == Phase::kDescribing || phase_ == Phase::kTraining ||
                     phase_ == Phase::kEvaluating || phase_ == Phase::kExporting;
   if (work) {
-    bool ready = false, usable = false;
-    std::string stalled, unfit;
-    for (const auto& [task, worker] : workers_) {
-      const UnfitWorkers::Record* const of = UnfitOf(worker);
-      ready |= worker.ready && !worker.leaving;
-      usable |= Usable(worker) && of == nullptr;
-      if (of != nullptr && worker.ready && !worker.leaving && unfit.size() < 500)
-        absl::StrAppend(&unfit, unfit.empty() ? "" : ", ", "worker/", worker.identity, " (",
-                        of->why, ")");
-      if (worker.stuck || worker.aside_until > host_->Now())
-        absl::StrAppend(&stalled, stalled.empty() ? "" : ", ", "worker/", worker.identity);
-    }
     const bool training = phase_ == Phase::kTraining;
     const std::optional<std::string> idle =
         training && !(book_ && book_->RepairsPending()) ? source_->IdleText() : std::nullopt;
-    if (idle)
-      workers = *idle;
-    else if (!ready)
-      workers = workers_elsewhere_ == 0
-                    ? "workers: none is connected"
-                    : absl::StrCat("workers: ",
-                                   workers_elsewhere_ == 1
-                                       ? "the only connected one serves"
-                                       : absl::StrCat("all ", workers_elsewhere_, " serve"),
-                                   " other jobs now");
-    else if (!usable)
-      workers = !unfit.empty()
-                    ? absl::StrCat("workers: the connected ones cannot take part: ", unfit)
-                : stalled.empty()
-                    ? absl::StrCat("workers: ", WaitingForBackoffs())
-                    : absl::StrCat("workers: set aside because they made no progress: ", stalled);
-    else if (pin_.waits())
-      workers =
-          absl::StrCat("workers: a deterministic job continues only with worker/", pin_.identity(),
-                       " or one with the same build and settings: ", pin_.compute());
-    else if (training)
+    workers = idle ? *idle : roster_.WaitingFor();
+    if (!idle && workers.empty() && training)
       workers = source_->WaitingForWorker(workers_, host_->Now());
   }
   const std::string servers = phase_ == Phase::kDescribing ? "" : placer_.WaitingFor();
@@ -942,27 +823,12 @@ std::string Job::WaitingFor() const {
     return absl::StrCat("disk space for the job's files: ", export_trouble_);
   if (!workers.empty() && !servers.empty()) return absl::StrCat(workers, "; ", servers);
   if (workers.empty() && servers.empty()) {
-    for (const auto& what : {WaitingForReach(), WaitingForRoom(), WaitingForAnswers()}) {
+    for (const auto& what : {WaitingForReach(), roster_.WaitingForPauses(), WaitingForAnswers()}) {
       if (!what.empty()) return what;
     }
     return "";
   }
   return workers.empty() ? servers : workers;
-}
-
-// `on_over_budget: pause`.
-std::string Job::WaitingForRoom() const {
-  std::string text;
-  std::size_t waiting = 0;
-  for (const auto& [task, worker] : workers_) {
-    if (!worker.paused()) continue;
-    if (waiting++ == 0)
-      text = absl::StrCat(worker.progress.waiting_for(), " (worker/", worker.identity);
-  }
-  return waiting == 0
-             ? ""
-             : absl::StrCat(text, waiting == 1 ? "" : absl::StrCat(" and ", waiting - 1, " more"),
-                            ")");
 }
 
 // The final count: a server reads all that it holds for it.

@@ -48,9 +48,9 @@
 #include "coordinator/jobs/shard_mover.h"
 #include "coordinator/jobs/task_totals.h"
 #include "coordinator/jobs/training_rate.h"
-#include "coordinator/jobs/unfit_workers.h"
 #include "coordinator/jobs/worker_claims.h"
 #include "coordinator/jobs/worker_pin.h"
+#include "coordinator/jobs/worker_roster.h"
 #include "evergrad/v1/api.pb.h"
 #include "evergrad/v1/session.pb.h"
 
@@ -116,8 +116,8 @@ class Job final : private JobActions, private GrantActions {
   // given no work, and its end is nothing to this job.
   void Withhold(TaskId task);
   void Speaks(TaskId task);
-  std::chrono::milliseconds BacksOffFor(
-      TaskId worker) const;  // it is given no work for so long, because it died again and again
+  // It is given no work for so long, because it died again and again.
+  std::chrono::milliseconds BacksOffFor(TaskId worker) const { return roster_.BacksOffFor(worker); }
   void Warn(const std::string& text);   // an event of kind warning, unless the job has ended
   void Tell(const std::string& text) {  // the same of kind state
     if (active()) Event("state", text);
@@ -129,21 +129,24 @@ class Job final : private JobActions, private GrantActions {
   // A worker serves one job. It is called back for another one: it gets nothing more here, and
   // gives back what it has not begun.
   void CallBack(TaskId task);
-  bool Holds(TaskId task) const;    // work of this job, or stands still in such
+  // Work of this job, or it stands still in such.
+  bool Holds(TaskId task) const { return roster_.Holds(task); }
   void ReleaseWorker(TaskId task);  // it serves another job from now on
   // How many workers it can use now; how many of those that it has had something to do within the
   // last `while_`.
   std::uint32_t useful_workers() const;
-  std::uint32_t busy_workers(std::chrono::milliseconds while_) const;
+  std::uint32_t busy_workers(std::chrono::milliseconds while_) const {
+    return roster_.Busy(while_);
+  }
   // Of functions jobs: those that closures wait for or run; only a worker that has one of them is
   // of use. nullopt: any worker is.
   std::optional<std::set<std::string>> wanted_functions() const {
     return source_->WantedFunctions(workers_);
   }
   // A worker's process that has said that it cannot take part, and is not tried again yet.
-  bool IsUnfit(std::uint64_t process) const { return unfit_.IsAside(process, host_->Now()); }
+  bool IsUnfit(std::uint64_t process) const { return roster_.IsAside(process); }
   void SetWorkersElsewhere(std::uint32_t workers) {
-    workers_elsewhere_ = workers;
+    roster_.SetElsewhere(workers);
   }  // who serve other jobs; for what is told
   double share() const { return id_.spec.resources.share; }
   bool keeps_its_worker() const { return id_.spec.strategy.deterministic; }
@@ -228,6 +231,7 @@ class Job final : private JobActions, private GrantActions {
   bool CheckProof(const v1::HeldAttempt& held, Attempt attempt, const Worker& worker);
   void AdoptAttempts(const v1::Hello& hello, Worker* worker, v1::Registered* registered);
   void ReplaceFormer(TaskId former, bool former_died, Worker* worker);
+  void ReplaceFormerServer(TaskId former, bool former_died, const JobServer& server);
   void FillWorkers(v1::JobStatus* status) const;
 
   // job_journal.cc
@@ -258,23 +262,21 @@ class Job final : private JobActions, private GrantActions {
   void Broadcast(const v1::CoordinatorMessage& message, bool workers, bool servers);
   void SendMap() override;
   void FillMap(v1::ShardMap* map) const;
-  Worker* FindWorker(TaskId task);
+  Worker* FindWorker(TaskId task) { return roster_.Find(task); }
 
   // job_grants.cc
   // Also looks whether a phase is over.
   void Pump() override;
   void PumpReading();
   // Asks for an attempt that has not begun; whoever runs it goes on.
-  void RecallAttempt(Worker* worker, Attempt attempt, Held* held) override;
-  bool Usable(const Worker& worker) const { return Usable(worker, host_->Now()); }
-  bool Usable(const Worker& worker, MonoTime now) const override;
-  const UnfitWorkers::Record* UnfitOf(const Worker& worker) const {
-    return unfit_.Of(worker.process);
+  void RecallAttempt(Worker* worker, Attempt attempt, Held* held) override {
+    roster_.Recall(worker, attempt, held);
   }
-  bool NobodyFits() const;
-  bool SetAside(Worker& worker, const v1::Failed& failed);
-  void RememberFitWorker(const Worker& worker);  // before what is known of its process is forgotten
-  WorkerPin::Choice PinnedWorker() override;
+  bool Usable(const Worker& worker) const { return Usable(worker, host_->Now()); }
+  bool Usable(const Worker& worker, MonoTime now) const override {
+    return roster_.Usable(worker, now);
+  }
+  WorkerPin::Choice PinnedWorker() override { return roster_.Pinned(); }
   void SayNotReproducible(const std::string& why);
   void CheckStalls();
   void TakeAway(Worker& worker);
@@ -321,7 +323,6 @@ class Job final : private JobActions, private GrantActions {
   bool DiesIdle(const std::string& server) const;  // again and again, and by now it holds nothing
   void CreditServers();  // closures have ended since: who owns shards has served them
   void FillBackoffs(v1::JobStatus* status) const;
-  std::string WaitingForBackoffs() const;
 
   // job_sealed_export.cc
   bool WantsSealedExport() const;
@@ -346,8 +347,9 @@ class Job final : private JobActions, private GrantActions {
                   std::function<void(const ShardAnswer&)> done);
   void CheckQueries();
   std::string WaitingForReport() const;
-  std::string WaitingForRoom() const;
-  void TellPauses(absl::string_view gone = "");  // `gone`: who has just been taken off workers_
+  void TellPauses(absl::string_view gone = "") {  // As WorkerRoster::TellPauses.
+    if (active()) roster_.TellPauses(gone);
+  }
 
   // job_export.cc
   struct Receiving;
@@ -423,7 +425,8 @@ class Job final : private JobActions, private GrantActions {
 
   EventLog events_;
   ShardQueries queries_;
-  JobWorkers workers_;
+  WorkerRoster roster_;
+  JobWorkers& workers_;  // of roster_
   Granter granter_;
   ShardTable shards_;
   ShardPlacer placer_;
@@ -443,7 +446,6 @@ class Job final : private JobActions, private GrantActions {
     v1::Done done;
   };
   std::vector<DeferredDone> deferred_;  // in the window
-  std::uint32_t workers_elsewhere_ = 0;
   DoneTurn turn_;
 
   // Work.
@@ -456,14 +458,6 @@ class Job final : private JobActions, private GrantActions {
   DeathBackoff death_backoff_;
   bool repairs_ended_ = false;   // since the last tick
   bool servers_served_ = false;  // since CreditServers
-  std::optional<MonoTime>
-      fit_left_;  // the last worker that could do this job went, or this life began
-  UnfitWorkers unfit_;
-  WorkerPin pin_;
-  bool pause_said_ =
-      false;  // that a worker's pushes wait for room, and not yet that none does any more
-  std::optional<MonoTime> pause_said_at_;
-  MonoTime next_stall_check_{0};
   ReachRule reach_;
   MonoTime next_reach_check_{0};
   std::set<std::string> reach_said_;     // "worker>server": told that nobody else can do its work

@@ -14,7 +14,6 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::size_t kBackoffsShownMax = 64;  // in a status
-constexpr std::size_t kBackoffsNamedMax = 4;   // in a text
 
 double Seconds(MonoTime span) { return std::max(0.0, std::chrono::duration<double>(span).count()); }
 
@@ -35,14 +34,6 @@ void Job::Speaks(TaskId task) {
 
 void Job::BeginTotals(const Worker& worker) {
   if (totals_.BeginWorker(worker.identity, worker.process)) journal_.WantWhole();
-}
-
-std::chrono::milliseconds Job::BacksOffFor(TaskId worker) const {
-  const auto found = workers_.find(worker);
-  if (found == workers_.end()) return std::chrono::milliseconds(0);
-  return std::max(std::chrono::milliseconds(0),
-                  std::chrono::duration_cast<std::chrono::milliseconds>(
-                      found->second.backoff_until - host_->Now()));
 }
 
 void Job::Warn(const std::string& text) {
@@ -186,23 +177,6 @@ void Job::FillBackoffs(v1::JobStatus* status) const {
     add(Role::kWorker, identity, until)
         ->set_reason("its processes were replaced or ended soon after their start");
   }
-}
-
-// Nobody is usable, and nobody is unfit or set aside.
-std::string Job::WaitingForBackoffs() const {
-  const MonoTime now = host_->Now();
-  std::string text;
-  std::size_t backing_off = 0;
-  for (const auto& [task, worker] : workers_) {
-    if (!worker.ready || worker.leaving || worker.backoff_until <= now ||
-        backing_off++ >= kBackoffsNamedMax)
-      continue;
-    absl::StrAppend(&text, text.empty() ? "" : ", ", "worker/", worker.identity, " for ",
-                    absl::StrFormat("%.1f", Seconds(worker.backoff_until - now)), " s");
-  }
-  if (backing_off == 0) return "the connected ones have not reported since they registered";
-  return absl::StrCat("the connected ones back off after repeated deaths: ", text,
-                      backing_off > kBackoffsNamedMax ? ", …" : "");
 }
 
 }  // namespace evergrad::coordinator

@@ -37,37 +37,12 @@ void Job::Pump() {
   in_pump_ = false;
 }
 
-bool Job::Usable(const Worker& worker, MonoTime now) const {
-  return worker.ready && !worker.silent && !worker.called_back && !worker.leaving &&
-         !worker.stuck && worker.backoff_until <= now && worker.aside_until <= now &&
-         !unfit_.IsAside(worker.process, now);
-}
-
 // ---------------------------------------------------------------- beside other jobs
 
 void Job::CallBack(TaskId task) {
   Worker* worker = FindWorker(task);
   if (worker == nullptr || std::exchange(worker->called_back, true)) return;
-  for (auto& [attempt, held] : worker->held) {
-    if (!held.recalled) RecallAttempt(worker, attempt, &held);
-  }
-}
-
-void Job::RecallAttempt(Worker* worker, Attempt attempt, Held* held) {
-  held->recalled = true;
-  ++worker->recalled;
-  v1::CoordinatorMessage message;
-  v1::Recall* recall = message.mutable_recall();
-  recall->set_job_uid(id_.uid.value());
-  recall->set_closure(held->closure.value());
-  *recall->mutable_attempt() = client::ToProto(attempt);
-  host_->Send(worker->task, std::move(message));
-}
-
-bool Job::Holds(TaskId task) const {
-  const auto found = workers_.find(task);
-  // A thread that is not back from work that was taken away cannot serve another job either.
-  return found != workers_.end() && (!found->second.held.empty() || found->second.stuck);
+  roster_.RecallAll(worker);
 }
 
 void Job::ReleaseWorker(TaskId task) {
@@ -94,22 +69,6 @@ std::uint32_t Job::useful_workers() const {
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(useful, 1u << 30));
 }
 
-std::uint32_t Job::busy_workers(std::chrono::milliseconds while_) const {
-  const MonoTime now = host_->Now();
-  std::uint32_t busy = 0;
-  for (const auto& [task, worker] : workers_)
-    busy += !worker.held.empty() || now - worker.last_done < while_;
-  return busy;
-}
-
-WorkerPin::Choice Job::PinnedWorker() {
-  if (!id_.spec.strategy.deterministic) return {};
-  return {true,
-          pin_.Choose(
-              workers_, unfit_, [this](const Worker& worker) { return Usable(worker); },
-              [this](absl::string_view kind, const std::string& text) { Event(kind, text); })};
-}
-
 void Job::SayNotReproducible(const std::string& why) {
   if (!id_.spec.strategy.deterministic) return;
   Event("warning", absl::StrCat("deterministic: ", why,
@@ -120,26 +79,8 @@ void Job::SayNotReproducible(const std::string& why) {
 
 // ---------------------------------------------------------------- work that stands still
 
-// A worker whose session lives while its work does not: what it holds would keep the window of open
-// closures shut for ever.
 void Job::CheckStalls() {
-  const MonoTime now = host_->Now();
-  if (options_.step_timeout.count() == 0 || now < next_stall_check_) return;
-  next_stall_check_ =
-      now + std::min<std::chrono::milliseconds>(options_.step_timeout / 8, std::chrono::seconds(1));
-  const bool server_missing =
-      shards_.placed() &&
-      (!shards_.AllHeld() || std::any_of(shards_.servers().begin(), shards_.servers().end(),
-                                         [](const auto& s) { return !s.second.ready; }));
-  std::vector<TaskId> stalled;
-  for (auto& [task, worker] : workers_) {
-    // Who waits for a server that we know to be missing, or for room at one, does not stand still
-    // by itself.
-    if (worker.held.empty() || !worker.ready || server_missing || window_open_ || worker.paused())
-      worker.advanced_at = now;
-    if (now - worker.advanced_at >= options_.step_timeout) stalled.push_back(task);
-  }
-  for (const TaskId task : stalled) {
+  for (const TaskId task : roster_.Stalled(window_open_)) {
     if (grants_stopped()) return;
     if (Worker* worker = FindWorker(task)) TakeAway(*worker);
   }
@@ -172,9 +113,7 @@ void Job::TakeAway(Worker& worker) {
         absl::StrCat(v1::WorkKind_Name(held.kind), " closure ", held.closure.value() & 0xffffffffu);
   }
   const std::size_t attempts = worker.held.size();
-  worker.DropAll();
-  worker.advanced_at = now;
-  worker.stuck = worker.progress.computing();
+  roster_.TakeAll(&worker);
   worker.aside_until = now + std::min(options_.aside_max, options_.step_timeout);
   const double seconds = std::chrono::duration<double>(options_.step_timeout).count();
   Event("stall", absl::StrFormat("worker/%s has not advanced a step for %.3g s: %s is revoked "
@@ -193,54 +132,8 @@ void Job::TakeAway(Worker& worker) {
   }
 }
 
-// ---------------------------------------------------------------- workers that cannot take part
-
-// Of the workers that are here, and nobody serves another job. Of one that registers just now
-// nothing is known.
-bool Job::NobodyFits() const {
-  return workers_elsewhere_ == 0 &&
-         std::all_of(workers_.begin(), workers_.end(), [&](const auto& one) {
-           const Worker& worker = one.second;
-           return worker.leaving || worker.called_back || UnfitOf(worker) != nullptr;
-         });
-}
-
-// The worker is set aside. Returns false if no connected worker can run the job; the caller then
-// treats the failure as a user error. That is so while nobody has described the job, for a
-// function, whose caller is to be told, and for a repair whose input is gone [33], once a worker
-// that left has had as long as a server has to come back. Everything else waits for a worker that
-// can run it.
-bool Job::SetAside(Worker& worker, const v1::Failed& failed) {
-  const MonoTime now = host_->Now();
-  const UnfitWorkers::Change change =
-      unfit_.Add(worker.process, failed.lack(), failed.cause().message(), now);
-  if (change.aside) {
-    for (auto& [attempt, held] : worker.held) {
-      if (!held.recalled) RecallAttempt(&worker, attempt, &held);
-    }
-  }
-  if (change.news) {
-    Event("warning", absl::StrCat("worker/", worker.identity,
-                                  " cannot take part in the job, retrying from time to time: ",
-                                  unfit_.Of(worker.process)->why));
-    Touch();
-  }
-  if (epochs_.succeeded() == 0) pin_.Release(worker.identity);  // Nothing has its bits.
-  if (!NobodyFits()) return true;
-  const bool repair =
-      failed.kind() == v1::TRAIN && !failed.all_targets() && failed.lack() == v1::INPUT;
-  if (plan_ && !source_->has_callers() && !repair) return true;
-  if (plan_ && !source_->has_callers() && fit_left_ &&
-      now < *fit_left_ + options_.server_lost_after) {
-    unfit_.TryAgainBy(worker.process, *fit_left_ + options_.server_lost_after);
-    return true;
-  }
-  unfit_.TryAgainBy(worker.process, now);  // The next failure is judged at once, too.
-  return false;
-}
-
 std::uint32_t Job::LimitOf(const Worker& worker) const {
-  if (UnfitOf(worker) != nullptr) return 1;  // on trial
+  if (roster_.UnfitOf(worker) != nullptr) return 1;  // on trial
   const std::uint64_t limit = std::min<std::uint64_t>(plan_->closures(), source_->Limit());
   const std::uint64_t remaining = limit > book_->next_new() ? limit - book_->next_new() : 0;
   return AttemptsAhead(options_.sizing, worker.rate.seconds_per_closure(), remaining,
@@ -397,7 +290,7 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
     worker->Drop(attempt);
   }
   worker->last_done = worker->advanced_at = now;
-  unfit_.SetFit(worker->process, host_->Now());
+  roster_.SetFit(*worker);
   if (result.counted) {
     death_limit_.OnFirstSuccess();
     servers_served_ = true;
@@ -421,7 +314,7 @@ void Job::OnReadingDone(Worker* worker, const v1::Done& done) {
   const Attempt attempt = client::FromProto<Attempt>(done.attempt());
   turn_.Open();
   if (worker->Drop(attempt)) worker->advanced_at = host_->Now();
-  unfit_.SetFit(worker->process, host_->Now());
+  roster_.SetFit(*worker);
   ReadingRound::Closure* reading =
       active() ? reading_.HeldBy(worker->task, done.closure(), attempt) : nullptr;
   const v1::WorkKind wanted = phase_ == Phase::kDescribing   ? v1::DESCRIBE
@@ -464,7 +357,8 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
   if (grants_stopped() &&
       !(ending_ == JobState::kFailed && failed.user_error() && failed.lack() == v1::NO_LACK))
     return;
-  const bool elsewhere = failed.lack() != v1::NO_LACK && SetAside(*worker, failed);
+  const bool elsewhere =
+      failed.lack() != v1::NO_LACK && roster_.SetAside(*worker, failed, source_->has_callers());
   v1::ErrorDetail cause = failed.cause();
   if (cause.origin_text().empty()) cause.set_origin_text(absl::StrCat("worker/", worker->identity));
   CleanCause(&cause);

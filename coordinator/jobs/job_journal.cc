@@ -103,7 +103,7 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   rate_.Fill(s);
   totals_.Fill(s);
   s->set_never_started(never_started_);
-  pin_.Fill(s);
+  roster_.Fill(s);
   events_.Fill(s);
   if (first_cause_) *s->mutable_first_cause() = *first_cause_;
   s->set_cause_is_users(cause_is_users_);
@@ -260,7 +260,7 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   totals_.Read(s);
   never_started_ = s.never_started();
   end_taken_ = ended();
-  pin_.Read(s);
+  roster_.Read(s);
   EG_RETURN_IF_ERROR(events_.Read(s));
   if (s.has_first_cause()) first_cause_ = s.first_cause();
   cause_is_users_ = s.cause_is_users();
@@ -303,7 +303,7 @@ void Job::Resume(Term term) {
       std::max<std::uint64_t>(revision_, term.value() << 32);  // who waits for a change sees one
   if (!active()) return;
   const MonoTime now = host_->Now();
-  fit_left_ = now;
+  roster_.BeginLife();
   window_open_ = true;
   resume_phase_ = true;
   BeginRate();

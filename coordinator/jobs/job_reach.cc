@@ -31,14 +31,14 @@ void Job::CheckReach() {
   for (auto& [task, worker] : workers_) {
     if (CutOffFrom(worker) != nullptr) {
       if (!worker.held.empty()) cut_off.push_back(task);
-    } else if (Usable(worker, now) && UnfitOf(worker) == nullptr) {
+    } else if (Usable(worker, now) && roster_.UnfitOf(worker) == nullptr) {
       able.push_back(&worker);
     }
   }
   if (cut_off.empty()) return;
   // Which closures the workers of other jobs could run is unknown here.
   const auto others_can = [&](const Worker& of) {
-    if (workers_elsewhere_ > 0 && !source_->has_callers()) return true;
+    if (roster_.elsewhere() > 0 && !source_->has_callers()) return true;
     return std::any_of(able.begin(), able.end(), [&](const Worker* other) {
       return std::any_of(of.held.begin(), of.held.end(), [&](const auto& one) {
         return one.second.kind != v1::TRAIN || source_->CanRun(*other, one.second.closure);
@@ -82,16 +82,14 @@ void Job::PassOn(Worker& worker, const v1::UnreachedServer& from) {
       reading->attempt = Attempt{};
     }
   }
-  worker.DropAll();
-  worker.advanced_at = host_->Now();
-  worker.stuck = worker.progress.computing();
+  roster_.TakeAll(&worker);
   worker.progress.clear_unreached();  // of the attempt that was taken away
   v1::Failed failure;
   failure.set_lack(v1::REACH);
   failure.mutable_cause()->set_message(absl::StrCat("it cannot reach ", ReachRule::Text(from),
                                                     "; its work goes to workers that can"));
-  SetAside(worker, failure);
-  unfit_.SetUnreached(worker.process, from);
+  roster_.SetAside(worker, failure, source_->has_callers());
+  roster_.SetUnreached(worker, from);
   if (trained)
     SayNotReproducible(absl::StrCat("the work of worker/", worker.identity, " was passed on"));
   Touch();

@@ -93,8 +93,8 @@ std::uint64_t ScheduledClosures::StepsOf(ClosureId, const v1::Done& done) const 
   return done.metrics().steps();
 }
 
-// The job continues: its client is told by the next call. Lost work that cannot be run again is told,
-// too [20b].
+// The job continues: its client is told by the next call. Lost work that cannot be run again is
+// told, too [20b].
 ClosureSource::OnError ScheduledClosures::Judge(bool user_error, bool repair,
                                                 std::uint32_t failures) const {
   if (!user_error && failures < options_.retries_max) return OnError::kRetry;

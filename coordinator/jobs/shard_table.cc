@@ -2,7 +2,49 @@
 
 #include <algorithm>
 
+#include "common/base/status.h"
+#include "common/client/protocol.h"
+
 namespace evergrad::coordinator {
+namespace {
+
+constexpr std::size_t kHostBytesMax = 256, kReasonBytesMax = 200;
+
+}  // namespace
+
+absl::StatusOr<std::vector<ClosureBook::HeldShard>> HeldShardsOf(const v1::Hello& hello,
+                                                                 JobUid job) {
+  std::vector<ClosureBook::HeldShard> held;
+  for (const v1::HeldShard& h : hello.shards()) {
+    if (h.job_uid() != job.value()) continue;
+    ClosureBook::HeldShard& one = held.emplace_back();
+    one.shard = ShardId(h.shard());
+    one.epoch = client::FromProto<ShardEpoch>(h.epoch());
+    one.start = client::FromProto<MapVersion>(h.start());
+    one.loading = h.loading();
+    one.stopped_in = h.stopped_in();
+    EG_ASSIGN_OR_RETURN(one.done, client::FromProto(h.done()));
+    EG_ASSIGN_OR_RETURN(one.refused, client::FromProto(h.refused()));
+  }
+  return held;
+}
+
+JobServer JobServerOf(TaskId task, const std::string& identity,
+                      const std::vector<ClosureBook::HeldShard>& held, const v1::Hello& hello) {
+  JobServer server;
+  server.task = task;
+  server.identity = identity;
+  server.endpoint = hello.endpoint();
+  server.host = client::CleanText(hello.host(), kHostBytesMax);
+  server.process = hello.process_uid();
+  for (const ClosureBook::HeldShard& one : held) {
+    if (one.loading) server.loading.insert(one.shard.value());
+    if (one.stopped_in != 0) server.stopped.insert(one.shard.value());
+  }
+  server.leaving = client::CleanText(hello.leaving(), kReasonBytesMax);
+  server.drains = !server.leaving.empty();
+  return server;
+}
 
 JobServer* ShardTable::Find(TaskId task) {
   const auto found = servers_.find(task);

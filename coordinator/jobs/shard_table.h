@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/ids.h"
@@ -46,6 +47,13 @@ struct JobServer {
 inline std::string ShardCount(std::size_t number) {
   return absl::StrCat(number, number == 1 ? " shard" : " shards");
 }
+
+// The shards of `job` that a server holds by its Hello. InvalidArgument: a set is malformed.
+absl::StatusOr<std::vector<ClosureBook::HeldShard>> HeldShardsOf(const v1::Hello& hello,
+                                                                 JobUid job);
+// The server of a Hello, whose shards are `held`.
+JobServer JobServerOf(TaskId task, const std::string& identity,
+                      const std::vector<ClosureBook::HeldShard>& held, const v1::Hello& hello);
 
 class ShardTable {
  public:

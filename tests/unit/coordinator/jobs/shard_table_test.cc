@@ -3,6 +3,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "common/client/protocol.h"
+
 namespace evergrad::coordinator {
 namespace {
 
@@ -59,6 +61,33 @@ TEST_CASE("a server is gone if it is neither here nor waited for") {
   f.table.Clear();
   CHECK(f.table.IsGone("c"));
   CHECK(f.table.Find(kFirst) == nullptr);
+}
+
+TEST_CASE("a Hello says what a server holds of a job, is loading and has stopped") {
+  v1::Hello hello;
+  hello.set_process_uid(5);
+  hello.set_leaving("notice");
+  for (const std::uint32_t shard : {0, 1, 2}) {
+    v1::HeldShard* held = hello.add_shards();
+    held->set_job_uid(shard == 2 ? 8 : 7);
+    held->set_shard(shard);
+    held->set_loading(shard == 0);
+    held->set_stopped_in(shard);
+    *held->mutable_done() = client::ToProto(IntervalSet{shard});
+  }
+  const auto held = HeldShardsOf(hello, JobUid(7));
+  REQUIRE(held.ok());
+  REQUIRE(held->size() == 2);
+  CHECK((*held)[1].done == IntervalSet{1});
+  const JobServer server = JobServerOf(kFirst, "a", *held, hello);
+  CHECK(server.loading == std::set<std::uint32_t>{0});
+  CHECK(server.stopped == std::set<std::uint32_t>{1});
+  CHECK(server.process == 5);
+  CHECK(server.drains);
+  CHECK_FALSE(server.ready);
+  hello.mutable_shards(1)->mutable_refused()->add_bounds(3);
+  CHECK(HeldShardsOf(hello, JobUid(7)).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(HeldShardsOf(hello, JobUid(8)).ok());  // what is malformed is another job's
 }
 
 }  // namespace
