@@ -81,7 +81,13 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
       turn_(Part()),
       poison_({options.poison_deaths, options.together}),
       death_backoff_(options.death_backoff),
-      reach_(options.reach_timeout),
+      reach_(Part(), &roster_,
+             {.others_can =
+                  [this](const Worker& of, const std::vector<const Worker*>& able) {
+                    return OthersCanRun(of, able);
+                  },
+              .pass_on = [this](Worker& worker,
+                                const v1::UnreachedServer& from) { PassOn(worker, from); }}),
       epochs_({id_.spec.training.epochs,
                id_.spec.training.evaluate_every_epochs,
                kind_.counts_only(),
@@ -160,7 +166,7 @@ void Job::Tick() {
   JudgeDeaths();
   mover_.SendMap(true);
   CheckStalls();
-  CheckReach();
+  if (!grants_stopped() && !window_open_) reach_.Check();
   CheckQueries();
   source_->CheckClosing();
   if (phase_ == Phase::kSealing) CheckSealed();
@@ -823,7 +829,8 @@ std::string Job::WaitingFor() const {
     return absl::StrCat("disk space for the job's files: ", export_trouble_);
   if (!workers.empty() && !servers.empty()) return absl::StrCat(workers, "; ", servers);
   if (workers.empty() && servers.empty()) {
-    for (const auto& what : {WaitingForReach(), roster_.WaitingForPauses(), WaitingForAnswers()}) {
+    for (const auto& what :
+         {reach_.WaitingFor(), roster_.WaitingForPauses(), reach_.WaitingForAnswers()}) {
       if (!what.empty()) return what;
     }
     return "";

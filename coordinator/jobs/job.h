@@ -43,7 +43,7 @@
 #include "coordinator/jobs/metrics_file.h"
 #include "coordinator/jobs/plan_builder.h"
 #include "coordinator/jobs/poison.h"
-#include "coordinator/jobs/reach_rule.h"
+#include "coordinator/jobs/reach_watch.h"
 #include "coordinator/jobs/reading_round.h"
 #include "coordinator/jobs/shard_mover.h"
 #include "coordinator/jobs/task_totals.h"
@@ -281,13 +281,8 @@ class Job final : private JobActions, private GrantActions {
   void CheckStalls();
   void TakeAway(Worker& worker);
 
-  // job_reach.cc
-  void CheckReach();
-  const v1::UnreachedServer* CutOffFrom(const Worker& worker)
-      const;  // null: it reaches every server that it needs, as far as is known
+  bool OthersCanRun(const Worker& of, const std::vector<const Worker*>& able) const;
   void PassOn(Worker& worker, const v1::UnreachedServer& from);
-  std::string WaitingForReach() const;
-  std::string WaitingForAnswers() const;
 
   std::uint32_t LimitOf(const Worker& worker) const override;
   void SendTraining(Worker& worker, const ClosureBook::Granted& granted, bool regrant) override;
@@ -458,9 +453,7 @@ class Job final : private JobActions, private GrantActions {
   DeathBackoff death_backoff_;
   bool repairs_ended_ = false;   // since the last tick
   bool servers_served_ = false;  // since CreditServers
-  ReachRule reach_;
-  MonoTime next_reach_check_{0};
-  std::set<std::string> reach_said_;     // "worker>server": told that nobody else can do its work
+  ReachWatch reach_;
   std::uint64_t attempts_ = 0;           // training attempts granted
   MonoTime evaluation_held_until_{0};    // failpoint
   std::uint64_t report_generation_ = 0;  // a report asked for before a rollback is void

@@ -132,6 +132,47 @@ void Job::TakeAway(Worker& worker) {
   }
 }
 
+// ---------------------------------------------------------------- workers that are cut off
+
+// Which closures the workers of other jobs could run is unknown here.
+bool Job::OthersCanRun(const Worker& of, const std::vector<const Worker*>& able) const {
+  if (roster_.elsewhere() > 0 && !source_->has_callers()) return true;
+  return std::any_of(able.begin(), able.end(), [&](const Worker* other) {
+    return std::any_of(of.held.begin(), of.held.end(), [&](const auto& one) {
+      return one.second.kind != v1::TRAIN || source_->CanRun(*other, one.second.closure);
+    });
+  });
+}
+
+// The attempts of a worker that is cut off are superseded and granted again elsewhere. The worker
+// gets nothing for a time that grows, until it has ended something.
+void Job::PassOn(Worker& worker, const v1::UnreachedServer& from) {
+  bool trained = false;
+  for (const auto& [attempt, held] : worker.held) {
+    SendSuperseded(worker.task, held.closure, attempt);
+    if (held.kind == v1::TRAIN) {
+      trained = true;
+      if (book_) book_->ReleaseAttempt(held.closure, attempt);
+    } else if (ReadingRound::Closure* reading =
+                   reading_.HeldBy(worker.task, held.closure.value(), attempt);
+               reading != nullptr) {
+      reading->attempt = Attempt{};
+    }
+  }
+  roster_.TakeAll(&worker);
+  worker.progress.clear_unreached();  // of the attempt that was taken away
+  v1::Failed failure;
+  failure.set_lack(v1::REACH);
+  failure.mutable_cause()->set_message(absl::StrCat("it cannot reach ", ReachRule::Text(from),
+                                                    "; its work goes to workers that can"));
+  roster_.SetAside(worker, failure, source_->has_callers());
+  roster_.SetUnreached(worker, from);
+  if (trained)
+    SayNotReproducible(absl::StrCat("the work of worker/", worker.identity, " was passed on"));
+  Touch();
+  Pump();
+}
+
 std::uint32_t Job::LimitOf(const Worker& worker) const {
   if (roster_.UnfitOf(worker) != nullptr) return 1;  // on trial
   const std::uint64_t limit = std::min<std::uint64_t>(plan_->closures(), source_->Limit());
