@@ -1,14 +1,14 @@
 // One job from submission to its end: QUEUED -> STARTING -> RUNNING -> SUCCEEDED | FAILED |
 // CANCELLED.
 //
-//   describe closure -> plan -> cut -> place -> Assign/Assigned -> RUNNING: train … evaluate …
-//   train -> evaluate -> export
-//   -> every shard reported -> files written -> SUCCEEDED          (user error, cancel: seal ->
-//   report -> files -> FAILED, CANCELLED)
+//   describe closure -> plan -> place -> Assign/Assigned -> RUNNING: train … evaluate … train ->
+//   evaluate -> export -> every shard reported -> files written -> SUCCEEDED
+//   user error, cancel: seal -> report -> files -> FAILED, CANCELLED
 //
-// The ClosureBook decides the protocol (LEDGER lines 18 to 26); the job drives it: commits its
-// records, then sends. Not thread-safe: every call comes from the coordinator's control executor.
-// No clock and no I/O but through JobHost, so the tests and the daemon run the same class.
+// The ClosureBook decides the protocol (LEDGER lines 18 to 26). The job commits the records of the
+// book, then sends. JobKind and ClosureSource decide what differs by type of job. Not thread-safe:
+// every call comes from the coordinator's control executor. The class has no clock and no I/O but
+// through JobHost, so the tests and the daemon run the same class.
 #pragma once
 
 #include <algorithm>
@@ -74,21 +74,21 @@ class Job final : private JobActions, private GrantActions {
  public:
   using Identity = JobIdentity;
   Job(JobHost* host, JobOptions options, Identity identity);  // host outlives the job
-  // A job as the store has it, before this life of the coordinator has a term: Resume follows.
-  // DataLoss or InvalidArgument name the job.
+  // Restores a job as the store has it, before this life of the coordinator has a term; Resume
+  // follows. The errors DataLoss and InvalidArgument name the job.
   static absl::StatusOr<std::unique_ptr<Job>> Restore(JobHost* host, JobOptions options, JobUid uid,
                                                       const StoredJob& stored);
   ~Job();
 
   // --- life
-  // Accepted: a persistent store has it from now on. Before anybody is told. False: the store
-  // failed.
+  // The job is accepted: a persistent store has it from now on. Nobody may be told of it earlier.
+  // Returns false if the store failed.
   bool Keep();
   void Start();  // QUEUED -> STARTING. Tasks are told by Admit… before and after.
-  // A restored job that had begun: line 18 of this life. Servers register, then CloseWindow, then
-  // workers.
+  // Begins line 18 of this life for a restored job that had started. Servers register, then
+  // CloseWindow follows, then workers register.
   void Resume(Term term);
-  void Cancel();  // A repeat, or after the end: nothing.
+  void Cancel();  // A repeat, or a call after the end, changes nothing.
   void Tick();    // Every few tens of milliseconds.
   bool ended() const {
     return state_ == JobState::kSucceeded || state_ == JobState::kFailed ||
@@ -96,87 +96,87 @@ class Job final : private JobActions, private GrantActions {
   }
   bool started() const { return state_ != JobState::kQueued; }
   bool writing() const { return phase_ == Phase::kWriting; }  // ended but for its files
-  // One that is cancelled in the queue is QUEUED until it is CANCELLED.
+  // A job that is cancelled in the queue is QUEUED until it is CANCELLED.
   JobState state() const { return never_started_ && !ended() ? JobState::kQueued : state_; }
   JobUid uid() const { return id_.uid; }
   const std::string& name() const { return id_.spec.name; }
   const std::string& runs_folder() const { return id_.runs_folder; }
   std::uint64_t revision() const { return revision_; }
 
-  // --- tasks. Admit first (it sends nothing to the task itself and fills its Registered), then
-  // Registered is sent, then Ready.
+  // --- tasks. Admit… comes first (it fills the task's Registered and sends nothing to the task),
+  // then Registered is sent, then Ready follows.
   void AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff_until,
                    std::optional<TaskId> former, bool former_died, const v1::Hello& hello,
                    v1::Registered* registered);
-  // InvalidArgument: a set in the Hello is malformed; nothing has changed.
+  // InvalidArgument: a set in the Hello is malformed, and nothing has changed.
   absl::Status AdmitServer(TaskId task, const std::string& identity, std::optional<TaskId> former,
                            bool former_died, const v1::Hello& hello, v1::Registered* registered);
   void Ready(TaskId task);
-  // Between Admit and Ready: a worker that has said nothing since its Hello. Until Speaks it is
-  // given no work, and its end is nothing to this job.
+  // Call it between Admit and Ready for a worker that has sent nothing since its Hello. Until
+  // Speaks the worker gets no work, and its end has no consequence for this job.
   void Withhold(TaskId task);
   void Speaks(TaskId task);
-  // It is given no work for so long, because it died again and again.
+  // The time for which the worker gets no work, because it died again and again.
   std::chrono::milliseconds BacksOffFor(TaskId worker) const { return roster_.BacksOffFor(worker); }
   void Warn(const std::string& text);   // an event of kind warning, unless the job has ended
   void Tell(const std::string& text) {  // the same of kind state
     if (active()) Event("state", text);
   }
   void OnWorkerGone(TaskId task, absl::string_view reason, bool leaving);
-  // It was given notice. `drains`, a server: it stays until its shards have been moved, and is told
-  // (Drained). A repeat: nothing.
+  // The task was given notice. With `drains`, a server stays until its shards have been moved, and
+  // then gets a Drained. A repeat changes nothing.
   void OnLeaving(TaskId task, absl::string_view reason, bool drains);
-  // A worker serves one job. It is called back for another one: it gets nothing more here, and
-  // gives back what it has not begun.
+  // Another job needs the worker, and a worker serves one job: it gets nothing more here, and gives
+  // back the work that it has not begun.
   void CallBack(TaskId task);
-  // Work of this job, or it stands still in such.
+  // It holds work of this job, or its thread is not back from revoked work.
   bool Holds(TaskId task) const { return roster_.Holds(task); }
   void ReleaseWorker(TaskId task);  // it serves another job from now on
-  // How many workers it can use now; how many of those that it has had something to do within the
-  // last `while_`.
+  // The number of workers that the job can use now, and the number of its workers that have had
+  // work within the last `while_`.
   std::uint32_t useful_workers() const;
   std::uint32_t busy_workers(std::chrono::milliseconds while_) const {
     return roster_.Busy(while_);
   }
-  // Of functions jobs: those that closures wait for or run; only a worker that has one of them is
-  // of use. nullopt: any worker is.
+  // The functions that closures of a functions job wait for or run; only a worker that has one of
+  // them is of use. nullopt: every worker is.
   std::optional<std::set<std::string>> wanted_functions() const {
     return source_->WantedFunctions(workers_);
   }
-  // A worker's process that has said that it cannot take part, and is not tried again yet.
+  // The process has said that it cannot take part, and is not tried again yet.
   bool IsUnfit(std::uint64_t process) const { return roster_.IsAside(process); }
   void SetWorkersElsewhere(std::uint32_t workers) {
     roster_.SetElsewhere(workers);
-  }  // who serve other jobs; for what is told
+  }  // The number that serve other jobs, for texts.
   double share() const { return id_.spec.resources.share; }
   bool keeps_its_worker() const { return id_.spec.strategy.deterministic; }
-  void OnServerAway(TaskId task, absl::string_view reason);  // suspected: it is waited for
+  void OnServerAway(TaskId task, absl::string_view reason);  // The job waits for it.
   void OnServerLost(TaskId task, absl::string_view identity, absl::string_view reason,
                     bool leaving);
-  // Line 18: a task knew of a higher term; everybody registers anew, grants wait until CloseWindow.
+  // [18] A task knew of a higher term: every task registers anew, grants wait until CloseWindow.
   void BeginAnew(Term term);
   void CloseWindow();
 
-  // A message of `task`. Malformed ones are InvalidArgument and change nothing. Messages of other
-  // jobs are the caller's to route. Dones are only taken in: while turn_open(), the caller sees to
-  // it that EndTurn follows soon.
+  // A message of `task` about this job. InvalidArgument: it is malformed, and nothing has changed.
+  // A Done is neither committed nor answered yet: while turn_open(), the caller makes sure that
+  // EndTurn follows soon.
   absl::Status OnMessage(TaskId task, const v1::TaskMessage& message);
-  // What all Dones since the last turn changed is committed as one; then they are answered, and
-  // what has become free is granted.
+  // Commits the changes of all Dones since the last turn at once, answers the Dones, and grants
+  // whatever can be granted then.
   bool turn_open() const { return turn_.open(); }
   void EndTurn();
-  // The first half of it: before anything may leave that could follow from what has been taken in.
-  // False: the store failed.
+  // The first half of EndTurn. Call it before anything leaves that could follow from the Dones.
+  // Returns false if the store failed.
   bool CommitTurn() { return turn_.Commit(); }
 
   // --- closures as an API. FailedPrecondition: the job is of another type than functions.
   absl::StatusOr<FunctionCalls*> function_calls();
 
   // --- questions
-  // But for what only the coordinator knows: why it is queued, how many workers serve it.
+  // The coordinator adds the reason for which the job is queued, and the number of its workers.
   void FillStatus(v1::JobStatus* status, std::uint64_t events_after) const;
-  // Asks every owner now (running), or answers with the final report (ended). `done` may be called
-  // at once.
+  // Asks every owner of a running job, or answers with the final report of an ended one. `done` may
+  // be called at once.
   using ShardAnswer = ShardQueries::Answer;
   void QueryShards(bool digests, std::chrono::milliseconds timeout,
                    std::function<void(const ShardAnswer&)> done);
@@ -185,12 +185,12 @@ class Job final : private JobActions, private GrantActions {
   void FillJobInfo(v1::JobInfo* info) const;
   std::uint64_t steps_done() const { return epochs_.steps_done(); }
   std::uint64_t open_closures() const { return book_ ? book_->InFlight() : 0; }
-  // Closures that have ended behind one that has not: at most closures_behind_max, beyond which no
-  // new one is granted.
+  // The number of ended closures behind the oldest one that has not ended: at most
+  // closures_behind_max, because no new one is granted beyond.
   std::uint64_t closures_behind() const { return epochs_.waiting(); }
-  // Since the newest checkpoint was written, or since the job began; nullopt: it makes none.
+  // The age of the newest checkpoint, or of the job if it has none; nullopt: it makes none.
   std::optional<double> checkpoint_age_seconds() const;
-  // How often that held new ones back, since the last call.
+  // How often this limit held new closures back, since the last call.
   std::uint64_t TakeWindowRefusals() { return source_->TakeWindowRefusals(); }
   bool TakeEnd() { return ended() && !std::exchange(end_taken_, true); }  // true once
 
