@@ -76,11 +76,12 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
                }),
       roster_(Part(), &epochs_),
       workers_(roster_.workers()),
-      placer_(Part(), &death_backoff_, &queries_),
+      deaths_(Part(), &events_,
+              {.name_of = [this](ClosureId closure) { return source_->NameOf(closure); },
+               .not_reproducible = [this](const std::string& why) { SayNotReproducible(why); }}),
+      placer_(Part(), &deaths_.backoff(), &queries_),
       mover_(Part(), &placer_),
       turn_(Part()),
-      poison_({options.poison_deaths, options.together}),
-      death_backoff_(options.death_backoff),
       reach_(Part(), &roster_,
              {.others_can =
                   [this](const Worker& of, const std::vector<const Worker*>& able) {
@@ -163,7 +164,7 @@ void Job::Tick() {
   }
   turn_.SendDelayed(now);
   placer_.Retry(now);
-  JudgeDeaths();
+  deaths_.Judge();
   mover_.SendMap(true);
   CheckStalls();
   if (!grants_stopped() && !window_open_) reach_.Check();
@@ -306,9 +307,9 @@ void Job::Broadcast(const v1::CoordinatorMessage& message, bool workers, bool se
 void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff_until,
                       std::optional<TaskId> former, bool former_died, const v1::Hello& hello,
                       v1::Registered* registered) {
-  Worker worker =
-      roster_.Make(task, identity,
-                   std::max(backoff_until, death_backoff_.Until(Role::kWorker, identity)), hello);
+  Worker worker = roster_.Make(
+      task, identity, std::max(backoff_until, deaths_.backoff().Until(Role::kWorker, identity)),
+      hello);
   const bool told = active() && phase_ < Phase::kSealing;
   if (told) AdoptAttempts(hello, &worker, registered);
   if (former) ReplaceFormer(*former, former_died, &worker);
@@ -394,7 +395,7 @@ void Job::ReplaceFormer(TaskId former, bool former_died, Worker* worker) {
       OnDeath(Role::kWorker, worker->identity, "a newer process has its identity", false,
               &old->second, old->second.host);
       worker->backoff_until =
-          std::max(worker->backoff_until, death_backoff_.Until(Role::kWorker, worker->identity));
+          std::max(worker->backoff_until, deaths_.backoff().Until(Role::kWorker, worker->identity));
     }
     roster_.Replace(old->second, totals_.HasCountedClosures(worker->identity), worker);
     workers_.erase(old);
@@ -472,6 +473,30 @@ void Job::Ready(TaskId task) {
   Pump();
 }
 
+void Job::Withhold(TaskId task) {
+  if (Worker* worker = FindWorker(task)) worker->silent = true;
+}
+
+void Job::Speaks(TaskId task) {
+  Worker* worker = FindWorker(task);
+  if (worker == nullptr || !std::exchange(worker->silent, false)) return;
+  BeginTotals(*worker);
+  Pump();
+}
+
+void Job::BeginTotals(const Worker& worker) {
+  if (totals_.BeginWorker(worker.identity, worker.process)) journal_.WantWhole();
+}
+
+void Job::Warn(const std::string& text) {
+  if (active()) Event("warning", text);
+}
+
+void Job::OnDeath(Role role, const std::string& identity, absl::string_view reason, bool leaving,
+                  const Worker* worker, const std::string& host) {
+  if (active()) deaths_.OnDeath(role, identity, reason, leaving, worker, host);
+}
+
 void Job::OnWorkerGone(TaskId task, absl::string_view reason, bool leaving) {
   auto found = workers_.find(task);
   if (found == workers_.end()) return;
@@ -531,7 +556,7 @@ void Job::OnServerAway(TaskId task, absl::string_view reason) {
       Event("away",
             absl::StrCat("ps_server/", server->identity,
                          " left after its drain notice and still held ", ShardCount(shards)));
-  } else if (active() && !DiesIdle(server->identity)) {
+  } else if (active() && !deaths_.DiesIdle(server->identity)) {
     Event("away",
           absl::StrFormat("ps_server/%s disconnected (%s); waiting for it to reconnect (declared "
                           "lost after %.3g s)",
@@ -698,7 +723,7 @@ void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
 
 void Job::RevokeCancelled(ClosureId closure, const ClosureBook::Current& current) {
   failures_.erase(closure.value());
-  poison_.OnEnded(closure);
+  deaths_.OnEnded(closure);
   Worker* worker = FindWorker(current.worker);
   if (worker == nullptr) return;
   if (worker->Drop(current.attempt)) worker->advanced_at = host_->Now();
@@ -773,7 +798,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
                       .planned = plan_ && !source_->has_callers(),
                       .rate = rate_.rate()},
                      status);
-  if (active()) FillBackoffs(status);
+  if (active()) deaths_.FillStatus(workers_, status);
   FillWorkers(status);
   events_.FillStatus(events_after, status);
   status->set_result_json(ended() ? result_json_ : "");

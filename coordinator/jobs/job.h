@@ -31,7 +31,7 @@
 #include "coordinator/dashboard/report.h"
 #include "coordinator/jobs/checkpoint_rounds.h"
 #include "coordinator/jobs/closure_source.h"
-#include "coordinator/jobs/death_backoff.h"
+#include "coordinator/jobs/death_watch.h"
 #include "coordinator/jobs/done_turn.h"
 #include "coordinator/jobs/event_log.h"
 #include "coordinator/jobs/function_calls.h"
@@ -42,7 +42,6 @@
 #include "coordinator/jobs/journal_writer.h"
 #include "coordinator/jobs/metrics_file.h"
 #include "coordinator/jobs/plan_builder.h"
-#include "coordinator/jobs/poison.h"
 #include "coordinator/jobs/reach_watch.h"
 #include "coordinator/jobs/reading_round.h"
 #include "coordinator/jobs/shard_mover.h"
@@ -308,16 +307,10 @@ class Job final : private JobActions, private GrantActions {
   void OnServerMissing(const std::string& identity);
   void GiveAwayShards(const std::string& identity);
 
-  // job_deaths.cc
-  // `host`: where its process ran, "" if that is not known.
+  // As DeathWatch::OnDeath, while the job is active.
   void OnDeath(Role role, const std::string& identity, absl::string_view reason, bool leaving,
                const Worker* worker, const std::string& host);
-  void SayBacksOff(const DeathBackoff::Record& record);
-  void JudgeDeaths();
-  void BeginTotals(const Worker& worker);          // Its process is one of the job's from now on.
-  bool DiesIdle(const std::string& server) const;  // again and again, and by now it holds nothing
-  void CreditServers();  // closures have ended since: who owns shards has served them
-  void FillBackoffs(v1::JobStatus* status) const;
+  void BeginTotals(const Worker& worker);  // Its process is one of the job's from now on.
 
   // job_sealed_export.cc
   bool WantsSealedExport() const;
@@ -424,6 +417,7 @@ class Job final : private JobActions, private GrantActions {
   JobWorkers& workers_;  // of roster_
   Granter granter_;
   ShardTable shards_;
+  DeathWatch deaths_;
   ShardPlacer placer_;
   ShardMover mover_;
   TaskTotals totals_;
@@ -448,11 +442,6 @@ class Job final : private JobActions, private GrantActions {
   std::map<std::uint64_t, std::uint32_t> failures_;  // by closure, in a row
   std::multimap<MonoTime, std::pair<ClosureId, Attempt>> delayed_releases_;
   MonoTime grants_held_until_{0};
-  PoisonRule poison_;
-  DeathLimit death_limit_;
-  DeathBackoff death_backoff_;
-  bool repairs_ended_ = false;   // since the last tick
-  bool servers_served_ = false;  // since CreditServers
   ReachWatch reach_;
   std::uint64_t attempts_ = 0;           // training attempts granted
   MonoTime evaluation_held_until_{0};    // failpoint

@@ -119,7 +119,7 @@ void Job::TakeAway(Worker& worker) {
   Event("stall", absl::StrFormat("worker/%s has not advanced a step for %.3g s: %s is revoked "
                                  "(%d attempts) and granted to other workers",
                                  worker.identity, seconds, what, attempts));
-  poison_.OnDeath(now, blamed);
+  deaths_.OnStall(now, blamed);
   if (blamed) SayNotReproducible(absl::StrCat(what, " was revoked from worker/", worker.identity));
   Touch();
   if (stalled != nullptr && ++stalled->stalls >= options_.poison_deaths) {
@@ -332,16 +332,13 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
   }
   worker->last_done = worker->advanced_at = now;
   roster_.SetFit(*worker);
-  if (result.counted) {
-    death_limit_.OnFirstSuccess();
-    servers_served_ = true;
-  }
+  if (result.counted) deaths_.OnFirstSuccess();
   if (result.acknowledged) {
-    death_backoff_.OnProgress(Role::kWorker, worker->identity);
-    repairs_ended_ |= repair;
+    deaths_.OnWorkerProgress(worker->identity);
+    if (repair) deaths_.OnRepaired();
     failures_.erase(closure.value());
     claims_.OnEnded(closure);
-    poison_.OnEnded(closure);
+    deaths_.OnEnded(closure);
   }
   turn_.Add(worker->task, closure, attempt, !result.acknowledged);
 }
@@ -366,19 +363,19 @@ void Job::OnReadingDone(Worker* worker, const v1::Done& done) {
   turn_.Add(worker->task, ClosureId(done.closure()), attempt, !accepted);
   if (accepted) {
     reading_.Accept(reading, done.metrics());
-    death_backoff_.OnProgress(Role::kWorker, worker->identity);
+    deaths_.OnWorkerProgress(worker->identity);
     Touch();
     switch (done.kind()) {
       case v1::DESCRIBE:
-        death_limit_.OnFirstSuccess();
+        deaths_.OnDescribed();
         OnDescribed(done.describe());
         break;
       case v1::EVALUATE:
-        death_limit_.OnLeft(DeathLimit::Again::kEvaluation, reading_.left());
+        deaths_.OnLeft(DeathLimit::Again::kEvaluation, reading_.left());
         if (reading_.left() == 0) FinishEvaluation();
         break;
       default:
-        death_limit_.OnLeft(DeathLimit::Again::kExport, 0);
+        deaths_.OnLeft(DeathLimit::Again::kExport, 0);
         FinishExport(done.export_(), worker->identity);
         break;
     }
@@ -496,7 +493,7 @@ void Job::GiveUpRepair(ClosureId closure, Attempt attempt, absl::string_view why
     return;
   }
   failures_.erase(closure.value());
-  poison_.OnEnded(closure);
+  deaths_.OnEnded(closure);
   const std::size_t shards = record.lost_add.size();
   closures_lost_ += lost_before ? 0 : 1;
   updates_lost_ += shards * source_->OnLost(closure);

@@ -41,7 +41,7 @@ void Job::FillCounters(v1::JobCounters* counters) const {
   counters->set_repairs(book_ ? repairs_granted() : reruns_);
   counters->set_updates_redone(updates_redone_);
   events_.FillCounters(counters);
-  counters->set_other_deaths(death_limit_.deaths());
+  counters->set_other_deaths(deaths_.deaths());
   epochs_.FillCounters(counters);
   placer_.FillCounters(counters);
   counters->set_closures_lost(closures_lost_);
@@ -178,7 +178,7 @@ void Job::ReadCounters(const v1::JobCounters& counters) {
   repairs_before_ = reruns_ = counters.repairs();
   updates_redone_ = counters.updates_redone();
   events_.ReadCounters(counters);
-  death_limit_.Restore(counters.other_deaths());
+  deaths_.Restore(counters.other_deaths());
   epochs_.ReadCounters(counters);
   placer_.ReadCounters(counters);
   closures_lost_ = counters.closures_lost();

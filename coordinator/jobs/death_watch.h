@@ -1,0 +1,81 @@
+// The consequences of a task's death for a job: the closure that is to blame, the end of a job that
+// makes no progress, and the tasks that get no work for a while (poison.h, death_backoff.h).
+//
+// Not thread-safe: the control executor's. No clock and no I/O but through the host.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "common/base/ids.h"
+#include "common/time/clock.h"
+#include "coordinator/jobs/death_backoff.h"
+#include "coordinator/jobs/event_log.h"
+#include "coordinator/jobs/job_host.h"
+#include "coordinator/jobs/job_worker.h"
+#include "coordinator/jobs/poison.h"
+#include "evergrad/v1/api.pb.h"
+
+namespace evergrad::coordinator {
+
+class DeathWatch : private JobPart {
+ public:
+  struct Hooks {
+    // The closure as the text of an error names it, with a space before it.
+    std::function<std::string(ClosureId)> name_of;
+    // Work was interrupted: the results of a deterministic job may differ in bits.
+    std::function<void(const std::string& why)> not_reproducible;
+  };
+  // `events` outlives this object.
+  DeathWatch(const JobPart& part, EventLog* events, Hooks hooks);
+
+  const DeathBackoff& backoff() const { return backoff_; }
+
+  // --- deaths
+  // `worker` is null for a server. `host`: the host of the process, "" if it is unknown. A task
+  // that leaves after a notice does not count.
+  void OnDeath(Role role, const std::string& identity, absl::string_view reason, bool leaving,
+               const JobWorker* worker, const std::string& host);
+  // A worker's work has stalled, which counts as a death of the worker while it ran `blamed`.
+  void OnStall(MonoTime now, std::optional<PoisonRule::Running> blamed) {
+    poison_.OnDeath(now, blamed);
+  }
+  // Judges the deaths that are old enough. The job may end.
+  void Judge();
+
+  // --- progress
+  void OnFirstSuccess();  // A closure has succeeded for the first time,
+  void OnDescribed();     // or the job is described.
+  void OnRepaired() { repairs_ended_ = true; }
+  void OnLeft(DeathLimit::Again work, std::uint64_t left) { limit_.OnLeft(work, left); }
+  void OnWorkerProgress(const std::string& worker);  // It has ended some work.
+  void OnEnded(ClosureId closure) { poison_.OnEnded(closure); }
+
+  // --- questions
+  // The server has died again and again, and holds no shards by now.
+  bool DiesIdle(const std::string& server) const;
+  // Adds the tasks that get no work now, among them `workers` that membership keeps from it.
+  void FillStatus(const JobWorkers& workers, v1::JobStatus* status) const;
+
+  // --- the journal has the number of deaths without progress, and nothing else
+  std::uint32_t deaths() const { return limit_.deaths(); }
+  void Restore(std::uint32_t deaths) { limit_.Restore(deaths); }
+
+ private:
+  std::optional<PoisonRule::Running> RunningOf(const JobWorker* worker) const;
+  bool HoldsShards(const std::string& server) const;
+  void SayBacksOff(const DeathBackoff::Record& record);
+  void CreditServers();
+
+  EventLog* const events_;
+  const Hooks hooks_;
+  PoisonRule poison_;
+  DeathLimit limit_;
+  DeathBackoff backoff_;
+  bool repairs_ended_ = false;   // Since the last Judge.
+  bool servers_served_ = false;  // Since the last CreditServers.
+};
+
+}  // namespace evergrad::coordinator
