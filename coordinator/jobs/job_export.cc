@@ -2,7 +2,6 @@
 // folder, sent to the coordinator where it does not; read back in either case before anything is
 // called present.
 #include <algorithm>
-#include <limits>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -47,13 +46,12 @@ void Job::FillExportOrder(v1::ExportOrder* order) const {
 std::uint64_t Job::ExportBytesMax(absl::string_view name) const {
   if (name == "model/vocabularies.json") return kVocabularyBytesMax;
   std::uint64_t bytes = kFileHeadBytesMax;
-  for (const v1::VariableSpec& variable : described_.variables()) {
-    std::uint64_t elements = 1;
-    for (const std::uint64_t d : variable.shape()) {
-      if (__builtin_mul_overflow(elements, d, &elements))
-        return std::numeric_limits<std::uint64_t>::max();
-    }
-    bytes += elements * sizeof(float) + 4 * variable.name().size() + kVariableHeadBytesMax;
+  for (const v1::ShardSpec& shard : plan_message_.shards()) {
+    // A variable is counted whole, with the shard of its first rows.
+    if (shard.has_slot() || shard.row_begin() != 0) continue;
+    std::uint64_t elements = 1;  // The shapes of a plan are checked.
+    for (const std::uint64_t d : shard.variable().shape()) elements *= d;
+    bytes += elements * sizeof(float) + 4 * shard.variable().name().size() + kVariableHeadBytesMax;
   }
   return bytes;
 }

@@ -147,6 +147,35 @@ TEST_CASE("a part of a file counts only from who holds the export, and changes n
   CHECK(std::filesystem::is_empty(e.folder.path()));
 }
 
+TEST_CASE("a coordinator takes exported weights of any size, also when it has no journal") {
+  test::TempFolder folder;
+  FakeCluster c({}, {.persistent = GENERATE(false, true)}, JobUid(0xabcdef), nullptr,
+                folder.path());
+  c.on_done = [](const v1::Grant& g, v1::Done* done) {
+    if (g.kind() == v1::DESCRIBE)
+      done->mutable_describe()->mutable_variables(0)->set_shape(0, 1u << 20);
+  };
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::EXPORT; };
+  c.AddServer("0");
+  FakeWorker& worker = c.AddWorker("0");
+  c.job->Start();
+  REQUIRE(c.Run([&] { return !worker.held.empty(); }));
+  v1::TaskMessage message;
+  v1::RunFileChunk* chunk = message.mutable_run_file();
+  chunk->set_job_uid(c.job->uid().value());
+  chunk->set_closure(worker.held.front().closure());
+  *chunk->mutable_attempt() = worker.held.front().attempt();
+  chunk->set_name("weights.npz");
+  chunk->set_data(kWhole);
+  chunk->set_crc32c(snapshot::Crc32c(snapshot::BytesOf(kWhole)));
+  chunk->set_bytes(4u << 20);
+  c.Say(worker.task, message);
+  c.Deliver();
+  REQUIRE(worker.files.size() == 1);
+  CHECK_FALSE(worker.files[0].has_error());
+  CHECK(worker.files[0].written() == kWhole.size());
+}
+
 TEST_CASE("no more waits for the disk than two windows of one export") {
   Exporting e;
   std::size_t taken = 0;
