@@ -99,6 +99,18 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
               {.round_ended = [this] { source_->OnRoundEnded(); },
                .saved = [this](const v1::Manifest& manifest) { source_->OnSaved(manifest); },
                .over = [this] { FinishJob(); }}),
+      export_(Part(), &reading_, &rounds_,
+              {.again =
+                   [this](MonoTime not_before) {
+                     BeginReading(phase_, 1, not_before);
+                     Pump();
+                   },
+               .done =
+                   [this] {
+                     if (phase_ == Phase::kSealedExporting) return FinishJob();
+                     BeginReport();
+                   },
+               .gave_up = [this](absl::string_view why) { GiveUpSealedExport(why); }}),
       rate_(options.curve_points_max),
       metrics_file_(host, id_.runs_folder,
                     [this](absl::string_view kind, const std::string& text) { Event(kind, text); }),
@@ -210,6 +222,7 @@ void Job::SetPhase(Phase phase) {
   if (phase == Phase::kTraining) BeginRate();
   phase_ = phase;
   rounds_.SetStage(StageOf(phase));
+  export_.SetStage(ExportStageOf(phase));
   Touch();
 }
 
@@ -220,6 +233,13 @@ CheckpointRounds::Stage Job::StageOf(Phase phase) {
   if (phase >= Phase::kSealing) return Stage::kSealing;
   if (phase == Phase::kSaving) return Stage::kLast;
   return phase >= Phase::kTraining ? Stage::kWorking : Stage::kNone;
+}
+
+ExportFiles::Stage Job::ExportStageOf(Phase phase) {
+  using Stage = ExportFiles::Stage;
+  return phase == Phase::kExporting         ? Stage::kSucceeding
+         : phase == Phase::kSealedExporting ? Stage::kFailed
+                                            : Stage::kNone;
 }
 
 void Job::TickCheckpoints(MonoTime now) {
@@ -665,7 +685,7 @@ absl::Status Job::OnMessage(TaskId task, const v1::TaskMessage& message) {
     case v1::TaskMessage::kReceived:
       mover_.OnReceived(task, message.received());
       return absl::OkStatus();
-    case v1::TaskMessage::kRunFile: return OnRunFile(task, message.run_file());
+    case v1::TaskMessage::kRunFile: return export_.OnChunk(task, message.run_file());
     case v1::TaskMessage::kShardDurable: return rounds_.OnDurable(task, message.shard_durable());
     default: return absl::OkStatus();
   }
@@ -802,7 +822,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   FillWorkers(status);
   events_.FillStatus(events_after, status);
   status->set_result_json(ended() ? result_json_ : "");
-  status->set_weights_exported(weights_exported_);
+  status->set_weights_exported(export_.weights_exported());
   status->set_submitted_ms(submitted_ms_);
   status->set_started_ms(started_ms_);
   status->set_ended_ms(ended_ms_);
@@ -850,10 +870,11 @@ std::string Job::WaitingFor() const {
   if (window_open_) return "tasks to register again";
   if (phase_ == Phase::kSaving && servers.empty()) return rounds_.WaitingFor();
   if (phase_ == Phase::kReporting && servers.empty()) return WaitingForReport();
-  if (phase_ == Phase::kExporting && !export_trouble_.empty() && workers.empty() && servers.empty())
-    return absl::StrCat("disk space for the job's files: ", export_trouble_);
   if (!workers.empty() && !servers.empty()) return absl::StrCat(workers, "; ", servers);
   if (workers.empty() && servers.empty()) {
+    if (phase_ == Phase::kExporting) {
+      if (std::string space = export_.WaitingFor(); !space.empty()) return space;
+    }
     for (const auto& what :
          {reach_.WaitingFor(), roster_.WaitingForPauses(), reach_.WaitingForAnswers()}) {
       if (!what.empty()) return what;

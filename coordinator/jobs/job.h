@@ -34,6 +34,7 @@
 #include "coordinator/jobs/death_watch.h"
 #include "coordinator/jobs/done_turn.h"
 #include "coordinator/jobs/event_log.h"
+#include "coordinator/jobs/export_files.h"
 #include "coordinator/jobs/function_calls.h"
 #include "coordinator/jobs/granter.h"
 #include "coordinator/jobs/job_host.h"
@@ -62,7 +63,6 @@ class JobSnapshot;
 namespace evergrad::coordinator {
 
 class ModelTables;
-class RunFileCheck;
 
 enum class JobState { kQueued, kStarting, kRunning, kSucceeded, kFailed, kCancelled };
 absl::string_view JobStateName(JobState state);  // "QUEUED", …
@@ -224,6 +224,7 @@ class Job final : private JobActions, private GrantActions {
   void Event(absl::string_view kind, const std::string& text) override;
   void Touch() override { touched_ = true; }
   static CheckpointRounds::Stage StageOf(Phase phase);
+  static ExportFiles::Stage ExportStageOf(Phase phase);
   void TickCheckpoints(MonoTime now);
 
   bool IsOfAnother(TaskId holder, const Worker& worker);
@@ -339,25 +340,6 @@ class Job final : private JobActions, private GrantActions {
     if (active()) roster_.TellPauses(gone);
   }
 
-  // job_export.cc
-  struct Receiving;
-  bool exporting() const {
-    return phase_ == Phase::kExporting || phase_ == Phase::kSealedExporting;
-  }
-  void FillExportOrder(v1::ExportOrder* order) const;
-  std::uint64_t ExportBytesMax(absl::string_view name) const;
-  absl::Status OnRunFile(TaskId task, const v1::RunFileChunk& chunk);
-  void OnRunFileTaken(const std::shared_ptr<Receiving>& receiving, TaskId from,
-                      std::uint64_t closure, const std::string& name, std::uint64_t bytes,
-                      const absl::StatusOr<std::uint64_t>& taken);
-  void DropReceiving();
-  void ExportHasNoRoom(ReadingRound::Closure* reading, absl::string_view why);
-  void FinishExport(const v1::ExportResult& said, const std::string& worker);
-  void StepExportCheck(std::shared_ptr<RunFileCheck> check, std::uint64_t round,
-                       const v1::ExportResult& result, const std::string& worker);
-  void OnExportChecked(const absl::Status& status, const v1::ExportResult& result,
-                       const std::string& worker);
-
   // job_model.cc
   bool HasModel() const;
   void WriteModel();
@@ -450,20 +432,13 @@ class Job final : private JobActions, private GrantActions {
   std::uint64_t updates_redone_ = 0;
   std::uint64_t closures_lost_ = 0, updates_lost_ = 0;  // as JobStatus says
 
-  // The export. Its files are checked step by step; a rollback voids that.
-  std::shared_ptr<Receiving> receiving_;  // shared with the file thread
-  bool export_upload_ = false;  // what a worker wrote to its runs folder cannot be read here
-  std::uint64_t export_round_ = 0;
-  std::uint32_t export_waits_ = 0, export_failures_ = 0;
-  std::string export_trouble_;  // "" or why there is no room
-  MonoTime export_trouble_said_at_{0};
-  std::vector<v1::RunFileInfo> exported_;    // read back
   std::optional<ResumePoint> resume_point_;  // while the plan is made
   std::optional<Resumption> resumption_;
 
   EpochAccount epochs_;
   WorkerClaims claims_;
   CheckpointRounds rounds_;
+  ExportFiles export_;
   TrainingRate rate_;
   MetricsFile metrics_file_;
   JournalWriter journal_;
@@ -488,7 +463,6 @@ class Job final : private JobActions, private GrantActions {
     std::set<TaskId> refused_by;
     std::string why;  // the last error
   } sealed_export_;
-  bool weights_exported_ = false;
   ShardAnswer final_;
   std::string result_json_;
 

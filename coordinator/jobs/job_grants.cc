@@ -206,7 +206,7 @@ void Job::SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::
   grant->clear_function();
   grant->clear_arguments();
   grant->clear_export_order();
-  if (kind == v1::EXPORT) FillExportOrder(grant->mutable_export_order());
+  if (kind == v1::EXPORT) export_.FillOrder(grant->mutable_export_order());
   if (kind == v1::TRAIN) source_->FillGrant(ClosureId(closure), grant);
   grant->set_proof(kind == v1::TRAIN ? claims_.ProofOf(worker.identity, ClosureId(closure), attempt)
                                      : std::string());
@@ -376,7 +376,7 @@ void Job::OnReadingDone(Worker* worker, const v1::Done& done) {
         break;
       default:
         deaths_.OnLeft(DeathLimit::Again::kExport, 0);
-        FinishExport(done.export_(), worker->identity);
+        export_.OnExported(done.export_(), worker->identity);
         break;
     }
   }
@@ -466,7 +466,7 @@ void Job::OnReadingFailed(const Worker& worker, const v1::Failed& failed, bool e
   if (failed.kind() == v1::EXPORT &&
       cause.code() == static_cast<int>(absl::StatusCode::kResourceExhausted)) {
     reading->attempt = Attempt{};
-    return ExportHasNoRoom(reading, cause.message());
+    return export_.OnNoSpace(reading, cause.message());
   }
   ++reading->failures;
   Event("warning",

@@ -114,7 +114,7 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   for (const std::string& server : final_.servers) s->add_final_servers(server);
   s->set_final_complete(final_.complete);
   s->set_scheduled(scheduled_);
-  s->set_weights_exported(weights_exported_);
+  export_.Fill(s);
   rounds_.Fill(s);
   source_->Fill(s);
   if (!ended()) s->set_grant_key(id_.grant_key);
@@ -273,7 +273,7 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   if (final_.servers.size() != final_.shards.size())
     return absl::InvalidArgumentError("shards of the result without their servers");
   scheduled_ = s.scheduled();
-  weights_exported_ = s.weights_exported();
+  export_.Read(s);
   rounds_.Read(s);
   claims_.Read(s);
   return source_->Read(s);

@@ -170,7 +170,7 @@ std::string Job::ResultJson() const {
   json["lines_lost"] = metrics_file_.lost();
   // What was exported and read back, relative to the runs folder.
   json["files"] = Json::array();
-  for (const v1::RunFileInfo& file : exported_)
+  for (const v1::RunFileInfo& file : export_.files())
     json["files"].push_back(Json{{"name", file.name()},
                                  {"bytes", file.bytes()},
                                  {"sha256", snapshot::Hex(snapshot::BytesOf(file.sha256()))}});

@@ -182,7 +182,7 @@ void Job::CheckSealed() {
 void Job::FinishJob() {
   if ((phase_ == Phase::kSealedReporting || phase_ == Phase::kSealedSaving) && BeginSealedExport())
     return;
-  DropReceiving();
+  export_.DropReceiver();
   SetPhase(Phase::kWriting);
   ended_ms_ = host_->WallMillis();
   ended_at_ = host_->Now();
