@@ -27,8 +27,8 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::uint64_t kPlanBytesMax = 1536u << 10;
-constexpr std::uint64_t kEvalClosuresMax =
-    1ull << 20;  // each is kept apart, with what it measured, until the round is over
+// The job keeps each evaluation closure, with its metrics, until the round is over.
+constexpr std::uint64_t kEvalClosuresMax = 1ull << 20;
 
 std::string Serialized(const google::protobuf::Message& message) {
   std::string bytes;
@@ -40,13 +40,13 @@ std::string Serialized(const google::protobuf::Message& message) {
   return bytes;
 }
 
-// Every slot holds rows of every table: one shard each, behind the dense ones. How large they
-// become nobody knows beforehand: they are placed as equals, by what the tables may take
-// (bytes_max), and at least as so much.
+// Each slot is one shard and holds rows of every table; slots follow the dense shards. Their final
+// sizes are unknown, so they are placed as equals: each with its part of the tables' limit
+// (bytes_max), and with at least this size.
 constexpr std::uint64_t kSlotBytesMin = 1ull << 20;
 
-// An entry of `optimizers` that no name fits is a slip of the pen: what it was meant for would be
-// trained by another one.
+// An entry of `optimizers` that matches no name is a mistake: another optimizer would train the
+// variable that the user meant.
 absl::Status CheckOptimizers(const config::JobSpec& spec, const v1::DescribeResult& described) {
   std::vector<absl::string_view> names;
   for (const v1::VariableSpec& variable : described.variables()) names.push_back(variable.name());
@@ -65,6 +65,110 @@ absl::Status CheckOptimizers(const config::JobSpec& spec, const v1::DescribeResu
             ", "),
         names.size() > 20 ? ", …" : "")));
   }
+  return absl::OkStatus();
+}
+
+void FillNumbers(const plan::PlanSpec& numbers, v1::Plan* message) {
+  message->set_train_examples(numbers.train_examples);
+  message->set_batch_size(numbers.batch_size);
+  message->set_steps_per_closure(numbers.steps_per_closure);
+  message->set_epochs(numbers.epochs);
+  message->set_shuffle(numbers.shuffle);
+  message->set_shuffle_seed(numbers.shuffle_seed);
+  message->set_eval_examples(numbers.eval_examples);
+  message->set_eval_batch_size(numbers.eval_batch_size);
+  message->set_eval_steps_per_closure(numbers.eval_steps_per_closure);
+}
+
+absl::Status CheckClosures(const plan::Plan& plan) {
+  if (plan.closures() > kClosuresMax)
+    return UserError(absl::InvalidArgumentError(absl::StrCat(
+        "too many closures in the plan: closures=", plan.closures(), " max=", kClosuresMax)));
+  if (plan.eval_closures() > kEvalClosuresMax) {
+    return UserError(absl::InvalidArgumentError(
+        absl::StrCat("too many evaluation closures; use a larger spec.data.batch_size or "
+                     "spec.training.steps_per_closure: closures=",
+                     plan.eval_closures(), " max=", kEvalClosuresMax)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckVariableCount(const v1::DescribeResult& described) {
+  if (described.variables_size() == 0 && described.tables_size() == 0)
+    return absl::InvalidArgumentError("the describe result has no variables");
+  if (described.variables_size() > config::kVariablesMax) {
+    return UserError(absl::InvalidArgumentError(absl::StrCat(
+        "too many variables: count=", described.variables_size(), " max=", config::kVariablesMax)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckVariable(const v1::VariableSpec& variable, std::set<std::string>* names) {
+  if (variable.name().empty() || variable.name().size() > 512)
+    return absl::InvalidArgumentError("invalid variable in the describe result");
+  if (!names->insert(variable.name()).second)
+    return absl::InvalidArgumentError(
+        absl::StrCat("duplicate variable name: name=", variable.name()));
+  if (variable.dtype() != v1::DTYPE_FLOAT32)
+    return absl::InvalidArgumentError(absl::StrCat(
+        "variable dtype is not built: name=", variable.name(), " dtype=", variable.dtype()));
+  return client::WireTypeOf(variable).status();
+}
+
+// Adds one shard for each range of rows.
+void AddShards(const v1::VariableSpec& variable, std::uint32_t index, const tensor::Shape& shape,
+               const std::vector<sharding::RowRange>& ranges, BuiltPlan* built) {
+  const std::uint64_t row_bytes =
+      shape.row_elements() * tensor::DTypeBytes(tensor::DType::kFloat32);
+  const std::uint32_t slots = optimizers::StatesPerValue(client::OptimizerOf(variable.optimizer()));
+  for (const sharding::RowRange& range : ranges) {
+    v1::ShardSpec* shard = built->message.add_shards();
+    shard->set_shard(static_cast<std::uint32_t>(built->message.shards_size() - 1));
+    *shard->mutable_variable() = variable;
+    shard->mutable_variable()->set_index(index);
+    shard->set_row_begin(range.begin);
+    shard->set_row_end(range.end);
+    built->shard_bytes.push_back((range.end - range.begin) * row_bytes * (1 + slots));
+    built->server_bytes += built->shard_bytes.back();
+  }
+}
+
+absl::Status AddVariables(const v1::DescribeResult& described,
+                          const sharding::Partitioner& partitioner, const SectionLimit& limit,
+                          std::set<std::string>* names, BuiltPlan* built) {
+  std::uint32_t index = 0;
+  for (const v1::VariableSpec& variable : described.variables()) {
+    EG_RETURN_IF_ERROR(CheckVariable(variable, names));
+    const std::vector<std::uint64_t> dims(variable.shape().begin(), variable.shape().end());
+    absl::StatusOr<tensor::Shape> shape = tensor::Shape::Checked(dims);
+    if (!shape.ok())
+      return UserError(absl::InvalidArgumentError(
+          absl::StrCat("variable ", variable.name(), ": ", shape.status().message())));
+    EG_RETURN_IF_ERROR(
+        limit.CheckRow("variable", variable.name(),
+                       shape->row_elements() * tensor::DTypeBytes(tensor::DType::kFloat32)));
+    absl::StatusOr<std::vector<sharding::RowRange>> ranges =
+        sharding::PartitionRows(partitioner, *shape, limit.bytes);
+    if (!ranges.ok())
+      return UserError(absl::Status(
+          ranges.status().code(),
+          absl::StrCat("variable ", variable.name(), ": ", ranges.status().message())));
+    if (built->message.shards_size() + ranges->size() > kShardsMax) {
+      return UserError(absl::InvalidArgumentError(absl::StrCat(
+          "too many shards; use larger shards in spec.strategy.partitioner: at_variable=",
+          variable.name(), " max=", kShardsMax)));
+    }
+    AddShards(variable, index++, *shape, *ranges, built);
+  }
+  return absl::OkStatus();
+}
+
+// A row of a table travels with its id.
+absl::Status CheckTableRows(const v1::DescribeResult& described, const SectionLimit& limit) {
+  for (const v1::TableSpec& table : described.tables())
+    EG_RETURN_IF_ERROR(
+        limit.CheckRow("table", table.name(),
+                       std::uint64_t{table.dimension()} * sizeof(float) + sizeof(std::int64_t)));
   return absl::OkStatus();
 }
 
@@ -117,7 +221,7 @@ std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan,
                         absl::string_view data_fingerprint) {
   v1::Plan same = plan;
   same.clear_fingerprint();
-  same.clear_data_fingerprint();  // beside the plan in what is hashed
+  same.clear_data_fingerprint();  // Hashed beside the plan.
   same.clear_epochs();
   same.clear_eval_examples();
   same.clear_eval_batch_size();
@@ -130,8 +234,9 @@ std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan,
   for (v1::TableSpec& table : *same.mutable_tables()) {
     table.mutable_optimizer()->clear_learning_rate();
     table.clear_wire_dtype();
-    table.clear_bytes_max();  // a limit of memory is no part of the plan: a job that reached it
-                              // can be resumed with a higher one
+    // A limit of memory is no part of the plan: a job that has reached it can be resumed with a
+    // higher one.
+    table.clear_bytes_max();
   }
   config::JobSpec model = spec;
   model.optimizer.learning_rate = 1;
@@ -142,14 +247,14 @@ std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan,
   model.training.precision = config::TrainingSpec().precision;
   model.training.on_lost_updates = config::TrainingSpec().on_lost_updates;
   model.training.on_over_budget = config::TrainingSpec().on_over_budget;
-  model.data.train.reset();  // the data's own fingerprint stands for its files
+  model.data.train.reset();  // The data's own fingerprint stands for its files.
   model.data.eval.reset();
   model.checkpoint = {};
   model.resources = {};
   for (config::LayerSpec& layer : model.model.layers) layer.dtype.clear();
   for (config::TableSpec& table : model.model.tables) table.bytes_max = 0;
   model.counting.table_bytes_max = 0;
-  // The cut is in the plan's shards; how workers go about it makes no other plan.
+  // The plan's shards say how variables are partitioned. Settings of workers change no plan.
   model.strategy.partitioner = {};
   model.strategy.pipeline = 0;
   model.strategy.deterministic = false;
@@ -169,99 +274,24 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec,
   const plan::PlanSpec numbers = kind.PlanNumbers(spec, described);
   absl::StatusOr<plan::Plan> plan = plan::Plan::Create(numbers);
   if (!plan.ok()) return UserError(plan.status());
-  if (plan->closures() > kClosuresMax)
-    return UserError(absl::InvalidArgumentError(absl::StrCat(
-        "too many closures in the plan: closures=", plan->closures(), " max=", kClosuresMax)));
-  if (plan->eval_closures() > kEvalClosuresMax) {
-    return UserError(absl::InvalidArgumentError(
-        absl::StrCat("too many evaluation closures; use a larger spec.data.batch_size or "
-                     "spec.training.steps_per_closure: closures=",
-                     plan->eval_closures(), " max=", kEvalClosuresMax)));
-  }
-
-  if (described.variables_size() == 0 && described.tables_size() == 0)
-    return absl::InvalidArgumentError("the describe result has no variables");
-  if (described.variables_size() > config::kVariablesMax) {
-    return UserError(absl::InvalidArgumentError(absl::StrCat(
-        "too many variables: count=", described.variables_size(), " max=", config::kVariablesMax)));
-  }
+  EG_RETURN_IF_ERROR(CheckClosures(*plan));
+  EG_RETURN_IF_ERROR(CheckVariableCount(described));
   EG_RETURN_IF_ERROR(client::CheckWireRules(spec, described));
   EG_RETURN_IF_ERROR(CheckOptimizers(spec, described));
   BuiltPlan built{*std::move(plan), {}, {}, 0};
-  v1::Plan& message = built.message;
-  message.set_train_examples(numbers.train_examples);
-  message.set_batch_size(numbers.batch_size);
-  message.set_steps_per_closure(numbers.steps_per_closure);
-  message.set_epochs(numbers.epochs);
-  message.set_shuffle(numbers.shuffle);
-  message.set_shuffle_seed(numbers.shuffle_seed);
-  message.set_eval_examples(numbers.eval_examples);
-  message.set_eval_batch_size(numbers.eval_batch_size);
-  message.set_eval_steps_per_closure(numbers.eval_steps_per_closure);
-
-  const sharding::Partitioner partitioner = kind.PartitionerOf(spec);
+  FillNumbers(numbers, &built.message);
   std::set<std::string> names;
-  std::uint32_t index = 0;
-  for (const v1::VariableSpec& variable : described.variables()) {
-    if (variable.name().empty() || variable.name().size() > 512)
-      return absl::InvalidArgumentError("invalid variable in the describe result");
-    if (!names.insert(variable.name()).second)
-      return absl::InvalidArgumentError(
-          absl::StrCat("duplicate variable name: name=", variable.name()));
-    if (variable.dtype() != v1::DTYPE_FLOAT32)
-      return absl::InvalidArgumentError(absl::StrCat(
-          "variable dtype is not built: name=", variable.name(), " dtype=", variable.dtype()));
-    EG_RETURN_IF_ERROR(client::WireTypeOf(variable).status());
-    const std::vector<std::uint64_t> dims(variable.shape().begin(), variable.shape().end());
-    absl::StatusOr<tensor::Shape> shape = tensor::Shape::Checked(dims);
-    if (!shape.ok())
-      return UserError(absl::InvalidArgumentError(
-          absl::StrCat("variable ", variable.name(), ": ", shape.status().message())));
-    EG_RETURN_IF_ERROR(
-        limit.CheckRow("variable", variable.name(),
-                       shape->row_elements() * tensor::DTypeBytes(tensor::DType::kFloat32)));
-    absl::StatusOr<std::vector<sharding::RowRange>> ranges =
-        sharding::PartitionRows(partitioner, *shape, limit.bytes);
-    if (!ranges.ok())
-      return UserError(absl::Status(
-          ranges.status().code(),
-          absl::StrCat("variable ", variable.name(), ": ", ranges.status().message())));
-    if (message.shards_size() + ranges->size() > kShardsMax) {
-      return UserError(absl::InvalidArgumentError(absl::StrCat(
-          "too many shards; use larger shards in spec.strategy.partitioner: at_variable=",
-          variable.name(), " max=", kShardsMax)));
-    }
-    const std::uint64_t rows = dims.empty() ? 1 : dims[0];
-    std::uint64_t elements = 1;
-    for (const std::uint64_t d : dims) elements *= d;  // Shape::Checked has checked the product.
-    const std::uint64_t row_bytes = rows == 0 ? 0 : elements / rows * 4;
-    const std::uint32_t slots =
-        optimizers::StatesPerValue(client::OptimizerOf(variable.optimizer()));
-    for (const sharding::RowRange& range : *ranges) {
-      v1::ShardSpec* shard = message.add_shards();
-      shard->set_shard(static_cast<std::uint32_t>(message.shards_size() - 1));
-      *shard->mutable_variable() = variable;
-      shard->mutable_variable()->set_index(index);
-      shard->set_row_begin(range.begin);
-      shard->set_row_end(range.end);
-      built.shard_bytes.push_back((range.end - range.begin) * row_bytes * (1 + slots));
-      built.server_bytes += built.shard_bytes.back();
-    }
-    ++index;
-  }
-  for (const v1::TableSpec& table : described.tables())
-    EG_RETURN_IF_ERROR(
-        limit.CheckRow("table", table.name(),
-                       std::uint64_t{table.dimension()} * sizeof(float) + sizeof(std::int64_t)));
+  EG_RETURN_IF_ERROR(AddVariables(described, kind.PartitionerOf(spec), limit, &names, &built));
+  EG_RETURN_IF_ERROR(CheckTableRows(described, limit));
   EG_RETURN_IF_ERROR(AddTables(described, spec.strategy.table_slots, &names, &built));
-  message.set_data_fingerprint(described.data_fingerprint());
-  // It travels in one message beside the job's YAML and the map.
-  if (message.ByteSizeLong() > kPlanBytesMax) {
+  built.message.set_data_fingerprint(described.data_fingerprint());
+  // The plan travels in one message beside the job's YAML and the map.
+  if (built.message.ByteSizeLong() > kPlanBytesMax) {
     return UserError(absl::InvalidArgumentError(absl::StrCat(
-        "plan too large; use larger shards or shorter names: bytes=", message.ByteSizeLong(),
+        "plan too large; use larger shards or shorter names: bytes=", built.message.ByteSizeLong(),
         " max=", kPlanBytesMax)));
   }
-  message.set_fingerprint(Fingerprint(spec, message, described.data_fingerprint()));
+  built.message.set_fingerprint(Fingerprint(spec, built.message, described.data_fingerprint()));
   return built;
 }
 
@@ -290,7 +320,7 @@ absl::Status SectionLimit::CheckShards(const v1::Plan& plan) const {
   for (const v1::ShardSpec& shard : plan.shards()) {
     if (shard.has_slot()) continue;
     const v1::VariableSpec& variable = shard.variable();
-    std::uint64_t row_elements = 1;  // the plan's shapes are checked
+    std::uint64_t row_elements = 1;  // The shapes of a plan are checked.
     for (int i = 1; i < variable.shape_size(); ++i) row_elements *= variable.shape(i);
     const absl::StatusOr<tensor::WireType> wire = client::WireTypeOf(variable);
     if (!wire.ok()) return wire.status();
