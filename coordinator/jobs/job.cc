@@ -129,7 +129,9 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
                                       RevokeCancelled(closure, current);
                                     },
                                 .calls = {.refusal = [this] { return CallsRefusal(); },
-                                          .waiting_for = [this] { return WaitingFor(); }}})) {
+                                          .waiting_for = [this] { return WaitingFor(); }}})),
+      seal_(Part()),
+      sealed_export_(options_) {
   submitted_at_ = host_->Now();
 }
 
@@ -440,7 +442,7 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity,
     if (phase_ >= Phase::kSealing) {  // the job ends: nothing is restored for the server, and what
                                       // has no owner counts as sealed
       for (const ClosureBook::AssignOrder& order : admitted.admitted->assigns)
-        unsealed_.erase(order.shard);
+        seal_.OnGone(order.shard);
       admitted.admitted->assigns.clear();
     }
     if (book_) FillMap(registered->mutable_map());
@@ -485,9 +487,7 @@ void Job::Ready(TaskId task) {
   if (server == nullptr) return;
   server->ready = true;
   placer_.OnReady(*server);
-  for (const ShardId shard : unsealed_) {
-    if (book_->durable().map[shard.value()].server == server->identity) SendSeal(shard);
-  }
+  seal_.OnReady(*server);
   // A query in progress may concern what it holds.
   queries_.Ask(task);
   Pump();
@@ -675,7 +675,12 @@ absl::Status Job::OnMessage(TaskId task, const v1::TaskMessage& message) {
         source_->CheckClosing();
       }
       return absl::OkStatus();
-    case v1::TaskMessage::kSealed: OnSealed(task, message.sealed()); return absl::OkStatus();
+    case v1::TaskMessage::kSealed:
+      if (phase_ == Phase::kSealing) {
+        seal_.OnSealed(task, message.sealed());
+        CheckSealed();
+      }
+      return absl::OkStatus();
     case v1::TaskMessage::kShardReport:
       OnShardReport(task, message.shard_report());
       return absl::OkStatus();
@@ -848,10 +853,7 @@ void Job::FillWorkers(v1::JobStatus* status) const {
 std::string Job::WaitingFor() const {
   if (!active()) return "";
   if (std::string store = host_->WaitingForStore(); !store.empty()) return store;
-  if (phase_ == Phase::kSealing)
-    return unsealed_.empty()
-               ? ""
-               : absl::StrCat("servers to seal their shards: ", unsealed_.size(), " left");
+  if (phase_ == Phase::kSealing) return seal_.WaitingFor();
   if (phase_ == Phase::kSealedSaving) return rounds_.WaitingFor();
   if (phase_ == Phase::kSealedExporting) return "a worker to write the weights of the failed job";
   if (phase_ >= Phase::kSealing) return "";

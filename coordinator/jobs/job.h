@@ -45,7 +45,9 @@
 #include "coordinator/jobs/plan_builder.h"
 #include "coordinator/jobs/reach_watch.h"
 #include "coordinator/jobs/reading_round.h"
+#include "coordinator/jobs/sealed_export.h"
 #include "coordinator/jobs/shard_mover.h"
+#include "coordinator/jobs/shard_seal.h"
 #include "coordinator/jobs/task_totals.h"
 #include "coordinator/jobs/training_rate.h"
 #include "coordinator/jobs/worker_claims.h"
@@ -317,7 +319,7 @@ class Job final : private JobActions, private GrantActions {
   bool WantsSealedExport() const;
   bool BeginSealedExport();  // false: nothing is to be exported, or it cannot be, which is said
   void PumpSealedExport();
-  void SealedExportFailed(ReadingRound::Closure* reading, const v1::Failed& failed);
+  void SealedExportFailed(ReadingRound::Closure* closure, const v1::Failed& failed);
   void GiveUpSealedExport(absl::string_view why);  // the job ends, as it would have
   void SayNotExported(absl::string_view why);
 
@@ -359,8 +361,6 @@ class Job final : private JobActions, private GrantActions {
   void BeginReport();
   void Fail(v1::ErrorDetail cause, bool user) override;
   void BeginSeal(JobState ending);
-  void SendSeal(ShardId shard);
-  void OnSealed(TaskId task, const v1::Sealed& sealed);
   void CheckSealed();
   void FinishJob();
   void SendEnded(bool workers, bool servers);
@@ -455,14 +455,8 @@ class Job final : private JobActions, private GrantActions {
   // The end.
   std::optional<v1::ErrorDetail> first_cause_;
   bool cause_is_users_ = false;
-  std::set<ShardId> unsealed_;
-  MonoTime seal_deadline_{0};
-  struct SealedExport {
-    MapVersion version;            // that it began with
-    MonoTime worker_by{0}, by{0};  // until when a worker is waited for, and all of it
-    std::set<TaskId> refused_by;
-    std::string why;  // the last error
-  } sealed_export_;
+  ShardSeal seal_;
+  SealedExport sealed_export_;
   ShardAnswer final_;
   std::string result_json_;
 

@@ -109,59 +109,14 @@ void Job::BeginSeal(JobState ending) {
   for (auto& [task, worker] : workers_) {
     worker.DropAll();
   }
-  seal_deadline_ = host_->Now() + options_.seal_timeout;
-  if (book_ && shards_.placed()) {
-    for (std::uint32_t p = 0; p < shards_.size(); ++p) {
-      const std::string& server = book_->durable().map[p].server;
-      if (shards_.IsGone(server) || shards_.unplaced().count(ShardId(p)) != 0) continue;
-      unsealed_.insert(ShardId(p));
-      SendSeal(ShardId(p));
-    }
-  }
-  CheckSealed();
-}
-
-void Job::SendSeal(ShardId shard) {
-  const ShardOwner& owner = book_->durable().map[shard.value()];
-  const JobServer* server = shards_.ServerOf(owner.server);
-  if (server == nullptr) return;
-  v1::CoordinatorMessage message;
-  v1::Seal* seal = message.mutable_seal();
-  seal->set_job_uid(id_.uid.value());
-  seal->set_shard(shard.value());
-  *seal->mutable_epoch() = client::ToProto(owner.epoch);
-  host_->Send(server->task, message);
-}
-
-void Job::OnSealed(TaskId task, const v1::Sealed& sealed) {
-  if (phase_ != Phase::kSealing || !book_ || sealed.shard() >= shards_.size()) return;
-  const ShardOwner& owner = book_->durable().map[sealed.shard()];
-  if (owner.epoch != client::FromProto<ShardEpoch>(sealed.epoch())) return;
-  if (const JobServer* server = shards_.Find(task);
-      server == nullptr || server->identity != owner.server)
-    return host_->ForeignMessage(task, "Sealed of another's shard");
-  unsealed_.erase(ShardId(sealed.shard()));
+  seal_.Begin();
   CheckSealed();
 }
 
 void Job::CheckSealed() {
   if (phase_ != Phase::kSealing || window_open_)
-    return;  // in the window nobody is known to be gone
-  // Whose process is gone applies nothing any more.
-  for (auto it = unsealed_.begin(); it != unsealed_.end();) {
-    const std::string& server = book_->durable().map[it->value()].server;
-    it = shards_.IsGone(server) ? unsealed_.erase(it) : std::next(it);
-  }
-  if (!unsealed_.empty() && host_->Now() >= seal_deadline_) {
-    Event("warning",
-          absl::StrCat("servers did not answer while the job was sealed: ", unsealed_.size(),
-                       " shards are unmapped, and updates applied to them from now on are void"));
-    Record record;
-    for (const ShardId p : unsealed_) AppendRecord(book_->Unmap(p).record, &record);
-    unsealed_.clear();
-    if (!Persist(record)) return;
-  }
-  if (!unsealed_.empty()) return;
+    return;  // In the window it is not known who is gone.
+  if (!seal_.IsComplete()) return;
   if (!book_ || !shards_.placed()) {
     FinishJob();
     return;
