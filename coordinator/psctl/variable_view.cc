@@ -258,6 +258,87 @@ nlohmann::json JsonOf(const Skew& skew) {
           {"bytes", Number(skew.bytes)}};
 }
 
+// The lines of a description: a name, "" on a line that continues the one above, and a text.
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+void AddMemoryFacts(const v1::TableState& table, Facts* facts) {
+  const double rows = static_cast<double>(std::max<std::uint64_t>(1, table.rows()));
+  const std::uint64_t content = std::min(table.memory_bytes(), table.bytes() + table.slot_bytes());
+  facts->emplace_back(
+      "memory", absl::StrCat(ShowBytes(table.memory_bytes()), " = values ",
+                             ShowBytes(table.bytes()), " + optimizer ",
+                             ShowBytes(table.slot_bytes()), " + index, counters and free space ",
+                             ShowBytes(table.memory_bytes() - content)));
+  if (table.rows() > 0)
+    facts->emplace_back(
+        "", absl::StrFormat("%.1f bytes per row, %.1f of them index, counters and free space",
+                            static_cast<double>(table.memory_bytes()) / rows,
+                            static_cast<double>(table.memory_bytes() - content) / rows));
+  facts->emplace_back("index load",
+                      table.index_places() == 0
+                          ? std::string("-")
+                          : absl::StrFormat("%.2f of %d entries",
+                                            static_cast<double>(table.rows() + table.waiting()) /
+                                                static_cast<double>(table.index_places()),
+                                            table.index_places()));
+}
+
+void AddTableFacts(const v1::VariableRow& row, std::size_t servers, Facts* facts) {
+  const v1::TableState& table = row.table();
+  const v1::TableSpec& spec = row.table_spec();
+  facts->emplace_back(
+      "rows", absl::StrCat(table.rows(), " of ", spec.dimension(), " x ", DTypeText(row.dtype()),
+                           WireText(row.dtype(), spec.wire_dtype())));
+  facts->emplace_back("initializer", InitializerText(spec.initializer()));
+  facts->emplace_back("optimizer", OptimizerText(spec.optimizer()));
+  facts->emplace_back("slots", absl::StrCat(row.shards_size(), " on ", servers,
+                                            servers == 1 ? " server" : " servers"));
+  facts->emplace_back("admission", spec.admit_after() <= 1
+                                       ? std::string("with the first push to an id")
+                                       : absl::StrCat("with push ", spec.admit_after(),
+                                                      " to an id; until then it reads ",
+                                                      config::FormatReal(spec.default_row()), ", ",
+                                                      table.waiting(), " ids wait"));
+  facts->emplace_back("eviction", EvictionText(spec, table));
+  AddMemoryFacts(table, facts);
+  facts->emplace_back("admitted", absl::StrCat(table.admitted(), " rows"));
+  facts->emplace_back("evicted", absl::StrCat(table.evicted_ttl(), " rows by age, ",
+                                              table.evicted_lru(), " for capacity"));
+  facts->emplace_back("dropped", absl::StrCat(table.gradients_dropped(),
+                                              " gradients of ids that were not admitted yet"));
+  facts->emplace_back("duplicates",
+                      absl::StrCat(table.duplicates(), " ids that one push repeated, summed"));
+  facts->emplace_back("refused", absl::StrCat(table.refused(), " pushes over the memory limit"));
+}
+
+void AddDenseFacts(const v1::VariableRow& row, std::size_t servers, Facts* facts) {
+  const v1::VariableSpec& spec = row.variable_spec();
+  std::uint64_t slot_bytes = 0;
+  for (const v1::ShardState& shard : row.shards()) slot_bytes += shard.slot_bytes();
+  facts->emplace_back(
+      "shape", absl::StrCat("[", absl::StrJoin(row.shape(), ", "), "] x ", DTypeText(row.dtype()),
+                            WireText(row.dtype(), spec.wire_dtype())));
+  facts->emplace_back("initializer", InitializerText(spec.initializer()));
+  facts->emplace_back("optimizer", OptimizerText(spec.optimizer()));
+  facts->emplace_back("partitions", absl::StrCat(row.shards_size(), " on ", servers,
+                                                 servers == 1 ? " server" : " servers"));
+  facts->emplace_back("bytes", absl::StrCat("values ", ShowBytes(row.bytes()), ", optimizer ",
+                                            ShowBytes(slot_bytes)));
+}
+
+void AddUpdateFacts(const v1::VariableRow& row, Facts* facts) {
+  std::uint64_t updates = 0, duplicates = 0;
+  for (const v1::ShardState& shard : row.shards()) {
+    updates = std::max(updates, shard.updates_applied());
+    duplicates += shard.duplicates_refused();
+  }
+  facts->emplace_back("updates", absl::StrCat("at most ", updates, " applied in one shard; ",
+                                              duplicates, " repeated pushes refused"));
+  facts->emplace_back("digest", row.complete() ? absl::StrCat(ShowHex(row.digest()), ", optimizer ",
+                                                              ShowHex(row.slot_digest()))
+                                               : "(not every shard answered)");
+}
+
 }  // namespace
 
 std::vector<optimizers::Member> ShownMembers(const std::string& type) {
@@ -285,74 +366,14 @@ VariableView ViewOf(const v1::VariableRow& row, const v1::VariableRow& before, d
 
 std::vector<std::string> VariableDescription(const v1::VariableRow& row, absl::string_view job,
                                              std::size_t count) {
-  std::vector<std::pair<std::string, std::string>> facts;
-  const auto say = [&](const char* name, const std::string& text) {
-    facts.emplace_back(name, text);
-  };
   const bool is_table = row.has_table();
   const VariableView view = ViewOf(row);
-  const v1::TableState& table = row.table();
-  if (is_table) {
-    const v1::TableSpec& spec = row.table_spec();
-    say("rows", absl::StrCat(table.rows(), " of ", spec.dimension(), " x ", DTypeText(row.dtype()),
-                             WireText(row.dtype(), spec.wire_dtype())));
-    say("initializer", InitializerText(spec.initializer()));
-    say("optimizer", OptimizerText(spec.optimizer()));
-    say("slots", absl::StrCat(row.shards_size(), " on ", view.servers.size(),
-                              view.servers.size() == 1 ? " server" : " servers"));
-    say("admission", spec.admit_after() <= 1 ? std::string("with the first push to an id")
-                                             : absl::StrCat("with push ", spec.admit_after(),
-                                                            " to an id; until then it reads ",
-                                                            config::FormatReal(spec.default_row()),
-                                                            ", ", table.waiting(), " ids wait"));
-    say("eviction", EvictionText(spec, table));
-    const double rows = static_cast<double>(std::max<std::uint64_t>(1, table.rows()));
-    const std::uint64_t content =
-        std::min(table.memory_bytes(), table.bytes() + table.slot_bytes());
-    say("memory", absl::StrCat(ShowBytes(table.memory_bytes()), " = values ",
-                               ShowBytes(table.bytes()), " + optimizer ",
-                               ShowBytes(table.slot_bytes()), " + index, counters and free space ",
-                               ShowBytes(table.memory_bytes() - content)));
-    if (table.rows() > 0)
-      say("", absl::StrFormat("%.1f bytes per row, %.1f of them index, counters and free space",
-                              static_cast<double>(table.memory_bytes()) / rows,
-                              static_cast<double>(table.memory_bytes() - content) / rows));
-    say("index load", table.index_places() == 0
-                          ? std::string("-")
-                          : absl::StrFormat("%.2f of %d entries",
-                                            static_cast<double>(table.rows() + table.waiting()) /
-                                                static_cast<double>(table.index_places()),
-                                            table.index_places()));
-    say("admitted", absl::StrCat(table.admitted(), " rows"));
-    say("evicted",
-        absl::StrCat(table.evicted_ttl(), " rows by age, ", table.evicted_lru(), " for capacity"));
-    say("dropped",
-        absl::StrCat(table.gradients_dropped(), " gradients of ids that were not admitted yet"));
-    say("duplicates", absl::StrCat(table.duplicates(), " ids that one push repeated, summed"));
-    say("refused", absl::StrCat(table.refused(), " pushes over the memory limit"));
-  } else {
-    const v1::VariableSpec& spec = row.variable_spec();
-    std::uint64_t slot_bytes = 0;
-    for (const v1::ShardState& shard : row.shards()) slot_bytes += shard.slot_bytes();
-    say("shape", absl::StrCat("[", absl::StrJoin(row.shape(), ", "), "] x ", DTypeText(row.dtype()),
-                              WireText(row.dtype(), spec.wire_dtype())));
-    say("initializer", InitializerText(spec.initializer()));
-    say("optimizer", OptimizerText(spec.optimizer()));
-    say("partitions", absl::StrCat(row.shards_size(), " on ", view.servers.size(),
-                                   view.servers.size() == 1 ? " server" : " servers"));
-    say("bytes",
-        absl::StrCat("values ", ShowBytes(row.bytes()), ", optimizer ", ShowBytes(slot_bytes)));
-  }
-  std::uint64_t updates = 0, duplicates = 0;
-  for (const v1::ShardState& shard : row.shards()) {
-    updates = std::max(updates, shard.updates_applied());
-    duplicates += shard.duplicates_refused();
-  }
-  say("updates", absl::StrCat("at most ", updates, " applied in one shard; ", duplicates,
-                              " repeated pushes refused"));
-  say("digest", row.complete() ? absl::StrCat(ShowHex(row.digest()), ", optimizer ",
-                                              ShowHex(row.slot_digest()))
-                               : "(not every shard answered)");
+  Facts facts;
+  if (is_table)
+    AddTableFacts(row, view.servers.size(), &facts);
+  else
+    AddDenseFacts(row, view.servers.size(), &facts);
+  AddUpdateFacts(row, &facts);
   std::vector<std::string> lines = {absl::StrCat(Printable(row.name()), ": ",
                                                  is_table ? "embedding table" : "dense variable",
                                                  " of job ", Printable(job))};
