@@ -1,11 +1,14 @@
 #include "coordinator/runs/model_files.h"
 
+#include <algorithm>
 #include <set>
+#include <string>
 
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "common/data_formats/data_format.h"
+#include "common/layers/layer_descriptor.h"
 #include "coordinator/runs/load_py.inc"
 
 namespace evergrad::coordinator {
@@ -13,32 +16,48 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// The keys of layers that computing a model's outputs needs, in the order of model.json. The other
+// keys only matter while a model is trained.
+struct LayerKey {
+  absl::string_view name;
+  Json (*value)(const config::LayerSpec& layer);
+};
+constexpr LayerKey kLayerKeys[] = {
+    {"units", [](const config::LayerSpec& l) { return Json(l.units); }},
+    {"filters", [](const config::LayerSpec& l) { return Json(l.filters); }},
+    {"kernel_size",
+     [](const config::LayerSpec& l) {
+       return Json{l.kernel_h, l.kernel_w};
+     }},
+    {"pool_size",
+     [](const config::LayerSpec& l) {
+       return Json{l.pool_h, l.pool_w};
+     }},
+    {"strides",
+     [](const config::LayerSpec& l) {
+       return Json{l.stride_h, l.stride_w};
+     }},
+    {"padding", [](const config::LayerSpec& l) { return Json(l.padding); }},
+    {"use_bias", [](const config::LayerSpec& l) { return Json(l.use_bias); }},
+    {"activation", [](const config::LayerSpec& l) { return Json(l.activation); }},
+    {"table", [](const config::LayerSpec& l) { return Json(l.table); }},
+    {"combiner", [](const config::LayerSpec& l) { return Json(l.combiner); }},
+    {"weights", [](const config::LayerSpec& l) { return Json(l.weights); }},
+    {"normalize", [](const config::LayerSpec& l) { return Json(l.normalize); }},
+    {"epsilon", [](const config::LayerSpec& l) { return Json(l.epsilon); }},
+    {"center", [](const config::LayerSpec& l) { return Json(l.center); }},
+    {"scale", [](const config::LayerSpec& l) { return Json(l.scale); }},
+};
+
+// The descriptor of the layer's type says which of these keys the layer has.
 Json LayerJson(const config::LayerSpec& layer) {
   Json json{{"name", layer.name}, {"type", layer.type}, {"inputs", layer.inputs}};
-  const bool conv = layer.type == "conv2d", pool = layer.type == "max_pooling2d";
-  if (layer.type == "dense") json["units"] = layer.units;
-  if (conv) {
-    json["filters"] = layer.filters;
-    json["kernel_size"] = {layer.kernel_h, layer.kernel_w};
-  }
-  if (pool) json["pool_size"] = {layer.pool_h, layer.pool_w};
-  if (conv || pool) {
-    json["strides"] = {layer.stride_h, layer.stride_w};
-    json["padding"] = layer.padding;
-  }
-  if (layer.type == "dense" || conv) json["use_bias"] = layer.use_bias;
-  if (layer.type == "dense" || conv || layer.type == "activation")
-    json["activation"] = layer.activation;
-  if (layer.type == "embedding") {
-    json["table"] = layer.table;
-    json["combiner"] = layer.combiner;
-    json["weights"] = layer.weights;
-  }
-  if (layer.type == "dot") json["normalize"] = layer.normalize;
-  if (layer.type == "batch_normalization" || layer.type == "layer_normalization") {
-    json["epsilon"] = layer.epsilon;
-    json["center"] = layer.center;
-    json["scale"] = layer.scale;
+  const config::LayerDescriptor* const descriptor = config::FindLayer(layer.type);
+  if (descriptor == nullptr) return json;
+  for (const LayerKey& key : kLayerKeys) {
+    if (std::any_of(descriptor->keys.begin(), descriptor->keys.end(),
+                    [&](const auto& of_layer) { return of_layer.name == key.name; }))
+      json[std::string(key.name)] = key.value(layer);
   }
   return json;
 }
