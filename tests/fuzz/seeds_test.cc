@@ -189,7 +189,9 @@ class StreamSteps {
 
 using wire::MessageKind;
 
-TEST_CASE("seeds of server streams are small and announced requests, cancelled and taken back") {
+TEST_CASE(
+    "seeds of server streams are small and announced requests, cancelled requests and withdrawn "
+    "grants") {
   const std::string small(100, 's'), part(4096, 'p');
   const auto seed = [](const std::string& name, const StreamSteps& steps) {
     Seed("server_stream", name, steps.bytes());
@@ -253,7 +255,7 @@ TEST_CASE("seeds of server streams are small and announced requests, cancelled a
   seed("ping", StreamSteps().Bytes({reinterpret_cast<const char*>(ping.data()), ping.size()}));
 }
 
-TEST_CASE("seeds of client streams are calls answered, granted, refused and cut off") {
+TEST_CASE("seeds of client streams are answered, granted, refused and truncated calls") {
   const wire::StreamHeader hello{.kind = MessageKind::kHello,
                                  .frame_bytes = 1u << 20,
                                  .offset = 64u << 10,
@@ -339,7 +341,7 @@ Message Of(std::uint32_t shard, Message message) {
   return message;
 }
 
-TEST_CASE("seeds of server orders take a shard through its life") {
+TEST_CASE("seeds of server orders cover a shard from its assignment to its removal") {
   v1::ShardSpec slot;
   slot.set_shard(3);
   slot.mutable_slot()->set_slots(1);
@@ -459,7 +461,7 @@ std::string Seconds(int seconds) {
       .bytes();
 }
 
-TEST_CASE("seeds of task sessions are what a worker, a server and a newcomer say") {
+TEST_CASE("seeds of task sessions are the messages of a worker, a server and a new task") {
   CoordinatorStage stage;
   REQUIRE(!stage.grants().empty());
   REQUIRE(!stage.assigns().empty());
@@ -627,7 +629,7 @@ std::string RowsOf(const coordinator::StoredJob& stored) {
   return output.bytes();
 }
 
-TEST_CASE("seeds of journal rows are a job at three moments") {
+TEST_CASE("seeds of journal rows are the rows of one job at three moments") {
   coordinator::FakeCluster cluster({}, {.persistent = true});
   const auto rows = [&] { return RowsOf(*cluster.host.memory.LoadJob(cluster.job->uid())); };
   Seed("journal", "submitted", rows());

@@ -278,7 +278,7 @@ TEST_CASE("the loss curve of the CNN with relu equals the float64 implementation
   CheckCurve("cnn_relu", 100);
 }
 
-TEST_CASE("training twice, and over variables cut in three, gives the same bits") {
+TEST_CASE("training twice, and training with variables in three partitions, gives the same bits") {
   const Golden golden = ReadGolden();
   const auto data = OpenData(golden);
   if (!data) return;

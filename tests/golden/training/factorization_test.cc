@@ -169,15 +169,12 @@ std::optional<double> RmseOn(const std::string& set, std::uint64_t ratings) {
   return rmse;
 }
 
-TEST_CASE(
-    "the matrix factorization of the examples finds the structure of the ratings that the project "
-    "draws") {
+TEST_CASE("the example of matrix factorization finds the structure of the synthetic ratings") {
   const auto rmse = RmseOn("ratings", 105170);
   if (rmse) CHECK(*rmse <= 0.640);  // biases alone reach 0.786
 }
 
-TEST_CASE(
-    "the matrix factorization of the examples reaches an RMSE of 0.870 on MovieLens' ratings") {
+TEST_CASE("the example of matrix factorization reaches an RMSE of 0.870 on the MovieLens ratings") {
   const auto rmse = RmseOn("ml-latest-small", 100836);
   if (rmse) CHECK(*rmse <= 0.870);
 }

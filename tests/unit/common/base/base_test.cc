@@ -9,7 +9,7 @@
 namespace evergrad {
 namespace {
 
-TEST_CASE("a stamp is compared as a pair: the term first") {
+TEST_CASE("stamps are compared as pairs, with the term first") {
   CHECK(ShardEpoch{1, 9} < ShardEpoch{2, 0});
   CHECK(ShardEpoch{2, 1} < ShardEpoch{2, 2});
   CHECK(ShardEpoch{2, 2} == ShardEpoch{2, 2});
@@ -17,7 +17,7 @@ TEST_CASE("a stamp is compared as a pair: the term first") {
   CHECK(JobUidString(JobUid(0xABCu)) == "0000000000000abc");
 }
 
-TEST_CASE("a user's error stays one through copies and is never worth another try") {
+TEST_CASE("a user's error stays a user's error when it is copied, and is never retried") {
   const absl::Status machine = absl::UnavailableError("gone");
   CHECK(BlameOf(machine) == Blame::kMachine);
   CHECK(IsRetryable(machine));
@@ -31,7 +31,7 @@ TEST_CASE("a user's error stays one through copies and is never worth another tr
   CHECK(WithOrigin(absl::OkStatus(), "x").ok());
 }
 
-TEST_CASE("which errors are worth another try, and what overrules it") {
+TEST_CASE("each status code has a default retryability, and a stated one overrules it") {
   CHECK(IsRetryable(absl::DeadlineExceededError("")));
   CHECK(IsRetryable(absl::AbortedError("")));
   CHECK(IsRetryable(absl::ResourceExhaustedError("")));
@@ -59,7 +59,7 @@ TEST_CASE("the status macros pass values on and return the first error") {
   CHECK(Quarter(6).status().message() == "odd");
 }
 
-TEST_CASE("checked arithmetic says when a product or sum wraps") {
+TEST_CASE("checked arithmetic reports a product or a sum that wraps") {
   const std::uint64_t big = ~0ull;
   CHECK_FALSE(CheckedAdd(big, 1));
   CHECK(*CheckedAdd(big, 0) == big);
@@ -70,7 +70,7 @@ TEST_CASE("checked arithmetic says when a product or sum wraps") {
   CHECK(RoundUp(64, 64) == 64);
 }
 
-TEST_CASE("the digest of an element depends on its place and on its bits") {
+TEST_CASE("the digest of an element depends on its index and on its bits") {
   // Known answers: a digest that is computed elsewhere must agree with these.
   CHECK(Mix(0, 0) == 0x5692161D100B05E5ull);
   CHECK(Mix(3, 0x3F800000u) == 0x756C39B289CB0005ull);

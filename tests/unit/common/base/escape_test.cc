@@ -8,8 +8,7 @@ namespace evergrad {
 namespace {
 
 TEST_CASE(
-    "control characters, U+202E and bytes that are no UTF-8 are spelled out, and all other text "
-    "stays as it is") {
+    "control characters, U+202E and invalid UTF-8 are escaped, and all other text is unchanged") {
   const std::pair<std::string, std::string> cases[] = {
       {"plain, with \\ and \"quotes\"", "plain, with \\ and \"quotes\""},
       {"größe → 温度 🚀", "größe → 温度 🚀"},
@@ -39,7 +38,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a quotation shows so many characters, and says when there are more") {
+TEST_CASE("a quotation shows a limited number of characters and marks omitted ones") {
   CHECK(Quoted("short", 16) == "short");
   CHECK(Quoted("0123456789abcdef", 16) == "0123456789abcdef");
   CHECK(Quoted("0123456789abcdefg", 16) == "0123456789abcdef…");
@@ -49,7 +48,7 @@ TEST_CASE("a quotation shows so many characters, and says when there are more") 
   CHECK(Quoted("", 0).empty());
 }
 
-TEST_CASE("JSON strings have no hidden characters, and mean the same") {
+TEST_CASE("JSON strings contain no hidden characters and decode to the original text") {
   CHECK(JsonWithoutHidden("{\n  \"name\": \"a\\n\xe2\x80\xae\x7f\"\n}") ==
         "{\n  \"name\": \"a\\n\\u202e\\u007f\"\n}");
 }

@@ -5,7 +5,7 @@
 namespace evergrad {
 namespace {
 
-TEST_CASE("host:port is taken apart, and nothing that is not exactly that is taken for it") {
+TEST_CASE("host:port is split, and malformed addresses are refused") {
   struct Row {
     const char *text, *host;
     int port;

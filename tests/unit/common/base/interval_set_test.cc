@@ -42,7 +42,7 @@ IntervalSet RandomSet(std::mt19937_64& random) {
   return set;
 }
 
-TEST_CASE("an interval set does what a set of numbers does, for seeded random operations") {
+TEST_CASE("an interval set agrees with a set of numbers after seeded random operations") {
   const std::uint64_t seed = GENERATE(1u, 2u, 3u, 4u, 5u);
   CAPTURE(seed);
   std::mt19937_64 random(seed);
@@ -98,7 +98,8 @@ TEST_CASE("an interval set does what a set of numbers does, for seeded random op
   }
 }
 
-TEST_CASE("union, difference and intersection of two interval sets are those of their members") {
+TEST_CASE(
+    "union, difference and intersection of two interval sets agree with those of their members") {
   std::mt19937_64 random(7);
   for (int i = 0; i < 2000; ++i) {
     const IntervalSet a = RandomSet(random), b = RandomSet(random);
@@ -125,7 +126,7 @@ TEST_CASE("an interval set prints inclusive ranges") {
   CHECK(IntervalSet({7, 0, 1, 2, 3, 4, 10, 9, 11}).ToString() == "0-4,7,9-11");
 }
 
-TEST_CASE("a million numbers in a row are one interval, whatever the order in which they come") {
+TEST_CASE("a million consecutive numbers are one interval, in whatever order they were added") {
   IntervalSet set;
   for (std::uint64_t i = 0; i < 1000000; i += 2) set.Add(i + 1);
   CHECK(set.interval_count() == 500000);
@@ -134,7 +135,7 @@ TEST_CASE("a million numbers in a row are one interval, whatever the order in wh
   CHECK(set.size() == 1000000);
 }
 
-TEST_CASE("the first member at or above a number") {
+TEST_CASE("an interval set finds its first member at or above a number") {
   IntervalSet set = IntervalSet::Range(3, 6);
   set.Add(9);
   CHECK(set.FirstAtLeast(0) == 3u);

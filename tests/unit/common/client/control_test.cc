@@ -9,7 +9,8 @@
 
 using namespace evergrad;
 
-TEST_CASE("a method's path is found by its request, and each request belongs to one method") {
+TEST_CASE(
+    "each request type determines the path of one method, and each method has one request type") {
   CHECK(client::ControlMethod<v1::DrainTaskRequest>() == "/evergrad.v1.Control/DrainTask");
   CHECK(client::ControlMethod<v1::GetJobRequest, v1::GetJobResponse>() ==
         "/evergrad.v1.Control/GetJob");
@@ -23,7 +24,7 @@ TEST_CASE("a method's path is found by its request, and each request belongs to 
   }
 }
 
-TEST_CASE("an answer is parsed, an error is passed on, and other bytes are an error") {
+TEST_CASE("an answer is parsed, an error is returned, and malformed bytes are an error") {
   v1::CancelJobResponse response;
   response.set_state("CANCELLED");
   const auto good = client::ParseAnswer<v1::CancelJobResponse>(response.SerializeAsString());

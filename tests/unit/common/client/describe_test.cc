@@ -9,7 +9,8 @@
 namespace evergrad::client {
 namespace {
 
-TEST_CASE("the message of an optimizer has a field for its type and for every member, no other") {
+TEST_CASE(
+    "the message of an optimizer has a field for its type and for each member, and no others") {
   const google::protobuf::Descriptor& message = *v1::Optimizer::descriptor();
   REQUIRE(message.field_count() == static_cast<int>(optimizers::Members().size()) + 1);
   CHECK(message.field(0)->name() == "type");
@@ -23,7 +24,7 @@ TEST_CASE("the message of an optimizer has a field for its type and for every me
   }
 }
 
-TEST_CASE("settings go into a message and come back as they were") {
+TEST_CASE("settings are the same after conversion to a message and back") {
   optimizers::Settings settings;
   settings.type = "any";
   double number = 0.5;

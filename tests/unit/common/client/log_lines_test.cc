@@ -21,7 +21,8 @@ log::Options Quiet() {
 }
 
 TEST_CASE(
-    "lines are answered newest last, in messages of bounded size, the last of which is marked") {
+    "log lines are answered newest last, in messages of bounded size, and the last message is "
+    "marked") {
   log::Logger logger(Quiet());
   logger.SetTask("ps_server/3");
   v1::ReadLogs request;
@@ -61,7 +62,7 @@ TEST_CASE(
 }
 
 // Bytes that are not UTF-8 in a proto3 string make the whole message unreadable to its receiver.
-TEST_CASE("a line that is long or not UTF-8 can be read at the other end") {
+TEST_CASE("the receiver can read lines that are long or not UTF-8") {
   log::Logger logger(Quiet());
   logger.Info("\xff" + std::string(100000, 'y'), {.job = "\xfe"});
   v1::TaskMessage read;

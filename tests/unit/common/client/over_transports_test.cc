@@ -114,8 +114,8 @@ class Registrar {
 };
 
 TEMPLATE_TEST_CASE(
-    "a session survives the death of its coordinator: it redials, registers, and what was not "
-    "acknowledged is sent again",
+    "a session survives the coordinator's death: it redials, registers and sends unacknowledged "
+    "messages again",
     "", EG_TRANSPORTS) {
   auto transport = TestType::Make();
   const std::string address = TestType::Address(*transport, "coordinator");
@@ -226,8 +226,8 @@ v1::RequestHeader Pull(std::uint32_t shard) {
 }
 
 TEMPLATE_TEST_CASE(
-    "many threads send to two servers while others are being closed: each call is answered once, "
-    "and with its own answer",
+    "many threads send to two servers while streams are closed, and each call gets its own answer "
+    "once",
     "", EG_TRANSPORTS) {
   auto transport = TestType::Make();
   const auto a = Serve(*transport, TestType::Address(*transport, "a")),
@@ -286,7 +286,7 @@ TEMPLATE_TEST_CASE(
 }
 
 TEMPLATE_TEST_CASE(
-    "calls to a server that is not there fail as the machine's error, and work once it is", "",
+    "calls to an absent server fail with a machine's error, and succeed once it listens", "",
     EG_TRANSPORTS) {
   auto transport = TestType::Make();
   const std::string address = TestType::Address(*transport, "a");

@@ -71,7 +71,7 @@ struct Stage {
   }
 };
 
-TEST_CASE("a request arrives whole, and its answer comes back with its payload") {
+TEST_CASE("a request arrives whole, and its answer returns with its payload") {
   Stage stage;
   ParameterClient client(&stage.transport, {}, "worker/0");
   client.Send(At("a:1"), PushAndPull(), {BytesOf("gradient")}, 4096, 250ms, stage.Take());
@@ -104,7 +104,9 @@ TEST_CASE("a request arrives whole, and its answer comes back with its payload")
   CHECK(stats.bytes_received == answer.size());
 }
 
-TEST_CASE("an announcement serves one fitting request of its stream; unused it is given back") {
+TEST_CASE(
+    "an announcement serves one fitting request of its stream, and is abandoned when it is "
+    "unused") {
   Stage stage;
   ParameterClient client(&stage.transport, {}, "worker/0");
   const std::uint64_t bytes = ParameterClient::RequestBytesMax(2, 64);
@@ -151,14 +153,14 @@ TEST_CASE("an announcement serves one fitting request of its stream; unused it i
   }
 }
 
-TEST_CASE("a server that cannot be dialed is not announced to") {
+TEST_CASE("no announcement is sent to a server that cannot be dialed") {
   Stage stage;
   stage.transport.refuse_dials = absl::UnavailableError("no way");
   ParameterClient client(&stage.transport, {}, "worker/0");
   CHECK(client.Announce(At("a:1"), 1000, 4096, 1s) == nullptr);
 }
 
-TEST_CASE("an answer that does not fit its request is refused, whatever it says") {
+TEST_CASE("an answer that does not fit its request is refused, whatever its content") {
   Stage stage;
   ParameterClient client(&stage.transport, {}, "worker/0");
   const auto answer_with = [&](transport::ReceivedFrame frame) {
@@ -191,7 +193,7 @@ TEST_CASE("an answer that does not fit its request is refused, whatever it says"
   CHECK(client.stats().failures == 5);
 }
 
-TEST_CASE("what the server says about a whole frame keeps origin and retryability") {
+TEST_CASE("an error about a whole frame keeps the server's origin and retryability") {
   Stage stage;
   ParameterClient client(&stage.transport, {}, "worker/0");
   client.Send(At("a:1"), PushAndPull(), {BytesOf("g")}, 4096, 1s, stage.Take());
@@ -205,7 +207,8 @@ TEST_CASE("what the server says about a whole frame keeps origin and retryabilit
   CHECK(IsRetryable(stage.answers[0].status()));
 }
 
-TEST_CASE("one stream per server, a unix socket only on the same host and when asked for") {
+TEST_CASE(
+    "a server has one stream, which uses a unix socket only on the same host and only if enabled") {
   Stage stage;
   transport::ChannelOptions options;
   const bool use_unix = GENERATE(false, true);
@@ -225,7 +228,7 @@ TEST_CASE("one stream per server, a unix socket only on the same host and when a
   CHECK(stage.transport.data_links[0]->calls.size() == 2);
 }
 
-TEST_CASE("an unknown own host is nobody's neighbour") {
+TEST_CASE("a client whose own host is unknown is on the same host as no server") {
   Stage stage;
   transport::ChannelOptions options;
   options.use_unix = true;
@@ -234,7 +237,7 @@ TEST_CASE("an unknown own host is nobody's neighbour") {
   CHECK(stage.transport.data_links.at(0)->address.unix_path.empty());
 }
 
-TEST_CASE("servers that are not kept are closed, and their calls end") {
+TEST_CASE("servers that the client does not keep are closed, and their calls end") {
   Stage stage;
   auto client =
       std::make_unique<ParameterClient>(&stage.transport, transport::ChannelOptions{}, "worker/0");
@@ -254,7 +257,7 @@ TEST_CASE("servers that are not kept are closed, and their calls end") {
   CHECK_FALSE(stage.transport.data_links[1]->open);
 }
 
-TEST_CASE("a stream is not destroyed while a call is being handed to it") {
+TEST_CASE("a stream is not destroyed while a call is handed to it") {
   Stage stage;
   ParameterClient client(&stage.transport, {}, "worker/0");
   client.Send(At("a:1"), PushAndPull(), {BytesOf("g")}, 0, 1s,
@@ -279,7 +282,7 @@ TEST_CASE("a stream is not destroyed while a call is being handed to it") {
   CHECK_FALSE(closed_under_us);
 }
 
-TEST_CASE("a call that cannot be made is answered at once") {
+TEST_CASE("a call that cannot be sent is answered at once") {
   Stage stage;
   ParameterClient client(&stage.transport, {}, "worker/0");
   client.Send(At("a:1"), PushAndPull(), {}, 0, 1s, stage.Take());

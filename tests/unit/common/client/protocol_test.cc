@@ -7,13 +7,14 @@
 namespace evergrad::client {
 namespace {
 
-TEST_CASE("a stamp survives the way there and back, and an absent one is (0,0)") {
+TEST_CASE(
+    "a stamp is the same after conversion to a message and back, and an absent one is (0,0)") {
   const ShardEpoch epoch{3, 14};
   CHECK(FromProto<ShardEpoch>(ToProto(epoch)) == epoch);
   CHECK(FromProto<Attempt>(v1::Stamp()) == Attempt{});
 }
 
-TEST_CASE("an interval set survives the way there and back") {
+TEST_CASE("an interval set is the same after conversion to a message and back") {
   for (const IntervalSet& set : {IntervalSet(), IntervalSet({0}), IntervalSet({1, 2, 3, 7, 9, 10}),
                                  IntervalSet::Range(5, ~0ull)}) {
     const auto back = FromProto(ToProto(set));
@@ -22,7 +23,7 @@ TEST_CASE("an interval set survives the way there and back") {
   }
 }
 
-TEST_CASE("a malformed interval set is refused, and says where") {
+TEST_CASE("a malformed interval set is refused, and the error names the position") {
   struct Case {
     std::vector<std::uint64_t> bounds;
     const char* words;
@@ -49,14 +50,15 @@ TEST_CASE("a malformed interval set is refused, and says where") {
   CHECK(*FromProto(touching) == IntervalSet::Range(1, 5));
 }
 
-TEST_CASE("roles survive the way there and back, unknown ones are refused") {
+TEST_CASE(
+    "roles are the same after conversion to a message and back, and unknown roles are refused") {
   for (Role role : {Role::kCoordinator, Role::kPsServer, Role::kWorker})
     CHECK(*FromProto(ToProto(role)) == role);
   CHECK_FALSE(FromProto(v1::ROLE_UNSPECIFIED).ok());
   CHECK_FALSE(FromProto(static_cast<v1::Role>(77)).ok());
 }
 
-TEST_CASE("an error keeps code, blame, origin and retryability on its way") {
+TEST_CASE("an error keeps code, blame, origin and retryability in a message") {
   const absl::Status errors[] = {
       absl::UnavailableError("server gone"),
       absl::InternalError("x"),
@@ -81,7 +83,7 @@ TEST_CASE("an error keeps code, blame, origin and retryability on its way") {
   CHECK(ToErrorDetail(errors[0]).kind() == "transport");
 }
 
-TEST_CASE("an error detail is at most 4 KB and valid UTF-8, whatever the message was") {
+TEST_CASE("an error detail is at most 4 KB of valid UTF-8, whatever the message was") {
   const std::string evil = std::string(5000, '\xFF') + std::string(100000, 'x');
   const v1::ErrorDetail detail = ToErrorDetail(absl::InternalError(evil), std::string(100000, 'o'));
   const std::string bytes = detail.SerializeAsString();
@@ -89,7 +91,7 @@ TEST_CASE("an error detail is at most 4 KB and valid UTF-8, whatever the message
   CHECK(v1::ErrorDetail().ParseFromString(bytes));
 }
 
-TEST_CASE("an error detail from outside never becomes OK") {
+TEST_CASE("an error detail from a peer never becomes OK") {
   for (int code : {0, -1, 17, 1000000}) {
     v1::ErrorDetail detail;
     detail.set_code(code);
@@ -98,7 +100,7 @@ TEST_CASE("an error detail from outside never becomes OK") {
   }
 }
 
-TEST_CASE("cleaned text is UTF-8 and fits") {
+TEST_CASE("cleaned text is valid UTF-8 and respects its limit") {
   CHECK(CleanText("plain", 100) == "plain");
   CHECK(CleanText("h\xC3\xA9llo \xE2\x82\xAC \xF0\x9F\x98\x80", 100) ==
         "h\xC3\xA9llo \xE2\x82\xAC \xF0\x9F\x98\x80");
@@ -117,7 +119,7 @@ TEST_CASE("cleaned text is UTF-8 and fits") {
     CHECK(CleanText("a\xFF\xC3\xA9 more than enough text", limit).size() <= limit);
 }
 
-TEST_CASE("the numbering part of a plan survives the way there and back") {
+TEST_CASE("the numbering part of a plan is the same after conversion to a message and back") {
   plan::PlanSpec spec;
   spec.train_examples = 60000;
   spec.batch_size = 128;

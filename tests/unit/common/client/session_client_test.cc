@@ -115,7 +115,9 @@ v1::TaskMessage DoneMessage(std::uint64_t closure) {
   return message;
 }
 
-TEST_CASE("the first message up holds one Hello with version and build, and nothing else") {
+TEST_CASE(
+    "the first message to the coordinator holds one Hello with version and build, and nothing "
+    "else") {
   Stage stage;
   stage.client->Start();
   REQUIRE(stage.transport.methods == std::vector<std::string>{"/evergrad.v1.Coordinator/Session"});
@@ -130,7 +132,7 @@ TEST_CASE("the first message up holds one Hello with version and build, and noth
   CHECK(stage.seen == std::vector<std::string>{"registered 7"});
 }
 
-TEST_CASE("messages of one turn leave as one batch, in order") {
+TEST_CASE("messages of one turn are sent as one batch, in order") {
   Stage stage;
   stage.client->Start();
   stage.Register();
@@ -147,7 +149,7 @@ TEST_CASE("messages of one turn leave as one batch, in order") {
   CHECK(stage.link().sent.size() == 4);
 }
 
-TEST_CASE("a batch stays under its bound, and a message that can never leave is refused") {
+TEST_CASE("a batch stays within its limit, and a message above the limit is refused") {
   SessionClient::Options options;
   options.channel.message_bytes_max = 10000;
   Stage stage(options);
@@ -166,9 +168,7 @@ TEST_CASE("a batch stays under its bound, and a message that can never leave is 
   CHECK(stage.LinesWith("too large") == 1);
 }
 
-TEST_CASE(
-    "a task sends a heartbeat as soon as it is registered: the coordinator gives no work to a "
-    "worker that has said nothing") {
+TEST_CASE("a task sends its first heartbeat as soon as it is registered") {
   Stage stage;
   stage.client->Start();
   stage.Register();
@@ -177,7 +177,7 @@ TEST_CASE(
   CHECK(received[1].heartbeat().sequence() == 1);
 }
 
-TEST_CASE("heartbeats follow at the interval that the coordinator named, numbered") {
+TEST_CASE("heartbeats are numbered and follow at the coordinator's interval") {
   Stage stage;
   stage.client->Start();
   stage.Register();
@@ -192,7 +192,7 @@ TEST_CASE("heartbeats follow at the interval that the coordinator named, numbere
   CHECK(old.sent.size() == before);  // A lost session has no heartbeat.
 }
 
-TEST_CASE("a lost session is said once, redialed, and its Hello is made anew") {
+TEST_CASE("a lost session is reported once and redialed, and its Hello is built anew") {
   Stage stage;
   stage.client->Start();
   stage.Register();
@@ -211,8 +211,8 @@ TEST_CASE("a lost session is said once, redialed, and its Hello is made anew") {
 }
 
 TEST_CASE(
-    "it redials for ever, ever slower up to a bound, and logs once per change of what it waits "
-    "for") {
+    "the client redials without end, with delays that rise to a limit, and logs each change of the "
+    "reason once") {
   Stage stage;
   stage.client->Start();
   std::vector<MonoTime> dials;
@@ -252,7 +252,7 @@ TEST_CASE(
   CHECK(stage.LinesWith("waiting for the coordinator") == 3);
 }
 
-TEST_CASE("a coordinator that registers and drops at once is not dialed in a tight loop") {
+TEST_CASE("a coordinator that registers and disconnects at once is not dialed in a tight loop") {
   Stage stage;
   stage.client->Start();
   std::size_t known = 0;
@@ -268,7 +268,7 @@ TEST_CASE("a coordinator that registers and drops at once is not dialed in a tig
   CHECK(known >= 60);
 }
 
-TEST_CASE("a hello that nobody answers is given up and repeated") {
+TEST_CASE("a Hello without an answer is abandoned and repeated") {
   Stage stage;
   stage.client->Start();
   stage.executor.Advance(4999ms);
@@ -286,7 +286,7 @@ TEST_CASE("a hello that nobody answers is given up and repeated") {
   stage.Register();
 }
 
-TEST_CASE("a malformed message ends the session and never the process") {
+TEST_CASE("a malformed message ends the session, and the process continues") {
   v1::CoordinatorBatch empty_message;
   empty_message.add_messages();
   v1::CoordinatorBatch no_heartbeat = Stage::RegisteredBatch(0);
@@ -336,7 +336,7 @@ TEST_CASE("a malformed message ends the session and never the process") {
   }
 }
 
-TEST_CASE("a refusal for now is waited out, a refusal for good ends the dialing") {
+TEST_CASE("a temporary refusal is waited out, and a permanent refusal ends the dialing") {
   Stage stage;
   stage.client->Start();
   v1::CoordinatorBatch batch;
@@ -366,7 +366,7 @@ TEST_CASE("a refusal for now is waited out, a refusal for good ends the dialing"
   CHECK(stage.transport.links.size() == dials);
 }
 
-TEST_CASE("a coordinator that does not read ends the session, not inside Send") {
+TEST_CASE("a coordinator that does not read ends the session, but not inside Send") {
   Stage stage;
   stage.client->Start();
   stage.Register();
@@ -382,7 +382,8 @@ TEST_CASE("a coordinator that does not read ends the session, not inside Send") 
   CHECK(stage.client->Send(DoneMessage(1)));
 }
 
-TEST_CASE("stop sends what is queued, closes, and nothing calls back afterwards") {
+TEST_CASE(
+    "Stop sends the queued messages and closes the session, and no callback runs afterwards") {
   Stage stage;
   stage.client->Start();
   stage.Register();
@@ -440,7 +441,7 @@ TEST_CASE("an event may stop or destroy the client") {
   CHECK(stage.transport.links.size() == dials);
 }
 
-TEST_CASE("certificates that cannot be read are waited for, too") {
+TEST_CASE("the client also waits for certificates that cannot be read") {
   Stage stage;
   stage.transport.refuse_dials = absl::InvalidArgumentError("cannot read certificate: file=ca.pem");
   stage.client->Start();

@@ -7,8 +7,7 @@
 
 using namespace evergrad;
 
-TEST_CASE(
-    "a process knows its pid, its host and the machine's memory, and all of it is in the Hello") {
+TEST_CASE("a process reports its pid, its host and the machine's memory in the Hello") {
   client::TaskIdentity identity = client::ThisProcess();
   CHECK(identity.pid == getpid());
   CHECK_FALSE(identity.host.empty());

@@ -92,8 +92,8 @@ v1::RaisedError Error() {
 }
 
 TEST_CASE(
-    "a schedule that was not answered is repeated under its number, and one that waits goes on "
-    "waiting under it") {
+    "a Schedule without an answer is repeated with its number, and so is one that waits for "
+    "capacity") {
   Stage stage;
   std::vector<v1::ScheduleClosureRequest> seen;
   stage.coordinator.On<v1::ScheduleClosureRequest, v1::ScheduleClosureResponse>(
@@ -129,7 +129,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "an error that is told has the code, the blame and the words of its cause, and says of which "
+    "a reported error has the code, the blame and the message of its cause, and names the "
     "closure") {
   Stage stage;
   stage.coordinator.On<v1::ScheduleClosureRequest, v1::ScheduleClosureResponse>([&](const auto&) {
@@ -158,8 +158,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a result is fetched as often as wanted; what became of a closure that has none is told by its "
-    "kind") {
+    "a result can be fetched repeatedly, and the error for a closure without one names the "
+    "closure's end") {
   Stage stage;
   stage.coordinator.On<v1::ScheduleClosureRequest, v1::ScheduleClosureResponse>([&](const auto&) {
     v1::ScheduleClosureResponse response;
@@ -193,8 +193,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a handle whose last copy has gone is released with the next call, again if that call fails, "
-    "and at the end") {
+    "a handle is released with the next call after its last copy is destroyed, and again if that "
+    "call fails") {
   Stage stage;
   std::uint64_t next = 5;
   std::vector<std::string> released;
@@ -228,7 +228,7 @@ TEST_CASE(
   CHECK(released == std::vector<std::string>{"", "", "5", "5", "6-7"});
 }
 
-TEST_CASE("a coordinator that is away is waited for, and not for ever") {
+TEST_CASE("a client waits for an unreachable coordinator, up to a limit") {
   Stage stage;
   stage.coordinator.On<v1::JoinClosuresRequest, v1::JoinClosuresResponse>([&](const auto&) {
     v1::JoinClosuresResponse response;
@@ -246,7 +246,7 @@ TEST_CASE("a coordinator that is away is waited for, and not for ever") {
   CHECK(stage.cluster->Join().ok());
 }
 
-TEST_CASE("what cannot be a client is refused") {
+TEST_CASE("invalid client options are refused") {
   ClusterCoordinator::Options options;
   CHECK(ClusterCoordinator::Connect(options).status().code() == absl::StatusCode::kInvalidArgument);
   options.coordinator_address = "127.0.0.1:1";

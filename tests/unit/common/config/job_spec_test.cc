@@ -134,7 +134,7 @@ void ForgetPlaces(JobSpec* spec) {
   spec->optimizers_where = {};
 }
 
-TEST_CASE("the job of the design page is read as typed values") {
+TEST_CASE("the job of the design page is parsed into typed values") {
   ParseOptions options;
   options.base_folder = "/home/user/my jobs";
   const JobSpec spec = Parse(kCnn, options);
@@ -169,7 +169,7 @@ TEST_CASE("the job of the design page is read as typed values") {
 }
 
 TEST_CASE(
-    "a job over a csv file has typed fields, transforms, a split, tables and several optimizers") {
+    "a job with a csv file has typed fields, transforms, a split, tables and several optimizers") {
   ParseOptions options;
   options.base_folder = "/jobs";
   const JobSpec spec = Parse(kCsv, options);
@@ -229,7 +229,7 @@ TEST_CASE(
   CHECK_FALSE(GlobMatches("emb/", "emb/x"));
 }
 
-TEST_CASE("defaults of the optimizers are Keras'") {
+TEST_CASE("the defaults of the optimizers are those of Keras") {
   const auto with = [](const std::string& type) {
     return Parse(absl::StrReplaceAll(
                      kCnn, {{"{type: adam, learning_rate: 0.001}", "{type: " + type + "}"}}))
@@ -247,7 +247,7 @@ TEST_CASE("defaults of the optimizers are Keras'") {
   CHECK(with("ftrl").l1_regularization_strength == 0);
 }
 
-TEST_CASE("mistakes about csv data, tables and optimizers are refused where they stand") {
+TEST_CASE("mistakes about csv data, tables and optimizers are reported at their lines") {
   const auto with = [](absl::string_view from, absl::string_view to) {
     INFO(from);
     REQUIRE(std::string(kCsv).find(std::string(from)) != std::string::npos);
@@ -373,8 +373,8 @@ TEST_CASE("mistakes about csv data, tables and optimizers are refused where they
 }
 
 TEST_CASE(
-    "the wire type of each variable is the first entry that fits its name, and float32 where none "
-    "does") {
+    "the first entry that matches a variable's name gives its wire type, and the default is "
+    "float32") {
   const auto with = [](const std::string& value) {
     return absl::StrReplaceAll(
         kCnn, {{"training: {", absl::StrCat("training: {wire_dtype: ", value, ", ")}});
@@ -413,7 +413,8 @@ TEST_CASE(
   CHECK_THAT(Refusal(with("{match: x, dtype: fp16}")), says("`wire_dtype`: expected"));
 }
 
-TEST_CASE("a precision is one of Keras' policies, float32 unless said, and a training job's") {
+TEST_CASE(
+    "a precision is one of Keras' policies, is float32 by default, and needs a training job") {
   const auto with = [](const std::string& value) {
     return absl::StrReplaceAll(
         kCnn, {{"training: {", absl::StrCat("training: {precision: ", value, ", ")}});
@@ -433,7 +434,7 @@ TEST_CASE("a precision is one of Keras' policies, float32 unless said, and a tra
              Catch::Contains("unknown key `precision`"));
 }
 
-TEST_CASE("a layer's dtype is float32, or the job's precision decides") {
+TEST_CASE("the dtype of a layer is float32, or follows from the job's precision") {
   const auto with = [](const std::string& value) {
     return absl::StrReplaceAll(kCnn, {{"name: logits,", "name: logits, dtype: " + value + ","}});
   };
@@ -453,7 +454,7 @@ TEST_CASE("a layer's dtype is float32, or the job's precision decides") {
       Catch::Contains("not built yet: key `dtype` in a flatten layer"));
 }
 
-TEST_CASE("a synthetic source has fields that are drawn") {
+TEST_CASE("the fields of a synthetic source are random") {
   const std::string text = ReadSource("configs/examples/deepfm.yaml");
   const JobSpec spec = Parse(text);
   CHECK(spec.data.train->examples == 1000000);
@@ -499,7 +500,7 @@ TEST_CASE("a synthetic source has fields that are drawn") {
   CHECK(EmitYaml(Parse(EmitYaml(images))) == EmitYaml(images));
 }
 
-TEST_CASE("normalization layers have Keras' keys and defaults, and their bounds") {
+TEST_CASE("normalization layers have the keys and defaults of Keras, and limits") {
   const auto with = [](absl::string_view layer) {
     return absl::StrReplaceAll(kCnn,
                                {{"{name: flat,  type: flatten}",
@@ -528,7 +529,7 @@ TEST_CASE("normalization layers have Keras' keys and defaults, and their bounds"
              Catch::Contains("not built yet: key `axis`"));
 }
 
-TEST_CASE("a counting job has counting keys, and no model") {
+TEST_CASE("a counting job has keys for counting and no model") {
   const JobSpec spec = Parse(kCounting);
   CHECK(spec.type == "counting");
   CHECK(spec.counting.examples == 600);
@@ -589,7 +590,7 @@ TEST_CASE("the effective YAML reads back as the same job") {
   }
 }
 
-TEST_CASE("what is as by default is not in the text that identifies a model") {
+TEST_CASE("default values are not part of the text that identifies a model") {
   const auto given = [](const std::string& model) {
     return EmitGiven(
         Parse("apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: a}\nspec:\n  "
@@ -632,7 +633,7 @@ TEST_CASE(
   CHECK(parsed.mistakes.size() >= 12);
 }
 
-TEST_CASE("what is not built yet is refused by name") {
+TEST_CASE("keys and modes that are not built yet are refused by name") {
   CHECK(RefusalWith("mode: async", "mode: bounded") ==
         "job.yaml:22:20: not built yet: strategy.mode `bounded`");
   CHECK(RefusalWith("mode: async", "mode: allreduce") ==
@@ -668,7 +669,7 @@ TEST_CASE("every optimizer and every key that is not built yet is refused by nam
           "job.yaml:21:27: not built yet: key `" + key + "` in the optimizer adam");
 }
 
-TEST_CASE("every optimizer of the registry is read with its defaults, its bounds and its rules") {
+TEST_CASE("every optimizer of the registry is parsed with its defaults, limits and rules") {
   for (const optimizers::Descriptor& descriptor : optimizers::All()) {
     const std::string& type = descriptor.defaults.type;
     INFO(type);
@@ -704,7 +705,7 @@ std::string JobWith(const std::string& body) {
 }
 std::vector<std::string> Lines(const std::string& text) { return absl::StrSplit(text, '\n'); }
 
-TEST_CASE("a mistake about a transform names its place") {
+TEST_CASE("a mistake about a transform names its position") {
   const auto refusal = [](const std::string& transform) {
     return Refusal(absl::StrReplaceAll(kCsv, {{"{vocabulary: {min_count: 2}}", transform}}));
   };
@@ -723,7 +724,7 @@ TEST_CASE("a mistake about a transform names its place") {
           "transform `hash` needs its settings: expected something like {hash: {buckets: 1000}}"));
 }
 
-TEST_CASE("one wrong format is one mistake, and the mistakes in its body are told beside it") {
+TEST_CASE("an unknown format is one mistake, and the mistakes in its section are reported too") {
   const std::string body =
       "  data:\n    train: {format: cvs, path: x.csv, header: maybe}\n    fields: {x: {column: 0, "
       "type: float}, y: {column: 1, type: floot}}\n"
@@ -747,7 +748,7 @@ TEST_CASE("one wrong format is one mistake, and the mistakes in its body are tol
         "synthetic");
 }
 
-TEST_CASE("an unknown or unbuilt type does not hide the mistakes in its body") {
+TEST_CASE("an unknown or unbuilt type does not hide the mistakes in its section") {
   // The word is almost a type: it is read as that type, and its missing keys are reported, too.
   CHECK(
       RefusalWith("{name: logits, type: dense, units: 10", "{name: logits, type: dens, unit: 10") ==
@@ -791,7 +792,7 @@ TEST_CASE("an unknown or unbuilt type does not hide the mistakes in its body") {
   }
 }
 
-TEST_CASE("the path of a data file is one file on a local disk") {
+TEST_CASE("the path of a data file names one file on a local disk") {
   const auto with = [](const std::string& path) {
     return absl::StrReplaceAll(kCsv, {{"path: clicks.csv.gz", "path: \"" + path + "\""}});
   };
@@ -807,9 +808,7 @@ TEST_CASE("the path of a data file is one file on a local disk") {
   CHECK(Parse(EmitYaml(Parse(with("file:///data/x.csv")))).data.train->path == "/data/x.csv");
 }
 
-TEST_CASE(
-    "the files that a job names are listed once each, with their lines and the variables that they "
-    "are made of") {
+TEST_CASE("each file of a job is listed once, with its line and its variables") {
   ParseOptions options;
   options.file_name = "job.yaml";
   options.base_folder = "/jobs";
@@ -830,8 +829,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a submission carries the lines of the user's file, and is the same job to whatever identifies "
-    "one") {
+    "a submission carries the lines of the user's file, which do not change the job's identity") {
   ParseOptions options;
   options.file_name = "my job\n\x1b.yaml";
   options.overrides = {{"spec.model.layers.out.units", "1", ""}};
@@ -876,13 +874,13 @@ TEST_CASE(
   without(head + "{files: [a], layers: []}\n" + yaml);
 }
 
-TEST_CASE("the reference says when the optimizer is required") {
+TEST_CASE("the reference states when the optimizer is required") {
   CHECK_THAT(ReferenceYaml(), Catch::Contains("(mapping; required, unless `optimizers` is given)"));
   CHECK_THAT(RefusalWith("  optimizer: {type: adam, learning_rate: 0.001}\n", ""),
              Catch::Contains("missing key `optimizer` in spec"));
 }
 
-TEST_CASE("the checkpoint section has its values, its defaults, and is off when it says so") {
+TEST_CASE("the checkpoint section has values and defaults, and can turn checkpoints off") {
   const auto with = [](const std::string& text) {
     return std::string(kCnn) + "  checkpoint: " + text + "\n";
   };
@@ -928,8 +926,8 @@ TEST_CASE("the checkpoint section has its values, its defaults, and is off when 
 }
 
 TEST_CASE(
-    "a checkpoint directory has variables and is resolved against the job file, and the effective "
-    "YAML keeps it") {
+    "a checkpoint directory may hold variables, is relative to the job file, and stays in the "
+    "effective YAML") {
   ParseOptions options;
   options.base_folder = "/home/user/my jobs";
   options.environment = {{"TEAM", "vision"}};
@@ -957,7 +955,7 @@ TEST_CASE(
   CHECK_FALSE(Parse(emitted).checkpoint.given);
 }
 
-TEST_CASE("an initializer is a name, or a mapping where it has a value") {
+TEST_CASE("an initializer is a name, or a mapping if it has a value") {
   const auto with = [](const std::string& text) {
     return absl::StrReplaceAll(kCnn, {{"units: 10", "units: 10, bias_initializer: " + text}});
   };
@@ -988,7 +986,7 @@ TEST_CASE("an initializer is a name, or a mapping where it has a value") {
   CHECK_THAT(Refusal(with("zeroes")), Catch::Contains("did you mean `zeros`?"));
 }
 
-TEST_CASE("YAML's own traps are decided by us") {
+TEST_CASE("ambiguous YAML scalars and structures have one defined meaning") {
   CHECK(RefusalWith("epochs: 3", "epochs: 010") ==
         "job.yaml:23:22: `epochs`: expected an integer from 1 to 1000000, got `010`: leading zeros "
         "are refused, because YAML 1.1 reads them as octal");
@@ -1019,7 +1017,7 @@ TEST_CASE("YAML's own traps are decided by us") {
       Catch::Contains("expected a mapping with apiVersion, kind, metadata and spec, got nothing"));
 }
 
-TEST_CASE("names that do not fit together are refused where they stand") {
+TEST_CASE("names that do not match are reported at their lines") {
   CHECK(RefusalWith("name: fashion-cnn", "name: Fashion_CNN") ==
         "job.yaml:3:18: `name`: expected a DNS label (lower-case letters, digits and inner dashes, "
         "at most 63), got `Fashion_CNN`; did you mean "
@@ -1053,7 +1051,7 @@ TEST_CASE("names that do not fit together are refused where they stand") {
              Catch::Contains("the metric accuracy needs classes"));
 }
 
-TEST_CASE("the loss reads the last layer and the label unless told otherwise") {
+TEST_CASE("the loss reads the last layer and the label by default") {
   const JobSpec spec =
       Parse(absl::StrReplaceAll(kCnn, {{"losses: [{type: sparse_categorical_crossentropy, "
                                         "from_logits: true, output: logits, labels: label}]",
@@ -1064,14 +1062,14 @@ TEST_CASE("the loss reads the last layer and the label unless told otherwise") {
   CHECK(spec.model.losses[0].labels == "label");
 }
 
-TEST_CASE("defaults of an optimizer are those of its type") {
+TEST_CASE("the defaults of an optimizer depend on its type") {
   CHECK(Parse(absl::StrReplaceAll(kCnn, {{"{type: adam, learning_rate: 0.001}", "{type: adam}"}}))
             .optimizer.learning_rate == 0.001);
   CHECK(Parse(absl::StrReplaceAll(kCnn, {{"{type: adam, learning_rate: 0.001}", "{type: sgd}"}}))
             .optimizer.learning_rate == 0.01);
 }
 
-TEST_CASE("an override by --set is typed, counts, and is refused under its own name") {
+TEST_CASE("an override with --set is typed, takes effect, and is refused under its own name") {
   ParseOptions options;
   options.overrides = {{"spec.training.epochs", "5"},
                        {"spec.model.layers.logits.units", "12"},
@@ -1103,7 +1101,7 @@ TEST_CASE("an override by --set is typed, counts, and is refused under its own n
         "1048576, got `0`");
 }
 
-TEST_CASE("variables of the environment are put into data, and only there") {
+TEST_CASE("environment variables are substituted only in the data section") {
   ParseOptions options;
   options.environment = {{"EVERGRAD_DATA", "/data sets"}, {"EMPTY", ""}};
   CHECK(Parse(kCnn, options).data.train->images ==
@@ -1127,7 +1125,7 @@ TEST_CASE("variables of the environment are put into data, and only there") {
              Catch::Contains("expected a DNS label"));
 }
 
-TEST_CASE("bombs, large files and deep nesting are refused at once") {
+TEST_CASE("YAML bombs, large files and deep nesting are refused at once") {
   std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
   for (int i = 1; i < 12; ++i)
     absl::StrAppend(&bomb, "a", i, ": &a", i, " [*a", i - 1, ", *a", i - 1, ", *a", i - 1, ", *a",
@@ -1167,8 +1165,7 @@ spec:
   checkpoint: {every: 1s}
 )";
 
-TEST_CASE(
-    "a functions job names its variables, its bounds and how they are trained, and has no data") {
+TEST_CASE("a functions job has variables, limits and optimizers, and no data") {
   const JobSpec spec = Parse(kFunctions);
   CHECK(spec.type == "functions");
   REQUIRE(spec.functions.variables.size() == 2);
@@ -1226,8 +1223,7 @@ TEST_CASE(
              Catch::Contains("expected training, functions or counting"));
 }
 
-TEST_CASE(
-    "no mutation of a job file crashes the reader, and what is accepted survives a round trip") {
+TEST_CASE("no mutation of a job file crashes the parser, and accepted jobs survive a round trip") {
   // Bytes are changed, doubled and dropped, and pieces of other texts are put in. The seed is
   // fixed, so that a failure can be repeated.
   const std::vector<std::string> seeds = {
@@ -1286,7 +1282,7 @@ TEST_CASE("the reference shows every kind of field and every transform") {
     CHECK_THAT(text, Catch::Contains(words));
 }
 
-TEST_CASE("the committed reference is the generated one") {
+TEST_CASE("the committed reference equals the generated one") {
   CHECK(ReadSource("configs/reference.yaml") == ReferenceYaml());
 }
 

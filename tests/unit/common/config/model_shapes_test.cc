@@ -87,7 +87,7 @@ TEST_CASE("layers whose inputs do not fit are refused at their lines") {
         "than 2147483647");
 }
 
-TEST_CASE("a layer that reads a refused one is not judged, another mistake beside it is") {
+TEST_CASE("a layer whose input was refused is not checked, even beside another mistake") {
   CHECK(Refusal({{"name: c, type: conv2d, filters: 4, kernel_size: 3, input: x",
                   "name: below, type: max_pooling2d, input: c",
                   "name: s, type: add, input: [x, more]", "name: out, type: dense, units: 1"}}) ==
@@ -95,12 +95,12 @@ TEST_CASE("a layer that reads a refused one is not judged, another mistake besid
         "job.yaml:20:7: layer `s`: add needs inputs of one shape, got (784), (4)");
 }
 
-TEST_CASE("a value that is refused leads to no complaint about shapes") {
+TEST_CASE("a refused value leads to no report about shapes") {
   CHECK(Refusal({{"name: a, type: dense, units: many, input: x"}}) ==
         "job.yaml:18:37: `units`: expected an integer from 1 to 16777216, got `many`");
 }
 
-TEST_CASE("an output that its loss, labels or metrics do not fit is refused at the loss") {
+TEST_CASE("an output that does not fit its loss, labels or metrics is refused at the loss") {
   const std::string ten = "name: ten, type: dense, units: 10, input: x";
   CHECK(Refusal({{ten}, "sparse_categorical_crossentropy"}).empty());
   CHECK(Refusal({{ten}}) ==
@@ -159,7 +159,7 @@ TEST_CASE("the label of an idx source and the columns of a csv field are counted
         "the field `label` has 2");
 }
 
-TEST_CASE("a submission with shapes that do not fit is refused at the lines of its user's file") {
+TEST_CASE("shapes of a submission that do not fit are refused at the lines of the user's file") {
   ParseOptions written;
   written.file_name = "my.yaml";
   ParsedJob parsed =

@@ -10,7 +10,7 @@
 namespace evergrad::daemon {
 namespace {
 
-TEST_CASE("a peer's strings that are not UTF-8 write nothing to a daemon's stderr") {
+TEST_CASE("strings of a peer that are not UTF-8 cause no output on a daemon's stderr") {
   Daemon daemon(Role::kWorker, "test");
   const char* const arguments[] = {"evergrad-worker", "--version"};
   CHECK(daemon.Start(2, arguments) == std::optional<int>(kExitOk));

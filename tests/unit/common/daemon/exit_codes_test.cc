@@ -8,7 +8,7 @@ namespace evergrad::daemon {
 namespace {
 
 TEST_CASE(
-    "each exit code is in the table once, by rising code, with a name and sentences of its own") {
+    "the table has each exit code once, in rising order, with a unique name and full sentences") {
   int before = -1;
   std::set<std::string> names, meanings;
   for (const ExitCode& one : ExitCodes()) {
@@ -29,9 +29,7 @@ TEST_CASE(
   CHECK(FindExitCode(3) == nullptr);
 }
 
-TEST_CASE(
-    "a refused worker and a refused server end with the same code, and one that is replaced with "
-    "its own") {
+TEST_CASE("refused workers and servers exit with one code, and replaced ones with another") {
   CHECK(ExitCodeOfRefusal("replaced") == kExitReplaced);
   for (const char* kind : {"version", "certificate", "anything new"})
     CHECK(ExitCodeOfRefusal(kind) == kExitRefused);

@@ -19,7 +19,7 @@ std::string Refusal(const CommonOptions& options, Role role = Role::kWorker) {
   return std::string(status.message());
 }
 
-TEST_CASE("only addresses of this machine count as loopback") {
+TEST_CASE("only addresses of this machine are loopback addresses") {
   for (const char* address : {"127.0.0.1:0", "127.8.9.1:5", "localhost:80", "[::1]:9"})
     CHECK(IsLoopback(address));
   for (const char* address :
@@ -28,7 +28,8 @@ TEST_CASE("only addresses of this machine count as loopback") {
 }
 
 TEST_CASE(
-    "P10: an address off loopback needs TLS or the insecure flag, and the refusal names both") {
+    "P10: an address that is not loopback needs TLS or the insecure flag, and the refusal names "
+    "both") {
   CommonOptions options = Task();
   options.listen = "10.0.0.7:4000";
   CHECK_THAT(Refusal(options),
@@ -43,8 +44,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "P10: metrics off loopback are HTTPS with TLS, plain where a flag says so, and the refusal "
-    "names that flag") {
+    "P10: metrics outside of loopback use HTTPS with TLS or need a flag, which the refusal names") {
   CommonOptions options = Task();
   CHECK(MetricsDoorOf(options) == MetricsDoor::kOff);
   options.metrics_listen = "127.0.0.1:0";
@@ -78,7 +78,7 @@ TEST_CASE(
              Catch::StartsWith("--insecure-metrics") && Catch::Contains("give --metrics-listen"));
 }
 
-TEST_CASE("P10: failpoints are armed on loopback only") {
+TEST_CASE("P10: failpoints can be armed on loopback only") {
   CommonOptions options = Task();
   options.failpoints = "push.duplicate=on";
   CHECK(CheckCommonOptions(Role::kWorker, options).ok());
@@ -86,7 +86,7 @@ TEST_CASE("P10: failpoints are armed on loopback only") {
   CHECK_THAT(Refusal(options), Catch::StartsWith("--failpoints is for tests on loopback only"));
 }
 
-TEST_CASE("only this machine is involved while every address is loopback and there is no TLS") {
+TEST_CASE("only this machine is involved if all addresses are loopback and TLS is off") {
   CHECK(IsLocalOnly(Task()));
   CHECK(IsLocalOnly(CommonOptions()));  // a coordinator dials nobody
   CommonOptions options = Task();
@@ -105,7 +105,7 @@ TEST_CASE("only this machine is involved while every address is loopback and the
   CHECK_FALSE(IsLocalOnly(options));
 }
 
-TEST_CASE("settings that cannot work together are refused before anything starts") {
+TEST_CASE("incompatible settings are refused before anything starts") {
   CommonOptions options = Task();
   options.tls.ca = "ca";
   CHECK(Refusal(options) == "TLS needs all three of --tls-ca, --tls-cert and --tls-key");

@@ -17,7 +17,7 @@ void Write(const std::string& path, const std::string& text) {
 }
 
 TEST_CASE(
-    "the memory limit is the least of the machine's and of every control group above the process") {
+    "the memory limit is the minimum of the machine's and of all control groups of the process") {
   const test::TempFolder folder;
   const std::string root = folder.path();
   CHECK(MemoryLimitBytes(root) == 0);  // nothing can be read

@@ -39,8 +39,7 @@ void Write(const std::string& path, const std::string& text, int seconds) {
 }
 
 TEST_CASE(
-    "the file's appearing is the notice, whatever it holds, once, and no later than a quarter of a "
-    "second") {
+    "the appearance of the file is the notice, once and within 250 ms, whatever its content") {
   for (const char* text : {"", "TERMINATE\n"}) {
     const test::TempFolder folder;
     const std::string path = folder.path() + "/notice";
@@ -55,7 +54,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a file that is there already is none until it is written anew, or has gone and come") {
+TEST_CASE("an existing file is no notice until it is rewritten or created again") {
   const test::TempFolder folder;
   const std::string path = folder.path() + "/notice";
   Write(path, "old", 1000);
@@ -72,9 +71,7 @@ TEST_CASE("a file that is there already is none until it is written anew, or has
   CHECK(again.After(kNoticeEvery) == 1);
 }
 
-TEST_CASE(
-    "a folder that is not there yet is waited for; one that cannot be looked into is warned of, "
-    "once") {
+TEST_CASE("a missing folder is waited for, and an unreadable folder causes one warning") {
   const test::TempFolder folder;
   Watch watch(folder.path() + "/later/notice");
   CHECK(watch.After(std::chrono::seconds(1)) == 0);

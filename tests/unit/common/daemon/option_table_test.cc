@@ -86,7 +86,7 @@ TEST_CASE("a setting is read from the file, and its flag overrides it") {
   CHECK(f.settings.lease == std::chrono::milliseconds(250));
 }
 
-TEST_CASE("the mistakes of a settings file are all reported, with line and column") {
+TEST_CASE("all mistakes of a settings file are reported with line and column") {
   Fixture f;
   const std::string path = f.File(
       "lisen: x\nthreads: 65\nspare: yes\ntls: {cert_: 1}\nthreads: 2\nindex: 010\nlog_format: "
@@ -122,7 +122,7 @@ TEST_CASE("unknown, repeated, incomplete and ill-typed flags are refused by name
   CHECK(Fixture().Refusal({"--config", "/nonexistent/x.yaml"}).find("--config: ") == 0);
 }
 
-TEST_CASE("help names every option with its default, and wins over mistakes") {
+TEST_CASE("help names every option with its default, and takes precedence over mistakes") {
   Fixture f;
   const auto outcome = f.Parse({"--nonsense", "--help"});
   REQUIRE(outcome.ok());
@@ -134,8 +134,7 @@ TEST_CASE("help names every option with its default, and wins over mistakes") {
     CHECK_THAT(outcome->text, Catch::Contains(flag));
 }
 
-TEST_CASE(
-    "a repeatable setting is a list in a settings file, or one value, and flags override it") {
+TEST_CASE("a repeatable setting is a list or one value in a settings file, and flags override it") {
   Fixture f;
   std::vector<std::string> given;
   f.table.Add("data_root", &given, "folders");
@@ -160,7 +159,7 @@ TEST_CASE(
   CHECK_THAT(f.table.ReferenceYaml(), Catch::Contains("data_root: []\n"));
 }
 
-TEST_CASE("the printed settings file changes nothing when it is read") {
+TEST_CASE("the printed settings file changes nothing when it is loaded") {
   Fixture printed;
   Fixture f;
   const std::string path = f.File(printed.table.ReferenceYaml());
@@ -200,7 +199,8 @@ TEST_CASE("a command takes arguments, short flags and repeated flags, and no set
 }
 
 TEST_CASE(
-    "a flag that prints ends with its text once the other settings are read, and is no setting") {
+    "a printing flag ends the program with its text after the other settings are parsed, and is no "
+    "setting") {
   Fixture f;
   absl::StatusOr<std::string> text = std::string();
   f.table.AddPrint("list_things", "print the things and end", [&] {

@@ -13,7 +13,9 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-TEST_CASE("loopback and every address of an interface are this host's, another one is not") {
+TEST_CASE(
+    "loopback and the addresses of the interfaces belong to this host, and other addresses do "
+    "not") {
   for (const char* own : {"127.0.0.1:1", "127.3.2.1:99", "localhost:5", "[::1]:5"})
     CHECK(WhereIs(own) == Where::kThisHost);
   for (const char* other : {"192.0.2.1:4000", "[2001:db8::1]:4000"})
@@ -42,8 +44,8 @@ TEST_CASE("loopback and every address of an interface are this host's, another o
 }
 
 TEST_CASE(
-    "a server that would advertise loopback to a coordinator on another host is refused, and told "
-    "which flags help") {
+    "a server that would advertise loopback to a remote coordinator is refused, and the message "
+    "names the flags") {
   const auto is = [](Where where) { return [where](absl::string_view) { return where; }; };
   const absl::Status refused =
       CheckServerAddress("127.0.0.1:4001", "10.0.0.1:4000", is(Where::kElsewhere));

@@ -60,7 +60,7 @@ FieldSpec ReadFieldOf(const DataFormat& format, const std::string& yaml, std::st
   return field;
 }
 
-TEST_CASE("every transform reads its example of the reference and writes it back") {
+TEST_CASE("every transform parses its example of the reference and prints it again") {
   std::set<std::string> names;
   for (const TransformType* type : TransformTypes()) {
     INFO(type->name);
@@ -85,7 +85,7 @@ TEST_CASE("every transform reads its example of the reference and writes it back
   }
 }
 
-TEST_CASE("every transform takes two kinds of value and refuses the third by name") {
+TEST_CASE("every transform takes two kinds of value and refuses the third kind by name") {
   for (const TransformType* type : TransformTypes()) {
     INFO(type->name);
     std::string mistakes;
@@ -108,7 +108,7 @@ TEST_CASE("every transform takes two kinds of value and refuses the third by nam
   }
 }
 
-TEST_CASE("a transform without its settings, and settings without a use, are refused by name") {
+TEST_CASE("a transform with missing or unused settings is refused by name") {
   for (const TransformType* type : TransformTypes()) {
     INFO(type->name);
     const auto refusal = [&](const std::string& item) {
@@ -131,7 +131,7 @@ TEST_CASE("a transform without its settings, and settings without a use, are ref
   }
 }
 
-TEST_CASE("every format's example is a job, and the effective job is the same one") {
+TEST_CASE("the example of every format is a valid job, and so is its effective job") {
   std::set<std::string> names;
   for (const DataFormat* format : DataFormats()) {
     INFO(format->name);
@@ -164,7 +164,7 @@ TEST_CASE("every format's example is a job, and the effective job is the same on
   }
 }
 
-TEST_CASE("every transform that a format does not have is refused in its fields") {
+TEST_CASE("the fields of a format refuse every transform that the format does not have") {
   for (const DataFormat* format : DataFormats()) {
     for (const TransformType* type : TransformTypes()) {
       INFO(format->name << " " << type->name);
@@ -178,7 +178,7 @@ TEST_CASE("every transform that a format does not have is refused in its fields"
   }
 }
 
-TEST_CASE("the kind of a field is known from its format, its type and its transforms") {
+TEST_CASE("the kind of a field follows from its format, its type and its transforms") {
   const auto kinds = [](const std::string& format, const std::string& yaml) {
     std::string mistakes;
     const FieldSpec field = ReadFieldOf(*FindDataFormat(format), yaml, &mistakes);
@@ -199,7 +199,7 @@ TEST_CASE("the kind of a field is known from its format, its type and its transf
   CHECK_FALSE(kinds("csv", "{column: a, type: string}"));
 }
 
-TEST_CASE("model.json has the bytes that load.py of every run reads") {
+TEST_CASE("model.json has the bytes that every run's load.py expects") {
   SourceSpec csv;
   csv.format = "csv", csv.separator = "\t", csv.missing = {"?", ""};
   CHECK(DescribeSource(csv).dump() ==
@@ -242,7 +242,7 @@ TEST_CASE("the example of a jsonl source in docs/data.md is valid") {
   CHECK(job.spec->data.fields.size() == 4);
 }
 
-TEST_CASE("a jsonl source has settings of its own, and mistakes are told where they stand") {
+TEST_CASE("a jsonl source has settings of its own, and mistakes are reported at their lines") {
   const auto refusal = [](const std::string& source, const std::string& field) {
     return Errors(ParseData(absl::StrCat("{train: {format: jsonl, ", source,
                                          "}, fields: {x: {column: a, type: float, ", field,
@@ -271,7 +271,7 @@ TEST_CASE("a jsonl source has settings of its own, and mistakes are told where t
   CHECK_FALSE(DescribeField("csv", list).contains("size"));
 }
 
-TEST_CASE("a split takes every example for exactly one of its two sources") {
+TEST_CASE("a split puts every example into exactly one of its two sources") {
   const SplitSpec none, train{10, 9, false}, eval{10, 9, true};
   for (std::uint64_t n = 0; n < 40; ++n) {
     CHECK(none.Takes(n));

@@ -30,7 +30,7 @@ std::string Hits(Failpoints& failpoints, const char* name, int n) {
   return out;
 }
 
-TEST_CASE("what a spec makes of seven hits") {
+TEST_CASE("the actions that a specification causes at seven hits") {
   struct Case {
     const char* spec;
     const char* want;
@@ -56,7 +56,7 @@ TEST_CASE("what a spec makes of seven hits") {
   }
 }
 
-TEST_CASE("nothing armed: nothing happens, whatever name is asked for") {
+TEST_CASE("without an armed failpoint nothing happens, whatever name is hit") {
   Failpoints failpoints;
   CHECK_FALSE(failpoints.AnyArmed());
   CHECK_FALSE(failpoints.At("worker.step"));
@@ -64,7 +64,7 @@ TEST_CASE("nothing armed: nothing happens, whatever name is asked for") {
   CHECK(failpoints.ErrorAt("worker.step").ok());
 }
 
-TEST_CASE("a percentage is drawn by seed and hit number") {
+TEST_CASE("a percentage is drawn from the seed and the number of the hit") {
   const auto draw = [](std::uint64_t seed) {
     Failpoints failpoints;
     REQUIRE(failpoints.Arm("push.duplicate=30%on", seed).ok());
@@ -78,7 +78,7 @@ TEST_CASE("a percentage is drawn by seed and hit number") {
   CHECK(fired < 380);
 }
 
-TEST_CASE("a delay carries its milliseconds, errors carry name and blame") {
+TEST_CASE("a delay has a duration in milliseconds, and an error has a name and a blame") {
   Failpoints failpoints;
   REQUIRE(
       failpoints
@@ -94,7 +94,8 @@ TEST_CASE("a delay carries its milliseconds, errors carry name and blame") {
   CHECK(BlameOf(machine) == Blame::kMachine);
 }
 
-TEST_CASE("armed means that an action is left, and asking does not count") {
+TEST_CASE(
+    "a failpoint is armed while it has an action left, and the query does not count as a hit") {
   Failpoints failpoints;
   REQUIRE(failpoints.Arm("worker.step=2*error;push.duplicate=on", 1).ok());
   for (int i = 0; i < 5; ++i) CHECK(failpoints.IsArmed("worker.step"));
@@ -104,7 +105,7 @@ TEST_CASE("armed means that an action is left, and asking does not count") {
   CHECK_FALSE(failpoints.IsArmed("session.cut"));
 }
 
-TEST_CASE("a bad spec is refused with its entry, and arms nothing") {
+TEST_CASE("a malformed specification is refused with its entry and arms nothing") {
   struct Case {
     const char* spec;
     const char* words;
@@ -141,7 +142,9 @@ TEST_CASE("a bad spec is refused with its entry, and arms nothing") {
   }
 }
 
-TEST_CASE("an action that the site does not perform is refused with the actions that it performs") {
+TEST_CASE(
+    "an action that the site does not perform is refused, and the error lists the performed "
+    "actions") {
   struct Case {
     const char* spec;
     const char* words;
@@ -167,7 +170,7 @@ TEST_CASE("an action that the site does not perform is refused with the actions 
   }
 }
 
-TEST_CASE("every known name is listed once, and explained, and its actions are actions") {
+TEST_CASE("every known failpoint is listed once with an explanation and valid actions") {
   std::set<absl::string_view> names;
   for (const KnownFailpoint& known : Failpoints::Known()) {
     CAPTURE(std::string(known.name));
@@ -183,7 +186,7 @@ TEST_CASE("every known name is listed once, and explained, and its actions are a
   CHECK(names.size() == 37);
 }
 
-TEST_CASE("kill ends the process with SIGKILL, and stop stops it until it is continued") {
+TEST_CASE("kill ends the process with SIGKILL, and stop stops it until SIGCONT") {
   Failpoints failpoints;
   REQUIRE(failpoints.Arm("worker.step=1*stop,2*kill", 1).ok());
   const pid_t child = ::fork();

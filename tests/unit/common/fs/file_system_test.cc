@@ -47,7 +47,7 @@ std::span<const std::byte> Bytes(absl::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-TEST_CASE("a file is there whole once it is committed, and not before") {
+TEST_CASE("a file is visible and whole after its commit, and invisible before") {
   for (const std::string& kind : kKinds) {
     INFO(kind);
     const auto stage = Make(kind);
@@ -66,7 +66,7 @@ TEST_CASE("a file is there whole once it is committed, and not before") {
   }
 }
 
-TEST_CASE("a file that is not committed leaves nothing") {
+TEST_CASE("a file without a commit leaves nothing") {
   for (const std::string& kind : kKinds) {
     INFO(kind);
     const auto stage = Make(kind);
@@ -81,7 +81,7 @@ TEST_CASE("a file that is not committed leaves nothing") {
   }
 }
 
-TEST_CASE("nothing is ever written over") {
+TEST_CASE("no existing file is overwritten") {
   for (const std::string& kind : kKinds) {
     INFO(kind);
     const auto stage = Make(kind);
@@ -99,7 +99,7 @@ TEST_CASE("nothing is ever written over") {
   }
 }
 
-TEST_CASE("reads at an offset end at the end of the file, and go on after it was removed") {
+TEST_CASE("reads at an offset end at the end of the file, and continue after its removal") {
   for (const std::string& kind : kKinds) {
     INFO(kind);
     const auto stage = Make(kind);
@@ -118,7 +118,7 @@ TEST_CASE("reads at an offset end at the end of the file, and go on after it was
   }
 }
 
-TEST_CASE("folders are made with their parents, listed by name, and removed when they are empty") {
+TEST_CASE("folders are made with their parents, listed by name, and removed when empty") {
   for (const std::string& kind : kKinds) {
     INFO(kind);
     const auto stage = Make(kind);
@@ -166,7 +166,7 @@ TEST_CASE("each error has its kind and names the path") {
   }
 }
 
-TEST_CASE("other schemes are refused by name") {
+TEST_CASE("other URI schemes are refused by name") {
   for (const std::string& kind : kKinds) {
     const auto stage = Make(kind);
     for (const char* uri : {"s3://bucket/x", "gs://bucket/x", "hdfs://host/x"}) {
@@ -184,8 +184,7 @@ TEST_CASE("other schemes are refused by name") {
   }
 }
 
-TEST_CASE(
-    "a commit that fails at any of its steps leaves the name free, and the next one succeeds") {
+TEST_CASE("a commit that fails at any step leaves the name free, and the next commit succeeds") {
   for (const std::string& kind : kKinds) {
     for (const char* failpoint : {"fs.write", "fs.sync", "fs.link", "fs.sync_folder"}) {
       INFO(kind << " " << failpoint);
@@ -208,8 +207,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "temporary files of a dead writer are removed by the next one, those of a living writer are "
-    "not") {
+    "temporary files of a dead writer are removed by the next writer, and those of a living writer "
+    "stay") {
   const auto stage = Make("local, temporary names");
   auto living = stage->files->Create(*stage / "a");
   REQUIRE((*living)->Append(Bytes("a")).ok());
@@ -222,7 +221,7 @@ TEST_CASE(
         absl::StatusCode::kInvalidArgument);
 }
 
-TEST_CASE("a folder that may not be written is a typed refusal") {
+TEST_CASE("a folder without write permission is refused with a typed error") {
   if (::geteuid() == 0) {
     // Root may write anywhere except where the file system itself forbids it.
     const auto files = MakeLocalFileSystem();
@@ -238,7 +237,7 @@ TEST_CASE("a folder that may not be written is a typed refusal") {
         absl::StatusCode::kPermissionDenied);
 }
 
-TEST_CASE("a full disk is ResourceExhausted and says what to do") {
+TEST_CASE("a full disk is ResourceExhausted, and the message names the remedy") {
   MemoryFileSystem files({nullptr, 10});
   auto file = files.Create("/a");
   REQUIRE((*file)->Append(Bytes("12345678")).ok());
@@ -256,7 +255,7 @@ TEST_CASE("a full disk is ResourceExhausted and says what to do") {
     CHECK(absl::IsUnavailable(FileError(error, "cannot open file", "/x")));
 }
 
-TEST_CASE("a loss of power keeps what was committed, whole, and loses the rest") {
+TEST_CASE("a loss of power keeps committed files whole and loses all others") {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     INFO(seed);
     MemoryFileSystem files;
@@ -276,7 +275,7 @@ TEST_CASE("a loss of power keeps what was committed, whole, and loses the rest")
   }
 }
 
-TEST_CASE("a sync that is left out is shown by a loss of power") {
+TEST_CASE("a loss of power reveals an omitted sync") {
   for (const bool files_synced : {true, false}) {
     CAPTURE(files_synced);
     int damaged = 0;
@@ -292,7 +291,7 @@ TEST_CASE("a sync that is left out is shown by a loss of power") {
   }
 }
 
-TEST_CASE("the parts of a uri") {
+TEST_CASE("a URI is split into its parts") {
   const struct {
     const char *uri, *folder, *name;
   } cases[] = {{"file:///a/b", "file:///a", "b"},

@@ -25,7 +25,7 @@ class Folder : public test::TempFolder {
   }
 };
 
-TEST_CASE("what is written atomically is read back, over an older file and with any bytes") {
+TEST_CASE("an atomic write of any bytes can be read back, also over an older file") {
   Folder folder;
   const std::string path = folder / "a file";
   std::string bytes(300000, 'x');
@@ -39,7 +39,7 @@ TEST_CASE("what is written atomically is read back, over an older file and with 
   CHECK((info.st_mode & 0400) != 0);
 }
 
-TEST_CASE("errors of files name the path and have their own code") {
+TEST_CASE("errors of files name the path and have a status code of their own") {
   Folder folder;
   const auto missing = ReadFile(folder / "missing", 10);
   CHECK(missing.status().code() == absl::StatusCode::kNotFound);
@@ -54,19 +54,19 @@ TEST_CASE("errors of files name the path and have their own code") {
   CHECK_FALSE(MakeDirectories(folder / "large/below").ok());
 }
 
-TEST_CASE("a file that says it has no size is read to its end, and no further than allowed") {
+TEST_CASE("a file that reports size 0 is read to its end, up to the limit") {
   CHECK(!ReadFile("/proc/self/status", 1 << 20)->empty());
   CHECK(ReadFile("/dev/zero", 100000).status().code() == absl::StatusCode::kResourceExhausted);
 }
 
-TEST_CASE("a rename that fails leaves nothing beside the target") {
+TEST_CASE("a failed rename leaves no file beside the target") {
   Folder folder;
   REQUIRE(MakeDirectories(folder / "target/inside").ok());
   CHECK_FALSE(WriteFileAtomic(folder / "target", "x").ok());
   CHECK(folder.entries() == 1);
 }
 
-TEST_CASE("lines are appended, and folders are made with their parents, again and again") {
+TEST_CASE("lines are appended, and folders are made with their parents, repeatedly") {
   Folder folder;
   REQUIRE(MakeDirectories(folder / "a/b/c").ok());
   REQUIRE(MakeDirectories(folder / "a/b/c").ok());
@@ -98,7 +98,7 @@ class FullDisk {
   void (*const handler_)(int);
 };
 
-TEST_CASE("a line for which the disk has only part of the room leaves nothing in the file") {
+TEST_CASE("a line that fits only partly on the disk leaves nothing in the file") {
   Folder folder;
   const std::string path = folder / "log";
   REQUIRE(AppendLine(path, "whole").ok());
@@ -117,8 +117,8 @@ TEST_CASE("a line for which the disk has only part of the room leaves nothing in
 }
 
 TEST_CASE(
-    "an end that is put back while the disk is full keeps its whole lines, and is whole once there "
-    "is room") {
+    "restoring the end of a file on a full disk keeps whole lines, and completes once there is "
+    "space") {
   Folder folder;
   const std::string path = folder / "log", tail = "two\nthree\nfour\n";
   for (std::size_t written = 0; written <= tail.size(); ++written) {
@@ -138,8 +138,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "the end of a file is put back wherever its writer stopped, what is beyond goes, a gap is "
-    "said") {
+    "the end of a file is restored wherever its writer stopped, bytes beyond it are removed, and a "
+    "gap is reported") {
   Folder folder;
   const std::string path = folder / "lines";
   for (std::size_t written = 0; written <= 12; ++written) {
@@ -162,7 +162,7 @@ TEST_CASE(
   CHECK(*ReadFile(folder / "new", 100) == "x\n");
 }
 
-TEST_CASE("only local paths are files today, other schemes are refused by name") {
+TEST_CASE("only local paths are supported as files, and other schemes are refused by name") {
   CHECK(*LocalPath("/x/y") == "/x/y");
   CHECK(*LocalPath("relative/y") == "relative/y");
   CHECK(*LocalPath("file:///x/y") == "/x/y");
@@ -172,7 +172,7 @@ TEST_CASE("only local paths are files today, other schemes are refused by name")
   CHECK_THAT(std::string(s3.status().message()), Catch::Contains("scheme=s3"));
 }
 
-TEST_CASE("a host has an id that does not change, and a name") {
+TEST_CASE("a host has a constant id and a name") {
   CHECK(HostId() == HostId());
   CHECK_THAT(HostId(), Catch::Contains("/net:"));
   CHECK(!HostName().empty());

@@ -54,8 +54,8 @@ struct Place {
 };
 
 TEST_CASE(
-    "what leads out of the roots is refused, by dots, by links of any kind, and whether it exists "
-    "or not") {
+    "a path that leaves the roots is refused, with dots or links of any kind, whether or not it "
+    "exists") {
   const Place place;
   const TempFolder& f = place.folder;
   stdfs::create_symlink(f / "secret", f / "in/link");
@@ -92,7 +92,7 @@ TEST_CASE(
                  Catch::Contains(f / "in") && Catch::Contains("(give --data-root)"));
 }
 
-TEST_CASE("a root may be a link, and its files may be named by either of its names") {
+TEST_CASE("a root may be a link, and its files may be named by both of its names") {
   TempFolder f;
   stdfs::create_directories(f / "disk/data");
   Write(f / "disk/data/a", "mine");
@@ -110,8 +110,8 @@ TEST_CASE("a root may be a link, and its files may be named by either of its nam
 }
 
 TEST_CASE(
-    "several roots may link to each other, no root allows nothing, and a value made by default "
-    "allows everything") {
+    "several roots may link to each other, an empty list allows nothing, and the default allows "
+    "everything") {
   TempFolder f;
   for (const char* name : {"one", "two", "three"}) stdfs::create_directory(f / name);
   Write(f / "two/a", "mine");
@@ -131,7 +131,7 @@ TEST_CASE(
   CHECK(Roots::Only({"/"}, "").Names("/etc/passwd"));
 }
 
-TEST_CASE("a link that is exchanged while it is opened never opens what lies outside") {
+TEST_CASE("a link that is exchanged during the open never opens a file outside of the roots") {
   const Place place;
   const TempFolder& f = place.folder;
   stdfs::create_symlink(f / "in/a", f / "in/now");
@@ -163,7 +163,7 @@ TEST_CASE("a link that is exchanged while it is opened never opens what lies out
   CHECK(refused > 0);
 }
 
-TEST_CASE("a named pipe, a folder and a device in a root do not hold who opens them") {
+TEST_CASE("a named pipe, a folder or a device in a root does not block the open") {
   const Place place;
   REQUIRE(::mkfifo((place.folder / "in/pipe").c_str(), 0600) == 0);
   CHECK(place.roots.Open(place.folder / "in/pipe", O_RDONLY | O_NONBLOCK).get() >= 0);
@@ -173,7 +173,7 @@ TEST_CASE("a named pipe, a folder and a device in a root do not hold who opens t
 }
 
 TEST_CASE(
-    "the folders of a flag are made absolute, and one that is not there is named with its flag") {
+    "the folders of a flag become absolute paths, and a missing folder is named with its flag") {
   TempFolder f;
   stdfs::create_directory(f / "data");
   std::vector<std::string> folders{f / "data/../data"};
@@ -188,7 +188,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a file system with roots writes, reads, lists, makes and removes nothing outside of them") {
+    "a file system with roots writes, reads, lists, creates and removes nothing outside of them") {
   const Place place;
   const TempFolder& f = place.folder;
   const bool unnamed = GENERATE(true, false);

@@ -17,7 +17,7 @@ std::string Rising() {
 const JobUid kJob(0x1122334455667788);
 const Attempt kAttempt{3, 41};
 
-TEST_CASE("a proof has the bytes that another implementation of HMAC-SHA256 gives") {
+TEST_CASE("a proof has the bytes of an independent HMAC-SHA256") {
   // The proof was computed with Python:
   // hmac.new(bytes(range(32)), b"evergrad grant 1" + struct.pack("<QQQQ", job, 7, 3, 41) +
   // b"gpu-7", sha256).digest()[:16]
@@ -27,8 +27,8 @@ TEST_CASE("a proof has the bytes that another implementation of HMAC-SHA256 give
 }
 
 TEST_CASE(
-    "a proof fits no other job, closure, attempt, worker or key, and neither do its changed "
-    "bytes") {
+    "a proof is valid for one job, closure, attempt, worker and key, and changed bytes are "
+    "invalid") {
   const std::string key = Rising(), proof = MakeProof(key, kJob, ClosureId(7), kAttempt, "gpu-7");
   CHECK_FALSE(ProofFits(proof, key, JobUid(1), ClosureId(7), kAttempt, "gpu-7"));
   CHECK_FALSE(ProofFits(proof, key, kJob, ClosureId(8), kAttempt, "gpu-7"));
@@ -49,7 +49,7 @@ TEST_CASE(
   CHECK_FALSE(ProofFits(proof + "x", key, kJob, ClosureId(7), kAttempt, "gpu-7"));
 }
 
-TEST_CASE("two keys of the operating system's generator differ and have their full length") {
+TEST_CASE("two generated keys differ and have their full length") {
   const std::string a = NewKey(), b = NewKey();
   CHECK(a.size() == kKeyBytes);
   CHECK(b.size() == kKeyBytes);

@@ -181,7 +181,7 @@ TEST_CASE("every shape rule gives the output and the variables that Keras gives"
   }
 }
 
-TEST_CASE("every shape rule refuses what does not fit, every type a wrong number of inputs") {
+TEST_CASE("every shape rule refuses wrong shapes, and every layer type a wrong number of inputs") {
   std::set<ShapeRule> covered = {FindLayer("flatten")->infer};  // it takes every shape
   for (const ShapeCase& c : Refused()) {
     CHECK(Inferred(c.spec, c.inputs) == c.want);
@@ -202,7 +202,7 @@ TEST_CASE("every shape rule refuses what does not fit, every type a wrong number
         "its kernel (1024, 16777216) has 17179869184 elements, more than 2147483647");
 }
 
-TEST_CASE("each layer type is registered once, with a rule and an example that its keys have") {
+TEST_CASE("each layer type is registered once, with a rule and a valid example") {
   std::set<std::string> types;
   std::set<int> positions;
   for (const LayerDescriptor& layer : Layers()) {
@@ -249,7 +249,7 @@ TEST_CASE("every name is unique in its table of activations, initializers, losse
     for (const std::string& loss : metric.losses) CHECK(FindBuilt(Losses(), loss) != nullptr);
 }
 
-TEST_CASE("names stand for different computations, except the two names of the accuracy") {
+TEST_CASE("all names stand for different computations, except the two names of accuracy") {
   const auto kinds = [](const auto& table) {
     std::map<int, std::vector<std::string>> names;
     for (const auto& entry : table)
@@ -262,7 +262,7 @@ TEST_CASE("names stand for different computations, except the two names of the a
     CHECK((names.size() == 1 || names == std::vector<std::string>{"accuracy", "binary_accuracy"}));
 }
 
-TEST_CASE("a loss takes outputs that its labels fit") {
+TEST_CASE("a loss accepts only outputs that fit its labels") {
   const auto checked = [](const std::string& type, const tensor::Shape& output,
                           const std::string& activation = "linear", bool from_logits = false) {
     LossSpec spec;

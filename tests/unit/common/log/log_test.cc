@@ -24,7 +24,7 @@ class LogFile {
   test::TempFolder folder_;
 };
 
-TEST_CASE("a text line carries time, level, task, job and closure") {
+TEST_CASE("a text line contains time, level, task, job and closure") {
   LogFile file;
   Options options;
   options.file = file.path();
@@ -43,7 +43,7 @@ TEST_CASE("a text line carries time, level, task, job and closure") {
   CHECK_THAT(lines[1], Catch::EndsWith("warning worker/0 job=fashion closure=12 slow"));
 }
 
-TEST_CASE("control characters and U+202E from outside do not reach a log, in text or JSON") {
+TEST_CASE("control characters and U+202E of peers do not reach a log, in text or JSON") {
   const std::string evil = "\x1b[2J \xe2\x80\xae \xc2\x9b \x7f";
   for (const bool json : {false, true}) {
     LogFile file;
@@ -63,7 +63,7 @@ TEST_CASE("control characters and U+202E from outside do not reach a log, in tex
   }
 }
 
-TEST_CASE("text from outside cannot forge a line, in text or JSON") {
+TEST_CASE("text of peers cannot forge a log line, in text or JSON") {
   LogFile text_file, json_file;
   const std::string evil = "a\nb\x1b[31m\"\\\x80 \xC3\xA9";
   Options options;
@@ -88,7 +88,7 @@ TEST_CASE("text from outside cannot forge a line, in text or JSON") {
   CHECK(json.contains("time"));
 }
 
-TEST_CASE("the ring keeps the newest lines and no more, and is read by number, time and job") {
+TEST_CASE("the ring keeps only the newest lines, and is read by number, time and job") {
   LogFile file;
   Options options;
   options.file = file.path();
@@ -109,7 +109,7 @@ TEST_CASE("the ring keeps the newest lines and no more, and is read by number, t
   CHECK(logger.Read(0, all.back().wall_ms + 1, "", 1000).empty());
 }
 
-TEST_CASE("a huge line is cut, so that the ring is bounded in bytes") {
+TEST_CASE("a huge line is truncated, so that the ring is bounded in bytes") {
   LogFile file;
   Options options;
   options.file = file.path();

@@ -153,7 +153,7 @@ std::string GetOverTls(const std::string& address, const std::string& path) {
   return answer;
 }
 
-TEST_CASE("a scrape over HTTP gives the registry's text, and the port is free afterwards") {
+TEST_CASE("a scrape over HTTP returns the registry's text, and the port is free afterwards") {
   Registry registry;
   registry.GetCounter("evergrad_worker_steps_total", "Steps.").Add(7);
   std::string address;
@@ -175,14 +175,12 @@ TEST_CASE("a scrape over HTTP gives the registry's text, and the port is free af
   CHECK(Start(address, &registry).ok());
 }
 
-TEST_CASE("an exporter that is never asked ends at once") {
+TEST_CASE("an exporter without requests ends at once") {
   Registry registry;
   for (int i = 0; i < 5; ++i) CHECK(Start("127.0.0.1:0", &registry).ok());
 }
 
-TEST_CASE(
-    "metrics are not served off loopback unless that was asked for, and bad addresses are "
-    "refused") {
+TEST_CASE("metrics outside of loopback need permission, and malformed addresses are refused") {
   Registry registry;
   const auto open = Start("0.0.0.0:0", &registry);
   CHECK(open.status().code() == absl::StatusCode::kInvalidArgument);
@@ -195,7 +193,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a client that is slow to send its request does not delay the end of the exporter") {
+TEST_CASE("a client that sends its request slowly does not delay the end of the exporter") {
   Registry registry;
   auto exporter = Start(Patient(), &registry);
   REQUIRE(exporter.ok());
@@ -212,7 +210,7 @@ TEST_CASE("a client that is slow to send its request does not delay the end of t
   }
 }
 
-TEST_CASE("a request that is larger than its bound is not read to its end") {
+TEST_CASE("a request above its limit is not read to its end") {
   Registry registry;
   auto exporter = Start("127.0.0.1:0", &registry);
   REQUIRE(exporter.ok());
@@ -232,7 +230,7 @@ TEST_CASE("a request that is larger than its bound is not read to its end") {
 
 // Eight such connections once held the two threads and the queue: a process manager that probes
 // /healthz would have killed a healthy daemon.
-TEST_CASE("connections that say nothing, or say it slowly, keep no probe from its answer") {
+TEST_CASE("silent and slow connections do not delay the answer to a probe") {
   Registry registry;
   auto exporter = Start(Patient(), &registry);
   REQUIRE(exporter.ok());
@@ -248,8 +246,7 @@ TEST_CASE("connections that say nothing, or say it slowly, keep no probe from it
 }
 
 TEST_CASE(
-    "connections that do not shake hands, or do so slowly, keep no probe over HTTPS from its "
-    "answer") {
+    "connections without a TLS handshake, or with a slow one, do not delay a probe over HTTPS") {
   ::signal(SIGPIPE, SIG_IGN);  // As in a daemon; OpenSSL writes without MSG_NOSIGNAL.
   Registry registry;
   ExporterOptions options = Patient();
@@ -266,7 +263,7 @@ TEST_CASE(
              Catch::StartsWith("HTTP/1.1 400") && Catch::Contains("speaks HTTPS"));
 }
 
-TEST_CASE("readers that do not take their answers keep no probe from its own") {
+TEST_CASE("clients that do not read their answers do not delay the answer to a probe") {
   Registry registry;
   // More than the buffers of a socket.
   registry.GetCounter("evergrad_worker_steps_total", std::string(16u << 20, 'h')).Add(7);
@@ -282,8 +279,8 @@ TEST_CASE("readers that do not take their answers keep no probe from its own") {
 }
 
 TEST_CASE(
-    "a connection that says nothing is closed after its time, and the oldest one when there are "
-    "too many") {
+    "a silent connection is closed after its timeout, and the oldest one when the limit is "
+    "reached") {
   Registry registry;
   ExporterOptions options = Patient();
   SECTION("after its time") {

@@ -8,7 +8,7 @@
 namespace evergrad::metrics {
 namespace {
 
-TEST_CASE("the Prometheus text of every kind of metric") {
+TEST_CASE("the Prometheus text shows every kind of metric") {
   Registry registry;
   registry.GetCounter("evergrad_worker_steps_total", "Steps done.").Add(3);
   registry.GetGauge("evergrad_worker_loss_ratio", "Loss.", {{"job", "a\"b\\c\nd"}}).Set(0.25);
@@ -40,7 +40,7 @@ TEST_CASE("the Prometheus text of every kind of metric") {
         "evergrad_worker_steps_total 3\n");
 }
 
-TEST_CASE("a count that its owner keeps is shown as a counter, in full digits") {
+TEST_CASE("a count that its owner holds is exported as a counter with all digits") {
   Registry registry;
   std::uint64_t count = 0;
   registry.AddCallbackCounter("evergrad_worker_sent_bytes_total", "Bytes.", {},
@@ -52,7 +52,7 @@ TEST_CASE("a count that its owner keeps is shown as a counter, in full digits") 
         "evergrad_worker_sent_bytes_total 12345678901234\n");
 }
 
-TEST_CASE("a name and its labels are one metric, however often it is asked for") {
+TEST_CASE("a name and its labels identify one metric, however often it is requested") {
   Registry registry;
   Counter& a = registry.GetCounter("evergrad_x_total", "X.", {{"k", "1"}});
   Counter& b = registry.GetCounter("evergrad_x_total", "X.", {{"k", "2"}});
@@ -83,7 +83,7 @@ TEST_CASE("counts of many threads add up") {
   CHECK(histogram.Read().cumulative == std::vector<std::uint64_t>{0, 8000});
 }
 
-TEST_CASE("a limit shows its level, its bound and its refusals") {
+TEST_CASE("a limit exports its level, its bound and its refusals") {
   Registry registry;
   Limit limit(registry, "evergrad_ps_server_budget_bytes", "Granted payload.", 1024);
   limit.current.Set(512);
@@ -96,7 +96,7 @@ TEST_CASE("a limit shows its level, its bound and its refusals") {
 
 }  // namespace
 
-TEST_CASE("samples of things that come and go are those of the scrape's moment") {
+TEST_CASE("samples of transient objects are taken at the scrape") {
   Registry registry;
   Registry::Samples now;
   registry.AddCallbackGauges("evergrad_test_job_bytes", "by job", [&now] { return now; });
@@ -109,7 +109,7 @@ TEST_CASE("samples of things that come and go are those of the scrape's moment")
         "3\nevergrad_test_job_bytes{job=\"c\"} 4.5\n");
 }
 
-TEST_CASE("several gauges that one reading fills ask for it once a scrape") {
+TEST_CASE("several gauges with one source query it once for each scrape") {
   Registry registry;
   int asked = 0;
   registry.AddCallbackGauges(

@@ -29,7 +29,7 @@ struct Pair {
   int ours = -1, peer = -1;  // the connection closes `ours`
 };
 
-TEST_CASE("a request is whole with the line that is empty, in whatever pieces it comes") {
+TEST_CASE("a request is complete with its empty line, in whatever pieces it arrives") {
   Pair pair;
   ManualClock clock;
   ScrapeConnection connection(pair.ours, &clock, {}, nullptr);
@@ -47,7 +47,8 @@ TEST_CASE("a request is whole with the line that is empty, in whatever pieces it
   CHECK(::recv(pair.peer, piece, sizeof piece, MSG_DONTWAIT) == 4);
 }
 
-TEST_CASE("a request that trickles in is given up at its deadline, however short each pause is") {
+TEST_CASE(
+    "a request that arrives slowly is abandoned at its deadline, however short its pauses are") {
   Pair pair;
   ManualClock clock;
   ConnectionLimits limits;
@@ -63,7 +64,7 @@ TEST_CASE("a request that trickles in is given up at its deadline, however short
   CHECK(connection.state() == State::kOver);
 }
 
-TEST_CASE("no more of a request is read than its bound and one buffer") {
+TEST_CASE("at most the limit and one buffer of a request are read") {
   Pair pair;
   ManualClock clock;
   ConnectionLimits limits;
@@ -76,7 +77,7 @@ TEST_CASE("no more of a request is read than its bound and one buffer") {
 }
 
 TEST_CASE(
-    "an answer that its reader does not take is given up at its deadline, which begins with the "
+    "an answer that its client does not read is abandoned at its deadline, which begins with the "
     "answer") {
   Pair pair;
   ManualClock clock;
@@ -110,7 +111,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a peer that hangs up before its request is whole ends it") {
+TEST_CASE("a client that disconnects before its request is complete ends the connection") {
   Pair pair;
   ManualClock clock;
   ScrapeConnection connection(pair.ours, &clock, {}, nullptr);

@@ -16,7 +16,7 @@ bool IsKnown(const Member& member) {
   });
 }
 
-TEST_CASE("every member of the settings is a number or a flag, and has a name of its own") {
+TEST_CASE("every member of the settings is a number or a flag and has a unique name") {
   std::set<std::string> names;
   for (const Member& member : Members()) {
     CHECK((member.number == nullptr) != (member.flag == nullptr));
@@ -27,7 +27,7 @@ TEST_CASE("every member of the settings is a number or a flag, and has a name of
   CHECK(sizeof(Settings) == sizeof(std::string) + 8 * Members().size());
 }
 
-TEST_CASE("every descriptor is complete, and its defaults are within its bounds") {
+TEST_CASE("every descriptor is complete, and its defaults are within its limits") {
   std::set<std::string> types;
   for (const Descriptor& descriptor : All()) {
     const Settings& defaults = descriptor.defaults;
@@ -73,7 +73,7 @@ TEST_CASE("no type and no key is both built and refused as not built") {
   }
 }
 
-TEST_CASE("slots follow the type and its momentum") {
+TEST_CASE("the slots of an optimizer follow from its type and momentum") {
   const auto slots = [](const char* type, double momentum) {
     return StatesPerValue({.type = type, .momentum = momentum});
   };
@@ -92,7 +92,7 @@ TEST_CASE("slots follow the type and its momentum") {
   CHECK(slots("lamb", 0.9) == 0);
 }
 
-TEST_CASE("a row has its values, the numbers of its slots and perhaps a counter") {
+TEST_CASE("a row has its values, the numbers of its slots and an optional counter") {
   CHECK(RowFloats({.type = "sgd"}, 8) == 8);
   CHECK(RowFloats({.type = "sgd", .momentum = 0.9}, 8) == 16);
   CHECK(RowFloats({.type = "adam"}, 8) == 24);
@@ -107,7 +107,7 @@ TEST_CASE("a row has its values, the numbers of its slots and perhaps a counter"
   CHECK_FALSE(IsForTablesOnly("lamb"));
 }
 
-TEST_CASE("numbers that a server cannot compute with are refused by name") {
+TEST_CASE("settings that a server cannot compute with are refused by name") {
   const auto message = [](const Settings& settings) {
     return std::string(Check(settings).message());
   };

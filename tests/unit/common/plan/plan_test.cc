@@ -19,7 +19,7 @@ PlanSpec Spec(std::uint64_t examples, std::uint32_t batch, std::uint32_t steps,
   return spec;
 }
 
-TEST_CASE("closures of an epoch: the last batch and the last closure are short") {
+TEST_CASE("the last batch and the last closure of an epoch are short") {
   struct Case {
     std::uint64_t examples;
     std::uint32_t batch, steps;
@@ -54,7 +54,7 @@ TEST_CASE("closures of an epoch: the last batch and the last closure are short")
   }
 }
 
-TEST_CASE("the batches of an epoch partition the data set, and global steps are dense") {
+TEST_CASE("the batches of an epoch partition the data set, and global steps have no gap") {
   const bool shuffle = GENERATE(false, true);
   const std::uint64_t examples = GENERATE(1u, 2u, 97u, 1000u, 1024u);
   const std::uint32_t batch = GENERATE(1u, 3u, 64u);
@@ -92,7 +92,7 @@ TEST_CASE("the batches of an epoch partition the data set, and global steps are 
   if (shuffle && examples >= 97) CHECK(per_epoch[0] != per_epoch[1]);
 }
 
-TEST_CASE("the shuffle seed decides the order") {
+TEST_CASE("the shuffle seed determines the order") {
   PlanSpec spec = Spec(1000, 1000, 1, 1);
   const auto a = Plan::Create(spec), again = Plan::Create(spec);
   spec.shuffle_seed = 8;
@@ -101,7 +101,7 @@ TEST_CASE("the shuffle seed decides the order") {
   CHECK(a->Batch(ClosureId(0), UpdateIndex(0)) != b->Batch(ClosureId(0), UpdateIndex(0)));
 }
 
-TEST_CASE("evaluation closures cut the evaluation file in order") {
+TEST_CASE("evaluation closures divide the evaluation file in order") {
   PlanSpec spec = Spec(10, 1, 1, 1);
   spec.eval_examples = 10007;
   spec.eval_batch_size = 100;
@@ -122,7 +122,7 @@ TEST_CASE("evaluation closures cut the evaluation file in order") {
   CHECK(Plan::Create(spec)->eval_closures() == 0);
 }
 
-TEST_CASE("plans that cannot be are refused by name") {
+TEST_CASE("impossible plans are refused by name") {
   const auto refused = [](PlanSpec spec, const std::string& word) {
     const auto plan = Plan::Create(spec);
     REQUIRE_FALSE(plan.ok());

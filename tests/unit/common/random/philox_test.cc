@@ -56,7 +56,7 @@ TEST_CASE("uniform number i is word i mod 4 of block i / 4") {
   }
 }
 
-TEST_CASE("normal numbers have mean 0 and variance 1, truncated ones lie within two") {
+TEST_CASE("normal numbers have mean 0 and variance 1, and truncated ones are at most 2 from 0") {
   const std::uint64_t key = KeyOf(11, "normal");
   const int n = 200000;
   double sum = 0, squares = 0, truncated_sum = 0, truncated_squares = 0;
@@ -78,8 +78,7 @@ TEST_CASE("normal numbers have mean 0 and variance 1, truncated ones lie within 
 }
 
 TEST_CASE(
-    "a truncated number is the normal one where that is within two, and another draw where it is "
-    "not") {
+    "a truncated number equals the normal one if that is within 2, and is drawn again otherwise") {
   const std::uint64_t key = KeyOf(3, "t");
   int redrawn = 0;
   for (std::uint64_t i = 0; i < 5000; ++i) {
@@ -92,7 +91,7 @@ TEST_CASE(
   CHECK(redrawn > 100);  // 4.55 % of 5000 is 227.
 }
 
-TEST_CASE("truncated numbers side by side are the ones alone, from any index and of any count") {
+TEST_CASE("truncated numbers of any range equal those drawn one by one") {
   for (std::uint64_t seed = 0; seed < 500; ++seed) {
     const std::uint64_t key = KeyOf(seed, "side by side"),
                         first = seed % 3 == 0 ? (std::uint64_t{1} << 32) - 5 : seed * 7;
@@ -103,7 +102,7 @@ TEST_CASE("truncated numbers side by side are the ones alone, from any index and
   }
 }
 
-TEST_CASE("normal numbers are those of Box and Muller's formula in float64") {
+TEST_CASE("normal numbers equal the Box-Muller formula in float64") {
   const std::uint64_t key = KeyOf(5, "formula");
   double worst = 0;
   for (std::uint64_t i = 0; i < 200000; ++i) {
@@ -131,7 +130,7 @@ TEST_CASE("a permutation is a bijection, for every size up to 300 and some large
   }
 }
 
-TEST_CASE("a permutation of a huge range stays within it and does not repeat itself") {
+TEST_CASE("a permutation of a huge range stays in the range and has no repeats") {
   for (std::uint64_t n : {(1ull << 40) + 1, ~0ull, 1ull << 62, (1ull << 62) + 1}) {
     const Permutation permutation(n, 5);
     std::vector<std::uint64_t> images;
@@ -146,7 +145,7 @@ TEST_CASE("a permutation of a huge range stays within it and does not repeat its
   }
 }
 
-TEST_CASE("the order of an epoch depends on its key and leaves few examples in place") {
+TEST_CASE("the order of an epoch depends on its key and keeps few examples in place") {
   const Permutation a(10000, KeyOf(1, "epoch/0")), b(10000, KeyOf(1, "epoch/1"));
   int in_place = 0, same = 0, neighbours = 0;
   for (std::uint64_t i = 0; i < 10000; ++i) {
@@ -159,7 +158,7 @@ TEST_CASE("the order of an epoch depends on its key and leaves few examples in p
   CHECK(neighbours < 10);
 }
 
-TEST_CASE("the operating system's entropy is not a constant") {
+TEST_CASE("two draws of the operating system's entropy differ") {
   CHECK(EntropyFromOs() != EntropyFromOs());
 }
 

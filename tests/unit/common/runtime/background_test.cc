@@ -10,7 +10,7 @@
 namespace evergrad::runtime {
 namespace {
 
-TEST_CASE("a thread in the background gives way, and no other thread of the process does") {
+TEST_CASE("only the background thread has a low priority in its process") {
   const auto nice = [] { return ::getpriority(PRIO_PROCESS, static_cast<id_t>(::gettid())); };
   const int before = nice();
   int in_background = before;

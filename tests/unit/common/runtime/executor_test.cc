@@ -18,8 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST_CASE(
-    "a thread executor runs tasks in the order in which they were posted, on its own thread") {
+TEST_CASE("a thread executor runs tasks in the order of posting, on its own thread") {
   ThreadExecutor executor({"order"});
   std::vector<int> ran;  // Only the executor writes it; the test reads it after the executor's end.
   bool own_thread = true;
@@ -36,7 +35,7 @@ TEST_CASE(
   CHECK(own_thread);
 }
 
-TEST_CASE("tasks of many threads all run, each thread's in order") {
+TEST_CASE("tasks of many threads all run, in order for each thread") {
   ThreadExecutor executor({"many"});
   std::vector<std::vector<int>> ran(4);
   {
@@ -54,7 +53,7 @@ TEST_CASE("tasks of many threads all run, each thread's in order") {
   }
 }
 
-TEST_CASE("timers of a thread executor fire in order of their time, not before it") {
+TEST_CASE("timers of a thread executor fire in order of their time, and not early") {
   ThreadExecutor executor({"timers"});
   RealClock clock;
   WaitableEvent done;
@@ -74,7 +73,7 @@ TEST_CASE("timers of a thread executor fire in order of their time, not before i
   CHECK(fired - start >= 30ms);
 }
 
-TEST_CASE("a shutdown runs what was posted, drops timers, and is final") {
+TEST_CASE("a shutdown runs the posted tasks, drops timers, and is final") {
   ThreadExecutor executor({"shutdown"});
   auto alive = std::make_shared<int>(0);
   WaitableEvent started, go;
@@ -98,7 +97,7 @@ TEST_CASE("a shutdown runs what was posted, drops timers, and is final") {
   executor.Shutdown();  // A second call does nothing.
 }
 
-TEST_CASE("a task that is refused may post from its destructor") {
+TEST_CASE("a refused task may post from its destructor") {
   ThreadExecutor executor({"refused"});
   executor.Shutdown();
   struct PostsAtEnd {
@@ -111,7 +110,7 @@ TEST_CASE("a task that is refused may post from its destructor") {
   CHECK_FALSE(executor.Post([last_words = std::move(last_words)] {}));
 }
 
-TEST_CASE("an idle executor is lent to a caller, alone; one that is not idle is not") {
+TEST_CASE("an idle executor is lent to one caller, and a busy executor is not lent") {
   ThreadExecutor executor({"lent"});
   std::string ran;  // Only the thread that runs tasks uses it: no lock
   WaitableEvent posted, timer;
@@ -150,7 +149,7 @@ TEST_CASE("an idle executor is lent to a caller, alone; one that is not idle is 
   CHECK_FALSE(executor.RunIfIdle([&] { ran += '!'; }));
 }
 
-TEST_CASE("an executor with a task that waits is not lent, also while its thread still wakes up") {
+TEST_CASE("an executor with a waiting task is not lent, even while its thread wakes up") {
   ThreadExecutor executor({"lent"});
   std::atomic<int> ran{0};
   int lent = 0, overtaken = 0;
@@ -164,7 +163,8 @@ TEST_CASE("an executor with a task that waits is not lent, also while its thread
 }
 
 TEST_CASE(
-    "what a borrower posts runs once he is through, without anything else to wake the thread") {
+    "tasks that a borrower posts run when the loan ends, without another event to wake the "
+    "thread") {
   ThreadExecutor executor({"lent"});
   for (int round = 0; round < 100; ++round) {
     WaitableEvent posted;
@@ -174,7 +174,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a shutdown waits for whoever has borrowed the executor, and runs what he posted") {
+TEST_CASE("a shutdown waits for the borrower of the executor and runs the tasks that it posted") {
   ThreadExecutor executor({"borrowed"});
   WaitableEvent borrowed, go;
   std::string ran;
@@ -198,7 +198,7 @@ TEST_CASE("a shutdown waits for whoever has borrowed the executor, and runs what
   CHECK(ran.substr(0, 2) == "ab");
 }
 
-TEST_CASE("borrowers and posters of many threads: one task at a time, none lost") {
+TEST_CASE("with borrowers and posters on many threads one task runs at a time, and none is lost") {
   ThreadExecutor executor({"lent"});
   constexpr int kThreads = 4, kTasks = 2000;
   int ran = 0;  // no lock: ThreadSanitizer looks at it
@@ -217,7 +217,7 @@ TEST_CASE("borrowers and posters of many threads: one task at a time, none lost"
   CHECK(ran == kThreads * kTasks);
 }
 
-TEST_CASE("a manual executor runs nothing until told, then everything due in order") {
+TEST_CASE("a manual executor runs nothing until it is told to, then all due tasks in order") {
   ManualClock clock;
   ManualExecutor executor(&clock);
   std::string ran;
@@ -242,7 +242,8 @@ TEST_CASE("a manual executor runs nothing until told, then everything due in ord
   CHECK(clock.Now() == 1h + 10ms);
 }
 
-TEST_CASE("a manual executor moves the clock timer by timer: each sees its own time") {
+TEST_CASE(
+    "a manual executor advances its clock timer by timer, so that each timer sees its own time") {
   ManualClock clock;
   ManualExecutor executor(&clock);
   std::vector<MonoTime> seen;
@@ -255,7 +256,7 @@ TEST_CASE("a manual executor moves the clock timer by timer: each sees its own t
   CHECK(seen == std::vector<MonoTime>{5ms, 10ms, 15ms, 20ms});
 }
 
-TEST_CASE("an event wakes its waiters once set, and times out before") {
+TEST_CASE("a set event wakes its waiters, and a wait times out before") {
   WaitableEvent event;
   CHECK_FALSE(event.IsSet());
   CHECK_FALSE(event.WaitFor(1ms));
@@ -265,7 +266,7 @@ TEST_CASE("an event wakes its waiters once set, and times out before") {
   CHECK(event.WaitFor(0ms));
 }
 
-TEST_CASE("a bounded queue refuses or waits when full, and drains after it was closed") {
+TEST_CASE("a full bounded queue refuses or waits, and a closed one drains") {
   BoundedQueue<int> queue(2);
   CHECK(queue.TryPush(1));
   CHECK(queue.TryPush(2));
@@ -283,7 +284,7 @@ TEST_CASE("a bounded queue refuses or waits when full, and drains after it was c
   CHECK_FALSE(queue.Pop().has_value());
 }
 
-TEST_CASE("closing a queue wakes who waits in it") {
+TEST_CASE("closing a queue wakes its waiters") {
   BoundedQueue<int> queue(1);
   std::atomic<bool> ended{false};
   Thread consumer("consumer", [&] {
@@ -297,7 +298,7 @@ TEST_CASE("closing a queue wakes who waits in it") {
   CHECK(ended);
 }
 
-TEST_CASE("a signal is waited for and returned once; a requested stop is 0") {
+TEST_CASE("a signal is returned once, and a requested stop is returned as 0") {
   SignalWaiter::Install();
   {
     SignalWaiter waiter;

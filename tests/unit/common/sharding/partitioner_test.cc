@@ -27,7 +27,7 @@ std::size_t Count(const Partitioner& partitioner, const tensor::Shape& shape) {
   return Sizes(partitioner, shape).size();
 }
 
-TEST_CASE("the worked examples of the partitioners") {
+TEST_CASE("the partitioners give the documented examples") {
   const tensor::Shape six{6, 1};
   CHECK(Count(MinSize{4, 2}, six) == 2);
   CHECK(Count(MinSize{4, 10}, six) == 6);
@@ -46,13 +46,13 @@ TEST_CASE("the worked examples of the partitioners") {
   CHECK(Count(MaxSize{39, std::nullopt}, tensor::Shape{10, 10}) == 10);
 }
 
-TEST_CASE("scalars are not cut") {
+TEST_CASE("scalars are not partitioned") {
   CHECK(Sizes(FixedShards{5}, tensor::Shape{}) == std::vector<std::uint64_t>{1});
   CHECK(Sizes(MinSize{1, std::nullopt}, tensor::Shape{}) == std::vector<std::uint64_t>{1});
   CHECK(Sizes(MaxSize{1, std::nullopt}, tensor::Shape{}) == std::vector<std::uint64_t>{1});
 }
 
-TEST_CASE("no partition is larger than 64 MiB, whatever was asked for") {
+TEST_CASE("no partition exceeds 64 MiB, whatever the setting is") {
   const std::uint64_t mib = 1024 * 1024;
   const tensor::Shape large{200 * mib / 4};  // 200 MiB in rows of 4 B.
   CHECK(Count(FixedShards{1}, large) == 4);
@@ -65,7 +65,7 @@ TEST_CASE("no partition is larger than 64 MiB, whatever was asked for") {
         std::vector<std::uint64_t>{1, 1, 1});
 }
 
-TEST_CASE("what cannot be cut is refused as the user's error") {
+TEST_CASE("an impossible partition is refused as a user's error") {
   struct Case {
     Partitioner partitioner;
     tensor::Shape shape;

@@ -7,7 +7,7 @@
 namespace evergrad::sharding {
 namespace {
 
-TEST_CASE("ids of any pattern fall evenly into slots") {
+TEST_CASE("ids of any pattern are spread evenly over slots") {
   const std::uint64_t key = SlotKey("user_embedding");
   const auto spread = [&](auto id_of) {
     std::vector<int> counts(kSlotsDefault);
@@ -24,7 +24,7 @@ TEST_CASE("ids of any pattern fall evenly into slots") {
   spread([](std::int64_t i) { return i << 40; });
 }
 
-TEST_CASE("a row's slot is this one for ever: checkpoints are cut by it") {
+TEST_CASE("the slot of an id is constant, because checkpoints depend on it") {
   CHECK(SlotKey("user_embedding") == 0x86f181c3341febcdull);
   CHECK(SlotOf(SlotKey("user_embedding"), 0, 128) == 85);
   CHECK(SlotOf(SlotKey("user_embedding"), 1, 128) == 25);

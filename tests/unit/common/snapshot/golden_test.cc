@@ -17,7 +17,7 @@ std::string Unhex(const std::string& text) {
   return bytes;
 }
 
-TEST_CASE("files of version 1 are the golden bytes, and the golden bytes are read") {
+TEST_CASE("files of version 1 equal the golden bytes, and the golden bytes can be read") {
   fs::MemoryFileSystem files;
   WriteSmall(files, "file:///dense", SmallHeader());
   WriteSmall(files, "file:///table", SmallTableHeader());

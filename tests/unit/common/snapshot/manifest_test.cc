@@ -9,7 +9,7 @@
 namespace evergrad::snapshot {
 namespace {
 
-TEST_CASE("a manifest is read as it was written, and its files fit it") {
+TEST_CASE("a manifest that was written can be read, and its files match it") {
   fs::MemoryFileSystem files;
   const v1::Manifest manifest = SmallManifest(files);
   REQUIRE(WriteManifest(files, kFolder, manifest).ok());
@@ -23,7 +23,7 @@ TEST_CASE("a manifest is read as it was written, and its files fit it") {
   }
 }
 
-TEST_CASE("every flipped bit and every cut of a manifest is found and named") {
+TEST_CASE("every flipped bit and every truncation of a manifest is detected and named") {
   fs::MemoryFileSystem files;
   const std::string whole = *EncodeManifest(SmallManifest(files));
   int quiet = 0;
@@ -58,7 +58,7 @@ TEST_CASE("a manifest of another version is refused by its number") {
   CHECK(status.message().find("version=2") != std::string::npos);
 }
 
-TEST_CASE("a manifest that does not fit together is neither written nor read") {
+TEST_CASE("an inconsistent manifest is neither written nor read") {
   const struct {
     const char* words;
     std::function<void(v1::Manifest*)> change;
@@ -99,7 +99,7 @@ TEST_CASE("a manifest that does not fit together is neither written nor read") {
   CHECK(EncodeManifest(seed).ok());
 }
 
-TEST_CASE("the newest manifest that can be read counts, damaged ones are passed over and named") {
+TEST_CASE("the newest readable manifest is used, and damaged ones are skipped and named") {
   fs::MemoryFileSystem files;
   CHECK(FindNewestManifest(files, kFolder).status().code() == absl::StatusCode::kNotFound);
   for (const std::uint64_t number : {1u, 2u, 10u})
@@ -123,7 +123,7 @@ TEST_CASE("the newest manifest that can be read counts, damaged ones are passed 
     CHECK(none.message().find(ManifestName(number)) != std::string::npos);
 }
 
-TEST_CASE("a file that does not fit its manifest is named with what differs") {
+TEST_CASE("a file that does not match its manifest is named with the difference") {
   const struct {
     const char* words;
     std::function<void(v1::ShardFileHeader*, v1::ShardLedger*)> change;
@@ -171,7 +171,7 @@ TEST_CASE("a file that does not fit its manifest is named with what differs") {
 
 // A small K1: any step of the commit may be the last one, and the disk may keep any of the unsynced
 // bytes.
-TEST_CASE("power lost at any step of writing a manifest leaves the old one or the new one") {
+TEST_CASE("a loss of power at any step of writing a manifest leaves the old one or the new one") {
   int olds = 0, news = 0;
   for (const char* failpoint : {"fs.write", "fs.sync", "fs.link", "fs.sync_folder", "none"}) {
     for (std::uint64_t seed = 0; seed < 10; ++seed) {

@@ -28,7 +28,7 @@ std::span<const std::byte> BytesOf(const std::string& block) {
   return std::as_bytes(std::span(block));
 }
 
-TEST_CASE("ids and values of a block, whatever the optimizer keeps beside them") {
+TEST_CASE("a block gives its ids and values, whatever optimizer state it contains") {
   for (const std::uint32_t numbers : {0u, 1u, 3u}) {
     const std::string block = Block(4, 3, numbers);
     const auto view = ParseRows(BytesOf(block), 3);
@@ -45,7 +45,7 @@ TEST_CASE("ids and values of a block, whatever the optimizer keeps beside them")
   }
 }
 
-TEST_CASE("a block of any other length, without rows, or with padding that is not zero is none") {
+TEST_CASE("a block of another length, without rows, or with nonzero padding is refused") {
   const std::string block = Block(4, 3, 1);
   for (std::size_t size = 0; size < block.size(); ++size) {
     // This size is also that of a valid block of as many rows with fewer numbers.

@@ -27,7 +27,7 @@ void CheckNamed(const absl::Status& status) {
     CHECK(status.message().find(word) != std::string::npos);
 }
 
-TEST_CASE("crc32c is that of the standard, by instruction and by table, in one go and in pieces") {
+TEST_CASE("crc32c equals the standard, by instruction and by table, at once and in pieces") {
   CHECK(Crc32c(BytesOf("123456789")) == 0xe3069283);
   CHECK(Crc32c({}) == 0);
   std::mt19937 random(7);
@@ -41,7 +41,7 @@ TEST_CASE("crc32c is that of the standard, by instruction and by table, in one g
   }
 }
 
-TEST_CASE("names of shard files say which state they hold, in one spelling") {
+TEST_CASE("the name of a shard file states its content, in one spelling") {
   const std::string name = ShardFileName(ShardId(3), {1, 5}, 120);
   CHECK(name == "shard-00003.epoch-1-5.lsn-120.egshard");
   CHECK(ParseShardFileName(name) == ShardFileKey{ShardId(3), {1, 5}, 120});
@@ -57,7 +57,8 @@ TEST_CASE("names of shard files say which state they hold, in one spelling") {
   }
 }
 
-TEST_CASE("what is written is read, in one pass and with the hash of the whole file") {
+TEST_CASE(
+    "a shard file that was written can be read in one pass, with the hash of the whole file") {
   for (const std::uint64_t rows : {6u, 100'000u}) {
     fs::MemoryFileSystem files;
     const v1::ShardFileHeader header = SmallHeader(1, rows);
@@ -107,7 +108,7 @@ TEST_CASE("what is written is read, in one pass and with the hash of the whole f
   }
 }
 
-TEST_CASE("an empty ledger, no slots and sections without bytes are written and read") {
+TEST_CASE("an empty ledger, no slots and sections without bytes can be written and read") {
   fs::MemoryFileSystem files;
   v1::ShardFileHeader header = SmallHeader();
   header.set_slots(0);
@@ -119,7 +120,7 @@ TEST_CASE("an empty ledger, no slots and sections without bytes are written and 
   CHECK(report->state_bytes == 0);
 }
 
-TEST_CASE("every flipped bit of a small file is found and named") {
+TEST_CASE("every flipped bit of a small file is detected and named") {
   for (const bool table : {false, true}) {
     fs::MemoryFileSystem files;
     WriteSmall(files, kUri, table ? SmallTableHeader() : SmallHeader());
@@ -142,7 +143,7 @@ TEST_CASE("every flipped bit of a small file is found and named") {
   }
 }
 
-TEST_CASE("a file cut short anywhere, or made longer, is found and named") {
+TEST_CASE("a file that is truncated anywhere, or extended, is detected and named") {
   fs::MemoryFileSystem source;
   WriteSmall(source, kUri, SmallHeader());
   const std::string whole = *fs::ReadWhole(source, kUri, 1 << 20);
@@ -183,7 +184,7 @@ TEST_CASE("damage in a large file is named by its block") {
   CHECK(VerifyShardFile(files, kUri).ok());
 }
 
-TEST_CASE("another version is refused by its number, whatever else is in the file") {
+TEST_CASE("another version is refused by its number, whatever else the file contains") {
   fs::MemoryFileSystem source;
   WriteSmall(source, kUri, SmallHeader());
   std::string bytes = *fs::ReadWhole(source, kUri, 1 << 20);
@@ -201,7 +202,7 @@ TEST_CASE("another version is refused by its number, whatever else is in the fil
   }
 }
 
-TEST_CASE("what does not fit together under correct checksums is refused") {
+TEST_CASE("inconsistent fields under correct checksums are refused") {
   struct Case {
     const char* words;
     std::function<void(v1::ShardFileHeader*)> header;
@@ -263,7 +264,7 @@ TEST_CASE("what does not fit together under correct checksums is refused") {
   }
 }
 
-TEST_CASE("seeded changes of several bytes never pass, and never end the process") {
+TEST_CASE("random changes of several bytes are always detected, and never end the process") {
   fs::MemoryFileSystem source;
   WriteSmall(source, kUri, SmallHeader());
   const std::string whole = *fs::ReadWhole(source, kUri, 1 << 20);
@@ -287,7 +288,7 @@ TEST_CASE("seeded changes of several bytes never pass, and never end the process
   }
 }
 
-TEST_CASE("the manifest's size and hash are held against the file") {
+TEST_CASE("the manifest's size and hash are compared with the file") {
   fs::MemoryFileSystem files;
   const FileDigest digest = WriteSmall(files, kUri, SmallHeader());
   CHECK(VerifyShardFile(files, kUri, ShardFileReader::Expected{digest.bytes, digest.sha256}).ok());
@@ -301,7 +302,7 @@ TEST_CASE("the manifest's size and hash are held against the file") {
   CHECK(status.message().find("manifest") != std::string::npos);
 }
 
-TEST_CASE("an error of the taker ends the reading, a missing file is NotFound") {
+TEST_CASE("an error of the receiver ends the reading, and a missing file is NotFound") {
   fs::MemoryFileSystem files;
   WriteSmall(files, kUri, SmallHeader());
   auto reader = ShardFileReader::Open(files, kUri);

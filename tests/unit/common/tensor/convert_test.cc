@@ -99,7 +99,7 @@ std::vector<float> Interesting(const Layout& layout) {
   return values;
 }
 
-TEST_CASE("every 16-bit pattern widens to what it means, and comes back") {
+TEST_CASE("every 16-bit pattern widens to its value, and narrows to the same pattern") {
   for (const Layout& layout : kLayouts) {
     const std::vector<std::uint16_t> all = AllPatterns();
     const std::vector<float> wide = WidenAll(layout.type, all);
@@ -127,7 +127,8 @@ TEST_CASE("every 16-bit pattern widens to what it means, and comes back") {
 }
 
 TEST_CASE(
-    "narrowing takes the nearest, of two the even, and infinity beyond the range; NaN stays NaN") {
+    "narrowing rounds to the nearest, ties to even, and to infinity beyond the range, and NaN "
+    "stays NaN") {
   for (const Layout& layout : kLayouts) {
     const std::vector<float> values = Interesting(layout);
     const std::vector<std::uint16_t> got = NarrowAll(layout.type, values);
@@ -153,7 +154,7 @@ TEST_CASE(
 
 // The paths with and without the processor's instructions agree, with every length of the tail
 // between them.
-TEST_CASE("pieces of any length and place have the bits of the elements one by one") {
+TEST_CASE("the conversion of any part of an array has the bits of its elements' conversion") {
   for (const Layout& layout : kLayouts) {
     const std::vector<float> values = Interesting(layout);
     std::size_t wrong = 0;
@@ -185,7 +186,7 @@ TEST_CASE("pieces of any length and place have the bits of the elements one by o
   }
 }
 
-TEST_CASE("an array is narrowed and widened in its own memory") {
+TEST_CASE("an array is narrowed and widened in place") {
   for (const WireType type : {WireType::kFloat32, WireType::kFloat16, WireType::kBFloat16}) {
     for (const std::size_t n : {0u, 1u, 2u, 511u, 512u, 513u, 1025u, 70'000u}) {
       std::vector<float> values(n);
@@ -205,7 +206,7 @@ TEST_CASE("an array is narrowed and widened in its own memory") {
   }
 }
 
-TEST_CASE("what is not finite is seen wherever it stands") {
+TEST_CASE("infinity and NaN are detected at any position") {
   for (const WireType type : {WireType::kFloat32, WireType::kFloat16, WireType::kBFloat16}) {
     std::vector<float> values(100, 1.5f);
     std::vector<std::byte> narrow(100 * WireBytes(type));

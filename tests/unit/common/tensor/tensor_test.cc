@@ -21,7 +21,7 @@ TEST_CASE("a shape counts its elements and rows") {
   CHECK(Shape{0, 5}.row_elements() == 5);
 }
 
-TEST_CASE("a shape from outside has at most eight dimensions and a size that can be counted") {
+TEST_CASE("a shape from a peer has at most eight dimensions and a size without overflow") {
   CHECK(Shape::Checked({1, 2, 3, 4, 5, 6, 7, 8}).ok());
   CHECK_FALSE(Shape::Checked({1, 1, 1, 1, 1, 1, 1, 1, 1}).ok());
   CHECK_FALSE(Shape::Checked({1ull << 32, 1ull << 32}).ok());
@@ -31,7 +31,7 @@ TEST_CASE("a shape from outside has at most eight dimensions and a size that can
   CHECK(Shape::Checked({0}).ok());
 }
 
-TEST_CASE("a buffer is aligned, moves, and gives its memory back once") {
+TEST_CASE("a buffer is aligned, can be moved, and frees its memory once") {
   for (std::size_t bytes : {1u, 63u, 64u, 65u, 4096u}) {
     AlignedBuffer buffer = AlignedBuffer::Zeroed(bytes);
     CHECK(reinterpret_cast<std::uintptr_t>(buffer.data()) % kAlignment == 0);

@@ -8,7 +8,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST_CASE("a manual clock moves when told, both of its hands") {
+TEST_CASE("a manual clock moves both of its times when told") {
   ManualClock clock;
   CHECK(clock.Now() == 0ns);
   clock.Advance(1500ms);
@@ -16,7 +16,7 @@ TEST_CASE("a manual clock moves when told, both of its hands") {
   CHECK(clock.WallMillis() == 1500);
 }
 
-TEST_CASE("the real clock never goes back and knows the century") {
+TEST_CASE("the real clock never moves backwards and returns a date of this century") {
   RealClock clock;
   MonoTime last = clock.Now();
   for (int i = 0; i < 1000; ++i) {

@@ -64,7 +64,7 @@ struct Weights {
   }
 };
 
-TEST_CASE("an npz has an npy entry for each variable, with its bits") {
+TEST_CASE("an npz file has an npy entry with the bits of each variable") {
   const test::TempFolder folder;
   const Weights weights;
   REQUIRE(WriteNpz(folder / "w.npz", weights.Tensors()).ok());
@@ -92,7 +92,7 @@ TEST_CASE("an npz has an npy entry for each variable, with its bits") {
   }
 }
 
-TEST_CASE("safetensors have a header with offsets, then the bits") {
+TEST_CASE("a safetensors file has a header with offsets, and then the bits") {
   const test::TempFolder folder;
   const Weights weights;
   REQUIRE(WriteSafetensors(folder / "w.safetensors", weights.Tensors()).ok());
@@ -109,7 +109,7 @@ TEST_CASE("safetensors have a header with offsets, then the bits") {
         Bytes(weights.kernel) + Bytes(weights.bias) + Bytes(weights.scalar));
 }
 
-TEST_CASE("the same weights give the same bytes, and a file is replaced as a whole") {
+TEST_CASE("equal weights give equal bytes, and a file is replaced as a whole") {
   const test::TempFolder folder;
   Weights weights;
   for (const auto& [write, name] :
@@ -129,7 +129,7 @@ TEST_CASE("the same weights give the same bytes, and a file is replaced as a who
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 2);
 }
 
-TEST_CASE("what cannot be written says why, and leaves what was there and nothing else") {
+TEST_CASE("a failed write states the reason, keeps the old file and leaves nothing else") {
   const test::TempFolder folder;
   const Weights weights;
   for (const auto& write : {&WriteNpz, &WriteSafetensors}) {
@@ -151,7 +151,7 @@ TEST_CASE("what cannot be written says why, and leaves what was there and nothin
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
 }
 
-TEST_CASE("tensors filled in turns and in pieces are the same file, ids beside values") {
+TEST_CASE("tensors filled in turns and in pieces give the same file, with ids beside values") {
   const test::TempFolder folder;
   const std::vector<std::int64_t> ids = {-5, 3, 1ll << 40};
   const std::vector<float> rows = {1, 2, 3, 4, 5, 6}, odd = {7};
@@ -211,7 +211,7 @@ TEST_CASE("tensors filled in turns and in pieces are the same file, ids beside v
 }
 
 // The file is sparse: four gigabytes of zeros.
-TEST_CASE("an entry beyond four gigabytes, and what lies behind it, is read by another program",
+TEST_CASE("another program can read an entry larger than four gigabytes, and the entries behind it",
           "[.large]") {
   const test::TempFolder folder;
   const std::uint64_t rows = (1ull << 30) + 7;

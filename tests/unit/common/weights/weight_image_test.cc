@@ -16,7 +16,7 @@ std::string Contents(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-TEST_CASE("an image of a weights file has that file's bytes, whatever parts of it are read") {
+TEST_CASE("an image of a weights file has that file's bytes, in whatever parts it is read") {
   const test::TempFolder folder;
   const std::vector<float> values{1, -2, 3, 4, 5, 6, 7.5f, 8, 9, 10};
   const std::vector<NamedTensor> tensors = {
@@ -44,7 +44,7 @@ TEST_CASE("an image of a weights file has that file's bytes, whatever parts of i
   }
 }
 
-TEST_CASE("an image of nothing, or of one name twice, is refused") {
+TEST_CASE("an image without tensors or with a duplicate name is refused") {
   const std::vector<float> values{1};
   CHECK(absl::IsInvalidArgument(WeightImage::Make(Format::kNpz, {}).status()));
   CHECK(absl::IsInvalidArgument(WeightImage::Make(Format::kNpz, {{"a", tensor::Shape{}, values},

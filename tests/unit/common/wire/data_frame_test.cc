@@ -70,7 +70,8 @@ absl::Status ParseText(const std::string& frame) {
   return ParseRequest({reinterpret_cast<const std::byte*>(frame.data()), frame.size()}).status();
 }
 
-TEST_CASE("a request survives the trip, its payloads at 64-byte aligned offsets") {
+TEST_CASE(
+    "a request is the same after encoding and decoding, with payloads at 64-byte aligned offsets") {
   for (std::size_t size : {0u, 1u, 63u, 64u, 65u, 4096u, 100000u}) {
     const std::string first(size, 'a'), second, third(17, 'c');
     const auto pieces =
@@ -104,7 +105,7 @@ TEST_CASE("a payload is sent from the memory of its owner, which lives as long a
   CHECK(alive.expired());
 }
 
-TEST_CASE("a response with results but no payload is header only") {
+TEST_CASE("a response with results but no payload has only a header") {
   v1::ResponseHeader header;
   header.add_pushes()->set_answer(v1::APPLIED);
   header.add_pulls()->set_answer(v1::UNCHANGED);
@@ -116,7 +117,8 @@ TEST_CASE("a response with results but no payload is header only") {
   CHECK(response->header->pulls(0).answer() == v1::UNCHANGED);
 }
 
-TEST_CASE("a response from pieces has the bytes of one from whole payloads, and holds each piece") {
+TEST_CASE(
+    "a response from pieces has the bytes of one from whole payloads, and keeps each piece alive") {
   v1::ResponseHeader header;
   for (std::uint32_t shard : {0u, 1u, 2u}) header.add_pulls()->set_shard(shard);
   const auto piece = Bytes("0123456");
@@ -130,9 +132,7 @@ TEST_CASE("a response from pieces has the bytes of one from whole payloads, and 
   CHECK(piece.owner.use_count() == 3);
 }
 
-TEST_CASE(
-    "pieces that lie behind each other in one owner's memory leave as one, in the order that they "
-    "were given") {
+TEST_CASE("adjacent pieces in the memory of one owner are sent as one, in the given order") {
   const auto memory = std::make_shared<std::string>(300, 'm');
   const auto part = [&](std::size_t at, std::size_t n, bool other_owner = false) {
     return tensor::SharedBytes{other_owner ? std::make_shared<std::shared_ptr<std::string>>(memory)
@@ -161,7 +161,7 @@ TEST_CASE(
   CHECK(response->payloads[1].data() < response->payloads[0].data());
 }
 
-TEST_CASE("ids lie in one piece with the header, and payloads behind them") {
+TEST_CASE("ids are in one piece with the header, and payloads follow") {
   for (const std::size_t count : {1u, 7u, 8u, 1000u}) {
     const std::string payload(100, 'p'), list(count * 8, 'i'), none;
     const auto pieces =
@@ -184,7 +184,7 @@ TEST_CASE("ids lie in one piece with the header, and payloads behind them") {
   }
 }
 
-TEST_CASE("parts of a frame may lie in any order, but not on each other") {
+TEST_CASE("parts of a frame may have any order but must not overlap") {
   auto header = TwoPushesOnePull();
   const auto place = [&](int push, std::uint64_t offset, std::uint64_t bytes) {
     header.mutable_pushes(push)->set_payload_offset(offset);
@@ -200,13 +200,13 @@ TEST_CASE("parts of a frame may lie in any order, but not on each other") {
         std::string::npos);
 }
 
-TEST_CASE("the bytes of a request are the golden ones") {
+TEST_CASE("the bytes of a request equal the golden bytes") {
   const auto flat = Flat(BuildRequest(
       TwoPushesOnePull(), {Bytes("first payload"), Bytes(""), Bytes(std::string(70, 'z'))}));
   CHECK(Hex(View(flat)) == ReadText(test::SourceDir() + "/tests/golden/wire/request_frame.hex"));
 }
 
-TEST_CASE("each false length or offset of a frame is refused and named") {
+TEST_CASE("each wrong length or offset of a frame is refused and named") {
   struct Row {
     const char* names;
     std::function<void(v1::RequestHeader*)> spoil;
@@ -275,7 +275,7 @@ TEST_CASE("each false length or offset of a frame is refused and named") {
   }
 }
 
-TEST_CASE("short frames and headers that are no protobuf are refused") {
+TEST_CASE("truncated frames and headers that are no protobuf are refused") {
   CHECK_FALSE(ParseText("").ok());
   CHECK_FALSE(ParseText("abc").ok());
   CHECK_FALSE(ParseText(std::string("\xff\xff\xff\xff", 4)).ok());
@@ -284,7 +284,7 @@ TEST_CASE("short frames and headers that are no protobuf are refused") {
   CHECK(ParseText(std::string("\0\0\0\0", 4)).ok());
 }
 
-TEST_CASE("a mutated frame never yields a span outside of it") {
+TEST_CASE("a mutated frame never gives a span outside of the frame") {
   const auto flat = Flat(BuildRequest(
       TwoPushesOnePull(), {Bytes(std::string(300, 'a')), Bytes("b"), Bytes(std::string(70, 'z'))}));
   std::mt19937_64 random(11);

@@ -41,7 +41,7 @@ Bytes PieceInLane(MessageKind kind, std::uint64_t bytes) {
   return EncodeStreamHeader(header);
 }
 
-TEST_CASE("a stream header survives the trip") {
+TEST_CASE("a stream header is the same after encoding and decoding") {
   for (int kind = 1; kind <= 11; ++kind) {
     StreamHeader header{.kind = static_cast<MessageKind>(kind),
                         .frame_bytes = 1u << 30,
@@ -65,7 +65,7 @@ TEST_CASE("a stream header survives the trip") {
         512);
 }
 
-TEST_CASE("the bytes of a stream header are the golden ones") {
+TEST_CASE("the bytes of a stream header equal the golden bytes") {
   CHECK(Hex(EncodeStreamHeader(Piece())) ==
         ReadText(test::SourceDir() + "/tests/golden/wire/request_message.3.hex"));
   // Both older versions are refused by their numbers. Version 1 knew no lane and sent one message
@@ -93,7 +93,7 @@ LaneOffer Offer() {
   return offer;
 }
 
-TEST_CASE("a lane offer survives the trip, and its bytes are the golden ones") {
+TEST_CASE("a lane offer is the same after encoding and decoding, and has the golden bytes") {
   CHECK(DecodeLaneOffer(EncodeLaneOffer(Offer())) == Offer());
   CHECK(Hex(EncodeLaneOffer(Offer())) ==
         ReadText(test::SourceDir() + "/tests/golden/wire/lane_offer.2.hex"));
@@ -139,7 +139,7 @@ TEST_CASE("each malformed field of a stream header is refused and named") {
   }
 }
 
-TEST_CASE("random headers are refused or mean what they say") {
+TEST_CASE("random headers are refused or decode to valid values") {
   std::mt19937_64 random(7);
   int accepted = 0;
   for (int i = 0; i < 200000; ++i) {
