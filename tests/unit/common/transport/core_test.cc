@@ -50,8 +50,7 @@ struct Peers {
 using Requests = std::vector<std::uint64_t>;
 
 TEST_CASE(
-    "one peer's large requests are admitted in order of arrival, and a large one is not starved by "
-    "small ones behind it") {
+    "large requests of one peer are admitted in order, and small ones do not starve a large one") {
   Peers peers({.budget_bytes_max = 100});
   CHECK(peers.Ask(1, 1, 60) == Answer::kGranted);
   CHECK(peers.Ask(1, 2, 80) == Answer::kWaiting);
@@ -68,8 +67,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a request over the whole budget is told so, a full waiting list refuses, and one peer fills "
-    "an eighth of it") {
+    "a request above the budget and a request at a full waiting list are refused, and one peer "
+    "fills an eighth of the list") {
   Peers peers({.budget_bytes_max = 100, .waiting_max = 16});
   CHECK(peers.Ask(1, 1, 101) == Answer::kOverBudget);
   CHECK(peers.Ask(1, 2, 100) == Answer::kGranted);
@@ -85,8 +84,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a peer alone may use the whole budget, and what it wants while others wait is served in "
-    "turns, up to its share") {
+    "a single peer may use the whole budget, and waiting peers are served in turns up to their "
+    "shares") {
   Peers peers({.budget_bytes_max = 100});
   for (std::uint64_t i = 1; i <= 10; ++i) CHECK(peers.Ask(1, i, 10) == Answer::kGranted);
   for (std::uint64_t i = 11; i <= 20; ++i) CHECK(peers.Ask(1, i, 10) == Answer::kWaiting);
@@ -112,9 +111,7 @@ TEST_CASE(
   CHECK(peers.Admitted() == Requests{31});
 }
 
-TEST_CASE(
-    "a request that is larger than its peer's share has its turn, too, when the peer holds "
-    "nothing") {
+TEST_CASE("a request above its peer's share has its turn when the peer holds nothing") {
   Peers peers({.budget_bytes_max = 100});
   CHECK(peers.Ask(1, 1, 90) == Answer::kGranted);
   CHECK(peers.Ask(2, 2, 90) == Answer::kWaiting);
@@ -156,8 +153,8 @@ TEST_CASE("a peer with many streams has one share") {
 }
 
 TEST_CASE(
-    "a peer leaves half of the budget to whoever was active lately, and has all of it when nobody "
-    "was") {
+    "a peer gets at most half of the budget if another peer was active lately, and all of it "
+    "otherwise") {
   Peers peers({.budget_bytes_max = 100});
   peers.core.Advance(1s);
   CHECK(peers.Ask(2, 1, 10) == Answer::kGranted);
@@ -173,7 +170,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a peer that leaves grants unused gets less each time, and what others get once it has used "
+    "a peer that leaves grants unused gets less each time, and its full share again after it uses "
     "one") {
   Peers peers({.budget_bytes_max = 1000});
   CreditCore& core = peers.core;
@@ -217,8 +214,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE(
-    "a peer that comes back with another stream is known for the grants that it left unused") {
+TEST_CASE("a peer keeps its history of unused grants when it opens another stream") {
   CreditCore core({.budget_bytes_max = 1000});
   core.Advance(1s);
   const std::uint64_t other = core.Join("other"), thief = core.Join("thief");
@@ -231,7 +227,7 @@ TEST_CASE(
   CHECK(core.AskLarge(thief, 3, 1, 900) == Answer::kWaiting);
 }
 
-TEST_CASE("small requests have a reserve, and in it a share for each peer") {
+TEST_CASE("small requests have a reserve with a share for each peer") {
   Peers peers({.budget_bytes_max = 0, .small_reserve_bytes_max = 100, .peer_small_bytes_max = 60});
   CreditCore& core = peers.core;
   CHECK(core.TakeSmall(1, 60));
@@ -245,8 +241,8 @@ TEST_CASE("small requests have a reserve, and in it a share for each peer") {
 }
 
 TEST_CASE(
-    "a withdrawn request or a stream that ends gives its place to those behind it, whether it "
-    "waits or was just admitted") {
+    "a withdrawn request or an ended stream frees its place for the next, whether it waited or was "
+    "admitted") {
   Peers peers({.budget_bytes_max = 100});
   CreditCore& core = peers.core;
   CHECK(peers.Ask(1, 1, 100) == Answer::kGranted);
@@ -266,8 +262,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "credit in a random life equals the sum of what is held, is never above the budget, and no "
-    "room is kept from all that wait") {
+    "after random operations the credit equals the held sum, never exceeds the budget, and is not "
+    "kept from all waiters") {
   const unsigned seed = 3;
   CAPTURE(seed);
   std::mt19937_64 random(seed);
@@ -333,8 +329,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a token gives back once, by its end or by shrinking, and wakes the budget when someone was "
-    "waiting") {
+    "a token releases its credit once, at its end or when it shrinks, and wakes the budget if a "
+    "peer waits") {
   int woken = 0;
   auto budget = std::make_shared<Budget>(
       CreditCore::Options{
@@ -362,7 +358,7 @@ TEST_CASE(
 
 // ---------------------------------------------------------------- outbox, reassembly
 
-TEST_CASE("at each message boundary the frame with the smallest remainder goes on") {
+TEST_CASE("at each message boundary the frame with the smallest remainder continues") {
   Outbox outbox(100);
   outbox.AddFrame(MessageKind::kRequest, 1, 0, Patterned(1000, 1));
   CHECK(outbox.Next()->header.request_id == 1);
@@ -381,7 +377,7 @@ TEST_CASE("at each message boundary the frame with the smallest remainder goes o
   CHECK_FALSE(outbox.Next());
 }
 
-TEST_CASE("interleaved pieces of many frames come together, each with one copy") {
+TEST_CASE("interleaved pieces of many frames are assembled with one copy each") {
   std::mt19937_64 random(5);
   Outbox outbox(777);
   std::map<std::uint64_t, std::size_t> sizes;
@@ -426,8 +422,8 @@ TEST_CASE("interleaved pieces of many frames come together, each with one copy")
 }
 
 TEST_CASE(
-    "what is copied past the caches is what was sent, wherever it begins and however it is cut, "
-    "and nothing beside it") {
+    "a copy that bypasses the caches equals its source at any alignment and length, and writes "
+    "nothing beside it") {
   std::mt19937_64 random(11);
   std::vector<std::byte> from(40000), to(from.size() + 256);
   for (auto& byte : from) byte = static_cast<std::byte>(random());
@@ -450,7 +446,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a frame large enough to pass the caches comes together like any other") {
+TEST_CASE("a frame large enough to bypass the caches is assembled like any other") {
   std::mt19937_64 random(12);
   for (const std::uint64_t bytes :
        {kStreamedBytesMin - 1, kStreamedBytesMin, kStreamedBytesMin + 4093}) {
@@ -483,8 +479,7 @@ TEST_CASE("a frame large enough to pass the caches comes together like any other
 // to be kept. Of two frames that were given back at once, one was therefore unmapped, and the next
 // push began with 72 MiB of zeroed pages.
 TEST_CASE(
-    "what fits into the budget is kept when all of it is back, two frames of a quarter of it, "
-    "too") {
+    "a pool keeps all returned buffers that fit the budget, even if each is a quarter of it") {
   constexpr std::size_t kBudget = 256u << 20, kFrame = (64u << 20) + 128;
   const auto pool = std::make_shared<BufferPool>(kBudget);
   std::set<const std::byte*> places;
@@ -501,8 +496,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a pool in a random life keeps at most half of its bytes beside what is out, and more only "
-    "where there is room") {
+    "after random operations a pool keeps at most half of its bytes beside those in use, and more "
+    "only within the budget") {
   constexpr std::uint64_t kBytesMax = 64u << 20;
   for (std::uint32_t seed = 1; seed <= 5; ++seed) {
     INFO("seed=" << seed);
@@ -532,7 +527,8 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a piece that leaves a gap, repeats, grows its frame or passes the limit is refused") {
+TEST_CASE(
+    "a piece that leaves a gap, repeats, enlarges its frame or exceeds the limit is refused") {
   const std::string payload(10, 'x');
   const std::vector<std::span<const std::byte>> message = {std::as_bytes(std::span(payload))};
   const auto piece = [&](Reassembly& frame, std::uint64_t frame_bytes, std::uint64_t offset,
@@ -557,7 +553,7 @@ TEST_CASE("a piece that leaves a gap, repeats, grows its frame or passes the lim
   CHECK(frame.complete());
 }
 
-TEST_CASE("messages that came in one write are read one by one, whatever slices they came in") {
+TEST_CASE("messages of one write are read one by one, whatever slices they arrive in") {
   Outbox outbox(5000);
   for (std::uint64_t id = 1; id <= 20; ++id)
     outbox.AddFrame(MessageKind::kRequest, id, 0, Patterned(id * 100, static_cast<unsigned>(id)));
@@ -593,7 +589,8 @@ TEST_CASE("messages that came in one write are read one by one, whatever slices 
 // ---------------------------------------------------------------- watchdog, status
 
 TEST_CASE(
-    "the watchdog pings a silent peer, gives it up, and forgives when it was we who stood still") {
+    "the watchdog pings a silent peer, abandons it, and excuses it when our own process was "
+    "stopped") {
   using Step = Liveness::Step;
   Liveness liveness(3s);
   liveness.OnWork(10s);
@@ -612,7 +609,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a status keeps code, message, blame and origin over the wire, in 4 KiB") {
+TEST_CASE("a status keeps code, message, blame and origin on the wire, within 4 KiB") {
   const auto status =
       WithOrigin(UserError(absl::InvalidArgumentError("bad record: line=7")), "worker/1#3");
   const auto read = DecodeStatus(EncodeStatus(status));
@@ -691,7 +688,8 @@ struct Pair {
   bool to_server_blocked = false;
 };
 
-TEST_CASE("before the link is up calls wait for it, and once it has gone down they fail at once") {
+TEST_CASE(
+    "calls wait until the link is up for the first time, and fail at once after the link is lost") {
   Pair pair;
   std::vector<absl::Status> done;
   pair.client.Call(1, TextFrame("early"), {}, pair.Keep(&done), pair.now);
@@ -706,7 +704,7 @@ TEST_CASE("before the link is up calls wait for it, and once it has gone down th
   CHECK(done[1].message() == "cut");
 }
 
-TEST_CASE("a client that cannot send answers many PINGs with one PONG, again after a lost link") {
+TEST_CASE("a client that cannot send answers many PINGs with one PONG, also after a lost link") {
   Pair pair;
   const auto ping = [&] {
     const auto header = wire::EncodeStreamHeader({.kind = MessageKind::kPing});
@@ -734,7 +732,7 @@ TEST_CASE("a client that cannot send answers many PINGs with one PONG, again aft
 }
 
 TEST_CASE(
-    "a call ends when nothing of it has moved for its deadline, and not while it is sent or "
+    "a call ends when none of its bytes moved for its deadline, and not while it is sent or "
     "answered") {
   Pair pair;
   std::vector<absl::Status> done;
@@ -770,7 +768,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a call waits for its grant for six times its deadline while the server is alive") {
+TEST_CASE("a call waits for its grant for six deadlines while the server responds") {
   Pair pair;
   std::vector<absl::Status> done;
   pair.Settle();
@@ -808,7 +806,7 @@ TEST_CASE("a call waits for its grant for six times its deadline while the serve
   }
 }
 
-TEST_CASE("a call for which no connection comes up before its deadline is told so") {
+TEST_CASE("a call without a connection at its deadline fails with that reason") {
   Pair pair;
   std::vector<absl::Status> done;
   pair.client.Call(1, TextFrame("early"), {.deadline = 100ms}, pair.Keep(&done), pair.now);
@@ -819,7 +817,7 @@ TEST_CASE("a call for which no connection comes up before its deadline is told s
   CHECK(done[0].code() == absl::StatusCode::kUnavailable);
 }
 
-TEST_CASE("a cancelled request is forgotten at the server in whatever state it is") {
+TEST_CASE("a cancelled request is removed at the server in whatever state it is") {
   Pair pair;
   std::vector<absl::Status> done;
   const DataOptions quick{.response_bytes_max = 100000, .deadline = 100ms};
@@ -858,7 +856,8 @@ TEST_CASE("a cancelled request is forgotten at the server in whatever state it i
   CHECK(pair.client.outstanding() == 0);
 }
 
-TEST_CASE("the pieces that cross the news of a dead grant are dropped, and the stream lives") {
+TEST_CASE(
+    "pieces that were sent before a withdrawal arrived are dropped, and the stream continues") {
   Pair pair({.grant_unused_max = 1s});
   std::vector<absl::Status> done;
   pair.Settle();
@@ -947,8 +946,8 @@ struct Rivals {
 };
 
 TEST_CASE(
-    "what a peer holds above its share is taken back when it is unused and others wait, the newest "
-    "first, and no more than they need") {
+    "unused credit above a peer's share is withdrawn while others wait, the newest first and only "
+    "as much as they need") {
   Rivals rivals;
   for (std::uint64_t id = 1; id <= 10; ++id) rivals.Announce(*rivals.thief, id, 100000);
   rivals.Heard(*rivals.thief);
@@ -986,8 +985,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a stream whose grants are left unused again and again is ended by name; one that uses one of "
-    "them begins anew") {
+    "a stream that leaves grants unused repeatedly is ended by name, and the count restarts when "
+    "it uses one") {
   Rivals rivals;
   for (std::uint64_t id = 1; id <= 100; ++id) rivals.Announce(*rivals.thief, id, 100000);
   for (int i = 0; i < 3; ++i) CHECK(rivals.Round().ok());
@@ -1016,8 +1015,8 @@ TEST_CASE(
 // Between two requests of a worker nobody waits. In that moment an attacker with many announcements
 // used to get the whole budget, again and again.
 TEST_CASE(
-    "a stream that uses none of its grants leaves half of the budget to those who work, though "
-    "they do not wait at the moment") {
+    "a stream that uses none of its grants leaves half of the budget to active peers, even if they "
+    "do not wait") {
   Rivals rivals;
   rivals.Announce(*rivals.other, 1, 300000);
   REQUIRE(rivals.Work(1, 300000));
@@ -1033,8 +1032,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a stream whose every grant is the whole budget, and which uses none, stops those who work for "
-    "a second now and then") {
+    "a stream that leaves grants of the whole budget unused delays active peers for a second at a "
+    "time") {
   Rivals rivals;
   for (std::uint64_t id = 1; id <= 100; ++id) rivals.Announce(*rivals.thief, id, 1000000);
   std::uint64_t id = 0, worked = 0;
@@ -1052,8 +1051,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "who left a grant unused and wants much gets it after a while, though nothing happens but that "
-    "time passes") {
+    "a peer that left a grant unused and requests much is admitted after a while without another "
+    "event") {
   Rivals rivals;
   rivals.Announce(*rivals.thief, 1, 900000);
   rivals.Announce(*rivals.other, 1, 100000);
@@ -1075,8 +1074,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "who ends its stream with grants that others wait for, unused, is known for it on the next "
-    "one") {
+    "a peer that ends its stream with unused grants while others wait keeps this record on its "
+    "next stream") {
   Rivals rivals;
   rivals.Announce(*rivals.thief, 1, 1000000);
   rivals.Announce(*rivals.other, 1, 300000);
@@ -1088,8 +1087,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "who sends slowly keeps its share while others wait, and what is above it for as long as an "
-    "unused grant may last") {
+    "a slow sender keeps its share while others wait, and the rest for as long as an unused grant "
+    "may last") {
   Rivals rivals;
   const auto send = [&](int i) {
     rivals.Say(*rivals.thief,
@@ -1146,7 +1145,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a peer that pings but takes nothing of what it is sent is given up") {
+TEST_CASE("a peer that pings but does not read what it is sent is abandoned") {
   Rivals rivals;
   rivals.Announce(*rivals.thief, 1, 100000);
   CHECK(rivals.thief->NextMessage().has_value());
@@ -1167,7 +1166,8 @@ TEST_CASE("a peer that pings but takes nothing of what it is sent is given up") 
 }
 
 TEST_CASE(
-    "a long wait in a handler is kept alive by pings, a peer that takes nothing is given up") {
+    "pings keep a call alive during a long wait in a handler, and a peer that does not read is "
+    "abandoned") {
   Pair pair;
   std::vector<absl::Status> done;
   pair.Settle();
@@ -1190,7 +1190,7 @@ TEST_CASE(
   CHECK(given_up.code() == absl::StatusCode::kUnavailable);
 }
 
-TEST_CASE("a ticket is good for one call of at most what was announced") {
+TEST_CASE("a ticket is valid for one call of at most the announced size") {
   Pair pair;
   std::vector<absl::Status> done;
   pair.Settle();
@@ -1206,7 +1206,7 @@ TEST_CASE("a ticket is good for one call of at most what was announced") {
   CHECK(pair.arrived.size() == 1);
 }
 
-TEST_CASE("a client that floods a server without reading is ended, its memory bounded") {
+TEST_CASE("a client that floods a server without reading is ended, and its memory is bounded") {
   auto budget = std::make_shared<Budget>(CreditCore::Options{.budget_bytes_max = 1000}, [] {});
   ServerSession server({.requests_max = 10}, 1, "client", budget);
   absl::Status status;
@@ -1222,7 +1222,9 @@ TEST_CASE("a client that floods a server without reading is ended, its memory bo
   CHECK(sent < 100);
 }
 
-TEST_CASE("random messages never break a session: refused or understood, the credit adds up") {
+TEST_CASE(
+    "random messages never break a session: they are refused or understood, and the credit adds "
+    "up") {
   std::mt19937_64 random(13);
   for (int round = 0; round < 300; ++round) {
     auto budget = std::make_shared<Budget>(CreditCore::Options{.budget_bytes_max = 1u << 20,

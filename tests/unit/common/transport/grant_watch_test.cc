@@ -46,7 +46,7 @@ struct Stream {
 
 using Requests = std::vector<std::uint64_t>;
 
-TEST_CASE("a grant without a piece for the whole time is taken back even if nobody waits") {
+TEST_CASE("a grant without a piece for the whole time is withdrawn even if no peer waits") {
   Stream stream;
   stream.Grant(1, 10, seconds(100));
   stream.Grant(2, 10, seconds(110));
@@ -59,7 +59,7 @@ TEST_CASE("a grant without a piece for the whole time is taken back even if nobo
   CHECK(stream.status.ok());
 }
 
-TEST_CASE("grants of a silent stream are taken back once another peer waits, the newest first") {
+TEST_CASE("grants of a silent stream are withdrawn once another peer waits, the newest first") {
   Stream stream;
   stream.Grant(1, 100, seconds(100));
   stream.Grant(2, 100, seconds(100) + milliseconds(500));
@@ -82,7 +82,7 @@ TEST_CASE("a stream that sends payload keeps unused grants up to its share") {
   CHECK(stream.Tick(seconds(110)) == Requests{2});  // silent for a second
 }
 
-TEST_CASE("a peer above its share loses a grant whose request has begun and is not whole in time") {
+TEST_CASE("a peer above its share loses a grant whose request has begun and is late") {
   Stream stream;
   stream.Grant(1, 600, seconds(100));
   stream.OtherWaits();
@@ -95,7 +95,8 @@ TEST_CASE("a peer above its share loses a grant whose request has begun and is n
 }
 
 TEST_CASE(
-    "a stream is refused after too many unused grants in a row, and a whole request ends the row") {
+    "a stream is refused after too many consecutive unused grants, and a whole request resets the "
+    "count") {
   for (const bool used : {false, true}) {
     Stream stream(2);
     stream.Grant(1, 10, seconds(100));

@@ -127,7 +127,7 @@ Handlers NamingPeers() {
   return handlers;
 }
 
-TEST_CASE("mutual TLS: tasks of one authority meet, and know each other's name") {
+TEST_CASE("with mutual TLS, tasks of one authority connect and know each other's name") {
   TempFolder folder;
   Authority ca;
   MakeAuthority(&ca, "evergrad test CA");
@@ -149,7 +149,7 @@ TEST_CASE("mutual TLS: tasks of one authority meet, and know each other's name")
   CHECK(IsPatterned(View((*result)->bytes), 3u << 20, 1));
 }
 
-TEST_CASE("bad certificate files are refused before anything starts, each by name") {
+TEST_CASE("malformed certificate files are refused by name before anything starts") {
   TempFolder folder;
   Authority ca, other;
   MakeAuthority(&ca, "evergrad test CA");
@@ -201,7 +201,7 @@ TEST_CASE("bad certificate files are refused before anything starts, each by nam
   }
 }
 
-TEST_CASE("a channel takes no other task for the one that it is meant for") {
+TEST_CASE("a channel refuses every task except the intended one") {
   TempFolder folder;
   Authority ca;
   MakeAuthority(&ca, "evergrad test CA");
@@ -254,7 +254,7 @@ TEST_CASE("a channel takes no other task for the one that it is meant for") {
             .ok());
 }
 
-TEST_CASE("a server gives a peer no data stream that its certificate is not for") {
+TEST_CASE("a server refuses a data stream of a peer whose certificate does not permit it") {
   TempFolder folder;
   Authority ca;
   MakeAuthority(&ca, "evergrad test CA");
@@ -288,8 +288,8 @@ TEST_CASE("a server gives a peer no data stream that its certificate is not for"
 }
 
 TEST_CASE(
-    "a peer of another authority, or without a certificate, is refused by name, and the server "
-    "lives") {
+    "a peer of another authority or without a certificate is refused by name, and the server "
+    "continues") {
   TempFolder folder;
   Authority ca, other;
   MakeAuthority(&ca, "evergrad test CA");
@@ -336,7 +336,8 @@ TEST_CASE(
 
 // ---------------------------------------------------------------- addresses
 
-TEST_CASE("without credentials a server listens on loopback only, and says how to open it") {
+TEST_CASE(
+    "without credentials a server listens on loopback only, and the message says how to open it") {
   const auto transport = MakeGrpcTransport(nullptr);
   for (const char* address : {"0.0.0.0:0", "[::]:0", "10.1.2.3:0", "example.org:0"}) {
     const auto status = transport->Listen({.listen = address}, {}).status();
@@ -356,7 +357,7 @@ TEST_CASE("without credentials a server listens on loopback only, and says how t
 }
 
 TEST_CASE(
-    "what the first lock that waits looks up in /sys was looked up before the first connection") {
+    "the files in /sys that a lock's first wait reads were read before the first connection") {
   const auto transport = MakeGrpcTransport(nullptr);
   // Neither file has to be opened any more. Opening one could change the errno of a connect() that
   // gRPC has yet to read.
@@ -366,7 +367,7 @@ TEST_CASE(
   CHECK(errno == 0);
 }
 
-TEST_CASE("a port in use is Unavailable, not shared") {
+TEST_CASE("a port in use is Unavailable and is not shared") {
   const auto transport = MakeGrpcTransport(nullptr);
   const auto first = transport->Listen({}, {});
   REQUIRE(first.ok());
@@ -376,8 +377,8 @@ TEST_CASE("a port in use is Unavailable, not shared") {
 }
 
 TEST_CASE(
-    "a unix socket serves beside TCP, is for its user alone, and a path that is too long falls "
-    "back to TCP") {
+    "a unix socket works beside TCP and for its user alone, and a path that is too long falls back "
+    "to TCP") {
   TempFolder folder;
   const std::string path = folder / "s.sock",
                     long_path = folder / (std::string(120, 'x') + ".sock");
@@ -408,7 +409,7 @@ TEST_CASE(
 
 // ---------------------------------------------------------------- any gRPC client
 
-TEST_CASE("an ordinary gRPC client calls unary methods; compressed messages are refused") {
+TEST_CASE("an ordinary gRPC client can call unary methods, and compressed messages are refused") {
   World<Grpc> world(NamingPeers());
   const auto call = [&](grpc_compression_algorithm compression) {
     grpc::ChannelArguments arguments;
@@ -439,7 +440,7 @@ TEST_CASE("an ordinary gRPC client calls unary methods; compressed messages are 
   CHECK(call(GRPC_COMPRESS_GZIP).error_code() == grpc::StatusCode::UNIMPLEMENTED);
 }
 
-TEST_CASE("a unary call whose request does not come is ended, and its place is free again") {
+TEST_CASE("a unary call whose request does not arrive is ended, and its place is freed") {
   World<Grpc> world(NamingPeers(), {.streams_max = 2, .unary_request_max = 300ms});
   grpc::GenericStub stub(
       grpc::CreateChannel(world.server->address(), grpc::InsecureChannelCredentials()));
@@ -476,7 +477,8 @@ TEST_CASE("a unary call whose request does not come is ended, and its place is f
   next();
 }
 
-TEST_CASE("what was sent before Close arrives, though the client's transport ends at once") {
+TEST_CASE(
+    "messages that were sent before Close arrive, even if the client's transport ends at once") {
   const auto messages = Collect<std::string>();
   const auto ends = Collect<absl::Status>();
   std::shared_ptr<MessageStream> server_end;
@@ -567,7 +569,7 @@ class ServerProcess {
 
 constexpr std::uint64_t kChildBudget = 64u << 20, kChildLanes = 32u << 20;
 
-TEST_CASE("a server process for the tests above and below", "[.child]") {
+TEST_CASE("the server process of the tests of this file", "[.child]") {
   TuneAllocator();
   // One push at a time counts as "applied": it is held until the next one comes, so that the budget
   // is always full while more pushes wait.
@@ -607,7 +609,7 @@ TEST_CASE("a server process for the tests above and below", "[.child]") {
   runtime::WaitableEvent never;
   never.WaitFor(120s);
 }
-const char* const kChild = "a server process for the tests above and below";
+const char* const kChild = "the server process of the tests of this file";
 
 TEST_CASE("the death of a server process ends calls and streams within moments") {
   ServerProcess server(kChild, "");
@@ -633,8 +635,8 @@ TEST_CASE("the death of a server process ends calls and streams within moments")
 }
 
 TEST_CASE(
-    "a stopped server is given up by the watchdog, over TCP and over a unix socket, and taken up "
-    "again") {
+    "the watchdog abandons a stopped server over TCP and unix sockets, and the client reconnects "
+    "later") {
   TempFolder folder;
   const std::string path = folder / "s.sock";
   ServerProcess server(kChild, path);
@@ -662,7 +664,7 @@ TEST_CASE(
   CHECK(came_back);
 }
 
-TEST_CASE("64 streams that push 16 MiB each at a slow server cost it its budget and no more") {
+TEST_CASE("64 streams that push 16 MiB each to a slow server use at most its budget") {
   // With lanes, the first eight clients get one; the others push by the socket.
   const std::uint64_t ring_bytes = GENERATE(0u, 2u << 20);
   const std::uint64_t lane_bytes = ring_bytes == 0 ? 0 : kChildLanes;
@@ -739,8 +741,8 @@ bool Soon(const std::function<bool()>& condition) {
 }
 
 TEST_CASE(
-    "payload to a server process goes through memory, and its death in the middle leaves nothing "
-    "of it here") {
+    "payload to a server process uses shared memory, and the server's death in mid-call leaves "
+    "none of it") {
   const std::size_t files = OpenFiles();
   {
     const auto transport = MakeGrpcTransport(nullptr);
@@ -769,7 +771,7 @@ TEST_CASE(
   CHECK(Soon([&] { return OpenFiles() <= files + 8; }));  // gRPC keeps some files open.
 }
 
-TEST_CASE("a client process for the test below", "[.child]") {
+TEST_CASE("the client process of the next test", "[.child]") {
   const std::string line = "started\n";
   REQUIRE(write(9, line.data(), line.size()) == static_cast<ssize_t>(line.size()));
   const auto transport = MakeGrpcTransport(nullptr);
@@ -787,14 +789,14 @@ TEST_CASE("a client process for the test below", "[.child]") {
 }
 
 TEST_CASE(
-    "a client process that is killed in the middle leaves nothing of its memory at the server, "
-    "whose other clients go on") {
+    "a client process killed in mid-call leaves no shared memory at the server, and other clients "
+    "continue") {
   World<Grpc> world(Echoing(), {.lane_bytes_max = 8u << 20}, {.lane_ring_bytes = 256u << 10});
   auto data = world.channel->OpenData();
   const auto results = Collect<DataResult>();
   for (int round = 0; round < 4; ++round) {
     {
-      ServerProcess client("a client process for the test below", world.server->address());
+      ServerProcess client("the client process of the next test", world.server->address());
       const std::uint64_t before = world.server->stats().bytes_received;
       REQUIRE(Soon([&] {
         return world.server->stats().lanes == 2 &&
@@ -822,8 +824,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "under TLS the lane is offered inside of the stream, and who has no room or wants none goes by "
-    "the socket") {
+    "with TLS the lane is offered inside of the stream, and a peer without memory or with lanes "
+    "off uses the socket") {
   TempFolder folder;
   Authority ca;
   MakeAuthority(&ca, "evergrad test CA");

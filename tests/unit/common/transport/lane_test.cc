@@ -107,8 +107,8 @@ TEST_CASE("pieces of any size cross both rings in order, also around their ends"
 }
 
 TEST_CASE(
-    "a reader that claims what it cannot have taken is found out, and no number in the memory "
-    "moves us out of the ring") {
+    "a reader's impossible position is detected, and no number in the memory leads outside of the "
+    "ring") {
   Ends ends;
   const Frame piece = Patterned(ends.client.piece_bytes_max(), 1);
   REQUIRE(*ends.client.HasRoom(piece.size()));
@@ -152,9 +152,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "what is small goes through the stream, a full lane waits for RING_SPACE, and messages without "
-    "a "
-    "frame pass by") {
+    "small messages use the stream, a full lane waits for RING_SPACE, and messages without a frame "
+    "are unaffected") {
   Ends ends;
   LanePort client, server;
   Outbox up(1u << 20), down(1u << 20);
@@ -209,7 +208,7 @@ TEST_CASE(
   CHECK(client.status().ok());
 }
 
-TEST_CASE("two threads pass a gigabyte through offered memory") {
+TEST_CASE("two threads transfer a gigabyte through offered memory") {
   const std::uint64_t ring = 4 * kLaneRingUnit;
   auto offered = OfferLane(ring);
   REQUIRE(offered.ok());
@@ -279,7 +278,7 @@ std::size_t MappedLanes() {
   return count;
 }
 
-TEST_CASE("memory that is not what was offered, or could be taken away under us, is not mapped") {
+TEST_CASE("memory that differs from the offer, or that the peer could remove, is not mapped") {
   const std::size_t files = OpenFiles(), maps = MappedLanes();
   {
     auto offered = OfferLane(kRing);
@@ -361,7 +360,7 @@ TEST_CASE("memory that is not what was offered, or could be taken away under us,
   CHECK(MappedLanes() == maps);
 }
 
-TEST_CASE("a lane's memory is there as long as one end has it, and no longer") {
+TEST_CASE("the memory of a lane exists as long as one end holds it") {
   const std::size_t files = OpenFiles(), maps = MappedLanes();
   auto offered = OfferLane(kRing);
   REQUIRE(offered.ok());

@@ -33,8 +33,8 @@ bool Eventually(World<Kind>& world, Condition condition) {
 // ---------------------------------------------------------------- unary
 
 TEMPLATE_TEST_CASE(
-    "a unary call brings back the answer, the error with its blame and origin, or Unimplemented",
-    "", EG_TRANSPORTS) {
+    "a unary call returns the answer, the error with its blame and origin, or Unimplemented", "",
+    EG_TRANSPORTS) {
   Handlers handlers;
   handlers.unary = [](const PeerInfo&, absl::string_view method, std::string request,
                       std::unique_ptr<UnaryResponder> responder) {
@@ -95,7 +95,7 @@ TEMPLATE_TEST_CASE("a unary call ends at its deadline, and a late answer is drop
   CHECK(world.Unary("/grpc.health.v1.Health/Check", "").ok());
 }
 
-TEMPLATE_TEST_CASE("calls that the loop has not come to are bounded too", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE("calls that wait for the event loop are bounded too", "", EG_TRANSPORTS) {
   World<TestType> world(Echoing(), {}, {.inflight_calls_max = 3});
   auto data = world.channel->OpenData();
   const auto results = Collect<DataResult>();
@@ -126,7 +126,7 @@ TEMPLATE_TEST_CASE("calls that the loop has not come to are bounded too", "", EG
   }
 }
 
-TEMPLATE_TEST_CASE("health is answered for every server", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE("every server answers the health check", "", EG_TRANSPORTS) {
   World<TestType> world(Handlers{});
   CHECK(world.Unary("/grpc.health.v1.Health/Check", "").value() == std::string("\x08\x01", 2));
   CHECK(world
@@ -145,7 +145,7 @@ TEMPLATE_TEST_CASE("health is answered for every server", "", EG_TRANSPORTS) {
 }
 
 TEMPLATE_TEST_CASE(
-    "a call to nobody is Unavailable at once, and a message above the limit is refused", "",
+    "a call to an absent peer is Unavailable at once, and a message above the limit is refused", "",
     EG_TRANSPORTS) {
   Handlers handlers;
   handlers.unary = [](const PeerInfo&, absl::string_view, std::string request,
@@ -169,8 +169,9 @@ TEMPLATE_TEST_CASE(
   CHECK(std::chrono::steady_clock::now() - start < 60s);  // It did not wait for its deadline.
 }
 
-TEMPLATE_TEST_CASE("a call that its peer may have received is never said to have had no connection",
-                   "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE(
+    "the error of a call that its peer may have received never says that there was no connection",
+    "", EG_TRANSPORTS) {
   runtime::WaitableEvent arrived;
   std::unique_ptr<UnaryResponder> kept;
   Handlers handlers;
@@ -290,8 +291,8 @@ TEMPLATE_TEST_CASE("a message stream keeps order both ways and ends on both side
   CHECK(at_client.end->total() <= 1);
 }
 
-TEMPLATE_TEST_CASE("what was sent before Close arrives, though the server ends at once", "",
-                   EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE("messages that were sent before Close arrive, even if the server ends at once",
+                   "", EG_TRANSPORTS) {
   const StreamEnd at_server, at_client;
   const auto streams = Collect<std::shared_ptr<MessageStream>>();
   World<TestType> world(Sessions(at_server, streams));
@@ -313,8 +314,9 @@ TEMPLATE_TEST_CASE("what was sent before Close arrives, though the server ends a
 }
 
 TEMPLATE_TEST_CASE(
-    "a stream that is not served ends with Unimplemented, one to nobody with Unavailable", "",
-    EG_TRANSPORTS) {
+    "a stream without a handler ends with Unimplemented, and one to an absent peer with "
+    "Unavailable",
+    "", EG_TRANSPORTS) {
   const StreamEnd at_server, at_client;
   const auto streams = Collect<std::shared_ptr<MessageStream>>();
   World<TestType> world(Sessions(at_server, streams));
@@ -325,7 +327,8 @@ TEMPLATE_TEST_CASE(
   CHECK(at_client.end->Next().value().code() == absl::StatusCode::kUnavailable);
 }
 
-TEMPLATE_TEST_CASE("unsent messages are bounded, and so is one message", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE("unsent messages are bounded, and so is the size of one message", "",
+                   EG_TRANSPORTS) {
   const StreamEnd at_server, at_client;
   const auto streams = Collect<std::shared_ptr<MessageStream>>();
   World<TestType> world(Sessions(at_server, streams), {},
@@ -370,7 +373,7 @@ TEMPLATE_TEST_CASE("a stream may be closed from its own callback", "", EG_TRANSP
 
 // ---------------------------------------------------------------- data
 
-TEMPLATE_TEST_CASE("a data call brings its bytes there and back, whatever their size", "",
+TEMPLATE_TEST_CASE("a data call carries its bytes in both directions, whatever their size", "",
                    EG_TRANSPORTS) {
   World<TestType> world(Echoing());
   auto data = world.channel->OpenData();
@@ -471,8 +474,7 @@ TEMPLATE_TEST_CASE("a small call overtakes a 64 MB push", "", EG_TRANSPORTS) {
 }
 
 TEMPLATE_TEST_CASE(
-    "errors of a data handler come back with their code, an answer above the announced size is "
-    "Internal",
+    "errors of a data handler keep their code, and an answer above the announced size is Internal",
     "", EG_TRANSPORTS) {
   Handlers handlers;
   handlers.data = [](const PeerInfo&, ReceivedFrame frame,
@@ -500,7 +502,8 @@ TEMPLATE_TEST_CASE(
   CHECK(results->Next()->status().code() == absl::StatusCode::kInternal);
 }
 
-TEMPLATE_TEST_CASE("the limits of a data stream refuse by name", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE("the limits of a data stream are enforced, and the errors name them", "",
+                   EG_TRANSPORTS) {
   const auto arrived = Collect<Arrived>();
   World<TestType> world(Keeping(arrived),
                         {.budget_bytes_max = 1u << 20, .frame_bytes_max = 4u << 20},
@@ -524,7 +527,7 @@ TEMPLATE_TEST_CASE("the limits of a data stream refuse by name", "", EG_TRANSPOR
   REQUIRE(arrived->WaitForTotal(4));
 }
 
-TEMPLATE_TEST_CASE("a data call ends at its deadline and gives its place in the budget back", "",
+TEMPLATE_TEST_CASE("a data call ends at its deadline and frees its part of the budget", "",
                    EG_TRANSPORTS) {
   const auto arrived = Collect<Arrived>();
   World<TestType> world(Keeping(arrived), {.budget_bytes_max = 1u << 20});
@@ -552,7 +555,7 @@ TEMPLATE_TEST_CASE("a data call ends at its deadline and gives its place in the 
   }));
 }
 
-TEMPLATE_TEST_CASE("an early announcement has its grant before the call", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE("an early announcement is granted before the call", "", EG_TRANSPORTS) {
   World<TestType> world(Echoing());
   auto data = world.channel->OpenData();
   const auto results = Collect<DataResult>();
@@ -584,7 +587,7 @@ TEMPLATE_TEST_CASE("an early announcement has its grant before the call", "", EG
   CHECK(Eventually(world, [&] { return world.server->stats().budget_used == 0; }));
 }
 
-TEMPLATE_TEST_CASE("a grant that is not used dies, and the call announces again", "",
+TEMPLATE_TEST_CASE("an unused grant is withdrawn, and the call announces again", "",
                    EG_TRANSPORTS) {
   World<TestType> world(Echoing(), {.grant_unused_max = 200ms});
   auto data = world.channel->OpenData();
@@ -608,7 +611,7 @@ TEMPLATE_TEST_CASE("a grant that is not used dies, and the call announces again"
   CHECK(Eventually(world, [&] { return world.server->stats().budget_used == 0; }));
 }
 
-TEMPLATE_TEST_CASE("64 pushes of 16 MiB at a slow server stay within the budget", "",
+TEMPLATE_TEST_CASE("64 pushes of 16 MiB to a slow server stay within the budget", "",
                    EG_TRANSPORTS) {
   constexpr std::uint64_t kBudget = 64u << 20, kSize = 16u << 20;
   constexpr int kPushes = 64;
@@ -643,7 +646,7 @@ TEMPLATE_TEST_CASE("64 pushes of 16 MiB at a slow server stay within the budget"
   CHECK(world.server->stats().granted_total == kPushes);
 }
 
-TEMPLATE_TEST_CASE("small calls never wait behind large ones, and have a cap of their own", "",
+TEMPLATE_TEST_CASE("small calls never wait behind large ones, and have a limit of their own", "",
                    EG_TRANSPORTS) {
   const auto arrived = Collect<Arrived>();
   World<TestType> world(Keeping(arrived),
@@ -685,8 +688,9 @@ std::string InLane(wire::StreamHeader header) {
 }
 
 TEMPLATE_TEST_CASE(
-    "bytes that break the protocol end their stream with a typed refusal, and the server lives", "",
-    EG_TRANSPORTS) {
+    "bytes that violate the protocol end their stream with a typed refusal, and the server "
+    "continues",
+    "", EG_TRANSPORTS) {
   const auto arrived = Collect<Arrived>();
   World<TestType> world(Keeping(arrived), {.budget_bytes_max = 1u << 20});
   struct Row {
@@ -771,7 +775,7 @@ TEMPLATE_TEST_CASE(
   CHECK(results->Next()->ok());
 }
 
-TEMPLATE_TEST_CASE("request ids come in any order, and one that is in use is refused", "",
+TEMPLATE_TEST_CASE("request ids come in any order, and an id in use is refused", "",
                    EG_TRANSPORTS) {
   const auto arrived = Collect<Arrived>();
   World<TestType> world(Keeping(arrived));
@@ -798,8 +802,7 @@ TEMPLATE_TEST_CASE("request ids come in any order, and one that is in use is ref
 }
 
 TEMPLATE_TEST_CASE(
-    "a peer that announces and never sends keeps nobody from the budget for long, is named, and is "
-    "ended",
+    "a peer that announces and never sends blocks the budget only briefly, is named, and is ended",
     "", EG_TRANSPORTS) {
   struct Unused {
     std::string peer;
@@ -866,8 +869,9 @@ TEMPLATE_TEST_CASE(
   CHECK(std::string(status->message()).find("left its grants unused") != std::string::npos);
 }
 
-TEMPLATE_TEST_CASE("a server that speaks nonsense is left, and the calls end Unavailable", "",
-                   EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE(
+    "a client disconnects from a server that sends malformed bytes, and the calls end Unavailable",
+    "", EG_TRANSPORTS) {
   // A message stream that is served under the data method would be a data stream. Therefore the
   // client speaks to a server without one.
   World<TestType> world(Handlers{});
@@ -880,8 +884,8 @@ TEMPLATE_TEST_CASE("a server that speaks nonsense is left, and the calls end Una
 // ---------------------------------------------------------------- ends
 
 TEMPLATE_TEST_CASE(
-    "calls outstanding at a server's shutdown end Unavailable, and the stream comes back with the "
-    "server",
+    "outstanding calls end Unavailable at a server's shutdown, and the stream reconnects to the "
+    "restarted server",
     "", EG_TRANSPORTS) {
   const auto arrived = Collect<Arrived>();
   World<TestType> world(Keeping(arrived), {.budget_bytes_max = 1u << 20});
@@ -949,8 +953,8 @@ TEMPLATE_TEST_CASE("a data stream may be destroyed from its own callback", "", E
   CHECK(gone->WaitFor(10s));
 }
 
-TEMPLATE_TEST_CASE("the owner of sent bytes is released once they have left, and not before", "",
-                   EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE("the owner of sent bytes is released once they have been sent, and not before",
+                   "", EG_TRANSPORTS) {
   const auto arrived = Collect<Arrived>();
   World<TestType> world(Keeping(arrived), {.budget_bytes_max = 4u << 20});
   auto data = world.channel->OpenData();
@@ -988,7 +992,7 @@ TEMPLATE_TEST_CASE("session.cut ends a message stream on both sides", "", EG_TRA
   }
 }
 
-TEMPLATE_TEST_CASE("push.duplicate delivers a request twice and swallows the second answer", "",
+TEMPLATE_TEST_CASE("push.duplicate delivers a request twice and drops the second answer", "",
                    EG_TRANSPORTS) {
   fault::Failpoints failpoints;
   REQUIRE(failpoints.Arm("push.duplicate=2*on", 1).ok());

@@ -12,7 +12,7 @@ namespace {
 constexpr ClosureId kC{7};
 Attempt A(std::uint64_t n) { return {1, n}; }
 
-TEST_CASE("the ledger answers by its table, first rule that fits") {
+TEST_CASE("the ledger answers with the first matching rule of its table") {
   struct Row {
     const char* what;
     bool done, refused, open, bit;
@@ -47,7 +47,7 @@ TEST_CASE("the ledger answers by its table, first rule that fits") {
   }
 }
 
-TEST_CASE("a push that is admitted but fails its checks leaves no trace") {
+TEST_CASE("a push that is admitted but fails its checks changes nothing") {
   Ledger ledger;
   ledger.Record(kC, UpdateIndex(0), A(1));
   const Ledger before = ledger;
@@ -56,8 +56,7 @@ TEST_CASE("a push that is admitted but fails its checks leaves no trace") {
   CHECK(ledger == before);
 }
 
-TEST_CASE(
-    "updates that overtake each other are told apart, up to the last one a closure may have") {
+TEST_CASE("updates that arrive out of order are distinguished, up to the last one of a closure") {
   Ledger ledger;
   for (const std::uint32_t u : {kUpdatesPerClosureMax - 1, 0u, 64u, 63u}) {
     CHECK(ledger.Check(kC, UpdateIndex(u), A(1)) == Admission::kAdmit);
@@ -68,7 +67,9 @@ TEST_CASE(
     CHECK(ledger.Check(kC, UpdateIndex(u), A(1)) == Admission::kAdmit);
 }
 
-TEST_CASE("Close frees what has ended and keeps what has not, and says whether anything changed") {
+TEST_CASE(
+    "Close frees closures that have ended, keeps the others, and reports whether anything "
+    "changed") {
   Ledger ledger;
   for (std::uint64_t c = 0; c < 5; ++c) ledger.Record(ClosureId(c), UpdateIndex(0), A(1));
   CHECK(ledger.Close(IntervalSet::Range(0, 2), {4}));
@@ -81,7 +82,7 @@ TEST_CASE("Close frees what has ended and keeps what has not, and says whether a
   CHECK_FALSE(ledger.Has(ClosureId(2), UpdateIndex(3)));
 }
 
-TEST_CASE("a million closures in order take the memory of one interval") {
+TEST_CASE("a million closures in order need the memory of one interval") {
   Ledger ledger;
   const std::uint64_t empty = ledger.MemoryBytes();
   for (std::uint64_t c = 0; c < 1'000'000; c += 1000)
@@ -90,7 +91,7 @@ TEST_CASE("a million closures in order take the memory of one interval") {
 }
 
 // The simple second implementation keeps every recorded (c, u) in a set.
-TEST_CASE("random pushes and Closes agree with a plain set") {
+TEST_CASE("random pushes and Closes give the results of a plain set") {
   std::mt19937_64 random(20261121);
   for (int round = 0; round < 50; ++round) {
     Ledger ledger;

@@ -20,7 +20,7 @@ std::string Printed(const std::string& program) {
   return text;
 }
 
-TEST_CASE("every update rule leaves the same bits whichever instruction set it is compiled for") {
+TEST_CASE("every update rule gives the same bits with each instruction set") {
 #if defined(__x86_64__)
   const std::string baseline = Printed("ps_server_optimizer_bits_x86-64-v3");
   CHECK(baseline.size() > 13 * 20);  // a line for each rule

@@ -126,7 +126,7 @@ TEST_CASE("every registered optimizer has a reference case for each of its formu
   CHECK(all.size() == std::variant_size_v<optimizer::Rule>);
 }
 
-TEST_CASE("the rule of every optimizer keeps what its descriptor says") {
+TEST_CASE("the rule of every optimizer has the state that its descriptor lists") {
   for (const ReferenceCase& c : ReferenceCases()) {
     INFO(c.name);
     const auto made = Optimizer::Create(c.settings);
@@ -165,7 +165,8 @@ TEST_CASE("every optimizer follows its float64 reference over 100 updates") {
 }
 
 TEST_CASE(
-    "every optimizer gives the same bits however the elements are cut, in place or out of place") {
+    "every optimizer gives the same bits for any division of the elements, in place or out of "
+    "place") {
   for (const ReferenceCase& c : ElementCases()) {
     INFO(c.name);
     const State whole = Train(c.settings, kElements, true);
@@ -205,7 +206,7 @@ std::vector<std::vector<float>> TrainRows(const optimizers::Settings& settings,
   return rows;
 }
 
-TEST_CASE("rows of every dimension get the bits that the elements of a dense shard get") {
+TEST_CASE("rows of every dimension get the bits of a dense shard's elements") {
   for (const ReferenceCase& c : ElementCases()) {
     INFO(c.name);
     const State whole = Train(c.settings, kElements, true);
@@ -228,7 +229,7 @@ TEST_CASE("rows of every dimension get the bits that the elements of a dense sha
   }
 }
 
-TEST_CASE("row-wise adagrad keeps one accumulator, the sum of the rows' mean squares") {
+TEST_CASE("row-wise Adagrad has one accumulator, the sum of the rows' mean squares") {
   const optimizers::Settings settings{.type = "rowwise_adagrad", .learning_rate = 0.05};
   for (const std::size_t dimension : {1u, 5u, 8u, 16u, 21u, 97u}) {
     const auto rows = TrainRows(settings, dimension);
@@ -255,7 +256,7 @@ TEST_CASE("row-wise adagrad keeps one accumulator, the sum of the rows' mean squ
   }
 }
 
-TEST_CASE("a row's Adam step is that of its own count") {
+TEST_CASE("the step of a row's Adam is the row's own count") {
   const auto made = Optimizer::Create({.type = "adam", .learning_rate = 0.1});
   REQUIRE(made.ok());
   CHECK(made->counts_per_row());
@@ -271,7 +272,7 @@ TEST_CASE("a row's Adam step is that of its own count") {
 }
 
 // The numbers are those of Keras 2.9's nadam.py in float64, with its momentum cache as a variable.
-TEST_CASE("nadam makes the updates of Keras, and a row those of its own count") {
+TEST_CASE("Nadam's updates equal those of Keras, and each row uses its own count") {
   const auto made = Optimizer::Create({.type = "nadam", .learning_rate = 0.01});
   REQUIRE(made.ok());
   struct {
@@ -310,7 +311,7 @@ TEST_CASE("nadam makes the updates of Keras, and a row those of its own count") 
   CHECK(late[0] == Approx(10 - 0.2 * (0.1 * 10 + 0.9 * 1) / std::sqrt(0.1)).epsilon(1e-5));
 }
 
-TEST_CASE("nadam leaves out the product of its schedule only where it changes no bit") {
+TEST_CASE("Nadam omits the product of its schedule only where that changes no bit") {
   const auto made = Optimizer::Create({.type = "nadam", .learning_rate = 0.01});
   REQUIRE(made.ok());
   for (const std::uint64_t t : {1ull, 2ull, 63ull, 64ull, 65ull, 1000ull, 1ull << 40}) {
@@ -324,7 +325,7 @@ TEST_CASE("nadam leaves out the product of its schedule only where it changes no
   }
 }
 
-TEST_CASE("ftrl with nothing accumulated and no gradient stays zero") {
+TEST_CASE("FTRL stays zero without an accumulated value and a gradient") {
   const auto made =
       Optimizer::Create({.type = "ftrl", .learning_rate = 0.1, .initial_accumulator_value = 0});
   std::vector<float> row = {0, 0, 0};
@@ -335,8 +336,7 @@ TEST_CASE("ftrl with nothing accumulated and no gradient stays zero") {
   CHECK(row == std::vector<float>{0, 0, 0});
 }
 
-TEST_CASE(
-    "rows that come later are only asked for, be they more or fewer than those that are updated") {
+TEST_CASE("later rows are only prefetched, whether they are more or fewer than the updated ones") {
   for (const char* type : {"sgd", "adagrad", "rowwise_adagrad", "adam"}) {
     const auto made = Optimizer::Create({.type = type, .learning_rate = 0.1});
     REQUIRE(made.ok());
@@ -362,7 +362,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("the portable power is within one unit in the last place of the exact one") {
+TEST_CASE("the portable power is within one unit in the last place of the exact power") {
   std::mt19937 random(5);
   int worst = 0;
   for (int i = 0; i < 200000; ++i) {
@@ -382,7 +382,7 @@ TEST_CASE("the portable power is within one unit in the last place of the exact 
   CHECK(std::isinf(optimizer::PortablePow(3e38f, 40)));
 }
 
-TEST_CASE("counting counts exactly in values and twice in its state") {
+TEST_CASE("counting is exact in the values, and doubled in the state") {
   const auto made = Optimizer::Create({.type = "counting"});
   REQUIRE(made.ok());
   std::vector<float> value(3), state(3);
@@ -395,7 +395,7 @@ TEST_CASE("counting counts exactly in values and twice in its state") {
   CHECK(state == std::vector<float>(3, 2000.0f));
 }
 
-TEST_CASE("numbers out of range are refused and named") {
+TEST_CASE("settings out of range are refused and named") {
   const auto message = [](const optimizers::Settings& s) {
     return std::string(Optimizer::Create(s).status().message());
   };

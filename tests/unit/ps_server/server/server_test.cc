@@ -255,7 +255,8 @@ Floats ValuesOf(const client::ParameterClient::Answer& answer, std::size_t i) {
   return values;
 }
 
-TEST_CASE("assign, push, close, report, leave: a server's life in one session") {
+TEST_CASE(
+    "a server is assigned a shard, serves a push, closes, reports and leaves in one session") {
   ServerFixture f;
   f.Listen();
   Coordinator coordinator(f.transport.get(), "coordinator:1");
@@ -320,7 +321,7 @@ TEST_CASE("assign, push, close, report, leave: a server's life in one session") 
   CHECK_FALSE(coordinator.waited_in_vain());
 }
 
-TEST_CASE("cut from the coordinator it goes on serving, and tells the next session what it holds") {
+TEST_CASE("a disconnected server keeps serving, and tells the next session which shards it holds") {
   ServerFixture f;
   f.Listen();
   auto coordinator = std::make_unique<Coordinator>(f.transport.get(), "coordinator:1");
@@ -356,7 +357,8 @@ TEST_CASE("cut from the coordinator it goes on serving, and tells the next sessi
 }
 
 TEST_CASE(
-    "S12: with its identity taken it waits and says for whom, and serves once the other is gone") {
+    "S12: a server whose identity is in use waits, names the holder, and serves after the holder "
+    "has ended") {
   ServerFixture f;
   f.Listen();
   Coordinator coordinator(f.transport.get(), "coordinator:1", [](int hello) {
@@ -381,8 +383,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a server that is started again on its host proves that its former process has ended, and is "
-    "not kept waiting") {
+    "a server restarted on its host proves that its former process has ended, and does not wait") {
   ServerFixture f;
   f.process_uid = random::EntropyFromOs();
   f.Listen();
@@ -412,7 +413,7 @@ TEST_CASE(
   CHECK(proved == std::vector<std::uint64_t>{0, 0, 0, former});
 }
 
-TEST_CASE("refused for good, it says the kind") {
+TEST_CASE("a permanent refusal ends the server and names its kind") {
   ServerFixture f;
   f.Listen();
   Coordinator coordinator(f.transport.get(), "coordinator:1", [](int) {
@@ -427,7 +428,7 @@ TEST_CASE("refused for good, it says the kind") {
   CHECK(f.refused_kind == "version");
 }
 
-TEST_CASE("it starts before the coordinator, and stops without one") {
+TEST_CASE("a server starts before the coordinator, and stops without one") {
   ServerFixture f;
   f.Listen();
   f.Join("coordinator:1");
@@ -441,7 +442,8 @@ TEST_CASE("it starts before the coordinator, and stops without one") {
   never_joined.Listen();
 }
 
-TEST_CASE("large values travel whole, in chunks on one side and one piece on the other") {
+TEST_CASE(
+    "large values are transferred whole, in chunks on one side and in one piece on the other") {
   ServerFixture f;
   f.Listen();
   Coordinator coordinator(f.transport.get(), "coordinator:1");
@@ -458,7 +460,7 @@ TEST_CASE("large values travel whole, in chunks on one side and one piece on the
   }
 }
 
-TEST_CASE("a scrape shows every limit with its fill level, and what was applied") {
+TEST_CASE("a scrape shows every limit with its fill level, and the applied updates") {
   ServerFixture f;
   f.Listen();
   Coordinator coordinator(f.transport.get(), "coordinator:1");
@@ -497,8 +499,7 @@ v1::CoordinatorMessage Cut(std::vector<std::uint32_t> shards) {
 }
 
 TEST_CASE(
-    "what one server has written, another one goes on with; its failpoints and metrics are the "
-    "daemon's") {
+    "a server restores a snapshot of another server, and has the daemon's failpoints and metrics") {
   ServerFixture f;
   REQUIRE(f.failpoints.Arm("snapshot.write=1*error", 1).ok());
   f.Listen();
@@ -590,7 +591,7 @@ TEST_CASE(
   CHECK(config.snapshot_bytes_max == 2u << 20);
 }
 
-TEST_CASE("its port answers the health check, and nothing else") {
+TEST_CASE("the server's port answers the health check and nothing else") {
   ServerFixture f;
   f.Listen();
   auto channel = f.transport->Dial({f.server->address(), ""}, {});
@@ -605,7 +606,7 @@ TEST_CASE("its port answers the health check, and nothing else") {
 
 // ---------------------------------------------------------------- settings
 
-TEST_CASE("the identity is --index, else the ordinal of the host name, else 0") {
+TEST_CASE("the identity is --index, or else the ordinal of the host name, or else 0") {
   CHECK(OrdinalOf("ps-server-3") == "3");
   CHECK(OrdinalOf("ps-server-12.ps.default.svc") == "12");
   CHECK(OrdinalOf("ps-007") == "7");
@@ -661,8 +662,8 @@ v1::CoordinatorMessage Drained(const std::string& cannot = "") {
 }
 
 TEST_CASE(
-    "given notice, a server says so, in its next session too, serves on, and goes once it is told "
-    "that it holds nothing") {
+    "a server with a notice reports it in each session, keeps serving, and exits when told that it "
+    "is drained") {
   ServerFixture f;
   f.Listen();
   Coordinator coordinator(f.transport.get(), "coordinator:1");
@@ -689,8 +690,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a drain ends without a hand-over when it cannot be, when the coordinator is stopped, and "
-    "after drain_max") {
+    "a drain ends without a hand-over when none is possible, when the coordinator stops, and after "
+    "drain_max") {
   for (const std::string how : {"cannot", "stopping", "silence"}) {
     INFO(how);
     ServerFixture f;
@@ -716,8 +717,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a server that holds nothing and has no session leaves at once; so does one whose coordinator "
-    "said that it stops") {
+    "a server with a notice exits at once if it holds nothing and has no session, or if the "
+    "coordinator stops") {
   ServerFixture f;
   f.config.drain_max = 600s;
   f.Listen();
@@ -745,7 +746,7 @@ TEST_CASE(
   CHECK(g.clock.Now() - begin < 300s);
 }
 
-TEST_CASE("an operator's wish that a server leave reaches who runs it") {
+TEST_CASE("an operator's drain request reaches the owner of the server") {
   ServerFixture f;
   f.Listen();
   Coordinator coordinator(f.transport.get(), "coordinator:1");

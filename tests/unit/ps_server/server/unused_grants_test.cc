@@ -28,8 +28,8 @@ struct Fixture {
 };
 
 TEST_CASE(
-    "a client that leaves room unused is named by a counter at once, and by a warning once a "
-    "minute, or when its stream is ended") {
+    "a client that leaves grants unused is counted at once, and causes a warning once a minute or "
+    "when its stream is ended") {
   Fixture f;
   f.unused.Note("worker/0", 2, 100, false);
   f.unused.Note("worker/0", 3, 200, false);
@@ -52,7 +52,7 @@ TEST_CASE(
   CHECK(f.Lines().size() == 4);
 }
 
-TEST_CASE("clients that make up names fill the counters with no more than 65 of them") {
+TEST_CASE("clients with invented names fill the counters with at most 65 entries") {
   Fixture f;
   for (int i = 0; i < 1000; ++i) f.unused.Note(absl::StrCat("name ", i), 1, 1, false);
   CHECK(f.Counts("other", 1000 - static_cast<int>(UnusedGrants::kPeersMax)));

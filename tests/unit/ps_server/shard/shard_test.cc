@@ -61,8 +61,8 @@ Trace TraceOf(const Shard& s) {
 }
 
 TEST_CASE(
-    "a cut stays as it was whatever is pushed after it, and a shard restored from it goes on with "
-    "the same bits") {
+    "a cut is unaffected by later pushes, and a shard restored from it continues with the same "
+    "bits") {
   for (const char* type : {"counting", "sgd", "adam"}) {
     INFO(type);
     ShardSettings settings = Counting(100'000);  // two chunks
@@ -100,7 +100,7 @@ TEST_CASE(
         absl::StatusCode::kInvalidArgument);
 }
 
-TEST_CASE("an apply in pieces gives the bits of an apply at once, beside readers too") {
+TEST_CASE("an apply in pieces gives the bits of a whole apply, also beside readers") {
   for (const char* type : {"counting", "sgd", "adam"}) {
     INFO(type);
     ShardSettings settings = Counting(3 * 65536 + 17);  // four chunks
@@ -132,8 +132,8 @@ TEST_CASE("an apply in pieces gives the bits of an apply at once, beside readers
 }
 
 TEST_CASE(
-    "a stopped shard answers nothing but STALE, and nothing of it changes; an apply in progress "
-    "ends and is part of what is moved") {
+    "a stopped shard answers only STALE and does not change, and an apply in progress is part of "
+    "the move") {
   auto shard = Seeded(Counting(100'000));
   const Gradient gradient(100'000, 1);
   REQUIRE(shard->Apply(Update(1, 0, {1, 1}, gradient)).code == PushCode::kApplied);
@@ -162,7 +162,7 @@ TEST_CASE(
   CHECK_FALSE(shard->stopped());
 }
 
-TEST_CASE("an update is applied once; its repeat is a duplicate and changes no value") {
+TEST_CASE("an update is applied once, and its repeat is a duplicate that changes no value") {
   auto shard = Seeded(Counting());
   const Gradient one(4);
   PushResult result = shard->Apply(Update(0, 0, {1, 1}, one));
@@ -182,7 +182,7 @@ TEST_CASE("an update is applied once; its repeat is a duplicate and changes no v
   CHECK(shard->Values() == std::vector<float>(4, 3));
 }
 
-TEST_CASE("a lower attempt is superseded once a higher one has been seen, also by a duplicate") {
+TEST_CASE("a lower attempt is superseded after a higher one was seen, also as a duplicate") {
   auto shard = Seeded(Counting());
   const Gradient one(4);
   CHECK(shard->Apply(Update(7, 0, {1, 1}, one)).code == PushCode::kApplied);
@@ -194,7 +194,7 @@ TEST_CASE("a lower attempt is superseded once a higher one has been seen, also b
   CHECK(shard->Apply(Update(7, 3, {1, 9}, one)).code == PushCode::kSuperseded);
 }
 
-TEST_CASE("another epoch is stale, for pushes and pulls, and leaves no trace") {
+TEST_CASE("pushes and pulls of another epoch are stale and change nothing") {
   auto shard = Seeded(Counting());
   const Gradient one(4);
   const Trace before = TraceOf(*shard);
@@ -208,7 +208,7 @@ TEST_CASE("another epoch is stale, for pushes and pulls, and leaves no trace") {
   CHECK(TraceOf(*shard) == before);
 }
 
-TEST_CASE("what is malformed is refused with words and leaves no trace, not even in the ledger") {
+TEST_CASE("a malformed push is refused with a message and changes nothing, not even the ledger") {
   auto shard = Seeded(Counting());
   const Gradient one(4), three(3), five(5);
   CHECK(shard->Apply(Update(0, 0, {1, 1}, one)).code == PushCode::kApplied);
@@ -246,7 +246,7 @@ TEST_CASE("what is malformed is refused with words and leaves no trace, not even
         PushCode::kApplied);  // the same identity, now well formed
 }
 
-TEST_CASE("a decoder's defect comes after the fence and the ledger, as line 11 says") {
+TEST_CASE("a decoding error is reported after the fence and the ledger, as in LEDGER line 11") {
   auto shard = Seeded(Counting());
   const Gradient one(4);
   Push push = Update(0, 0, {1, 1}, one);
@@ -257,7 +257,7 @@ TEST_CASE("a decoder's defect comes after the fence and the ledger, as line 11 s
   CHECK(shard->Apply(push).code == PushCode::kStale);
 }
 
-TEST_CASE("a skip sets the bit only and is counted by its reason") {
+TEST_CASE("a skip only sets the bit and is counted by its reason") {
   auto shard = Seeded(Counting());
   const Gradient one(4);
   Push push = Update(0, 0, {1, 1}, one);
@@ -286,14 +286,15 @@ TEST_CASE("a skip sets the bit only and is counted by its reason") {
   CHECK(shard->skips().at("other") == 100 - kSkipReasonsMax);
 }
 
-TEST_CASE("a gradient of NaN is applied as any other: judging it is the worker's policy") {
+TEST_CASE("a gradient of NaN is applied like any other, because the worker has the policy") {
   auto shard = Seeded(Counting());
   const Gradient nan(4, std::numeric_limits<float>::quiet_NaN());
   CHECK(shard->Apply(Update(0, 0, {1, 1}, nan)).code == PushCode::kApplied);
   CHECK(shard->updates_applied() == 1);
 }
 
-TEST_CASE("a close makes late pushes duplicates and cancelled closures refused") {
+TEST_CASE(
+    "after a Close, late pushes are duplicates and pushes of cancelled closures are refused") {
   auto shard = Seeded(Counting());
   const Gradient one(4);
   CHECK(shard->Apply(Update(0, 0, {1, 1}, one)).code == PushCode::kApplied);
@@ -311,7 +312,7 @@ TEST_CASE("a close makes late pushes duplicates and cancelled closures refused")
   CHECK(shard->Values() == std::vector<float>(4, 2));
 }
 
-TEST_CASE("a close of another epoch, or computed before the shard's rollback, is ignored") {
+TEST_CASE("a Close of another epoch, or from before the shard's rollback, is ignored") {
   auto shard = Seeded(Counting());  // start = 1.2
   const Trace before = TraceOf(*shard);
   CHECK_FALSE(shard->Close({1, 4}, {1, 9}, {0}, {}));
@@ -321,7 +322,7 @@ TEST_CASE("a close of another epoch, or computed before the shard's rollback, is
 }
 
 TEST_CASE(
-    "a sealed shard refuses every push, records nothing, and still answers pulls and closes") {
+    "a sealed shard refuses every push, records nothing, and still answers pulls and Closes") {
   auto shard = Seeded(Counting());
   const Gradient one(4);
   CHECK(shard->Apply(Update(0, 0, {1, 1}, one)).code == PushCode::kApplied);
@@ -336,7 +337,7 @@ TEST_CASE(
   CHECK(ReadShard(*shard, {{1, 5}, false, {}, 0}).code == PullCode::kValues);
 }
 
-TEST_CASE("a pull compares start and vlsn, never vlsn alone") {
+TEST_CASE("a pull compares start and vlsn together, never vlsn alone") {
   auto shard = Seeded(Counting());
   const Gradient one(4);
   CHECK(shard->Apply(Update(0, 0, {1, 1}, one)).code == PushCode::kApplied);
@@ -360,7 +361,7 @@ TEST_CASE("a pull compares start and vlsn, never vlsn alone") {
   CHECK(ReadShard(**fresh, {{1, 5}, true, {0, 0}, 0}).code == PullCode::kUnchanged);
 }
 
-TEST_CASE("a pull holds its values through later updates, without a copy") {
+TEST_CASE("a pull keeps its values during later updates, without a copy") {
   auto shard = Seeded(Counting(100000));  // two chunks
   const Gradient one(100000);
   const PullResult pull = ReadShard(*shard, {{1, 5}, false, {}, 0});
@@ -377,7 +378,9 @@ TEST_CASE("a pull holds its values through later updates, without a copy") {
   CHECK(shard->Values() == std::vector<float>(100000, 2));
 }
 
-TEST_CASE("a snapshot is one cut of values, optimizer state and ledger, and lives apart") {
+TEST_CASE(
+    "a snapshot is one cut of values, optimizer state and ledger, and is independent of the "
+    "shard") {
   auto shard = Seeded(Counting());
   const Gradient one(4);
   CHECK(shard->Apply(Update(0, 0, {1, 1}, one)).code == PushCode::kApplied);
@@ -405,7 +408,7 @@ TEST_CASE("a snapshot is one cut of values, optimizer state and ledger, and live
   CHECK(TraceOf(*snapshot) == cut);
 }
 
-TEST_CASE("a shard from the seed refuses what was cancelled before it was made") {
+TEST_CASE("a shard from the seed refuses closures that were cancelled before it was made") {
   auto shard = Seeded(Counting(), {2, 3});
   const Gradient one(4);
   CHECK(shard->lsn() == 0);
@@ -413,7 +416,7 @@ TEST_CASE("a shard from the seed refuses what was cancelled before it was made")
   CHECK(shard->Apply(Update(4, 0, {1, 1}, one)).code == PushCode::kApplied);
 }
 
-TEST_CASE("open closures are bounded: one more is told to come back") {
+TEST_CASE("open closures are bounded, and one more is asked to retry") {
   auto shard = Seeded(Counting());
   const Gradient one(4);
   for (std::uint64_t c = 0; c < kOpenClosuresMax; ++c) shard->Apply(Update(c, 0, {1, 1}, one));
@@ -425,7 +428,7 @@ TEST_CASE("open closures are bounded: one more is told to come back") {
   CHECK(shard->Apply(Update(kOpenClosuresMax, 0, {1, 1}, one)).code == PushCode::kApplied);
 }
 
-TEST_CASE("settings that make no shard are refused by name") {
+TEST_CASE("invalid shard settings are refused by name") {
   const auto message = [](const ShardSettings& s) {
     return std::string(Shard::FromSeed(s, {1, 1}, {1, 1}, {}).status().message());
   };
@@ -506,7 +509,7 @@ Totals Train(const std::vector<sharding::RowRange>& ranges, const InitializerSet
   return totals;
 }
 
-TEST_CASE("digests and values are equal for every partitioner, at the seed and after 100 updates") {
+TEST_CASE("digests and values are equal for all partitioners, at the seed and after 100 updates") {
   const tensor::Shape shape{13, 5};
   std::vector<sharding::Partitioner> partitioners = {sharding::FixedShards{2},
                                                      sharding::FixedShards{3},
@@ -550,7 +553,7 @@ TEST_CASE("digests and values are equal for every partitioner, at the seed and a
 }
 
 TEST_CASE(
-    "adam's t is the number of gradients applied: neither skips nor closes nor duplicates move "
+    "Adam's t is the number of applied gradients, and skips, Closes and duplicates do not change "
     "it") {
   ShardSettings s = Counting();
   s.optimizer = {.type = "adam", .learning_rate = 0.1};
@@ -571,7 +574,7 @@ TEST_CASE(
   CHECK(plain->Digest() == noisy->Digest());
 }
 
-TEST_CASE("a shard's optimizer state begins with the initial values of the optimizer") {
+TEST_CASE("the optimizer state of a shard begins with the optimizer's initial values") {
   ShardSettings s = Counting();
   s.optimizer = {.type = "adagrad", .initial_accumulator_value = 0.25};
   const auto adagrad = Shard::FromSeed(s, {1, 1}, {1, 1}, {});

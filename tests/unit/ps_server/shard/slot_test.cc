@@ -21,8 +21,7 @@ Trace TraceOf(const Shard& s) {
 }
 
 TEST_CASE(
-    "one push changes rows of several tables, once, and a pull reads them in the order of its "
-    "ids") {
+    "one push changes rows of several tables once, and a pull reads them in the order of its ids") {
   const auto shard = Seeded(SlotOf());
   const Rows both = RowsOf({7, -9}, {7});
   CHECK(Pulled(*shard, both) == std::vector<float>(7, 0.f));
@@ -61,7 +60,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("an id that is twice in a push is summed once") {
+TEST_CASE("the gradients of a duplicate id in a push are summed before one update") {
   ShardSettings settings = SlotOf("adagrad");
   const auto shard = Seeded(settings), once = Seeded(settings);
   Rows twice = RowsOf({4, 4}, {});
@@ -74,7 +73,7 @@ TEST_CASE("an id that is twice in a push is summed once") {
   CHECK(shard->StateDigest() == once->StateDigest());
 }
 
-TEST_CASE("sections that do not fit the tables are refused by what is wrong, and leave no trace") {
+TEST_CASE("sections that do not fit the tables are refused with the reason, and change nothing") {
   const auto shard = Seeded(SlotOf());
   REQUIRE(shard->Apply(PushOf(0, 0, RowsOf({1}, {2}))).code == PushCode::kApplied);
   const Trace before = TraceOf(*shard);
@@ -123,7 +122,7 @@ TEST_CASE("sections that do not fit the tables are refused by what is wrong, and
              Catch::Contains("a slot needs an id list"));
 }
 
-TEST_CASE("a dense shard takes no id list") {
+TEST_CASE("a dense shard refuses an id list") {
   ShardSettings s;
   s.variable = "dense/kernel";
   s.variable_shape = tensor::Shape{1, 2};
@@ -137,7 +136,7 @@ TEST_CASE("a dense shard takes no id list") {
              Catch::Contains("a dense shard takes no id list"));
 }
 
-TEST_CASE("S10: a byte budget reached in the middle of a push refuses it whole") {
+TEST_CASE("S10: a push that reaches a byte limit is refused whole") {
   ShardSettings settings = SlotOf();
   settings.slot->tables[1].bytes_max = 400;  // a few rows of the second table
   const auto shard = Seeded(settings);
@@ -162,7 +161,7 @@ TEST_CASE("S10: a byte budget reached in the middle of a push refuses it whole")
   CHECK(shard->Apply(PushOf(0, u + 1, RowsOf({1000}, {}))).code == PushCode::kApplied);
 }
 
-TEST_CASE("rows that give way are an event of their own") {
+TEST_CASE("an eviction of rows is an event of its own") {
   ShardSettings settings = SlotOf();
   settings.slot->tables[0].ttl_steps = 10;
   const auto shard = Seeded(settings);

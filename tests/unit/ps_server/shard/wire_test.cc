@@ -75,9 +75,7 @@ Push DensePush(std::uint32_t u, std::span<const std::byte> payload, WireType typ
   return push;
 }
 
-TEST_CASE(
-    "a dense shard of a 16-bit wire type holds the float32 that it computes, and answers it "
-    "narrowed") {
+TEST_CASE("a dense shard with a 16-bit wire type computes in float32 and answers narrowed values") {
   for (const WireType wire : {WireType::kBFloat16, WireType::kFloat16}) {
     for (const char* optimizer : {"sgd", "adam"}) {
       for (const std::uint64_t n : {1u, 2u, 2049u, 65536u, 65537u, 131'073u,
@@ -140,7 +138,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a section that is not of its variable's wire type is invalid by name, and leaves no trace") {
+    "a section of another wire type than its variable's is refused by name, and changes nothing") {
   const auto shard = Seeded(Dense(6, WireType::kBFloat16, "sgd"));
   const std::uint64_t digest = shard->Digest();
   const std::vector<float> wide(6, 1.f);
@@ -196,7 +194,7 @@ std::vector<std::byte> OnWire(const std::vector<WireType>& wire, Rows* rows) {
   return bytes;
 }
 
-TEST_CASE("rows of tables travel in each table's wire type, alone and beside one of another") {
+TEST_CASE("rows of tables have each table's wire type, alone and together") {
   const std::vector<WireType> kinds[] = {
       {WireType::kBFloat16, WireType::kBFloat16},
       {WireType::kFloat16, WireType::kFloat16},

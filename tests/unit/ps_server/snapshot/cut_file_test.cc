@@ -80,7 +80,7 @@ State StateOf(const Shard& s) {
           s.StateDigest(), s.ledger(), s.skips(),           s.Values()};
 }
 
-TEST_CASE("a restored shard has the bits of the cut, and goes on with the bits of the original") {
+TEST_CASE("a restored shard has the bits of the cut, and continues with the bits of the original") {
   // 700,000 floats are eleven chunks and three blocks, the last of each short.
   const struct {
     const char* optimizer;
@@ -144,7 +144,7 @@ TEST_CASE("the bytes of a file are a function of the cut") {
   CHECK(first->file == second->file);
 }
 
-TEST_CASE("line 21 adds what is refused, line 28 forgets attempts") {
+TEST_CASE("a restore adds refused closures (LEDGER line 21) and removes attempts (line 28)") {
   fs::MemoryFileSystem files;
   const ShardSettings settings = Settings("counting", 2);
   const auto shard = Seeded(settings);
@@ -165,9 +165,7 @@ TEST_CASE("line 21 adds what is refused, line 28 forgets attempts") {
 
 // Every element belongs to one (closure, update), which adds 1 to it. The values therefore show
 // which updates were applied.
-TEST_CASE(
-    "any sequence of pushes, cuts and restores keeps values, states and ledger those of an exact "
-    "map") {
+TEST_CASE("random pushes, cuts and restores give the values, states and ledger of an exact map") {
   constexpr std::uint64_t kRows = 24, kElements = kRows * 5;
   constexpr std::uint32_t kUpdates = 5;
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
@@ -260,8 +258,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE(
-    "a file of another job, plan, shard or cut is refused by name, and so is another optimizer") {
+TEST_CASE("a file of another job, plan, shard, cut or optimizer is refused by name") {
   fs::MemoryFileSystem files;
   const ShardSettings settings = Settings("adam", 4);
   const auto durable = WriteCut(Seeded(settings)->Cut(), Target(files));
@@ -306,7 +303,7 @@ TEST_CASE(
   CHECK(RestoreShard(options).ok());
 }
 
-TEST_CASE("K2 of one shard: whatever bit is flipped or byte is missing, nothing is restored") {
+TEST_CASE("K2 for one shard: a file with any flipped bit or missing byte is not restored") {
   fs::MemoryFileSystem files;
   const ShardSettings settings = Settings("sgd", 3, 0.9);
   const auto durable = WriteCut(Seeded(settings)->Cut(), Target(files));
@@ -329,7 +326,7 @@ TEST_CASE("K2 of one shard: whatever bit is flipped or byte is missing, nothing 
 }
 
 TEST_CASE(
-    "a commit that was not known to succeed is written anew, another job's file is not touched") {
+    "a commit without a known result is written again, and the file of another job is unchanged") {
   fault::Failpoints failpoints;
   fs::MemoryFileSystem files({&failpoints});
   const auto shard = Seeded(Settings("counting", 4));
@@ -350,7 +347,7 @@ TEST_CASE(
   CHECK(status.message().find("two jobs") != std::string::npos);
 }
 
-TEST_CASE("an error at each edge leaves no name, and what is promised outlives a loss of power") {
+TEST_CASE("an error at each step leaves no name, and promised files survive a loss of power") {
   for (const char* failpoint : {"snapshot.write", "fs.write", "snapshot.before_commit", "fs.sync",
                                 "fs.link", "fs.sync_folder", "none"}) {
     for (std::uint64_t seed = 0; seed < 6; ++seed) {
@@ -378,7 +375,7 @@ TEST_CASE("an error at each edge leaves no name, and what is promised outlives a
 }
 
 // Tests K1 with a real process and a real disk.
-TEST_CASE("SIGKILL at each edge leaves the old file, and the new one whole or not at all") {
+TEST_CASE("SIGKILL at each step leaves the old file, and the new one whole or not at all") {
   for (const char* failpoint :
        {"snapshot.write=2*kill", "fs.write=3*kill", "snapshot.before_commit=kill", "fs.sync=kill",
         "fs.link=kill", "fs.sync_folder=kill", "snapshot.after_commit=kill"}) {

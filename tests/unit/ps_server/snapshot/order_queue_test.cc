@@ -74,7 +74,7 @@ TEST_CASE("orders are performed in order of arrival, and refused at the limit") 
   CHECK(stage.limit.current.value() == 0);
 }
 
-TEST_CASE("a newer order takes the place of a waiting one, and may end the one in progress") {
+TEST_CASE("a newer order replaces a waiting one, and may end the one in progress") {
   const bool ended = GENERATE(false, true);
   Stage stage(ended ? Earlier::kReplacedAndEnded : Earlier::kReplacedWhereWaiting);
   CHECK(stage.orders->Submit(kSecond, "old").value() == std::nullopt);
@@ -95,7 +95,7 @@ TEST_CASE("Cancel returns the waiting orders of a job and ends the one in progre
   CHECK(stage.unwanted);
 }
 
-TEST_CASE("an order that is performed again waits behind the others until it is due") {
+TEST_CASE("an order with a retry waits behind the others until it is due") {
   Stage stage(Earlier::kReplacedWhereWaiting);
   auto again = Orders::Again::kUnwanted;
   stage.at_first_end = [&](Orders::Entry& entry) {
@@ -108,7 +108,7 @@ TEST_CASE("an order that is performed again waits behind the others until it is 
   CHECK(again == Orders::Again::kQueued);
 }
 
-TEST_CASE("an order is not performed again when it is replaced or unwanted") {
+TEST_CASE("a replaced or cancelled order is not retried") {
   const bool cancelled = GENERATE(false, true);
   Stage stage(Earlier::kReplacedWhereWaiting);
   auto again = Orders::Again::kQueued;

@@ -94,7 +94,7 @@ struct Stage {
   }
 };
 
-TEST_CASE("orders are bounded, replaced and cancelled by shard, each answered once") {
+TEST_CASE("orders are bounded, replaced and cancelled by shard, and each is answered once") {
   Stage stage;
   const std::string one = stage.Write(Settings(1)), two = stage.Write(Settings(2)),
                     three = stage.Write(Settings(3));
@@ -133,7 +133,9 @@ TEST_CASE("orders are bounded, replaced and cancelled by shard, each answered on
         std::string::npos);
 }
 
-TEST_CASE("cancelled in the middle of a file it reads no further, and its end answers what waits") {
+TEST_CASE(
+    "an order that is cancelled in mid-file stops reading, and its end answers the waiting "
+    "orders") {
   Stage stage;
   const ShardSettings large = Settings(1, 4u << 20);  // 16 MiB, and as much for slots
   const std::string uri = stage.Write(large);

@@ -49,8 +49,8 @@ Rows Draw(std::mt19937& random, std::size_t count) {
 }
 
 TEST_CASE(
-    "a slot's file is the state of one moment, whatever is pushed while it is written; restored it "
-    "goes on with the same bits") {
+    "the file of a slot is the state of one moment despite pushes during the write, and restores "
+    "to the same bits") {
   for (const char* optimizer : {"counting", "sgd", "adagrad", "rowwise_adagrad", "adam", "ftrl"}) {
     INFO(optimizer);
     ShardSettings settings = SlotOf(optimizer);
@@ -101,7 +101,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a cut that pushes overtake beyond its bound is dropped, and the push goes on") {
+TEST_CASE("a cut whose copies exceed their limit is dropped, and the push continues") {
   auto shard = *Shard::FromSeed(SlotOf(), kSlotEpoch, {1, 2}, {});
   std::mt19937 random(3);
   for (std::uint64_t c = 0; c < 30; ++c)
@@ -121,9 +121,7 @@ TEST_CASE("a cut that pushes overtake beyond its bound is dropped, and the push 
   CHECK(former.next_slice().status().code() == absl::StatusCode::kAborted);
 }
 
-TEST_CASE(
-    "a slot's file is refused for another slot, other tables, another kind, and when it is "
-    "damaged") {
+TEST_CASE("the file of another slot, of other tables, of another kind, or with damage is refused") {
   const ShardSettings settings = SlotOf();
   auto shard = *Shard::FromSeed(settings, kSlotEpoch, {1, 2}, {});
   REQUIRE(shard->Apply(PushOf(0, 0, RowsOf({1, 2}, {3}))).code == PushCode::kApplied);

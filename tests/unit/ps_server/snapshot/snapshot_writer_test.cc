@@ -139,7 +139,7 @@ TEST_CASE("an order ends with a durable file that restores to the state of its m
   CHECK(stage.writer->held_bytes() == 0);
 }
 
-TEST_CASE("spare blocks for the pushes after a cut are made before it is taken") {
+TEST_CASE("spare blocks for the pushes after a cut are allocated before the cut") {
   Stage stage;
   Owner owner(10);
   owner.Push();
@@ -161,7 +161,7 @@ TEST_CASE("spare blocks for the pushes after a cut are made before it is taken")
 }
 
 TEST_CASE(
-    "an unchanged shard is not written again, unless its file is gone or the folder is another") {
+    "an unchanged shard is not written again, unless its file is missing or the folder changes") {
   Stage stage;
   Owner owner(10);
   owner.Push();
@@ -179,7 +179,7 @@ TEST_CASE(
   CHECK(stage.files.List(kFolder)->size() == 2);
 }
 
-TEST_CASE("a cut that finds the disk full is dropped, counted and taken anew when there is room") {
+TEST_CASE("a cut that meets a full disk is dropped, counted, and repeated when there is space") {
   Stage stage;
   Owner owner(1000);
   owner.Push();
@@ -197,9 +197,8 @@ TEST_CASE("a cut that finds the disk full is dropped, counted and taken anew whe
 }
 
 TEST_CASE(
-    "values and optimizer state above the memory bound are answered, a ledger above it is tried "
-    "again until "
-    "it has shrunk") {
+    "values and optimizer state above the limit are refused, and a ledger above it is retried "
+    "until it has shrunk") {
   Stage stage;
   SnapshotWriter::Options options;
   options.bytes_max = 3000;
@@ -237,7 +236,7 @@ TEST_CASE(
   CHECK(waits.answers == 1);
 }
 
-TEST_CASE("a cut that nobody will ever make ends with Cancel, or with the writer") {
+TEST_CASE("an order whose cut never happens ends with Cancel, or with the writer") {
   Stage stage;
   Owner owner(10);
   for (const bool by_cancel : {true, false}) {
@@ -263,7 +262,7 @@ TEST_CASE("a cut that nobody will ever make ends with Cancel, or with the writer
   }
 }
 
-TEST_CASE("errors at the edges are tried again with a new cut until the file is durable") {
+TEST_CASE("errors at each step are retried with a new cut until the file is durable") {
   for (const char* failpoint :
        {"snapshot.before_cut", "snapshot.write", "fs.write", "snapshot.before_commit", "fs.sync",
         "fs.link", "fs.sync_folder", "snapshot.after_commit", "snapshot.report"}) {
@@ -283,8 +282,7 @@ TEST_CASE("errors at the edges are tried again with a new cut until the file is 
   }
 }
 
-TEST_CASE(
-    "what a file system calls aborted or too late is tried again: nobody would be told otherwise") {
+TEST_CASE("Aborted and DeadlineExceeded of a file system are retried") {
   Stage stage;
   Owner owner(10);
   for (const auto code : {absl::StatusCode::kAborted, absl::StatusCode::kDeadlineExceeded}) {
@@ -303,7 +301,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("what a retry cannot mend is answered") {
+TEST_CASE("an error that a retry cannot repair is answered") {
   Stage stage;
   Owner owner(10);
   Answer answer;
@@ -331,8 +329,7 @@ TEST_CASE("what a retry cannot mend is answered") {
 }
 
 TEST_CASE(
-    "a newer order takes the place of one that waits, the bound refuses, the end answers "
-    "everybody") {
+    "a newer order replaces a waiting one, the limit refuses, and the end answers all orders") {
   Stage stage;
   SnapshotWriter::Options options;
   options.orders_max = 2;
@@ -381,7 +378,7 @@ TEST_CASE(
   CHECK(never.answers == 1);
 }
 
-TEST_CASE("under pushes all the time every file restores to exactly the updates of its ledger") {
+TEST_CASE("under constant pushes every file restores to exactly the updates of its ledger") {
   Stage stage;
   Owner owner(200'000);
   std::atomic<bool> stop{false};

@@ -33,7 +33,7 @@ void CheckPush(const std::vector<std::uint64_t>& hashes, DuplicateIds* duplicate
   for (std::size_t i = 0; i < hashes.size(); ++i) CHECK(duplicates->NextOf(i) == next[i]);
 }
 
-TEST_CASE("duplicate ids of a push are those of a map, push after push") {
+TEST_CASE("the duplicate ids of a push equal those of a map, push after push") {
   std::mt19937_64 random(11);
   DuplicateIds duplicates;
   for (const std::size_t size : {0u, 1u, 2u, 100u, 5000u, 3u, 20000u, 40u}) {
@@ -45,7 +45,7 @@ TEST_CASE("duplicate ids of a push are those of a map, push after push") {
   }
 }
 
-TEST_CASE("hashes that the filter cannot tell apart are no duplicates") {
+TEST_CASE("different ids with equal hashes in the filter are not duplicates") {
   // The filter reads bits 0 to 11 and some above; these hashes differ only above all of them.
   std::vector<std::uint64_t> hashes;
   for (std::uint64_t i = 0; i < 300; ++i) hashes.push_back(i << 40 | 0x123);

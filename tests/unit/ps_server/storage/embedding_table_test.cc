@@ -446,7 +446,7 @@ void RunWalk(const Walk& walk, std::uint64_t seed) {
   (void)cuts_lost, (void)restores;
 }
 
-TEST_CASE("any sequence of pushes, pulls, evictions, cuts and restores equals a map in float64") {
+TEST_CASE("random pushes, pulls, evictions, cuts and restores give the results of a float64 map") {
   for (const Walk& walk : std::vector<Walk>{{"plain", "adagrad", 1, 0, 0, false},
                                             {"counting", "counting", 0, 0, 0, false},
                                             {"admission", "adam", 3, 0, 0, false},
@@ -461,7 +461,7 @@ TEST_CASE("any sequence of pushes, pulls, evictions, cuts and restores equals a 
 
 // ---------------------------------------------------------------- one thing at a time
 
-TEST_CASE("a pull makes no row, and reads what the row will begin with") {
+TEST_CASE("a pull creates no row, and reads the initial values of an absent row") {
   auto table = Make(Settings());
   const Ids ids = {5, -1, 5, std::int64_t{1} << 62};
   const std::vector<float> before = Read(*table, ids);
@@ -477,9 +477,7 @@ TEST_CASE("a pull makes no row, and reads what the row will begin with") {
   CHECK(Read(*still, ids) == before);
 }
 
-TEST_CASE(
-    "rows of several tables that are read together are those of each read alone, whatever its size "
-    "and type") {
+TEST_CASE("rows of several tables that are read together equal those that are read alone") {
   const std::uint32_t dimensions[] = {4, 16, 3, 64};
   const std::size_t counts[] = {0, 1, 15, 16, 17, 104, 300};
   std::vector<std::unique_ptr<EmbeddingTable>> tables;
@@ -507,8 +505,7 @@ TEST_CASE(
   ReadRows(std::span<const RowReading>());
 }
 
-TEST_CASE(
-    "a row's first values depend on the seed, the table's name and its id, and nothing else") {
+TEST_CASE("the initial values of a row depend only on the seed, the table's name and the id") {
   const Ids ids = Rising(0, 50);
   const TableSettings s = Settings();
   TableSettings seed = s, name = s;
@@ -522,9 +519,7 @@ TEST_CASE(
   CHECK(all.size() >= a.size() - 1);  // no element is another one's: 24 bits of each
 }
 
-TEST_CASE(
-    "gradients of an id that is there twice are summed in order, and the optimizer takes one "
-    "step") {
+TEST_CASE("gradients of a duplicate id are summed in order, and the optimizer takes one step") {
   auto table = Make(Settings(2, "counting"));
   const auto outcome = Push(table.get(), {7, 8, 7, 7}, 0, {1, 2, 10, 20, 100, 200, 1000, 2000});
   REQUIRE(outcome.ok());
@@ -545,8 +540,8 @@ TEST_CASE(
 // Which ids are there twice is found by way of a filter that takes some ids for others: with so
 // many, it does.
 TEST_CASE(
-    "among many ids those that are there twice are found, and no others, be they rows, new, or "
-    "waiting for their admission") {
+    "all duplicates among many ids are found, whether their rows exist, are new, or await "
+    "admission") {
   for (const std::uint32_t admit_after : {1u, 3u}) {
     TableSettings settings = Settings(1, "counting");
     settings.initializer = {};
@@ -595,8 +590,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "the digest does not depend on the order in which rows came, and sees values, optimizer "
-    "numbers and counters apart") {
+    "the digest does not depend on the order of the rows, and covers values, optimizer state and "
+    "counters") {
   auto one = Make(Settings(3, "adam")), other = Make(Settings(3, "adam"));
   Ids ids = Rising(0, 3000);
   REQUIRE(PushOnes(one.get(), ids).ok());
@@ -616,7 +611,7 @@ TEST_CASE(
   CHECK((is.values != was.values && is.state != was.state && is.counters != was.counters));
 }
 
-TEST_CASE("above bytes_max a push is refused whole, and nothing has changed") {
+TEST_CASE("a push above bytes_max is refused whole and changes nothing") {
   TableSettings s = Settings();
   auto probe = Make(s);
   s.bytes_max = probe->bytes_of(100, 0);
@@ -634,7 +629,7 @@ TEST_CASE("above bytes_max a push is refused whole, and nothing has changed") {
   CHECK(PushOnes(table.get(), Rising(0, 100)).ok());  // rows that are there need no room
 }
 
-TEST_CASE("a refusal says how many ids want room, those that would only wait included") {
+TEST_CASE("a refusal reports the number of new ids, with those that would only await admission") {
   TableSettings s = Settings();
   s.admit_after = 2;
   s.bytes_max = Make(s)->bytes_of(0, 10);
@@ -646,8 +641,8 @@ TEST_CASE("a refusal says how many ids want room, those that would only wait inc
 }
 
 TEST_CASE(
-    "at the server's limit a push is refused, or old rows give way; what a table held is given "
-    "back") {
+    "at the server's limit a push is refused or evicts old rows, and a removed table frees its "
+    "memory") {
   constexpr std::uint64_t kLimit = 1u << 20;
   const auto budget = std::make_shared<MemoryBudget>(kLimit);
   for (const bool lru : {false, true}) {
@@ -683,7 +678,8 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("jobs' tables are counted apart, and all of them against the server's limit") {
+TEST_CASE(
+    "the tables of each job are counted, and all of them together against the server's limit") {
   constexpr std::uint64_t kLimit = 1u << 20;
   const auto whole = std::make_shared<MemoryBudget>(kLimit);
   const auto one = std::make_shared<MemoryBudget>(whole),
@@ -717,9 +713,7 @@ TEST_CASE("jobs' tables are counted apart, and all of them against the server's 
   CHECK(whole->used() == 0);
 }
 
-TEST_CASE(
-    "a row comes with the push that admit_after names, until then its id only counts and reads the "
-    "default") {
+TEST_CASE("the push that admit_after names creates a row, and earlier pushes only count the id") {
   TableSettings s = Settings(2, "counting");
   s.initializer.type = "zeros";
   s.admit_after = 3;
@@ -739,7 +733,7 @@ TEST_CASE(
   CHECK(table->stats().gradients_dropped == 2);
 }
 
-TEST_CASE("a push to a row that was evicted since it was pulled makes it again") {
+TEST_CASE("a push to a row that was evicted after the pull creates it again") {
   TableSettings s = Settings();
   s.bytes_max = Make(s)->bytes_of(10, 0);
   s.evict_lru = true;
@@ -754,7 +748,7 @@ TEST_CASE("a push to a row that was evicted since it was pulled makes it again")
   CHECK(Read(*table, {1}) == once);
 }
 
-TEST_CASE("a cut whose pre-images do not fit is lost, and the push that lost it is applied") {
+TEST_CASE("a cut whose pre-images exceed the limit is lost, and the push is applied") {
   auto table = Make(Settings());
   REQUIRE(PushOnes(table.get(), Rising(0, 1000)).ok());
   table->BeginCut(1000);
@@ -770,9 +764,7 @@ TEST_CASE("a cut whose pre-images do not fit is lost, and the push that lost it 
   CHECK(CutOf(table.get()).all.ids.size() == 1000);
 }
 
-TEST_CASE(
-    "a row costs what the header says: 16 bytes for its place and key at 80 % load, four more for "
-    "a stamp, and four for Adam's count") {
+TEST_CASE("a row has the memory cost that the header documents") {
   for (const char* optimizer : {"adagrad", "adam"}) {
     for (const bool stamped : {false, true}) {
       for (const std::int64_t rows : {20000, 100000, 131072}) {
@@ -806,7 +798,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a job file's check of row sizes knows what rows are made of") {
+TEST_CASE("the job file's check of row sizes counts all parts of a row") {
   for (const optimizers::Descriptor& descriptor : optimizers::All()) {
     if (descriptor.use == optimizers::Use::kDenseOnly) continue;
     for (const double momentum : {0.0, 0.5}) {
@@ -824,7 +816,7 @@ TEST_CASE("a job file's check of row sizes knows what rows are made of") {
   }
 }
 
-TEST_CASE("rows from a file that lie are refused") {
+TEST_CASE("rows of a malformed file are refused") {
   const Ids ids = {1, 2};
   const std::vector<std::uint64_t> zeros = {0, 0}, large = {0, std::uint64_t{1} << 32},
                                    ones = {1, 1};
@@ -866,8 +858,7 @@ TEST_CASE("rows from a file that lie are refused") {
 }
 
 TEST_CASE(
-    "a table that is restored above a bytes_max that has become smaller keeps its rows, and makes "
-    "no more before some give way") {
+    "a table restored above a lower bytes_max keeps its rows, and creates none before evictions") {
   const Ids ids = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
   const std::vector<std::uint64_t> zeros(10), stamps = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
   const std::vector<float> values(40, 0.5f);
@@ -919,7 +910,7 @@ TEST_CASE("settings and steps out of range are refused by name") {
   CHECK_FALSE(table->applying());
 }
 
-TEST_CASE("the ids that most pushes name are known, from a sample and in fixed memory") {
+TEST_CASE("the most frequent ids are known from a sample, in fixed memory") {
   auto table = Make(Settings(1, "sgd"));
   std::mt19937_64 random(3);
   Ids ids(1000);
@@ -941,7 +932,7 @@ TEST_CASE("the ids that most pushes name are known, from a sample and in fixed m
 // inserted: homes that were found before the index grew had been looked at after it, in memory that
 // was given back. Under AddressSanitizer each segment is memory of its own, so such a look is seen
 // there.
-TEST_CASE("an index that grows in the middle of a push is not looked at where it was before") {
+TEST_CASE("an index that grows during a push is not read at its old positions") {
   for (const bool stamped : {false, true}) {
     TableSettings settings = Settings(1, "counting");
     settings.initializer = {};
@@ -968,9 +959,7 @@ TEST_CASE("an index that grows in the middle of a push is not looked at where it
 
 // Each piece of memory that a push asks for is refused once: the index grows in many pieces, and
 // what has grown before one of them stays.
-TEST_CASE(
-    "where there is no memory for the index or for rows a push is refused whole, and later pushes "
-    "go on as if it had not been") {
+TEST_CASE("an allocation failure refuses a push whole, and later pushes are unaffected") {
   struct Form {
     const char* name;
     std::uint32_t admit_after;
@@ -1072,7 +1061,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("rows from a file for which there is no memory are an error that says so") {
+TEST_CASE("an allocation failure for rows of a file is an out-of-memory error") {
   for (std::uint64_t left = 0;; ++left) {
     std::uint64_t asked = 0;
     bool counting = false;
@@ -1096,7 +1085,7 @@ TEST_CASE("rows from a file for which there is no memory are an error that says 
   }
 }
 
-TEST_CASE("ids chosen to meet in one place of the index are kept like others") {
+TEST_CASE("ids that are chosen to collide in the index are kept like others") {
   const TableSettings s = Settings(1, "sgd");
   const std::uint64_t key = random::KeyOf(s.initializer.seed, s.name);
   // The inverse of Mix64 by search is too slow; by its own inverse, checked here.

@@ -31,7 +31,7 @@ void AddPlainly(std::vector<Plain>* kept, std::int64_t id) {
   ++at->count;
 }
 
-TEST_CASE("hot ids are those of Space-Saving, also where two of them look alike") {
+TEST_CASE("hot ids equal those of Space-Saving, also where two ids have equal tags") {
   // Ids in pairs of one tag, so that every one of them has another that looks like it.
   std::map<std::uint16_t, std::int64_t> of_tag;
   std::vector<std::int64_t> ids;

@@ -26,7 +26,8 @@ float FirstOf(const tensor::SharedBytes& piece) {
   return *reinterpret_cast<const float*>(piece.bytes.data());
 }
 
-TEST_CASE("a warmed pool holds what was asked for, within its bound, and gives it out") {
+TEST_CASE(
+    "a pool allocates the requested blocks in advance, within its limit, and then hands them out") {
   constexpr std::uint64_t kBlock = kChunkFloats * sizeof(float);
   const auto pool = std::make_shared<ChunkPool>(3 * kBlock);
   pool->Warm(0);
@@ -45,7 +46,7 @@ TEST_CASE("a warmed pool holds what was asked for, within its bound, and gives i
   CHECK(pool->bytes() == 3 * kBlock);
 }
 
-TEST_CASE("an array is cut into chunks of 256 KiB and keeps its order") {
+TEST_CASE("an array is divided into chunks of 256 KiB and keeps its order") {
   auto array = DenseArray::Zeroed(2 * kChunkFloats + 5, nullptr);
   REQUIRE(array.ok());
   REQUIRE(array->chunks() == 3);
@@ -57,7 +58,7 @@ TEST_CASE("an array is cut into chunks of 256 KiB and keeps its order") {
   CHECK(reinterpret_cast<std::uintptr_t>(pieces[2].bytes.data()) % 64 == 0);
 }
 
-TEST_CASE("a write is in place when nobody reads, and out of place when somebody does") {
+TEST_CASE("a write is in place without readers, and out of place with readers") {
   auto array = DenseArray::Zeroed(10, nullptr);
   REQUIRE(array.ok());
   const float* before = array->chunk(0).data();
@@ -77,7 +78,7 @@ TEST_CASE("a write is in place when nobody reads, and out of place when somebody
   CHECK(array->chunk(0)[0] == 3);
 }
 
-TEST_CASE("a copy of an array is a snapshot that later writes do not reach") {
+TEST_CASE("a copy of an array is a snapshot that later writes do not change") {
   auto array = DenseArray::Zeroed(kChunkFloats + 1, nullptr);
   REQUIRE(array.ok());
   const DenseArray snapshot = *array;
@@ -86,7 +87,7 @@ TEST_CASE("a copy of an array is a snapshot that later writes do not reach") {
   CHECK(array->chunk(1)[0] == 1);
 }
 
-TEST_CASE("blocks come back to the pool, up to its bound") {
+TEST_CASE("blocks return to the pool, up to its limit") {
   constexpr std::uint64_t kBlock = kChunkFloats * sizeof(float);
   auto pool = std::make_shared<ChunkPool>(2 * kBlock);
   {
@@ -105,7 +106,7 @@ TEST_CASE("blocks come back to the pool, up to its bound") {
   CHECK(pool.use_count() == 1);  // spare blocks do not keep their pool alive
 }
 
-TEST_CASE("a reservation that is cancelled leaves the array as it was") {
+TEST_CASE("a cancelled reservation leaves the array unchanged") {
   auto array = DenseArray::Zeroed(4, nullptr);
   REQUIRE(array.ok());
   const auto held = array->Share();
@@ -116,7 +117,7 @@ TEST_CASE("a reservation that is cancelled leaves the array as it was") {
 
 // What ThreadSanitizer looks at: the last reference ends on another thread, and the next write is
 // in place.
-TEST_CASE("readers on other threads see whole states only") {
+TEST_CASE("readers on other threads see only whole states") {
   auto pool = std::make_shared<ChunkPool>(64ull << 20);
   auto array = DenseArray::Zeroed(kChunkFloats, pool);
   REQUIRE(array.ok());
@@ -145,7 +146,8 @@ DenseArray Initial(const InitializerSettings& settings, std::uint64_t first,
 }
 
 TEST_CASE(
-    "initial values are a function of seed, variable and element: every cut has the same digest") {
+    "initial values depend only on seed, variable and element, so every partition has the same "
+    "digest") {
   std::vector<InitializerSettings> all;
   for (const char* type :
        {"zeros", "ones", "constant", "glorot_uniform", "he_normal", "truncated_normal"}) {
@@ -172,7 +174,7 @@ TEST_CASE(
   CHECK(Initial(other, 0, 3000).Digest(0) != Initial(all[3], 0, 3000).Digest(0));
 }
 
-TEST_CASE("initial values have the distribution of their Keras name") {
+TEST_CASE("initial values have the distribution of the Keras initializer") {
   constexpr std::uint64_t kN = 40000;
   const auto moments = [](const DenseArray& array) {
     double sum = 0, squares = 0, largest = 0;
@@ -202,7 +204,7 @@ TEST_CASE("initial values have the distribution of their Keras name") {
 }
 
 TEST_CASE(
-    "unknown initialisers, missing fans and numbers that are not finite are refused by name") {
+    "unknown initializers, missing fans and numbers that are not finite are refused by name") {
   CHECK(CheckInitializer({.type = "orthogonal"}).message() ==
         "unknown initializer, expected zeros, ones, constant, glorot_uniform, he_normal or "
         "truncated_normal: type=orthogonal");
