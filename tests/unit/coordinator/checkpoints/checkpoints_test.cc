@@ -14,9 +14,7 @@ namespace {
 const char kFolder[] = "file:///runs/mnist-0000000000000001/checkpoint";
 std::string Uri(const std::string& name) { return fs::JoinUri(kFolder, name); }
 
-TEST_CASE(
-    "a checkpoint lies in the runs folder, or in a folder of its own under the directory that the "
-    "job names") {
+TEST_CASE("a checkpoint is in the runs folder, or in its own folder under the job's directory") {
   config::CheckpointSpec spec;
   CHECK(CheckpointFolder(spec, "/runs/mnist-0000000000000007", "mnist", JobUid(7)) ==
         "/runs/mnist-0000000000000007/checkpoint");
@@ -25,7 +23,9 @@ TEST_CASE(
         "file:///shared/mnist-0000000000000007");
 }
 
-TEST_CASE("manifests count up, the newest keep stay, and what they name is said") {
+TEST_CASE(
+    "manifests are numbered upwards, the newest `keep` manifests remain, and their files are "
+    "listed") {
   fs::MemoryFileSystem files;
   SavedJob job{kFolder};
   for (std::uint64_t n = 1; n <= 5; ++n) {
@@ -46,7 +46,7 @@ TEST_CASE("manifests count up, the newest keep stay, and what they name is said"
   CHECK(read->number() == 6);
 }
 
-TEST_CASE("whether a manifest is complete is found out, not believed") {
+TEST_CASE("the coordinator verifies that a manifest is complete") {
   fs::MemoryFileSystem files;
   SavedJob job{kFolder};
   job.done = {IntervalSet{0, 1}, IntervalSet{0}};
@@ -57,8 +57,8 @@ TEST_CASE("whether a manifest is complete is found out, not believed") {
 }
 
 TEST_CASE(
-    "damaged manifests do not count among those that are kept, and are said; older than those they "
-    "go") {
+    "damaged manifests do not count as kept ones and are reported, and damaged old ones are "
+    "removed") {
   fs::MemoryFileSystem files;
   SavedJob job{kFolder};
   for (job.lsn = 1; job.lsn <= 3; ++job.lsn) job.Save(files, 3);
@@ -75,7 +75,7 @@ TEST_CASE(
   CHECK(saved.warnings.empty());
 }
 
-TEST_CASE("a number that is taken meanwhile is passed over, the last number is refused") {
+TEST_CASE("a number in use is skipped, and a number above the limit is refused") {
   fs::MemoryFileSystem files;
   SavedJob job{kFolder};
   const v1::Manifest manifest = job.Cut(files);
@@ -111,8 +111,8 @@ TEST_CASE("a number that is taken meanwhile is passed over, the last number is r
 }
 
 TEST_CASE(
-    "what is no manifest is not written, a full disk leaves the old ones, and which errors are "
-    "final is told") {
+    "an invalid manifest is not written, a full disk keeps the old ones, and permanent errors are "
+    "marked") {
   fs::MemoryFileSystem files;
   SavedJob job{kFolder};
   job.Save(files);
@@ -131,8 +131,7 @@ TEST_CASE(
   CHECK_FALSE(SaveErrorIsFinal(absl::DataLossError("")));
 }
 
-TEST_CASE(
-    "a sweep deletes what nobody needs and is not newer than what is known, and nothing else") {
+TEST_CASE("a sweep deletes only unneeded files that are not newer than the known ones") {
   fs::MemoryFileSystem files;
   SavedJob job{kFolder};
   for (job.lsn = 1; job.lsn <= 4; ++job.lsn) job.Cut(files);
@@ -161,9 +160,7 @@ TEST_CASE(
   CHECK(*SweepFolder(files, {"file:///nowhere", {}, {}}) == 0);
 }
 
-TEST_CASE(
-    "while a kept manifest cannot be read for a passing reason, nothing of the folder may be "
-    "swept") {
+TEST_CASE("a kept manifest with a temporary read error blocks every sweep of the folder") {
   fs::MemoryFileSystem files;
   SavedJob job{kFolder};
   for (job.lsn = 1; job.lsn <= 2; ++job.lsn) job.Save(files);
@@ -196,8 +193,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "power may go at any moment of save, delete and sweep: the newest manifest that can be read is "
-    "whole, and never an older one than was promised") {
+    "after a loss of power during save, delete or sweep the newest readable manifest is whole and "
+    "not older than promised") {
   const char* const points[] = {"fs.write", "fs.sync", "fs.link", "fs.sync_folder", "fs.remove"};
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     fault::Failpoints failpoints;

@@ -31,9 +31,7 @@ Read ReadAll(fs::FileSystem& files, v1::Manifest manifest, ReadBack::Options opt
   return result;
 }
 
-TEST_CASE(
-    "a manifest whose files are all there is read back without a complaint, a file or so at a "
-    "time") {
+TEST_CASE("a manifest with all its files is read back without an error, about one file at a time") {
   fs::MemoryFileSystem files;
   const v1::Manifest manifest = SavedJob{kFolder}.Cut(files);
   for (const bool whole : {false, true}) {
@@ -44,8 +42,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE(
-    "files that lie on another host are reported with that host, as a folder that is not shared") {
+TEST_CASE("files on another host are reported with that host, as a folder that is not shared") {
   fs::MemoryFileSystem elsewhere, here;
   const v1::Manifest manifest = SavedJob{kFolder}.Cut(elsewhere);
   const Read none = ReadAll(here, manifest, {});
@@ -88,7 +85,7 @@ class LateListing final : public fs::FileSystem {
   fs::FileSystem& files_;
 };
 
-TEST_CASE("a file that the listing lacks and that can be opened counts as there") {
+TEST_CASE("a file that can be opened exists, even if it is missing from the listing") {
   fs::MemoryFileSystem files;
   const v1::Manifest manifest = SavedJob{kFolder}.Cut(files);
   LateListing late(files);
@@ -101,8 +98,8 @@ TEST_CASE("a file that the listing lacks and that can be opened counts as there"
 }
 
 TEST_CASE(
-    "every byte of a last manifest's files is read, of a periodic one the ends of new files, and "
-    "the size of all") {
+    "the last manifest's files are read whole, and a periodic one's by the ends of new files and "
+    "all sizes") {
   fs::MemoryFileSystem files;
   const v1::Manifest manifest = SavedJob{kFolder}.Cut(files);
   const std::string first = fs::JoinUri(kFolder, manifest.shards(0).file());

@@ -45,9 +45,7 @@ bool Has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-TEST_CASE(
-    "the newest manifest of an earlier job of the same name counts, never one's own and never "
-    "another name's") {
+TEST_CASE("the newest manifest of an earlier job of the same name is used, not the job's own") {
   fs::MemoryFileSystem files;
   Job(1, 1000).Save(files);
   SavedJob second = Job(2, 3000);
@@ -71,7 +69,7 @@ TEST_CASE(
   CHECK(point->passed_over.empty());
 }
 
-TEST_CASE("with a directory of its own a job looks there, and only there") {
+TEST_CASE("a job with its own checkpoint directory searches only there") {
   fs::MemoryFileSystem files;
   Job(1, 1000).Save(files);
   config::CheckpointSpec spec;
@@ -91,8 +89,8 @@ TEST_CASE("with a directory of its own a job looks there, and only there") {
 }
 
 TEST_CASE(
-    "a damaged manifest and one that names a damaged file are passed over for the next older, of "
-    "whatever job, and said") {
+    "a damaged manifest and one with a damaged file are skipped and reported, and the next older "
+    "one is used") {
   fs::MemoryFileSystem files;
   SavedJob old = Job(1, 1000), young = Job(2, 2000);
   old.Save(files);
@@ -143,7 +141,7 @@ TEST_CASE(
   CHECK(Has(std::string(none.status().message()), "file ends early"));
 }
 
-TEST_CASE("a manifest that was copied into another job's folder is passed over") {
+TEST_CASE("a manifest that was copied into another job's folder is skipped") {
   fs::MemoryFileSystem files;
   SavedJob job = Job(1, 1000);
   job.folder = FolderOfJob(JobUid(2));
@@ -153,7 +151,8 @@ TEST_CASE("a manifest that was copied into another job's folder is passed over")
   CHECK(Has(std::string(none.status().message()), "in the folder of another job"));
 }
 
-TEST_CASE("under the same plan each shard goes on where its file ends, whatever is done in it") {
+TEST_CASE(
+    "under the same plan each shard continues where its file ends, whatever closures it contains") {
   SavedJob job = Job(1, 1000);
   job.done = {IntervalSet::Range(0, 12), IntervalSet::Range(0, 11)};
   job.refused = IntervalSet{13};
@@ -195,8 +194,7 @@ TEST_CASE("under the same plan each shard goes on where its file ends, whatever 
 }
 
 TEST_CASE(
-    "another plan begins at the same epoch of its own, from a complete manifest that ends with "
-    "one") {
+    "another plan begins at the same epoch, from a complete manifest that ends with an epoch") {
   SavedJob job = Job(1, 1000);
   job.done = {IntervalSet::Range(0, 10), IntervalSet::Range(0, 10)};
   const ResumePoint point = PointOf(job);
@@ -229,8 +227,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "another plan is refused when the checkpoint is not complete, ends inside an epoch, or has "
-    "closures in part; what differs is named") {
+    "another plan is refused if the checkpoint is incomplete or ends inside of an epoch, and the "
+    "difference is named") {
   v1::Plan plan = SmallPlan(25, 4, "another");
   plan.set_shuffle_seed(8);
   SavedJob job = Job(1, 1000);
@@ -253,7 +251,7 @@ TEST_CASE(
   CHECK(Has(RefusalOf(PointOf(job), plan), "partly applied closures: open=2"));
 }
 
-TEST_CASE("what makes it another plan is named, whatever it is") {
+TEST_CASE("each difference that makes another plan is named") {
   SavedJob job = Job(1, 1000);
   job.done = {IntervalSet{0}, IntervalSet{0}};
   for (v1::ShardSpec& shard : *job.plan.mutable_shards()) {
@@ -300,7 +298,7 @@ TEST_CASE("what makes it another plan is named, whatever it is") {
       Has(refusal([](v1::Plan* p) { p->mutable_shards()->RemoveLast(); }), "(shards was=2 is=1)"));
 }
 
-TEST_CASE("a shard of which nothing was saved, and a plan shorter than what is done, are refused") {
+TEST_CASE("a shard without a saved file, and a plan shorter than the done work, are refused") {
   fs::MemoryFileSystem files;
   SavedJob job = Job(1, 1000);
   job.done = {IntervalSet{0}, {}};
@@ -322,8 +320,7 @@ TEST_CASE("a shard of which nothing was saved, and a plan shorter than what is d
 }
 
 TEST_CASE(
-    "a plan shorter than what is begun is refused, and the message says how many epochs are "
-    "needed") {
+    "a plan shorter than the begun work is refused, and the message states the necessary epochs") {
   SavedJob job = Job(1, 1000);
   job.done = {IntervalSet::Range(0, 10), IntervalSet::Range(0, 10)};
   job.open = {10, 12};  // in the third epoch
@@ -340,7 +337,7 @@ TEST_CASE(
   CHECK(PlanResumption(PointOf(job), SmallPlan(10, 2), kSelf).ok());
 }
 
-TEST_CASE("what is saved is what the book begins from") {
+TEST_CASE("a closure book begins from the saved state") {
   SavedJob job = Job(1, 1000);
   job.done = {IntervalSet::Range(0, 7), IntervalSet{0, 1, 2, 3, 5}};
   const auto resumption = PlanResumption(PointOf(job), SmallPlan(), kSelf);

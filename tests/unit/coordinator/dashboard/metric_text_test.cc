@@ -6,7 +6,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-TEST_CASE("metrics come in the order in which they were asked for, then the loss, then others") {
+TEST_CASE("metrics are listed in the requested order, then the loss, then the others") {
   using Names = std::vector<std::string>;
   CHECK(MetricsInOrder({"b", "a", "missing"}, {{"a", 1}, {"b", 2}, {"loss", 3}, {"extra", 4}}) ==
         Names{"b", "a", "loss", "extra"});
@@ -14,7 +14,7 @@ TEST_CASE("metrics come in the order in which they were asked for, then the loss
   CHECK(MetricsInOrder({}, {}).empty());
 }
 
-TEST_CASE("metrics have the names and forms that people know") {
+TEST_CASE("metrics have their usual names and formats") {
   CHECK(MetricTitle("auc") == "AUC");
   CHECK(MetricTitle("root_mean_squared_error") == "RMSE");
   CHECK(MetricTitle("binary_accuracy") == "binary accuracy");

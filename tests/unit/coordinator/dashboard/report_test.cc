@@ -41,7 +41,7 @@ nlohmann::json Embedded(const std::string& page) {
 
 }  // namespace
 
-TEST_CASE("the report holds the curves, the epochs and what happened") {
+TEST_CASE("the report contains the curves, the epochs and the events") {
   const std::string page = RenderReport(Example());
   const nlohmann::json data = Embedded(page);
   // Values that are not numbers are left out.
@@ -56,13 +56,13 @@ TEST_CASE("the report holds the curves, the epochs and what happened") {
   CHECK_THAT(page, Contains("its session closed"));
 }
 
-TEST_CASE("nothing in the report is fetched from anywhere") {
+TEST_CASE("the report loads nothing from other places") {
   const std::string page = RenderReport(Example());
   for (const char* outside : {"http://", "https://", "src=", "@import", "url(", "<link", "fetch("})
     CHECK(page.find(outside) == std::string::npos);
 }
 
-TEST_CASE("text from outside cannot become markup") {
+TEST_CASE("text of peers cannot become markup") {
   ReportData data = Example();
   data.first_cause = "<img onerror=x>";
   const std::string page = RenderReport(data);
@@ -79,9 +79,7 @@ TEST_CASE("an empty job has a report too") {
   CHECK(Embedded(RenderReport(data))["loss_by_step"].empty());
 }
 
-TEST_CASE(
-    "tiles, curves and the epochs' columns show the metrics that the job asked for, the first one "
-    "first") {
+TEST_CASE("tiles, curves and epoch columns show the requested metrics in the requested order") {
   ReportData data = Example();
   data.metric_names = {"auc", "binary_accuracy"};
   data.metrics = {{"auc", 0.9123}, {"binary_accuracy", 0.851}, {"loss", 0.33}};
@@ -106,8 +104,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a job that asked for no metric shows its test loss; one without an evaluation has no such "
-    "curve") {
+    "a job without metrics shows its test loss, and one without an evaluation has no such curve") {
   ReportData data = Example();
   data.metric_names.clear();
   data.metrics = {{"loss", 0.33}};
@@ -119,7 +116,7 @@ TEST_CASE(
   CHECK_THAT(RenderReport(data), !Contains("per epoch"));
 }
 
-TEST_CASE("the speed of an epoch that was too short to time is a dash, and so is that of the job") {
+TEST_CASE("the speed of an epoch that is too short to time is a dash, and so is the job's speed") {
   ReportData data = Example();
   data.examples_per_second = std::nan("");
   data.epochs = {{1, 100, 0.9, 0.8, 0, std::nan("")}};
@@ -128,7 +125,7 @@ TEST_CASE("the speed of an epoch that was too short to time is a dash, and so is
                  Contains("<div class=value>–</div><div class=label>examples per second"));
 }
 
-TEST_CASE("the kind of an event is no class of the page's own, whatever it is called") {
+TEST_CASE("the name of an event's kind cannot become a class of the page") {
   ReportData data = Example();
   data.events = {{0, "state", "SUCCEEDED"}, {1, "card", "x"}};
   const std::string page = RenderReport(data);
@@ -136,7 +133,7 @@ TEST_CASE("the kind of an event is no class of the page's own, whatever it is ca
                        Contains("<td class=\"k event-card\">card"));
 }
 
-TEST_CASE("a curve keeps its bound and its ends stay in order") {
+TEST_CASE("a curve respects its limit and its ends stay in order") {
   Curve curve(100);
   for (int i = 0; i < 100000; ++i) curve.Add(i, -i);
   REQUIRE(curve.points().size() <= 100);

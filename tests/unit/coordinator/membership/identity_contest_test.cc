@@ -8,8 +8,7 @@ using namespace evergrad::coordinator;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-TEST_CASE(
-    "two hosts whose workers replace each other again and again are both named, once a minute") {
+TEST_CASE("two hosts whose workers replace each other repeatedly are both named, once a minute") {
   IdentityContest contest;
   MonoTime now = seconds(10);
   int said = 0;
@@ -27,16 +26,14 @@ TEST_CASE(
   CHECK(first.find("--name") != std::string::npos);
 }
 
-TEST_CASE(
-    "a worker that is started again now and then before its old session has ended is no contest") {
+TEST_CASE("a worker that restarts occasionally before its old session has ended is no contest") {
   IdentityContest contest;
   MonoTime now = seconds(10);
   for (int i = 0; i < 50; ++i, now += seconds(16))
     CHECK_FALSE(contest.OnReplaced(now, "worker/0", {"h", i}, {"h", i + 1}));
 }
 
-TEST_CASE(
-    "any number of names that change hands takes a bounded table, and a contest is still found") {
+TEST_CASE("any number of contested names uses a bounded table, and a contest is still detected") {
   IdentityContest contest;
   MonoTime now = seconds(10);
   for (int i = 0; i < 10000; ++i)

@@ -114,7 +114,8 @@ class Transcript {
 
 }  // namespace
 
-TEST_CASE("a worker whose stream closes is suspected at once and gone after the grace") {
+TEST_CASE(
+    "a worker whose stream closes is suspected at once and declared gone after the grace period") {
   Transcript t;
   CHECK(t.Run("worker a 1\nat 50\nclosed 1\nshow a\nat 140\nshow a\nat 160\nshow a") ==
         "1 is worker/a\n"
@@ -125,7 +126,7 @@ TEST_CASE("a worker whose stream closes is suspected at once and gone after the 
         "worker/a is gone (its session closed) registrations=1\n");
 }
 
-TEST_CASE("the same process returning within the grace keeps its place") {
+TEST_CASE("a process that returns within the grace period keeps its place") {
   Transcript t;
   CHECK(t.Run("worker a 1\nclosed 1\nat 50\nworker a 1\nat 300\nshow a") ==
         "1 is worker/a\n"
@@ -134,7 +135,7 @@ TEST_CASE("the same process returning within the grace keeps its place") {
         "worker/a is alive registrations=2\n");
 }
 
-TEST_CASE("a silent worker is gone after its lease, and its session is closed") {
+TEST_CASE("a silent worker is declared gone after its lease, and its session is closed") {
   Transcript t;
   CHECK(t.Run("worker a 1\nat 1000\nheard 1\nat 2490\nat 2500\nshow a\nworker a 1") ==
         "1 is worker/a\n"
@@ -154,7 +155,7 @@ TEST_CASE("after a gap between the coordinator's own ticks every lease restarts"
 }
 
 TEST_CASE(
-    "the newer of two workers of one identity is served, the older exits and may not come back") {
+    "the newer of two workers of one identity is served, and the older exits and may not return") {
   Transcript t;
   CHECK(t.Run("worker a 1\nat 10\nworker a 2\nat 20\nworker a 1\nworker a 2") ==
         "1 is worker/a\n"
@@ -164,7 +165,7 @@ TEST_CASE(
         "3 is worker/a in place of 2 (itself)\n");
 }
 
-TEST_CASE("a second server of a living identity waits and is told for whom") {
+TEST_CASE("a second server of a living identity waits, and is told the holder") {
   Transcript t;
   CHECK(t.Run("server 0 1\nat 10\nserver 0 2\nat 500\nclosed 1\nserver 0 2\nat 1490\nserver 0 "
               "2\nat 1510\nserver 0 2") ==
@@ -179,9 +180,7 @@ TEST_CASE("a second server of a living identity waits and is told for whom") {
         "2 is server/0 in place of 1\n");
 }
 
-TEST_CASE(
-    "a server's lease is not waited for where the newcomer proves that the former process has "
-    "ended") {
+TEST_CASE("a newcomer that proves the former process's end does not wait for the server's lease") {
   using std::chrono::milliseconds;
   Membership membership{MembershipOptions{}};
   const auto hello = [](std::uint64_t uid, const std::string& lifeline, std::uint64_t ended) {
@@ -224,7 +223,7 @@ TEST_CASE(
   CHECK(others.Register(milliseconds(10), hello(2, "", 1)).kind == "identity_taken");
 }
 
-TEST_CASE("a server that said that it leaves is followed at once") {
+TEST_CASE("a server that announced its exit is replaced at once") {
   Transcript t;
   CHECK(t.Run("server 0 1\nleaving 1\nat 10\nclosed 1\nserver 0 2") ==
         "1 is server/0\n"
@@ -232,7 +231,7 @@ TEST_CASE("a server that said that it leaves is followed at once") {
         "2 is server/0 in place of 1\n");
 }
 
-TEST_CASE("a server is lost after server_lost_after, or when an operator says so") {
+TEST_CASE("a server is lost after server_lost_after, or on an operator's word") {
   MembershipOptions options;
   options.server_lost_after = std::chrono::seconds(3);
   Transcript t(options);
@@ -248,7 +247,7 @@ TEST_CASE("a server is lost after server_lost_after, or when an operator says so
         "3 is server/0 in place of 1 (itself)\n");
 }
 
-TEST_CASE("a server that falls silent and speaks again was only suspected") {
+TEST_CASE("a server that is silent and then speaks again was only suspected") {
   Transcript t;
   CHECK(t.Run("server 0 1\nat 1600\nshow 0\nheard 1\nshow 0") ==
         "1 is server/0\n"
@@ -272,8 +271,7 @@ TEST_CASE("a worker without a name is numbered, and keeps its number when it ret
         "6 is worker/1 in place of 5 (gone)\n");
 }
 
-TEST_CASE(
-    "a numbered worker whose number was given away meanwhile gets another one, and nobody exits") {
+TEST_CASE("a numbered worker whose number was reassigned gets another one, and no worker exits") {
   Transcript t;
   // The numbered worker is gone, and a named process has taken its number.
   CHECK(t.Run("worker - 1\nclosed 1\nat 200\nworker 0 2\nworker =0 1\nworker =1 1\nworker 0 "
@@ -303,8 +301,7 @@ TEST_CASE(
         "4 is worker/0 in place of 2 (itself)\n");
 }
 
-TEST_CASE(
-    "a worker whose chosen name was given as a number meanwhile takes it back, and nobody exits") {
+TEST_CASE("a worker whose chosen name was given as a number gets it back, and no worker exits") {
   Transcript t;
   std::string script;
   for (int n = 0; n < 8; ++n) absl::StrAppend(&script, "worker ", n, " ", n + 1, "\n");
@@ -317,8 +314,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a fresh process without a name gets a number that nobody had, not the back-off of one that "
-    "died there") {
+    "a new process without a name gets an unused number, not the back-off of a dead process") {
   Transcript t;
   std::string script = "host loops\n";
   for (int i = 1; i <= 6; ++i)
@@ -335,7 +331,7 @@ TEST_CASE(
         "8 is worker/1\nworker/1 is alive registrations=1\n");
 }
 
-TEST_CASE("numbers do not grow while workers without names die on one host after another") {
+TEST_CASE("numbers do not grow while unnamed workers die on one host after another") {
   Transcript t;
   t.Run("host first\nworker - 1\n");
   std::set<std::string> numbers;
@@ -349,7 +345,9 @@ TEST_CASE("numbers do not grow while workers without names die on one host after
   CHECK(t.membership().FindIdentity(Role::kWorker, "1")->flaps > 3);
 }
 
-TEST_CASE("an identity that dies young again and again backs off, visibly; a long life clears it") {
+TEST_CASE(
+    "an identity that repeatedly dies young backs off visibly, and a long life clears the "
+    "back-off") {
   Transcript t;
   std::string script;
   for (int i = 1; i <= 6; ++i)
@@ -373,7 +371,7 @@ TEST_CASE("an identity that dies young again and again backs off, visibly; a lon
         "8 is worker/a in place of 7\nworker/a is alive registrations=8\n");
 }
 
-TEST_CASE("what is malformed or too much is refused and changes nothing") {
+TEST_CASE("malformed and excessive messages are refused and change nothing") {
   MembershipOptions options;
   options.tasks_max = 1;
   Transcript t(options);
@@ -388,7 +386,7 @@ TEST_CASE("what is malformed or too much is refused and changes nothing") {
   CHECK(t.membership().refused() == 4);
 }
 
-TEST_CASE("gone tasks are listed up to a bound") {
+TEST_CASE("the list of gone tasks is bounded") {
   MembershipOptions options;
   options.gone_kept_max = 3;
   Transcript t(options);
@@ -398,8 +396,8 @@ TEST_CASE("gone tasks are listed up to a bound") {
 }
 
 TEST_CASE(
-    "a server that has gone after its notice is lost after its lease; one whose session was only "
-    "cut comes back") {
+    "a server that exits after its notice is lost after its lease, and a disconnected one "
+    "returns") {
   Transcript t;
   CHECK(t.Run("server 0 1\nserver 1 2\nleaving 1\nat 10\nclosed 1\nclosed 2\nat 1600\nshow 0\nshow "
               "1") ==

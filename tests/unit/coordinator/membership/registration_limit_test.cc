@@ -24,8 +24,8 @@ TaskHello Worker(const std::string& name, std::uint64_t process) {
 }  // namespace
 
 TEST_CASE(
-    "one identity registers thirty times at once and then twice a second, and is told when to come "
-    "again") {
+    "an identity may register thirty times at once and then twice a second, and a refusal states "
+    "when to retry") {
   RegistrationLimit limit({});
   MonoTime now = seconds(1);
   for (int i = 0; i < 30; ++i) CHECK(limit.Take(now, "worker/0", Who::kNewcomer).accepted);
@@ -38,7 +38,8 @@ TEST_CASE(
   CHECK(limit.Take(now + milliseconds(510), "worker/0", Who::kNewcomer).accepted);
 }
 
-TEST_CASE("a process that renews its registration after each cut of a bad network is not held up") {
+TEST_CASE(
+    "a process that registers again after each disconnection of a bad network is not delayed") {
   RegistrationLimit limit({});
   MonoTime now = seconds(1);
   for (int i = 0; i < 2000; ++i) {
@@ -48,8 +49,7 @@ TEST_CASE("a process that renews its registration after each cut of a bad networ
   CHECK(limit.recent(now) < 0.001);
 }
 
-TEST_CASE(
-    "sessions that end without a word are limited to a few a second, whatever names they take") {
+TEST_CASE("sessions that end without a message are limited to a few each second, under any names") {
   RegistrationLimit limit({});
   MonoTime now = seconds(1);
   int accepted = 0;
@@ -66,8 +66,7 @@ TEST_CASE(
   CHECK(limit.identities() <= 4096);
 }
 
-TEST_CASE(
-    "however many sessions end without a word at once, a newcomer waits ten seconds at most") {
+TEST_CASE("after any number of sessions without a message a newcomer waits ten seconds at most") {
   RegistrationLimit limit({});
   const MonoTime now = seconds(1);
   for (int i = 0; i < 2000; ++i)
@@ -81,9 +80,7 @@ TEST_CASE(
   CHECK(limit.Take(now + refused.retry_after, "worker/0", Who::kNewcomer).accepted);
 }
 
-TEST_CASE(
-    "a cluster of as many tasks as may live starts at once, comes back at once, and is not "
-    "limited") {
+TEST_CASE("a cluster of the maximum size starts and reconnects at once without reaching a limit") {
   MembershipOptions options;
   Membership membership(options);
   MonoTime now = seconds(1);
@@ -103,8 +100,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a name that registers too often is refused as a limit that says when to try again; other "
-    "names are not") {
+    "a name that registers too often is refused with the time to retry, and other names are "
+    "unaffected") {
   MembershipOptions options;
   Membership membership(options);
   const MonoTime now = seconds(1);
@@ -122,9 +119,7 @@ TEST_CASE(
   CHECK(membership.Register(now + seconds(1), Worker("0", process++)).accepted);
 }
 
-TEST_CASE(
-    "a task that has said something since its Hello costs no more than its own token when it "
-    "ends") {
+TEST_CASE("a task that sent a message after its Hello costs only its own token when it ends") {
   MembershipOptions options;
   Membership membership(options);
   MonoTime now = seconds(1);

@@ -7,7 +7,7 @@ namespace {
 
 using Rows = std::vector<std::vector<std::string>>;
 
-TEST_CASE("epochs with equal numbers share a line; --verbose has one for each") {
+TEST_CASE("epochs with equal numbers share a row, and --verbose shows one row for each") {
   std::vector<AuditEpoch> epochs;
   for (std::uint64_t e = 1; e <= 20; ++e) epochs.push_back({e, 60000, 0, 0, 0});
   CHECK(AuditRows(epochs, false) == Rows{{"1 to 20", "60000", "0", "0", "0"}});

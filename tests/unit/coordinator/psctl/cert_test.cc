@@ -43,8 +43,8 @@ bool Accepted(const std::string& ca_path, const std::string& path, int purpose) 
 }
 
 TEST_CASE(
-    "an issued certificate is accepted for both ends of a channel, under the names that it was "
-    "made for and no other") {
+    "an issued certificate is accepted at both ends of a channel, under its own names and no "
+    "others") {
   const test::TempFolder folder;
   REQUIRE(InitAuthority(folder.path(), "test authority", 1).ok());
   REQUIRE(IssueCertificate({folder.path(), "worker-0", {"10.0.0.1", "w0.example", "::1"}, 1}).ok());
@@ -71,7 +71,7 @@ TEST_CASE(
   CHECK_FALSE(Accepted(other / "ca.pem", path, X509_PURPOSE_SSL_SERVER));
 }
 
-TEST_CASE("whom a certificate is for follows from its name, unless it is said") {
+TEST_CASE("the owner of a certificate follows from its name, unless it is stated") {
   CHECK(TaskOfName("coordinator") == "coordinator");
   CHECK(TaskOfName("ps-server-12") == "ps_server/12");
   CHECK(TaskOfName("worker-gpu.3") == "worker/gpu.3");
@@ -92,7 +92,7 @@ TEST_CASE("whom a certificate is for follows from its name, unless it is said") 
   }
 }
 
-TEST_CASE("keys are readable by their owner only, and nothing is ever written over") {
+TEST_CASE("keys are readable by their owner only, and no existing file is overwritten") {
   const test::TempFolder folder;
   REQUIRE(InitAuthority(folder.path(), "test authority", 1).ok());
   REQUIRE(IssueCertificate({folder.path(), "a", {"localhost"}, 1}).ok());
@@ -109,8 +109,7 @@ TEST_CASE("keys are readable by their owner only, and nothing is ever written ov
         absl::StatusCode::kAlreadyExists);
 }
 
-TEST_CASE(
-    "names that would add entries of their own, and folders without an authority, are refused") {
+TEST_CASE("names that would inject entries, and folders without an authority, are refused") {
   const test::TempFolder folder;
   CHECK_THAT(std::string(IssueCertificate({folder.path(), "a", {"localhost"}, 1}).message()),
              Catch::StartsWith("no authority (psctl cert init makes one)"));

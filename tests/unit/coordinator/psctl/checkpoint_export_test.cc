@@ -273,7 +273,7 @@ struct SavedTables : Saved {
 };
 
 TEST_CASE(
-    "tables are exported beside the variables: ids rising, each with its row, in parts where they "
+    "tables are exported beside the variables, with ascending ids and their rows, in parts if they "
     "are large") {
   SavedTables saved;
   REQUIRE(saved.Export(saved.Folder(), saved.folder / "w.npz") == kSucceeded);
@@ -294,7 +294,7 @@ TEST_CASE(
     CHECK(entry.path().filename().string()[0] != '.');
 }
 
-TEST_CASE("a table above --part-bytes is in parts") {
+TEST_CASE("a table above --part-bytes is divided into parts") {
   SavedTables saved;
   // A row of `movies` takes 20 bytes. The smallest limit is 4096, so the table needs more rows than
   // fit into it.
@@ -313,9 +313,7 @@ TEST_CASE("a table above --part-bytes is in parts") {
   CHECK((Contents(saved.folder / "w.npz") == saved.Want(weights::Format::kNpz, 4096 / 20)));
 }
 
-TEST_CASE(
-    "a slot that is missing, one that names a row a second time, and one with other tables are "
-    "damage") {
+TEST_CASE("a missing slot, one with a duplicate row, and one with other tables are damage") {
   {
     // The row is in its own slot, and in slot 1, too.
     const std::int64_t other = [] {
@@ -348,8 +346,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "one flipped bit anywhere in a file ends the export with 1, path and offset, and the old file "
-    "stays") {
+    "one flipped bit in any file ends the export with code 1, path and offset, and keeps the old "
+    "file") {
   for (const double place : {0.0, 0.1, 0.3, 0.7, 0.99}) {
     Saved saved;
     std::ofstream(saved.folder / "w.npz") << "an old one";
@@ -364,7 +362,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a missing file, another file of the same name and a damaged manifest are damage") {
+TEST_CASE("a missing file, a wrong file of the right name and a damaged manifest are damage") {
   Saved saved;
   const std::string to = saved.folder / "w.npz";
   std::filesystem::copy_file(saved.ShardUri(1), saved.folder / "kept");
@@ -378,9 +376,7 @@ TEST_CASE("a missing file, another file of the same name and a damaged manifest 
   CHECK(saved.Export(saved.Folder(), to) == kSucceeded);
 }
 
-TEST_CASE(
-    "a folder whose newest manifest is damaged is not exported: the older one is written only "
-    "where it is named") {
+TEST_CASE("a folder with a damaged newest manifest is not exported unless an older one is named") {
   Saved saved;
   const std::string to = saved.folder / "w.npz";
   saved.manifest.set_number(2);
@@ -396,7 +392,7 @@ TEST_CASE(
   CHECK(saved.out.str().find("of checkpoint 1") != std::string::npos);
 }
 
-TEST_CASE("a cut that does not make whole variables is damage, whatever the manifest says") {
+TEST_CASE("shards that do not cover whole variables are damage, whatever the manifest says") {
   const auto refusal = [](const std::function<void(v1::Manifest*)>& change) {
     Saved saved;
     change(&saved.manifest);
@@ -425,8 +421,8 @@ TEST_CASE("a cut that does not make whole variables is damage, whatever the mani
 }
 
 TEST_CASE(
-    "what cannot be exported is the user's to know: a shard from the seed, one shard file, another "
-    "kind of file") {
+    "a shard from the seed, a single shard file and other kinds of file are refused as user's "
+    "errors") {
   Saved saved;
   const std::string to = saved.folder / "w.npz";
   CHECK(saved.Export(saved.ShardUri(0), to) == kUsage);

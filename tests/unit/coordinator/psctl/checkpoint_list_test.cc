@@ -35,7 +35,7 @@ struct Runs : Stage {
   }
 };
 
-TEST_CASE("the checkpoints below a folder are listed newest first, whichever folder is meant") {
+TEST_CASE("the checkpoints below any given folder are listed newest first") {
   Runs runs;
   runs.Add("runs/a/checkpoint", 13, 1'800'000'000'000);
   runs.Add("runs/b/checkpoint", 13, 1'750'000'000'000);
@@ -81,8 +81,8 @@ TEST_CASE("the checkpoints below a folder are listed newest first, whichever fol
 }
 
 TEST_CASE(
-    "a damaged manifest, missing files and files of another size are listed as such, and end with "
-    "1") {
+    "a damaged manifest, missing files and files of a wrong size are listed as such, and end with "
+    "code 1") {
   Runs runs;
   Stage::Flip(runs.folder / "runs/a/checkpoint/" + snapshot::ManifestName(12), 300);
   nlohmann::json json = runs.Json({"list", "runs/a"}, kFailed);
@@ -114,7 +114,7 @@ TEST_CASE(
         std::string::npos);
 }
 
-TEST_CASE("shards of which nothing is saved are counted, an incomplete one says so") {
+TEST_CASE("shards without a saved file are counted, and the checkpoint is shown as incomplete") {
   Runs runs;
   runs.Add("saved/c", 20, 1'900'000'000'000, [](v1::Manifest* manifest) {
     v1::ShardFile empty;
@@ -159,9 +159,7 @@ class LivingFolder : public fs::FileSystem {
   std::vector<std::string> goes_;
 };
 
-TEST_CASE(
-    "a manifest that is retired while the folder is listed is not damaged: it is not there any "
-    "more") {
+TEST_CASE("a manifest that is removed during the listing is absent, not damaged") {
   const auto local = fs::MakeLocalFileSystem();
   for (const bool file_first : {false, true}) {
     Runs runs;
@@ -181,7 +179,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("closures of a functions job are listed without an end, for its plan has none") {
+TEST_CASE("closures of a functions job are listed without a total, because its plan has none") {
   Runs runs;
   runs.Add("saved/c", 20, 1'900'000'000'000, [](v1::Manifest* manifest) {
     manifest->set_yaml(
@@ -195,7 +193,7 @@ TEST_CASE("closures of a functions job are listed without an end, for its plan h
   CHECK(json["checkpoints"][1]["closures"].is_number());
 }
 
-TEST_CASE("a folder that is none is the user's mistake") {
+TEST_CASE("a path that is no folder is the user's error") {
   Runs runs;
   CHECK(runs.Run({"list", "none"}) == kUsage);
   CHECK(runs.Run({"list", "runs/notes.txt"}) == kUsage);

@@ -4,7 +4,7 @@
 namespace evergrad::psctl {
 namespace {
 
-TEST_CASE("a whole checkpoint is described and verified, by folder, manifest, shard file and uri") {
+TEST_CASE("a whole checkpoint is described and verified by folder, manifest, shard file and URI") {
   Stage stage;
   stage.Write();
   const std::string folder = stage.folder / "job";
@@ -35,7 +35,7 @@ TEST_CASE("a whole checkpoint is described and verified, by folder, manifest, sh
   CHECK_FALSE(stage.Json({"describe", folder}, kSucceeded)["files"][0].contains("digest"));
 }
 
-TEST_CASE("a damaged shard file is named with file and offset, and ends with 1") {
+TEST_CASE("a damaged shard file is named with file and offset, and ends with code 1") {
   Stage stage;
   stage.Write();
   Stage::Flip(stage.Shard(1), 400);
@@ -57,7 +57,7 @@ TEST_CASE("a damaged shard file is named with file and offset, and ends with 1")
   CHECK(stage.err.str().find("no such file") != std::string::npos);
 }
 
-TEST_CASE("a job's runs folder stands for the checkpoint in it") {
+TEST_CASE("a job's runs folder is accepted in place of its checkpoint") {
   Stage stage;
   stage.Write();
   std::filesystem::create_directories(stage.folder / "runs/job");
@@ -66,7 +66,9 @@ TEST_CASE("a job's runs folder stands for the checkpoint in it") {
   CHECK(stage.Run({"verify", stage.folder / "runs"}) == kUsage);
 }
 
-TEST_CASE("a damaged newest manifest is passed over and said, none at all is damage") {
+TEST_CASE(
+    "a damaged newest manifest is skipped and reported, and a folder without another one is "
+    "damage") {
   Stage stage;
   stage.Write();
   Stage::Flip(stage.Manifest(12), 200);
@@ -83,7 +85,8 @@ TEST_CASE("a damaged newest manifest is passed over and said, none at all is dam
   CHECK(stage.err.str().find(snapshot::ManifestName(11)) != std::string::npos);
 }
 
-TEST_CASE("what is no checkpoint is the user's mistake, and says what is expected") {
+TEST_CASE(
+    "a path that is no checkpoint is the user's error, and the message states the expectation") {
   Stage stage;
   stage.Write();
   std::ofstream(stage.folder / "notes.txt") << "x";

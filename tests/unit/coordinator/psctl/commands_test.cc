@@ -232,7 +232,7 @@ v1::JobStatus Job(const std::string& state, std::uint64_t revision,
 }
 const char kJob[] = "configs/examples/mlp-12k.yaml";
 
-TEST_CASE("run submits the effective job, follows it, and ends with 0 when it succeeds") {
+TEST_CASE("run submits the effective job, follows it, and ends with 0 on success") {
   Psctl psctl;
   psctl.coordinator.Script({Job("QUEUED", 1), Job("RUNNING", 2),
                             Job("SUCCEEDED", 10, R"({"metrics": {"accuracy": 0.87}})")});
@@ -247,7 +247,7 @@ TEST_CASE("run submits the effective job, follows it, and ends with 0 when it su
                                  "/data/fashion-mnist-12k/train-images-idx3-ubyte.gz"));
 }
 
-TEST_CASE("exit codes tell a failed job, a cancelled one and a requirement that was not met") {
+TEST_CASE("exit codes distinguish a failed job, a cancelled job and an unmet requirement") {
   Psctl psctl;
   v1::JobStatus failed = Job("FAILED", 4);
   failed.mutable_first_cause()->set_message("NaN in dense1/kernel");
@@ -261,7 +261,7 @@ TEST_CASE("exit codes tell a failed job, a cancelled one and a requirement that 
   CHECK(psctl.err.str() == "psctl: not met: accuracy>=0.86: got 0.5\n");
 }
 
-TEST_CASE("Ctrl-C asks on a terminal: no goes on, yes cancels, and the exit code is 130") {
+TEST_CASE("Ctrl-C asks on a terminal: no continues, yes cancels, and the exit code is 130") {
   Psctl psctl;
   psctl.context.in_terminal = true;
   std::vector<std::string> answers = {"n", "y"};
@@ -283,7 +283,7 @@ TEST_CASE("Ctrl-C asks on a terminal: no goes on, yes cancels, and the exit code
   CHECK(answers.empty());
 }
 
-TEST_CASE("without a terminal Ctrl-C cancels at once; watching never cancels") {
+TEST_CASE("without a terminal Ctrl-C cancels at once, and a watch never cancels") {
   {
     Psctl psctl;
     psctl.coordinator.on_get_job = [&](int call) {
@@ -302,7 +302,7 @@ TEST_CASE("without a terminal Ctrl-C cancels at once; watching never cancels") {
   CHECK(psctl.coordinator.cancels() == 0);
 }
 
-TEST_CASE("a coordinator that cannot be reached ends every verb with 4 and is named") {
+TEST_CASE("every verb names an unreachable coordinator and ends with 4") {
   Psctl psctl;
   psctl.clock.step = std::chrono::seconds(3);
   for (const std::vector<std::string>& verb :
@@ -326,8 +326,8 @@ TEST_CASE("a coordinator that cannot be reached ends every verb with 4 and is na
 }
 
 TEST_CASE(
-    "a verb waits for a coordinator that does not listen yet, says so once, and goes on when it "
-    "does") {
+    "a verb waits for a coordinator that does not listen yet, reports it once, and continues "
+    "afterwards") {
   Psctl psctl;
   std::optional<FakeCoordinator> late;
   psctl.clock.step = std::chrono::milliseconds(400);
@@ -355,8 +355,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a cancel says the state that the job is in, and of one that has not ended that it is being "
-    "cancelled") {
+    "a cancel prints the job's state, and that a job which has not ended is being cancelled") {
   Psctl psctl;
   psctl.coordinator.Script({Job("RUNNING", 1)});
   CHECK(psctl.Run({"job", "cancel", "job"}) == kSucceeded);
@@ -368,7 +367,7 @@ TEST_CASE(
   CHECK(slow.out.str() == "job: RUNNING, being cancelled (psctl job watch follows it)\n");
 }
 
-TEST_CASE("a coordinator that answers that it takes nothing now is not said to be unreachable") {
+TEST_CASE("a coordinator that refuses new work is not reported as unreachable") {
   Psctl psctl;
   psctl.coordinator.RefuseSubmit(
       WithOrigin(absl::UnavailableError("no new work is accepted: no room"), "coordinator"));
@@ -376,7 +375,8 @@ TEST_CASE("a coordinator that answers that it takes nothing now is not said to b
   CHECK(psctl.err.str() == "psctl: no new work is accepted: no room\n");
 }
 
-TEST_CASE("a submission without an answer is not said to have reached nobody") {
+TEST_CASE(
+    "the error of a submission without an answer does not claim that no coordinator received it") {
   Psctl psctl;
   psctl.coordinator.RefuseSubmit(absl::DeadlineExceededError("deadline exceeded"));
   CHECK(psctl.Run({"job", "submit", kJob}) == kUnreachable);
@@ -386,8 +386,8 @@ TEST_CASE("a submission without an answer is not said to have reached nobody") {
 }
 
 TEST_CASE(
-    "a coordinator that goes away is asked again for a while, then the run ends with 4; one that "
-    "forgot the job ends it at once") {
+    "a disconnected coordinator is polled for a while before run ends with 4, and one that forgot "
+    "the job ends run at once") {
   Psctl psctl;
   psctl.clock.step = std::chrono::milliseconds(200);
   psctl.coordinator.Script({Job("RUNNING", 1)});
@@ -403,7 +403,7 @@ TEST_CASE(
   CHECK_THAT(other.err.str(), Catch::Contains("restarted and does not know this job"));
 }
 
-TEST_CASE("JSON for programs: submit, show, list, tasks, variables, logs, validate") {
+TEST_CASE("programs get JSON from submit, show, list, tasks, variables, logs and validate") {
   Psctl psctl;
   psctl.coordinator.Script({Job("RUNNING", 3)});
   REQUIRE(psctl.Run({"job", "submit", kJob, "--output", "json"}) == kSucceeded);
@@ -429,8 +429,8 @@ TEST_CASE("JSON for programs: submit, show, list, tasks, variables, logs, valida
 }
 
 TEST_CASE(
-    "variable top: totals at first, then rates; digests are asked for only by describe; an unknown "
-    "name is told") {
+    "variable top shows totals first and then rates, only describe requests digests, and unknown "
+    "names are errors") {
   Psctl psctl;
   psctl.coordinator.Script({Job("RUNNING", 3)});
   std::vector<bool> digests;
@@ -493,7 +493,7 @@ TEST_CASE(
   CHECK(psctl.Run({"variable", "top", "movies", "--once", "--samples", "2"}) == kUsage);
 }
 
-TEST_CASE("run prints only JSON when JSON is asked for") {
+TEST_CASE("run prints only JSON when JSON is requested") {
   Psctl psctl;
   psctl.coordinator.Script(
       {Job("RUNNING", 1), Job("SUCCEEDED", 10, R"({"metrics": {"accuracy": 0.87}})")});
@@ -502,7 +502,7 @@ TEST_CASE("run prints only JSON when JSON is asked for") {
   CHECK(psctl.Json()["result"]["metrics"]["accuracy"] == 0.87);
 }
 
-TEST_CASE("logs -f asks each task only for what is newer than it has said, until Ctrl-C") {
+TEST_CASE("logs -f requests only new lines of each task, until Ctrl-C") {
   Psctl psctl;
   std::vector<std::uint64_t> asked;
   psctl.coordinator.on_read_logs = [&](const v1::ReadTaskLogsRequest& request) {
@@ -533,7 +533,7 @@ TEST_CASE("logs -f asks each task only for what is newer than it has said, until
   CHECK_THAT(psctl.out.str(), Catch::Contains("line 4"));
 }
 
-TEST_CASE("bad usage ends with 2 and says what was meant") {
+TEST_CASE("bad usage ends with 2, and the message explains the correct usage") {
   Psctl psctl;
   CHECK(psctl.Run({}) == kUsage);
   CHECK(psctl.Run({"jbo"}) == kUsage);
@@ -564,8 +564,8 @@ TEST_CASE("bad usage ends with 2 and says what was meant") {
 }
 
 TEST_CASE(
-    "an address that cannot be dialed is a mistake of the flag or variable that holds it, and no "
-    "other port is dialed") {
+    "an address that cannot be dialed is reported with its flag or variable, and no other port is "
+    "dialed") {
   Psctl psctl;
   for (const char* address :
        {"127.0.0.1:99999", "127.0.0.1:0", "127.0.0.1", "127.0.0.1:+80", "::1:4000"}) {
@@ -582,7 +582,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a local run looks for its data before it starts anything") {
+TEST_CASE("a local run checks its data before it starts anything") {
   Psctl psctl;
   CHECK(psctl.Run({"job", "run", kJob, "--local", "--set",
                    "spec.data.train.labels=/nonexistent/labels.gz"}) == kUsage);
@@ -618,7 +618,7 @@ struct CsvJob {
   }
 };
 
-TEST_CASE("validate refuses the paths that run refuses, and warns of a file that is missing here") {
+TEST_CASE("validate refuses the paths that run refuses, and warns of files that are missing here") {
   CsvJob job;
   job.Write("x.csv", "1,2\n");
   std::filesystem::create_directory(job.folder / "data");
@@ -650,7 +650,7 @@ TEST_CASE("validate refuses the paths that run refuses, and warns of a file that
   CHECK(job.psctl.Json()["warnings"][0]["line"] == 6);
 }
 
-TEST_CASE("each missing file is told once, at its own line, with a hint where one applies") {
+TEST_CASE("each missing file is reported once at its line, with a hint if one applies") {
   CsvJob job;
   const std::string split = ", split: {modulo: 2, equals: 0, take: eval}}\n";
   CHECK(job.Run("    train: {format: csv, path: mine.csv" + split, {"job", "run", "--local"}) ==

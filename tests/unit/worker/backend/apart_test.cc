@@ -9,7 +9,7 @@ namespace {
 
 using namespace test;
 
-TEST_CASE("its memory cannot be touched by the host, before, between and after primitives") {
+TEST_CASE("the host cannot access the memory of the device before, between and after primitives") {
   ApartBackend backend({});
   const float here = 1;
   CHECK(ApartBackend::Touchable(&here));
@@ -20,9 +20,7 @@ TEST_CASE("its memory cannot be touched by the host, before, between and after p
   CHECK_FALSE(ApartBackend::Touchable(memory.as<float>().data()));
 }
 
-TEST_CASE(
-    "host memory, dropped memory and memory beyond an array are reported, and so are lists of "
-    "them") {
+TEST_CASE("host memory, freed memory and out-of-range memory are reported, also in lists") {
   ApartBackend backend({});
   Memory memory = backend.Allocate(16, "m").value();
   std::vector<float> host(4);
@@ -46,7 +44,7 @@ TEST_CASE(
   CHECK(backend.TakeError().ok());
 }
 
-TEST_CASE("a copy that nothing orders shows, and so does a host that does not wait") {
+TEST_CASE("an unordered copy has visible effects, and so has a missing wait of the host") {
   ApartBackend backend({});
   Memory x = backend.Allocate(4, "x").value(), y = backend.Allocate(4, "y").value();
   const std::vector<float> one = {1};
@@ -72,7 +70,8 @@ TEST_CASE("a copy that nothing orders shows, and so does a host that does not wa
 }
 
 TEST_CASE(
-    "an upload that does not wait for what still reads its place shows where uploads are early") {
+    "an upload that does not wait for the readers of its target has visible effects if uploads run "
+    "early") {
   ApartOptions options;
   options.late_in = false;
   ApartBackend backend(options);
@@ -91,8 +90,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a step that does what steps may not is reported: other calls under one signature, "
-    "allocations, copies, waits") {
+    "forbidden actions of a step are reported: other calls under one signature, allocations, "
+    "copies, waits") {
   ApartOptions options;
   options.replay = false;
   ApartBackend backend(options);
@@ -128,7 +127,7 @@ TEST_CASE(
   CHECK(backend.steps() == 7);
 }
 
-TEST_CASE("a replayed step runs what was recorded, and calls in it are reported") {
+TEST_CASE("a replayed step runs the recorded calls, and calls during the replay are reported") {
   ApartBackend backend({});
   Memory x = backend.Allocate(8, "x").value();
   std::vector<std::byte> result(8);

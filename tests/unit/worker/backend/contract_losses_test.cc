@@ -138,7 +138,8 @@ TEST_CASE("a loss, its gradient and the count of correct examples equal their de
   });
 }
 
-TEST_CASE("probabilities at the ends are clipped and have no gradient; huge logits stay finite") {
+TEST_CASE(
+    "probabilities of 0 and 1 are clipped and have no gradient, and huge logits stay finite") {
   ForEachBackend([](Backend& backend) {
     LossResult result{};
     std::vector<float> gradient = Poison(2);
@@ -165,8 +166,7 @@ TEST_CASE("probabilities at the ends are clipped and have no gradient; huge logi
   });
 }
 
-TEST_CASE(
-    "the first label that is none is reported with its value, and what is written stays finite") {
+TEST_CASE("the first invalid label is reported with its value, and all outputs stay finite") {
   ForEachBackend([](Backend& backend) {
     const float nan = std::nanf(""), inf = std::numeric_limits<float>::infinity();
     for (const bool logits : {false, true}) {
@@ -198,7 +198,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("a NaN in an output reaches the loss") {
+TEST_CASE("a NaN in an output makes the loss NaN") {
   ForEachBackend([](Backend& backend) {
     for (const Loss& loss : Losses()) {
       std::vector<float> output(static_cast<std::size_t>(2 * loss.rows * loss.columns), 0.25f),
@@ -213,7 +213,7 @@ TEST_CASE("a NaN in an output reaches the loss") {
   });
 }
 
-TEST_CASE("AUC's bins hold what lies between their thresholds") {
+TEST_CASE("the bins of AUC count the predictions between their thresholds") {
   ForEachBackend([](Backend& backend) {
     for (const std::size_t n : {std::size_t{1}, std::size_t{7}, std::size_t{5000}}) {
       for (const bool logits : {false, true}) {
@@ -241,7 +241,7 @@ TEST_CASE("AUC's bins hold what lies between their thresholds") {
   });
 }
 
-TEST_CASE("squares are added in double, of examples and of all") {
+TEST_CASE("squared errors are summed in double, for each example and in total") {
   ForEachBackend([](Backend& backend) {
     for (const auto& [batch, elements] : {std::array<std::size_t, 2>{1, 1}, {7, 3}, {1000, 70}}) {
       const std::size_t n = batch * elements;
@@ -268,7 +268,7 @@ TEST_CASE("squares are added in double, of examples and of all") {
   });
 }
 
-TEST_CASE("zeros at the end change no bit of a sum of squares") {
+TEST_CASE("trailing zeros change no bit of a sum of squares") {
   ForEachBackend([](Backend& backend) {
     for (const std::size_t n :
          {std::size_t{1}, std::size_t{7}, std::size_t{300}, std::size_t{5001}}) {
@@ -287,7 +287,7 @@ TEST_CASE("zeros at the end change no bit of a sum of squares") {
   });
 }
 
-TEST_CASE("what is not finite is found wherever it is, and a finding is kept") {
+TEST_CASE("infinity and NaN are detected at any position, and the result is kept") {
   ForEachBackend([](Backend& backend) {
     for (const std::size_t n :
          {std::size_t{1}, std::size_t{5}, std::size_t{4097}, std::size_t{300001}}) {

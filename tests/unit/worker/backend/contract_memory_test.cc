@@ -51,7 +51,7 @@ struct Array {
   Memory memory;
 };
 
-TEST_CASE("memory is counted, given back, and refused with what was asked and what is free") {
+TEST_CASE("memory is counted and freed, and a refusal names the requested and the free bytes") {
   ForEachBare([](Backend& backend) {
     const std::uint64_t before = backend.memory().used;
     {
@@ -89,7 +89,7 @@ TEST_CASE("host buffers may outlive the backend") {
 }
 
 TEST_CASE(
-    "what is uploaded comes back, whole and in parts, through every queue and any kind of host "
+    "uploads can be downloaded, whole and in parts, through every queue and any kind of host "
     "memory") {
   ForEachBare([](Backend& backend) {
     const std::vector<float> values = Draw(1, 10007);
@@ -113,7 +113,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("queues wait for each other by events, and an event that was never recorded has passed") {
+TEST_CASE("queues wait for each other with events, and an unrecorded event counts as passed") {
   ForEachBare([](Backend& backend) {
     const std::size_t n = 5000;
     Array x(backend, std::vector<float>(n)), y(backend, std::vector<float>(n));
@@ -146,7 +146,7 @@ TEST_CASE("queues wait for each other by events, and an event that was never rec
   });
 }
 
-TEST_CASE("memory may be dropped while work on it is still to be done") {
+TEST_CASE("memory may be freed while work on it is pending") {
   ForEachBare([](Backend& backend) {
     const std::vector<float> ones(3000, 1.0f);
     Array y(backend, std::vector<float>(3000)), x(backend, ones);
@@ -208,7 +208,7 @@ struct SmallStep {
   absl::Status status;
 };
 
-TEST_CASE("a step gives what its memory says at the time, replayed or not") {
+TEST_CASE("a step uses the current contents of its memory, replayed or not") {
   ForEachBare([](Backend& backend) {
     SmallStep step(backend);
     for (std::uint64_t key = 1; key < 6; ++key) {
@@ -230,7 +230,7 @@ TEST_CASE("a step gives what its memory says at the time, replayed or not") {
 }
 
 TEST_CASE(
-    "after an error primitives do nothing until it has been asked for, and it names the layer") {
+    "after an error primitives do nothing until the error is read, and the error names the layer") {
   ForEachBare([](Backend& backend) {
     Array x(backend, Draw(1, 12)), y(backend, std::vector<float>(12, 5.0f));
     backend.Enter("deep/conv", Phase::kForward);

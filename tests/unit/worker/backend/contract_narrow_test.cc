@@ -288,7 +288,7 @@ std::vector<Element> NarrowTypesOf(const Backend& backend) {
   return types;
 }
 
-TEST_CASE("each primitive on 16 bits is the one on float32 but for rounding") {
+TEST_CASE("each primitive on 16 bits equals the one on float32 up to rounding") {
   const auto reference = MakeBackend({"cpu", 1}).value();
   ForEachBackend([&](Backend& backend) {
     for (const Element type : NarrowTypesOf(backend)) {
@@ -323,8 +323,7 @@ TEST_CASE("each primitive on 16 bits is the one on float32 but for rounding") {
   });
 }
 
-TEST_CASE(
-    "casts round to the nearest, ties to even, and carry what is not finite, as the wire does") {
+TEST_CASE("casts round to the nearest, ties to even, and keep infinity and NaN, like the wire") {
   ForEachBackend([](Backend& backend) {
     for (const Element type : NarrowTypesOf(backend)) {
       std::vector<float> values;
@@ -350,7 +349,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("what is not finite is found in 16 bits too") {
+TEST_CASE("infinity and NaN are detected in 16 bits too") {
   ForEachBackend([](Backend& backend) {
     for (const Element type : {Element::kBFloat16, Element::kFloat16}) {
       std::vector<float> x = Draw(1, 5003);
@@ -366,7 +365,7 @@ TEST_CASE("what is not finite is found in 16 bits too") {
   });
 }
 
-TEST_CASE("NaN and Inf are carried through primitives on 16 bits") {
+TEST_CASE("primitives on 16 bits propagate NaN and infinity") {
   ForEachBackend([](Backend& backend) {
     for (const Element type : NarrowTypesOf(backend)) {
       for (const float bad : {std::nanf(""), INFINITY}) {
@@ -414,7 +413,7 @@ TEST_CASE("primitives on 16 bits give the same bits on every call") {
   });
 }
 
-TEST_CASE("a device says in which precisions it computes, and why not in the others") {
+TEST_CASE("a device reports its precisions, and the reason for each missing one") {
   const auto cpu = MakeBackend({"cpu", 1}).value();
   CHECK(cpu->CheckPrecision(Precision::kFloat32).ok());
   CHECK(cpu->CheckPrecision(Precision::kTf32).message() == "only NVIDIA's GPUs have TF32");

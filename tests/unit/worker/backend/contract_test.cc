@@ -114,7 +114,7 @@ TEST_CASE("conv2d forward equals its definition, with and without bias, with eve
   });
 }
 
-TEST_CASE("conv2d backward equals its definition, and overwrites what it writes") {
+TEST_CASE("conv2d backward equals its definition, and overwrites its outputs") {
   ForEachBackend([](Backend& backend) {
     for (const Conv2dShape& s : ConvShapes()) {
       const ConvData d(s);
@@ -204,7 +204,7 @@ PoolShape Pool(std::int64_t batch, std::int64_t h, std::int64_t w, std::int64_t 
           right};
 }
 
-TEST_CASE("max pooling takes the largest of each window and sends its gradient back there") {
+TEST_CASE("max pooling takes the maximum of each window and passes its gradient to that element") {
   ForEachBackend([](Backend& backend) {
     for (const PoolShape& s :
          {Pool(1, 4, 4, 1, 2, 2, 2, 2, 0, 0, 0, 0), Pool(3, 5, 7, 3, 2, 3, 2, 3, 0, 0, 0, 0),
@@ -246,7 +246,7 @@ TEST_CASE("max pooling takes the largest of each window and sends its gradient b
 }
 
 TEST_CASE(
-    "activations and their gradients equal their definition, also in place and on odd sizes") {
+    "activations and their gradients equal their definition, also in place and for odd sizes") {
   ForEachBackend([](Backend& backend) {
     for (const auto& [rows, columns] :
          {std::array<std::int64_t, 2>{1, 1}, {3, 10}, {7, 33}, {300, 257}}) {
@@ -289,7 +289,9 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("an activation's bits do not depend on where in memory or in the array an element lies") {
+TEST_CASE(
+    "the bits of an activation do not depend on the position of an element in memory or in the "
+    "array") {
   ForEachBackend([](Backend& backend) {
     std::vector<float> x(41, 0.7310586f), y(41);
     for (const Activation a : {Activation::kTanh, Activation::kSigmoid}) {
@@ -304,7 +306,7 @@ TEST_CASE("an activation's bits do not depend on where in memory or in the array
   });
 }
 
-TEST_CASE("every primitive gives the same bits on every call, from a fresh backend too") {
+TEST_CASE("every primitive gives the same bits on every call, also on a new backend") {
   for (const Implementation& implementation : Implementations()) {
     const Conv2dShape s = Conv(16, 14, 13, 16, 32, 3, 3, 1, 1, 1, 1, 1, 1);
     const ConvData d(s);
@@ -340,8 +342,7 @@ TEST_CASE("every primitive gives the same bits on every call, from a fresh backe
 }
 
 TEST_CASE(
-    "dropout's mask is a function of key and element, the same on every backend, and its mean is "
-    "one") {
+    "dropout's mask depends only on key and element, is equal on every backend, and has mean 1") {
   const std::size_t n = 100003;
   std::vector<float> ones(n, 1.0f), first(n);
   const std::vector<std::uint64_t> key = {42}, other_key = {43};
@@ -375,7 +376,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("a NaN or Inf in any operand reaches the result of every primitive") {
+TEST_CASE("every primitive propagates a NaN or infinity in any operand to its result") {
   ForEachBackend([](Backend& backend) {
     const float nan = std::nanf("");
     const auto has_nan = [](const std::vector<float>& values) {
@@ -445,7 +446,7 @@ TEST_CASE("saturated activations stay finite") {
   });
 }
 
-TEST_CASE("more shapes than the cache holds are still computed right") {
+TEST_CASE("results stay correct with more shapes than the cache holds") {
   ForEachBackend([](Backend& backend) {
     for (std::int64_t batch = 1; batch <= 300; ++batch) {
       const Conv2dShape s = Conv(batch, 2, 2, 1, 1, 2, 2, 1, 1, 0, 0, 0, 0);
@@ -460,7 +461,7 @@ TEST_CASE("more shapes than the cache holds are still computed right") {
   });
 }
 
-TEST_CASE("MakeBackend refuses by name what it cannot be") {
+TEST_CASE("MakeBackend refuses an impossible backend by name") {
   const auto gpu = MakeBackend({"gpu", 1, false, "/nowhere/libevergrad_cuda.so"});
   CHECK(gpu.status().message() ==
         "device gpu is not usable: /nowhere/libevergrad_cuda.so does not exist");
@@ -612,7 +613,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("global average pooling equals its definition and spreads its gradient evenly") {
+TEST_CASE("global average pooling equals its definition and divides its gradient evenly") {
   ForEachBackend([](Backend& backend) {
     for (const auto& [batch, positions, channels] :
          std::vector<std::array<std::int64_t, 3>>{{1, 1, 1}, {3, 49, 17}, {40, 7, 640}}) {
@@ -636,7 +637,7 @@ TEST_CASE("global average pooling equals its definition and spreads its gradient
   });
 }
 
-TEST_CASE("a NaN in the input shows in everything that normalization makes of its channel or row") {
+TEST_CASE("a NaN in the input reaches all outputs of normalization for its channel or row") {
   ForEachBackend([](Backend& backend) {
     std::vector<float> x = Draw(1, 6);
     x[2] = std::nanf("");  // row 1 of 3, column 0 of 2

@@ -70,7 +70,8 @@ TEST_CASE("copy, scale, add, sum and multiply equal their definitions, bit for b
   });
 }
 
-TEST_CASE("columns are copied from and to where they are said to be, and nothing beside them") {
+TEST_CASE(
+    "columns are copied to and from the given positions, and nothing beside them is written") {
   ForEachBackend([](Backend& backend) {
     for (const auto& [rows, width, x_columns, x_begin, y_columns, y_begin] :
          {std::array<std::int64_t, 6>{1, 1, 1, 0, 1, 0},
@@ -93,8 +94,8 @@ TEST_CASE("columns are copied from and to where they are said to be, and nothing
 }
 
 TEST_CASE(
-    "scalar products and cosines equal their definitions forward and backward, a short vector held "
-    "at its least") {
+    "scalar products and cosines equal their definitions forward and backward, also for short "
+    "vectors") {
   ForEachBackend([](Backend& backend) {
     for (const auto& [batch, elements] :
          {std::array<std::size_t, 2>{1, 1}, {5, 3}, {64, 17}, {3, 1025}}) {
@@ -186,8 +187,7 @@ struct Bags {
 };
 
 TEST_CASE(
-    "embeddings gather rows or bags of them, and scatter gradients back, with weights, repeats and "
-    "padding") {
+    "embeddings gather rows or bags and scatter gradients, with weights, duplicates and padding") {
   ForEachBackend([](Backend& backend) {
     for (const Bags& bags : {Bags{{1}, 1, 1, 1}, Bags{{3}, 5, 7, 4}, Bags{{1, 1, 1}, 9, 16, 5},
                              Bags{{4, 2}, 65, 33, 40}, Bags{{26}, 128, 8, 500}}) {
@@ -262,7 +262,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("a row's gradients are added in the order of examples, inputs and elements") {
+TEST_CASE("gradients of a row are added in the order of examples, inputs and elements") {
   ForEachBackend([](Backend& backend) {
     // In another order the 1 is lost beside 1e8.
     const std::vector<std::int64_t> widths = {2, 1};
@@ -280,7 +280,7 @@ TEST_CASE("a row's gradients are added in the order of examples, inputs and elem
   });
 }
 
-TEST_CASE("a bag whose weights add up to nothing is zeros") {
+TEST_CASE("a bag whose weights sum to zero is zero") {
   ForEachBackend([](Backend& backend) {
     const std::vector<std::int64_t> widths = {2};
     const std::vector<std::uint32_t> position = {0, 1};
@@ -295,7 +295,7 @@ TEST_CASE("a bag whose weights add up to nothing is zeros") {
   });
 }
 
-TEST_CASE("the backward pass of a layer goes through its activation") {
+TEST_CASE("the backward pass of a layer includes its activation") {
   ForEachBackend([](Backend& backend) {
     const std::size_t n = 7 * 5;
     const auto x = Draw(1, 7 * 9), w = Draw(2, 9 * 5), b = Draw(3, 5), dy = Draw(4, n);

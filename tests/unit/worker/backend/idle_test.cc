@@ -74,14 +74,16 @@ double IdleShare(const char* policy) {
   return std::stod(micros) / 1e6 / elapsed.count();
 }
 
-TEST_CASE("the thread pool of an idle worker leaves the cores to the other one") {
+TEST_CASE("the thread pool of an idle worker leaves the cores to another worker") {
   CHECK(IdleShare(nullptr) < 0.05);
   // The same measurement detects a pool that spins because the user asked for it: the variable is
   // left alone when it is set.
   CHECK(IdleShare("active") > 0.05);
 }
 
-TEST_CASE("a pool as large as the machine is bound, a thread to a processor, and no other pool") {
+TEST_CASE(
+    "a pool as large as the machine binds one thread to each processor, and other pools are "
+    "unbound") {
   const auto allowed_in_thread = [](int threads, bool bind) {
     int count = -1;
     std::thread([&] {  // a separate thread, because a thread that was bound stays bound
@@ -107,7 +109,7 @@ TEST_CASE("a pool as large as the machine is bound, a thread to a processor, and
 }
 
 // Runs in another process, because oneDNN reads its limit only once.
-TEST_CASE("what ONEDNN_MAX_CPU_ISA asks for is kept unless it has tiles") {
+TEST_CASE("the setting ONEDNN_MAX_CPU_ISA is kept unless it includes tiles") {
   const auto name = [](const std::string& isa) {
     FILE* const probe = ::popen(("ONEDNN_MAX_CPU_ISA=" + isa + " '" + evergrad::test::BinDir() +
                                  "/worker_backend_idle_probe' name")

@@ -9,7 +9,7 @@
 namespace evergrad::worker {
 namespace {
 
-TEST_CASE("an unnamed worker takes the ordinal of its host's name, if it has one") {
+TEST_CASE("an unnamed worker uses the ordinal of its host's name, if there is one") {
   CHECK(OrdinalOf("worker-3") == "3");
   CHECK(OrdinalOf("worker-03.pool.example") == "3");
   CHECK(OrdinalOf("worker3") == "");
@@ -24,7 +24,7 @@ TEST_CASE("an unnamed worker takes the ordinal of its host's name, if it has one
   CHECK(numbered.name.empty());  // the coordinator numbers it
 }
 
-TEST_CASE("threads are half of the cores unless they are given") {
+TEST_CASE("the default number of threads is half of the cores") {
   for (const auto& [cores, given, want] : {std::tuple{8u, 0u, 4u}, std::tuple{1u, 0u, 1u},
                                            std::tuple{0u, 0u, 1u}, std::tuple{8u, 6u, 6u}}) {
     Config config;
@@ -34,7 +34,7 @@ TEST_CASE("threads are half of the cores unless they are given") {
   }
 }
 
-TEST_CASE("a name that cannot be an identity is refused") {
+TEST_CASE("a name that is no valid identity is refused") {
   for (const std::string& name :
        {std::string("a b"), std::string("a/b"), std::string(64, 'a'), std::string("\xff")}) {
     Config config;
@@ -45,7 +45,7 @@ TEST_CASE("a name that cannot be an identity is refused") {
   }
 }
 
-TEST_CASE("memory shared with a server is whole units of it, or none") {
+TEST_CASE("memory shared with a server is a whole number of units, or zero") {
   for (const auto& [bytes, good] :
        {std::pair{0u, true}, std::pair{64u << 10, true}, std::pair{2u << 20, true},
         std::pair{1000u, false}, std::pair{(2u << 20) + 1, false}}) {
@@ -58,8 +58,8 @@ TEST_CASE("memory shared with a server is whole units of it, or none") {
 }
 
 TEST_CASE(
-    "without --data-root any file is read where only this machine is involved, and none "
-    "elsewhere") {
+    "without --data-root all files are readable if only this machine is involved, and otherwise "
+    "none") {
   Config config;
   CHECK(RootsOf(config, true).everything());
   const fs::Roots none = RootsOf(config, false);
@@ -91,7 +91,7 @@ TEST_CASE(
           Catch::Contains("any file that this process can read, if only this machine is involved"));
 }
 
-TEST_CASE("settings are flags and keys of one table, and what does not fit is refused") {
+TEST_CASE("settings are flags and keys of one table, and invalid ones are refused") {
   Config config;
   daemon::OptionTable table("evergrad-worker", "test");
   AddOptions(&table, &config);
@@ -127,8 +127,8 @@ TEST_CASE("settings are flags and keys of one table, and what does not fit is re
 }
 
 TEST_CASE(
-    "an unusable device is refused by name with the reason, and auto says why it takes "
-    "the CPU") {
+    "an unusable device is refused by name with the reason, and auto reports why it selects the "
+    "CPU") {
   Config config;
   config.cuda_library = "/nowhere/libevergrad_cuda.so";
   REQUIRE(Resolve("", 2, &config).ok());

@@ -145,7 +145,7 @@ struct Bench {
 };
 
 TEST_CASE(
-    "the hello says who and what is held; the number given by the coordinator is kept for the next "
+    "the Hello states the identity and the held attempts, and a given number is kept for the next "
     "session") {
   Bench bench([](const v1::Hello&) { return Coordinator::Registered("5", 3); });
   const v1::Hello first = bench.coordinator.Next(v1::TaskMessage::kHello).hello();
@@ -166,7 +166,7 @@ TEST_CASE(
   CHECK(second.life_id() == 3);
 }
 
-TEST_CASE("a chosen name is not said to be a number that was given, in the next session neither") {
+TEST_CASE("a chosen name is never reported as a given number, also not in the next session") {
   Bench bench([](const v1::Hello&) { return Coordinator::Registered("5"); }, "5");
   CHECK_FALSE(bench.coordinator.Next(v1::TaskMessage::kHello).hello().numbered());
   CHECK(bench.coordinator.Next(v1::TaskMessage::kHeartbeat).has_heartbeat());
@@ -176,7 +176,7 @@ TEST_CASE("a chosen name is not said to be a number that was given, in the next 
   CHECK_FALSE(second.numbered());
 }
 
-TEST_CASE("the older of two workers of one identity ends with a code of its own") {
+TEST_CASE("the older of two workers with one identity exits with a code of its own") {
   Bench bench(
       [](const v1::Hello&) {
         v1::CoordinatorMessage message;
@@ -193,7 +193,7 @@ TEST_CASE("the older of two workers of one identity ends with a code of its own"
   bench.worker->Stop("refused");
 }
 
-TEST_CASE("stopping says Leaving first, then hands back what has not begun, and may be repeated") {
+TEST_CASE("a stop sends Leaving, returns work that has not begun, and may be repeated") {
   Bench bench(
       [](const v1::Hello&) {
         v1::CoordinatorMessage message = Coordinator::Registered("0");
@@ -242,7 +242,8 @@ TEST_CASE("stopping says Leaving first, then hands back what has not begun, and 
 }
 
 TEST_CASE(
-    "logs are read through the session; health is answered; a worker never registered stops too") {
+    "a worker serves its logs over the session and answers health checks, and stops even if never "
+    "registered") {
   Bench bench([](const v1::Hello&) { return Coordinator::Registered("5"); });
   REQUIRE(bench.coordinator.Next(v1::TaskMessage::kHeartbeat).has_heartbeat());
   v1::CoordinatorMessage read;

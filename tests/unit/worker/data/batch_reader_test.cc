@@ -55,7 +55,7 @@ absl::StatusOr<ReadyBatch> Take(BatchReader& reader, BatchReader::StreamId strea
   return batch;
 }
 
-TEST_CASE("batches come in order, then OutOfRange") {
+TEST_CASE("batches are returned in order, then OutOfRange") {
   BatchReader reader({4, 1 << 20}, nullptr);
   reader.Open(7, std::make_shared<Numbers>(100), 3, From(10));
   for (std::uint32_t i = 0; i < 3; ++i) {
@@ -72,8 +72,8 @@ TEST_CASE("batches come in order, then OutOfRange") {
 }
 
 TEST_CASE(
-    "fields of float32 are read into the room that there is, ids and what there is none for into "
-    "the heap") {
+    "float32 fields are read into the given memory, and ids and fields without memory go to the "
+    "heap") {
   class Counted final : public tensor::BufferHome {
    public:
     void TakeBack(std::byte* data, std::size_t) override {
@@ -104,9 +104,7 @@ TEST_CASE(
   CHECK(home->back == 2);
 }
 
-TEST_CASE(
-    "the next stream is read ahead, the buffer is never above its bound, and the pause is "
-    "counted") {
+TEST_CASE("the next stream is read ahead within the buffer's limit, and waiting time is counted") {
   metrics::Registry registry;
   const auto data = std::make_shared<Numbers>(100);
   BatchReader reader({3, 1 << 20}, &registry);
@@ -130,7 +128,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a batch that somebody waits for is read although the buffer is full of another stream's") {
+    "a batch with a waiting reader is read even if the buffer is full of another stream's "
+    "batches") {
   const auto data = std::make_shared<Numbers>(100);
   BatchReader reader({2, 1}, nullptr);  // a single batch already exceeds bytes_max
   reader.Open(1, data, 4, From(0));
@@ -143,7 +142,7 @@ TEST_CASE(
   REQUIRE(Take(reader, 1).ok());
 }
 
-TEST_CASE("an error is returned when its batch is reached, and at every call after") {
+TEST_CASE("an error is returned when its batch is reached, and by every later call") {
   BatchReader reader({4, 1 << 20}, nullptr);
   reader.Open(1, std::make_shared<Numbers>(100, 3), 4, From(0));
   CHECK(Take(reader, 1).ok());
@@ -151,8 +150,7 @@ TEST_CASE("an error is returned when its batch is reached, and at every call aft
   CHECK(Take(reader, 1).status().code() == absl::StatusCode::kDataLoss);
 }
 
-TEST_CASE(
-    "closing a stream frees what was read of it; the destructor ends with a call outstanding") {
+TEST_CASE("closing a stream frees its batches, and the destructor ends with a call outstanding") {
   auto reader = std::make_unique<BatchReader>(BatchReader::Options{8, 1 << 20}, nullptr);
   reader->Open(1, std::make_shared<Numbers>(100), 4, From(0));
   REQUIRE(Take(*reader, 1).ok());

@@ -61,7 +61,7 @@ Parsed ParseText(const std::string& text, const std::string& separator = ",", bo
   }
 }
 
-TEST_CASE("records are read as RFC 4180 has them") {
+TEST_CASE("records are parsed as RFC 4180 specifies") {
   const bool gz = GENERATE(false, true);
   const auto read = [&](const std::string& text, const std::string& separator = ",") {
     const Parsed parsed = ParseText(text, separator, true, gz);
@@ -86,7 +86,7 @@ TEST_CASE("records are read as RFC 4180 has them") {
         std::vector<Record>{{"5\" disk", "a\"b"}});
 }
 
-TEST_CASE("faults of a record name file and line") {
+TEST_CASE("an error in a record names file and line") {
   const auto fault = [](const std::string& text) {
     const Parsed parsed = ParseText(text);
     REQUIRE_FALSE(parsed.error.ok());
@@ -147,7 +147,7 @@ std::vector<Record> Dumb(const std::string& text, const std::string& separator) 
   return records;
 }
 
-TEST_CASE("what lies across the reader's blocks is read like anything else") {
+TEST_CASE("records that cross the reader's blocks are parsed like others") {
   for (std::uint64_t seed = 0; seed < 6; ++seed) {
     const std::string separator = seed % 2 == 0 ? "," : "::";
     std::string text;
@@ -239,8 +239,7 @@ Table ReadAll(const Dataset& data) {
 }
 
 TEST_CASE(
-    "columns become typed fields, by number or by the header's name, with their transforms in "
-    "order") {
+    "columns become typed fields, by number or by the header's name, with transforms in order") {
   TempFolder folder;
   Write(folder / "x.csv",
         "user,city,age,w1,w2,label\n"
@@ -341,7 +340,7 @@ TEST_CASE("the hash of a text or an integer is the one that docs/data.md specifi
   }
 }
 
-TEST_CASE("the vocabularies of the training data can be had in order of their ids") {
+TEST_CASE("the vocabularies of the training data are available in order of their ids") {
   const TempFolder folder;
   Write(folder / "x.csv", "b,1\na,2\nb,3\nc,3\n");
   config::SourceSpec source;
@@ -367,8 +366,8 @@ TEST_CASE("the vocabularies of the training data can be had in order of their id
 }
 
 TEST_CASE(
-    "a vocabulary is of the training data, by descending count and then by text, and evaluation "
-    "uses it") {
+    "a vocabulary comes from the training data, ordered by count and text, and evaluation uses the "
+    "same") {
   TempFolder folder;
   Write(folder / "train.csv", "b\na\nc\nb\na\nd\nb\nc\n");
   Write(folder / "eval.csv", "x\nc\nb\nd\na\n");
@@ -395,7 +394,7 @@ TEST_CASE(
   for (int i = 0; i < 500; ++i) CHECK(ids[static_cast<std::size_t>(i)] == 1 + i * 7 % 500);
 }
 
-TEST_CASE("a split cuts one file into training and evaluation, and both have another fingerprint") {
+TEST_CASE("a split divides one file into training and evaluation, with different fingerprints") {
   TempFolder folder;
   std::string text = "n\n";
   for (int i = 0; i < 25; ++i) absl::StrAppend(&text, i, "\n");
@@ -418,8 +417,7 @@ TEST_CASE("a split cuts one file into training and evaluation, and both have ano
   CHECK((*OpenDataset(source, fields, nullptr))->Fingerprint() != before);
 }
 
-TEST_CASE(
-    "every bad record and value is a user error naming file, line, column and what stands there") {
+TEST_CASE("every invalid record and value is a user's error with file, line, column and content") {
   TempFolder folder;
   const auto fault = [&](const std::string& text, config::FieldSpec field, auto change) {
     Write(folder / "x.csv", text);
@@ -471,7 +469,7 @@ TEST_CASE(
              Catch::Contains("data set too large: file="));
 }
 
-TEST_CASE("csv floats and integers take a plus sign, and neither spaces nor other bases") {
+TEST_CASE("csv floats and integers may have a plus sign, and neither spaces nor other bases") {
   TempFolder folder;
   const auto read = [&](const std::string& type,
                         const std::string& text) -> absl::StatusOr<double> {
@@ -512,8 +510,7 @@ TEST_CASE("csv floats and integers take a plus sign, and neither spaces nor othe
       Catch::Contains("got ` 1`; spaces around a value are part of it: `separator: \", \"`"));
 }
 
-TEST_CASE(
-    "a reader quotes sixteen characters of a file at most, escaped, whatever is wrong with it") {
+TEST_CASE("an error quotes at most sixteen escaped characters of a file") {
   TempFolder folder;
   const std::string hash = "$6$salt$0123456789abcdefghijklmnopqrstuvwxyz";
   const auto fault = [&](const std::string& text, config::FieldSpec field, bool header) {
@@ -541,7 +538,7 @@ TEST_CASE(
              Catch::Contains("got `\\x1b[2J\\u202e`"));
 }
 
-TEST_CASE("a header that looks like an example is warned of, and a real one is not") {
+TEST_CASE("a header that resembles an example causes a warning, and a real header does not") {
   TempFolder folder;
   const auto warnings = [&](const std::string& text, const std::vector<config::FieldSpec>& fields) {
     Write(folder / "x.csv", text);
@@ -571,7 +568,8 @@ TEST_CASE("a header that looks like an example is warned of, and a real one is n
 }
 
 TEST_CASE(
-    "with `header: false` a column that is given by its name is named with what to write instead") {
+    "with `header: false` a column given by name is refused, and the error tells the correct "
+    "form") {
   TempFolder folder;
   Write(folder / "x.csv", "1,2\n");
   config::SourceSpec source = Csv(folder / "x.csv");
@@ -600,7 +598,7 @@ TEST_CASE("a csv file outside of the roots is not read") {
   }
 }
 
-TEST_CASE("the adult data as it is published reads with its separator and its missing values") {
+TEST_CASE("the published Adult data can be read with its separator and its missing values") {
   const std::string path = test::DataDir() + "/adult/adult.data";
   if (!std::ifstream(path).good()) {
     test::Skip("no " + path + "; set EVERGRAD_DATA");

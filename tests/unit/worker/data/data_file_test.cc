@@ -61,9 +61,7 @@ std::string Refusal(const std::string& bytes) {
   return std::string(all.status().message());
 }
 
-TEST_CASE(
-    "plain and gzip files give all of their bytes, several members one after another, with zeros "
-    "behind the last") {
+TEST_CASE("plain and gzip files are read whole, also with several members and trailing zeros") {
   std::string text;
   for (int i = 0; i < 100000; ++i) absl::StrAppend(&text, i, ",", i * 7919 % 1000, "\n");
   TempFolder folder;
@@ -84,7 +82,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("garbage after a gzip member is refused, and so is a member that is cut or damaged") {
+TEST_CASE("garbage after a gzip member, a truncated member and a damaged member are refused") {
   for (const std::string& rest : {std::string("garbage"), std::string("\n"),
                                   std::string("\0\0x", 3), std::string(300000, 'x')}) {
     const std::string refusal = Refusal(Gzip("1,2\n") + rest);
@@ -101,7 +99,8 @@ TEST_CASE("garbage after a gzip member is refused, and so is a member that is cu
   CHECK_THAT(Refusal(flipped), Catch::Contains("incorrect data check"));
 }
 
-TEST_CASE("a file that is packed otherwise is named with what unpacks it") {
+TEST_CASE(
+    "a file with another compression is refused, and the error names a program that unpacks it") {
   const std::pair<std::string, std::string> cases[] = {
       {std::string("\xfd"
                    "7zXZ\0\0\x04\xe6\xd6\xb4\x46",
@@ -123,8 +122,8 @@ TEST_CASE("a file that is packed otherwise is named with what unpacks it") {
 }
 
 TEST_CASE(
-    "folders, named pipes and what lies outside of the roots are refused, and nothing of a file "
-    "outside is told") {
+    "folders, named pipes and files outside of the roots are refused, and errors reveal nothing of "
+    "a file outside") {
   TempFolder folder;
   std::filesystem::create_directory(folder / "data");
   CHECK_THAT(std::string(All(folder / "data").status().message()),
@@ -154,8 +153,7 @@ TEST_CASE(
           Catch::Contains("start the worker with --data-root FOLDER"));
 }
 
-TEST_CASE(
-    "the fingerprint is that of the file that was opened, whatever lies at its path by then") {
+TEST_CASE("the fingerprint belongs to the opened file, even if its path now has another file") {
   TempFolder folder;
   Write(folder / "x", "one");
   auto file = DataFile::Open(folder / "x", {}, "a csv file");

@@ -64,7 +64,7 @@ config::FieldSpec Scaled(const std::string& name, std::vector<double> factors) {
 }
 std::span<std::byte> Bytes(std::span<float> floats) { return std::as_writable_bytes(floats); }
 
-TEST_CASE("gzip and plain files read alike, in any order of examples, with transforms applied") {
+TEST_CASE("gzip and plain files give equal examples, in any order, with transforms applied") {
   TempFolder folder;
   const bool gz = GENERATE(false, true);
   (gz ? WriteGz : WritePlain)(folder / "images", Images());
@@ -90,7 +90,7 @@ TEST_CASE("gzip and plain files read alike, in any order of examples, with trans
   CHECK_FALSE((*data)->Read({0}, {Bytes(images), Bytes(std::span(labels).first(1))}).ok());
 }
 
-TEST_CASE("every fault of a file is a user error naming file, offset and what was expected") {
+TEST_CASE("every defect of a file is a user's error with file, offset and expectation") {
   struct Case {
     std::string name;
     std::function<void(const TempFolder&)> damage;
@@ -183,7 +183,7 @@ TEST_CASE("every fault of a file is a user error naming file, offset and what wa
   }
 }
 
-TEST_CASE("idx files outside of the roots are not read, each of the two") {
+TEST_CASE("neither of the two idx files is read outside of the roots") {
   TempFolder folder;
   std::filesystem::create_directory(folder / "data");
   for (const char* name : {"images", "data/images"}) WritePlain(folder / name, Images());
@@ -200,7 +200,7 @@ TEST_CASE("idx files outside of the roots are not read, each of the two") {
   CHECK(absl::IsPermissionDenied(OpenIdx(source, {}, nullptr, options).status()));
 }
 
-TEST_CASE("a transform or a field that is not built is refused by name") {
+TEST_CASE("a transform or field that is not built is refused by name") {
   TempFolder folder;
   WritePlain(folder / "images", Images());
   WritePlain(folder / "labels", Labels());
@@ -224,7 +224,7 @@ TEST_CASE("a data set above the limit is refused before it is read") {
              Catch::Contains("too large") && Catch::Contains("limit=29"));
 }
 
-TEST_CASE("the fingerprint changes with the contents of either file, and with nothing else") {
+TEST_CASE("the fingerprint depends exactly on the contents of both files") {
   TempFolder folder;
   WritePlain(folder / "labels", Labels());
   WritePlain(folder / "images", Images());

@@ -88,7 +88,7 @@ std::string Fault(const std::string& text, const std::vector<config::FieldSpec>&
   return std::string(data.status().message());
 }
 
-TEST_CASE("a jsonl file gives what a csv file with the same data gives") {
+TEST_CASE("a jsonl file gives the examples of a csv file with the same data") {
   // The records are random, with missing values, quotes and escapes. The gzip file is read like the
   // plain one, and the evaluation data uses the vocabulary of the training data.
   const TempFolder folder;
@@ -157,7 +157,7 @@ TEST_CASE("a jsonl file gives what a csv file with the same data gives") {
   CHECK(vocabularies[1][0].words.size() > 1);
 }
 
-TEST_CASE("a list in one member makes a field of its size, and may have missing elements") {
+TEST_CASE("a list in a member gives a field of its size, and may have missing elements") {
   const TempFolder folder;
   Write(folder / "x.jsonl",
         "{\"w\": [1, 2.5, -3e1], \"ids\": [7, 8], \"0\": 4}\n"
@@ -187,7 +187,7 @@ TEST_CASE("a list of one element makes a field of shape [1]") {
   CHECK((*data)->fields()[0].shape == tensor::Shape{1});
 }
 
-TEST_CASE("every value of a wrong type is a user error naming file, line, member and the value") {
+TEST_CASE("every value of a wrong type is a user's error with file, line, member and value") {
   const std::string good = "{\"a\": 1}\n\n";
   const auto fault = [&](const std::string& value, const config::FieldSpec& field) {
     return Fault(absl::StrCat(good, "{\"a\": ", value, "}\n"), {field});
@@ -233,7 +233,7 @@ TEST_CASE("every value of a wrong type is a user error naming file, line, member
   CHECK_THAT(Fault(many, {integer}), Catch::Contains("data set too large: file="));
 }
 
-TEST_CASE("every line that is no JSON object is a user error that quotes little of it") {
+TEST_CASE("every line that is no JSON object is a user's error with a short quotation") {
   struct Case {
     std::string line, words;
   };
@@ -275,13 +275,13 @@ TEST_CASE("every line that is no JSON object is a user error that quotes little 
              Catch::Contains("x.jsonl:2: longer than"));
 }
 
-TEST_CASE("members that no field reads may be nested up to the limit and may be duplicates") {
+TEST_CASE("unused members may be nested up to the limit and may be duplicates") {
   const std::string nested = std::string(63, '[') + std::string(63, ']');
   CHECK(Fault("{\"b\": " + nested + ", \"a\": 1, \"b\": {\"a\": 2}}", {Field("f", "int", {"a"})}) ==
         "none");
 }
 
-TEST_CASE("lines may lie across the reader's blocks, and the longest line is read") {
+TEST_CASE("lines may cross the reader's blocks, and the longest permitted line is read") {
   const TempFolder folder;
   std::string text;
   std::vector<double> want;
@@ -304,7 +304,7 @@ TEST_CASE("lines may lie across the reader's blocks, and the longest line is rea
   CHECK((ReadAll(**data)["f"] == want));
 }
 
-TEST_CASE("a member that no line has is warned of") {
+TEST_CASE("a member that is absent from all lines causes a warning") {
   const TempFolder folder;
   Write(folder / "x.jsonl", "{\"age\": 1}\n{\"age\": 2}\n");
   config::FieldSpec field = Field("f", "int", {"agee"});

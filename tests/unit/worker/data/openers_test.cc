@@ -24,7 +24,7 @@ config::FieldSpec Field(const std::string& name, const std::string& type) {
   return field;
 }
 
-TEST_CASE("every format of a job file has one opener, and every opener a format") {
+TEST_CASE("every format of a job file has exactly one opener") {
   std::set<std::string> described, opened;
   for (const config::DataFormat* format : config::DataFormats()) described.insert(format->name);
   for (const Opener& opener : kOpeners) opened.insert(std::string(opener.format));
@@ -37,7 +37,7 @@ TEST_CASE("every format of a job file has one opener, and every opener a format"
   CHECK_THAT(std::string(status.message()), Catch::Contains("unknown data format: got=parquet"));
 }
 
-TEST_CASE("a field has the dtype that its format's descriptor says") {
+TEST_CASE("a field has the dtype in its format's descriptor") {
   const test::TempFolder folder;
   Write(folder / "images", std::string("\0\0\x08\x02\0\0\0\1\0\0\0\1x", 13));
   Write(folder / "labels", std::string("\0\0\x08\x01\0\0\0\1\2", 9));
@@ -75,7 +75,7 @@ TEST_CASE("a field has the dtype that its format's descriptor says") {
   }
 }
 
-TEST_CASE("every transform has a computation whose result is of the kind that is described") {
+TEST_CASE("every transform has a computation with a result of the described kind") {
   const Value values[] = {TextValue("7"), IntegerValue(7), RealValue(7.5)};
   for (const config::TransformType* type : config::TransformTypes()) {
     config::Transform transform;
@@ -95,7 +95,7 @@ TEST_CASE("every transform has a computation whose result is of the kind that is
   }
 }
 
-TEST_CASE("a transform without a result says what it expected") {
+TEST_CASE("a transform without a result reports what it expected") {
   config::Transform map, offset;
   map.type = "map", map.entries = {{"yes", 1}};
   offset.type = "offset", offset.value = 2;

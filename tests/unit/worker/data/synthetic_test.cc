@@ -57,8 +57,7 @@ std::vector<std::uint64_t> Range(std::uint64_t begin, std::uint64_t end) {
   return indices;
 }
 
-TEST_CASE(
-    "an example is a function of seed and number: any order, any skip, any number beside it") {
+TEST_CASE("an example depends only on seed and number, in any order and with any gaps") {
   const auto data = Open(Source(1000, 7), Ids(4, 50, "zipf"));
   const Examples all = ReadSome(*data, Range(0, 1000));
   const Examples some = ReadSome(*data, {999, 3, 999});
@@ -79,7 +78,7 @@ TEST_CASE(
                   .ok());
 }
 
-TEST_CASE("these examples are those of every machine and release") {
+TEST_CASE("the examples are the same on all machines and in all releases") {
   const Examples first = ReadSome(*Open(Source(10, 7), Ids(3, 100000, "zipf")), {0, 9});
   std::uint64_t hash = 14695981039346656037ull;
   const auto add = [&hash](std::uint64_t word) { hash = (hash ^ word) * 1099511628211ull; };
@@ -93,7 +92,7 @@ TEST_CASE("these examples are those of every machine and release") {
   CHECK(hash == 316660888848490245ull);
 }
 
-TEST_CASE("ids are drawn from ranges of their own, evenly or as Zipf has it") {
+TEST_CASE("ids are drawn from their own ranges, uniformly or by Zipf's law") {
   constexpr std::uint64_t kExamples = 40000, kIds = 10;
   for (const bool zipf : {false, true}) {
     const auto data = Open(Source(kExamples, 3), Ids(2, kIds, zipf ? "zipf" : "uniform", 1.5));
@@ -124,7 +123,7 @@ TEST_CASE("ids are drawn from ranges of their own, evenly or as Zipf has it") {
 }
 
 TEST_CASE(
-    "labels hang on ids: the rate of an id in one half of the examples tells that in the other") {
+    "labels depend on ids: rates of ids in one half of the examples predict labels in the other") {
   constexpr std::uint64_t kExamples = 40000;
   const Examples all = ReadSome(*Open(Source(kExamples, 5), Ids(3, 20)), Range(0, kExamples));
   std::vector<double> seen[2], positive[2];
@@ -144,7 +143,7 @@ TEST_CASE(
   CHECK(ab / std::sqrt(aa * bb) > 0.9);
 }
 
-TEST_CASE("images of a shape, and labels of many classes that hang on them") {
+TEST_CASE("images have the given shape, and labels of many classes depend on them") {
   constexpr std::uint64_t kExamples = 20000, kClasses = 10;
   config::FieldSpec image = Plain("image", "float"), flat = Plain("image", "float", 12),
                     label = Plain("label", "label");
@@ -187,7 +186,7 @@ TEST_CASE("images of a shape, and labels of many classes that hang on them") {
   CHECK(best > 0.15);
 }
 
-TEST_CASE("settings out of range are the user's") {
+TEST_CASE("settings out of range are the user's error") {
   const auto refusal = [](config::FieldSpec field, std::uint64_t bytes_max = kDataBytesMax) {
     const auto data = OpenSynthetic(Source(1, 1), {std::move(field)}, nullptr, {bytes_max});
     REQUIRE_FALSE(data.ok());

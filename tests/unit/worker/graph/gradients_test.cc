@@ -233,8 +233,8 @@ TEST_CASE("gradients of whole models equal central differences") {
 }
 
 TEST_CASE(
-    "gradients of whole models in mixed precision equal central differences but for rounding, "
-    "whatever the losses are scaled by") {
+    "gradients of whole models in mixed precision equal central differences up to rounding, for "
+    "any loss scale") {
   const auto gpu = Gpu();
   for (const Precision precision : {Precision::kMixedBFloat16, Precision::kMixedFloat16}) {
     if (gpu == nullptr || !gpu->CheckPrecision(precision).ok()) continue;
@@ -267,7 +267,7 @@ TEST_CASE("every layer type, activation and loss of common/layers has a gradient
   check(config::NamesOf(config::Losses(), true), losses);
 }
 
-TEST_CASE("gradients equal central differences of a float64 forward") {
+TEST_CASE("gradients equal central differences of a float64 forward pass") {
   for (const GradientCase& c : GradientCases()) {
     for (const std::int64_t size : {5, 1}) Check(c, size, **MakeBackend({"cpu", 1}));
   }
@@ -277,7 +277,7 @@ TEST_CASE("gradients equal central differences on two threads") {
   for (const GradientCase& c : GradientCases()) Check(c, 3, **MakeBackend({"cpu", 2}));
 }
 
-TEST_CASE("gradients equal central differences where the host cannot look at what is computed") {
+TEST_CASE("gradients equal central differences if the host cannot read intermediate values") {
   for (const GradientCase& c : GradientCases())
     Check(c, 4, *std::make_unique<ApartBackend>(ApartOptions()));
 }
@@ -289,8 +289,7 @@ TEST_CASE(
 
 // On every backend that has them. A scale of the losses is in no result.
 TEST_CASE(
-    "gradients in mixed precision equal central differences but for rounding, whatever the losses "
-    "are scaled by") {
+    "gradients in mixed precision equal central differences up to rounding, for any loss scale") {
   const std::vector<std::function<std::unique_ptr<Backend>()>> backends = {
       [] {
         return *MakeBackend({"cpu", 1});
@@ -327,7 +326,7 @@ TEST_CASE("layers of dtype float32 compute in float32 in mixed precision, too") 
   }
 }
 
-TEST_CASE("a scale of the losses is in no float32 gradient") {
+TEST_CASE("the loss scale is absent from all float32 gradients") {
   for (const GradientCase& c : GradientCases())
     Check(c, 4, **MakeBackend({"cpu", 1}), Precision::kFloat32, 32768);
 }

@@ -42,7 +42,7 @@ config::ModelSpec Fork() {
   return model;
 }
 
-TEST_CASE("a layer's variables follow those of the layers above it") {
+TEST_CASE("the variables of a layer follow those of the layers above it") {
   const GraphNodes nodes = NodesOf(Fork());
   REQUIRE(nodes.layers.size() == 6);
   std::vector<std::size_t> begins, ends;
@@ -68,7 +68,7 @@ TEST_CASE("a view shares its input's storage, whose consumers are those of both"
   CHECK_FALSE(StorageOf(nodes, "b").at_loss);
 }
 
-TEST_CASE("a value needs a gradient if a variable is upstream of it") {
+TEST_CASE("a value needs a gradient if a variable is upstream") {
   config::ModelSpec model = Fork();
   model.layers.insert(model.layers.begin(), ActivationSpec("first", "x", "relu"));
   model.layers[1].inputs = {"first"};
@@ -89,7 +89,7 @@ TEST_CASE("only layers that draw random numbers have a key") {
   }
 }
 
-TEST_CASE("without mixed precision every value is float32 and nothing is cast") {
+TEST_CASE("without mixed precision every value is float32 and no cast is made") {
   const GraphNodes nodes = NodesOf(Fork());
   for (const GraphStorage& storage : nodes.storages) {
     CHECK(storage.type == Element::kFloat32);
@@ -100,7 +100,9 @@ TEST_CASE("without mixed precision every value is float32 and nothing is cast") 
       CHECK_FALSE(nodes.IsNarrowed(node, v));
 }
 
-TEST_CASE("mixed precision: 16 bits between layers, float32 at a loss and where the job asks") {
+TEST_CASE(
+    "mixed precision has 16 bits between layers, and float32 at a loss and where the job requires "
+    "it") {
   config::ModelSpec model = Fork();
   model.layers[4].dtype = "float32";  // c
   const GraphNodes nodes = NodesOf(model, Precision::kMixedBFloat16);
@@ -122,7 +124,7 @@ TEST_CASE("mixed precision: 16 bits between layers, float32 at a loss and where 
   CHECK_FALSE(nodes.IsNarrowed(nodes.layers[4], 4));
 }
 
-TEST_CASE("embedding layers of one table read consecutive positions of its ids") {
+TEST_CASE("embedding layers of one table read consecutive ranges of its ids") {
   config::ModelSpec model;
   model.inputs = {{"user", {1}}, {"items", {3}}, {"more", {2}}, {"weights", {2}}};
   model.tables = {TableOf("people", 4), TableOf("things", 4)};
@@ -144,7 +146,7 @@ TEST_CASE("embedding layers of one table read consecutive positions of its ids")
   CHECK(nodes.layers[3].embedding == nullptr);
 }
 
-TEST_CASE("a mistake is the user's, and no nodes are made") {
+TEST_CASE("a mistake is reported as the user's, and no nodes are made") {
   const std::unique_ptr<Backend> backend = *MakeBackend({"cpu", 1});
   config::ModelSpec model = Fork();
   model.layers.pop_back();  // the loss then reads nothing

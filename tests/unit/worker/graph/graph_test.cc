@@ -107,7 +107,8 @@ config::ModelSpec Small() {
   return model;
 }
 
-TEST_CASE("variables have Keras' names, shapes and fans, in layer order, kernel before bias") {
+TEST_CASE(
+    "variables have the names, shapes and fans of Keras, in layer order, kernel before bias") {
   using Bench = BenchOn<OnCpu>;
   Bench bench(SmallCnnModel());
   const auto& variables = bench.graph->variables();
@@ -170,7 +171,7 @@ TEMPLATE_TEST_CASE(
         std::string::npos);
 }
 
-TEST_CASE("the summary says what is connected to what where the model is no chain") {
+TEST_CASE("the summary lists connections where the model is not a chain") {
   using Bench = BenchOn<OnCpu>;
   config::ModelSpec model = Small();
   model.layers.push_back(DenseSpec("c", "a", 3));
@@ -181,7 +182,7 @@ TEST_CASE("the summary says what is connected to what where the model is no chai
         std::string::npos);
 }
 
-TEST_CASE("a mistake in a model is refused with its place, its layer and what was expected") {
+TEST_CASE("a mistake in a model is reported with its position, its layer and the expected value") {
   struct Row {
     std::string want;
     std::function<void(config::ModelSpec&)> spoil;
@@ -542,8 +543,7 @@ TEMPLATE_TEST_CASE(
 }
 
 TEST_CASE(
-    "no memory for a batch says what is free and how many examples may fit, and a smaller one "
-    "runs") {
+    "a batch that is out of memory reports the free bytes and a smaller batch size, which runs") {
   ApartOptions options;
   options.bytes_max = 100000;
   ApartBackend backend(options);
@@ -578,8 +578,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "no memory for what a layer wants beside its arrays says which layer and a smaller batch, "
-    "which runs") {
+    "a layer that is out of memory for its workspace is named with a smaller batch size, which "
+    "runs") {
   EmulatedControl& control = *reinterpret_cast<EmulatedControlEntry>(::dlsym(
       ::dlopen(EmulatedGpu().cuda_library.c_str(), RTLD_NOW | RTLD_LOCAL), "emulated_control"))();
   const absl::Cleanup as_before = [&, kind = control.fail_kind] {
@@ -642,9 +642,7 @@ std::vector<std::vector<float>> TrainStream(Backend* backend, std::uint64_t* ahe
   return got;
 }
 
-TEST_CASE(
-    "a batch that went over before its step, while the one before computes or between the two, "
-    "changes no bit") {
+TEST_CASE("a batch uploaded before its step, during or after the step before, changes no bit") {
   std::uint64_t ahead = 0;
   const auto plainly = [](HostStep*, int, const Batch*, const auto& step) { return step(nullptr); };
   ApartBackend plain({});
@@ -696,8 +694,7 @@ TEST_CASE(
   CHECK(ahead == 0);
 }
 
-TEST_CASE(
-    "on an emulated GPU the next batch travels while a step computes, and no step waits for it") {
+TEST_CASE("on an emulated GPU the next batch is uploaded during a step, and no step waits for it") {
   EmulatedControl& control = *reinterpret_cast<EmulatedControlEntry>(::dlsym(
       ::dlopen(EmulatedGpu().cuda_library.c_str(), RTLD_NOW | RTLD_LOCAL), "emulated_control"))();
   std::uint64_t ahead = 0;
@@ -727,7 +724,7 @@ TEST_CASE(
   CHECK(behind > 0);       // the step before did not wait for it
 }
 
-TEST_CASE("a step whose spans lie where they lay is replayed, and what is in them counts") {
+TEST_CASE("a step whose spans keep their addresses is replayed with their current contents") {
   ApartBackend backend({});
   const auto graph = *Graph::Build(SmallCnnModel(), &backend);
   HostStep steps(graph.get(), &backend);
@@ -755,9 +752,7 @@ TEST_CASE("a step whose spans lie where they lay is replayed, and what is in the
   CHECK(backend.allocations() == allocations);
 }
 
-TEST_CASE(
-    "what one HostStep's steps were recorded with is not run for the next one's of the same "
-    "graph") {
+TEST_CASE("recordings of one HostStep are not replayed for the next HostStep of the same graph") {
   for (const bool apart : {false, true}) {
     const auto backend = apart ? OnApart::Make(1) : *MakeBackend(EmulatedGpu());
     INFO(backend->name());
@@ -781,7 +776,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("weights whose copy was refused are brought over by the next step, changed or not") {
+TEST_CASE("weights whose copy was refused are copied by the next step, changed or not") {
   const std::string library = absl::StrCat(evergrad::test::BinDir(), "/libworker_cuda_emulated.so");
   void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   REQUIRE(handle != nullptr);

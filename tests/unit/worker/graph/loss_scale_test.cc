@@ -37,8 +37,8 @@ void Play(const std::string& transcript) {
 }
 
 TEST_CASE(
-    "the scale begins at 2^15, is doubled after 2,000 finite steps on end, and halved by each that "
-    "is not finite") {
+    "the scale begins at 2^15, doubles after 2,000 consecutive finite steps, and halves after each "
+    "other step") {
   Play(
       "expect 32768 0 0   finite 1999 expect 32768 1999 0   finite 1 expect 65536 0 0   finite "
       "2000 expect 131072 0 0");
@@ -50,7 +50,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "at its least a step that is not finite is not the scale's doing, and the scale stays usable") {
+    "at the minimum scale a step that is not finite is not due to the scale, which stays usable") {
   Play(
       "overflow overflow overflow overflow overflow  overflow overflow overflow overflow overflow  "
       "overflow overflow overflow overflow overflow "
@@ -58,7 +58,7 @@ TEST_CASE(
       "0 16   fails");
 }
 
-TEST_CASE("the scale has a most") {
+TEST_CASE("the scale has a maximum") {
   LossScale scale;
   for (int run = 0; run < 40; ++run) {
     for (std::uint32_t i = 0; i < LossScale::kDoubleAfter; ++i)

@@ -29,7 +29,7 @@ std::uint64_t Trained(std::uint64_t kernel, std::uint64_t in, std::uint64_t out)
   return kernel * kernel * in * out + out + 2 * out;
 }
 
-TEST_CASE("resnet50.yaml has the parameters of Keras' ResNet50, and its shapes") {
+TEST_CASE("resnet50.yaml has the parameters and shapes of Keras' ResNet50") {
   const auto backend = *MakeBackend({"cpu", 1});
   const auto graph = *Graph::Build(Resnet50(), backend.get());
   std::uint64_t all = 0, trained = 0;
@@ -61,8 +61,8 @@ TEST_CASE("resnet50.yaml has the parameters of Keras' ResNet50, and its shapes")
 }
 
 TEST_CASE(
-    "a training step of resnet50.yaml, on smaller images, has the loss of a thousand classes that "
-    "know nothing, and gradients everywhere") {
+    "a training step of resnet50.yaml on small images has the loss of random guesses, and a "
+    "gradient for every variable") {
   const auto backend = *MakeBackend({"cpu", 1});
   config::ModelSpec model = Resnet50();
   model.inputs[0].shape = {64, 64, 3};  // a step of 224 x 224 takes seconds

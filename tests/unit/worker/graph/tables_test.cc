@@ -36,7 +36,7 @@ config::ModelSpec Factorization() {
   return model;
 }
 
-TEST_CASE("a look-up names each id once, in order of first appearance, and where each is") {
+TEST_CASE("a lookup lists each id once, in order of first appearance, with its positions") {
   const auto backend = MakeBackend({"cpu", 1});
   const auto graph = Graph::Build(Factorization(), backend->get());
   REQUIRE(graph.ok());
@@ -59,7 +59,7 @@ TEST_CASE("a look-up names each id once, in order of first appearance, and where
   CHECK_FALSE((*graph)->Lookup(batch).ok());
 }
 
-TEST_CASE("a scratch that is used again finds what a map finds") {
+TEST_CASE("a reused scratch gives the results of a map") {
   UniqueIds scratch;
   std::vector<std::int64_t> ids;
   std::vector<std::uint32_t> position;
@@ -86,7 +86,7 @@ TEST_CASE("a scratch that is used again finds what a map finds") {
   }
 }
 
-TEST_CASE("a model whose tables and inputs do not fit is the user's error") {
+TEST_CASE("a model whose tables and inputs do not fit is a user's error") {
   const auto backend = MakeBackend({"cpu", 1});
   const auto refusal = [&](auto change) {
     config::ModelSpec model = Factorization();
@@ -138,8 +138,8 @@ TEST_CASE("a model whose tables and inputs do not fit is the user's error") {
 
 // The inputs of a kernel are listed in its arguments, which are short.
 TEST_CASE(
-    "more inputs of an embedding or a factorization machine than a GPU takes are a user's error at "
-    "build, and one fewer is none") {
+    "an embedding or factorization machine with more inputs than a GPU allows is a user's error "
+    "when it is built") {
   const auto build = [](const std::string& type, std::size_t inputs,
                         const std::unique_ptr<Backend>& backend) {
     config::ModelSpec model;
@@ -211,8 +211,8 @@ struct Drawn {
 };
 
 TEST_CASE(
-    "a model with tables is recorded after a few steps and run again, however many rows a batch "
-    "reads, and no bit is another") {
+    "a model with tables is recorded after a few steps and replayed, for any number of rows, "
+    "without changing a bit") {
   config::ModelSpec model = Factorization();
   model.tables[0].l2 = 0.01;
   const auto device = *MakeBackend(EmulatedGpu());
@@ -322,8 +322,8 @@ struct Travel {
 };
 
 TEST_CASE(
-    "a device that converts for the wire leaves the bits that the host's conversion leaves, of "
-    "each variable and table by itself") {
+    "a device that converts for the wire gives the bits of the host's conversion, for each "
+    "variable and table") {
   config::ModelSpec model = Factorization();
   model.tables[0].l2 = 1.5;
   model.layers.back() = DenseSpec("hidden", "all", 8, "relu");
@@ -406,7 +406,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("after a batch whose rows there was no memory for, one of fewer rows runs as before it") {
+TEST_CASE("after a batch whose rows were out of memory, a batch with fewer rows runs as before") {
   for (const Element type : {Element::kFloat32, Element::kFloat16}) {
     config::ModelSpec model;
     model.inputs = {{"user", {}}};
@@ -449,7 +449,7 @@ TEST_CASE("after a batch whose rows there was no memory for, one of fewer rows r
   }
 }
 
-TEST_CASE("the room for rows is a little more than they are, and of few sizes") {
+TEST_CASE("the capacity for rows is slightly above their number, and has few sizes") {
   std::set<std::size_t> sizes;
   for (std::size_t rows = 1; rows < 100000; ++rows) {
     const std::size_t room = CapacityForRows(rows);
@@ -461,7 +461,7 @@ TEST_CASE("the room for rows is a little more than they are, and of few sizes") 
   CHECK(sizes.size() < 100);
 }
 
-TEST_CASE("row gradients of another size than the rows are refused on a device as on the CPU") {
+TEST_CASE("row gradients of another size than the rows are refused on a device and on the CPU") {
   for (const auto& options : {BackendOptions{"cpu", 1}, EmulatedGpu()}) {
     const auto backend = *MakeBackend(options);
     const auto graph = *Graph::Build(Factorization(), backend.get());
@@ -480,7 +480,7 @@ TEST_CASE("row gradients of another size than the rows are refused on a device a
   }
 }
 
-TEST_CASE("rows that are not those of the batch are refused") {
+TEST_CASE("rows that do not belong to the batch are refused") {
   const auto backend = MakeBackend({"cpu", 1});
   const auto graph = Graph::Build(Factorization(), backend->get());
   const std::vector<std::int64_t> users = {7}, movies = {5, 6, 5};
@@ -502,7 +502,7 @@ TEST_CASE("rows that are not those of the batch are refused") {
 }
 
 TEST_CASE(
-    "AUC counts predictions in Keras' bins, RMSE adds squares, and both add up over batches") {
+    "AUC counts predictions in Keras' bins, RMSE adds squares, and both are summed over batches") {
   const auto backend = *MakeBackend({"cpu", 1});
   const auto count = [&](bool from_logits, std::span<const float> output,
                          std::span<const float> labels) {

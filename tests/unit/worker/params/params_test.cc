@@ -58,7 +58,7 @@ PulledShard Pulled(std::uint32_t shard, std::uint64_t elements, float first, std
           frame->size()};
 }
 
-TEST_CASE("the plan's shards become rows of variables in row order") {
+TEST_CASE("the shards of a plan become rows of variables in row order") {
   const auto layout = Layout::FromPlan(Small());
   REQUIRE(layout.ok());
   REQUIRE(layout->variables().size() == 3);
@@ -105,7 +105,8 @@ TEST_CASE("a plan whose shards do not partition its variables is refused by name
 }
 
 TEST_CASE(
-    "pulled shards are assembled into one span per variable, and only what changed is copied") {
+    "pulled shards are assembled into one span for each variable, and only changed shards are "
+    "copied") {
   const auto layout = std::make_shared<const Layout>(*Layout::FromPlan(Small()));
   PullCache cache(layout);
   WeightBuffer weights(layout);
@@ -138,9 +139,7 @@ TEST_CASE(
   CHECK(spans[1][0] == 200);
 }
 
-TEST_CASE(
-    "a variable of one shard is read where the frame brought it, unless that would keep a large "
-    "frame or is not aligned") {
+TEST_CASE("a variable of one shard is read in its frame, unless the frame is large or unaligned") {
   const auto layout =
       std::make_shared<const Layout>(*Layout::FromPlan(PlanOf({{0, 0, "w", {64}, 0, 64}})));
   WeightBuffer weights(layout);
@@ -169,8 +168,8 @@ struct Rooms {
 };
 
 TEST_CASE(
-    "with room values are copied where they arrive, and whoever computes reads them there: nothing "
-    "is copied again") {
+    "with a given destination values are copied once, on arrival, and the computation reads them "
+    "there") {
   const auto layout = std::make_shared<const Layout>(*Layout::FromPlan(Small()));
   Rooms rooms;
   PullCache cache(layout, rooms.Hand());
@@ -229,8 +228,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "shards that lie one behind the other and are not of one frame are not read as one: the other "
-    "may go") {
+    "adjacent shards of different frames are not read as one span, because one frame may be "
+    "freed") {
   const auto layout = std::make_shared<const Layout>(
       *Layout::FromPlan(PlanOf({{0, 0, "w", {32}, 0, 16}, {1, 0, "w", {32}, 16, 32}})));
   tensor::AlignedBuffer memory(128);
@@ -248,8 +247,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE(
-    "values of 16 bits are widened though they lie so that they could be read in their frame") {
+TEST_CASE("16-bit values are widened even if they could be read in their frame") {
   v1::Plan plan = PlanOf({{0, 0, "w", {32}, 0, 32}});
   plan.mutable_shards(0)->mutable_variable()->set_wire_dtype(v1::DTYPE_BFLOAT16);
   const auto layout = std::make_shared<const Layout>(*Layout::FromPlan(plan));
@@ -275,7 +273,7 @@ TEST_CASE("an answer of another size or for another shard is refused and changes
   CHECK(cache.Take().empty());
 }
 
-TEST_CASE("a gradient is cut by shard without a copy and lives as long as a piece of it") {
+TEST_CASE("a gradient is divided by shard without a copy, and lives as long as one of its pieces") {
   const auto layout = std::make_shared<const Layout>(*Layout::FromPlan(Small()));
   auto gradient = std::make_shared<GradientBuffer>(layout, true);
   gradient->Spans()[0][6] = 42;
@@ -293,7 +291,7 @@ TEST_CASE("a gradient is cut by shard without a copy and lives as long as a piec
 
 // The gradients of two variables lie in one block, 64 bytes apart. The bytes between them belong to
 // neither.
-TEST_CASE("what lies between the gradients of two variables does not leave with them") {
+TEST_CASE("bytes between the gradients of two variables are not sent") {
   struct Block final : tensor::BufferHome {
     alignas(64) std::byte bytes[128];
     void TakeBack(std::byte*, std::size_t) override {}
@@ -321,8 +319,8 @@ TEST_CASE("what lies between the gradients of two variables does not leave with 
 }
 
 TEST_CASE(
-    "a variable's wire type: values are widened on arrival, gradients narrowed where they lie, and "
-    "what it cannot say is named") {
+    "with a wire type, values are widened on arrival, gradients narrowed in place, and overflows "
+    "are named") {
   using tensor::WireType;
   for (const WireType wire : {WireType::kBFloat16, WireType::kFloat16}) {
     v1::Plan plan = Small();  // a/kernel is sent in 16 bits, the others are not

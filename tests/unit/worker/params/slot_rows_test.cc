@@ -50,8 +50,7 @@ std::shared_ptr<const Layout> LaidOut(const v1::Plan& plan) {
 }
 
 TEST_CASE(
-    "a plan with tables: the slots are its last shards, and dense variables are what they are "
-    "without") {
+    "the slots of a plan with tables are its last shards, and dense variables are unaffected") {
   const auto layout = LaidOut(PlanOf({4, 1}, 8));
   CHECK(layout->shard_count() == 10);
   CHECK(layout->dense_shards() == 2);
@@ -84,8 +83,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "each id lies in its slot once, its row comes back to its place, and so does its gradient, in "
-    "each table's wire type") {
+    "each id is in its slot once, and its row and gradient find their positions, in each table's "
+    "wire type") {
   using tensor::WireType;
   const std::uint32_t seed = GENERATE(1u, 2u, 3u);
   const std::vector<WireType> wire =

@@ -43,7 +43,7 @@ Source<int> CountTo(int n) {
   };
 }
 
-TEST_CASE("a function without input makes one step: it reads, pushes, and leaves a result") {
+TEST_CASE("a function without input makes one step that reads, pushes and returns a result") {
   Registry registry;
   registry.Register("f", [](StepContext& step) -> absl::Status {
     CHECK(step.function() == "f");
@@ -76,7 +76,7 @@ TEST_CASE("a function without input makes one step: it reads, pushes, and leaves
   CHECK(stage.call->result() == "done");
 }
 
-TEST_CASE("a step is made for each input, and the last one is known as such") {
+TEST_CASE("each input makes one step, and the last step is marked") {
   Registry registry;
   std::vector<int> seen;
   registry.Register(
@@ -104,7 +104,7 @@ TEST_CASE("a step is made for each input, and the last one is known as such") {
   }
 }
 
-TEST_CASE("inputs that cannot be copied are handed to the step") {
+TEST_CASE("inputs that cannot be copied are passed to the step") {
   Registry registry;
   registry.Register(
       "f",
@@ -125,7 +125,7 @@ TEST_CASE("inputs that cannot be copied are handed to the step") {
   CHECK(stage.Step()->last);
 }
 
-TEST_CASE("what a step draws is a function of the job's seed, the closure and the step") {
+TEST_CASE("random numbers of a step depend only on the job's seed, the closure and the step") {
   std::vector<float> drawn;
   Registry registry;
   registry.Register(
@@ -149,7 +149,7 @@ TEST_CASE("what a step draws is a function of the job's seed, the closure and th
   CHECK(first[0] != first[2]);
 }
 
-TEST_CASE("errors and exceptions of a user's code are told apart, and stop at the border") {
+TEST_CASE("errors and exceptions of a user's code are distinguished, and stop at the border") {
   Registry bad;
   bad.Register("a b", [](StepContext&) { return absl::OkStatus(); });
   CHECK(bad.status().code() == absl::StatusCode::kInvalidArgument);
@@ -186,8 +186,7 @@ TEST_CASE("errors and exceptions of a user's code are told apart, and stop at th
         absl::StatusCode::kNotFound);
 }
 
-TEST_CASE(
-    "a closure has no more steps than updates may be numbered, and hears that it was cancelled") {
+TEST_CASE("a closure has a limited number of steps, and is told about its cancellation") {
   Registry registry;
   bool cancelled = false;
   registry.Register(

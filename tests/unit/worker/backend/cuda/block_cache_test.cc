@@ -39,7 +39,7 @@ struct Device {
 constexpr std::uint64_t kMiB = 1 << 20;
 
 TEST_CASE(
-    "a block is cut from a segment, comes back to the same stream at once, and is joined with its "
+    "a block comes from a segment, is reused on the same stream at once, and is merged with its "
     "neighbours") {
   Device device(100 * kMiB);
   BlockCache cache(device.driver());
@@ -65,8 +65,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "what another stream uses is held back until it has passed, and another stream's blocks are "
-    "never given out") {
+    "memory in use by another stream is held back until it has passed, and its blocks are not "
+    "shared") {
   Device device(100 * kMiB);
   BlockCache cache(device.driver());
   const auto a = *cache.Allocate(4096, 1);
@@ -90,8 +90,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a full device is asked again after what is cached went back, then the error says what was "
-    "asked and what is free") {
+    "a full device is asked again after cached memory was freed, then the error names requested "
+    "and free bytes") {
   Device device(64 * kMiB);
   BlockCache cache(device.driver());
   const auto a = *cache.Allocate(40 * kMiB, 1);
@@ -113,7 +113,7 @@ TEST_CASE(
   device.releases_fail.clear();
 }
 
-TEST_CASE("allocator: ten thousand random calls keep the books, and nothing overlaps") {
+TEST_CASE("allocator: ten thousand random calls keep the accounts correct, and no blocks overlap") {
   const std::uint64_t seed = random::EntropyFromOs();
   INFO("seed " << seed);
   std::uint64_t at = 0;
@@ -182,7 +182,7 @@ TEST_CASE("allocator: ten thousand random calls keep the books, and nothing over
 }
 
 TEST_CASE(
-    "allocator: the same step meets the same addresses, and memory does not grow over ten thousand "
+    "allocator: equal steps get equal addresses, and memory does not grow over ten thousand "
     "steps") {
   Device device(1024 * kMiB);
   BlockCache cache(device.driver());

@@ -118,7 +118,7 @@ struct DenseStep {
   }
 };
 
-TEST_CASE("a step is run, captured once, and replayed, and gives the same whichever") {
+TEST_CASE("a step is run, captured once and replayed, with the same result each time") {
   Stage stage;
   DenseStep step(stage, 4);
   for (int i = 0; i < 20; ++i)
@@ -131,7 +131,7 @@ TEST_CASE("a step is run, captured once, and replayed, and gives the same whiche
   CHECK(stage.control.launches == 18);
 }
 
-TEST_CASE("memory that a captured step has inside grows: it is captured again, with the reason") {
+TEST_CASE("a captured step whose memory grows is captured again with the reason") {
   Stage stage;
   DenseStep step(stage, 4);
   for (int i = 0; i < 5; ++i) REQUIRE(step.Run(1).ok());
@@ -147,8 +147,7 @@ TEST_CASE("memory that a captured step has inside grows: it is captured again, w
 }
 
 TEST_CASE(
-    "a convolution that was captured is captured again when a larger one has taken new memory for "
-    "filters") {
+    "a captured convolution is captured again after a larger one needed new memory for filters") {
   Stage stage;
   const auto shape = [](std::int64_t filters) {
     return Conv2dShape{1, 3, 3, 2, 2, 2, filters, 2, 2, 1, 1, 0, 0, 0, 0};
@@ -181,9 +180,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a convolution with uneven padding is made of a padded copy where the library takes no such, "
-    "and is replayed; an even one is asked for as it "
-    "is") {
+    "a convolution with uneven padding uses a padded copy if the library refuses it, and is "
+    "replayed") {
   for (const bool choosy : {true, false}) {
     Stage stage;
     stage.control.choosy = choosy;
@@ -225,8 +223,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "the emulated device refuses what CUDA refuses to a thread that captures, and the capture with "
-    "it; other threads may") {
+    "the emulated device refuses forbidden calls of a capturing thread and ends the capture, and "
+    "allows those of other threads") {
   Stage stage;
   const EgCudaApi* const api = LoadCudaLibrary(Library()).value();
   EgCudaError error{};
@@ -280,8 +278,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "more shapes than plans are kept: all are made again, and steps that have them inside are "
-    "captured again") {
+    "with more shapes than cached plans, plans are made again and steps that use them are captured "
+    "again") {
   Stage stage;
   DenseStep step(stage, 4);
   for (int i = 0; i < 5; ++i) REQUIRE(step.Run(1).ok());
@@ -300,7 +298,7 @@ TEST_CASE(
   CHECK(stage.backend->stats().capture.recaptures_total() >= 1);
 }
 
-TEST_CASE("a sum of more arrays than travel in one launch adds all of them, in order") {
+TEST_CASE("a sum of more arrays than one launch takes adds all of them in order") {
   Stage stage;
   constexpr std::size_t kArrays = 2 * EG_LIST_MAX + 5;
   std::vector<Memory> arrays;
@@ -318,7 +316,7 @@ TEST_CASE("a sum of more arrays than travel in one launch adds all of them, in o
   CHECK(stage.Get(y) == std::vector<float>{want, want, want});
 }
 
-TEST_CASE("a sum of 16 bits of more arrays than travel in one launch is rounded once") {
+TEST_CASE("a sum of more 16-bit arrays than one launch takes is rounded once") {
   for (const Element type : {Element::kBFloat16, Element::kFloat16}) {
     Stage stage;
     constexpr std::size_t kArrays = 2 * EG_LIST_MAX + 5;
@@ -343,8 +341,8 @@ TEST_CASE("a sum of 16 bits of more arrays than travel in one launch is rounded 
 }
 
 TEST_CASE(
-    "an algorithm that there was no memory for is asked for again once some was given back, or "
-    "after a while, not at each call") {
+    "an algorithm that was out of memory is requested again after memory was freed or after a "
+    "while") {
   Stage stage;
   Memory x = stage.Floats(4), w = stage.Floats(4), y = stage.Floats(4), other = stage.Floats(1000);
   stage.Put({1, 2, 3, 4}, x);
@@ -385,7 +383,7 @@ TEST_CASE(
   CHECK(refused < 2000);
 }
 
-TEST_CASE("a span that only begins in page-locked memory is not of it") {
+TEST_CASE("a span that only begins in page-locked memory is not page-locked") {
   const auto pinned = std::make_shared<PinnedMemory>(LoadCudaLibrary(Library()).value());
   const tensor::AlignedBuffer buffer = pinned->Allocate(4096).value();
   CHECK(pinned->Holds(buffer.data(), 4096));
@@ -397,8 +395,8 @@ TEST_CASE("a span that only begins in page-locked memory is not of it") {
 
 // On a real device the bits of a NaN may differ.
 TEST_CASE(
-    "a device narrows and widens with the very bits of the wire's conversion on the host: all "
-    "patterns of 16 bits, and all kinds of float32") {
+    "a device narrows and widens with the bits of the host's conversion, for all 16-bit patterns "
+    "and all kinds of float32") {
   for (const Element type : {Element::kBFloat16, Element::kFloat16}) {
     const auto wire = static_cast<tensor::WireType>(type);
     Stage stage;
@@ -451,8 +449,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a graph goes with an event that it has inside, and a step with the next event, at whatever "
-    "address, is another step") {
+    "a graph is dropped with an event that it contains, and a step with a new event is another "
+    "step") {
   Stage stage;
   CudaBackend& backend = *stage.backend;
   Memory x = stage.Floats(1000), y = stage.Floats(1000);
@@ -485,7 +483,9 @@ TEST_CASE(
   CHECK(backend.stats().capture.replays == replays + 1);
 }
 
-TEST_CASE("a step that cannot be captured runs all the same, and is given up after three times") {
+TEST_CASE(
+    "a step that cannot be captured runs eagerly, and its capture is abandoned after three "
+    "failures") {
   Stage stage;
   DenseStep step(stage, 4);
   stage.control.fail_captures = true;
@@ -497,8 +497,7 @@ TEST_CASE("a step that cannot be captured runs all the same, and is given up aft
   CHECK(stage.control.launches == 0);
 }
 
-TEST_CASE(
-    "what a capture meets for the first time ends it, and the step is whole: scratch, plans") {
+TEST_CASE("first allocations of scratch or plans end a capture, and the step still runs whole") {
   CudaOptions options;
   options.capture.warm_up = 0;  // so that the first step is captured
   Stage stage(options);
@@ -512,8 +511,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "an operation that fails while it is captured is an error of the step, named, and the next "
-    "step is well") {
+    "a failed operation during a capture is a named error of the step, and the next step "
+    "succeeds") {
   CudaOptions options;
   options.capture.warm_up = 1;
   Stage stage(options);
@@ -534,7 +533,7 @@ TEST_CASE(
   CHECK(*eager.Run(3) == Approx(eager.Want(3)));
 }
 
-TEST_CASE("a step that was captured up to an error is never replayed") {
+TEST_CASE("a step whose capture ended with an error is never replayed") {
   Stage stage;
   DenseStep step(stage, 4);
   stage.control.no_plans = true;
@@ -546,7 +545,7 @@ TEST_CASE("a step that was captured up to an error is never replayed") {
   CHECK(stage.control.graphs == 0);
 }
 
-TEST_CASE("an upload that fails is an error, and what the ring held for it is used again") {
+TEST_CASE("a failed upload is an error, and its part of the ring is reused") {
   CudaOptions options;
   options.staging_bytes = 1 << 14;
   Stage stage(options);
@@ -563,7 +562,7 @@ TEST_CASE("an upload that fails is an error, and what the ring held for it is us
   CHECK(stage.backend->TakeError().ok());
 }
 
-TEST_CASE("ten thousand steps take no more memory, events, plans or graphs than ten") {
+TEST_CASE("ten thousand steps need no more memory, events, plans or graphs than ten steps") {
   Stage stage;
   DenseStep step(stage, 4);
   std::uint64_t reserved = 0, used = 0;
@@ -584,8 +583,8 @@ TEST_CASE("ten thousand steps take no more memory, events, plans or graphs than 
 }
 
 TEST_CASE(
-    "steps of more shapes in turn than graphs are kept for give what they should, some of them "
-    "eagerly, and are told") {
+    "steps of more shapes than cached graphs give correct results, and those that run eagerly are "
+    "counted") {
   CudaOptions options;
   options.capture.graphs_max = 2;
   Stage stage(options);
@@ -607,8 +606,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "uploads from any memory go by way of the ring, larger than it too, and the host's copy may "
-    "change at once") {
+    "uploads from any memory use the ring, even if they are larger, and the host's copy may change "
+    "at once") {
   CudaOptions options;
   options.staging_bytes = 10000;
   Stage stage(options);
@@ -628,7 +627,9 @@ TEST_CASE(
   REQUIRE(stage.backend->Wait(*there).ok());
 }
 
-TEST_CASE("page-locked memory travels without a stop, and is kept for the next of its size") {
+TEST_CASE(
+    "page-locked memory is transferred without a wait, and is kept for the next buffer of its "
+    "size") {
   Stage stage;
   const std::byte* first = nullptr;
   for (int i = 0; i < 3; ++i) {
@@ -647,8 +648,8 @@ TEST_CASE("page-locked memory travels without a stop, and is kept for the next o
 }
 
 TEST_CASE(
-    "page-locked memory that came back is kept up to what was out at once, whatever the sizes: "
-    "steps of large models ask the driver for none") {
+    "returned page-locked memory is kept up to the most in use at once, so steps of large models "
+    "allocate none") {
   const auto pinned = std::make_shared<PinnedMemory>(LoadCudaLibrary(Library()).value());
   EmulatedControl& control = Control();
   control = EmulatedControl{};
@@ -680,7 +681,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("page-locked memory that the driver refused does not count as what was out at once") {
+TEST_CASE("page-locked memory that the driver refused does not count as memory in use at once") {
   const auto pinned = std::make_shared<PinnedMemory>(LoadCudaLibrary(Library()).value());
   EmulatedControl& control = Control();
   control = EmulatedControl{};
@@ -692,7 +693,7 @@ TEST_CASE("page-locked memory that the driver refused does not count as what was
   CHECK(control.pinned_bytes <= PinnedMemory::kKeptMax);
 }
 
-TEST_CASE("page-locked memory that was refused, or more, is not asked for again at each buffer") {
+TEST_CASE("a refused size of page-locked memory is not requested again for each buffer") {
   const auto pinned = std::make_shared<PinnedMemory>(LoadCudaLibrary(Library()).value());
   EmulatedControl& control = Control();
   control = EmulatedControl{};
@@ -734,7 +735,7 @@ TEST_CASE("page-locked memory that was refused, or more, is not asked for again 
   out.clear();
 }
 
-TEST_CASE("without page-locked memory copies take the driver's way and are right") {
+TEST_CASE("without page-locked memory the driver's own copies are used and are correct") {
   Stage stage;
   stage.control.no_pinned = true;
   std::vector<float> values(5000);
@@ -756,7 +757,7 @@ TEST_CASE("without page-locked memory copies take the driver's way and are right
   CHECK(stage.backend->TakeError().ok());
 }
 
-TEST_CASE("a buffer that a copy still reads is not given out again before it has") {
+TEST_CASE("a buffer is not reused while a copy reads it") {
   Stage stage;
   tensor::AlignedBuffer host = stage.backend->AllocateHost(4096).value();
   for (int round = 0; round < 50; ++round) {
@@ -786,7 +787,7 @@ TEST_CASE("a buffer that a copy still reads is not given out again before it has
   }
 }
 
-TEST_CASE("a copy into a new buffer waits for kernels that still use what lay there before") {
+TEST_CASE("a copy into a new buffer waits for kernels that use the former buffer at that address") {
   Stage stage;
   tensor::AlignedBuffer host = stage.backend->AllocateHost(4096).value();
   std::fill(host.floats().begin(), host.floats().end(), -9.0f);
@@ -813,7 +814,7 @@ TEST_CASE("a copy into a new buffer waits for kernels that still use what lay th
   CHECK(stage.Get(sum) == std::vector<float>(1024, 100.0f));
 }
 
-TEST_CASE("a full device says what was asked, what is free, and what is in use") {
+TEST_CASE("a full device reports the requested, the free and the used bytes") {
   Stage stage;
   stage.control.memory_bytes = 64 << 20;
   Memory most = stage.backend->Allocate(40 << 20, "most").value();
@@ -828,7 +829,7 @@ TEST_CASE("a full device says what was asked, what is free, and what is in use")
   stage.control.no_pinned = false;
 }
 
-TEST_CASE("a device that has failed is Unavailable, and says where") {
+TEST_CASE("a failed device is Unavailable, and the error names the place") {
   Stage stage;
   DenseStep step(stage, 4);
   REQUIRE(step.Run(1).ok());
@@ -901,8 +902,8 @@ std::vector<float> Products(Stage& stage, Element type, std::int64_t batch, std:
 }
 
 TEST_CASE(
-    "a product of 16 bits that the library has no algorithm for is computed in float32, by TF32 "
-    "where that has one, and replayed as any other") {
+    "a 16-bit product without an algorithm is computed in float32, with TF32 if allowed, and "
+    "replayed") {
   const Element type = GENERATE(Element::kBFloat16, Element::kFloat16);
   const bool to_float32 = GENERATE(false, true);
   for (const auto& [batch, in, out] :
@@ -926,7 +927,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a shape that the library refuses is an error that names the layer, once") {
+TEST_CASE("a shape that the library refuses is one error that names the layer") {
   Stage stage;
   DenseStep step(stage, 4);
   stage.control.no_plans = true;
@@ -940,8 +941,7 @@ TEST_CASE("a shape that the library refuses is an error that names the layer, on
 }
 
 TEST_CASE(
-    "the device's own events say how long copies, kernels and waiting for copies took, whether a "
-    "step is captured or not") {
+    "the device's events give the times of copies, kernels and waits for copies, captured or not") {
   Stage stage;
   CudaBackend& backend = *stage.backend;
   tensor::AlignedBuffer host = backend.AllocateHost(4096).value();
@@ -1001,8 +1001,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a GPU that computes anything else than the CPU is not taken by auto, refused by gpu, and "
-    "named with the primitive") {
+    "a GPU whose results differ from the CPU's is skipped by auto and refused by gpu, which name "
+    "the primitive") {
   EmulatedControl& control = Control();
   control = EmulatedControl{};
   CHECK(ChooseCheckedDevice("auto", Library(), 7)->name == "gpu:0");
@@ -1041,8 +1041,7 @@ TEST_CASE(
   CHECK(ChooseCheckedDevice("cpu", Library(), 1)->name == "cpu");
 }
 
-TEST_CASE(
-    "a GPU on which copies do not wait for events that a recorded step has inside is not taken") {
+TEST_CASE("a GPU whose copies do not wait for events of a recorded step is refused") {
   EmulatedControl& control = Control();
   control = EmulatedControl{};
   control.late_graph_events = true;
@@ -1054,7 +1053,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "ranges are named for layers and phases where a profiler listens, and else asked for once") {
+    "ranges are named for layers and phases if a profiler listens, and otherwise queried once") {
   {
     Stage stage;
     DenseStep step(stage, 4);
@@ -1073,8 +1072,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "algorithms are the first deterministic one, or measured when that is asked for, each shape "
-    "once") {
+    "the first deterministic algorithm is used, or the fastest measured one on request, once for "
+    "each shape") {
   Stage stage;
   DenseStep step(stage, 4);
   for (int i = 0; i < 8; ++i) REQUIRE(step.Run(1).ok());
@@ -1096,7 +1095,7 @@ TEST_CASE(
         std::map<std::string, std::uint64_t>{{"addresses changed", 1}});
 }
 
-TEST_CASE("a GPU below compute capability 8.0 computes in float32 alone, and says why") {
+TEST_CASE("a GPU below compute capability 8.0 computes only in float32, and reports the reason") {
   for (const int major : {7, 8}) {
     Control() = EmulatedControl{};
     Control().major = major;
@@ -1113,8 +1112,8 @@ TEST_CASE("a GPU below compute capability 8.0 computes in float32 alone, and say
 }
 
 TEST_CASE(
-    "products are asked for in TF32 where a job wants it, not before and not behind, and a step "
-    "recorded the other way is not run again") {
+    "products use TF32 exactly where a job wants it, and a step recorded with another setting is "
+    "not replayed") {
   Stage stage;
   stage.control.choosy = false;  // otherwise its three columns would have no plan in TF32
   DenseStep step(stage, 4);

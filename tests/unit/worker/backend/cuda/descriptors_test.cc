@@ -24,9 +24,8 @@ const EgCudaApi* RealLibrary() {
 }
 
 TEST_CASE(
-    "an engine that rounds more than a key allows is passed over: TF32 where it was not asked for, "
-    "less than TF32 always, sums of 16 bits, "
-    "Winograd's largest tiles, lost NaN") {
+    "engines with more rounding than a key allows are skipped, such as TF32, 16-bit sums and large "
+    "Winograd tiles") {
   using cuda::Computes;
   using cuda::EngineNotes;
   EgPlanKey exact{}, tf32{}, narrow{}, relu{};
@@ -50,8 +49,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "the descriptors of convolutions are finalized without a device: forward with and without bias "
-    "and relu, gradients") {
+    "descriptors of convolutions and their gradients are finalized without a device, with and "
+    "without bias and relu") {
   const EgCudaApi* const api = RealLibrary();
   if (api == nullptr) return;
   EgPlanKey key{};
@@ -91,8 +90,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "the descriptors of products are made without a device: transposed, with bias, with its "
-    "gradient") {
+    "descriptors of products are made without a device, with transposition, bias and gradient") {
   const EgCudaApi* const api = RealLibrary();
   if (api == nullptr) return;
   EgPlanKey key{};

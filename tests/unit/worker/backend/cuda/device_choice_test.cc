@@ -32,7 +32,7 @@ TEST_CASE("a device has one name") {
 }
 
 TEST_CASE(
-    "without a usable library auto takes the CPU and says why, and gpu is refused with the "
+    "without a usable library auto selects the CPU with the reason, and gpu is refused with the "
     "reason") {
   struct Case {
     std::string library, reason;
@@ -63,7 +63,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a GPU is named with what it is, and one that the host lacks is refused") {
+TEST_CASE("a GPU is named with its properties, and an absent GPU is refused") {
   const std::string library = Fake("two_devices");
   const std::string text = "gpu:1 Made up 1, sm_90, 132 SMs, 80.0 GiB (CUDA 0.0, made up)";
   CHECK(ChooseDevice("gpu:1", library)->text == text);
@@ -76,7 +76,7 @@ TEST_CASE("a GPU is named with what it is, and one that the host lacks is refuse
 }
 
 // cudart's errors 35 (no driver, or an old one) and 100 (no device) both mean "no GPU".
-TEST_CASE("the real library is loaded, is of this version, and says what is there") {
+TEST_CASE("the real library loads, has this version, and reports the devices") {
   const std::string path = absl::StrCat(test::BinDir(), "/libevergrad_cuda.so");
   if (!std::filesystem::exists(path)) {
     printf("\nskipped: built without CUDA\n");

@@ -12,8 +12,8 @@ namespace {
 using Action = GraphCapture::Action;
 
 TEST_CASE(
-    "a shape is run, captured once, and replayed; changed addresses are captured again and "
-    "counted") {
+    "a shape is run, captured once and replayed, and changed addresses cause another capture that "
+    "is counted") {
   GraphCapture capture({2, 3, 16, true});
   CHECK(capture.Next(1, 100).action == Action::kEager);
   CHECK(capture.Next(1, 101).action == Action::kEager);
@@ -33,8 +33,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a capture that fails is tried again, then given up with its reason; one that is never "
-    "replayed likewise") {
+    "a failing capture is retried, then abandoned with its reason, and so is one that is never "
+    "replayed") {
   GraphCapture capture({0, 2, 16, true});
   CHECK(capture.Next(1, 1).action == Action::kCapture);
   capture.Failed(1, "cudaMalloc while capturing");
@@ -57,8 +57,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a shape that is forgotten makes room, and the next of its key begins anew and is no capture "
-    "of it again") {
+    "a forgotten shape frees its place, and the next shape of its key begins anew without counting "
+    "as a repeat") {
   GraphCapture capture({1, 3, 1, true});
   CHECK(capture.Next(1, 1).action == Action::kEager);
   CHECK(capture.Next(1, 1).action == Action::kCapture);
@@ -79,7 +79,7 @@ TEST_CASE(
   CHECK(capture.stats().evictions == 0);
 }
 
-TEST_CASE("failures in a row are counted from the last replay on") {
+TEST_CASE("consecutive failures are counted from the last replay") {
   GraphCapture capture({0, 2, 16, true});
   CHECK(capture.Next(1, 1).action == Action::kCapture);
   capture.Failed(1, "once");
@@ -111,8 +111,8 @@ struct Turn {
 };
 
 TEST_CASE(
-    "a graph that was not asked for in a good deal longer time than a new shape goes for it, and "
-    "its return is counted as evicted") {
+    "a graph that is unused for much longer than a new shape is evicted, and its return is "
+    "counted") {
   Turn turn({1, 3, 2, true});
   for (int i = 0; i < 3; ++i)
     for (const std::uint64_t key : {1, 2}) turn.Run(key);
@@ -129,8 +129,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "of more shapes in turn than there is room for as many as there is room for are replayed, and "
-    "none is captured again and again") {
+    "with more shapes than places as many shapes as places are replayed, and none is captured "
+    "repeatedly") {
   for (const std::uint64_t shapes : {16, 17, 40, 3000}) {
     Turn turn({2, 3, 16, true});
     for (std::uint64_t round = 0; round < 12; ++round)
@@ -157,9 +157,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "graphs are bounded by the calls in them, too: a large one takes the places of small ones; "
-    "what the first of a shape has is known once it is "
-    "there") {
+    "graphs are bounded by their calls too, and a large one takes the places of several small "
+    "ones") {
   Turn turn({0, 3, 16, true, 100});
   for (std::uint64_t key = 0; key < 10; ++key) CHECK(turn.Run(key, 10) == Action::kCapture);
   CHECK(turn.capture.stats().calls == 100);
@@ -179,15 +178,15 @@ TEST_CASE(
   CHECK(turn.graphs == std::set<std::uint64_t>{51});
 }
 
-TEST_CASE("switched off, every step is run eagerly") {
+TEST_CASE("with captures off every step runs eagerly") {
   GraphCapture capture({0, 3, 2, false});
   for (int i = 0; i < 4; ++i) CHECK(capture.Next(1, 0).action == Action::kEager);
   CHECK(capture.stats().eager == 4);
 }
 
 TEST_CASE(
-    "capture: what is replayed was captured with the same addresses and not dropped since, "
-    "whatever happens") {
+    "capture: a replayed step was captured with the same addresses and not dropped since, after "
+    "random events") {
   const std::uint64_t seed = random::EntropyFromOs();
   INFO("seed " << seed);
   std::uint64_t at = 0;
@@ -228,7 +227,7 @@ TEST_CASE(
   CHECK(stats.captures + stats.failures <= 8 + stats.recaptures_total());
 }
 
-TEST_CASE("the fastest algorithm whose workspace fits wins, and what fails is passed over") {
+TEST_CASE("the fastest algorithm whose workspace fits is selected, and failing ones are skipped") {
   const std::vector<AlgorithmCandidate> candidates = {
       {100, true}, {10, false}, {10, true}, {5000, true}, {0, false}};
   const std::vector<double> seconds = {3, 1, 2, 0.1, -1};

@@ -16,7 +16,7 @@
 namespace evergrad::cuda {
 namespace {
 
-TEST_CASE("Philox gives the bits of common/random on host and device alike") {
+TEST_CASE("Philox gives the bits of common/random on host and device") {
   for (const std::uint64_t key : {0ull, 1ull, 42ull, 0xFFFFFFFFFFFFFFFFull, 0x123456789ABCDEFull}) {
     for (const std::uint64_t counter :
          {0ull, 1ull, 0xFFFFFFFFull, 0x100000000ull, 0xFFFFFFFFFFFFFFFFull}) {
@@ -30,7 +30,7 @@ TEST_CASE("Philox gives the bits of common/random on host and device alike") {
   }
 }
 
-TEST_CASE("dropout's mask is common/random's, whatever the size and the address") {
+TEST_CASE("dropout's mask equals that of common/random for any size and address") {
   std::vector<float> x(70, 1.0f), y(80);
   const std::uint64_t key = 99;
   for (const double rate : {0.0, 0.3, 0.75}) {
@@ -54,7 +54,8 @@ TEST_CASE("dropout's mask is common/random's, whatever the size and the address"
 }
 
 TEST_CASE(
-    "a chain writes each element once, whole quads where all is aligned, and nothing beside") {
+    "a chain writes each element once, in whole quads if all are aligned, and nothing beside "
+    "them") {
   alignas(16) float x[90], y[90];
   for (int i = 0; i < 90; ++i) x[i] = static_cast<float>(i + 1);
   for (std::int64_t n = 1; n <= 70; ++n) {
@@ -88,7 +89,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a reduction takes each element once and its order is a function of the size alone") {
+TEST_CASE("a reduction reads each element once, in an order that depends only on the size") {
   for (const std::int64_t n : {0, 1, 2, 31, 32, 33, 63, 255, 256, 257, 1000, 4099}) {
     std::vector<int> seen(static_cast<std::size_t>(n));
     const auto load = [&](std::int64_t i) { return ++seen[static_cast<std::size_t>(i)], i + 1; };
@@ -109,7 +110,7 @@ TEST_CASE("a reduction takes each element once and its order is a function of th
   }
 }
 
-TEST_CASE("column sums are cut so that every row is in one part, and scratch holds all parts") {
+TEST_CASE("column sums are divided so that every row is in one part, and scratch holds all parts") {
   for (const std::int64_t rows : {1, 15, 16, 17, 1000, 65536, 802816}) {
     for (const std::int64_t columns : {1, 3, 64, 1000, 131072, 200000}) {
       const std::int64_t parts = ColumnParts(rows, columns), per_part = RowsPerPart(rows, columns);
@@ -121,7 +122,7 @@ TEST_CASE("column sums are cut so that every row is in one part, and scratch hol
   }
 }
 
-TEST_CASE("the windows over an input are those that hold it") {
+TEST_CASE("the windows over an input element are those that contain it") {
   for (std::int64_t in = 1; in <= 9; ++in)
     for (std::int64_t pool = 1; pool <= 4; ++pool)
       for (std::int64_t stride = 1; stride <= 5; ++stride)
@@ -147,7 +148,7 @@ TEST_CASE("the windows over an input are those that hold it") {
           }
 }
 
-TEST_CASE("every id of every example has a place of its own") {
+TEST_CASE("every id of every example has a unique position") {
   EgEmbedding s{};
   s.batch = 5;
   s.count = 3;
@@ -166,7 +167,7 @@ TEST_CASE("every id of every example has a place of its own") {
   CHECK(std::all_of(seen.begin(), seen.end(), [](int times) { return times == 1; }));
 }
 
-TEST_CASE("a filter that is turned and turned back is the same") {
+TEST_CASE("a filter that is transposed twice is the same") {
   std::vector<float> w(3 * 2 * 5 * 7), krsc(w.size()), back(w.size());
   for (std::size_t i = 0; i < w.size(); ++i) w[i] = static_cast<float>(i);
   const TransposeMap<float, float> there{
@@ -179,7 +180,7 @@ TEST_CASE("a filter that is turned and turned back is the same") {
 }
 
 TEST_CASE(
-    "elements of 16 bits are common/tensor's, bit by bit, all of them and what rounds to them") {
+    "16-bit elements equal those of common/tensor bit by bit, for all patterns and all roundings") {
   for (std::uint32_t bits = 0; bits < 65536; ++bits) {
     BFloat16 b;
     Float16 h;
@@ -344,9 +345,7 @@ std::vector<float> AllOf(std::int64_t rows, std::int64_t columns, std::size_t of
   return result;
 }
 
-TEST_CASE(
-    "what takes whole accesses of 16 bytes where it can gives the same bits where it cannot, and "
-    "writes nothing beside") {
+TEST_CASE("16-byte accesses give the bits of single accesses, and write nothing beside the array") {
   const auto check = [](const auto element) {
     using T = std::decay_t<decltype(element)>;
     for (const auto& [rows, columns] : {std::pair<std::int64_t, std::int64_t>{1, 8},
@@ -362,7 +361,7 @@ TEST_CASE(
   check(0.0f), check(BFloat16(0.0f)), check(Float16(0.0f));
 }
 
-TEST_CASE("moments of one pass are as exact as those of two, whatever the first row is") {
+TEST_CASE("one-pass moments are as exact as two-pass moments, for any first row") {
   for (const double outlier : {0.0, 1e3, -1e7}) {
     for (const double offset : {0.0, 1e4}) {
       constexpr std::int64_t kRows = 70000, kColumns = 2;
@@ -388,8 +387,8 @@ TEST_CASE("moments of one pass are as exact as those of two, whatever the first 
 }
 
 TEST_CASE(
-    "a chain of 16 bits takes eight elements an access, one of two sizes four, and writes nothing "
-    "beside") {
+    "a chain of 16 bits accesses eight elements at once, a mixed one four, and writes nothing "
+    "beside them") {
   alignas(16) BFloat16 x[96];
   alignas(16) float wide_y[96];
   alignas(16) BFloat16 y[96];
@@ -415,7 +414,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("what travels with a launch fits CUDA's 4 KB") {
+TEST_CASE("the arguments of each launch fit CUDA's limit of 4 KB") {
 #define EG_FITS_(name, type) CHECK(sizeof(type) <= 3900);
   EG_OPS(EG_FITS_)
 #undef EG_FITS_

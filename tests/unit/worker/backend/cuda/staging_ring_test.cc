@@ -8,7 +8,7 @@
 namespace evergrad::worker {
 namespace {
 
-TEST_CASE("blocks are contiguous, are given out in turn, and are freed with their tickets") {
+TEST_CASE("blocks are contiguous, are allocated in turn, and are freed with their tickets") {
   StagingRing ring(1024 + 100);
   CHECK(ring.capacity() == 1024);
   const auto a = ring.Acquire(512), b = ring.Acquire(200);
@@ -36,7 +36,7 @@ TEST_CASE("blocks are contiguous, are given out in turn, and are freed with thei
   CHECK(all->offset == 0);
 }
 
-TEST_CASE("after a block at the end of the ring the next one is at its beginning") {
+TEST_CASE("the block after the end of the ring is at its beginning") {
   StagingRing ring(1024);
   const auto a = ring.Acquire(512), b = ring.Acquire(512);
   REQUIRE((a && b));
@@ -45,7 +45,7 @@ TEST_CASE("after a block at the end of the ring the next one is at its beginning
   CHECK(ring.Acquire(256)->offset == 0);
 }
 
-TEST_CASE("ring: random blocks never overlap while they are held, and the ring is never stuck") {
+TEST_CASE("ring: random blocks never overlap while they are held, and the ring never deadlocks") {
   const std::uint64_t seed = random::EntropyFromOs();
   INFO("seed " << seed);
   std::uint64_t at = 0;
