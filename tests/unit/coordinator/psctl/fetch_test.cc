@@ -151,7 +151,7 @@ struct Stage {
   std::unique_ptr<transport::Server> server;  // last, so that no handler runs once it is destroyed
 };
 
-TEST_CASE("fetch brings every file of a run whole, and what is here already does not come again") {
+TEST_CASE("fetch downloads every file of a run whole, and skips local files that are complete") {
   Stage stage;
   stage.refuse = 3;  // a busy coordinator is called again
   REQUIRE(stage.Run({"job", "fetch", "job", "--to", "here"}) == kSucceeded);
@@ -171,7 +171,7 @@ TEST_CASE("fetch brings every file of a run whole, and what is here already does
   CHECK_THAT(stage.err.str(), Contains("--to"));
 }
 
-TEST_CASE("a folder that has another run's files is refused, and stays as it is") {
+TEST_CASE("a folder with another run's files is refused and stays unchanged") {
   Stage stage;
   REQUIRE(stage.Run({"job", "fetch", "job", "--to", "here"}) == kSucceeded);
   REQUIRE(stage.Run({"job", "fetch", "job", "--to", "here"}) == kSucceeded);  // the same run
@@ -185,8 +185,8 @@ TEST_CASE("a folder that has another run's files is refused, and stays as it is"
 }
 
 TEST_CASE(
-    "a part that is damaged on its way, or a file that changes while it is read, is read again, "
-    "and at last named; nothing half stays") {
+    "a damaged part or a changing file is read again and at last named, and no partial file "
+    "remains") {
   Stage stage;
   int damaged = 1;
   stage.on_read = [&](const v1::ReadRunFileRequest& request, v1::ReadRunFileResponse* response) {
@@ -213,7 +213,7 @@ TEST_CASE(
     CHECK(entry.path().string().find(".tmp") == std::string::npos);
 }
 
-TEST_CASE("no name that a coordinator sends becomes a path") {
+TEST_CASE("no name from a coordinator becomes a path") {
   Stage stage;
   for (const std::string name :
        {"../outside", "/etc/evergrad", "model/../../outside", "notes.txt"}) {
@@ -228,8 +228,8 @@ TEST_CASE("no name that a coordinator sends becomes a path") {
 }
 
 TEST_CASE(
-    "a run is seen from here where its folder has the coordinator's mark, and of an ended job the "
-    "same result") {
+    "a run is visible if its folder has the coordinator's mark, or for an ended job the same "
+    "result") {
   const test::TempFolder folder;
   v1::JobStatus job;
   job.set_state("SUCCEEDED");
@@ -249,7 +249,8 @@ TEST_CASE(
   CHECK_FALSE(SeesRun(job));
 }
 
-TEST_CASE("job show names the host of files that are not here, and how they come; job watch too") {
+TEST_CASE(
+    "job show and job watch name the host of remote files, and the command that fetches them") {
   Stage stage;
   REQUIRE(stage.Run({"job", "show", "job"}) == kSucceeded);
   CHECK_THAT(stage.out.str(),

@@ -105,8 +105,8 @@ struct AuditStage : Stage {
 };
 
 TEST_CASE(
-    "a job that is over: every example of every epoch in every shard, and as many updates as the "
-    "ledgers say") {
+    "an ended job has every example of every epoch in every shard, and as many updates as the "
+    "ledgers record") {
   const AuditStage::Cut whole{IntervalSet::Range(0, 6), {}, {}, 10, 0};
   AuditStage stage({whole, {IntervalSet::Range(0, 6), {}, {}, 9, 1}});
   const Audit audit = stage.Read();
@@ -118,7 +118,9 @@ TEST_CASE(
   CHECK(audit.updates == 20);
 }
 
-TEST_CASE("in the middle: what is in all, in some, refused and to do adds up to the data set") {
+TEST_CASE(
+    "in a running job the done, partly done, refused and remaining examples add up to the data "
+    "set") {
   // Closure 2 is the short one, with one step of two examples. Shard 1 lacks closure 1. Closure 3
   // is open in shard 0 with its second step.
   AuditStage stage({{IntervalSet{0, 1, 4}, IntervalSet{2}, {{3, 0b10}}, 7, 0},
@@ -134,7 +136,7 @@ TEST_CASE("in the middle: what is in all, in some, refused and to do adds up to 
   CHECK(audit.epochs[1].to_do == 2);
 }
 
-TEST_CASE("one update too many or too few in the values is a violation, and which shard it is in") {
+TEST_CASE("one missing or extra update in the values is a violation, which names the shard") {
   for (const std::uint64_t updates : {9u, 11u}) {
     AuditStage stage({{IntervalSet::Range(0, 6), {}, {}, 10, 0},
                       {IntervalSet::Range(0, 6), {}, {}, updates, 0}});
@@ -145,9 +147,7 @@ TEST_CASE("one update too many or too few in the values is a violation, and whic
   }
 }
 
-TEST_CASE(
-    "what a closure had applied before it was lost or cancelled is no violation, more than its "
-    "steps is") {
+TEST_CASE("updates of a lost or cancelled closure are no violation, unless they exceed its steps") {
   // Closure 5 with one step and closure 4 with two are refused. At most three of their updates may
   // be in the values.
   for (const std::uint64_t updates : {7u, 9u, 10u, 11u}) {
@@ -160,7 +160,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("the verb reads a folder, says what it proves, and ends with 1 where a byte is damaged") {
+TEST_CASE("the audit verb reads a folder, prints its proof, and ends with 1 if a byte is damaged") {
   const AuditStage::Cut whole{IntervalSet::Range(0, 6), {}, {}, 10, 0};
   AuditStage stage({whole, whole});
   const auto disk = fs::MakeLocalFileSystem();

@@ -71,7 +71,7 @@ struct Stage {
   }
 };
 
-TEST_CASE("the plan names every task and shares the cores among workers") {
+TEST_CASE("the plan names every task and divides the cores among the workers") {
   LocalOptions options;
   options.folder = "/f";
   options.runs = "/r";
@@ -101,7 +101,7 @@ TEST_CASE("the plan names every task and shares the cores among workers") {
         std::vector<std::string>{"--name", "1", "--threads", "2", "--device", "gpu:1"});
 }
 
-TEST_CASE("the folders of data and checkpoints are passed on to the tasks that they confine") {
+TEST_CASE("the folders of data and checkpoints are passed to the tasks that they confine") {
   LocalOptions options;
   options.folder = "/f";
   options.runs = "/r";
@@ -121,8 +121,8 @@ TEST_CASE("the folders of data and checkpoints are passed on to the tasks that t
 }
 
 TEST_CASE(
-    "the GPUs of this host are those that its worker lists, and why there is none is the worker's "
-    "reason") {
+    "the GPUs of this host are those that its worker lists, and so is the reason for their "
+    "absence") {
   Stage stage;
   stage.folder.Script(
       "evergrad-worker",
@@ -146,7 +146,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "what dies at once is started again more and more slowly, what lived is started at once") {
+    "a task that dies at once is restarted with rising delays, and a task that lived is restarted "
+    "at once") {
   std::chrono::milliseconds before(0);
   for (int starts = 1; starts < 10; ++starts) {
     const auto delay = RestartDelay(starts, std::chrono::seconds(1));
@@ -158,7 +159,7 @@ TEST_CASE(
   CHECK(RestartDelay(9, std::chrono::minutes(1)) == std::chrono::milliseconds(100));
 }
 
-TEST_CASE("a cluster starts, is told the coordinator's address, and leaves no process behind") {
+TEST_CASE("a cluster starts, gets the coordinator's address, and leaves no process behind") {
   Stage stage;
   std::vector<ProcessId> processes;
   {
@@ -188,7 +189,7 @@ TEST_CASE("a cluster starts, is told the coordinator's address, and leaves no pr
   CHECK_FALSE(std::filesystem::exists(stage.options.folder + "/coordinator.pid"));
 }
 
-TEST_CASE("a task that ended by itself is told with the last words of its log") {
+TEST_CASE("a task that exits unexpectedly is reported with the last lines of its log") {
   Stage stage;
   stage.options.workers = 1;
   for (const char* const line : {"2026-01-01T00:00:00.000Z error worker/0 job=- closure=- device "
@@ -207,8 +208,8 @@ TEST_CASE("a task that ended by itself is told with the last words of its log") 
 }
 
 TEST_CASE(
-    "without supervision a dead server breaks the cluster, a dead worker only when it was the "
-    "last") {
+    "without supervision the cluster fails after a server's death, or after the death of its last "
+    "worker") {
   Stage stage;
   LocalCluster cluster(stage.options, &stage.clock, stage.Pause());
   REQUIRE(cluster.Start().ok());
@@ -226,8 +227,7 @@ TEST_CASE(
   CHECK(cluster.broken()->coordinator);
 }
 
-TEST_CASE(
-    "with supervision what dies is started again, the coordinator at the address that tasks know") {
+TEST_CASE("with supervision dead tasks are restarted, and the coordinator keeps its address") {
   Stage stage;
   stage.options.supervise = true;
   LocalCluster cluster(stage.options, &stage.clock, stage.Pause());
@@ -249,7 +249,7 @@ TEST_CASE(
   CHECK_THAT(second, Catch::Contains("--listen 127.0.0.1:1234"));
 }
 
-TEST_CASE("a coordinator that ends before it listens is reported with its log") {
+TEST_CASE("a coordinator that exits before it listens is reported with its log") {
   Stage stage;
   stage.folder.Script("evergrad-coordinator", "echo 'cannot bind' >&2\nexit 3\n");
   LocalCluster cluster(stage.options, &stage.clock, stage.Pause());
@@ -261,7 +261,7 @@ TEST_CASE("a coordinator that ends before it listens is reported with its log") 
   CHECK_THAT(std::string(missing.Start().message()), Catch::Contains("no such program"));
 }
 
-TEST_CASE("a pid that was given away again is not taken for the process of a pid file") {
+TEST_CASE("a reused pid is not mistaken for the process of a pid file") {
   const auto self = IdentityOf(getpid());
   REQUIRE(self.ok());
   CHECK(IsAlive(*self));

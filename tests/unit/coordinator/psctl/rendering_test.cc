@@ -53,8 +53,7 @@ v1::EpochRow Epoch(std::uint64_t n) {
 }
 
 TEST_CASE(
-    "what a worker's device did is shown in two lines, with the scale of its losses in a third, "
-    "and a worker without one has none, in text and in "
+    "the activity of a worker's device has two lines and a third for the loss scale, in text and "
     "JSON") {
   v1::JobStatus job = Running();
   CHECK(DeviceLines(job.workers(0)).empty());
@@ -111,7 +110,7 @@ TEST_CASE(
   CHECK(ProgressBlock(job, 120)[2] == "  worker/0 running closure 38, 300 steps, loss scale 16384");
 }
 
-TEST_CASE("a task with a host name of 4,000 letters does not widen the table of tasks") {
+TEST_CASE("a task with a host name of 4,000 characters does not widen the table of tasks") {
   v1::ListTasksResponse tasks;
   v1::TaskRow* task = tasks.add_tasks();
   task->set_role(v1::ROLE_WORKER);
@@ -124,7 +123,7 @@ TEST_CASE("a task with a host name of 4,000 letters does not widen the table of 
 }
 
 TEST_CASE(
-    "a worker that cannot reach a server is told of with the server, its address and since when") {
+    "a worker that cannot reach a server is shown with the server, its address and the duration") {
   v1::UnreachedServer unreached;
   unreached.set_server("0");
   unreached.set_address("127.0.0.1:4000");
@@ -136,7 +135,7 @@ TEST_CASE(
   CHECK(UnreachedLine("1", unreached).find('\x1b') == std::string::npos);
 }
 
-TEST_CASE("a plain line says state, epoch, step, speed, loss, time left and workers") {
+TEST_CASE("a plain line shows state, epoch, step, speed, loss, remaining time and workers") {
   CHECK(ProgressLine(Running()) ==
         "RUNNING  epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA 1 min 20 s  "
         "workers: worker/0 running, worker/1 gone");
@@ -157,7 +156,7 @@ TEST_CASE("a plain line says state, epoch, step, speed, loss, time left and work
 }
 
 TEST_CASE(
-    "the block on a terminal has a bar, a line a worker, and never a wider line than the "
+    "the block on a terminal has a bar and one line for each worker, and fits the width of the "
     "terminal") {
   CHECK(ProgressBlock(Running(), 120) ==
         Lines{"RUNNING [##########..............................]",
@@ -169,7 +168,7 @@ TEST_CASE(
   CHECK_THAT(ProgressBlock(Running(), 80)[1], Catch::EndsWith("loss 0.4312  ETA 1 min 20 s"));
 }
 
-TEST_CASE("epochs are a table whose columns stand under their titles") {
+TEST_CASE("epochs are a table with aligned columns") {
   CHECK(EpochHeader(false) == "epoch  steps  train loss  test loss  accuracy  examples/s  seconds");
   CHECK(EpochLine(Epoch(1), false) ==
         "    1    469      0.5246     0.4400   84.21 %       21300      2.8");
@@ -203,8 +202,7 @@ TEST_CASE("epochs are a table whose columns stand under their titles") {
   CHECK(EpochLine(row, true) == "   12    469              600      2.8");
 }
 
-TEST_CASE(
-    "other metrics of an evaluation have columns of their own; an epoch that has none has a dash") {
+TEST_CASE("other metrics of an evaluation have columns, with a dash for an epoch without them") {
   v1::JobStatus job = Running();
   *job.add_epoch_rows() = Epoch(1);
   v1::EpochRow& second = *job.add_epoch_rows();
@@ -227,7 +225,7 @@ TEST_CASE(
   CHECK(JsonOf(job)["epoch_rows"][0]["metrics"].empty());
 }
 
-TEST_CASE("without a terminal what is new is printed once, and the line now and then") {
+TEST_CASE("without a terminal news is printed once, and the status line occasionally") {
   std::ostringstream out;
   ProgressPrinter printer(out, {});
   v1::JobStatus job = Running();
@@ -252,7 +250,7 @@ TEST_CASE("without a terminal what is new is printed once, and the line now and 
   CHECK(lines == 5);
 }
 
-TEST_CASE("without a terminal a wait is a line now and then, not one a second") {
+TEST_CASE("without a terminal a wait prints an occasional line, not one each second") {
   std::ostringstream out;
   ProgressPrinter printer(out, {});
   v1::JobStatus job = Running();
@@ -270,7 +268,7 @@ TEST_CASE("without a terminal a wait is a line now and then, not one a second") 
   CHECK_THAT(text, Catch::EndsWith("ETA 1 min 20 s  workers: worker/0 running, worker/1 gone\n"));
 }
 
-TEST_CASE("an epoch's row waits for its evaluation") {
+TEST_CASE("the row of an epoch is printed after its evaluation") {
   std::ostringstream out;
   ProgressPrinter printer(out, {});
   v1::JobStatus job = Running();
@@ -297,7 +295,7 @@ TEST_CASE("an epoch's row waits for its evaluation") {
   CHECK_THAT(out.str(), Catch::Contains("    2    469      0.5246          -         -"));
 }
 
-TEST_CASE("on a terminal the block is drawn over the one before") {
+TEST_CASE("on a terminal each block replaces the former one") {
   std::ostringstream out;
   ProgressPrinter printer(out, {true, 100, std::chrono::milliseconds(0)});
   v1::JobStatus job = Running();
@@ -315,7 +313,7 @@ TEST_CASE("on a terminal the block is drawn over the one before") {
   CHECK_THAT(out.str(), Catch::EndsWith("\033[4A\r\033[J"));
 }
 
-TEST_CASE("the summary says how many lines metrics.jsonl lacks") {
+TEST_CASE("the summary states the number of lines that are missing from metrics.jsonl") {
   v1::JobStatus job = Running();
   job.set_state("SUCCEEDED");
   job.set_result_json(R"({"lines_lost": 2931})");
@@ -327,8 +325,8 @@ TEST_CASE("the summary says how many lines metrics.jsonl lacks") {
 }
 
 TEST_CASE(
-    "the summary claims exactly-once when the coordinator found every shard's updates to be the "
-    "plan's, and not otherwise") {
+    "the summary claims exactly-once only if the coordinator found the planned updates in every "
+    "shard") {
   v1::JobStatus job = Running();
   job.set_state("SUCCEEDED");
   job.set_steps_done(2345);
@@ -383,8 +381,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "the summary of a job that failed or was cancelled says where its weights are, or how they are "
-    "made of its checkpoint") {
+    "the summary of a failed or cancelled job names its weights, or the command that exports "
+    "them") {
   const std::string state = GENERATE("FAILED", "CANCELLED");
   v1::JobStatus job = Running();
   job.set_state(state);
@@ -412,7 +410,8 @@ TEST_CASE(
   CHECK_THAT(all(), !Catch::Contains("its weights") && !Catch::Contains("no weights"));
 }
 
-TEST_CASE("a task that is given no work for a while is shown with who, how long and why") {
+TEST_CASE(
+    "a task that gets no work for a while is shown with its name, the duration and the reason") {
   v1::TaskBackoff backoff;
   backoff.set_task("worker/2");
   backoff.set_deaths(7);
@@ -445,9 +444,7 @@ TEST_CASE("a task that is given no work for a while is shown with who, how long 
   CHECK(json["weights_exported"] == false);
 }
 
-TEST_CASE(
-    "the summary begins with the metric that the job asked for first; a job that asked for none "
-    "has its loss") {
+TEST_CASE("the summary begins with the job's first metric, or with the loss if there is none") {
   v1::JobStatus job = Running();
   job.set_state("SUCCEEDED");
   job.set_result_json(R"({"metrics": {"auc": 0.91234, "binary_accuracy": 0.851, "loss": 0.33}})");
@@ -460,8 +457,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "what was lost is counted where a plan tells how much it is; of user closures it is said that "
-    "it is not known") {
+    "lost updates are counted if a plan gives their number, and are unknown for user closures") {
   v1::JobStatus job = Running();
   job.set_state("SUCCEEDED");
   job.set_closures_lost(2);
@@ -476,7 +472,7 @@ TEST_CASE(
                            "that lost them, an unknown number"));
 }
 
-TEST_CASE("requirements are read, compared, and named when they are not met") {
+TEST_CASE("requirements are parsed, compared, and named if they are not met") {
   const auto at_least = ParseRequirement("accuracy>=0.86"), below = ParseRequirement(" loss < 0.5");
   REQUIRE((at_least.ok() && below.ok()));
   CHECK(Unmet({*at_least, *below}, {{"accuracy", 0.86}, {"loss", 0.4}}).empty());
@@ -493,7 +489,7 @@ TEST_CASE("requirements are read, compared, and named when they are not met") {
   CHECK(MetricsOf("not json").empty());
 }
 
-TEST_CASE("JSON has ids as 16 digits, numbers as numbers and NaN as null") {
+TEST_CASE("JSON has ids of 16 digits, numbers as numbers and NaN as null") {
   v1::JobStatus job = Running();
   job.set_loss(std::nan(""));
   job.set_eta_seconds(-1);
@@ -518,7 +514,7 @@ TEST_CASE("JSON has ids as 16 digits, numbers as numbers and NaN as null") {
   CHECK(JsonOf(task)["role"] == "ps_server");
 }
 
-TEST_CASE("the task table marks what is open without encryption") {
+TEST_CASE("the task table marks unencrypted connections") {
   v1::ListTasksResponse tasks;
   CHECK(TaskTable(tasks, 0).back() == "no task has registered yet");
   v1::TaskRow* task = tasks.add_tasks();
@@ -534,7 +530,7 @@ TEST_CASE("the task table marks what is open without encryption") {
   CHECK_THAT(lines[2], Catch::StartsWith("warning: tasks marked INSECURE"));
 }
 
-TEST_CASE("sizes, times and widths are for people") {
+TEST_CASE("sizes, durations and widths have readable formats") {
   CHECK(ShowBytes(1023) == "1023 B");
   CHECK(ShowBytes(1536 * 1024) == "1.5 MiB");
   CHECK(ShowSeconds(0.25) == "0.2 s");

@@ -38,7 +38,7 @@ Rows Drained(RowSorter* sorter, std::size_t table, std::size_t dimension) {
   return rows;
 }
 
-TEST_CASE("tables come out sorted, from memory or from runs in a file that nobody sees") {
+TEST_CASE("tables are sorted in memory, or with runs in an unnamed file") {
   const std::uint64_t memory = GENERATE(1ull << 30, 3000, 1);
   CAPTURE(memory);
   const test::TempFolder folder;
@@ -65,7 +65,8 @@ TEST_CASE("tables come out sorted, from memory or from runs in a file that nobod
 }
 
 TEST_CASE(
-    "a row that is there twice is told, in one run and in two; an error of who takes ends it") {
+    "a duplicate row is reported within one run and across two, and an error of the receiver ends "
+    "the sort") {
   const test::TempFolder folder;
   for (const std::uint64_t memory : {std::uint64_t{1} << 20, std::uint64_t{1}}) {
     RowSorter sorter({folder.path(), memory}, {1});

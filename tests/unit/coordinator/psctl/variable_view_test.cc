@@ -73,8 +73,8 @@ v1::VariableRow Movies() {
 }
 
 TEST_CASE(
-    "a table's description: settings, memory by row, what happened to its rows, traffic with skew, "
-    "hottest ids with their error") {
+    "the description of a table shows settings, memory, events of rows, traffic with skew, and hot "
+    "ids with their error") {
   CHECK(
       VariableDescription(Movies(), "ratings", 2) ==
       Lines{
@@ -117,7 +117,7 @@ TEST_CASE(
           "         42            254            127"});
 }
 
-TEST_CASE("a dense variable's description has its shape and partitions, and no ids") {
+TEST_CASE("the description of a dense variable shows its shape and partitions, and no ids") {
   v1::VariableRow row;
   row.set_name("dense/kernel");
   row.set_dtype(v1::DTYPE_FLOAT32);
@@ -142,8 +142,8 @@ TEST_CASE("a dense variable's description has its shape and partitions, and no i
 }
 
 TEST_CASE(
-    "between two samples only what came counts; a shard that moved or began anew counts from "
-    "nought") {
+    "rates count only the growth between two samples, and a moved or restarted shard counts from "
+    "zero") {
   const v1::VariableRow before = Movies();
   v1::VariableRow now = Movies();
   now.mutable_shards(0)->set_pulls(140);
@@ -184,7 +184,7 @@ TEST_CASE(
   for (const ShardFlow& shard : ViewOf(Movies(), partial, 1).shards) CHECK(shard.flow.pulls == 0);
 }
 
-TEST_CASE("JSON of a table has what the description has") {
+TEST_CASE("the JSON of a table has all values of the description") {
   const nlohmann::json row = JsonOf(Movies());
   CHECK(row["optimizer"] == nlohmann::json({{"type", "adagrad"},
                                             {"learning_rate", 0.1},
@@ -203,7 +203,7 @@ TEST_CASE("JSON of a table has what the description has") {
   CHECK(view["hottest"][0]["pushes_per_second"].is_null());
 }
 
-TEST_CASE("an optimizer is shown with the numbers that it reads, epsilon last") {
+TEST_CASE("an optimizer is shown with its parameters, epsilon last") {
   const auto names = [](const char* type) {
     std::vector<std::string> shown;
     for (const optimizers::Member& member : ShownMembers(type)) shown.emplace_back(member.name);

@@ -87,9 +87,7 @@ Watched Watch(int answers, int errors, milliseconds patience) {
   return watched;
 }
 
-TEST_CASE(
-    "the flag --reconnect-timeout ends the wait for a coordinator that has gone away, also while a "
-    "call to it is under way") {
+TEST_CASE("the option --reconnect-timeout ends the wait for an unreachable coordinator") {
   const Watched watched = Watch(1, 1, milliseconds(3000));
   CHECK(watched.code == kUnreachable);
   CHECK(watched.waited >= milliseconds(3000));
@@ -98,8 +96,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a coordinator that holds its answer back is waited for --reconnect-timeout longer than it "
-    "said that it would take") {
+    "a coordinator that delays its answer is awaited for --reconnect-timeout beyond the announced "
+    "duration") {
   const Watched watched = Watch(1, 0, milliseconds(3000));
   CHECK(watched.code == kUnreachable);
   CHECK(watched.waited >= milliseconds(4000));

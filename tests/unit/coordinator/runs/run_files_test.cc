@@ -49,8 +49,7 @@ std::size_t FilesIn(const std::string& folder) {
 
 const std::string kWhole = "the weights of a model, in three parts";
 
-TEST_CASE(
-    "a received file appears under its name once its last part has come and the digest agrees") {
+TEST_CASE("a received file appears under its name after its last part, if the digest matches") {
   const test::TempFolder folder;
   RunFileReceiver receiver(folder.path());
   for (const std::string name : {"weights.npz", "model/vocabularies.json"}) {
@@ -69,7 +68,7 @@ TEST_CASE(
   CHECK(*fs::ReadFile(folder / "weights.npz", 1000) == "x");
 }
 
-TEST_CASE("what is damaged, out of order, or under another name leaves nothing") {
+TEST_CASE("a part that is damaged, out of order or under another name leaves no file") {
   const test::TempFolder folder;
   RunFileReceiver receiver(folder.path());
   const auto refused = [&](v1::RunFileChunk chunk, absl::StatusCode code) {
@@ -106,9 +105,7 @@ TEST_CASE("what is damaged, out of order, or under another name leaves nothing")
   CHECK(FilesIn(folder.path()) == 1);
 }
 
-TEST_CASE(
-    "a receiver that ends in the middle of a file, or has no room for it, leaves nothing and says "
-    "so") {
+TEST_CASE("a receiver that ends in mid-file or is out of space leaves no file and reports it") {
   const test::TempFolder folder;
   {
     RunFileReceiver receiver(folder.path());
@@ -123,9 +120,7 @@ TEST_CASE(
   CHECK_FALSE(receiver.Take(Chunk("weights.npz", kWhole, 0, 10)).ok());  // a link is not followed
 }
 
-TEST_CASE(
-    "files are read back a bounded part at a time, and one that is absent, shorter or other is "
-    "named") {
+TEST_CASE("files are read in bounded parts, and an absent, shorter or changed file is named") {
   const test::TempFolder folder;
   std::ofstream(folder / "weights.npz") << kWhole;
   std::ofstream(folder / "weights.safetensors") << kWhole << kWhole;
@@ -152,8 +147,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a listing has the files of a fixed list that are there, with their digests, and parts of them "
-    "can be read") {
+    "a listing has the existing files of a fixed list with their digests, and their parts can be "
+    "read") {
   const test::TempFolder folder;
   std::ofstream(folder / "result.json") << kWhole;
   std::ofstream(folder / "weights.npz") << kWhole;

@@ -46,7 +46,7 @@ std::vector<ShardSize> MlpShards(const char* optimizer) {
 
 }  // namespace
 
-TEST_CASE("the MLP's bytes with slots are balanced to 1.2 over three servers") {
+TEST_CASE("the MLP's bytes with slots are balanced over three servers within a factor of 1.2") {
   const std::vector<ShardSize> shards = MlpShards("adam");
   for (const int n : {2, 3}) {
     const auto loads = Loads(shards, PlaceShards(shards, Servers(n)));
@@ -62,7 +62,9 @@ TEST_CASE("the MLP's bytes with slots are balanced to 1.2 over three servers") {
   }
 }
 
-TEST_CASE("the biggest goes first to the least loaded, in the order of shard numbers") {
+TEST_CASE(
+    "the largest shards are placed first, on the least loaded server, in the order of shard "
+    "numbers") {
   const std::vector<ShardSize> shards = {
       {ShardId(0), 1}, {ShardId(1), 10}, {ShardId(2), 6}, {ShardId(3), 5}};
   const auto placements = PlaceShards(shards, Servers(2));
@@ -74,14 +76,14 @@ TEST_CASE("the biggest goes first to the least loaded, in the order of shard num
   CHECK(placements[0].server == "0");
 }
 
-TEST_CASE("what a server holds already counts, and no servers means no placement") {
+TEST_CASE("bytes that a server already holds count, and without servers there is no placement") {
   const auto placements = PlaceShards({{ShardId(0), 10}}, {{"0", 100}, {"1", 5}});
   REQUIRE(placements.size() == 1);
   CHECK(placements[0].server == "1");
   CHECK(PlaceShards({{ShardId(0), 10}}, {}).empty());
 }
 
-TEST_CASE("shards without bytes are spread as well") {
+TEST_CASE("shards without bytes are spread evenly too") {
   std::vector<ShardSize> shards;
   for (std::uint32_t i = 0; i < 8; ++i) shards.push_back({ShardId(i), 0});
   std::map<std::string, int> counts;
@@ -91,8 +93,8 @@ TEST_CASE("shards without bytes are spread as well") {
 }
 
 TEST_CASE(
-    "a worker holds work for the coordinator's absence, at least one running and one queued, never "
-    "above the cap") {
+    "a worker holds work for an absence of the coordinator, at least two closures and at most the "
+    "limit") {
   const GrantSizing sizing{std::chrono::seconds(5), 2, 64};
   struct Row {
     double seconds;
@@ -112,7 +114,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("the rate follows what is measured") {
+TEST_CASE("the rate follows the measurements") {
   ClosureRate rate;
   CHECK(rate.seconds_per_closure() == 0);
   rate.OnDone(std::chrono::seconds(2), std::chrono::seconds(0));

@@ -29,8 +29,8 @@ std::vector<double> Closures(std::uint32_t workers, std::vector<JobDemand> jobs,
 }  // namespace
 
 TEST_CASE(
-    "workers are divided by shares, nobody gets more than it can use, and everybody one where "
-    "there are enough") {
+    "workers are divided by shares up to each job's need, with at least one each if there are "
+    "enough") {
   struct Row {
     std::uint32_t workers;
     std::vector<JobDemand> jobs;
@@ -65,7 +65,7 @@ TEST_CASE(
   CHECK(WorkerTargets(1, {{5, kMany, 0, 0}, {1, 1, 1, 9, true}}, true) == Targets{0, 1});
 }
 
-TEST_CASE("shares of 3 to 1 give about three closures to one, however many workers there are") {
+TEST_CASE("shares of 3 to 1 give about three closures to one, for any number of workers") {
   for (const std::uint32_t workers : {1u, 4u, 5u, 6u, 7u, 9u, 100u}) {
     const std::vector<double> closures = Closures(workers, {{3, kMany}, {1, kMany}}, 1000);
     INFO("workers " << workers << ": " << closures[0] << " " << closures[1]);
@@ -74,14 +74,14 @@ TEST_CASE("shares of 3 to 1 give about three closures to one, however many worke
   }
 }
 
-TEST_CASE("with fewer workers than jobs they take turns") {
+TEST_CASE("jobs take turns if there are fewer workers than jobs") {
   const std::vector<double> closures = Closures(2, {{1, kMany}, {1, kMany}, {2, kMany}}, 1000);
   CHECK(closures[0] == Approx(500).epsilon(0.03));
   CHECK(closures[1] == Approx(500).epsilon(0.03));
   CHECK(closures[2] == Approx(1000).epsilon(0.03));
 }
 
-TEST_CASE("one worker more or less moves few others") {
+TEST_CASE("a change by one worker moves few other workers") {
   std::vector<JobDemand> jobs = {{1, kMany}, {2, kMany}, {3, kMany}, {1, kMany}};
   for (std::uint32_t workers = 4; workers < 200; ++workers) {
     const Targets targets = WorkerTargets(workers, jobs, false);

@@ -31,7 +31,7 @@ struct Starting : ServiceStage {
 
 }  // namespace
 
-TEST_CASE("tasks wait for the window's end, and the servers are registered first") {
+TEST_CASE("tasks wait for the end of the window, and the servers are registered first") {
   Starting stage;
   const auto worker = stage.Hello(ServiceStage::HelloOf(v1::ROLE_WORKER, "0", 1));
   const auto server = stage.Hello(ServiceStage::HelloOf(v1::ROLE_PS_SERVER, "0", 2));
@@ -47,7 +47,7 @@ TEST_CASE("tasks wait for the window's end, and the servers are registered first
   CHECK(stage.life.serving());
 }
 
-TEST_CASE("the term lies above every term that a task has reported") {
+TEST_CASE("the term is above every term that a task has reported") {
   Starting stage;
   v1::Hello hello = ServiceStage::HelloOf(v1::ROLE_WORKER, "0", 1);
   hello.set_highest_term(6);
@@ -60,7 +60,7 @@ TEST_CASE("the term lies above every term that a task has reported") {
   CHECK(stage.store.term() == stage.life.term);
 }
 
-TEST_CASE("a task that knows a later life makes all tasks register again under a new term") {
+TEST_CASE("a task that reports a later life makes all tasks register again under a new term") {
   ServiceStage stage;
   stage.store.CommitTerm(Term(1)).IgnoreError();
   stage.Register(ServiceStage::HelloOf(v1::ROLE_WORKER, "0", 1));
@@ -78,7 +78,7 @@ TEST_CASE("a task that knows a later life makes all tasks register again under a
   CHECK(stage.sessions.deferred().size() == 1);
 }
 
-TEST_CASE("another protocol version and a malformed Hello are refused, and nothing is registered") {
+TEST_CASE("another protocol version and a malformed Hello are refused without a registration") {
   ServiceStage stage;
   v1::Hello hello = ServiceStage::HelloOf(v1::ROLE_WORKER, "0", 1);
   hello.set_protocol_version(client::kProtocolVersion + 1);
@@ -111,7 +111,7 @@ TEST_CASE(
   CHECK(late->rejected().kind() == "lost_journal");
 }
 
-TEST_CASE("a server of a lost job that comes later is refused alone while jobs live") {
+TEST_CASE("a late server of a lost job is refused alone while jobs live") {
   ServiceStage stage;
   stage.Submit(11, "a");
   v1::Hello server = ServiceStage::HelloOf(v1::ROLE_PS_SERVER, "0", 2);

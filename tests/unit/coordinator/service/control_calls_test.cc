@@ -72,7 +72,7 @@ TEST_CASE("each method of Control in api.proto has one row, in the order of the 
   CHECK(rows == declared);
 }
 
-TEST_CASE("a request that is not of a table's role is refused before its handler runs") {
+TEST_CASE("a request of a role that is not permitted is refused before its handler runs") {
   auto made = std::make_unique<CertifiedTransport>();
   CertifiedTransport& certificates = *made;
   TestCluster c({}, nullptr, std::move(made));
@@ -92,7 +92,7 @@ TEST_CASE("a request that is not of a table's role is refused before its handler
   }
 }
 
-TEST_CASE("any of several roles may call a method, and a method without roles has no callers") {
+TEST_CASE("each permitted role may call a method, and a method without roles has no callers") {
   ControlCall call;
   transport::PeerInfo server;
   server.certificate_task = "ps_server/3";
@@ -104,7 +104,7 @@ TEST_CASE("any of several roles may call a method, and a method without roles ha
   CHECK(CheckCaller(call, server).ok());
 }
 
-TEST_CASE("a method that has no row is refused, whoever calls it") {
+TEST_CASE("a method without a row is refused for every caller") {
   auto made = std::make_unique<CertifiedTransport>();
   CertifiedTransport& certificates = *made;
   TestCluster c({}, nullptr, std::move(made));

@@ -17,7 +17,7 @@ using namespace evergrad;
 using namespace evergrad::coordinator;
 using Catch::Matchers::Contains;
 
-TEST_CASE("a job runs to its end over real sessions, and its files are there") {
+TEST_CASE("a job runs to its end over real sessions and leaves its files") {
   TestCluster c;
   c.AddWorker("0", 1);
   c.AddWorker("1", 2);
@@ -69,7 +69,7 @@ TEST_CASE("a job runs to its end over real sessions, and its files are there") {
   CHECK(jobs->jobs(0).name() == "count");
 }
 
-TEST_CASE("jobs queue and run one at a time; a queued one can be cancelled") {
+TEST_CASE("jobs queue and run one at a time, and a queued job can be cancelled") {
   TestCluster c;
   REQUIRE(c.Submit(TestCluster::CountingYaml("first")).ok());
   auto second = c.Submit(TestCluster::CountingYaml("second"));
@@ -115,8 +115,8 @@ v1::TaskMessage GivenBack(const v1::Recall& recall) {
 }
 
 TEST_CASE(
-    "two jobs with equal variable names run side by side, each with a worker of its own, which is "
-    "moved once it has given back its work") {
+    "two jobs with equal variable names run side by side, each with a worker that is moved after "
+    "it returned its work") {
   Mutex mu;
   bool holds = true;
   std::map<TestTask*, std::vector<v1::CoordinatorMessage>> held;
@@ -196,8 +196,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a worker that cannot take part in one of two jobs works for the other, and its place is "
-    "filled by one that can") {
+    "a worker that cannot take part in one of two jobs works for the other, and another worker "
+    "replaces it") {
   Mutex mu;
   std::uint64_t picky = 0;
   std::map<std::uint64_t, int> refused, done_by_lame;  // number of closures by job
@@ -256,9 +256,7 @@ TEST_CASE(
   CHECK(ended->closures_succeeded() == 16);
 }
 
-TEST_CASE(
-    "a job whose only worker cannot take part in it changes it for one of another job's, which "
-    "goes on with that") {
+TEST_CASE("a job whose only worker cannot take part exchanges it for a worker of another job") {
   Mutex mu;
   std::uint64_t easy = 0;
   bool holds = true;
@@ -323,8 +321,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a worker without functions trains, and one that has them is moved to the functions job that "
-    "wants one, whoever had it before") {
+    "a worker without functions trains, and one with functions is moved to the functions job that "
+    "needs it") {
   Mutex mu;
   std::map<std::string, std::set<std::uint64_t>> trained;  // jobs trained by each worker
   TestCluster c([](ControlOptions& o) { o.jobs_running_max = 2; });
@@ -368,7 +366,8 @@ TEST_CASE(
   CHECK(trained["without"].count(functions->job_uid()) == 0);
 }
 
-TEST_CASE("a server that leaves is told once every job has moved away what it held, or has ended") {
+TEST_CASE(
+    "a server with a notice is told Drained once every job has moved its shards or has ended") {
   TestCluster c([](ControlOptions& o) { o.jobs_running_max = 2; });
   const auto never = [](TestTask&, const v1::CoordinatorMessage&) {};
   TestTask& server = c.AddServer("0", 1);
@@ -414,7 +413,7 @@ TEST_CASE("a server that leaves is told once every job has moved away what it he
 }
 
 TEST_CASE(
-    "jobs that are cancelled in the queue are forgotten too, however long the first one runs") {
+    "jobs that are cancelled in the queue are forgotten too, however long the running job takes") {
   TestCluster c([](ControlOptions& o) { o.jobs_kept_max = 2; });
   // No task exists yet, so the job waits.
   REQUIRE(c.Submit(TestCluster::CountingYaml("first")).ok());
@@ -437,7 +436,7 @@ TEST_CASE(
   CHECK(names == std::set<std::string>{"first", "c", "d"});
 }
 
-TEST_CASE("a submission is refused with every reason named") {
+TEST_CASE("a submission is refused with all reasons") {
   TestCluster c([](ControlOptions& o) {
     o.counting_allowed = false;
     o.jobs_queued_max = 1;
@@ -483,8 +482,8 @@ TEST_CASE("a submission is refused with every reason named") {
 }
 
 TEST_CASE(
-    "a server that leaves while no job runs is told at once that it holds nothing; task list says "
-    "why it leaves; an operator can tell a task to") {
+    "a server that leaves while no job runs is drained at once, task list shows the reason, and "
+    "operators can drain tasks") {
   TestCluster c;
   TestTask& server = c.Add(TestCluster::HelloOf(v1::ROLE_PS_SERVER, "0", 1));
   TestTask& worker = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "a", 2));
@@ -541,7 +540,7 @@ TEST_CASE("unknown methods and malformed requests are refused") {
             .code() == absl::StatusCode::kInvalidArgument);
 }
 
-TEST_CASE("another protocol version is refused with both versions named") {
+TEST_CASE("another protocol version is refused, and the error names both versions") {
   TestCluster c;
   v1::Hello hello = TestCluster::HelloOf(v1::ROLE_WORKER, "0", 1);
   hello.set_protocol_version(99);
@@ -555,7 +554,7 @@ TEST_CASE("another protocol version is refused with both versions named") {
   CHECK(task.WaitEnd());
 }
 
-TEST_CASE("malformed session messages get a typed refusal, and nobody else notices") {
+TEST_CASE("malformed session messages get a typed refusal, and other tasks are unaffected") {
   TestCluster c;
   TestTask& good = c.AddWorker("good", 1);
   REQUIRE(good.Registered());
@@ -629,7 +628,7 @@ TEST_CASE("malformed session messages get a typed refusal, and nobody else notic
   CHECK(alive == 1);
 }
 
-TEST_CASE("two workers of one identity: the newer is served, the older is told to exit") {
+TEST_CASE("the newer of two workers of one identity is served, and the older is told to exit") {
   TestCluster c;
   TestTask& older = c.AddWorker("w", 1);
   REQUIRE(older.Registered());
@@ -647,8 +646,8 @@ TEST_CASE("two workers of one identity: the newer is served, the older is told t
 }
 
 TEST_CASE(
-    "a second server of a living identity waits, is told for whom, and follows once the first has "
-    "ended") {
+    "a second server of a living identity waits, is told the holder, and is registered after the "
+    "holder's end") {
   TestCluster c([](ControlOptions& o) { o.membership.lease = std::chrono::milliseconds(300); });
   TestTask& first = c.AddServer("0", 1);
   REQUIRE(first.Registered());
@@ -686,8 +685,8 @@ TEST_CASE("a worker without a name is numbered") {
 }
 
 TEST_CASE(
-    "a new coordinator chooses a term above any reported, drops every shard and supersedes every "
-    "attempt") {
+    "a new coordinator chooses a term above any reported one, drops every shard and supersedes "
+    "every attempt") {
   TestCluster c([](ControlOptions& o) { o.window = std::chrono::milliseconds(200); });
   v1::Hello server = TestCluster::HelloOf(v1::ROLE_PS_SERVER, "0", 1);
   server.set_highest_term(41);
@@ -731,7 +730,7 @@ TEST_CASE(
   }));
 }
 
-TEST_CASE("a task that has seen a later life makes the coordinator begin anew above it") {
+TEST_CASE("a task that has seen a later life makes the coordinator begin a life above it") {
   TestCluster c([](ControlOptions& o) { o.window = std::chrono::milliseconds(100); });
   TestTask& first = c.AddWorker("0", 1);
   auto before = first.Registered();
@@ -755,7 +754,7 @@ TEST_CASE("a task that has seen a later life makes the coordinator begin anew ab
   CHECK(c.WaitState("count", "SUCCEEDED").ok());
 }
 
-TEST_CASE("a worker that dies in mid-job is replaced by the others, and its death is told") {
+TEST_CASE("a worker that dies in mid-job is replaced by the others, and its death is an event") {
   TestCluster c;
   TestTask& victim = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "victim", 1),
                            [](TestTask& task, const v1::CoordinatorMessage& m) {
@@ -775,7 +774,7 @@ TEST_CASE("a worker that dies in mid-job is replaced by the others, and its deat
   CHECK(status->attempts() > status->closures_succeeded());
 }
 
-TEST_CASE("a silent worker's lease ends, its session is closed, and it may come back") {
+TEST_CASE("a silent worker's lease expires, its session is closed, and it may return") {
   TestCluster c([](ControlOptions& o) { o.membership.lease = std::chrono::milliseconds(200); });
   TestTask& silent = c.AddWorker("0", 1);
   REQUIRE(silent.Registered());
@@ -807,8 +806,7 @@ TEST_CASE("a cancelled job is sealed at its servers and ends CANCELLED") {
 }
 
 TEST_CASE(
-    "logs of tasks are read through their sessions, and a cursor continues where the last answer "
-    "ended") {
+    "logs of tasks are read through their sessions, and a cursor continues after the last answer") {
   TestCluster c;
   REQUIRE(c.AddWorker("0", 1).Registered());
   REQUIRE(c.AddWorker("1", 2).Registered());
@@ -835,7 +833,7 @@ TEST_CASE(
   CHECK(c.Call<v1::ReadTaskLogsResponse>(unknown).status().code() == absl::StatusCode::kNotFound);
 }
 
-TEST_CASE("a line of the coordinator's own with bytes of a user's that are no text can be read") {
+TEST_CASE("a log line of the coordinator with a user's invalid UTF-8 can be read") {
   TestCluster c;
   c.logger.Error("refused: name=\xff");
   v1::ReadTaskLogsRequest request;
@@ -846,7 +844,7 @@ TEST_CASE("a line of the coordinator's own with bytes of a user's that are no te
   CHECK(read->lines(read->lines_size() - 1).text() == "refused: name=\xEF\xBF\xBD");
 }
 
-TEST_CASE("the cluster is described, and each bound shows its fill and refusals") {
+TEST_CASE("the cluster is described, and each limit shows its fill level and refusals") {
   TestCluster c([](ControlOptions& o) { o.membership.tasks_max = 2; });
   REQUIRE(c.AddWorker("0", 1).Registered());
   REQUIRE(c.AddServer("0", 2).Registered());
@@ -895,7 +893,7 @@ TEST_CASE("a call that waits for a job is answered when the job changes") {
   CHECK(few->job().events_size() == 0);
 }
 
-TEST_CASE("a server that registers after a job's last word still drops what it held of it") {
+TEST_CASE("a server that registers after a job's end still drops its shards of the job") {
   TestCluster c;
   c.AddWorker("0", 1);
   TestTask& server = c.AddServer("0", 2);
@@ -921,7 +919,7 @@ TEST_CASE("a server that registers after a job's last word still drops what it h
   }));
 }
 
-TEST_CASE("a job cancelled in the queue counts as one that ended, and is never shown as starting") {
+TEST_CASE("a job that is cancelled in the queue counts as ended and is never shown as starting") {
   TestCluster c;
   REQUIRE(c.Submit(TestCluster::CountingYaml("first")).ok());
   REQUIRE(c.Submit(TestCluster::CountingYaml("second")).ok());
@@ -942,7 +940,7 @@ TEST_CASE("a job cancelled in the queue counts as one that ended, and is never s
 }
 
 TEST_CASE(
-    "a job that a restarted coordinator does not know is answered with since when it knows jobs") {
+    "a restarted coordinator answers for an unknown job with the time since which it knows jobs") {
   TestCluster c([](ControlOptions& o) { o.window = std::chrono::milliseconds(50); });
   v1::Hello hello = TestCluster::HelloOf(v1::ROLE_WORKER, "0", 1);
   hello.set_highest_term(4);  // a term of a former coordinator
@@ -958,8 +956,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a coordinator with a journal has forgotten no job that it could be asked for, and does not "
-    "say so") {
+    "a coordinator with a journal knows all its jobs, and does not claim that it forgot some") {
   MemoryStateStore store({.persistent = true});
   TestCluster c({}, &store);
   v1::GetJobRequest request;
@@ -971,8 +968,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "tasks that know of a later life than the journal: that it is another one, or has lost its "
-    "end, is said") {
+    "tasks with a later life than the journal's cause a report that the journal is another one or "
+    "was truncated") {
   const std::uint64_t of_the_tasks = GENERATE(0, 4);
   MemoryStateStore store({.persistent = true});
   TestCluster c([](ControlOptions& o) { o.window = std::chrono::milliseconds(50); }, &store);
@@ -989,8 +986,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a journal of another version: a job that has ended is listed, a living one is named, and "
-    "until it is gone there is no coordinator") {
+    "a journal of another version lists an ended job, and a living job is named and prevents the "
+    "start") {
   MemoryStateStore store({.persistent = true});
   const auto rewrite = [&](JobUid uid, const std::function<void(v1::JobSnapshot&)>& change) {
     StoredJob stored = *store.LoadJob(uid);
@@ -1074,7 +1071,7 @@ TEST_CASE(
   CHECK(c.WaitState("next", "SUCCEEDED").ok());
 }
 
-TEST_CASE("a task that is gone is listed without what it last said it held") {
+TEST_CASE("a task that is gone is listed without its last report") {
   TestCluster c([](ControlOptions& o) {
     o.membership.lease = std::chrono::milliseconds(200);
     o.membership.server_lost_after = std::chrono::milliseconds(300);
@@ -1166,8 +1163,7 @@ class LateStore final : public StateStore {
 }  // namespace
 
 TEST_CASE(
-    "nothing leaves the coordinator before the store holds what it follows from; reads do not "
-    "wait") {
+    "no message leaves the coordinator before the store holds its cause, and reads do not wait") {
   LateStore late;
   TestCluster c({}, &late);
   TestTask& worker = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "0", 1));
@@ -1193,8 +1189,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "while the store has no room nothing is submitted or cancelled, and it is said; afterwards "
-    "everything goes on") {
+    "while the store is full, submissions and cancels are refused with the reason, and afterwards "
+    "all work continues") {
   LateStore late;
   TestCluster c({}, &late);
   c.AddWorker("0", 1);
@@ -1221,7 +1217,8 @@ TEST_CASE(
   CHECK(c.Submit(TestCluster::CountingYaml("taken")).ok());
 }
 
-TEST_CASE("a store that was full and then fails is not said to go on once there is room") {
+TEST_CASE(
+    "a store that was full and then fails is reported as failed even when there is space again") {
   LateStore late;
   TestCluster c({}, &late);
   const auto refusal = [&](const std::string& says) {
@@ -1239,8 +1236,8 @@ TEST_CASE("a store that was full and then fails is not said to go on once there 
 }
 
 TEST_CASE(
-    "a session that says only Hello is given no work, and its end is nothing to the job; its first "
-    "word brings work") {
+    "a worker that has sent only its Hello gets no work and its end is harmless, and its first "
+    "message brings work") {
   TestCluster c;
   c.AddServer("0", 1);
   REQUIRE(c.Submit(TestCluster::CountingYaml("count")).ok());
@@ -1274,8 +1271,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "registrations beyond the limit are refused with the time to come again, counted, and honest "
-    "names go on") {
+    "registrations above the limit are refused with the time to retry and counted, and honest "
+    "names are unaffected") {
   TestCluster c([](ControlOptions& o) {
     o.membership.tasks_max = 10;
     o.membership.registrations.all_burst = 20;
@@ -1330,8 +1327,8 @@ TEST_CASE("two hosts whose workers have one name are both named in an event of t
 }
 
 TEST_CASE(
-    "with certificates the proof of a Grant serves whom the certificate is for, and nobody else "
-    "who has got hold of it") {
+    "with certificates the proof of a Grant is valid only for the task that the certificate "
+    "names") {
   struct Case {
     std::string certificate, identity;
     int adopted;
@@ -1378,8 +1375,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a worker with a given number is not told to exit when somebody has chosen that number as his "
-    "name") {
+    "a worker with a given number is not told to exit when another worker has chosen that number "
+    "as its name") {
   TestCluster c;
   TestTask& unnamed = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "", 1), TestCluster::Work);
   const auto first = unnamed.Registered();
@@ -1399,9 +1396,7 @@ TEST_CASE(
   CHECK_FALSE(named.Has([](const v1::CoordinatorMessage& m) { return m.has_rejected(); }));
 }
 
-TEST_CASE(
-    "a worker whose certificate names it does not become another number, whatever it says of its "
-    "name") {
+TEST_CASE("a worker whose certificate names it is not renumbered, whatever its Hello says") {
   auto made = std::make_unique<CertifiedTransport>();
   CertifiedTransport& certificates = *made;
   TestCluster c({}, nullptr, std::move(made));

@@ -27,7 +27,7 @@ struct Stage {
 
 }  // namespace
 
-TEST_CASE("a call runs at once where everything is durable, else once its commits are, in order") {
+TEST_CASE("a call runs at once if all commits are durable, or else after its commits, in order") {
   Stage stage;
   stage.gate.WhenDurable(stage.Say("a"));
   CHECK(stage.ran == "a");
@@ -48,7 +48,7 @@ TEST_CASE("a call runs at once where everything is durable, else once its commit
   CHECK(stage.gate.IsOpen());
 }
 
-TEST_CASE("changes are committed before anything passes, and nothing passes after a failure") {
+TEST_CASE("changes are committed before a message passes, and none passes after a failure") {
   Stage stage;
   stage.gate.WhenDurable(stage.Say("a"));
   CHECK(stage.committed == 1);
@@ -59,7 +59,7 @@ TEST_CASE("changes are committed before anything passes, and nothing passes afte
   CHECK(stage.ran == "a");
 }
 
-TEST_CASE("messages in the gate are bounded by their bytes") {
+TEST_CASE("the messages in the gate are bounded in bytes") {
   Stage stage;
   stage.store.accepted_now = 1;
   CHECK(stage.gate.Admit(60, stage.Say("a")));
@@ -74,7 +74,7 @@ TEST_CASE("messages in the gate are bounded by their bytes") {
   CHECK(stage.ran == "abd");
 }
 
-TEST_CASE("a call that a release runs may enter the gate again") {
+TEST_CASE("a released call may enter the gate again") {
   Stage stage;
   stage.store.accepted_now = 1;
   stage.gate.WhenDurable([&] {

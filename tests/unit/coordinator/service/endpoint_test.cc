@@ -7,8 +7,8 @@ namespace evergrad::coordinator {
 namespace {
 
 TEST_CASE(
-    "a server whose endpoint workers elsewhere cannot reach is refused for good, before it gets "
-    "shards that nobody could train") {
+    "a server whose endpoint remote workers cannot reach is refused permanently before it gets "
+    "shards") {
   std::string peer, endpoint;
   TestCluster c([&](ControlOptions& o) {
     o.unreachable_endpoint = [&](const std::string& by,
@@ -31,7 +31,7 @@ TEST_CASE(
   CHECK(c.AddServer("0", 2).Registered());
 }
 
-TEST_CASE("of a host name that no host can have 64 letters are kept and shown") {
+TEST_CASE("at most 64 characters of an impossible host name are kept and shown") {
   TestCluster c;
   v1::Hello hello = TestCluster::HelloOf(v1::ROLE_WORKER, "0", 1);
   hello.set_host(std::string(1000, 'h'));

@@ -36,7 +36,7 @@ struct Stage {
 
 }  // namespace
 
-TEST_CASE("files are written on the file thread, and the caller hears of it on its own") {
+TEST_CASE("files are written on the file thread, and the caller is told on its own thread") {
   Stage stage;
   stage.writer.WriteFiles(
       stage.folder / "run",
@@ -52,7 +52,7 @@ TEST_CASE("files are written on the file thread, and the caller hears of it on i
   CHECK(stage.done[0].ok());
 }
 
-TEST_CASE("lines are appended in order, and the end of a file is restored before they go on") {
+TEST_CASE("lines are appended in order, after the end of the file is restored") {
   Stage stage;
   stage.writer.RestoreLines(stage.folder / "run", "metrics.jsonl", 0, "a\n", stage.Done());
   stage.writer.AppendLines(stage.folder / "run", "metrics.jsonl", "b\n", stage.Done());
@@ -67,7 +67,7 @@ TEST_CASE("lines are appended in order, and the end of a file is restored before
   CHECK(stage.Read("run/metrics.jsonl") == "a\nb\nc\n");
 }
 
-TEST_CASE("lines beyond the limit are refused until earlier ones have been written") {
+TEST_CASE("lines above the limit are refused until earlier ones have been written") {
   Stage stage;
   REQUIRE(fs::MakeDirectories(stage.folder / "run").ok());
   stage.writer.AppendLines(stage.folder / "run", "l", "12345678\n", stage.Done());
@@ -86,7 +86,7 @@ TEST_CASE("lines beyond the limit are refused until earlier ones have been writt
   CHECK(stage.Read("run/l") == "12345678\nabc\n");
 }
 
-TEST_CASE("a file that cannot be written is the error of its caller, and counted") {
+TEST_CASE("a failed write is returned to its caller and counted") {
   Stage stage;
   stage.writer.AppendLines(stage.folder / "missing", "l", "a\n", stage.Done());
   stage.files.RunReady();
@@ -97,7 +97,7 @@ TEST_CASE("a file that cannot be written is the error of its caller, and counted
         std::string::npos);
 }
 
-TEST_CASE("work on the file thread hands its result to the control executor") {
+TEST_CASE("work on the file thread returns its result to the control executor") {
   Stage stage;
   std::string order;
   stage.writer.Run([&] {

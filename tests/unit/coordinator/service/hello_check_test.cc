@@ -50,7 +50,7 @@ TEST_CASE("a Hello with one mistake is refused, and the mistake is named") {
   }
 }
 
-TEST_CASE("a coordinator that knows no term accepts any term that is not forged") {
+TEST_CASE("a coordinator without a term accepts every term that is not forged") {
   v1::Hello hello = GoodHello();
   hello.set_highest_term(1ull << 62);
   CHECK(CheckHello(hello, 0).ok());

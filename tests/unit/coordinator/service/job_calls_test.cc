@@ -29,7 +29,7 @@ v1::CancelJobRequest Cancel(const std::string& job) {
 
 }  // namespace
 
-TEST_CASE("a cancel that comes before the term is known is served once it is known") {
+TEST_CASE("a cancel that arrives before the term is known is served afterwards") {
   Stage stage;
   Job* const job = stage.Submit(11, "a");
   stage.life.term_known = false;
@@ -44,14 +44,14 @@ TEST_CASE("a cancel that comes before the term is known is served once it is kno
   CHECK(stage.jobs.PlaceInQueue(job->uid()) == std::nullopt);
 }
 
-TEST_CASE("a cancel has to name a known job") {
+TEST_CASE("a cancel must name a known job") {
   Stage stage;
   stage.Submit(11, "a");
   CHECK(absl::IsInvalidArgument(stage.Call(stage.calls, Cancel(""))->status));
   CHECK(absl::IsNotFound(stage.Call(stage.calls, Cancel("b"))->status));
 }
 
-TEST_CASE("GetJob waits for a change of the job, for a limited time") {
+TEST_CASE("GetJob waits for a change of the job for a limited time") {
   Stage stage;
   stage.life.window_open = true;
   Job* const job = stage.Submit(11, "a");
@@ -73,7 +73,7 @@ TEST_CASE("GetJob waits for a change of the job, for a limited time") {
   CHECK(response.job().waiting_for() == "tasks to register");
 }
 
-TEST_CASE("a coordinator that stops answers every call that waits") {
+TEST_CASE("a stopping coordinator answers every waiting call") {
   Stage stage;
   Job* const job = stage.Submit(11, "a");
   v1::GetJobRequest request;
@@ -95,7 +95,7 @@ TEST_CASE("a coordinator that stops answers every call that waits") {
   CHECK(absl::IsUnavailable(joins->status));
 }
 
-TEST_CASE("a closure call is told the reason for its wait at its deadline") {
+TEST_CASE("a closure call is answered with the reason for its wait at its deadline") {
   Stage stage;
   stage.Submit(11, "a");
   stage.life.term_known = false;

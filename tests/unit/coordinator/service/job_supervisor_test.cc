@@ -7,7 +7,7 @@
 using namespace evergrad;
 using namespace evergrad::coordinator;
 
-TEST_CASE("no job begins before the window has closed, and then as many as may run") {
+TEST_CASE("no job begins before the end of the window, and then as many as permitted begin") {
   ServiceStage stage;
   stage.life.window_open = true;
   for (const std::uint64_t uid : {11, 12, 13}) stage.Submit(uid, absl::StrCat("job", uid));
@@ -19,7 +19,7 @@ TEST_CASE("no job begins before the window has closed, and then as many as may r
   CHECK(stage.jobs.queued() == 1);
 }
 
-TEST_CASE("tasks that registered earlier are introduced to a job that begins") {
+TEST_CASE("earlier registered tasks are introduced to a job that begins") {
   ServiceStage stage;
   stage.Register(ServiceStage::HelloOf(v1::ROLE_PS_SERVER, "0", 1));
   const auto server = stage.stream;
@@ -33,7 +33,9 @@ TEST_CASE("tasks that registered earlier are introduced to a job that begins") {
   CHECK(stage.parts.JobOf(worker) == job);
 }
 
-TEST_CASE("changes of one turn are handled once, afterwards; none after the coordinator stopped") {
+TEST_CASE(
+    "the changes of one turn are handled once, afterwards, and none after the coordinator "
+    "stopped") {
   ServiceStage stage;
   stage.supervisor.JobChanged();
   stage.supervisor.JobChanged();
@@ -63,7 +65,7 @@ TEST_CASE("the end of a job begins the next one, and the oldest ended job is for
   CHECK(stage.metrics.ended.value() == 2);
 }
 
-TEST_CASE("no job begins while the store's folder is not in its place") {
+TEST_CASE("no job begins while the store's folder is missing") {
   ServiceStage stage;
   SlowStore store;
   StoreWatch watch{&store, &stage.control, &stage.logger};

@@ -110,7 +110,7 @@ TEST_CASE("jobs are found by name and uid, the newest first") {
   CHECK(stage.table.size() == 2);
 }
 
-TEST_CASE("jobs begin in the order of the queue, a bounded number side by side") {
+TEST_CASE("jobs begin in the order of the queue, with a limited number side by side") {
   Stage stage;
   Job* const first = stage.Add(5, "a");
   Job* const second = stage.Add(4, "b");
@@ -165,7 +165,7 @@ TEST_CASE("ended jobs are forgotten oldest first, and a name is free once its jo
   CHECK(stage.table.Find("a")->uid() == JobUid(7));
 }
 
-TEST_CASE("jobs of the journal are queued or run as they were, beyond the limit if need be") {
+TEST_CASE("jobs of the journal are queued or running as before, even above the limit") {
   Stage stage;
   CHECK_FALSE(stage.table.Restore(stage.Make(1, "waits")));
   for (const std::uint64_t uid : {2, 3, 4}) {

@@ -19,7 +19,7 @@ std::string Message(const Life& life, const char* job) {
 
 }  // namespace
 
-TEST_CASE("without a journal an unknown job's message says since when jobs are known") {
+TEST_CASE("without a journal an unknown job's message states since when jobs are known") {
   Life life;
   life.term = Term(1);
   CHECK_THAT(Message(life, "a"), Contains("no such job: job=a; this coordinator was started at "

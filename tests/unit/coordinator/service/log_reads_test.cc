@@ -96,7 +96,8 @@ struct Cluster {
 
 }  // namespace
 
-TEST_CASE("the lines of several tasks come in order of wall time, once all have answered") {
+TEST_CASE(
+    "the lines of several tasks are returned in order of wall time, after all have answered") {
   Cluster c;
   const TaskId a = c.Add("a"), b = c.Add("b");
   const auto answer = c.Begin(7, {}, {"worker/a", "worker/b"});
@@ -111,7 +112,7 @@ TEST_CASE("the lines of several tasks come in order of wall time, once all have 
   CHECK(answer->Texts() == "worker/a:10 worker/b:20 worker/a:30 ");
 }
 
-TEST_CASE("a reader that follows by cursors loses and repeats nothing") {
+TEST_CASE("a reader that follows with cursors loses and repeats no line") {
   Cluster c;
   const TaskId a = c.Add("a");
   const auto first = c.Begin(1, {}, {"worker/a"});
@@ -126,7 +127,7 @@ TEST_CASE("a reader that follows by cursors loses and repeats nothing") {
   CHECK(second->Texts() == "worker/a:20 worker/a:30 ");
 }
 
-TEST_CASE("an answer holds the newest lines up to its limit, and no task gives more") {
+TEST_CASE("an answer holds the newest lines up to its limit, and each task's part is limited") {
   Cluster c;
   const TaskId a = c.Add("a");
   v1::ReadTaskLogsRequest two;
@@ -137,7 +138,7 @@ TEST_CASE("an answer holds the newest lines up to its limit, and no task gives m
   CHECK(answer->Texts() == "worker/a:2 worker/a:3 ");
 }
 
-TEST_CASE("tasks that end or stay silent are not waited for, and unknown tasks are an error") {
+TEST_CASE("ended and silent tasks are not awaited, and unknown tasks are an error") {
   Cluster c;
   const TaskId a = c.Add("a");
   c.Add("b");

@@ -28,8 +28,8 @@ void Windowed(ControlOptions& options) { options.window = std::chrono::milliseco
 bool IsDrop(const v1::CoordinatorMessage& m) { return m.has_drop() || m.has_job_ended(); }
 
 TEST_CASE(
-    "a coordinator whose journal has lost a job that a server holds ends before its first message, "
-    "and the server keeps its shards") {
+    "a coordinator whose journal lost a job of a server ends before its first message, and the "
+    "server keeps its shards") {
   MemoryStateStore store({.persistent = true});
   // The term of the journal proves nothing, because the journal may have been begun anew several
   // times since.
@@ -56,8 +56,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a server that comes after the start-up window with a lost job ends a coordinator that has no "
-    "job of its own") {
+    "a server with a lost job after the start-up window ends a coordinator without jobs of its "
+    "own") {
   MemoryStateStore store({.persistent = true});
   TestCluster c({}, &store);
   TestTask& server = c.Add(Holder(kLost, 1));
@@ -67,8 +67,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a server that comes with a lost job while another job lives is refused alone, and keeps its "
-    "shards") {
+    "a server with a lost job while another job lives is refused alone, and keeps its shards") {
   MemoryStateStore store({.persistent = true});
   TestCluster c({}, &store);
   REQUIRE(c.Submit(TestCluster::CountingYaml("own")).ok());
@@ -84,7 +83,7 @@ TEST_CASE(
   CHECK(c.end.ok());
 }
 
-TEST_CASE("a coordinator without a journal does not drop what one with a journal had begun") {
+TEST_CASE("a coordinator without a journal does not drop the job of a coordinator with a journal") {
   TestCluster c(Windowed);
   TestTask& server = c.Add(Holder(kLost, 5));
   REQUIRE(c.ended.WaitFor(std::chrono::seconds(20)));
@@ -104,8 +103,7 @@ TEST_CASE("a coordinator without a journal does not drop what one with a journal
 }
 
 TEST_CASE(
-    "shards of a job that the journal does not know are dropped on an operator's word, and where "
-    "no journal had the job") {
+    "shards of an unknown job are dropped on an operator's word, or if no journal held the job") {
   MemoryStateStore store({.persistent = GENERATE(true, false)});
   const bool forget = GENERATE(true, false), journaled = GENERATE(true, false);
   if (!forget && journaled) return;  // the other cases end here
@@ -119,7 +117,7 @@ TEST_CASE(
   CHECK(c.end.ok());
 }
 
-TEST_CASE("shards of a job that the journal was told to remove are dropped: it is not lost") {
+TEST_CASE("shards of a job that was removed from the journal are dropped, because it is not lost") {
   MemoryStateStore store({.persistent = true});
   REQUIRE(store.Commit(JobUid(kLost), Record{}).ok());
   REQUIRE(store.Remove(JobUid(kLost)).ok());

@@ -6,7 +6,7 @@
 using namespace evergrad;
 using namespace evergrad::coordinator;
 
-TEST_CASE("a registered task is told what it holds in vain, after Registered") {
+TEST_CASE("a registered task is told after Registered which of its shards and attempts are void") {
   ServiceStage stage;
   v1::Hello hello = ServiceStage::HelloOf(v1::ROLE_WORKER, "0", 1);
   v1::HeldAttempt& held = *hello.add_attempts();
@@ -49,7 +49,7 @@ TEST_CASE("the former session of an identity ends before the new task is told") 
   CHECK_FALSE(second->rejected().exit());
 }
 
-TEST_CASE("a certificate of another task is refused for good, and gives a name to a task without") {
+TEST_CASE("a certificate of another task is refused permanently, and names a task without a name") {
   ServiceStage stage;
   Session& session = stage.Connect();
   session.peer.certificate_task = "worker/7";
@@ -63,7 +63,7 @@ TEST_CASE("a certificate of another task is refused for good, and gives a name t
   CHECK(named.identity == "7");
 }
 
-TEST_CASE("a worker that was given notice in a former session leaves, and waits for no shards") {
+TEST_CASE("a worker with a notice from a former session leaves, and awaits no shards") {
   ServiceStage stage;
   v1::Hello hello = ServiceStage::HelloOf(v1::ROLE_WORKER, "7", 1);
   hello.set_leaving("SIGTERM");
@@ -73,7 +73,7 @@ TEST_CASE("a worker that was given notice in a former session leaves, and waits 
   CHECK_FALSE(stage.drains.Waits(session.task));  // a worker has no shards
 }
 
-TEST_CASE("a server that was given notice in a former session waits for Drained again") {
+TEST_CASE("a server with a notice from a former session waits for Drained again") {
   ServiceStage stage;
   v1::Hello hello = ServiceStage::HelloOf(v1::ROLE_PS_SERVER, "0", 1);
   hello.set_leaving("SIGTERM");
@@ -81,7 +81,7 @@ TEST_CASE("a server that was given notice in a former session waits for Drained 
   CHECK(stage.stream->Kinds() == "registered drained");
 }
 
-TEST_CASE("a server is told of each running job, a worker of one") {
+TEST_CASE("a server is told of each running job, and a worker of one") {
   ServiceStage stage;
   stage.Submit(11, "a");
   stage.Submit(12, "b");
@@ -97,7 +97,7 @@ TEST_CASE("a server is told of each running job, a worker of one") {
         stage.parts.JobOf(worker)->uid().value());
 }
 
-TEST_CASE("a worker that comes back serves the job that it served before") {
+TEST_CASE("a returning worker serves its former job") {
   ServiceStage stage;
   Job* const a = stage.Submit(11, "a");
   stage.supervisor.StartNext();

@@ -26,7 +26,7 @@ std::vector<std::string> Said(ServiceStage& stage, const TaskStream& stream) {
 
 }  // namespace
 
-TEST_CASE("a server that leaves is told once, when each running job has moved its shards") {
+TEST_CASE("a leaving server is told once, after each running job has moved its shards") {
   ServiceStage stage;
   const TaskId server = stage.Register(ServiceStage::HelloOf(v1::ROLE_PS_SERVER, "0", 1)).task;
   Job* const a = stage.Submit(11, "a");
@@ -44,7 +44,7 @@ TEST_CASE("a server that leaves is told once, when each running job has moved it
   CHECK(drains.Waits(server));
 }
 
-TEST_CASE("a job that has ended is not waited for") {
+TEST_CASE("an ended job is not awaited") {
   ServiceStage stage;
   const TaskId server = stage.Register(ServiceStage::HelloOf(v1::ROLE_PS_SERVER, "0", 1)).task;
   Job* const job = stage.Submit(11, "a");
@@ -58,7 +58,7 @@ TEST_CASE("a job that has ended is not waited for") {
   CHECK(Said(stage, *stage.stream) == std::vector<std::string>{""});
 }
 
-TEST_CASE("a report of a job counts also if it comes before the server's notice") {
+TEST_CASE("a job's report counts even if it arrives before the server's notice") {
   ServiceStage stage;
   const TaskId server = stage.Register(ServiceStage::HelloOf(v1::ROLE_PS_SERVER, "0", 1)).task;
   Job* const job = stage.Submit(11, "a");

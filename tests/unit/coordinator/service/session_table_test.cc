@@ -72,7 +72,7 @@ struct Stage {
 
 }  // namespace
 
-TEST_CASE("messages of one turn leave as one batch, in order") {
+TEST_CASE("messages of one turn are sent as one batch, in order") {
   Stage stage;
   const auto stream = stage.Open(1);
   Session& session = *stage.table.Find(1);
@@ -86,7 +86,7 @@ TEST_CASE("messages of one turn leave as one batch, in order") {
   CHECK(stream->batches == std::vector<std::string>{"ab", "c"});
 }
 
-TEST_CASE("batches wait until the store has made durable what they follow from") {
+TEST_CASE("batches wait until the store has made their cause durable") {
   Stage stage;
   const auto stream = stage.Open(1);
   stage.store.accepted_now = 1;
@@ -98,7 +98,7 @@ TEST_CASE("batches wait until the store has made durable what they follow from")
   CHECK(stream->batches == std::vector<std::string>{"a"});
 }
 
-TEST_CASE("a session whose messages do not fit into the gate ends, later") {
+TEST_CASE("a session whose messages exceed the gate's limit ends later") {
   Stage stage;
   const auto stream = stage.Open(7);
   stage.store.accepted_now = 1;
@@ -113,7 +113,7 @@ TEST_CASE("a session whose messages do not fit into the gate ends, later") {
   CHECK(stage.failed == std::vector<std::uint64_t>{7});
 }
 
-TEST_CASE("a session whose stream takes nothing ends, later") {
+TEST_CASE("a session whose stream accepts nothing ends later") {
   Stage stage;
   const auto stream = stage.Open(7);
   stream->status = absl::ResourceExhaustedError("the peer does not read");
@@ -124,7 +124,7 @@ TEST_CASE("a session whose stream takes nothing ends, later") {
   CHECK(stage.failed == std::vector<std::uint64_t>{7});
 }
 
-TEST_CASE("the last message follows those before it, or overtakes what waits for the store") {
+TEST_CASE("the last message follows earlier ones, or overtakes those that wait for the store") {
   Stage stage;
   const auto open = stage.Open(1), waits = stage.Open(2);
   stage.table.Queue(*stage.table.Find(1), Drain("a"));

@@ -13,8 +13,8 @@ using namespace evergrad::coordinator;
 using Catch::Matchers::Contains;
 
 TEST_CASE(
-    "a job that is submitted after the state folder was removed is refused; one that runs goes on, "
-    "and says what to do") {
+    "after the removal of the state folder new jobs are refused, and the running job continues "
+    "with a remedy in its message") {
   const test::TempFolder folder;
   const RealClock clock;
   log::Options quiet;

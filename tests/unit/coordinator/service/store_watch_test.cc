@@ -30,7 +30,7 @@ struct Stage {
 
 }  // namespace
 
-TEST_CASE("several changes of the store are one call on the control executor") {
+TEST_CASE("several changes of the store cause one call on the control executor") {
   Stage stage;
   stage.store.listener();
   stage.store.listener();
@@ -47,7 +47,7 @@ TEST_CASE("several changes of the store are one call on the control executor") {
   CHECK(stage.changes == 2);
 }
 
-TEST_CASE("a full disk keeps new work out until there is capacity again") {
+TEST_CASE("a full disk blocks new work until there is space again") {
   Stage stage;
   CHECK_FALSE(stage.watch->CheckHealth());
   stage.store.health_now = absl::ResourceExhaustedError("the disk is full");
@@ -75,7 +75,7 @@ TEST_CASE("a store that has failed stays failed, also after a full disk") {
   CHECK(stage.watch->status() == absl::DataLossError("torn"));
 }
 
-TEST_CASE("while the store's folder is missing only new jobs are kept out") {
+TEST_CASE("while the store's folder is missing only new jobs are refused") {
   Stage stage;
   CHECK_FALSE(stage.watch->CheckPlace());
   stage.store.place_now = absl::NotFoundError("the folder is gone");

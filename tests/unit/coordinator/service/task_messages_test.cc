@@ -6,7 +6,7 @@
 using namespace evergrad;
 using namespace evergrad::coordinator;
 
-TEST_CASE("a worker's result of a job that it does not serve is superseded") {
+TEST_CASE("a worker's result for a job that it does not serve is superseded") {
   ServiceStage stage;
   TaskMessages messages{stage.parts};
   Session& worker = stage.Register(ServiceStage::HelloOf(v1::ROLE_WORKER, "0", 1));
@@ -24,7 +24,7 @@ TEST_CASE("a worker's result of a job that it does not serve is superseded") {
   CHECK(answer.attempt().n() == 3);
 }
 
-TEST_CASE("a server drops a shard that it was assigned for a job that does not run") {
+TEST_CASE("a server drops a shard that was assigned for a job that does not run") {
   ServiceStage stage;
   TaskMessages messages{stage.parts};
   Session& server = stage.Register(ServiceStage::HelloOf(v1::ROLE_PS_SERVER, "0", 1));
@@ -53,7 +53,7 @@ TEST_CASE("malformed messages of a registered task are refused") {
   CHECK(absl::IsInvalidArgument(messages.OnMessage(server, v1::TaskMessage())));
 }
 
-TEST_CASE("a server that leaves while no job runs may go at once") {
+TEST_CASE("a server that leaves while no job runs may exit at once") {
   ServiceStage stage;
   TaskMessages messages{stage.parts};
   Session& server = stage.Register(ServiceStage::HelloOf(v1::ROLE_PS_SERVER, "0", 1));
@@ -67,7 +67,7 @@ TEST_CASE("a server that leaves while no job runs may go at once") {
   CHECK(stage.reports.Find(server.task)->leaving == "SIGTERM");
 }
 
-TEST_CASE("the first batch after the Hello ends the time in which a worker gets no work") {
+TEST_CASE("the first batch after the Hello ends the time without work") {
   ServiceStage stage;
   TaskMessages messages{stage.parts};
   Session& worker = stage.Register(ServiceStage::HelloOf(v1::ROLE_WORKER, "0", 1));

@@ -23,7 +23,7 @@ struct Stage {
 
 }  // namespace
 
-TEST_CASE("a report keeps the Hello without its shards and attempts, and bounds the texts") {
+TEST_CASE("a report keeps the Hello without its shards and attempts, and limits the texts") {
   Stage stage;
   const TaskId task = stage.Add(1);
   v1::Hello hello;
@@ -53,7 +53,7 @@ TEST_CASE("a heartbeat or a notice of an unknown task is ignored") {
   CHECK(stage.reports.Find(TaskId(7)) == nullptr);
 }
 
-TEST_CASE("a tick records since when a task is in its state, and removes unlisted tasks") {
+TEST_CASE("a tick records since when a task has its state, and removes unlisted tasks") {
   Stage stage;
   const TaskId task = stage.Add(1);
   stage.reports.Enter(task, v1::Hello(), 100);

@@ -57,7 +57,7 @@ struct Stage : ServiceStage {
 
 }  // namespace
 
-TEST_CASE("the events of a session arrive on the control executor, in their order") {
+TEST_CASE("the events of a session arrive on the control executor in order") {
   Stage stage;
   const auto events = stage.Open();
   REQUIRE(events);
@@ -69,7 +69,8 @@ TEST_CASE("the events of a session arrive on the control executor, in their orde
   CHECK(stage.log == "open 1; batch 1; malformed 1; end 1; ");
 }
 
-TEST_CASE("a session whose batches are not handled overflows once, and no later batch is taken") {
+TEST_CASE(
+    "a session with too many unhandled batches overflows once, and later batches are refused") {
   Stage stage;
   const auto events = stage.Open();
   REQUIRE(events);
@@ -92,7 +93,7 @@ TEST_CASE("sessions beyond the limit are refused until one has ended") {
   CHECK_FALSE(stage.intake.handlers().stream({}, "/other", std::make_shared<TaskStream>()));
 }
 
-TEST_CASE("calls beyond the limit and unknown methods are refused before the executor sees them") {
+TEST_CASE("calls above the limit and unknown methods are refused before they reach the executor") {
   Stage stage;
   const char* const method = "/evergrad.v1.Control/ListJobs";
   CHECK(absl::IsUnknown(stage.Call(method)));

@@ -23,7 +23,7 @@ struct Answers {
 
 }  // namespace
 
-TEST_CASE("calls are tried in their order, and answered when they can be or when they are late") {
+TEST_CASE("calls are tried in order, and answered when possible or at their deadline") {
   Answers answers;
   WaitingCalls calls;
   bool ready = false;
@@ -48,7 +48,7 @@ TEST_CASE("calls are tried in their order, and answered when they can be or when
   CHECK(answers.said.size() == 3);
 }
 
-TEST_CASE("an attempt may add a call, and calls that are dropped are answered") {
+TEST_CASE("a call may be added during an attempt, and dropped calls are answered") {
   Answers answers;
   WaitingCalls calls;
   calls.Add(MonoTime{1}, [&](bool) {

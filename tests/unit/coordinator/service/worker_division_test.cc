@@ -108,7 +108,7 @@ struct Stage {
 
 }  // namespace
 
-TEST_CASE("one job gets all workers, at once and when they come") {
+TEST_CASE("one job gets all workers at once, and later workers when they register") {
   Stage stage(2);
   stage.Begin(kA);
   CHECK(stage.Divide() == Stage::Said{"introduce 1 1", "introduce 1 2"});
@@ -119,7 +119,7 @@ TEST_CASE("one job gets all workers, at once and when they come") {
 }
 
 TEST_CASE(
-    "a second job gets its share: workers without work move at once, others once they hold "
+    "a second job gets its share from idle workers at once, and from others once they hold "
     "nothing") {
   Stage stage(4);
   stage.Begin(kA);
@@ -165,7 +165,7 @@ TEST_CASE("a functions job gets workers that have one of its functions") {
   CHECK(stage.division.workers(kB) == 1);
 }
 
-TEST_CASE("where a job has a worker that cannot take part in it, it gets another job's worker") {
+TEST_CASE("a job with a worker that cannot take part gets another job's worker") {
   Stage stage(2);
   stage.Begin(kA);
   stage.Begin(kB);
@@ -196,7 +196,7 @@ TEST_CASE("jobs take turns at a worker, but the worker of a deterministic job st
   CHECK(stage.division.worker_seconds(second) > 9);
 }
 
-TEST_CASE("a job that begins is not owed the service of the time before it") {
+TEST_CASE("a job that begins gets no compensation for the time before it") {
   Stage stage(2);
   stage.Begin(kA);
   for (int i = 0; i < 100; ++i) stage.Divide();
@@ -211,7 +211,7 @@ TEST_CASE("a job that begins is not owed the service of the time before it") {
   }
 }
 
-TEST_CASE("workers of a job that has ended serve nobody, and go to a job that runs") {
+TEST_CASE("workers of an ended job serve no job, and move to a running one") {
   Stage stage(2);
   stage.Begin(kA);
   stage.Divide();
@@ -224,7 +224,7 @@ TEST_CASE("workers of a job that has ended serve nobody, and go to a job that ru
   CHECK(stage.Divide() == Stage::Said{"introduce 3 1", "introduce 3 2"});
 }
 
-TEST_CASE("a worker that is leaving is not called back, and before the window's end nobody moves") {
+TEST_CASE("a leaving worker is not called back, and no worker moves before the end of the window") {
   Stage stage(2);
   stage.Begin(kA);
   stage.division.Tick(stage.now, /*may_divide=*/false);
@@ -235,7 +235,7 @@ TEST_CASE("a worker that is leaving is not called back, and before the window's 
   CHECK(stage.Divide().empty());
 }
 
-TEST_CASE("a worker that registers goes where most workers are missing") {
+TEST_CASE("a worker that registers goes to the job that lacks most workers") {
   Stage stage(4);
   stage.Begin(kA);
   stage.Divide();

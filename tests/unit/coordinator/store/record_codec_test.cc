@@ -9,7 +9,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-TEST_CASE("records and states come back as they were, whatever is in them") {
+TEST_CASE("records and states are the same after encoding and decoding, whatever they contain") {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     INFO("seed " << seed);
     std::uint64_t drawn = 0;

@@ -35,8 +35,8 @@ void CopyFolder(const std::string& from, const std::string& to) {
 }
 
 TEST_CASE(
-    "a second coordinator on one folder is refused and told who holds it; the folder is free once "
-    "the first has ended") {
+    "a second coordinator on one folder is refused with the holder's name, and the folder is free "
+    "after the holder's end") {
   SqliteStage stage;
   auto first = stage.Open();
   REQUIRE(first.ok());
@@ -52,9 +52,7 @@ TEST_CASE(
   CHECK(stage.Open().ok());
 }
 
-TEST_CASE(
-    "nobody but its owner may read the journal, which holds the keys that prove grants; one that "
-    "others could read is closed to them") {
+TEST_CASE("only its owner may read the journal, and permissions of other users are removed") {
   SqliteStage stage;
   namespace stdfs = std::filesystem;
   const auto others = [&](const char* file) {
@@ -74,7 +72,7 @@ TEST_CASE(
   CHECK(others("journal.sqlite") == stdfs::perms::none);
 }
 
-TEST_CASE("a torn tail is dropped as a whole and named: what was committed before it stays") {
+TEST_CASE("a torn tail is dropped whole and named, and earlier commits stay") {
   SqliteStage stage;
   stage.options.commit_every = std::chrono::milliseconds(0);
   auto store = stage.Open();
@@ -113,7 +111,7 @@ TEST_CASE("a torn tail is dropped as a whole and named: what was committed befor
   }
 }
 
-TEST_CASE("a damaged file is refused with its name and what to do") {
+TEST_CASE("a damaged file is refused with its name and a remedy") {
   SqliteStage stage;
   {
     auto store = stage.Open();
@@ -161,9 +159,7 @@ TEST_CASE("a damaged file is refused with its name and what to do") {
                                                 Contains("move the folder to another place"));
 }
 
-TEST_CASE(
-    "a -wal file that is damaged before its last commits is refused, not taken for one with a torn "
-    "tail: no job is forgotten") {
+TEST_CASE("a -wal file with damage before its last commits is refused, and no job is forgotten") {
   SqliteStage stage;
   stage.options.commit_every = std::chrono::milliseconds(0);
   auto store = stage.Open();
@@ -246,8 +242,8 @@ struct Killed {
 };
 
 TEST_CASE(
-    "a journal that is missing or empty beside a -wal file is refused as damaged, and both files "
-    "stay as they were") {
+    "a missing or empty journal beside a -wal file is refused as damaged, and both files stay "
+    "unchanged") {
   Killed killed;
   const bool missing = GENERATE(true, false);
   const std::string before = *fs::ReadFile(killed.wal, 1u << 20);
@@ -268,8 +264,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "an orphaned -wal file is kept under another name when an operator begins without its jobs, "
-    "each time under a free one") {
+    "an orphaned -wal file is kept under a new name each time an operator begins without its "
+    "jobs") {
   Killed killed;
   const std::string before = *fs::ReadFile(killed.wal, 1u << 20);
   killed.after.options.forget_unknown_jobs = true;
@@ -285,9 +281,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE(
-    "a job that was committed for the first time is in the database file, not in the -wal file "
-    "alone") {
+TEST_CASE("the first commit of a job is in the database file, not only in the -wal file") {
   Killed killed;
   std::filesystem::remove(killed.wal);
   auto store = killed.after.Open();
@@ -295,7 +289,7 @@ TEST_CASE(
   CHECK((*store)->LoadJob(JobUid(1))->notes == std::vector<std::string>{"submitted"});
 }
 
-TEST_CASE("a file of a newer version, or of somebody else, is refused and left alone") {
+TEST_CASE("a file of a newer version or of another program is refused and unchanged") {
   SqliteStage stage;
   { REQUIRE(stage.Open().ok()); }
   const std::string file = stage.options.folder + "/journal.sqlite";
@@ -316,7 +310,7 @@ TEST_CASE("a file of a newer version, or of somebody else, is refused and left a
   }
 }
 
-TEST_CASE("a full disk is said, loses nothing, and is over once there is room") {
+TEST_CASE("a full disk is reported, loses no commit, and ends once there is space") {
   SqliteStage stage;
   stage.options.commit_every = std::chrono::milliseconds(0);
   auto store = stage.Open();
@@ -341,7 +335,7 @@ TEST_CASE("a full disk is said, loses nothing, and is over once there is room") 
             .value() == 3);
 }
 
-TEST_CASE("a file at its bound is a full disk; what is removed makes room again") {
+TEST_CASE("a file at its limit is a full disk, and a removal frees space") {
   SqliteStage stage;
   stage.options.file_bytes_max = 128 * 1024;
   auto store = stage.Open();
@@ -364,8 +358,7 @@ TEST_CASE("a file at its bound is a full disk; what is removed makes room again"
 }
 
 TEST_CASE(
-    "the journal's size as a metric follows what is in it, also before SQLite has written its file "
-    "anew") {
+    "the metric of the journal's size follows its content, also before SQLite rewrites its file") {
   SqliteStage stage;
   stage.options.file_bytes_max = 64 << 20;
   auto store = stage.Open();
@@ -391,7 +384,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "what waits for the disk is bounded: beyond it a commit is refused, and everything after it") {
+    "pending writes are bounded, and a commit above the limit and all later ones are refused") {
   SqliteStage stage;
   stage.options.queue_bytes_max = 10'000;
   auto store = stage.Open();
@@ -405,8 +398,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a state folder that is removed under the store is said, with or without a commit, and commits "
-    "go on") {
+    "the removal of the state folder is reported, with or without a commit, and commits continue") {
   SqliteStage stage;
   stage.options.commit_every = std::chrono::milliseconds(0);
   const bool idle = GENERATE(false, true);
@@ -437,8 +429,7 @@ TEST_CASE(
   (*store)->SetListener({});
 }
 
-TEST_CASE(
-    "what a store has open in a folder that was removed can be saved from /proc and started on") {
+TEST_CASE("the open files of a store in a removed folder can be saved from /proc and used again") {
   SqliteStage stage;
   auto store = stage.Open();
   REQUIRE(store.ok());
@@ -463,8 +454,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a state folder that is put back is where it was, and a store whose folder was replaced leaves "
-    "the other one alone") {
+    "a restored state folder is used again, and a store whose folder was replaced leaves the new "
+    "folder alone") {
   SqliteStage stage;
   stage.options.look_every = std::chrono::hours(1);
   auto store = stage.Open();
@@ -498,7 +489,7 @@ TEST_CASE(
   CHECK((*other)->place().ok());
 }
 
-TEST_CASE("the listener hears of what became durable") {
+TEST_CASE("the listener is told of durable commits") {
   SqliteStage stage;
   auto store = stage.Open();
   REQUIRE(store.ok());

@@ -23,7 +23,7 @@ Record Succeeded(std::uint64_t c) {
   return record;
 }
 
-TEST_CASE("a state store gives back what its commits make") {
+TEST_CASE("a state store returns the results of its commits") {
   for (const Maker& maker : kStores) {
     INFO(maker.name);
     const auto made = maker.make();
@@ -68,8 +68,8 @@ TEST_CASE("a state store gives back what its commits make") {
 }
 
 TEST_CASE(
-    "notes come back in order, a checkpoint replaces what was before it, and both outlive the "
-    "process") {
+    "notes are returned in order, a checkpoint replaces earlier notes, and both survive a "
+    "restart") {
   for (const Maker& maker : kStores) {
     INFO(maker.name);
     const auto made = maker.make();
@@ -113,7 +113,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a store remembers which jobs it was told to remove, and no job that it never had") {
+TEST_CASE("a store remembers the jobs that it removed, and no others") {
   for (const Maker& maker : kStores) {
     INFO(maker.name);
     const auto made = maker.make();
@@ -133,7 +133,7 @@ TEST_CASE("a store remembers which jobs it was told to remove, and no job that i
   }
 }
 
-TEST_CASE("of the removed jobs the newest are remembered, also after a restart") {
+TEST_CASE("the newest removed jobs are remembered, also after a restart") {
   RemovedJobs few(2);
   CHECK(few.Add(JobUid(1)) == std::nullopt);
   CHECK(few.Add(JobUid(2)) == std::nullopt);
@@ -152,7 +152,7 @@ TEST_CASE("of the removed jobs the newest are remembered, also after a restart")
   CHECK(made.store().Removed(JobUid(StateStore::kRemovedMax + 3)));
 }
 
-TEST_CASE("commits are durable in order, and durable() says how far") {
+TEST_CASE("commits become durable in order, and durable() returns the last durable one") {
   for (const Maker& maker : kStores) {
     INFO(maker.name);
     const auto made = maker.make();
@@ -166,7 +166,7 @@ TEST_CASE("commits are durable in order, and durable() says how far") {
   }
 }
 
-TEST_CASE("a term only grows, and is apart from the jobs") {
+TEST_CASE("a term only rises, and is independent of the jobs") {
   for (const Maker& maker : kStores) {
     INFO(maker.name);
     const auto made = maker.make();
@@ -182,14 +182,14 @@ TEST_CASE("a term only grows, and is apart from the jobs") {
   }
 }
 
-TEST_CASE("the memory store refuses jobs above its bound, and says so") {
+TEST_CASE("the memory store refuses jobs above its limit with a message") {
   MemoryStateStore store({.jobs_max = 1, .torn_max = 0});
   REQUIRE(store.Commit(JobUid(1), Succeeded(1)).ok());
   CHECK(store.Commit(JobUid(2), Succeeded(1)).code() == absl::StatusCode::kResourceExhausted);
   CHECK(store.Commit(JobUid(1), Succeeded(2)).ok());
 }
 
-TEST_CASE("a torn tail loses the last commits, never one before a synced term") {
+TEST_CASE("a torn tail loses only the last commits, and none before a synced term") {
   MemoryStateStore store({.jobs_max = 8, .torn_max = 3});
   for (std::uint64_t i = 0; i < 6; ++i) REQUIRE(store.Commit(JobUid(1), Succeeded(i)).ok());
   CHECK(store.TearTail(2) == 2);
@@ -205,7 +205,7 @@ TEST_CASE("a torn tail loses the last commits, never one before a synced term") 
   CHECK(store.Load(JobUid(1))->succeeded.Contains(8));
 }
 
-TEST_CASE("one record does what two in a row do") {
+TEST_CASE("one record has the effect of two consecutive ones") {
   Record first = Succeeded(1), second = Succeeded(2);
   first.todo_add[0] = IntervalSet::Range(0, 5);
   first.map[0] = {"a", {1, 1}, {1, 1}};
