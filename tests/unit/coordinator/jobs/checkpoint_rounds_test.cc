@@ -91,7 +91,7 @@ TEST_CASE("a round orders a cut of each shard, and its manifest names their file
   CHECK_FALSE(f.rounds->round_open());
 }
 
-TEST_CASE("shards that nobody holds are not cut, and only their owner saves them") {
+TEST_CASE("shards without an owner are not cut, and only their owner saves the others") {
   Fixture f;
   f.shards.Unplace(ShardId(0));
   f.Tick();
@@ -104,7 +104,7 @@ TEST_CASE("shards that nobody holds are not cut, and only their owner saves them
   CHECK(absl::IsInvalidArgument(f.rounds->OnDurable(f.kSecond, malformed)));
 }
 
-TEST_CASE("a manifest goes out without a shard that does not answer within a minute") {
+TEST_CASE("a manifest is written without a shard that does not answer within a minute") {
   Fixture f;
   f.Tick();
   f.SaveAll();
@@ -122,7 +122,7 @@ TEST_CASE("a manifest goes out without a shard that does not answer within a min
         former);
 }
 
-TEST_CASE("an error that no retry mends fails a job that asked for checkpoints, others go on") {
+TEST_CASE("a permanent error fails a job that asked for checkpoints, and other jobs continue") {
   const bool given = GENERATE(true, false);
   Fixture f(given);
   f.Tick();
@@ -132,7 +132,7 @@ TEST_CASE("an error that no retry mends fails a job that asked for checkpoints, 
   CHECK(f.rounds->on() == given);
 }
 
-TEST_CASE("the last checkpoint waits for equal ledgers and is over once it is written") {
+TEST_CASE("the last checkpoint waits for equal ledgers and ends when it is written") {
   Fixture f;
   f.shards.Give(ShardId(1), false);
   f.rounds->SetStage(Stage::kLast);
@@ -163,7 +163,7 @@ TEST_CASE("a rollback makes the last manifest an ordinary one") {
   CHECK_FALSE(f.Said("over"));
 }
 
-TEST_CASE("a sealed job does not wait for ever for a shard, and says what is not saved") {
+TEST_CASE("a sealed job waits for a shard only for a limited time, and reports an unsaved one") {
   Fixture f;
   f.rounds->SetStage(Stage::kSealed);
   f.rounds->BeginRound();
@@ -176,7 +176,7 @@ TEST_CASE("a sealed job does not wait for ever for a shard, and says what is not
   CHECK(f.said.back() == "over");
 }
 
-TEST_CASE("a restart knows the newest checkpoint and that there are none any more") {
+TEST_CASE("a restart restores the newest checkpoint, and the end of checkpoints") {
   Fixture f(false);
   f.Tick();
   f.SaveAll();

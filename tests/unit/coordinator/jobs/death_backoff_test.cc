@@ -9,8 +9,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 TEST_CASE(
-    "three deaths in a row cost nothing, each further one twice the time of the one before, up to "
-    "a minute") {
+    "three consecutive deaths cause no delay, and each further one doubles the delay, up to a "
+    "minute") {
   DeathBackoff backoff;
   MonoTime now = seconds(100);
   for (int i = 0; i < 3; ++i) {
@@ -32,8 +32,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "work that a task ends clears its own record and nobody else's; a closure clears those of all "
-    "servers that own shards") {
+    "finished work clears the record of its task, and a closure clears those of all servers that "
+    "own shards") {
   DeathBackoff backoff;
   const MonoTime now = seconds(1);
   for (int i = 0; i < 5; ++i) {
@@ -53,7 +53,7 @@ TEST_CASE(
   CHECK(backoff.OnDeath(now, Role::kWorker, "0", "", "") == nullptr);  // the count begins again
 }
 
-TEST_CASE("deaths without work are counted beside and keep nobody from work for longer") {
+TEST_CASE("deaths without work are counted separately and cause no longer delay") {
   DeathBackoff backoff;
   MonoTime now = seconds(1);
   for (int i = 0; i < 4; ++i) backoff.OnDeath(now, Role::kWorker, "2", "", "");
@@ -69,7 +69,7 @@ TEST_CASE("deaths without work are counted beside and keep nobody from work for 
   CHECK(backoff.Shown(now)[0].idle_deaths == 50);
 }
 
-TEST_CASE("each death of a server without work begins its time anew, no longer than before") {
+TEST_CASE("each death of a server without work restarts its delay, but does not lengthen it") {
   DeathBackoff backoff;
   MonoTime now = seconds(1);
   for (int i = 0; i < 3; ++i) backoff.OnDeath(now, Role::kPsServer, "2", "", "");
@@ -88,7 +88,7 @@ TEST_CASE("each death of a server without work begins its time anew, no longer t
   CHECK_FALSE(backoff.Counts(now, Role::kWorker, "2"));
 }
 
-TEST_CASE("the table is bounded, and a record is forgotten after ten minutes without a death") {
+TEST_CASE("the table is bounded, and a record expires after ten minutes without a death") {
   DeathBackoff::Options options;
   options.tasks_max = 10;
   DeathBackoff backoff(options);

@@ -7,7 +7,7 @@ using namespace evergrad;
 using namespace evergrad::coordinator;
 using Again = DeathLimit::Again;
 
-TEST_CASE("deaths are counted anew whenever a closure succeeds for the first time") {
+TEST_CASE("the count of deaths restarts when a closure succeeds for the first time") {
   DeathLimit limit;
   for (int day = 0; day < 100; ++day) {
     limit.OnDeaths(10);
@@ -17,7 +17,7 @@ TEST_CASE("deaths are counted anew whenever a closure succeeds for the first tim
   }
 }
 
-TEST_CASE("repairs get the job further as long as fewer are left than ever before") {
+TEST_CASE("a repair is progress if fewer repairs remain than ever before") {
   DeathLimit limit;
   for (std::uint64_t left = 1000; left > 0; --left) {
     limit.OnDeaths(2);
@@ -26,8 +26,7 @@ TEST_CASE("repairs get the job further as long as fewer are left than ever befor
   }
 }
 
-TEST_CASE(
-    "a server that is rolled back again and again before its repairs are done reaches the limit") {
+TEST_CASE("a server that is rolled back repeatedly before its repairs are done reaches the limit") {
   DeathLimit limit;
   std::uint32_t most = 0;
   for (int life = 0; life < 200; ++life) {
@@ -44,9 +43,7 @@ TEST_CASE(
   CHECK(limit.deaths() == 0);
 }
 
-TEST_CASE(
-    "an evaluation and an export that begin again get the job further only by what had not been "
-    "reached before") {
+TEST_CASE("a restarted evaluation or export is progress only beyond its former maximum") {
   DeathLimit limit;
   limit.OnFirstSuccess();
   limit.OnDeaths(1);
@@ -65,7 +62,7 @@ TEST_CASE(
   CHECK(limit.deaths() == 1);
 }
 
-TEST_CASE("the count goes on after a restart of the coordinator") {
+TEST_CASE("the count continues after a restart of the coordinator") {
   DeathLimit limit;
   limit.Restore(70);
   limit.OnDeaths(5);

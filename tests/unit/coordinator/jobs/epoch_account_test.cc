@@ -66,7 +66,7 @@ struct Fixture {
   EpochAccount account;
 };
 
-TEST_CASE("closures are folded in their order, whichever ends first") {
+TEST_CASE("closures are added in their order, whichever ends first") {
   Fixture f;
   f.Count(1, seconds(2), 16);
   CHECK(f.account.succeeded() == 1);
@@ -88,7 +88,7 @@ TEST_CASE("closures are folded in their order, whichever ends first") {
   CHECK(epochs[0]["wall_ms"] == 77);
 }
 
-TEST_CASE("a dead closure is passed over, and what it would have measured is not missed") {
+TEST_CASE("a dead closure is skipped, and its measurements are not awaited") {
   Fixture f;
   f.dead.Add(0);
   f.Count(1, seconds(2), 16);
@@ -96,7 +96,7 @@ TEST_CASE("a dead closure is passed over, and what it would have measured is not
   CHECK(f.lines.OfKind("epoch")[0]["train_loss"] == 2.0);
 }
 
-TEST_CASE("a worker cannot count more examples than the plan gives the closure") {
+TEST_CASE("a worker cannot report more examples than the plan gives to the closure") {
   Fixture f;
   const EpochAccount::Counted counted =
       f.account.Count(ClosureId(0), 1000, 8, {}, f.dead, f.At(seconds(2)));
@@ -104,7 +104,7 @@ TEST_CASE("a worker cannot count more examples than the plan gives the closure")
   CHECK(counted.steps == 2);
 }
 
-TEST_CASE("steps that are not the closure's make no line") {
+TEST_CASE("steps that do not belong to the closure make no line") {
   Fixture f;
   f.account.Count(ClosureId(0), 8, 8, {{5, 1.0, 4}, {1, 2.0, 4}}, f.dead, f.At(seconds(2)));
   const auto steps = f.lines.OfKind("step");
@@ -112,7 +112,8 @@ TEST_CASE("steps that are not the closure's make no line") {
   CHECK(steps[0]["step"] == 1);
 }
 
-TEST_CASE("an evaluation is due at its barrier, takes no time of the epoch and gives it a line") {
+TEST_CASE(
+    "an evaluation is due at its barrier, does not count as training time, and adds its line") {
   Fixture f;
   CHECK(f.account.barrier() == 2);
   CHECK(f.account.BarrierClosure() == 4);
@@ -139,7 +140,7 @@ TEST_CASE("an evaluation is due at its barrier, takes no time of the epoch and g
   CHECK(f.lines.OfKind("epoch").size() == 3);
 }
 
-TEST_CASE("an evaluation that does not stand any more is due again, and its time is nobody's") {
+TEST_CASE("an invalidated evaluation is due again, and its time counts for no epoch") {
   Fixture f;
   for (std::uint64_t c = 0; c < 4; ++c) f.Count(c, seconds(2));
   f.account.BeginEvaluation(seconds(2));
@@ -154,7 +155,7 @@ TEST_CASE("an evaluation that does not stand any more is due again, and its time
   CHECK(f.Status({.ended = true, .planned = true}).epoch_rows(2).seconds() == 1.0);
 }
 
-TEST_CASE("the count of an evaluation stands in its epoch's row and line") {
+TEST_CASE("the count of an evaluation is in the row and the line of its epoch") {
   Fixture f({.epochs = 3, .evaluate_every = 1, .counts_only = true});
   for (std::uint64_t c = 0; c < 2; ++c) f.Count(c, seconds(2));
   f.account.BeginEvaluation(seconds(2));
@@ -164,7 +165,7 @@ TEST_CASE("the count of an evaluation stands in its epoch's row and line") {
   CHECK(f.Status().epoch_rows(0).counting_sum() == 14);
 }
 
-TEST_CASE("the time that is left follows from the speed, and is unknown while nothing is trained") {
+TEST_CASE("the remaining time follows from the speed, and is unknown before training") {
   Fixture f;
   f.Count(0, seconds(2));
   EpochAccount::View view{.active = true, .training = true, .planned = true, .rate = 16};
@@ -175,7 +176,7 @@ TEST_CASE("the time that is left follows from the speed, and is unknown while no
   CHECK(f.Status(view).eta_seconds() == -1);
 }
 
-TEST_CASE("the work of former jobs counts as done, takes no time and has their numbers") {
+TEST_CASE("the work of former jobs counts as done, takes no time and keeps its numbers") {
   Fixture f;
   v1::Manifest manifest;
   const auto add = [&](const char* scope, std::uint32_t epoch, const char* name, double value) {
@@ -208,7 +209,7 @@ TEST_CASE("the work of former jobs counts as done, takes no time and has their n
   CHECK(f.lines.OfKind("step").front()["step"] == 22);
 }
 
-TEST_CASE("an account comes back from a snapshot and what was counted after it, to the bit") {
+TEST_CASE("an account is restored bit by bit from a snapshot and later notes") {
   Fixture f;
   for (const std::uint64_t c : {0, 2, 1}) f.Count(c, milliseconds(2100), 0.1 * (1 + c));
   v1::JobSnapshot snapshot;
@@ -227,7 +228,7 @@ TEST_CASE("an account comes back from a snapshot and what was counted after it, 
   CHECK(is.SerializeAsString() == was.SerializeAsString());
 }
 
-TEST_CASE("a closure beyond the plan in the journal is refused, unless the job has ended") {
+TEST_CASE("a closure of the journal beyond the plan is refused, unless the job has ended") {
   v1::JobSnapshot snapshot;
   snapshot.add_unfolded()->set_closure(6);
   Fixture f;
@@ -236,7 +237,7 @@ TEST_CASE("a closure beyond the plan in the journal is refused, unless the job h
   CHECK(ended.account.Read(snapshot, true).ok());
 }
 
-TEST_CASE("a manifest has the losses of whole epochs, and metrics whose evaluation stands") {
+TEST_CASE("a manifest has the losses of whole epochs, and the metrics of valid evaluations") {
   Fixture f;
   for (std::uint64_t c = 0; c < 4; ++c) f.Count(c, seconds(2));
   v1::Manifest manifest;

@@ -36,7 +36,7 @@ TEST_CASE("losses and metrics are sums over all examples") {
   CHECK(result.counts.empty());
 }
 
-TEST_CASE("an evaluation that counts has no loss") {
+TEST_CASE("a counting evaluation has no loss") {
   EvaluationSum sum;
   v1::ClosureMetrics one = Closure(4, 8);
   AddSum(&one, "count", 7, 0)->set_is_integer(true);
@@ -47,7 +47,7 @@ TEST_CASE("an evaluation that counts has no loss") {
   CHECK(result.counts.at("count") == 14);
 }
 
-TEST_CASE("without examples nothing is measured") {
+TEST_CASE("an evaluation without examples has no result") {
   EvaluationSum sum;
   v1::ClosureMetrics one = Closure(0, 8);
   AddSum(&one, "hinge", 0, 3);
@@ -55,7 +55,7 @@ TEST_CASE("without examples nothing is measured") {
   CHECK(sum.Result(false).metrics.empty());
 }
 
-TEST_CASE("the counts of a histogram are added place by place, whatever their number") {
+TEST_CASE("the counts of a histogram of any size are added bin by bin") {
   EvaluationSum sum;
   v1::ClosureMetrics one = Closure(1, 0), two = Closure(1, 0);
   v1::NamedSum* a = AddSum(&one, "auc", 0, 0);

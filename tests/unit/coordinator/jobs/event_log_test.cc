@@ -8,7 +8,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-TEST_CASE("events are numbered from 1, and the oldest goes when there are too many") {
+TEST_CASE("events are numbered from 1, and the oldest is removed at the limit") {
   EventLog log(2);
   log.Add("state", "a", 10, nullptr);
   log.Add("warning", "b", 11, nullptr);
@@ -28,7 +28,7 @@ TEST_CASE("an event's text has at most 2,000 bytes") {
   CHECK(event.text().size() <= 2003);  // Including the ellipsis.
 }
 
-TEST_CASE("the first deaths are kept and all are counted") {
+TEST_CASE("the first deaths are stored and all are counted") {
   EventLog log(1);
   for (const char* reason : {"first", "second"}) {
     log.CountDeath();
@@ -39,7 +39,7 @@ TEST_CASE("the first deaths are kept and all are counted") {
   CHECK(log.deaths_total() == 2);
 }
 
-TEST_CASE("a log comes back from a snapshot and the notes after it") {
+TEST_CASE("a log is restored from a snapshot and later notes") {
   EventLog log(3);
   log.Add("state", "a", 1, nullptr);
   log.CountDeath();
@@ -66,7 +66,7 @@ TEST_CASE("a log comes back from a snapshot and the notes after it") {
   CHECK(back.Add("state", "c", 5, nullptr).number() == 3);
 }
 
-TEST_CASE("a death of no known role is refused") {
+TEST_CASE("a death with an unknown role is refused") {
   v1::JobSnapshot snapshot;
   snapshot.add_deaths()->set_identity("w");
   EventLog log(1);

@@ -65,7 +65,7 @@ struct Fixture {
   Granter granter;
 };
 
-TEST_CASE("the worker that holds least comes first, among equals the oldest registration") {
+TEST_CASE("the worker that holds least gets work first, and among equals the oldest registration") {
   Fixture f(3);
   f.Hold(1, 100);
   f.policy.fresh.assign(10, "");
@@ -74,7 +74,7 @@ TEST_CASE("the worker that holds least comes first, among equals the oldest regi
 }
 
 TEST_CASE(
-    "a worker that may not take anything gets nothing, and the outcome says that nothing is left") {
+    "a worker that may not get work gets none, and the outcome reports that no work remains") {
   Fixture f(2);
   f.At(1).ready = false;
   f.policy.fresh.assign(1, "");
@@ -82,7 +82,7 @@ TEST_CASE(
   CHECK(f.policy.order == std::vector<std::uint64_t>{2});
 }
 
-TEST_CASE("while grants are held up nobody gets anything") {
+TEST_CASE("while grants are blocked no worker gets work") {
   Fixture f(1);
   f.policy.fresh.assign(1, "");
   f.policy.blocked = true;
@@ -90,7 +90,7 @@ TEST_CASE("while grants are held up nobody gets anything") {
   CHECK(f.policy.order.empty());
 }
 
-TEST_CASE("up to two closures that had been granted before come on top of a worker's limit") {
+TEST_CASE("up to two closures that were granted before exceed a worker's limit") {
   Fixture f(1);
   f.Hold(1, 100);
   f.Hold(1, 101);
@@ -102,7 +102,7 @@ TEST_CASE("up to two closures that had been granted before come on top of a work
   CHECK(f.policy.fresh.size() == 1);
 }
 
-TEST_CASE("beyond the first closure a worker holds no more than 4 MiB of arguments") {
+TEST_CASE("beyond the first closure a worker holds at most 4 MiB of arguments") {
   Fixture f(1);
   f.policy.limit = 10;
   f.policy.bytes = 3u << 20;
@@ -113,7 +113,8 @@ TEST_CASE("beyond the first closure a worker holds no more than 4 MiB of argumen
 }
 
 TEST_CASE(
-    "a closure that nobody of the same functions can run is looked for once, and others continue") {
+    "a closure that no worker with the same functions can run is considered once, and others are "
+    "granted") {
   Fixture f(3);
   f.policy.functions = true;
   f.At(1).functions = {"a"};
@@ -124,7 +125,7 @@ TEST_CASE(
   CHECK(f.policy.order == std::vector<std::uint64_t>{3, 3});
 }
 
-TEST_CASE("an idle worker gets what the one that holds most would begin last") {
+TEST_CASE("an idle worker gets the closure that the busiest worker would begin last") {
   Fixture f(3);
   for (const std::uint64_t c : {1, 2, 3}) f.Hold(2, c);
   for (const std::uint64_t c : {4, 5}) f.Hold(3, c);
@@ -134,7 +135,7 @@ TEST_CASE("an idle worker gets what the one that holds most would begin last") {
   CHECK(f.policy.recalled.size() == 1);
 }
 
-TEST_CASE("nobody gives up the only closure that it keeps, nor one that the taker cannot run") {
+TEST_CASE("a worker keeps its only closure, and closures that the receiver cannot run") {
   Fixture f(2);
   f.Hold(2, 1);
   Granter::Recall(f.workers, f.policy);
@@ -147,7 +148,7 @@ TEST_CASE("nobody gives up the only closure that it keeps, nor one that the take
   CHECK(f.policy.recalled == std::vector<std::pair<std::uint64_t, std::uint64_t>>{{2, 2}});
 }
 
-TEST_CASE("a worker's sums follow what it holds") {
+TEST_CASE("a worker's sums follow the closures that it holds") {
   JobWorker worker;
   worker.Take(Attempt{1, 1}, {ClosureId(1), v1::TRAIN, MonoTime{0}, true, 10, true});
   worker.Take(Attempt{1, 2}, {ClosureId(2), v1::TRAIN, MonoTime{0}, false, 5, false});

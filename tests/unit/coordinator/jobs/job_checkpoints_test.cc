@@ -94,7 +94,7 @@ TEST_CASE("a job that succeeds leaves a complete manifest whose files hold all o
   CHECK(result["repair"]["shards_rolled_back"] == 0);
 }
 
-TEST_CASE("without checkpoints nothing is cut, and nothing is written") {
+TEST_CASE("without checkpoints no shard is cut and no file is written") {
   FakeCluster c([](config::JobSpec& spec, JobOptions&) { spec.checkpoint.on = false; });
   AddTasks(c);
   REQUIRE(c.RunToEnd());
@@ -104,8 +104,8 @@ TEST_CASE("without checkpoints nothing is cut, and nothing is written") {
 }
 
 TEST_CASE(
-    "manifests beyond `keep` are retired, and files that none of them names are deleted once the "
-    "journal has forgotten them") {
+    "manifests beyond `keep` are retired, and their files are deleted once the journal has "
+    "forgotten them") {
   FakeCluster c(Saving([](config::JobSpec& spec, JobOptions&) {
     spec.checkpoint.keep = 2;
     spec.training.epochs = 4;
@@ -147,8 +147,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a rollback says of which closures that had ended it knows: of all shards together, or of "
-    "none") {
+    "the event of a rollback counts the ended closures that run again, over all shards together") {
   FakeCluster c(Saving());
   AddTasks(c);
   std::uint64_t finish = 5;
@@ -188,8 +187,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a lost server's shards go back to their newest snapshots, and only what those lack is run "
-    "again, only there") {
+    "a lost server's shards return to their newest snapshots, and only missing closures run again "
+    "on them") {
   FakeCluster c(Saving());
   AddTasks(c);
   std::uint64_t finish = 5;
@@ -247,8 +246,7 @@ TEST_CASE(
   CHECK(Newest(c).complete());
 }
 
-TEST_CASE(
-    "a damaged newest file is given up for the one before, then for the seed, and that is said") {
+TEST_CASE("a damaged newest file is replaced by an older one and then by the seed, with an event") {
   FakeCluster c(Saving());
   AddTasks(c);
   std::uint64_t finish = 3;
@@ -297,7 +295,7 @@ TEST_CASE(
   CHECK(c.Status().state() == "SUCCEEDED");
 }
 
-TEST_CASE("manifests go on while a shard is under repair and while a server is away") {
+TEST_CASE("manifests are written during the repair of a shard and the absence of a server") {
   FakeCluster c(Saving());
   AddTasks(c);
   c.hold = [&](const FakeWorker&, const v1::Grant& g) {
@@ -314,8 +312,8 @@ TEST_CASE("manifests go on while a shard is under repair and while a server is a
 }
 
 TEST_CASE(
-    "what cannot be written for good fails a job that asked for checkpoints, and is left out where "
-    "nobody did") {
+    "a permanent write error fails a job that asked for checkpoints, and ends the checkpoints of "
+    "other jobs") {
   const bool given = GENERATE(true, false);
   FakeCluster c(Saving([&](config::JobSpec& spec, JobOptions&) { spec.checkpoint.given = given; }));
   AddTasks(c);
@@ -338,7 +336,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a folder that the coordinator cannot see is found out at the first manifest") {
+TEST_CASE("a folder that the coordinator cannot see is detected at the first manifest") {
   const bool given = GENERATE(true, false);
   FakeCluster c(Saving([&](config::JobSpec& spec, JobOptions&) { spec.checkpoint.given = given; }));
   AddTasks(c);
@@ -357,8 +355,8 @@ TEST_CASE("a folder that the coordinator cannot see is found out at the first ma
 }
 
 TEST_CASE(
-    "a checkpoint whose files only the servers' hosts can read is never called complete, and those "
-    "hosts are named") {
+    "a checkpoint that only the servers' hosts can read is never called complete, and those hosts "
+    "are named") {
   FakeCluster c(Saving([&](config::JobSpec& spec, JobOptions&) { spec.checkpoint.given = false; }));
   AddTasks(c);
   c.elsewhere = std::make_shared<fs::MemoryFileSystem>();
@@ -377,9 +375,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "the last checkpoint is called complete once the coordinator has read every byte of it, and a "
-    "job does not wait for ever for one that is "
-    "damaged") {
+    "the last checkpoint is complete after the coordinator has read every byte, and damage does "
+    "not block the job for ever") {
   const bool given = GENERATE(true, false);
   FakeCluster c(Saving([&](config::JobSpec& spec, JobOptions&) { spec.checkpoint.given = given; }));
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
@@ -408,7 +405,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a server whose files the coordinator stops seeing does not make the last checkpoint a "
+    "a server whose files become invisible to the coordinator does not make the last checkpoint a "
     "success") {
   FakeCluster c(Saving([&](config::JobSpec& spec, JobOptions&) { spec.checkpoint.given = false; }));
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
@@ -429,8 +426,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a disk that is full at a server is said at once, not when the round ends, and the last "
-    "checkpoint goes on when there is room") {
+    "a server's full disk is reported at once, and the last checkpoint continues when there is "
+    "space") {
   FakeCluster c(Saving());
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
   AddTasks(c);
@@ -459,9 +456,7 @@ TEST_CASE(
   CHECK(c.Status().checkpoint().trouble().empty());
 }
 
-TEST_CASE(
-    "the end of what kept checkpoints from being written is an event, once, also where the "
-    "coordinator was started again meanwhile") {
+TEST_CASE("the end of a checkpoint problem is one event, also after a restart of the coordinator") {
   const bool restarted = GENERATE(false, true);
   CAPTURE(restarted);
   FakeCluster c(Saving(), {.persistent = true});
@@ -493,8 +488,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "the age of the newest checkpoint grows until the next one, and a job without checkpoints has "
-    "none") {
+    "the age of the newest checkpoint grows until the next one, and is absent without "
+    "checkpoints") {
   FakeCluster c(Saving());
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
   AddTasks(c);
@@ -512,7 +507,7 @@ TEST_CASE(
   CHECK_FALSE(without.job->checkpoint_age_seconds());
 }
 
-TEST_CASE("the last checkpoint waits for room, and says so") {
+TEST_CASE("the last checkpoint waits for space and reports it") {
   FakeCluster c(Saving());
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
   AddTasks(c);
@@ -539,8 +534,7 @@ TEST_CASE("the last checkpoint waits for room, and says so") {
   CHECK(Newest(c).complete());
 }
 
-TEST_CASE(
-    "a cancelled job is saved once more after it was sealed, and a new one resumes at that step") {
+TEST_CASE("a cancelled job is saved after its seal, and a new job resumes at that step") {
   FakeCluster c(Saving());
   AddTasks(c);
   std::uint64_t finish = 4;
@@ -629,8 +623,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a sealed job whose shards are not saved in time says so everywhere, and the checkpoint before "
-    "stays what to resume from") {
+    "a sealed job that is not saved in time reports it everywhere, and the checkpoint before "
+    "remains usable") {
   FakeCluster c(Saving());
   AddTasks(c);
   std::uint64_t finish = 4;
@@ -676,8 +670,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "what a job had lost with a server stays lost in the one that resumes it, and that one says "
-    "so") {
+    "updates that a job lost with a server stay lost in the resuming job, which reports them") {
   FakeCluster c(
       Saving([](config::JobSpec& spec, JobOptions&) { spec.training.on_lost_updates = "report"; }));
   AddTasks(c);
@@ -726,7 +719,7 @@ TEST_CASE(
                       "2 closures are not run again: 4-5"));
 }
 
-TEST_CASE("resuming where nothing was saved begins at the first step, and says so") {
+TEST_CASE("a job that resumes without a saved checkpoint begins at the first step and reports it") {
   FakeCluster c(Saving([](config::JobSpec& spec, JobOptions&) { spec.checkpoint.resume = true; }));
   AddTasks(c);
   REQUIRE(c.RunToEnd());
@@ -734,7 +727,7 @@ TEST_CASE("resuming where nothing was saved begins at the first step, and says s
   CHECK_THAT(AllEvents(c), Contains("nothing to resume from, the job begins at its first step"));
 }
 
-TEST_CASE("another plan goes on from the end of a succeeded job's epochs") {
+TEST_CASE("another plan continues from the end of a succeeded job's epochs") {
   FakeCluster c(Saving());
   AddTasks(c);
   REQUIRE(c.RunToEnd());
@@ -757,8 +750,8 @@ TEST_CASE("another plan goes on from the end of a succeeded job's epochs") {
 }
 
 TEST_CASE(
-    "a job that resumes with another batch size keeps the steps that the old epochs took, after a "
-    "restart and another resume, too") {
+    "a job that resumes with another batch size keeps the steps of old epochs, also after restarts "
+    "and resumptions") {
   FakeCluster c(Saving());
   AddTasks(c);
   REQUIRE(c.RunToEnd());
@@ -811,8 +804,7 @@ TEST_CASE(
   CHECK(e.Status().steps_done() == 56);
 }
 
-TEST_CASE(
-    "a coordinator that dies takes its snapshots up again from the journal, resumed ones too") {
+TEST_CASE("a restarted coordinator restores its snapshots from the journal, resumed ones too") {
   MemoryStateStore::Options store;
   store.persistent = true;
   FakeCluster c(Saving(), store);
@@ -840,7 +832,7 @@ TEST_CASE(
   CHECK(Newest(c).complete());
 }
 
-TEST_CASE("a coordinator that dies while it looks for what to resume from looks again") {
+TEST_CASE("a coordinator that dies during the search for a checkpoint searches again") {
   MemoryStateStore::Options store;
   store.persistent = true;
   FakeCluster c(Saving([](config::JobSpec& spec, JobOptions&) { spec.checkpoint.resume = true; }),
@@ -859,7 +851,7 @@ TEST_CASE("a coordinator that dies while it looks for what to resume from looks 
 }
 
 TEST_CASE(
-    "no manifest has a gap: nothing could go on from it, and it would hide one that is whole") {
+    "no manifest has a gap, because no job could resume from it and it would hide a whole one") {
   FakeCluster c(Saving());
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
   c.cut_error = [](const v1::CutShards&, std::uint32_t shard) {
@@ -881,7 +873,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("while manifests cannot be written, files and what is known of them stay bounded") {
+TEST_CASE("files and their records stay bounded while manifests cannot be written") {
   FakeCluster c(Saving([](config::JobSpec& spec, JobOptions&) {
     spec.checkpoint.keep = 1;
     spec.training.epochs = 12;
@@ -908,7 +900,7 @@ TEST_CASE("while manifests cannot be written, files and what is known of them st
 }
 
 TEST_CASE(
-    "another plan's job goes back to the file that it resumed from when its own are damaged, never "
+    "another plan's job returns to the file that it resumed from when its own are damaged, never "
     "to the seed") {
   FakeCluster c(Saving());
   AddTasks(c);
@@ -945,7 +937,7 @@ TEST_CASE(
   CHECK(d.Status().state() == "SUCCEEDED");
 }
 
-TEST_CASE("the lines of epochs that a former job has done carry what it measured") {
+TEST_CASE("the lines of a former job's epochs have that job's measurements") {
   FakeCluster c(Saving());
   double auc = 0.5;
   c.on_done = [&](const v1::Grant& grant, v1::Done* done) {
@@ -992,8 +984,8 @@ TEST_CASE("the lines of epochs that a former job has done carry what it measured
 }
 
 TEST_CASE(
-    "a shard that is being restored counts as taken when its server says so, over a new session "
-    "and a new coordinator") {
+    "a restored shard counts as held when its server reports it, also in a new session or to a new "
+    "coordinator") {
   MemoryStateStore::Options store;
   store.persistent = true;
   FakeCluster c(Saving(), store);
@@ -1039,7 +1031,7 @@ TEST_CASE(
   CHECK(c.Status().state() == "SUCCEEDED");
 }
 
-TEST_CASE("the speed of a job that resumed is of what it did itself, however early it ends") {
+TEST_CASE("the speed of a resumed job counts only its own work, however early it ends") {
   FakeCluster c(Saving());
   AddTasks(c);
   REQUIRE(c.RunToEnd());

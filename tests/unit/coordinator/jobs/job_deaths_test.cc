@@ -47,7 +47,7 @@ void KillWithWork(FakeCluster& c, const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("workers may die as often as they like in a job that advances between their deaths") {
+TEST_CASE("any number of workers may die in a job that advances between the deaths") {
   FakeCluster c(DeathsMax(5, 640));
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
   c.AddServer("0");
@@ -68,7 +68,7 @@ TEST_CASE("workers may die as often as they like in a job that advances between 
 }
 
 TEST_CASE(
-    "a job whose tasks die while it does not get further fails, and the message names the option") {
+    "a job that does not advance while its tasks die fails, and the message names the option") {
   FakeCluster c(DeathsMax(5));
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
   c.AddServer("0");
@@ -82,7 +82,7 @@ TEST_CASE(
              Contains("--deaths-max") && Contains("deaths=6 max=5"));
 }
 
-TEST_CASE("the count of deaths goes on when the coordinator is started again") {
+TEST_CASE("the count of deaths continues after a restart of the coordinator") {
   MemoryStateStore::Options persistent;
   persistent.persistent = true;
   FakeCluster c(DeathsMax(5), persistent);
@@ -98,7 +98,7 @@ TEST_CASE("the count of deaths goes on when the coordinator is started again") {
   CHECK_THAT(c.Status().first_cause().message(), Contains("deaths=6 max=5"));
 }
 
-TEST_CASE("deaths of tasks that held nothing of the job do not count against it") {
+TEST_CASE("deaths of tasks without work of the job do not count against it") {
   FakeCluster c([](config::JobSpec& spec, JobOptions& options) {
     options.deaths_max = 2;
     spec.training.epochs = 1;
@@ -131,8 +131,8 @@ TEST_CASE("deaths of tasks that held nothing of the job do not count against it"
 }
 
 TEST_CASE(
-    "a worker in a crash loop beside a steady one gets work ever more rarely, the job says who, "
-    "how long and why, and it succeeds") {
+    "a worker in a crash loop gets work ever more rarely beside a steady one, the job reports it, "
+    "and succeeds") {
   FakeCluster c(DeathsMax(20, 8 * 400));
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
   c.AddServer("0");
@@ -177,9 +177,7 @@ TEST_CASE(
   CHECK(c.Status().backing_off_size() == 0);
 }
 
-TEST_CASE(
-    "a worker that backs off works again as soon as its time is over, and what it ends clears its "
-    "record") {
+TEST_CASE("a worker gets work as soon as its back-off ends, and finished work clears its record") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
   c.AddServer("0");
@@ -203,8 +201,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a worker that has said nothing since its Hello is given nothing, and its end is nothing to "
-    "the job") {
+    "a worker without a message after its Hello gets no work, and its end does not affect the "
+    "job") {
   FakeCluster c(DeathsMax(3));
   c.AddServer("0");
   c.job->Start();
@@ -248,8 +246,8 @@ void BeginHolding(FakeCluster& c, std::initializer_list<const char*> servers) {
 }
 
 TEST_CASE(
-    "a server that dies again and again is kept from shards for a while: they go to another, and "
-    "the job continues") {
+    "a server that dies repeatedly gets no shards for a while, another gets them, and the job "
+    "continues") {
   FakeCluster c(DeathsMax(20));
   BeginHolding(c, {"0", "1"});
   REQUIRE(c.servers["1"].shards.size() == 2);
@@ -271,7 +269,7 @@ TEST_CASE(
   CHECK(c.job->state() == JobState::kSucceeded);
 }
 
-TEST_CASE("a server that goes on dying without shards costs no events and stays in the list") {
+TEST_CASE("a server that keeps dying without shards causes no events and stays in the list") {
   FakeCluster c(DeathsMax(20, 640));
   BeginHolding(c, {"0", "1"});
   const auto die = [&] {
@@ -313,8 +311,8 @@ TEST_CASE("a server that goes on dying without shards costs no events and stays 
 }
 
 TEST_CASE(
-    "the only server of a job that dies again and again gets its shards back once its time is "
-    "over, and the job says for how long it waits") {
+    "the only server of a job gets its shards back when its back-off ends, and the job reports the "
+    "remaining time") {
   FakeCluster c(DeathsMax(20));
   BeginHolding(c, {"0"});
   for (int life = 0; life < 4; ++life) {
@@ -333,8 +331,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a server that is lost before its repairs are done, again and again, ends the job although "
-    "repairs succeed") {
+    "a server that is lost repeatedly before its repairs are done ends the job, although repairs "
+    "succeed") {
   FakeCluster c(DeathsMax(10));
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() >= 8; };
   c.AddWorker("0");

@@ -96,8 +96,8 @@ TEST_CASE("an export is ordered with the mark of the runs folder") {
 }
 
 TEST_CASE(
-    "a worker on another host sends its files, each part is confirmed, and the whole is read back "
-    "before the job goes on") {
+    "a remote worker sends its files, each part is confirmed, and all are read back before the job "
+    "continues") {
   Exporting e;
   e.c.Say(e.worker().task, e.Chunk(0, 10));
   e.c.Deliver();
@@ -120,7 +120,8 @@ TEST_CASE(
       Contains("weights sent by worker/0 on host far and read back on host near: weights.npz"));
 }
 
-TEST_CASE("a part of a file counts only from who holds the export, and changes nothing else") {
+TEST_CASE(
+    "a part of a file counts only from the worker with the export, and changes nothing else") {
   Exporting e;
   const FakeWorker& other = e.c.AddWorker("1");
   const std::size_t foreign = e.c.host.foreign.size();
@@ -176,7 +177,7 @@ TEST_CASE("a coordinator takes exported weights of any size, also when it has no
   CHECK(worker.files[0].written() == kWhole.size());
 }
 
-TEST_CASE("no more waits for the disk than two windows of one export") {
+TEST_CASE("at most two windows of one export wait for the disk") {
   Exporting e;
   std::size_t taken = 0;
   absl::Status refused;
@@ -189,8 +190,7 @@ TEST_CASE("no more waits for the disk than two windows of one export") {
   CHECK(taken == 2 * client::kRunFileWindow / client::kRunFileChunkMax + 1);
 }
 
-TEST_CASE(
-    "parts of a file without bytes, or under a name of their own, are refused and never wait") {
+TEST_CASE("parts without bytes or with a wrong name are refused and never wait") {
   Exporting e;
   v1::TaskMessage empty = e.Chunk(0, 0);
   CHECK(absl::IsInvalidArgument(e.c.Try(e.worker().task, empty)));
@@ -208,7 +208,7 @@ TEST_CASE(
   CHECK(std::filesystem::is_empty(e.folder.path()));
 }
 
-TEST_CASE("an answer to a part of a former session is not sent, and the file goes on") {
+TEST_CASE("the answer to a part of a former session is not sent, and the file continues") {
   Exporting e;
   e.c.Say(e.worker().task, e.Chunk(0, 10));  // it still waits for the disk when the session ends
   e.ComeBack();
@@ -222,7 +222,7 @@ TEST_CASE("an answer to a part of a former session is not sent, and the file goe
   e.CheckSuccess();
 }
 
-TEST_CASE("the end of a former attempt's receiver leaves the next one's file") {
+TEST_CASE("the end of a former attempt's receiver keeps the next attempt's file") {
   Exporting e;
   e.c.host.hold_file_answers = true;
   e.c.Say(e.worker().task, e.Chunk(0, 10));
@@ -244,7 +244,7 @@ TEST_CASE("the end of a former attempt's receiver leaves the next one's file") {
 }
 
 TEST_CASE(
-    "what was not read back is in no result, and half a file of a coordinator that died is "
+    "a result contains only files that were read back, and a dead coordinator's partial file is "
     "removed") {
   Exporting e;
   std::ofstream(e.folder / "weights.npz") << kWhole;
@@ -269,7 +269,7 @@ TEST_CASE(
   CHECK_FALSE(fs::Exists(e.folder / ".weights.safetensors.receiving"));
 }
 
-TEST_CASE("files that a worker has written where the coordinator does not see them are sent") {
+TEST_CASE("files that the coordinator cannot see are sent by the worker") {
   Exporting e;
   e.End(false);  // it believed that it shared the coordinator's folder
   REQUIRE(e.c.Run([&] { return !e.worker().held.empty(); }));
@@ -284,9 +284,7 @@ TEST_CASE("files that a worker has written where the coordinator does not see th
   e.CheckSuccess();
 }
 
-TEST_CASE(
-    "files that a worker has written into the shared folder are read back there, and another file "
-    "is none") {
+TEST_CASE("files in the shared folder are read back there, and a different file is refused") {
   Exporting e;
   std::ofstream(e.folder / "weights.npz") << kWhole;
   SECTION("the same") {
@@ -303,8 +301,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "what was sent and cannot be read back is exported again, and in the end the job fails and "
-    "says why") {
+    "files that cannot be read back are exported again, and at last the job fails with the "
+    "reason") {
   Exporting e;
   const std::uint32_t tries = JobOptions().retries_max + 1;
   for (std::uint32_t i = 0; i < tries; ++i) {
@@ -316,7 +314,7 @@ TEST_CASE(
   CHECK_THAT(e.c.Status().first_cause().message(), Contains("weights.npz"));
 }
 
-TEST_CASE("a disk without room for the exported files is waited for, however long it takes") {
+TEST_CASE("an export waits for a full disk for any time") {
   Exporting e;
   for (int i = 0; i < 30; ++i) {
     REQUIRE(e.c.Run([&] { return !e.worker().held.empty(); }));
@@ -342,8 +340,8 @@ TEST_CASE("a disk without room for the exported files is waited for, however lon
 }
 
 TEST_CASE(
-    "a worker that comes back in the middle of a file begins that file anew, and one that does not "
-    "leaves nothing behind") {
+    "a worker that returns in mid-file restarts that file, and one that does not return leaves "
+    "none") {
   Exporting e;
   e.c.Say(e.worker().task, e.Chunk(0, 10));
   e.c.Deliver();

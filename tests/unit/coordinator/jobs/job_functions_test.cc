@@ -124,8 +124,8 @@ class Functions : public FakeCluster {
 };
 
 TEST_CASE(
-    "calls go to who holds least, the oldest first, and only to who has the function; each worker "
-    "is looked at once for all of them") {
+    "calls go to the least loaded worker with the function, oldest first, and each worker is "
+    "considered once") {
   Functions f;
   f.hold = [](const FakeWorker&, const v1::Grant& grant) { return grant.kind() == v1::TRAIN; };
   f.AddServer("0");
@@ -145,8 +145,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a closure is granted with its function and arguments, its result is fetched again and again, "
-    "and the job ends when its client says so") {
+    "a closure is granted with its function and arguments, its result can be fetched repeatedly, "
+    "and the client ends the job") {
   for (const bool journal : {false, true}) {
     Functions c({}, journal ? kJournal : MemoryStateStore::Options{});
     c.Up();
@@ -185,8 +185,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "the first error wins, is told once, and not before every owner has answered Closed with what "
-    "was cancelled") {
+    "the first error is reported once, after every owner has answered Closed for the cancelled "
+    "closures") {
   Functions c({}, kJournal);
   c.hold = [](const FakeWorker&, const v1::Grant&) { return true; };
   c.Up();
@@ -262,9 +262,7 @@ TEST_CASE(
   CHECK(c.refused.empty());
 }
 
-TEST_CASE(
-    "a join is told the error, too, and a machine's error counts as one only when no retry is "
-    "left") {
+TEST_CASE("a join gets the error too, and a machine's error counts only after the last retry") {
   Functions c([](config::JobSpec&, JobOptions& o) { o.retries_max = 3; });
   int failures = 0;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
@@ -288,8 +286,7 @@ TEST_CASE(
   CHECK(c.job->state() == JobState::kRunning);
 }
 
-TEST_CASE(
-    "a queue of two lets a thousand closures through, and holds no more than two at any time") {
+TEST_CASE("a queue of two processes a thousand closures, and never holds more than two") {
   Functions c([](config::JobSpec& s, JobOptions&) { s.functions.queue_limit = 2; }, kJournal);
   c.Up();
   std::size_t scheduled = 0, waited = 0;
@@ -316,8 +313,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a repeat of a schedule is answered with the same closure, and one that was answered long ago "
-    "is refused") {
+    "a repeated schedule gets the same closure, and one that was answered long ago is refused") {
   Functions c({}, kJournal);
   c.Up();
   const v1::ScheduleClosureRequest request = c.Request("f", "1");
@@ -332,7 +328,7 @@ TEST_CASE(
   CHECK(c.Status().closures_total() == 2);
 }
 
-TEST_CASE("what cannot be a call is refused, and changes nothing") {
+TEST_CASE("an invalid call is refused and changes nothing") {
   Functions c;
   c.Up();
   v1::ScheduleClosureRequest request = c.Request("f", "");
@@ -362,8 +358,8 @@ TEST_CASE("what cannot be a call is refused, and changes nothing") {
 }
 
 TEST_CASE(
-    "closures are granted only to workers that have the function, and the job says which one "
-    "nobody has") {
+    "closures are granted only to workers with the function, and the job names a missing "
+    "function") {
   Functions c;
   c.AddServer("0");
   c.AddFunctionWorker("0", {"f"});
@@ -384,8 +380,7 @@ TEST_CASE(
   CHECK(c.Status().waiting_for().empty());
 }
 
-TEST_CASE(
-    "what one worker has not begun goes to one that has nothing to do, if it has the function") {
+TEST_CASE("closures that a worker has not begun go to an idle worker with the function") {
   Functions c;
   c.AddServer("0");
   c.AddFunctionWorker("0", {"f"});
@@ -406,8 +401,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "closures cancelled by their client are told as such once every owner refuses them, and no "
-    "call hears an error") {
+    "closures that their client cancelled are reported once all owners refuse them, without an "
+    "error for any call") {
   Functions c({}, kJournal);
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
   c.Up();
@@ -450,8 +445,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "results are kept until they are released, at most so many bytes: then the oldest go, and that "
-    "is said") {
+    "results are kept until they are released, up to a limit of bytes, above which the oldest are "
+    "removed with a report") {
   Functions c([](config::JobSpec& s, JobOptions&) { s.functions.result_bytes_max = 1u << 20; },
               kJournal);
   c.on_done = [](const v1::Grant& grant, v1::Done* done) {
@@ -488,8 +483,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a restart keeps queue, results and the error that is still to be told; new closures lie above "
-    "whatever a torn journal forgot") {
+    "a restart keeps queue, results and pending error, and new closures are above all that a torn "
+    "journal forgot") {
   for (const std::size_t torn : {0u, 3u}) {
     Functions c([](config::JobSpec&, JobOptions& o) { o.notes_max = 4; },
                 {.jobs_max = 8, .torn_max = torn, .persistent = true});
@@ -547,7 +542,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a job of functions taken up again at any moment runs each closure to one end") {
+TEST_CASE("a functions job that resumes at any moment runs each closure to one end") {
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     INFO("seed " << seed);
     std::uint64_t drawn = 0;
@@ -605,7 +600,7 @@ void Checkpointed(config::JobSpec& s, JobOptions&) {
   s.checkpoint.keep = 2;
 }
 
-TEST_CASE("a durable join makes a checkpoint that holds what was done, and waits for it") {
+TEST_CASE("a durable join makes a checkpoint of the finished work and waits for it") {
   Functions c(Checkpointed, kJournal);
   c.Up();
   REQUIRE(c.Run([&] { return c.Status().checkpoint().number() >= 1; }));  // the first round
@@ -624,8 +619,8 @@ TEST_CASE("a durable join makes a checkpoint that holds what was done, and waits
 }
 
 TEST_CASE(
-    "arguments are kept while a snapshot lacks what they did; at the bound one is made, and "
-    "schedule waits for it") {
+    "arguments are kept until a snapshot holds their effect, and at the limit schedule waits for a "
+    "snapshot") {
   Functions c(
       [](config::JobSpec& s, JobOptions& o) {
         Checkpointed(s, o);
@@ -656,8 +651,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a lost server's closures are run again with their arguments; where those are gone, what is "
-    "lost is counted and named") {
+    "a lost server's closures run again with their arguments, and without them the loss is counted "
+    "and named") {
   for (const bool checkpoints : {true, false}) {
     Functions c(
         [&](config::JobSpec& s, JobOptions& o) {
@@ -708,7 +703,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a function that kills whoever runs it is poison: the job fails and names it") {
+TEST_CASE("a function that kills each of its workers is poison, and the job fails and names it") {
   Functions c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
   c.Up();

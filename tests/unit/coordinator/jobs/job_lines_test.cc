@@ -46,8 +46,8 @@ std::size_t CountOf(const std::string& text, const std::string& what) {
 Json Result(const FakeCluster& c) { return Json::parse(c.host.files.at("/runs/fake/result.json")); }
 
 TEST_CASE(
-    "lines that find no room are kept and written later, in order, and trouble and its end are "
-    "events") {
+    "lines that meet a full disk are kept and written later in order, and the problem and its end "
+    "are events") {
   const bool journal = GENERATE(false, true), tears = GENERATE(false, true);
   CAPTURE(journal, tears);
   FakeCluster c({}, {.jobs_max = 8, .persistent = journal});
@@ -80,9 +80,7 @@ TEST_CASE(
   CHECK(Result(c)["lines_lost"] == 0);
 }
 
-TEST_CASE(
-    "a coordinator that ends at any moment while the disk is full, or has room again, leaves "
-    "metrics.jsonl whole") {
+TEST_CASE("a coordinator that dies at any moment around a full disk leaves metrics.jsonl whole") {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     INFO("seed " << seed);
     std::uint64_t drawn = 0;
@@ -127,9 +125,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE(
-    "a coordinator that is started again while the disk is full goes on trying, and loses no "
-    "line") {
+TEST_CASE("a coordinator that restarts with a full disk retries, and loses no line") {
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
   c.hold = [](const FakeWorker&, const v1::Grant& g) {
     return g.kind() == v1::TRAIN && g.closure() >= 4;
@@ -156,8 +152,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "beyond their bound step lines are lost and counted, and epochs, events and the end are there "
-    "all the same") {
+    "step lines above their limit are lost and counted, and epochs, events and the end are kept") {
   const bool journal = GENERATE(false, true);
   CAPTURE(journal);
   constexpr std::uint64_t kSteps = 80000;
@@ -208,8 +203,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a job that ends while its disk is full waits for room a little, then says what its file "
-    "lacks") {
+    "a job that ends with a full disk waits briefly for space, then reports the missing lines") {
   const bool journal = GENERATE(false, true), room_in_time = GENERATE(false, true);
   CAPTURE(journal, room_in_time);
   FakeCluster c({}, {.jobs_max = 8, .persistent = journal});

@@ -60,8 +60,8 @@ void CheckNothingLost(FakeCluster& c, const Json& result) {
 }
 
 TEST_CASE(
-    "the shards of a server that leaves are moved: new epoch, start kept, ledger as it was, "
-    "nothing rolled back or granted again") {
+    "the shards of a leaving server are moved with a new epoch, the same start and ledger, and no "
+    "rollback or grant") {
   FakeCluster c;
   Train(c);
   const v1::ShardMap before = c.workers["0"].map;
@@ -97,8 +97,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "the last server says that it cannot hand over; one that holds nothing may go at once, and "
-    "gets nothing any more") {
+    "the last server reports that it cannot hand over, and one without shards may go at once and "
+    "gets no more") {
   FakeCluster c;
   Train(c, 1);
   Leave(c, "0");
@@ -123,8 +123,7 @@ TEST_CASE(
   CHECK(result["repair"]["shards_rolled_back"] == 4);
 }
 
-TEST_CASE(
-    "a server that leaves gets no shard at the first placement, and its job waits for another") {
+TEST_CASE("a leaving server gets no shard at the first placement, and its job waits for another") {
   FakeCluster c;
   c.AddServer("0");
   c.job->OnLeaving(c.servers["0"].task, "SIGTERM", true);
@@ -138,7 +137,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a server that dies in the middle of its moves: what had been moved stays, the rest is rolled "
+    "a server that dies during its moves keeps the moved shards' state, and the rest is rolled "
     "back") {
   FakeCluster c;
   Train(c);
@@ -161,8 +160,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a next server that goes away, or leaves itself, before it has received: another one is "
-    "chosen") {
+    "a receiver that disconnects or leaves before it has received the shard is replaced by "
+    "another") {
   for (const bool leaves : {false, true}) {
     INFO(leaves);
     FakeCluster c;
@@ -189,7 +188,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a drained server's shards do not go to one that backs off, unless there is no other") {
+TEST_CASE("a drained server's shards do not go to one that backs off, unless it is the only one") {
   for (const bool another : {true, false}) {
     INFO(another);
     FakeCluster c;
@@ -215,7 +214,8 @@ TEST_CASE("a drained server's shards do not go to one that backs off, unless the
   }
 }
 
-TEST_CASE("what cannot be moved is tried three times, said, and left behind; the rest is moved") {
+TEST_CASE(
+    "a shard that cannot be moved is tried three times, reported and left, and the rest is moved") {
   FakeCluster c;
   Train(c);
   const std::uint32_t stays = c.servers["0"].shards.begin()->first;
@@ -241,7 +241,7 @@ TEST_CASE("what cannot be moved is tried three times, said, and left behind; the
   CHECK_THAT(large.servers["0"].cannot, Contains("too large to be moved"));
 }
 
-TEST_CASE("a moved shard that its new owner has not got is rolled back") {
+TEST_CASE("a moved shard that its new owner does not hold is rolled back") {
   FakeCluster c;
   Train(c);
   Leave(c, "0");
@@ -262,8 +262,8 @@ TEST_CASE("a moved shard that its new owner has not got is rolled back") {
 }
 
 TEST_CASE(
-    "what a former life stopped to move it is rolled back, whether its journal has the move or "
-    "not, and is moved then") {
+    "a shard that a former life stopped for a move is rolled back, with or without a record, and "
+    "then moved") {
   MemoryStateStore::Options persistent;
   persistent.persistent = true;
   for (const bool after : {false, true}) {
@@ -301,7 +301,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a session that is lost in the middle of a move costs nothing: the same life goes on with it") {
+    "a session that is lost during a move changes nothing, and the same process continues with "
+    "it") {
   FakeCluster c;
   Train(c);
   c.lose = [&](const FakeServer&, const v1::CoordinatorMessage& m) { return m.has_receive(); };
@@ -318,8 +319,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a job that ends while shards are moved ends as every other: they are sealed, reported and "
-    "dropped where they are") {
+    "a job that ends during moves ends like others: shards are sealed, reported and dropped where "
+    "they are") {
   FakeCluster c;
   Train(c);
   c.lose = [&](const FakeServer&, const v1::CoordinatorMessage& m) { return m.has_receive(); };
@@ -336,7 +337,7 @@ TEST_CASE(
   c.Say(c.servers["1"].task, late);
 }
 
-TEST_CASE("messages about moves that nobody ordered change nothing") {
+TEST_CASE("messages about moves without an order change nothing") {
   FakeCluster c;
   Train(c);
   const std::string before = AllEvents(c);
@@ -353,7 +354,7 @@ TEST_CASE("messages about moves that nobody ordered change nothing") {
   CheckNothingLost(c, End(c));
 }
 
-TEST_CASE("a worker's notice is told, with its reason") {
+TEST_CASE("a worker's notice is an event with its reason") {
   FakeCluster c;
   Train(c);
   c.job->OnLeaving(c.workers["0"].task, "preemption notice", false);

@@ -71,8 +71,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a server whose session was cut while it summed is asked again when it is back, and nobody "
-    "else is") {
+    "a server that disconnected while it summed is asked again when it is back, and no other "
+    "server is") {
   Slow slow;
   FakeCluster& c = slow.c;
   c.job->OnServerAway(c.servers["1"].task, "its session closed");
@@ -117,8 +117,8 @@ TEST_CASE("a server that was silent when the report began is asked once it respo
 }
 
 TEST_CASE(
-    "a server that is lost while it sums voids the report, and the job ends with what the others "
-    "hold") {
+    "a server that is lost while it sums voids the report, and the job ends with the remaining "
+    "state") {
   Slow slow;
   FakeCluster& c = slow.c;
   slow.holds = false;

@@ -32,8 +32,8 @@ void CheckFiles(const FakeCluster& c, std::uint64_t steps, std::uint64_t epochs)
 }
 
 TEST_CASE(
-    "whoever goes or comes while the last files are written does not stand behind the end line, "
-    "and is told all the same") {
+    "a task that leaves or joins while the last files are written is reported, but not after the "
+    "end line") {
   for (const bool journal : {false, true}) {
     FakeCluster c({}, {.jobs_max = 8, .torn_max = 0, .persistent = journal});
     AddTasks(c);
@@ -55,7 +55,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("Dones that come together are one commit, and none of them is answered before it") {
+TEST_CASE("concurrent Dones are one commit, and none is answered before it") {
   FakeCluster c([](config::JobSpec&, JobOptions& o) { o.sizing.attempts_max = 8; },
                 {.persistent = true});
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
@@ -111,7 +111,7 @@ TEST_CASE("Dones that come together are one commit, and none of them is answered
   CheckFiles(c, 32, 2);
 }
 
-TEST_CASE("a job taken up again at any moment, again and again, ends as if nothing had happened") {
+TEST_CASE("a job that resumes at any moment, repeatedly, ends as without interruptions") {
   FakeCluster quiet;
   AddTasks(quiet);
   REQUIRE(quiet.RunToEnd());
@@ -192,7 +192,7 @@ TEST_CASE("a job taken up again at any moment, again and again, ends as if nothi
   }
 }
 
-TEST_CASE("servers that hold what the map says keep it over a restart: nothing is rolled back") {
+TEST_CASE("servers with the shards of the map keep them over a restart, without a rollback") {
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
   c.hold = [](const FakeWorker&, const v1::Grant& g) {
     return g.kind() == v1::TRAIN && g.closure() >= 4;
@@ -220,8 +220,8 @@ TEST_CASE("servers that hold what the map says keep it over a restart: nothing i
 }
 
 TEST_CASE(
-    "a plan whose variables were cut for its servers is the same after a restart, whatever the "
-    "servers say then") {
+    "a plan that was divided for its servers is the same after a restart, whatever limits the "
+    "servers report") {
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
   c.server_budget_bytes_max = (64u << 10) + 16;  // a part has four rows
   c.hold = [](const FakeWorker&, const v1::Grant& g) {
@@ -243,8 +243,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a server that does not come back with the coordinator is waited for by name, then its shards "
-    "go elsewhere") {
+    "a server that does not return with the coordinator is awaited by name, then its shards are "
+    "moved") {
   FakeCluster c(
       [](config::JobSpec&, JobOptions& o) { o.server_lost_after = std::chrono::seconds(3); },
       {.jobs_max = 8, .persistent = true});
@@ -271,8 +271,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a cancellation that was under way goes on after a restart; a silent server's shards are "
-    "unmapped") {
+    "a pending cancellation continues after a restart, and a silent server's shards are unmapped") {
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
   c.hold = [](const FakeWorker&, const v1::Grant& g) {
     return g.kind() == v1::TRAIN && g.closure() >= 4;
@@ -292,7 +291,7 @@ TEST_CASE(
   CHECK(status.closures_cancelled() > 0);
 }
 
-TEST_CASE("while the store takes nothing no work is granted, and the job says why") {
+TEST_CASE("while the store accepts nothing no work is granted, and the job reports the reason") {
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
   c.host.trouble = "no space for the coordinator's journal";
   AddTasks(c);
@@ -305,9 +304,7 @@ TEST_CASE("while the store takes nothing no work is granted, and the job says wh
   CHECK(c.Status().state() == "SUCCEEDED");
 }
 
-TEST_CASE(
-    "the wall clock jumps an hour either way, also over a restart: nothing happens but on the "
-    "labels") {
+TEST_CASE("a jump of the wall clock by an hour, also over a restart, changes only labels") {
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
   c.hold = [](const FakeWorker&, const v1::Grant& g) {
     return g.kind() == v1::TRAIN && g.closure() >= 4;
@@ -332,7 +329,7 @@ TEST_CASE(
     CHECK((row.seconds() >= 0 && row.seconds() < 10));
 }
 
-TEST_CASE("a job that cannot be taken up is named") {
+TEST_CASE("a job that cannot be resumed is named") {
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
   StoredJob stored = *c.host.memory.LoadJob(c.job->uid());
   stored.snapshot = "garbage";
@@ -341,7 +338,7 @@ TEST_CASE("a job that cannot be taken up is named") {
   CHECK_THAT(std::string(status.message()), Contains("job=0000000000abcdef"));
 }
 
-TEST_CASE("a journal row of a job in training without a plan is refused, and names the job") {
+TEST_CASE("a journal row of a training job without a plan is refused, and names the job") {
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
   AddTasks(c);
@@ -358,8 +355,7 @@ TEST_CASE("a journal row of a job in training without a plan is refused, and nam
   CHECK_THAT(std::string(status.message()), Contains("no plan in phase training"));
 }
 
-TEST_CASE(
-    "a version that makes another plan of a job shows it if it has ended, and else names it") {
+TEST_CASE("a version with another plan of a job shows it if it has ended, and otherwise names it") {
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
   const auto of_another_version = [&] {
     StoredJob stored = *c.host.memory.LoadJob(c.job->uid());
@@ -389,8 +385,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a job that has ended is shown by a version that refuses its YAML or makes no plan of it; a "
-    "living one is named, and so is why") {
+    "a version that refuses a job's YAML or plan shows an ended job, and names a living one with "
+    "the reason") {
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
   const bool yaml_refused = GENERATE(true, false);
   CAPTURE(yaml_refused);
@@ -453,8 +449,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a shard that is adopted from its newest owner is dropped by the one that the torn journal "
-    "names") {
+    "a shard that is adopted from its newest owner is dropped by the owner in the torn journal") {
   MemoryStateStore::Options store;
   store.persistent = true;
   store.torn_max = 64;

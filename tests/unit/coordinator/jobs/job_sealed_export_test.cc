@@ -49,8 +49,8 @@ void EndsAsItFailed(const FakeCluster& c) {
 }  // namespace
 
 TEST_CASE(
-    "a job that fails has its weights exported by a worker that is left, after its checkpoint, and "
-    "ends as it failed") {
+    "a failed job's weights are exported by a remaining worker after the checkpoint, and the "
+    "failure stays") {
   FakeCluster c(Saving(GENERATE(true, false)));
   FailAfterFour(c);
   bool knows_again = false;
@@ -76,7 +76,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a job that fails when no worker is left names its checkpoint and the command that exports "
+    "a failed job without a remaining worker names its checkpoint and the command that exports "
     "it") {
   FakeCluster c(Saving());
   FailAfterFour(c);
@@ -93,8 +93,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "an export that fails after the job has failed is tried by each worker, and changes nothing in "
-    "how the job ends") {
+    "an export that fails after the job's failure is tried by each worker, and does not change the "
+    "failure") {
   const bool user = GENERATE(true, false);
   FakeCluster c(Saving());
   FailAfterFour(c);
@@ -119,7 +119,7 @@ TEST_CASE(
   CHECK_FALSE(c.Status().weights_exported());
 }
 
-TEST_CASE("an export that does not end is given up after a time, and the worker is told") {
+TEST_CASE("an export that does not end is cancelled after a time limit, and the worker is told") {
   FakeCluster c(Saving());
   FailAfterFour(c);
   c.hold = [](const FakeWorker&, const v1::Grant&) { return true; };
@@ -134,7 +134,7 @@ TEST_CASE("an export that does not end is given up after a time, and the worker 
   CHECK(c.workers["0"].superseded.size() == 1);
 }
 
-TEST_CASE("a worker that dies while it exports a failed job's weights is followed by another") {
+TEST_CASE("a worker that dies while it exports a failed job's weights is replaced by another") {
   FakeCluster c(Saving());
   FailAfterFour(c);
   c.hold = [](const FakeWorker& worker, const v1::Grant& g) {
@@ -151,7 +151,7 @@ TEST_CASE("a worker that dies while it exports a failed job's weights is followe
 }
 
 TEST_CASE(
-    "a server that loses its shards while a failed job's weights are exported ends that, and the "
+    "a server that loses its shards during the export of a failed job ends the export and the "
     "job") {
   FakeCluster c(Saving());
   FailAfterFour(c);
@@ -167,7 +167,8 @@ TEST_CASE(
              Contains("not exported: a server lost its shards meanwhile; checkpoint "));
 }
 
-TEST_CASE("who cancels a failed job while its weights are exported does not wait for them") {
+TEST_CASE(
+    "a cancel of a failed job during the export of its weights does not wait for the export") {
   FakeCluster c(Saving());
   FailAfterFour(c);
   c.hold = [](const FakeWorker&, const v1::Grant&) { return true; };
@@ -179,7 +180,7 @@ TEST_CASE("who cancels a failed job while its weights are exported does not wait
   CHECK_THAT(AllEvents(c), Contains("not exported: it was cancelled meanwhile"));
 }
 
-TEST_CASE("a job that fails before anything was trained exports nothing and says nothing of it") {
+TEST_CASE("a job that fails before training exports nothing and does not mention an export") {
   FakeCluster c(Saving());
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
   c.AddWorker("0");
@@ -204,8 +205,7 @@ TEST_CASE("a cancelled job keeps a checkpoint of its end and exports nothing") {
 }
 
 TEST_CASE(
-    "a coordinator that is started again while a failed job's weights are exported exports them "
-    "again") {
+    "a coordinator that restarts during the export of a failed job's weights exports them again") {
   MemoryStateStore::Options persistent;
   persistent.persistent = true;
   FakeCluster c(Saving(), persistent);

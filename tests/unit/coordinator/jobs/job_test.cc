@@ -55,7 +55,8 @@ TEST_CASE("a job describes, places, trains, evaluates, exports, reports and succ
 }
 
 TEST_CASE(
-    "result.json has exactly the agreed keys, and the files are there before the state is told") {
+    "result.json has exactly the documented keys, and the files exist before the state is "
+    "reported") {
   FakeCluster c;
   c.AddWorker("0");
   c.AddServer("0");
@@ -126,8 +127,7 @@ TEST_CASE(
   CHECK(epochs == 2);
 }
 
-TEST_CASE(
-    "result.json says whose it is and when the job began and ended, in UTC, and how long it took") {
+TEST_CASE("result.json names the job and states its start and end in UTC and its duration") {
   FakeCluster c;
   FakeWorker& worker = c.AddWorker("0");
   c.AddServer("0");
@@ -161,7 +161,7 @@ TEST_CASE("the result of a job that was cancelled before it began has no start a
   CHECK(result["seconds"] == 0);
 }
 
-TEST_CASE("epochs too short to time have no speed, in place of one with thirteen digits") {
+TEST_CASE("epochs that are too short to time have no speed") {
   FakeCluster c;  // its workers take no time
   c.AddWorker("0");
   c.AddServer("0");
@@ -179,8 +179,8 @@ TEST_CASE("epochs too short to time have no speed, in place of one with thirteen
 }
 
 TEST_CASE(
-    "training shorter than the time between two samples has its rate measured too, over the "
-    "training time alone") {
+    "training that is shorter than the sampling interval has its rate measured over the training "
+    "time alone") {
   FakeCluster c;
   // Attempts take one tick of 25 ms each and run one at a time: 8 examples in 25 ms. Evaluation
   // takes time, too, which must not count.
@@ -212,8 +212,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a job whose variables take more memory of the servers than it may have is refused with the "
-    "numbers once it is planned") {
+    "a job whose variables exceed its memory on the servers is refused with the numbers when it is "
+    "planned") {
   for (const std::uint64_t max : {511u, 512u}) {
     FakeCluster c(
         [&](config::JobSpec& s, JobOptions&) { s.resources.server_memory_bytes_max = max; });
@@ -229,8 +229,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a variable is cut until each part fits into a request to the servers, and a row that does not "
-    "is refused when the job is planned") {
+    "a variable is partitioned until each part fits a request, and a row that does not fit is "
+    "refused when planned") {
   FakeCluster c;
   // Four rows, besides the bytes that a request needs around its payload.
   c.server_budget_bytes_max = (64u << 10) + 16;
@@ -267,8 +267,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a job with a row that no request to a server can carry fails at once, with variable, server "
-    "and flag") {
+    "a job with a row that exceeds the servers' requests fails at once, with variable, server and "
+    "flag") {
   FakeCluster c;
   c.server_budget_bytes_max = (64u << 10) + 3;
   c.AddServer("7");
@@ -283,7 +283,7 @@ TEST_CASE(
   CHECK(c.Status().first_cause().kind() == "user");
 }
 
-TEST_CASE("a job says for what it waits, and goes on when it comes") {
+TEST_CASE("a waiting job reports the missing task, and continues when it registers") {
   FakeCluster c;
   c.job->Start();
   CHECK(c.job->WaitingFor() == "workers: none is connected");
@@ -294,7 +294,7 @@ TEST_CASE("a job says for what it waits, and goes on when it comes") {
   CHECK(c.job->state() == JobState::kSucceeded);
 }
 
-TEST_CASE("what a dead worker held is granted again first, with a higher attempt") {
+TEST_CASE("a dead worker's closures are granted again first, with a higher attempt") {
   FakeCluster c;
   c.hold = [](const FakeWorker& w, const v1::Grant& g) { return w.identity == "0" && Trains(g); };
   c.AddWorker("0");
@@ -320,8 +320,7 @@ TEST_CASE("what a dead worker held is granted again first, with a higher attempt
 }
 
 TEST_CASE(
-    "what a dead worker held goes to one whose hands are full, too, two at a time, to be run "
-    "first") {
+    "a dead worker's closures go to a worker at its limit too, two at a time, to be run first") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
   c.AddWorker("0");
@@ -341,7 +340,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a worker that returns keeps what it holds, and its Done counts") {
+TEST_CASE("a returning worker keeps its closures, and its Done counts") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
   c.AddWorker("0");
@@ -402,7 +401,7 @@ TEST_CASE("no closure of the next epoch is granted before the evaluation of this
   CHECK(c.job->state() == JobState::kSucceeded);
 }
 
-TEST_CASE("a worker killed during an evaluation changes nothing in its sum") {
+TEST_CASE("the death of a worker during an evaluation does not change the sum") {
   FakeCluster c;
   c.hold = [](const FakeWorker& w, const v1::Grant& g) {
     return g.kind() == v1::EVALUATE && w.identity == "0";
@@ -426,8 +425,8 @@ TEST_CASE("a worker killed during an evaluation changes nothing in its sum") {
 }
 
 TEST_CASE(
-    "a server that registers without its shards gets them from the seed, and everything is re-run "
-    "there") {
+    "a server that registers without its shards gets them from the seed, and all closures run "
+    "again there") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() == 12; };
   c.AddWorker("0");
@@ -458,8 +457,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a re-run that a user's error makes impossible ends the job, or is lost and counted where the "
-    "job says so") {
+    "a user's error during a re-run ends the job, or the loss is counted if the job permits it") {
   const bool report = GENERATE(false, true);
   CAPTURE(report);
   FakeCluster c([&](config::JobSpec& spec, JobOptions&) {
@@ -520,7 +518,7 @@ TEST_CASE(
         (said.back().find("further losses are only counted") == std::string::npos));
 }
 
-TEST_CASE("a server whose session was cut keeps its shards") {
+TEST_CASE("a server that disconnected and returned keeps its shards") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() == 12; };
   c.AddWorker("0");
@@ -538,7 +536,7 @@ TEST_CASE("a server whose session was cut keeps its shards") {
   CHECK(Parsed::parse(c.host.files.at("/runs/fake/result.json"))["deaths"].empty());
 }
 
-TEST_CASE("the shards of a lost server go to a living one, or wait for one") {
+TEST_CASE("the shards of a lost server go to a living server, or wait for one") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() == 5; };
   c.AddWorker("0");
@@ -562,7 +560,7 @@ TEST_CASE("the shards of a lost server go to a living one, or wait for one") {
   CHECK(c.Status().closures_rerun() >= 5);
 }
 
-TEST_CASE("an evaluation begins again when a shard was rolled back meanwhile") {
+TEST_CASE("an evaluation begins again if a shard was rolled back in the meantime") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::EVALUATE; };
   c.AddWorker("0");
@@ -589,8 +587,7 @@ TEST_CASE("an evaluation begins again when a shard was rolled back meanwhile") {
   CHECK(c.Status().epoch_rows(0).counting_sum() == 56);
 }
 
-TEST_CASE(
-    "a rollback while weights are exported sends the job back to repair, evaluation and export") {
+TEST_CASE("a rollback during the export of weights repeats repair, evaluation and export") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::EXPORT; };
   c.AddWorker("0");
@@ -641,8 +638,8 @@ TEST_CASE("a user's error seals the shards and fails the job with its cause") {
 }
 
 TEST_CASE(
-    "a machine's error is retried with backoff, and its limit fails the job; a silent owner is "
-    "unmapped") {
+    "a machine's error is retried with back-off up to a limit that fails the job, and a silent "
+    "owner is unmapped") {
   FakeCluster c([](config::JobSpec&, JobOptions& o) { o.retries_max = 2; });
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() == 3; };
   c.AddWorker("0");
@@ -669,7 +666,7 @@ TEST_CASE(
   CHECK(said);
 }
 
-TEST_CASE("a user's error beats a machine's error that ended the job an instant before") {
+TEST_CASE("a user's error takes precedence over a machine's error that ended the job just before") {
   FakeCluster c([](config::JobSpec&, JobOptions& o) { o.retries_max = 0; });
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
   c.AddWorker("0");
@@ -685,7 +682,7 @@ TEST_CASE("a user's error beats a machine's error that ended the job an instant 
   CHECK(c.Status().first_cause().message() == "shape mismatch: layer=logits");
 }
 
-TEST_CASE("a cancelled job seals, drops and ends CANCELLED; a repeat changes nothing") {
+TEST_CASE("a cancelled job seals, drops and ends CANCELLED, and a repeat changes nothing") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() >= 4; };
   c.AddWorker("0");
@@ -729,7 +726,8 @@ TEST_CASE("a job that cannot be described fails with the user's error") {
 }
 
 TEST_CASE(
-    "a closure that kills its workers three times at one step is poison; an advance clears it") {
+    "a closure that kills its workers three times at one step is poison, and an advance clears the "
+    "count") {
   FakeCluster c;
   const std::uint64_t killer = 3;
   c.hold = [&](const FakeWorker&, const v1::Grant& g) {
@@ -760,7 +758,7 @@ TEST_CASE(
   CHECK(message.find("examples=[24,32)") != std::string::npos);
 }
 
-TEST_CASE("a worker with nothing to do gets what another has not begun") {
+TEST_CASE("an idle worker gets closures that another worker has not begun") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
   c.AddWorker("0");
@@ -811,7 +809,7 @@ TEST_CASE("malformed metrics are refused and change nothing") {
   CHECK(c.Status().closures_succeeded() == 0);
 }
 
-TEST_CASE("an assign that fails is retried, a user's fault in it fails the job") {
+TEST_CASE("a failed assign is retried, and a user's error in it fails the job") {
   FakeCluster c;
   c.hold_assign = [](const v1::Assign&) { return true; };
   c.AddWorker("0");
@@ -838,7 +836,7 @@ TEST_CASE("an assign that fails is retried, a user's fault in it fails the job")
   CHECK(c.job->state() == (user ? JobState::kFailed : JobState::kSucceeded));
 }
 
-TEST_CASE("after a later life was reported, everybody registers anew and nothing is lost") {
+TEST_CASE("after a later life was reported all tasks register anew, and nothing is lost") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() == 5; };
   c.AddWorker("0");
@@ -873,7 +871,7 @@ TEST_CASE("after a later life was reported, everybody registers anew and nothing
   CHECK(c.Status().closures_succeeded() == 16);
 }
 
-TEST_CASE("the failpoints of the coordinator do what they say") {
+TEST_CASE("the failpoints of the coordinator have their documented effects") {
   FakeCluster c;
   REQUIRE(c.host.points
               .Arm("coordinator.before_grant=3*delay(400);coordinator.evaluate=1*delay(300);"
@@ -890,7 +888,7 @@ TEST_CASE("the failpoints of the coordinator do what they say") {
   CHECK(c.workers["0"].answered.size() == 33);
 }
 
-TEST_CASE("a worker that backs off gets nothing until its time has come, and the job says so") {
+TEST_CASE("a worker that backs off gets no work until its time ends, and the job reports it") {
   FakeCluster c;
   v1::Registered registered;
   c.job->AdmitWorker(TaskId(50), "0", std::chrono::seconds(1), std::nullopt, false, {},
@@ -911,9 +909,7 @@ TEST_CASE("a worker that backs off gets nothing until its time has come, and the
   CHECK(grants() == 1);
 }
 
-TEST_CASE(
-    "counters of another job, said before a task has heard of this one or beside it, are not this "
-    "job's") {
+TEST_CASE("counters that a task reports for another job do not count for this job") {
   FakeCluster c;
   FakeWorker& worker = c.AddWorker("0");
   FakeServer& server = c.AddServer("0");
@@ -947,8 +943,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "an evaluation closure that was granted to nobody, or to another worker, is not taken as done, "
-    "failed or dropped") {
+    "an evaluation closure of another worker, or of none, is not accepted as done, failed or "
+    "dropped") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::EVALUATE; };
   c.AddWorker("0");
@@ -981,7 +977,7 @@ TEST_CASE(
   CHECK(c.Status().epoch_rows(0).counting_sum() == 8 * 7);
 }
 
-TEST_CASE("a job whose server never answers its Assign says for whom it waits") {
+TEST_CASE("a job whose server never answers its Assign reports the server for which it waits") {
   FakeCluster c;
   c.hold_assign = [](const v1::Assign& a) { return a.spec().shard() == 2; };
   c.AddWorker("0");
@@ -995,7 +991,7 @@ TEST_CASE("a job whose server never answers its Assign says for whom it waits") 
   CHECK(c.job->state() == JobState::kCancelled);
 }
 
-TEST_CASE("what a task says of its error is bounded before it is kept or shown") {
+TEST_CASE("the text of a task's error is bounded before it is kept or shown") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
   c.AddWorker("0");
@@ -1043,8 +1039,8 @@ int EventsWith(const FakeCluster& c, const std::string& text) {
 }  // namespace
 
 TEST_CASE(
-    "an attempt that stands still while its session lives is taken away, granted elsewhere, and "
-    "its worker gets nothing until it computes again") {
+    "an attempt without progress in a living session is granted elsewhere, and its worker gets no "
+    "work until it computes") {
   FakeCluster c([](config::JobSpec& s, JobOptions& o) {
     s.training.epochs = 1;
     o.step_timeout = std::chrono::seconds(8);
@@ -1087,8 +1083,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "workers that wait for room: the job says where and for what, takes nothing away, blames no "
-    "closure, and says when it goes on") {
+    "workers that wait for capacity are reported with place and reason, keep their work, and their "
+    "end of waiting is an event") {
   FakeCluster c([](config::JobSpec& s, JobOptions& o) {
     s.training.on_over_budget = "pause";
     o.step_timeout = std::chrono::seconds(8);
@@ -1137,7 +1133,7 @@ void BothTrain(FakeCluster& c) {
   REQUIRE(c.Run([&] { return !c.workers["0"].held.empty() && !c.workers["1"].held.empty(); }));
 }
 
-TEST_CASE("a worker that waits for room and dies: the job does not say that it goes on") {
+TEST_CASE("the death of a worker that waits for capacity is not reported as the end of its wait") {
   FakeCluster c([](config::JobSpec& s, JobOptions&) { s.training.on_over_budget = "pause"; });
   BothTrain(c);
   const auto beat = [&](const std::string& identity, const std::string& waits) {
@@ -1157,9 +1153,7 @@ TEST_CASE("a worker that waits for room and dies: the job does not say that it g
       1);
 }
 
-TEST_CASE(
-    "a coordinator that begins anew while a worker waits for room does not say that the job goes "
-    "on") {
+TEST_CASE("a restarted coordinator does not report the end of a wait for capacity") {
   FakeCluster c([](config::JobSpec& s, JobOptions&) { s.training.on_over_budget = "pause"; });
   BothTrain(c);
   const v1::Grant grant = c.workers["1"].held[0];
@@ -1171,8 +1165,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a worker whose work was taken away works again once it says that it computes nothing and its "
-    "time aside is over") {
+    "a worker that lost its work gets work again once it reports no computation and is no longer "
+    "set aside") {
   FakeCluster c([](config::JobSpec&, JobOptions& o) {
     o.step_timeout = std::chrono::seconds(8);
     o.aside_max = std::chrono::seconds(2);
@@ -1211,8 +1205,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a closure that stands still at one step on three workers is poison; while a server is missing "
-    "nobody stands still") {
+    "a closure that stalls at one step on three workers is poison, and no stall counts while a "
+    "server is missing") {
   FakeCluster c([](config::JobSpec&, JobOptions& o) {
     o.step_timeout = std::chrono::seconds(8);
     o.aside_max = std::chrono::seconds(1);
@@ -1242,7 +1236,7 @@ TEST_CASE(
   CHECK(EventsWith(c, "has not advanced a step") == 3);
 }
 
-TEST_CASE("an evaluation that stands still three times fails the job and names the option") {
+TEST_CASE("an evaluation that stalls three times fails the job and names the option") {
   FakeCluster c([](config::JobSpec&, JobOptions& o) {
     o.step_timeout = std::chrono::seconds(8);
     o.aside_max = std::chrono::seconds(1);
@@ -1260,8 +1254,8 @@ TEST_CASE("an evaluation that stands still three times fails the job and names t
 }
 
 TEST_CASE(
-    "what has ended behind a closure that has not is bounded: nothing new is granted beyond the "
-    "window, and it is said") {
+    "ended closures behind an open one are bounded, and no closure is granted beyond the window, "
+    "with an event") {
   FakeCluster c([](config::JobSpec& s, JobOptions& o) {
     s.counting.examples = 800;  // 100 closures
     s.training.epochs = 1;
@@ -1295,8 +1289,7 @@ TEST_CASE(
 // ---------------------------------------------------------------- the sender of a message
 
 TEST_CASE(
-    "Done, Failed and AttemptDropped of an attempt that another worker has change nothing, and are "
-    "counted") {
+    "Done, Failed and AttemptDropped of another worker's attempt change nothing, and are counted") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
   c.AddWorker("0");
@@ -1335,8 +1328,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "Assigned and Sealed of a shard that another server has change nothing, are counted, and what "
-    "is held is dropped") {
+    "Assigned and Sealed of another server's shard change nothing and are counted, and the shard "
+    "is dropped") {
   FakeCluster c;
   c.hold_assign = [](const v1::Assign&) { return true; };
   c.AddWorker("0");
@@ -1380,8 +1373,8 @@ TEST_CASE(
 // ---------------------------------------------------------------- counters
 
 TEST_CASE(
-    "a worker and a server that return after they were declared gone are counted once, also when "
-    "the job begins anew") {
+    "a worker and a server that return after they were declared gone are counted once, also over a "
+    "restart") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() == 5; };
   c.AddWorker("0");
@@ -1433,8 +1426,8 @@ TEST_CASE(
 // ---------------------------------------------------------------- deterministic
 
 TEST_CASE(
-    "a deterministic job whose worker cannot work moves to one of the same build and settings "
-    "only, and says for whom it waits") {
+    "a deterministic job whose worker cannot work moves only to a worker of the same build and "
+    "settings, and reports its wait") {
   FakeCluster c([](config::JobSpec& s, JobOptions&) { s.strategy.deterministic = true; });
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() >= 3; };
   v1::Hello two, four;
@@ -1469,7 +1462,7 @@ TEST_CASE(
   CHECK(EventsWith(c, "worker/7 takes over from worker/0") == (itself ? 0 : 1));
 }
 
-TEST_CASE("a deterministic job whose worker backs off says so instead of blocking silently") {
+TEST_CASE("a deterministic job whose worker backs off reports it") {
   FakeCluster c([](config::JobSpec& s, JobOptions&) { s.strategy.deterministic = true; });
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() >= 3; };
   v1::Hello two, four;
@@ -1518,7 +1511,7 @@ TEST_CASE("a job that is cancelled in the queue is QUEUED until it is CANCELLED"
 }
 
 TEST_CASE(
-    "an epoch that is evaluated again has one line in metrics.jsonl, that of the accepted "
+    "an epoch that is evaluated again has one line in metrics.jsonl, from the accepted "
     "evaluation") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::EXPORT; };
@@ -1546,7 +1539,7 @@ TEST_CASE(
   CHECK(c.Status().epoch_rows_size() == 2);
 }
 
-TEST_CASE("a server that goes away is an event at once, and its return is one") {
+TEST_CASE("the disconnection of a server is an event at once, and so is its return") {
   FakeCluster c(
       [](config::JobSpec&, JobOptions& o) { o.server_lost_after = std::chrono::seconds(12); });
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
@@ -1565,7 +1558,7 @@ TEST_CASE("a server that goes away is an event at once, and its return is one") 
   CHECK(EventsWith(c, "ps_server/1 reconnected after 2.0 s") == 1);
 }
 
-TEST_CASE("while nothing is trained on, neither examples per second nor a remaining time is told") {
+TEST_CASE("without training neither examples per second nor a remaining time is reported") {
   FakeCluster c;
   std::uint64_t first_held = 3;
   c.hold = [&](const FakeWorker&, const v1::Grant& g) {
@@ -1606,8 +1599,8 @@ std::set<std::string> Unfit(const FakeCluster& c) {
 }
 
 TEST_CASE(
-    "a worker that cannot take part fails no job while another can: its work goes there, it is "
-    "tried later and later, and told once") {
+    "a worker that cannot take part fails no job while another can, and is tried ever later with "
+    "one event") {
   const v1::Lack lack = GENERATE(v1::ABILITY, v1::INPUT);
   const bool deterministic = GENERATE(false, true);
   CAPTURE(lack, deterministic);
@@ -1651,8 +1644,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a job that no worker here can describe fails with the cause; one that is described waits for "
-    "a worker that can, and says so") {
+    "a job that no worker can describe fails with the cause, and a described job waits for an able "
+    "worker with a report") {
   FakeCluster c;
   const bool described = GENERATE(false, true);
   CAPTURE(described);
@@ -1697,8 +1690,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a worker that is registering may be able to: one that cannot does not fail the job before it "
-    "has been asked") {
+    "a worker that cannot take part does not fail the job before a registering worker has been "
+    "tried") {
   FakeCluster c;
   c.lacks = [](const FakeWorker&, const v1::Grant&) { return v1::INPUT; };
   c.AddWorker("0");
@@ -1716,7 +1709,7 @@ TEST_CASE(
   CHECK(c.job->state() == JobState::kFailed);
 }
 
-TEST_CASE("workers that can train and not evaluate are told of once, not at each epoch") {
+TEST_CASE("workers that can train but not evaluate are reported once, not at each epoch") {
   FakeCluster c([](config::JobSpec& s, JobOptions&) { s.training.epochs = 6; });
   // The clock begins beyond the time for which a worker's refusals are kept.
   c.Run([] { return false; }, std::chrono::seconds(700));
@@ -1742,8 +1735,8 @@ TEST_CASE("workers that can train and not evaluate are told of once, not at each
 }
 
 TEST_CASE(
-    "the worker of a deterministic job that cannot take part any more is said to be that, and not "
-    "to back off") {
+    "the worker of a deterministic job that can no longer take part is reported as unfit, not as "
+    "backing off") {
   FakeCluster c([](config::JobSpec& s, JobOptions&) { s.strategy.deterministic = true; });
   bool lost = true;
   c.lacks = [&](const FakeWorker&, const v1::Grant& g) {
@@ -1764,7 +1757,7 @@ TEST_CASE(
   CHECK(c.job->state() == JobState::kSucceeded);
 }
 
-TEST_CASE("a worker that can is away: one that cannot fails nothing meanwhile") {
+TEST_CASE("a worker that cannot take part fails nothing while the able worker is disconnected") {
   FakeCluster c;
   c.lacks = [](const FakeWorker& w, const v1::Grant&) {
     return w.identity == "1" ? v1::INPUT : v1::NO_LACK;
@@ -1786,8 +1779,8 @@ TEST_CASE("a worker that can is away: one that cannot fails nothing meanwhile") 
 }
 
 TEST_CASE(
-    "a re-run whose input is gone everywhere is lost or ends the job at once; where a worker still "
-    "has it, that one runs it (line 33)") {
+    "a re-run without its input is lost or ends the job, and a worker that still has the input "
+    "runs it (line 33)") {
   const bool report = GENERATE(false, true), one_has_it = GENERATE(false, true);
   CAPTURE(report, one_has_it);
   FakeCluster c([&](config::JobSpec& spec, JobOptions&) {
@@ -1833,8 +1826,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a re-run that only a worker without the input is here for waits for those that left lately, "
-    "as long as for a server") {
+    "a re-run without an able worker waits for recently disconnected workers as long as for a "
+    "server") {
   const bool returns = GENERATE(false, true), restarted = GENERATE(false, true);
   CAPTURE(returns, restarted);
   MemoryStateStore::Options store;

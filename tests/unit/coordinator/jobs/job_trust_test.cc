@@ -25,8 +25,8 @@ void Begin(FakeCluster& c) {
 }
 
 TEST_CASE(
-    "each grant of training proves itself to the servers, which get the key with each Assign; no "
-    "other work has a proof") {
+    "each grant of training has a proof for the servers, which get the key with each Assign, and "
+    "other work has none") {
   FakeCluster c;
   ReportAllTouched(c);
   Begin(c);
@@ -69,8 +69,8 @@ TEST_CASE("a job keeps its key over a restart of the coordinator, and shows it t
 }
 
 TEST_CASE(
-    "a worker that answers Done without working makes the job fail, with the shard, what was "
-    "expected and what was found") {
+    "a worker that answers Done without working fails the job, with the shard, the expected and "
+    "the found count") {
   FakeCluster c;
   ReportAllTouched(c);
   c.updates_reported = 30;  // one closure of two updates is missing
@@ -84,7 +84,7 @@ TEST_CASE(
                  Contains("found=30") && Contains("a worker reported work that it did not do"));
 }
 
-TEST_CASE("a job in which each update was applied once says so, in its status and its result") {
+TEST_CASE("a job that applied each update once reports it in its status and its result") {
   FakeCluster c;
   ReportAllTouched(c);
   Begin(c);
@@ -95,7 +95,7 @@ TEST_CASE("a job in which each update was applied once says so, in its status an
 }
 
 TEST_CASE(
-    "what workers reported of the shards that they touched is known after a restart of the "
+    "the shards that workers touched according to their reports are known after a restart of the "
     "coordinator") {
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
   c.on_done = [](const v1::Grant& grant, v1::Done* done) {
@@ -118,7 +118,7 @@ TEST_CASE(
   CHECK(c.Status().updates_exact());
 }
 
-TEST_CASE("a report of touched shards that cannot be is refused and changes nothing") {
+TEST_CASE("an impossible report of touched shards is refused and changes nothing") {
   FakeCluster c;
   bool spoiled = false;
   c.on_done = [&](const v1::Grant& grant, v1::Done* done) {
@@ -135,9 +135,7 @@ TEST_CASE("a report of touched shards that cannot be is refused and changes noth
   CHECK(c.Status().state() == "RUNNING");
 }
 
-TEST_CASE(
-    "files that cannot be seen may hold more than a shorter job that resumes has to do, and no "
-    "worker is accused of it") {
+TEST_CASE("extra updates in invisible files of a resumed job cause no accusation of a worker") {
   const auto settings = [](std::uint32_t epochs, bool resume) {
     return [=](config::JobSpec& spec, JobOptions&) {
       spec.training.epochs = epochs;
@@ -199,7 +197,7 @@ void SayDropped(FakeCluster& c, FakeWorker& worker, const v1::Grant& grant, bool
 }
 
 TEST_CASE(
-    "a closure whose newest attempt is superseded again and again ends the job, naming closure and "
+    "a closure whose newest attempt is superseded repeatedly ends the job, which names closure and "
     "shard") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& grant) {
@@ -224,8 +222,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "an attempt that is superseded now and then, or refused for another reason, costs the job "
-    "nothing") {
+    "an attempt that is superseded occasionally, or refused for another reason, does not affect "
+    "the job") {
   FakeCluster c;
   ReportAllTouched(c);
   c.hold = [](const FakeWorker&, const v1::Grant& grant) {
@@ -286,8 +284,8 @@ void CheckHonestEnd(FakeCluster& c) {
 }
 
 TEST_CASE(
-    "an attempt in a Hello that nobody granted is not adopted, above the current one, below it or "
-    "of a closure to come") {
+    "an attempt in a Hello without a grant is not adopted, whether it is above or below the "
+    "current one or of a later closure") {
   FakeCluster c;
   BeginHolding(c);
   const v1::Grant grant = c.workers.at("0").held[1];
@@ -309,8 +307,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a worker that claims every closure when the coordinator has begun anew takes nothing from "
-    "whoever was granted them") {
+    "a worker that claims every closure after a restart of the coordinator takes none from their "
+    "owners") {
   FakeCluster c;
   BeginHolding(c);
   v1::Hello claims, honest;
@@ -333,7 +331,7 @@ TEST_CASE(
   CheckHonestEnd(c);
 }
 
-TEST_CASE("an attempt is adopted under the name of its Grant, whatever the worker is called now") {
+TEST_CASE("an attempt is adopted under the name in its Grant, whatever the worker's name is now") {
   FakeCluster c;
   BeginHolding(c);
   v1::Hello hello;
@@ -347,8 +345,7 @@ TEST_CASE("an attempt is adopted under the name of its Grant, whatever the worke
   CHECK(c.host.foreign.empty());
 }
 
-TEST_CASE(
-    "an evaluation that a Hello names is taken over only if it is current, and its worker's own") {
+TEST_CASE("an evaluation in a Hello is adopted only if it is current and belongs to the worker") {
   FakeCluster c;
   ReportAllTouched(c);
   c.hold = [](const FakeWorker&, const v1::Grant& grant) { return grant.kind() == v1::EVALUATE; };
@@ -370,7 +367,7 @@ TEST_CASE(
   CHECK(c.last_adopted.size() == 1);
 }
 
-TEST_CASE("a Hello that names an attempt several times has it once") {
+TEST_CASE("a Hello that names an attempt several times adopts it once") {
   FakeCluster c;
   BeginHolding(c);
   const std::vector<v1::Grant> held = c.workers.at("0").held;

@@ -47,7 +47,7 @@ struct Fixture {
                    }};
 };
 
-TEST_CASE("a line reaches the file once its commit is durable, and not before") {
+TEST_CASE("a line is written to the file after its commit is durable, and not before") {
   Fixture f;
   CHECK(f.file.Add("{1}", false));
   CHECK(f.file.pending() == "{1}\n");
@@ -62,7 +62,8 @@ TEST_CASE("a line reaches the file once its commit is durable, and not before") 
   CHECK(f.disk.text == "{1}\n");
 }
 
-TEST_CASE("frequent lines leave the reserve of the others, and both bounds count what is lost") {
+TEST_CASE(
+    "frequent lines leave the reserve to the others, and lines lost at either limit are counted") {
   Fixture f;
   const std::string line(1u << 20, 'x');
   for (int i = 0; i < 3; ++i) CHECK(f.file.Add(line, true));
@@ -96,7 +97,8 @@ TEST_CASE("after a failed write the end of the file is restored, a second later"
   CHECK_THAT(f.events.back(), Contains("is written again, and no line is lost"));
 }
 
-TEST_CASE("at the job's end a full disk is waited for, and then the lines are given up") {
+TEST_CASE(
+    "at the job's end a full disk is awaited for a limited time, and then the lines are dropped") {
   Fixture f;
   int settled = 0;
   CHECK(f.file.Settle([&] { ++settled; }));  // Nothing is left to write.
@@ -116,7 +118,7 @@ TEST_CASE("at the job's end a full disk is waited for, and then the lines are gi
   CHECK_THAT(f.events.back(), Contains("ends too early, missing 2 lines"));
 }
 
-TEST_CASE("the journal holds the length of the file and what may not be in it") {
+TEST_CASE("the journal holds the length of the file and the lines that may be missing from it") {
   Fixture f;
   f.file.Add("{1}", false);
   f.file.Commit(/*durable=*/false);
@@ -150,7 +152,7 @@ TEST_CASE("the lines of a queued job wait in the journal, because it has no file
   CHECK(next.file.pending() == "{1}\n");
 }
 
-TEST_CASE("a write may end after the file's owner is gone") {
+TEST_CASE("a write may end after the file's owner was destroyed") {
   FakeFile disk;
   {
     MetricsFile file(&disk, "/runs/x", [](absl::string_view, const std::string&) { FAIL(); });

@@ -45,8 +45,8 @@ v1::DescribeResult Described() {
 }  // namespace
 
 TEST_CASE(
-    "a variable is cut further where a part would be more than a server takes, and a row that is "
-    "more is refused by name") {
+    "a variable is partitioned further if a part exceeds a server's limit, and a row above it is "
+    "refused by name") {
   SectionLimit limit{.bytes = 40 * 1024, .server = "3", .flag = "--budget-bytes-max 106496"};
   const auto cut = BuildPlan(Spec(), Described(), limit);
   REQUIRE(cut.ok());
@@ -88,7 +88,7 @@ TEST_CASE(
   CHECK(BuildPlan(Spec(), rows, limit).ok());
 }
 
-TEST_CASE("the limit of a job's servers is that of the one that takes least") {
+TEST_CASE("the limit of a job's servers is the lowest of their limits") {
   std::map<std::string, v1::Endpoint> servers;
   CHECK(SectionLimit::Of(servers).server.empty());
   servers["0"];  // it reports no limit
@@ -103,7 +103,7 @@ TEST_CASE("the limit of a job's servers is that of the one that takes least") {
   CHECK(limit.bytes == (16u << 20) - (64u << 10));
 }
 
-TEST_CASE("a plan numbers closures, cuts variables and counts values with slots") {
+TEST_CASE("a plan numbers closures, partitions variables and counts values with slots") {
   const auto built = BuildPlan(Spec(), Described());
   REQUIRE(built.ok());
   CHECK(built->plan.closures() == 6);           // ten steps an epoch, four a closure
@@ -120,8 +120,8 @@ TEST_CASE("a plan numbers closures, cuts variables and counts values with slots"
 }
 
 TEST_CASE(
-    "the fingerprint follows data, model and cut, not learning rate, epochs, evaluation, "
-    "checkpoint policy, precision or pipeline") {
+    "the fingerprint depends on data, model and partitions, not on learning rate, epochs, "
+    "evaluation, checkpoints, precision or pipeline") {
   const std::string base = BuildPlan(Spec(), Described())->message.fingerprint();
   CHECK(BuildPlan(Spec(), Described())->message.fingerprint() == base);
   config::JobSpec spec = Spec();
@@ -179,7 +179,7 @@ TEST_CASE(
   CHECK(BuildPlan(Spec(), d)->message.fingerprint() != base);
 }
 
-TEST_CASE("the fingerprint follows what a table keeps, not how much room it has") {
+TEST_CASE("the fingerprint depends on the content of a table, not on its capacity") {
   const auto of = [](auto change) {
     config::JobSpec spec = Spec();
     spec.model.tables.push_back({.name = "users", .dimension = 8});
@@ -208,8 +208,8 @@ TEST_CASE("the fingerprint follows what a table keeps, not how much room it has"
 }
 
 TEST_CASE(
-    "the fingerprint of a counting job follows what it counts, not how much room its last table "
-    "has, nor how long a step takes") {
+    "the fingerprint of a counting job depends on what it counts, not on the last table's capacity "
+    "or the length of a step") {
   const auto of = [](auto change) {
     config::JobSpec spec = Spec();
     spec.type = "counting";
@@ -233,7 +233,7 @@ TEST_CASE("the fingerprint of a job is the same in every version") {
         "99f4a761fe082909addb6f0d55252701a62500c4af406d9035c98c34ff209e70");
 }
 
-TEST_CASE("an entry of wire_dtype that fits no variable is a user's mistake") {
+TEST_CASE("an entry of wire_dtype that matches no variable is a user's error") {
   config::JobSpec spec = Spec();
   spec.training.wire = {{"dense/*", "bf16"}, {"emb/*", "fp16"}, {"", "bf16"}};
   const auto built = BuildPlan(spec, Described());
@@ -246,7 +246,7 @@ TEST_CASE("an entry of wire_dtype that fits no variable is a user's mistake") {
   CHECK(BuildPlan(spec, Described()).ok());
 }
 
-TEST_CASE("an entry of optimizers that fits no variable is a user's mistake") {
+TEST_CASE("an entry of optimizers that matches no variable is a user's error") {
   config::JobSpec spec = Spec();
   spec.optimizers.assign(2, config::OptimizerRule{spec.optimizer, ""});
   spec.optimizers[0].match = "dnse/*";
@@ -272,7 +272,7 @@ TEST_CASE("an entry of optimizers that fits no variable is a user's mistake") {
 }
 
 TEST_CASE(
-    "of a job's tables their limits are known to be taken, and slots are placed as at least a MiB "
+    "the memory of tables is counted by their limits, and slots are placed as at least one MiB "
     "each") {
   const std::uint64_t dense = BuildPlan(Spec(), Described())->server_bytes;
   v1::DescribeResult d = Described();
@@ -292,7 +292,7 @@ TEST_CASE(
   CHECK(BuildPlan(Spec(), d)->server_bytes == dense + (1ull << 20));
 }
 
-TEST_CASE("what a worker describes is not trusted") {
+TEST_CASE("a worker's description is not trusted") {
   struct Row {
     const char* what;
     void (*change)(v1::DescribeResult*);
@@ -346,7 +346,7 @@ TEST_CASE("more shards than a map can hold are refused by name") {
              Contains("too many shards") && Contains("spec.strategy.partitioner"));
 }
 
-TEST_CASE("a counting job is cut into as many shards as it asks for") {
+TEST_CASE("a counting job has as many shards as it asks for") {
   config::JobSpec spec = Spec();
   spec.type = "counting";
   spec.counting.shards = 8;
@@ -365,8 +365,8 @@ TEST_CASE("a counting job is cut into as many shards as it asks for") {
 }
 
 TEST_CASE(
-    "a description with more evaluation closures than can be kept is refused before any room is "
-    "made for them") {
+    "a description with too many evaluation closures is refused before any memory is allocated for "
+    "them") {
   v1::DescribeResult described = Described();
   described.set_eval_examples(1ull << 40);
   const auto built = BuildPlan(Spec(), described);

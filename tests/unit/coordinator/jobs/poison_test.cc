@@ -42,7 +42,7 @@ PoisonRule::Verdict After(const std::vector<Death>& deaths,
 
 }  // namespace
 
-TEST_CASE("three deaths in a row at one step make a closure poison") {
+TEST_CASE("three consecutive deaths at one step make a closure poison") {
   const auto v = After({{1000, 5, 2}, {2000, 5, 2}, {3000, 5, 2}});
   REQUIRE(v.poison);
   CHECK(v.poison->closure == ClosureId(5));
@@ -50,7 +50,7 @@ TEST_CASE("three deaths in a row at one step make a closure poison") {
   CHECK(v.others == 0);
 }
 
-TEST_CASE("an advance, an end or another closure in between clears the blame") {
+TEST_CASE("an advance, an end or another closure in between clears the count") {
   CHECK_FALSE(After({{1000, 5, 2}, {2000, 5, 2}}).poison);
   CHECK_FALSE(After({{1000, 5, 2}, {2000, 5, 3}, {3000, 5, 4}}).poison);
   CHECK_FALSE(After({{1000, 5, 2}, {2000, 5, 2}, {3000, 5, 3}, {4000, 5, 3}}).poison);
@@ -59,8 +59,7 @@ TEST_CASE("an advance, an end or another closure in between clears the blame") {
   CHECK(After({{1000, 5, 2}, {1500, 6, 2}, {2000, 5, 2}, {2500, 6, 1}, {3000, 5, 2}}).poison);
 }
 
-TEST_CASE(
-    "deaths together with others, and those that name nothing, blame nobody but are counted") {
+TEST_CASE("simultaneous deaths, and deaths without a closure, blame no closure but are counted") {
   const auto host_down =
       After({{1000, 5, 2}, {1100, -1, 0}, {2000, 5, 2}, {2100, 7, 1}, {3000, 5, 2}, {3199, -1, 0}});
   CHECK_FALSE(host_down.poison);
@@ -68,7 +67,7 @@ TEST_CASE(
   CHECK(After({{1000, -1, 0}, {2000, -1, 0}, {3000, -1, 0}}).others == 3);
 }
 
-TEST_CASE("the same closure killing the next worker at once is no coincidence") {
+TEST_CASE("deaths of several workers by one closure are no coincidence, even in quick succession") {
   CHECK(After({{1000, 5, 2}, {1050, 5, 2}, {1100, 5, 2}}).poison);
   CHECK(After({{1000, 5, 2}, {1150, 5, 2}, {1400, 5, 2}}).poison);
 }

@@ -21,8 +21,8 @@ ReachRule::Said Unreached(const std::string& server, std::uint64_t for_ms) {
 }
 
 TEST_CASE(
-    "a worker is cut off once its silence and the server's session have lasted, and only from a "
-    "server that is needed") {
+    "a worker is cut off after a period of silence within the server's session, and only from a "
+    "needed server") {
   ReachRule rule(milliseconds(5000));
   const ReachRule::Said said = Unreached("0", 5000);
   const auto cut_off = [&](const ReachRule::Said& by, int at_ms) {
@@ -48,7 +48,7 @@ TEST_CASE(
   CHECK(ReachRule(milliseconds(0)).CutOff(said, seconds(100)) == nullptr);
 }
 
-TEST_CASE("what a worker says of servers is kept bounded and clean") {
+TEST_CASE("a worker's report about servers is bounded and cleaned") {
   ReachRule::Said said;
   for (int i = 0; i < 1000; ++i) *said.Add() = Unreached(std::string(5000, 'a') + "\n", 1)[0];
   ReachRule::Clean(&said);
@@ -104,8 +104,8 @@ struct Stage {
 };
 
 TEST_CASE(
-    "a closure that its worker cannot finish because it cannot reach a server goes to one that "
-    "can, and job show says who cannot reach whom") {
+    "a closure of a worker that cannot reach a server goes to one that can, and job show names "
+    "both ends") {
   Stage stage;
   FakeCluster& c = stage.c;
   c.AddServer("0");
@@ -129,8 +129,7 @@ TEST_CASE(
   CHECK(stage.since.size() <= 5);  // tried again after 1, 2, 4 … s
 }
 
-TEST_CASE(
-    "while a worker is cut off its row names the server, until it has ended something again") {
+TEST_CASE("while a worker is cut off its row names the server, until it has finished work again") {
   Stage stage;
   FakeCluster& c = stage.c;
   bool holds = true;
@@ -160,7 +159,7 @@ TEST_CASE(
   CHECK(row("0").unreached_size() == 0);
 }
 
-TEST_CASE("a job whose workers all wait for answers says for whose, until one of them works") {
+TEST_CASE("a job whose workers all wait for answers names the servers, until a worker continues") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
   c.AddWorker("0");
@@ -190,7 +189,8 @@ TEST_CASE("a job whose workers all wait for answers says for whose, until one of
 }
 
 TEST_CASE(
-    "where no worker can reach a server nothing is passed on: the job waits, and says for whom") {
+    "while no worker can reach a server no closure is passed on, and the job reports the server "
+    "for which it waits") {
   Stage stage;
   FakeCluster& c = stage.c;
   c.AddServer("0");
@@ -244,7 +244,8 @@ struct FunctionsStage : Stage {
 };
 
 TEST_CASE(
-    "a worker that alone has the function keeps its work, and the job says whom it cannot reach") {
+    "the only worker with a function keeps its work, and the job reports the server that it cannot "
+    "reach") {
   const bool another_has_it = GENERATE(false, true);
   CAPTURE(another_has_it);
   FunctionsStage stage;
@@ -274,7 +275,7 @@ TEST_CASE(
   CHECK(c.Status().closures_succeeded() == 1);
 }
 
-TEST_CASE("what a worker cannot finish is left to it while the only other worker gets no work") {
+TEST_CASE("a worker's stuck closure stays with it while the only other worker gets no work") {
   Stage stage;
   FakeCluster& c = stage.c;
   c.AddServer("0");
@@ -291,7 +292,7 @@ TEST_CASE("what a worker cannot finish is left to it while the only other worker
   CHECK(stage.Events("and no other connected worker can do its work: the job waits") == 1);
 }
 
-TEST_CASE("a worker is not blamed for a server that is away") {
+TEST_CASE("a worker is not blamed for a disconnected server") {
   Stage stage;
   FakeCluster& c = stage.c;
   c.AddWorker("1");

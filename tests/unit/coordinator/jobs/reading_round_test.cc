@@ -17,7 +17,7 @@ ReadingRound::Closure* Grant(ReadingRound* round, TaskId worker, Attempt attempt
   return closure;
 }
 
-TEST_CASE("closures are granted in order, each once, and the round counts what is left") {
+TEST_CASE("closures are granted in order and once each, and the round counts the remaining ones") {
   ReadingRound round;
   round.Begin(2, MonoTime{0});
   ReadingRound::Closure* first = Grant(&round, kA, kFirst);
@@ -32,7 +32,7 @@ TEST_CASE("closures are granted in order, each once, and the round counts what i
   CHECK(round.Running(second->number, kSecond) == nullptr);  // It has ended.
 }
 
-TEST_CASE("only the newest attempt counts, and only from the worker that runs it") {
+TEST_CASE("only the newest attempt counts, and only from its worker") {
   ReadingRound round;
   round.Begin(1, MonoTime{0});
   const std::uint64_t number = Grant(&round, kA, kFirst)->number;
@@ -51,7 +51,7 @@ TEST_CASE("only the newest attempt counts, and only from the worker that runs it
   CHECK(round.Waiting(MonoTime{0}) != nullptr);
 }
 
-TEST_CASE("a number of a former round is found no more") {
+TEST_CASE("a number of a former round is not found") {
   ReadingRound round;
   round.Begin(1, MonoTime{0});
   const std::uint64_t number = Grant(&round, kA, kFirst)->number;

@@ -15,7 +15,7 @@ v1::NamedSum Auc(std::vector<std::int64_t> positives, std::vector<std::int64_t> 
   return sum;
 }
 
-TEST_CASE("a metric is a mean unless it says otherwise") {
+TEST_CASE("a metric is a mean by default") {
   v1::NamedSum sum;
   sum.set_is_integer(true);
   sum.set_count(30);
@@ -31,7 +31,7 @@ TEST_CASE("a metric is a mean unless it says otherwise") {
 }
 
 TEST_CASE(
-    "AUC is the share of pairs of a positive and a negative that are in order, ties counting a "
+    "AUC is the share of correctly ordered pairs of a positive and a negative, and a tie counts "
     "half") {
   CHECK(Reduced(Auc({0, 0, 5}, {3, 0, 0}), 8) == 1);
   CHECK(Reduced(Auc({5, 0, 0}, {0, 0, 3}), 8) == 0);

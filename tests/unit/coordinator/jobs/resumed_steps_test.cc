@@ -29,7 +29,7 @@ void Say(v1::Manifest* manifest, std::uint64_t epoch, double steps, const char* 
   metric.set_value(steps);
 }
 
-TEST_CASE("the steps of resumed epochs are those that the manifest says, each epoch its own") {
+TEST_CASE("each resumed epoch has its own number of steps from the manifest") {
   v1::Manifest manifest = Manifest();
   Say(&manifest, 1, 32);
   Say(&manifest, 2, 16);
@@ -38,13 +38,13 @@ TEST_CASE("the steps of resumed epochs are those that the manifest says, each ep
 }
 
 TEST_CASE(
-    "a manifest of an older build: the steps are those of its plan, and under the same plan those "
-    "that were counted") {
+    "a manifest of an older build gives the steps of its plan, or under the same plan the counted "
+    "steps") {
   CHECK(StepsOfEpochs(Manifest(), false, {8, 8}) == Steps{16, 16});
   CHECK(StepsOfEpochs(Manifest(), true, {16, 14}) == Steps{16, 14});
 }
 
-TEST_CASE("what is no number of steps, or of no epoch here, is not believed") {
+TEST_CASE("an invalid number of steps and one of an unknown epoch are ignored") {
   v1::Manifest manifest = Manifest();
   for (const double odd : {0.0, -3.0, 2.5, 1e300, std::nan("")}) Say(&manifest, 1, odd);
   Say(&manifest, 0, 7);

@@ -49,7 +49,7 @@ struct Fixture : PartFixture {
 using Kinds = std::vector<int>;
 using Message = v1::CoordinatorMessage;
 
-TEST_CASE("a shard is stopped, received and committed; then its old owner drops it") {
+TEST_CASE("a shard is stopped, received and committed, and then its old owner drops it") {
   Fixture f;
   f.host.clock.Advance(std::chrono::seconds(1));
   f.mover.Pump();
@@ -68,7 +68,7 @@ TEST_CASE("a shard is stopped, received and committed; then its old owner drops 
   CHECK(f.Said("drain: ps_server/b has handed over its shards: 1 shard is at other servers"));
 }
 
-TEST_CASE("nothing is sent of a move whose record is not committed") {
+TEST_CASE("no message of a move is sent before its record is committed") {
   Fixture f;
   f.mover.Pump();
   f.Stopped();
@@ -79,7 +79,7 @@ TEST_CASE("nothing is sent of a move whose record is not committed") {
   CHECK(f.KindsOf(f.kSecond).empty());
 }
 
-TEST_CASE("a shard that no other server takes stays, and its server is told why") {
+TEST_CASE("a shard that no other server accepts stays, and its server is told the reason") {
   Fixture f;
   f.mover.Pump();
   f.Stopped();
@@ -98,7 +98,7 @@ TEST_CASE("a shard that no other server takes stays, and its server is told why"
   CHECK(f.Said("ps_server/b is leaving, but its shards cannot be moved: shard 1: busy"));
 }
 
-TEST_CASE("where its target goes, another server receives the shard") {
+TEST_CASE("if the receiver disconnects, another server receives the shard") {
   Fixture f;
   f.mover.Pump();
   f.Stopped();
@@ -112,7 +112,7 @@ TEST_CASE("where its target goes, another server receives the shard") {
   CHECK(f.book->durable().map[1].server == "c");
 }
 
-TEST_CASE("a job that ends drops what was received and begins no move") {
+TEST_CASE("a job that ends drops received shards and begins no move") {
   Fixture f;
   f.mover.Pump();
   f.Stopped();
@@ -125,7 +125,7 @@ TEST_CASE("a job that ends drops what was received and begins no move") {
   CHECK(f.KindsOf(f.kSecond).empty());
 }
 
-TEST_CASE("a server without shards has handed over, and one alone cannot") {
+TEST_CASE("a server without shards has handed over, and the only server cannot hand over") {
   const bool alone = GENERATE(false, true);
   Fixture f;
   if (alone)

@@ -65,7 +65,7 @@ TEST_CASE("the first placement divides the shards, and its record is committed b
   CHECK(g.shards.AllHeld());
 }
 
-TEST_CASE("shards of a lost server go to one that is here and stays") {
+TEST_CASE("shards of a lost server go to a present server that stays") {
   Fixture f;
   f.Place();
   f.shards.servers().erase(f.kSecond);
@@ -82,7 +82,7 @@ TEST_CASE("shards of a lost server go to one that is here and stays") {
   CHECK(f.Said("rollback: all shards were placed again: 1 shard goes back to the seed"));
 }
 
-TEST_CASE("a shard that cannot be loaded is tried again, and fails the job in the end") {
+TEST_CASE("a shard that cannot be loaded is retried, and at last fails the job") {
   Fixture f;
   f.options.retries_max = 1;
   f.Place();
@@ -96,7 +96,8 @@ TEST_CASE("a shard that cannot be loaded is tried again, and fails the job in th
   CHECK(f.Said("fail machine: busy"));
 }
 
-TEST_CASE("a damaged file is forgotten, and the shard goes back to an older one at once") {
+TEST_CASE(
+    "a damaged file is removed from the list, and the shard is loaded from an older one at once") {
   Fixture f;
   f.Place();
   f.AddSnapshot(0, 1);
@@ -112,7 +113,7 @@ TEST_CASE("a damaged file is forgotten, and the shard goes back to an older one 
   CHECK_FALSE(f.Said("fail"));
 }
 
-TEST_CASE("who says that it holds another's shard is told to drop it") {
+TEST_CASE("a server that reports another server's shard is told to drop it") {
   Fixture f;
   f.Place();
   CHECK_FALSE(f.placer.OnAssigned(f.kFirst, f.Assigned(1)));

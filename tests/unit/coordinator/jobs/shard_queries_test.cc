@@ -52,7 +52,7 @@ struct Fixture {
   }
 };
 
-TEST_CASE("every server is asked, and the answer is complete once each shard has come") {
+TEST_CASE("every server is asked, and the answer is complete when every shard has been reported") {
   Fixture f;
   f.Begin({.request = 5, .digests = true, .deadline = seconds(10)});
   REQUIRE(f.sent.size() == 2);
@@ -68,7 +68,7 @@ TEST_CASE("every server is asked, and the answer is complete once each shard has
   CHECK(f.queries.empty());
 }
 
-TEST_CASE("a shard counts only from its owner, in its present epoch, of this job and request") {
+TEST_CASE("a shard counts only from its owner, in its current epoch, for this job and request") {
   Fixture f;
   f.Begin({.request = 5, .deadline = seconds(10)});
   f.Report(kServerB, 5, {0, 1, 2, 7});
@@ -93,7 +93,9 @@ TEST_CASE("a query ends at its deadline, and not before") {
   CHECK(f.answers == 1);
 }
 
-TEST_CASE("a final report is asked on past its deadline, and only those who owe nothing") {
+TEST_CASE(
+    "a final report is requested beyond its deadline, and only from servers that still owe "
+    "shards") {
   Fixture f;
   f.Begin({.request = 5, .deadline = seconds(10), .report = 3});
   // The server has ended its answer, but one of its shards is missing.
@@ -110,7 +112,7 @@ TEST_CASE("a final report is asked on past its deadline, and only those who owe 
   CHECK(f.answers == 1);
 }
 
-TEST_CASE("a new server is asked, by those queries that lack its shards") {
+TEST_CASE("a new server is asked by queries that lack its shards") {
   Fixture f;
   f.servers.erase(kServerB);
   f.Begin({.request = 5, .deadline = seconds(10)});
@@ -125,7 +127,7 @@ TEST_CASE("a new server is asked, by those queries that lack its shards") {
   CHECK(f.sent.size() == 2);
 }
 
-TEST_CASE("of a sealed job a query ends once nobody owes it an answer") {
+TEST_CASE("the query of a sealed job ends when no server owes an answer") {
   Fixture f;
   f.Begin({.request = 5, .deadline = seconds(10)});
   f.Report(kServerA, 5, {0}, false, /*all_spoken_ends=*/true);
@@ -135,7 +137,7 @@ TEST_CASE("of a sealed job a query ends once nobody owes it an answer") {
   CHECK(f.answers == 1);
 }
 
-TEST_CASE("an answer may begin another query, and the end of the job answers all") {
+TEST_CASE("an answer may begin another query, and the end of the job answers all queries") {
   Fixture f;
   f.queries.Begin(
       {.request = 5, .deadline = seconds(1)}, f.servers,

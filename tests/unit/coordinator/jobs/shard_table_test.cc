@@ -21,7 +21,7 @@ struct Fixture {
   ShardTable table;
 };
 
-TEST_CASE("all shards are held once each is placed and its owner has said so") {
+TEST_CASE("all shards are held when each is placed and its owner has confirmed it") {
   Fixture f;
   REQUIRE(f.table.size() == 2);
   CHECK(f.table[ShardId(1)].bytes == 20);
@@ -34,7 +34,7 @@ TEST_CASE("all shards are held once each is placed and its owner has said so") {
   CHECK_FALSE(f.table.AllHeld());
 }
 
-TEST_CASE("a shard without a place is not held, and its next owner has to say that it holds it") {
+TEST_CASE("a shard without an owner is not held, and its next owner must confirm it") {
   Fixture f;
   f.table.SetPlaced();
   f.table.Give(ShardId(0), true);
@@ -48,7 +48,7 @@ TEST_CASE("a shard without a place is not held, and its next owner has to say th
   CHECK_FALSE(f.table.AllHeld());
 }
 
-TEST_CASE("a server is gone if it is neither here nor waited for") {
+TEST_CASE("a server is gone if it is neither present nor awaited") {
   Fixture f;
   f.table.servers()[kSecond].ready = true;
   CHECK(f.table.Ready() == ShardQueries::Servers{{kSecond, "b"}});

@@ -6,7 +6,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-TEST_CASE("there is no speed over a time too short to measure") {
+TEST_CASE("the speed over a time that is too short to measure is absent") {
   CHECK(MeasuredSpeed(1000, 0.5) == 2000);
   CHECK(MeasuredSpeed(1000, kTimedSecondsMin) == 1000 / kTimedSecondsMin);
   for (const double seconds : {0.0, 1e-9, 0.009, -1.0, std::nan("")})

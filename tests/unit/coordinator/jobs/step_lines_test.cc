@@ -28,7 +28,7 @@ struct Lines final : LineSink {
 const plan::ClosureRange kRange{1, 0, 8, 2, 4};
 const std::vector<TrainedStep> kSteps{{4, 0.5, 4}, {5, 0.25, 4}};
 
-TEST_CASE("a step is a line and a point of the curve, numbered behind the steps of former jobs") {
+TEST_CASE("a step makes a line and a point of the curve, numbered after the steps of former jobs") {
   StepLines steps({}, MonoTime{0});
   Lines lines;
   steps.Write(ClosureId(2), kRange, 10, kSteps, seconds(1), &lines);
@@ -42,7 +42,7 @@ TEST_CASE("a step is a line and a point of the curve, numbered behind the steps 
   CHECK(steps.curve().points()[1].x == 15);
 }
 
-TEST_CASE("steps of other closures are left out, and a loss that is no number is no point") {
+TEST_CASE("steps of other closures are omitted, and a loss of NaN makes no point") {
   StepLines steps({}, MonoTime{0});
   Lines lines;
   const double nan = std::numeric_limits<double>::quiet_NaN();
@@ -52,7 +52,7 @@ TEST_CASE("steps of other closures are left out, and a loss that is no number is
   CHECK(steps.curve().points().empty());
 }
 
-TEST_CASE("lines are limited in the long run, and those left out are counted") {
+TEST_CASE("the long-term rate of lines is limited, and omitted lines are counted") {
   StepLines steps({.burst = 3, .per_second = 1}, MonoTime{0});
   Lines lines;
   steps.Write(ClosureId(2), kRange, 0, kSteps, MonoTime{1}, &lines);
@@ -67,7 +67,7 @@ TEST_CASE("lines are limited in the long run, and those left out are counted") {
   CHECK(steps.curve().points().size() == 8);
 }
 
-TEST_CASE("while the journal is read no line is written, and none is counted as left out") {
+TEST_CASE("while the journal is read no line is written, and none is counted as omitted") {
   StepLines steps({.burst = 1, .per_second = 1}, MonoTime{0});
   steps.Write(ClosureId(2), kRange, 0, kSteps, seconds(1), nullptr);
   CHECK(steps.dropped() == 0);

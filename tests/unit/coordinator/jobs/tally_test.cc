@@ -18,7 +18,7 @@ TEST_CASE("a process that returns after it was declared gone is counted once") {
   CHECK(tally.total().duplicates == 1);
 }
 
-TEST_CASE("another process of the identity adds to what the former ones counted") {
+TEST_CASE("another process of the identity adds to the counts of former ones") {
   Tally tally;
   tally.Begin(1);
   tally.Report(1, {10, 100, 1000, 1});
@@ -32,8 +32,7 @@ TEST_CASE("another process of the identity adds to what the former ones counted"
 }
 
 TEST_CASE(
-    "a process that has served another job meanwhile counts anew, and nothing is lost or counted "
-    "twice, even if it has more by then") {
+    "a process that served another job in between counts anew, without loss or double counting") {
   Tally tally;
   tally.Begin(1);
   tally.Report(1, {10, 100, 1000, 0});
@@ -44,7 +43,7 @@ TEST_CASE(
   CHECK(tally.total().steps == 22);
 }
 
-TEST_CASE("a tally taken apart and put together goes on") {
+TEST_CASE("a tally continues after encoding and decoding") {
   Tally tally;
   tally.Begin(1);
   tally.Report(1, {10, 100, 1000, 4});
@@ -58,7 +57,7 @@ TEST_CASE("a tally taken apart and put together goes on") {
   CHECK(again.total().duplicates == 6);
 }
 
-TEST_CASE("a total that falls in the same process loses nothing") {
+TEST_CASE("a total that falls within one process loses nothing") {
   Tally tally;
   tally.Begin(1);
   tally.Report(1, {10, 100, 1000, 0});

@@ -22,7 +22,7 @@ v1::Endpoint At(const std::string& address) {
   return endpoint;
 }
 
-TEST_CASE("the closures that counted and the reports of a worker are different numbers") {
+TEST_CASE("the closures that counted differ from the closures that a worker reported") {
   TaskTotals totals;
   CHECK(totals.BeginWorker("w", 1));
   CHECK_FALSE(totals.BeginWorker("w", 1));
@@ -42,7 +42,7 @@ TEST_CASE("the closures that counted and the reports of a worker are different n
   CHECK(list[0].bytes == 1010);
 }
 
-TEST_CASE("a server is new to the journal when its process or its address is") {
+TEST_CASE("a server is new to the journal if its process or its address is new") {
   TaskTotals totals;
   CHECK(totals.BeginServer("s", 1, At("a:1")));
   CHECK_FALSE(totals.BeginServer("s", 1, At("a:1")));
@@ -53,7 +53,7 @@ TEST_CASE("a server is new to the journal when its process or its address is") {
   CHECK(totals.EndpointOf("t") == nullptr);
 }
 
-TEST_CASE("steps of a server are the updates in its shards, whether or not it has reported") {
+TEST_CASE("the steps of a server are the updates in its shards, even without a report") {
   TaskTotals totals;
   v1::JobUsage use;
   use.set_stint(1);
@@ -75,7 +75,7 @@ TEST_CASE("steps of a server are the updates in its shards, whether or not it ha
   CHECK(list[1].steps == 11);
 }
 
-TEST_CASE("a device's words are bounded") {
+TEST_CASE("the text of a device is bounded") {
   TaskTotals totals;
   v1::WorkerProgress said = Progress(1, 1, 1);
   said.mutable_device()->set_name(std::string(1000, 'n'));
@@ -87,7 +87,7 @@ TEST_CASE("a device's words are bounded") {
   CHECK(row.device().graph_recaptures_size() == 16);
 }
 
-TEST_CASE("of very many workers that come and go, those that did nothing are forgotten") {
+TEST_CASE("among very many transient workers those without work are removed") {
   TaskTotals totals;
   for (int i = 0; i < 4097; ++i) totals.BeginWorker(std::to_string(i), 1);
   totals.CountClosure("1", 1, 1);
@@ -98,7 +98,7 @@ TEST_CASE("of very many workers that come and go, those that did nothing are for
   CHECK(rows.contains("2"));  // There are no longer too many.
 }
 
-TEST_CASE("totals come back from a snapshot as they were") {
+TEST_CASE("totals are restored unchanged from a snapshot") {
   TaskTotals totals;
   totals.BeginWorker("w", 7);
   totals.CountClosure("w", 4, 40);

@@ -9,7 +9,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-TEST_CASE("the speed is smoothed by the length of its samples, and a moment is no sample") {
+TEST_CASE("the speed is averaged over the length of its samples, and an instant is no sample") {
   TrainingRate rate(100);
   rate.Begin(seconds(1), 0);
   CHECK_FALSE(rate.IsDue(milliseconds(1499)));
@@ -26,7 +26,7 @@ TEST_CASE("the speed is smoothed by the length of its samples, and a moment is n
   CHECK(rate.curve().points()[2].x == 2);
 }
 
-TEST_CASE("time that is left out by beginning anew makes nothing slower") {
+TEST_CASE("omitted time of a restart does not lower the speed") {
   TrainingRate rate(100);
   rate.Begin(seconds(1), 0);
   rate.Begin(seconds(100), 0);
@@ -34,7 +34,7 @@ TEST_CASE("time that is left out by beginning anew makes nothing slower") {
   CHECK(rate.rate() == 16);
 }
 
-TEST_CASE("the rate and its curve come back from a snapshot and the notes after it") {
+TEST_CASE("the rate and its curve are restored from a snapshot and later notes") {
   TrainingRate rate(100);
   rate.Begin(seconds(1), 0);
   rate.Sample(seconds(1), seconds(2), 16);

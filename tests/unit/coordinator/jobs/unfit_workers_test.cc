@@ -10,7 +10,7 @@ using std::chrono::seconds;
 
 constexpr std::uint64_t kProcess = 5;
 
-TEST_CASE("a worker is set aside for 1, 2, 4 … s, and a repeat meanwhile changes nothing") {
+TEST_CASE("a worker is set aside for 1, 2, 4 … s, and a repeat in the meantime changes nothing") {
   UnfitWorkers unfit(seconds(3));
   CHECK_FALSE(unfit.IsAside(kProcess, seconds(0)));
   UnfitWorkers::Change change = unfit.Add(kProcess, v1::ABILITY, "no GPU", seconds(0));
@@ -32,7 +32,7 @@ TEST_CASE("a worker is set aside for 1, 2, 4 … s, and a repeat meanwhile chang
 }
 
 TEST_CASE(
-    "another missing ability is news, also while the worker is set aside, and its text is "
+    "another missing ability is news even for a worker that is set aside, and its text is "
     "bounded") {
   UnfitWorkers unfit(seconds(60));
   unfit.Add(kProcess, v1::ABILITY, "no GPU", seconds(0));
@@ -46,7 +46,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a worker that has ended something is fit, and the same missing ability is no news again") {
+    "a worker that has finished work is fit, and the same missing ability is not news again") {
   UnfitWorkers unfit(seconds(60));
   unfit.Add(kProcess, v1::ABILITY, "no GPU", seconds(0));
   unfit.Add(kProcess, v1::ABILITY, "no GPU", seconds(2));
@@ -59,7 +59,7 @@ TEST_CASE(
   CHECK_FALSE(unfit.IsAside(kProcess, seconds(5)));  // The next pause is one second again.
 }
 
-TEST_CASE("after ten minutes, and when its process is gone, nothing is known of it") {
+TEST_CASE("the record is removed after ten minutes, and when its process is gone") {
   UnfitWorkers unfit(seconds(1));
   unfit.Add(kProcess, v1::ABILITY, "no GPU", seconds(0));
   unfit.Add(6, v1::ABILITY, "no GPU", seconds(602));
@@ -68,7 +68,7 @@ TEST_CASE("after ten minutes, and when its process is gone, nothing is known of 
   CHECK(unfit.Of(6) == nullptr);
 }
 
-TEST_CASE("it can be tried again earlier, not later, and the server it cannot reach is kept") {
+TEST_CASE("a worker can be tried earlier, not later, and its unreachable server is kept") {
   UnfitWorkers unfit(seconds(60));
   unfit.Add(kProcess, v1::REACH, "", seconds(0));
   unfit.TryAgainBy(kProcess, seconds(9));

@@ -61,7 +61,7 @@ TEST_CASE("a worker of the same build and settings takes over, with an event") {
   CHECK_THAT(f.events[0], Contains("worker/c takes over from worker/a"));
 }
 
-TEST_CASE("any other worker is not chosen: the job waits, and says why once") {
+TEST_CASE("other workers are not chosen, and the job waits and reports the reason once") {
   Fixture f;
   JobWorker& a = f.Add(1, "a", "x");
   f.Choose();
@@ -78,7 +78,7 @@ TEST_CASE("any other worker is not chosen: the job waits, and says why once") {
   CHECK_FALSE(f.pin.waits());
 }
 
-TEST_CASE("each reason why the worker cannot work has its words") {
+TEST_CASE("each reason why the worker cannot work has its message") {
   const auto reason = [](auto change) {
     Fixture f;
     f.Choose();
@@ -100,7 +100,7 @@ TEST_CASE("each reason why the worker cannot work has its words") {
              Contains("it cannot take part"));
 }
 
-TEST_CASE("a worker that has done nothing can be released, and a restart keeps the choice") {
+TEST_CASE("a worker without finished work can be released, and a restart keeps the choice") {
   Fixture f;
   f.Add(1, "a", "x");
   f.Choose();
