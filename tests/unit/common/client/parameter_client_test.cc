@@ -115,7 +115,7 @@ TEST_CASE(
   REQUIRE(stage.transport.data_links.size() == 1);
   DataLink& link = *stage.transport.data_links[0];
   CHECK(link.announced == std::vector<std::uint64_t>{bytes + 4096});
-  SECTION("used") {
+  SECTION("the announcement is used") {
     client.Send(At("a:1"), PushAndPull(), {BytesOf("gradient")}, 4096, 1s, stage.Take(),
                 std::move(announced));
     CHECK(link.calls.at(0).bytes.size() <= bytes);
@@ -123,30 +123,30 @@ TEST_CASE(
     CHECK(link.abandoned.empty());
     CHECK(client.stats().announced == 1);
   }
-  SECTION("a larger request asks anew") {
+  SECTION("a larger request announces again") {
     client.Send(At("a:1"), PushAndPull(), {BytesOf(std::string(bytes, 'x'))}, 4096, 1s,
                 stage.Take(), std::move(announced));
     CHECK(link.calls.at(0).ticket == 0);
     CHECK(link.abandoned == std::vector<std::uint64_t>{1});
     CHECK(client.stats().announced == 0);
   }
-  SECTION("a larger answer asks anew") {
+  SECTION("a larger answer announces again") {
     client.Send(At("a:1"), PushAndPull(), {BytesOf("gradient")}, 4097, 1s, stage.Take(),
                 std::move(announced));
     CHECK(link.calls.at(0).ticket == 0);
     CHECK(link.abandoned == std::vector<std::uint64_t>{1});
   }
-  SECTION("a request to another server asks anew") {
+  SECTION("a request to another server announces again") {
     client.Send(At("b:1"), PushAndPull(), {BytesOf("gradient")}, 4096, 1s, stage.Take(),
                 std::move(announced));
     CHECK(stage.transport.data_links.at(1)->calls.at(0).ticket == 0);
     CHECK(link.abandoned == std::vector<std::uint64_t>{1});
   }
-  SECTION("nothing comes of it") {
+  SECTION("no request uses the announcement") {
     announced.reset();
     CHECK(link.abandoned == std::vector<std::uint64_t>{1});
   }
-  SECTION("it outlives its stream") {
+  SECTION("the announcement outlives its stream") {
     client.Retain({});
     announced.reset();
     CHECK(link.abandoned.empty());

@@ -293,7 +293,7 @@ TEST_CASE("a malformed message ends the session, and the process continues") {
   v1::CoordinatorBatch no_term = Stage::RegisteredBatch();
   no_term.mutable_messages(0)->mutable_registered()->set_term(0);
   const std::string garbage = "\xFF\xFF\xFF garbage";
-  SECTION("before it is registered") {
+  SECTION("before the registration") {
     for (const std::string& bytes :
          {garbage, empty_message.SerializeAsString(), no_heartbeat.SerializeAsString(),
           no_term.SerializeAsString(), Stage::DropBatch().SerializeAsString()}) {
@@ -308,7 +308,7 @@ TEST_CASE("a malformed message ends the session, and the process continues") {
       stage.Register();
     }
   }
-  SECTION("once it is registered") {
+  SECTION("after the registration") {
     for (const std::string& bytes : {garbage, empty_message.SerializeAsString(),
                                      Stage::RegisteredBatch().SerializeAsString()}) {
       Stage stage;
@@ -321,7 +321,7 @@ TEST_CASE("a malformed message ends the session, and the process continues") {
       stage.Register();
     }
   }
-  SECTION("what stands before it in the batch is taken, what stands behind it is not") {
+  SECTION("the messages before it in the batch are accepted, and those behind it are not") {
     Stage stage;
     stage.client->Start();
     v1::CoordinatorBatch batch = Stage::RegisteredBatch();

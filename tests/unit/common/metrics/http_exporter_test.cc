@@ -283,14 +283,14 @@ TEST_CASE(
     "reached") {
   Registry registry;
   ExporterOptions options = Patient();
-  SECTION("after its time") {
+  SECTION("after the timeout") {
     options.limits.request_time_max = std::chrono::milliseconds(50);
     auto exporter = Start(std::move(options), &registry);
     REQUIRE(exporter.ok());
     const Strangers strangers((*exporter)->address(), 4, "GET");
     for (const int fd : strangers.fds) CHECK(Ended(fd));
   }
-  SECTION("too many") {
+  SECTION("above the limit") {
     options.connections_max = 8;
     auto exporter = Start(std::move(options), &registry);
     REQUIRE(exporter.ok());

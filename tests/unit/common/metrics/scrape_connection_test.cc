@@ -92,12 +92,12 @@ TEST_CASE(
   CHECK(connection.events() == POLLOUT);
   clock.Advance(std::chrono::milliseconds(9'999));
   CHECK(connection.Proceed() == State::kAnswering);
-  SECTION("it takes nothing") {
+  SECTION("the client reads nothing") {
     clock.Advance(std::chrono::milliseconds(1));
     CHECK(connection.Proceed() == State::kOver);
     CHECK(connection.unsent_bytes() > 0);
   }
-  SECTION("it takes it at last") {
+  SECTION("the client reads late") {
     std::size_t taken = 0;
     std::string piece(1u << 20, 0);
     while (connection.Proceed() == State::kAnswering) {

@@ -190,7 +190,7 @@ TEST_CASE(
   core.ReleaseLarge(1, 250);
   CHECK(peers.Ask(1, 6, 126) == Answer::kWaiting);
   CHECK(peers.Admitted().empty());
-  SECTION("nothing helps but to use one that is not too small") {
+  SECTION("only the use of a large enough grant raises the limit") {
     core.Used(1, 1);
     CHECK(peers.Admitted().empty());
     core.Withdraw(1, 1, 6);
@@ -198,13 +198,13 @@ TEST_CASE(
     core.Used(1, 125);
     CHECK(peers.Ask(1, 8, 375) == Answer::kGranted);
   }
-  SECTION("or time: nobody starves for it") {
+  SECTION("time raises the limit, so that no peer starves") {
     core.Advance(5s);
     CHECK(peers.Admitted().empty());
     core.Advance(6s);
     CHECK(peers.Admitted() == Requests{6});
   }
-  SECTION("or that nobody else is there") {
+  SECTION("the absence of other peers lifts the limit") {
     core.ReleaseLarge(2, 10);
     core.Withdraw(1, 1, 6);
     core.Advance(11s);
@@ -597,12 +597,12 @@ TEST_CASE(
   CHECK(liveness.Tick(10900ms) == Step::kNothing);
   CHECK(liveness.Tick(11s) == Step::kSendPing);
   CHECK(liveness.Due() == 13s);
-  SECTION("an answer starts it over") {
+  SECTION("an answer restarts the time") {
     liveness.OnReceived(12s);
     CHECK(liveness.Tick(13s) == Step::kSendPing);
   }
-  SECTION("silence is death") { CHECK(liveness.Tick(13s) == Step::kDead); }
-  SECTION("a late tick is our own stop") {
+  SECTION("silence ends the peer") { CHECK(liveness.Tick(13s) == Step::kDead); }
+  SECTION("a late tick means that our own process was stopped") {
     CHECK(liveness.Tick(20s) == Step::kNothing);
     CHECK(liveness.Tick(21s) == Step::kSendPing);
     CHECK(liveness.Tick(23s) == Step::kDead);
@@ -745,7 +745,7 @@ TEST_CASE(
     return pair.Step();
   };
   pair.client.Call(1, Patterned(600000, 1), options, pair.Keep(&done), pair.now);
-  SECTION("sent and answered slowly, it ends well") {
+  SECTION("a call that is sent and answered slowly succeeds") {
     int steps = 0;
     for (; pair.arrived.empty(); ++steps) REQUIRE(step());
     pair.server->Answer(pair.arrived.front().request, Patterned(400000, 2), pair.now);
@@ -754,7 +754,7 @@ TEST_CASE(
     CHECK(steps > 4);
     CHECK(done[0].ok());
   }
-  SECTION("in the handler it ends after the deadline, counted from its last part") {
+  SECTION("a call in the handler ends after the deadline, counted from its last part") {
     while (pair.arrived.empty()) REQUIRE(step());
     pair.now += 90ms;
     REQUIRE(pair.client.Tick(pair.now).ok());
@@ -786,12 +786,12 @@ TEST_CASE("a call waits for its grant for six deadlines while the server respond
   };
   wait(590ms);
   CHECK(done.empty());
-  SECTION("nobody makes room") {
+  SECTION("no memory becomes free") {
     wait(20ms);
     REQUIRE(done.size() == 1);
     CHECK(done[0].code() == absl::StatusCode::kDeadlineExceeded);
   }
-  SECTION("once it is granted, its deadline begins anew") {
+  SECTION("the grant restarts the deadline") {
     pair.server->Answer(pair.arrived.front().request, {}, pair.now);
     pair.arrived.clear();
     pair.Settle();
@@ -822,24 +822,24 @@ TEST_CASE("a cancelled request is removed at the server in whatever state it is"
   std::vector<absl::Status> done;
   const DataOptions quick{.response_bytes_max = 100000, .deadline = 100ms};
   pair.Settle();
-  SECTION("waiting for credit") {
+  SECTION("the request waits for credit") {
     pair.client.Call(1, Patterned(900000, 1), {}, pair.Keep(&done), pair.now);
     pair.client.Call(2, Patterned(900000, 1), quick, pair.Keep(&done), pair.now);
     pair.Settle();
     CHECK(pair.budget->levels().waiting_bytes == 1000000);
     pair.now += 500ms;  // it waits longer than that for credit
   }
-  SECTION("granted, nothing sent") {
+  SECTION("the request is granted and nothing is sent") {
     pair.client.Announce(2, 900000, quick, pair.now);
     pair.Settle();
     CHECK(pair.budget->levels().used == 1000000);
   }
-  SECTION("in the middle of its pieces") {
+  SECTION("a part of the pieces is sent") {
     pair.client.Call(2, Patterned(900000, 1), quick, pair.Keep(&done), pair.now);
     for (int i = 0; i < 3; ++i) pair.Step();
     CHECK(pair.arrived.empty());
   }
-  SECTION("in the handler, whose late answer is dropped") {
+  SECTION("the request is in the handler, whose late answer is dropped") {
     pair.client.Call(2, Patterned(900000, 1), quick, pair.Keep(&done), pair.now);
     pair.Settle();
     REQUIRE(pair.arrived.size() == 1);
@@ -990,18 +990,18 @@ TEST_CASE(
   Rivals rivals;
   for (std::uint64_t id = 1; id <= 100; ++id) rivals.Announce(*rivals.thief, id, 100000);
   for (int i = 0; i < 3; ++i) CHECK(rivals.Round().ok());
-  SECTION("it goes on so") {
+  SECTION("the stream continues to leave grants unused") {
     const absl::Status status = rivals.Round();
     CHECK(status.code() == absl::StatusCode::kResourceExhausted);
     CHECK(status.message() == "the peer has left its grants unused 4 times in a row");
   }
-  SECTION("it gives them up late") {
+  SECTION("the stream returns its grants late") {
     rivals.now += 500ms;
     rivals.Announce(*rivals.other, 1000, 300000);
     rivals.Say(*rivals.thief, {.kind = MessageKind::kCancel, .request_id = 1});
     CHECK(rivals.thief->Tick(rivals.now).code() == absl::StatusCode::kResourceExhausted);
   }
-  SECTION("it uses one") {
+  SECTION("the stream uses one grant") {
     rivals.Say(*rivals.thief,
                {.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = 100000},
                std::string(100000, 'x'));
@@ -1103,7 +1103,7 @@ TEST_CASE(
   };
   rivals.Announce(*rivals.thief, 1, 300000);
   rivals.Announce(*rivals.thief, 2, 100000);
-  SECTION("within its share") {
+  SECTION("the grant is within the peer's share") {
     rivals.Announce(*rivals.other, 1, 700000);
     for (int i = 0; i < 58; ++i) send(i);
     // Also a request that has to wait for the first one's payload.
@@ -1114,7 +1114,7 @@ TEST_CASE(
     CHECK(rivals.thief->TakeCounters().taken_back == 1);  // until it stops sending
     CHECK(rivals.budget->levels().used == 300000 + 700000);
   }
-  SECTION("above it") {
+  SECTION("the grant is above the share") {
     rivals.Announce(*rivals.thief, 3, 500000);
     rivals.Announce(*rivals.other, 1, 400000);
     send(0);
@@ -1124,7 +1124,7 @@ TEST_CASE(
     for (int i = 2; i < 58; ++i) send(i);
     CHECK(rivals.thief->TakeCounters().taken_back == 1);
   }
-  SECTION("one request that is above it by itself") {
+  SECTION("a single request is above the share") {
     rivals.Say(*rivals.thief, {.kind = MessageKind::kCancel, .request_id = 2});
     rivals.Say(*rivals.thief, {.kind = MessageKind::kCancel, .request_id = 1});
     rivals.Announce(*rivals.thief, 4, 900000);

@@ -113,19 +113,19 @@ TEST_CASE(
   const Frame piece = Patterned(ends.client.piece_bytes_max(), 1);
   REQUIRE(*ends.client.HasRoom(piece.size()));
   ends.client.Write(piece.pieces);
-  SECTION("more than was written") {
+  SECTION("a position beyond the written bytes") {
     ends.Set(wire::LaneTakenAt(0), piece.size() + 1);
     CHECK(ends.client.HasRoom(1).status().code() == absl::StatusCode::kInvalidArgument);
     ends.Set(wire::LaneTakenAt(0), ~0ull);
     CHECK_FALSE(ends.client.HasRoom(1).ok());
   }
-  SECTION("less than before") {
+  SECTION("a position before the former one") {
     ends.Set(wire::LaneTakenAt(0), 64);
     REQUIRE(ends.client.HasRoom(1).ok());
     ends.Set(wire::LaneTakenAt(0), 0);
     CHECK(ends.client.HasRoom(1).status().code() == absl::StatusCode::kInvalidArgument);
   }
-  SECTION("any wish to be woken costs one message a piece") {
+  SECTION("each request for a wake-up costs one message for each piece") {
     for (const std::uint64_t wake : {std::uint64_t{1}, std::uint64_t{1} << 63, ~std::uint64_t{0}}) {
       ends.Set(wire::LaneWakeAt(0), wake);
       REQUIRE(ends.server.Read(64).ok());
@@ -133,7 +133,7 @@ TEST_CASE(
       CHECK_FALSE(ends.server.Release(64));
     }
   }
-  SECTION("what is said to lie in the ring cannot be more than the ring") {
+  SECTION("the claimed content cannot exceed the ring") {
     CHECK(ends.server.Read(kRing).ok());
     CHECK(ends.server.Read(kRing + 1).status().code() == absl::StatusCode::kInvalidArgument);
     CHECK(ends.server.Read(~0ull).status().code() == absl::StatusCode::kInvalidArgument);

@@ -264,7 +264,7 @@ TEMPLATE_TEST_CASE("a message stream keeps order both ways and ends on both side
     REQUIRE(at_client.messages->Next().value() == "down " + std::to_string(i));
   }
 
-  SECTION("the server ends it") {
+  SECTION("the server ends the stream") {
     REQUIRE((*server_end)->Send("last").ok());
     (*server_end)->Close();
     CHECK(at_client.messages->Next().value() == "last");
@@ -273,7 +273,7 @@ TEMPLATE_TEST_CASE("a message stream keeps order both ways and ends on both side
                      [&] { return stream->Send("x").code() == absl::StatusCode::kUnavailable; }));
     CHECK(at_server.end->total() == 0);  // Closed by its owner.
   }
-  SECTION("the client ends it, after what was sent has left") {
+  SECTION("the client ends the stream after the queued messages were sent") {
     REQUIRE(stream->Send("last").ok());
     stream->Close();
     stream->Close();
@@ -282,7 +282,7 @@ TEMPLATE_TEST_CASE("a message stream keeps order both ways and ends on both side
     CHECK(at_server.end->Next().value().ok());
     CHECK(at_client.end->total() == 0);
   }
-  SECTION("the server goes away") {
+  SECTION("the server is destroyed") {
     world.server->Shutdown();
     CHECK(at_client.end->Next().value().code() == absl::StatusCode::kUnavailable);
     CHECK(at_server.end->total() == 1);
@@ -564,13 +564,13 @@ TEMPLATE_TEST_CASE("an early announcement is granted before the call", "", EG_TR
   CHECK(ticket != 0);
   REQUIRE(Eventually(world, [&] { return world.server->stats().budget_used == 2u << 20; }));
 
-  SECTION("a smaller request gives the rest back") {
+  SECTION("a smaller request returns the rest") {
     data->Call(ticket, Patterned(1000, 3), options, Into(results));
     const auto result = results->Next();
     REQUIRE(result);
     CHECK(IsPatterned(View((*result)->bytes), 1000, 3));
   }
-  SECTION("an abandoned one gives its room back at once, and its number may still be called") {
+  SECTION("an abandoned announcement frees its memory at once, and its number may still be used") {
     data->Abandon(ticket);
     REQUIRE(Eventually(world, [&] { return world.server->stats().budget_used == 0; }));
     data->Abandon(ticket);
@@ -578,7 +578,7 @@ TEMPLATE_TEST_CASE("an early announcement is granted before the call", "", EG_TR
     CHECK(results->Next()->ok());
     data->Abandon(ticket);
   }
-  SECTION("a larger request is refused, and the announcement still stands") {
+  SECTION("a larger request is refused, and the announcement remains valid") {
     data->Call(ticket, Patterned((1u << 20) + 1, 3), options, Into(results));
     CHECK(results->Next()->status().code() == absl::StatusCode::kInvalidArgument);
     data->Call(ticket, Patterned(1u << 20, 3), options, Into(results));

@@ -103,7 +103,7 @@ TEST_CASE(
   fs::MemoryFileSystem files;
   const v1::Manifest manifest = SavedJob{kFolder}.Cut(files);
   const std::string first = fs::JoinUri(kFolder, manifest.shards(0).file());
-  SECTION("a byte in the middle") {
+  SECTION("a byte in the middle differs") {
     // The damage is in the values, neither at an end nor in the ledger.
     std::optional<std::uint64_t> at;
     for (std::uint64_t offset = 0; offset < manifest.shards(0).bytes() && !at; offset += 16) {
@@ -121,12 +121,12 @@ TEST_CASE(
     CHECK_THAT(std::string(status.message()),
                Contains("cannot read back 1 of 2") && Contains("host-a"));
   }
-  SECTION("an end") {
+  SECTION("an end differs") {
     REQUIRE(files.Damage(first, 0, std::byte{1}).ok());
     CHECK(ReadAll(files, manifest, {}).unread.size() == 1);
     CHECK(ReadAll(files, manifest, {false, {manifest.shards(0).file()}}).unread.empty());
   }
-  SECTION("the size") {
+  SECTION("the size differs") {
     REQUIRE(files.Truncate(first, 200).ok());
     const Read read = ReadAll(files, manifest, {false, {manifest.shards(0).file()}});
     REQUIRE(read.unread.size() == 1);

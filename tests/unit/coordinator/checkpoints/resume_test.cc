@@ -107,8 +107,8 @@ TEST_CASE(
   CHECK(Has(std::string(point->passed_over[0].message()), snapshot::ManifestName(2)));
 
   const std::string shard = young.folder + "/" + snapshot::ShardFileName(ShardId(1), {1, 1}, 1);
-  SECTION("truncated") { REQUIRE(files.Truncate(shard, 500).ok()); }
-  SECTION("a bit in the middle of its values") {
+  SECTION("the file is truncated") { REQUIRE(files.Truncate(shard, 500).ok()); }
+  SECTION("a bit in the middle of the values is flipped") {
     const std::string bytes = *fs::ReadWhole(files, shard, 1 << 20);
     const std::size_t block = bytes.find("EGBK");  // the first block holds values
     REQUIRE(block != std::string::npos);

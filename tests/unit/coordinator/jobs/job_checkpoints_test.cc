@@ -168,7 +168,7 @@ TEST_CASE(
   for (std::uint32_t s = 0; s < 4; ++s)
     if (state.map[s].server == "1") of_one.push_back(s);
   REQUIRE(of_one.size() == 2);
-  SECTION("nothing is missing") {
+  SECTION("the snapshots lack no closure") {
     c.AddServer("1", /*keeps=*/false);
     CHECK_THAT(AllEvents(c), Contains("2 shards go back to the newest snapshot; no closure that "
                                       "had ended is run again there"));
@@ -266,7 +266,7 @@ TEST_CASE("a damaged newest file is replaced by an older one and then by the see
   const std::string owner = c.servers["0"].shards.count(0) != 0 ? "0" : "1";
   REQUIRE(c.host.disk->Damage(known.back().Uri(), 100, std::byte{1}).ok());
   c.assigns.clear();
-  SECTION("the one before") {
+  SECTION("the file before is used") {
     c.AddServer(owner, /*keeps=*/false);
     c.AddWorker("1");
     REQUIRE(c.Run([&] { return c.job->WaitingFor().empty() && c.Status().closures_rerun() > 0; }));
@@ -275,7 +275,7 @@ TEST_CASE("a damaged newest file is replaced by an older one and then by the see
     CHECK_THAT(AllEvents(c),
                Contains("the previous snapshot is used: " + known[known.size() - 2].file));
   }
-  SECTION("the seed") {
+  SECTION("the seed is used") {
     for (const Snapshot& s : known) {
       if (&s != &known.back()) REQUIRE(c.host.disk->Remove(s.Uri()).ok());
     }
@@ -565,7 +565,7 @@ TEST_CASE("a cancelled job is saved after its seal, and a new job resumes at tha
       change(spec);
     };
   };
-  SECTION("under the same plan; learning rate, epochs and the policy of checkpoints may differ") {
+  SECTION("the plan is the same, and learning rate, epochs and checkpoint policy may differ") {
     FakeCluster d(Saving(resumed([](config::JobSpec& spec) {
                     spec.training.epochs = 3;
                     spec.checkpoint.every = std::chrono::milliseconds(100);
@@ -600,7 +600,7 @@ TEST_CASE("a cancelled job is saved after its seal, and a new job resumes at tha
     CHECK_THAT(result["resumed_from"].get<std::string>(), Contains(kFolder));
     CHECK(Newest(d, "/runs/fake-000000000000d00d/checkpoint").complete());
   }
-  SECTION("another batch size is refused from the middle of an epoch, and the reason is said") {
+  SECTION("another batch size is refused in the middle of an epoch, with the reason") {
     FakeCluster d(Saving(resumed([](config::JobSpec& spec) { spec.data.batch_size = 8; })), {},
                   JobUid(0xd00d), c.host.disk);
     AddTasks(d);
@@ -609,8 +609,7 @@ TEST_CASE("a cancelled job is saved after its seal, and a new job resumes at tha
     CHECK(d.Status().first_cause().kind() == "user");
     CHECK_THAT(d.Status().first_cause().message(), Contains("batch"));
   }
-  SECTION(
-      "a checkpoint one of whose files is damaged is not resumed from, but for the one before") {
+  SECTION("a checkpoint with a damaged file is skipped, and the one before is used") {
     REQUIRE(c.host.disk->Damage(fs::JoinUri(kFolder, manifest.shards(2).file()), 80, std::byte{4})
                 .ok());
     FakeCluster d(Saving(resumed([](config::JobSpec&) {})), {}, JobUid(0xd00d), c.host.disk);
@@ -860,13 +859,13 @@ TEST_CASE(
   AddTasks(c);
   CHECK_FALSE(c.Run([&] { return c.Status().checkpoint().number() > 0; }, std::chrono::seconds(5)));
   CHECK(c.cuts == 3);
-  SECTION("written once the last shard has a file") {
+  SECTION("the manifest is written once the last shard has a file") {
     c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::OkStatus(); };
     REQUIRE(c.Run([&] { return c.Status().checkpoint().number() > 0; }));
     const v1::Manifest manifest = Newest(c);
     for (const v1::ShardFile& file : manifest.shards()) CHECK_FALSE(file.file().empty());
   }
-  SECTION("not at the early end either") {
+  SECTION("the manifest is not written at an early end either") {
     c.job->Cancel();
     REQUIRE(c.RunToEnd());
     CHECK_FALSE(snapshot::FindNewestManifest(*c.host.disk, kFolder).ok());

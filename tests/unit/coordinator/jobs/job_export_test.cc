@@ -287,13 +287,13 @@ TEST_CASE("files that the coordinator cannot see are sent by the worker") {
 TEST_CASE("files in the shared folder are read back there, and a different file is refused") {
   Exporting e;
   std::ofstream(e.folder / "weights.npz") << kWhole;
-  SECTION("the same") {
+  SECTION("the file is the same") {
     e.End(false);
     e.CheckSuccess();
     CHECK_THAT(AllEvents(e.c),
                Contains("weights written by worker/0 on host far and read back on host near"));
   }
-  SECTION("another") {
+  SECTION("the file is another one") {
     e.End(false, "other weights of another size");
     REQUIRE(e.c.Run([&] { return !e.worker().held.empty(); }));
     CHECK(e.grant().export_order().upload());
@@ -345,7 +345,7 @@ TEST_CASE(
   Exporting e;
   e.c.Say(e.worker().task, e.Chunk(0, 10));
   e.c.Deliver();
-  SECTION("it comes back") {
+  SECTION("the worker returns") {
     e.ComeBack();
     e.c.Say(e.worker().task, e.Chunk(0, 100));
     e.c.Deliver();
@@ -353,7 +353,7 @@ TEST_CASE(
     CHECK(e.worker().files[0].written() == kWhole.size());
     e.End(true);
   }
-  SECTION("another one exports") {
+  SECTION("another worker exports") {
     e.c.KillWorker("0");
     e.c.AddWorker("0");
     REQUIRE(e.c.Run([&] { return !e.worker().held.empty(); }));

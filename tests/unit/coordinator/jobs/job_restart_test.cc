@@ -77,7 +77,7 @@ TEST_CASE("concurrent Dones are one commit, and none is answered before it") {
   for (auto& [identity, worker] : c.workers) CHECK(c.host.sent[worker.task].empty());
   CHECK(c.Status().closures_succeeded() == said);
 
-  SECTION("the process ends before the turn does: they are said again, and counted once") {
+  SECTION("the process ends before its turn, and the Dones are repeated and counted once") {
     c.turns_held = false;
     c.Restart();
     CHECK(c.Status().closures_succeeded() == said);
@@ -96,7 +96,7 @@ TEST_CASE("concurrent Dones are one commit, and none is answered before it") {
     CHECK(answers == said);
     CHECK(grants > 0);
   }
-  SECTION("anything else that is committed takes them along") {
+  SECTION("any other commit includes the Dones") {
     c.job->Tick();
     CHECK(c.host.memory.accepted() == before + 1);
     c.turns_held = false;

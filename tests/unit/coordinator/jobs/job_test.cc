@@ -238,7 +238,7 @@ TEST_CASE(
   c.AddWorker("0");
   c.job->Start();
 
-  SECTION("it is cut") {
+  SECTION("the variable is partitioned") {
     c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
     REQUIRE(c.Run([&] { return !c.workers.at("0").held.empty(); }));
     CHECK(c.servers.at("7").shards.size() == 16);
@@ -247,7 +247,7 @@ TEST_CASE(
     REQUIRE(c.RunToEnd());
     CHECK(c.job->state() == JobState::kSucceeded);
   }
-  SECTION("a server that came later takes less than a part") {
+  SECTION("a later server accepts less than a part") {
     c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
     REQUIRE(c.Run([&] { return !c.workers.at("0").held.empty(); }));
     c.server_budget_bytes_max = (64u << 10) + 12;
@@ -1143,8 +1143,8 @@ TEST_CASE("the death of a worker that waits for capacity is not reported as the 
   beat("1", "");
   CHECK(EventsWith(c, "paused (on_over_budget: pause): worker/0 waits for memory at ps_server/0") ==
         1);
-  SECTION("its session closes") { c.KillWorker("0"); }
-  SECTION("another process has its identity") { c.AddWorker("0"); }
+  SECTION("the session closes") { c.KillWorker("0"); }
+  SECTION("another process has the identity") { c.AddWorker("0"); }
   beat("1", "");
   CHECK(EventsWith(c, "resumed: ") == 0);
   CHECK(
@@ -1401,12 +1401,12 @@ TEST_CASE(
   server_says(3);
   v1::Hello same;
   same.set_process_uid(c.workers["0"].process);
-  SECTION("gone and back") {
+  SECTION("the tasks are gone and return") {
     c.job->OnWorkerGone(c.workers["0"].task, "silent for its lease", false);
     c.AddWorker("0", same, false);
     worker_says(12, 1200);
   }
-  SECTION("begun anew") {
+  SECTION("the job begins anew") {
     c.host.term_now = Term(9);
     c.job->BeginAnew(Term(9));
     c.AddServer("0", true);
@@ -1573,7 +1573,7 @@ TEST_CASE("without training neither examples per second nor a remaining time is 
   const double before = c.Status().examples_per_second();
   CHECK(before > 0);
   CHECK(c.Status().eta_seconds() >= 0);
-  SECTION("a server is waited for") {
+  SECTION("the job waits for a server") {
     c.job->OnServerAway(c.servers["1"].task, "its session closed");
   }
   SECTION("a shard is repaired") {
@@ -1674,13 +1674,13 @@ TEST_CASE(
         "worker/1)");
   CHECK(c.granted.size() < 40);  // each is tried once a minute
   CHECK(Unfit(c) == lame);
-  SECTION("one that can comes") { c.AddWorker("2"); }
-  SECTION("what was wrong with one of them was put right") {
+  SECTION("an able worker registers") { c.AddWorker("2"); }
+  SECTION("an unfit worker is repaired") {
     lame.erase("1");
     const std::uint64_t before = c.Status().closures_succeeded();
     REQUIRE(c.Run([&] { return c.Status().closures_succeeded() > before; }));
   }
-  SECTION("a worker comes back as another process") {
+  SECTION("a worker returns as another process") {
     lame.clear();
     c.AddWorker("0");
   }

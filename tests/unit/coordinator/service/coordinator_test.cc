@@ -567,7 +567,7 @@ TEST_CASE("malformed session messages get a typed refusal, and other tasks are u
     CHECK(rejected->kind() == "malformed");
     CHECK(bad.WaitEnd());
   }
-  SECTION("a second hello") {
+  SECTION("a second Hello") {
     TestTask& bad = c.AddWorker("bad", 2);
     REQUIRE(bad.Registered());
     v1::TaskMessage message;
@@ -577,7 +577,7 @@ TEST_CASE("malformed session messages get a typed refusal, and other tasks are u
     REQUIRE(rejected);
     CHECK_THAT(rejected->message(), Contains("second Hello"));
   }
-  SECTION("sets that are none, in the hello of a server") {
+  SECTION("malformed sets in a server's Hello") {
     v1::Hello hello = TestCluster::HelloOf(v1::ROLE_PS_SERVER, "0", 3);
     hello.add_shards()->mutable_done()->add_bounds(5);
     auto rejected = c.Add(hello).Rejected();
@@ -591,7 +591,7 @@ TEST_CASE("malformed session messages get a typed refusal, and other tasks are u
     REQUIRE(rejected);
     CHECK(rejected->kind() == "malformed");
   }
-  SECTION("a text that fills the list of tasks") {
+  SECTION("a text that would fill the list of tasks") {
     v1::Hello hello = TestCluster::HelloOf(v1::ROLE_WORKER, "x", 3);
     hello.set_build_id(std::string(1 << 20, 'b'));
     auto rejected = c.Add(hello).Rejected();
@@ -599,8 +599,7 @@ TEST_CASE("malformed session messages get a typed refusal, and other tasks are u
     CHECK_THAT(rejected->message(), Contains("text of the hello is too long"));
   }
   SECTION(
-      "a made-up term just below the impossible: it must not lift ours to where everybody is "
-      "refused") {
+      "a forged term just below the limit does not raise our term to where all tasks are refused") {
     v1::Hello hello = TestCluster::HelloOf(v1::ROLE_WORKER, "x", 3);
     hello.set_highest_term((1ull << 62) - 1);
     hello.set_life_id(9);

@@ -130,15 +130,15 @@ TEST_CASE("a damaged file is refused with its name and a remedy") {
     out << bytes;
   };
   absl::Status status;
-  SECTION("not a database") {
+  SECTION("the file is no database") {
     patch(0, "garbage garbage garbage");
     status = stage.Open().status();
   }
-  SECTION("pages overwritten") {
+  SECTION("pages were overwritten") {
     patch(8192, std::string(4096 * 4, '\xff'));
     status = stage.Open().status();
   }
-  SECTION("a bit of a body") {
+  SECTION("a bit of a record was flipped") {
     // No page checksum detects this damage. Our checksum does when the job is read.
     auto bytes = fs::ReadFile(file, 64u << 20);
     REQUIRE(bytes.ok());
@@ -294,14 +294,14 @@ TEST_CASE("a file of a newer version or of another program is refused and unchan
   { REQUIRE(stage.Open().ok()); }
   const std::string file = stage.options.folder + "/journal.sqlite";
   std::fstream out(file, std::ios::in | std::ios::out | std::ios::binary);
-  SECTION("newer") {
+  SECTION("the file has a newer version") {
     out.seekp(60);  // user_version, big-endian
     out.write("\0\0\0\x09", 4);
     out.close();
     CHECK_THAT(std::string(stage.Open().status().message()),
                Contains("newer version") && Contains("schema=9 known=1"));
   }
-  SECTION("somebody else's") {
+  SECTION("the file belongs to another program") {
     out.seekp(68);  // application_id
     out.write("\x01\x02\x03\x04", 4);
     out.close();

@@ -39,12 +39,12 @@ TEST_CASE(
   CHECK(shard->Tables()[0]->rows() == 2);
   CHECK(shard->Tables()[1]->rows() == 1);
 
-  SECTION("a pull of a slot is never answered `unchanged`: its rows may be others") {
+  SECTION("a pull of a slot is never answered `unchanged`, because its rows may be others") {
     const Rows rows = RowsOf({7}, {});
     CHECK(ReadShard(*shard, {kSlotEpoch, true, {1, 2}, shard->vlsn(), rows.of()}).code ==
           PullCode::kValues);
   }
-  SECTION("another epoch, and a stopped shard, are stale") {
+  SECTION("a pull of another epoch or from a stopped shard is stale") {
     CHECK(ReadShard(*shard, {{1, 4}, false, {}, 0, both.of()}).code == PullCode::kStale);
     CHECK(shard->Apply(PushOf(1, 0, both, {1, 4})).code == PushCode::kStale);
     shard->Stop();
