@@ -172,7 +172,7 @@ TEMPLATE_TEST_CASE(
       ended.Set();
     });
     REQUIRE(ended.WaitFor(30s));
-    CHECK(second.left.WaitFor(30s));  // What was queued before Stop() arrives.
+    CHECK(second.left.WaitFor(30s));  // Messages that were queued before Stop() arrive.
   }
   executor.Shutdown();
   CHECK(last_term == 2);

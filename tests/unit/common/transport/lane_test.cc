@@ -91,7 +91,7 @@ TEST_CASE("pieces of any size cross both rings in order, also around their ends"
       REQUIRE(Flat(*read) == way.under_way.front());
       way.under_way.pop_front();
       const bool tell = way.to->Release(bytes);
-      REQUIRE((!tell || waits[at]));  // Only a waiting side is told.
+      REQUIRE((!tell || waits[at]));  // Only a waiting side gets a message.
       if (tell) {
         ++told;
         waits[at] = false;

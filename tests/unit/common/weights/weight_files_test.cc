@@ -1,5 +1,5 @@
-// Tests weights as files: what a reader of zip, npy and safetensors finds in them, and what remains
-// when they cannot be written.
+// Tests weights as files: the contents that a reader of zip, npy and safetensors finds, and the
+// remains of a failed write.
 #include "common/weights/weight_files.h"
 
 #include <sys/stat.h>

@@ -58,7 +58,8 @@ TEST_CASE("the newest manifest of an earlier job of the same name is used, not t
   other.name = "mnist-2";
   other.folder = FolderOfJob(JobUid(4), "mnist-2");
   other.Save(files);
-  REQUIRE(files.MakeFolders(kRuns + "/mnist-0000000000000005/logs").ok());  // it has saved nothing
+  REQUIRE(
+      files.MakeFolders(kRuns + "/mnist-0000000000000005/logs").ok());  // the job has saved nothing
   REQUIRE(fs::WriteWhole(files, kRuns + "/mnist-0000000000000006", "a file").ok());
   const auto point = Find(files);
   REQUIRE(point.ok());

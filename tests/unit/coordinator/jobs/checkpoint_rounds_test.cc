@@ -27,7 +27,7 @@ struct Fixture : PartFixture {
     host.clock.Advance(later);
     rounds->Tick(host.Now(), false);
   }
-  // What the server answers to a cut of `shard`.
+  // The server's answer to a cut of `shard`.
   v1::ShardDurable Durable(std::uint32_t shard) {
     v1::CutShards cut;
     cut.set_job_uid(id.uid.value());

@@ -31,7 +31,7 @@ TEST_CASE("a server that is rolled back repeatedly before its repairs are done r
   std::uint32_t most = 0;
   for (int life = 0; life < 200; ++life) {
     limit.OnDeaths(1);
-    // Of 50 repairs, three succeed in each life: the same three each time.
+    // In each life the same three of 50 repairs succeed.
     for (const std::uint64_t left : {49, 48, 47}) limit.OnLeft(Again::kRepairs, left);
     most = std::max(most, limit.deaths());
   }

@@ -60,7 +60,7 @@ class FakeHost final : public JobHost {
   }
   void RestoreLines(const std::string& folder, const std::string& name, std::uint64_t offset,
                     std::string tail, std::function<void(absl::Status)> done) override {
-    // As fs::RestoreEnd does it: what is there is not looked at.
+    // Like fs::RestoreEnd, this does not compare the existing bytes.
     std::string& file = files[folder + "/" + name];
     const bool room = offset + tail.size() <= lines_bytes_max;
     if (file.size() > offset + tail.size())
@@ -104,10 +104,9 @@ class FakeHost final : public JobHost {
   std::map<TaskId, std::deque<v1::CoordinatorMessage>> sent;
   std::map<std::string, std::string> files;
   std::deque<std::function<void()>> later;
-  std::function<void()>
-      while_written;  // between the writing of a job's files and the word that they are there
+  std::function<void()> while_written;  // between the writing of a job's files and the report of it
   std::uint64_t lines_bytes_max = ~0ull;  // of metrics.jsonl: at it the disk is full
-  bool tears = false;                     // what had room of a write that failed stays there
+  bool tears = false;                     // the part of a failed write that fitted remains
   std::vector<std::string> log_lines, foreign;
   std::uint64_t number = 0, changes = 0;
   absl::Status store_failure;

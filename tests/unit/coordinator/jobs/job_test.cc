@@ -1,5 +1,5 @@
-// Tests a job from its submission to its end, with scripted tasks that answer at once: what is
-// granted, when, and what is reported.
+// Tests a job from its submission to its end, with scripted tasks that answer at once: its grants,
+// their times, and its reports.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>

@@ -239,7 +239,7 @@ TEST_CASE(
   REQUIRE(c.WaitState("picky", "RUNNING").ok());
   auto second = c.Submit(TestCluster::CountingYaml("easy"));
   REQUIRE(second.ok());
-  // While the first job runs, by the worker that is of no use to it.
+  // Held while the first job runs, by the worker that cannot take part in it.
   auto easy = c.WaitState("easy", "SUCCEEDED");
   REQUIRE(easy.ok());
   std::vector<std::pair<TestTask*, v1::CoordinatorMessage>> now;

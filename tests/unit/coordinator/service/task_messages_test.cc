@@ -33,7 +33,7 @@ TEST_CASE("a server drops a shard that was assigned for a job that does not run"
   message.mutable_assigned()->set_shard(2);
   REQUIRE(messages.OnMessage(server, message).ok());
   stage.Run();
-  CHECK(stage.stream->Kinds() == "registered");  // it has not taken it
+  CHECK(stage.stream->Kinds() == "registered");  // the server has not accepted the shard
   message.mutable_assigned()->set_ok(true);
   REQUIRE(messages.OnMessage(server, message).ok());
   stage.Run();

@@ -551,7 +551,7 @@ TEST_CASE(
   CHECK_THAT(
       f.registry.PrometheusText(),
       Catch::Matchers::Contains("evergrad_ps_server_restores_total{result=\"restored\"} 1\n"));
-  coordinator.Send(assign);  // a repeat of what is held reads no file
+  coordinator.Send(assign);  // a repeated order for a held shard reads no file
   CHECK(coordinator.Next(v1::TaskMessage::kAssigned).assigned().ok());
   CHECK_THAT(
       f.registry.PrometheusText(),

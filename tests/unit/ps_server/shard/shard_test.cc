@@ -48,7 +48,7 @@ Push Update(std::uint64_t c, std::uint32_t u, Attempt attempt, const Gradient& g
   return push;
 }
 
-// Everything that a refusal must leave alone.
+// The state that a refusal must not change.
 struct Trace {
   std::uint64_t lsn, vlsn, applied, digest, slot_digest;
   Ledger ledger;
@@ -117,7 +117,7 @@ TEST_CASE("an apply in pieces gives the bits of a whole apply, also beside reade
       CHECK(in_pieces->BeginApply(Update(7, u, {1, 1}, gradient)).code == PushCode::kApplied);
       int pieces = 0;
       for (; in_pieces->applying(); ++pieces) {
-        // Neither touches a value: they fit between two pieces.
+        // Neither changes a value, so they may run between two pieces.
         if (u == 2 && pieces == 1)
           CHECK(in_pieces->Close({1, 5}, {1, 9}, IntervalSet::Range(7, 8), {}));
         if (u == 2 && pieces == 2) in_pieces->Seal();
@@ -157,8 +157,9 @@ TEST_CASE(
   Push next = Update(1, 2, {1, 1}, gradient);
   next.epoch = {1, 6};
   CHECK((*moved)->Apply(next).code == PushCode::kApplied);
-  shard->BecomeOwned({1, 7}, {1, 2},
-                     {});  // as a copy in a model does: it is another owner's state now
+  shard->BecomeOwned(
+      {1, 7}, {1, 2},
+      {});  // as a copy in a model does, because the state belongs to another owner now
   CHECK_FALSE(shard->stopped());
 }
 
@@ -177,7 +178,7 @@ TEST_CASE("an update is applied once, and its repeat is a duplicate that changes
   CHECK(shard->duplicates() == 2);
   CHECK(shard->Values() == std::vector<float>(4, 1));
   CHECK(shard->Apply(Update(0, 2, {1, 2}, one)).code ==
-        PushCode::kApplied);  // updates may overtake each other
+        PushCode::kApplied);  // updates may arrive out of order
   CHECK(shard->Apply(Update(0, 1, {1, 2}, one)).code == PushCode::kApplied);
   CHECK(shard->Values() == std::vector<float>(4, 3));
 }
@@ -275,7 +276,7 @@ TEST_CASE("a skip only sets the bit and is counted by its reason") {
         PushCode::kDuplicate);  // the gradient of the same update
   CHECK(shard->Values() == std::vector<float>(4, 0));
   push.attempt = {1, 2};
-  // Reasons come from outside: they are bounded.
+  // Reasons come from peers, so they are bounded.
   for (std::uint32_t u = 1; u < 100; ++u) {
     const std::string reason = "r" + std::to_string(u);
     push.update = UpdateIndex(u);
@@ -348,7 +349,7 @@ TEST_CASE("a pull compares start and vlsn together, never vlsn alone") {
   const PullResult again = ReadShard(*shard, {{1, 5}, true, first.start, first.vlsn});
   CHECK(again.code == PullCode::kUnchanged);
   CHECK(again.chunks.empty());
-  // S11: rolled back to the seed, then climbed to the same vlsn over other contents.
+  // S11: the shard was rolled back to the seed and then reached the same vlsn with other contents.
   auto rolled_back = Shard::FromSeed(Counting(), {1, 5}, {1, 8}, {});
   REQUIRE(rolled_back.ok());
   CHECK((*rolled_back)->Apply(Update(9, 0, {1, 3}, one)).code == PushCode::kApplied);
@@ -423,7 +424,8 @@ TEST_CASE("open closures are bounded, and one more is asked to retry") {
   const Trace before = TraceOf(*shard);
   CHECK(shard->Apply(Update(kOpenClosuresMax, 0, {1, 1}, one)).code == PushCode::kBusy);
   CHECK(TraceOf(*shard) == before);
-  CHECK(shard->Apply(Update(0, 1, {1, 1}, one)).code == PushCode::kApplied);  // those open go on
+  CHECK(shard->Apply(Update(0, 1, {1, 1}, one)).code ==
+        PushCode::kApplied);  // open closures continue
   CHECK(shard->Close({1, 5}, {1, 9}, {0}, {}));
   CHECK(shard->Apply(Update(kOpenClosuresMax, 0, {1, 1}, one)).code == PushCode::kApplied);
 }

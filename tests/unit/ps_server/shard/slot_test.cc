@@ -25,7 +25,7 @@ TEST_CASE(
   const auto shard = Seeded(SlotOf());
   const Rows both = RowsOf({7, -9}, {7});
   CHECK(Pulled(*shard, both) == std::vector<float>(7, 0.f));
-  CHECK(shard->value_bytes() == 0);  // a pull makes no row
+  CHECK(shard->value_bytes() == 0);  // a pull creates no row
   CHECK(shard->Apply(PushOf(0, 0, both)).code == PushCode::kApplied);
   CHECK(shard->lsn() == 1);
   CHECK(shard->Apply(PushOf(0, 0, both)).code == PushCode::kDuplicate);
@@ -109,7 +109,7 @@ TEST_CASE("sections that do not fit the tables are refused with the reason, and 
   wrong.tables[1] = 9;
   CHECK_THAT(ReadShard(*shard, {kSlotEpoch, false, {}, 0, wrong.of()}).invalid,
              Catch::Contains("no such table"));
-  // A pull that does not fit asks for no memory; one that fits says how much it needs.
+  // A pull that does not fit reserves no memory, and one that fits reports how much it needs.
   const PullPlan misfit = shard->Read({kSlotEpoch, false, {}, 0, wrong.of()});
   CHECK(misfit.rows_bytes == 0);
   CHECK(misfit.rows.empty());
@@ -147,7 +147,7 @@ TEST_CASE("S10: a push that reaches a byte limit is refused whole") {
     const std::int64_t id = u;
     result = shard->Apply(PushOf(0, u, RowsOf({id}, {id})));
     if (result.code != PushCode::kApplied) {
-      CHECK(TraceOf(*shard) == before);  // nor has the first table's row been made
+      CHECK(TraceOf(*shard) == before);  // the first table's row was not created either
       break;
     }
   }
@@ -156,8 +156,7 @@ TEST_CASE("S10: a push that reaches a byte limit is refused whole") {
   REQUIRE(u > 0);
   CHECK(shard->Tables()[0]->rows() == u);
   CHECK(shard->Tables()[1]->rows() == u);
-  CHECK(shard->Apply(PushOf(0, u, RowsOf({0}, {0}))).code ==
-        PushCode::kApplied);  // rows that are there
+  CHECK(shard->Apply(PushOf(0, u, RowsOf({0}, {0}))).code == PushCode::kApplied);  // existing rows
   CHECK(shard->Apply(PushOf(0, u + 1, RowsOf({1000}, {}))).code == PushCode::kApplied);
 }
 
@@ -172,7 +171,7 @@ TEST_CASE("an eviction of rows is an event of its own") {
   CHECK(shard->Tables()[0]->rows() == 1);
   CHECK(shard->lsn() == 3);
   CHECK(shard->vlsn() == 3);
-  // A push to a row that was evicted since its pull makes it again.
+  // A push to a row that was evicted after its pull creates the row again.
   REQUIRE(shard->Apply(PushOf(1, 1, RowsOf({1}, {}, 3))).code == PushCode::kApplied);
   CHECK(Pulled(*shard, RowsOf({1}, {})) == std::vector<float>{3, 3});
 }

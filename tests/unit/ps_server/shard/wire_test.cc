@@ -1,5 +1,5 @@
-// 16-bit wire types: what a shard holds is the float32 of a shard that was given the widened
-// gradients, and what it answers is that narrowed.
+// 16-bit wire types: the values of a shard equal those of a float32 shard that got the widened
+// gradients, and its answers are these values, narrowed.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -47,7 +47,7 @@ std::vector<std::byte> BytesOf(const PullResult& result) {
     all.insert(all.end(), piece.bytes.begin(), piece.bytes.end());
   return all;
 }
-// A gradient in both forms: the float32 one is what the other says.
+// A gradient in both forms. The float32 form has the values of the 16-bit form.
 struct Both {
   std::vector<std::byte> narrow;
   std::vector<float> wide;
@@ -93,8 +93,7 @@ TEST_CASE("a dense shard with a 16-bit wire type computes in float32 and answers
         };
         check(*shard);
         CHECK(shard->value_bytes() == n * sizeof(float));
-        std::vector<PullResult>
-            held;  // who holds what was answered makes the next apply write elsewhere
+        std::vector<PullResult> held;  // while an answer is held, the next apply writes elsewhere
         std::vector<std::vector<std::byte>> was;
         for (std::uint32_t u = 0; u < 4; ++u) {
           const Both gradient = GradientOf(wire, n, u);
@@ -112,12 +111,12 @@ TEST_CASE("a dense shard with a 16-bit wire type computes in float32 and answers
           check(*shard);
         }
         for (std::size_t i = 0; i < held.size(); ++i) CHECK(BytesOf(held[i]) == was[i]);
-        // Unchanged is unchanged, whatever it is on the wire.
+        // The answer UNCHANGED does not depend on the wire type.
         const PullResult now = ReadShard(*shard, {kSlotEpoch, true, shard->start(), shard->vlsn()});
         CHECK(now.code == PullCode::kUnchanged);
         CHECK(now.chunks.empty());
         CHECK(now.wire == wire);
-        // What is moved and saved is float32: the next owner may answer in another type.
+        // Moves and snapshots have float32 values, so the next owner may answer in another type.
         const auto moved =
             Shard::Restore(Dense(n, wire, optimizer), shard->Cut(), kSlotEpoch, {1, 2}, {});
         REQUIRE(moved.ok());
@@ -128,7 +127,7 @@ TEST_CASE("a dense shard with a 16-bit wire type computes in float32 and answers
         REQUIRE(wide.ok());
         CHECK(BytesOf(ReadShard(**wide, {kSlotEpoch, false, {}, 0})) ==
               Narrowed(WireType::kFloat32, shard->Values()));
-        // A cut holds the chunks: what goes on beside it does not touch them.
+        // A cut holds the chunks, so later applies do not change them.
         const Both gradient = GradientOf(wire, n, 9);
         REQUIRE((*moved)->Apply(DensePush(9, gradient.narrow, wire, n)).code == PushCode::kApplied);
         check(*shard);
@@ -178,7 +177,8 @@ ShardSettings SlotOn(std::vector<WireType> wire) {
   return settings;
 }
 
-// The rows of a section as they go on the wire, and (over them) the float32 that this says.
+// Returns the rows of a section in their wire type, and replaces `rows` by the float32 values of
+// these bytes.
 std::vector<std::byte> OnWire(const std::vector<WireType>& wire, Rows* rows) {
   std::vector<std::byte> bytes;
   std::size_t at = 0;
@@ -200,7 +200,7 @@ TEST_CASE("rows of tables have each table's wire type, alone and together") {
       {WireType::kFloat16, WireType::kFloat16},
       {WireType::kFloat32, WireType::kBFloat16},
       {WireType::kBFloat16,
-       WireType::kFloat32}};  // the last: float32 at addresses that are not a float's
+       WireType::kFloat32}};  // the last case has float32 at unaligned addresses
   for (const std::vector<WireType>& wire : kinds) {
     INFO(tensor::WireTypeName(wire[0]) << " " << tensor::WireTypeName(wire[1]));
     const auto shard = Seeded(SlotOn(wire)), plain = Seeded(SlotOn({}));
@@ -208,7 +208,8 @@ TEST_CASE("rows of tables have each table's wire type, alone and together") {
     for (std::uint32_t u = 0; u < 12; ++u) {
       const auto ids = [&](std::size_t n) {
         std::vector<std::int64_t> list(n);
-        for (std::int64_t& id : list) id = static_cast<std::int64_t>(random() % 9);  // some twice
+        for (std::int64_t& id : list)
+          id = static_cast<std::int64_t>(random() % 9);  // some ids are duplicates
         return list;
       };
       Rows rows = u % 3 == 0   ? RowsOf(ids(5), {})
@@ -241,7 +242,7 @@ TEST_CASE("rows of tables have each table's wire type, alone and together") {
       CHECK(pulled.wire == section);
       CHECK(BytesOf(pulled) == OnWire(wire, &asked));
 
-      // The same, into the caller's memory, when the caller reads.
+      // The same answer is written into the caller's memory, when the caller reads.
       const PullPlan plan = shard->Read({kSlotEpoch, false, {}, 0, asked.of()});
       CHECK(plan.result.invalid == "");
       CHECK(plan.result.chunks.empty());

@@ -335,7 +335,8 @@ TEST_CASE(
         absl::StatusCode::kInternal);
   CHECK(files.List(kFolder)->size() == 1);
   CHECK(WriteCut(shard->Cut(), Target(files, &failpoints)).ok());
-  // Half a file stands under the name, because a disk lied: it is written anew, too.
+  // The name has half a file, because a disk reported a sync that it had not done. The file is
+  // written again.
   REQUIRE(files.Truncate(fs::JoinUri(kFolder, files.List(kFolder)->at(0).name), 10).ok());
   const auto durable = WriteCut(shard->Cut(), Target(files));
   REQUIRE(durable.ok());

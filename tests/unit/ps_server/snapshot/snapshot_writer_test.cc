@@ -245,7 +245,7 @@ TEST_CASE("an order whose cut never happens ends with Cancel, or with the writer
     Answer answer;
     SnapshotWriter::Order order = stage.Order(&owner, &answer);
     order.take = [&](std::function<void(absl::StatusOr<ShardCut>)> ready) {
-      // Half an update on an executor that has ended: neither called nor destroyed.
+      // The order of an executor that ended during an update is neither called nor destroyed.
       held = std::move(ready);
       begun.Set();
     };

@@ -111,7 +111,7 @@ class Model {
     return r * ((s.dimension + numbers) * 4 + 24) + w * 24;
   }
 
-  // nullopt: over budget, and nothing has changed.
+  // Returns nullopt if the push is above the limit, which changes nothing.
   std::optional<PushOutcome> Push(const Ids& ids, std::uint32_t global_step,
                                   const std::vector<float>& gradient) {
     PushOutcome outcome;
@@ -284,7 +284,7 @@ Whole CutOf(EmbeddingTable* table, std::uint64_t slice_bytes = 1000) {
   return whole;
 }
 
-// Every row and waiting id of the table, against the model's.
+// Compares every row and waiting id of the table with the model's.
 void CheckEqual(EmbeddingTable* table, const Model& model) {
   REQUIRE(table->rows() == model.rows.size());
   REQUIRE(table->waiting() == model.waiting.size());
@@ -349,7 +349,8 @@ void RunWalk(const Walk& walk, std::uint64_t seed) {
   for (int event = 0; event < 400; ++event) {
     step += static_cast<std::uint32_t>(below(4));
     const std::uint64_t what = below(10);
-    if (what < 6) {  // a push: skewed ids, some of them twice, whose step may go back a little
+    if (what < 6) {  // a push of skewed ids with some duplicates, whose step may be slightly lower
+                     // than the last
       Ids ids;
       for (std::uint64_t i = below(120); i > 0; --i) {
         const std::uint64_t r = below(universe);
@@ -365,7 +366,7 @@ void RunWalk(const Walk& walk, std::uint64_t seed) {
       const auto digest = table->cut_state() == EmbeddingTable::CutState::kNone
                               ? table->Digest()
                               : EmbeddingTable::Digests{};
-      if (below(8) == 0) {  // prepared and thought better of
+      if (below(8) == 0) {  // prepared and then abandoned
         if (table->Prepare(ids, at).ok()) table->Cancel();
         if (!cut) REQUIRE(table->Digest() == digest);
       }
@@ -420,13 +421,12 @@ void RunWalk(const Walk& walk, std::uint64_t seed) {
         REQUIRE(cut->all.waiting_ids.size() == cut_info.waiting);
         TableSettings again = s;
         if (s.bytes_max != 0 && below(2) == 0)
-          again.bytes_max =
-              model.Bytes(1 + below(walk.rows_max), 0);  // fewer than were there, perhaps
+          again.bytes_max = model.Bytes(1 + below(walk.rows_max), 0);  // perhaps fewer than before
         auto restored = Make(again);
         REQUIRE(cut->Into(restored.get()).ok());
         REQUIRE(restored->Digest() == cut_digest);
         table->EndCut();
-        if (below(2) == 0) {  // the table is lost, and what was cut goes on
+        if (below(2) == 0) {  // the table is lost, and its cut replaces it
           ++restores;
           table = std::move(restored);
           model = *cut_model;
@@ -484,7 +484,7 @@ TEST_CASE("rows of several tables that are read together equal those that are re
   for (const std::uint32_t dimension : dimensions) {
     tables.push_back(Make(Settings(dimension)));
     Ids made;
-    for (std::int64_t id = 0; id < 400; id += 2) made.push_back(id);  // the odd ones have no row
+    for (std::int64_t id = 0; id < 400; id += 2) made.push_back(id);  // odd ids have no row
     REQUIRE(PushOnes(tables.back().get(), made).ok());
   }
   std::mt19937 random(5);
@@ -516,7 +516,7 @@ TEST_CASE("the initial values of a row depend only on the seed, the table's name
   CHECK(a != b);
   CHECK(a != c);
   std::set<float> all(a.begin(), a.end());
-  CHECK(all.size() >= a.size() - 1);  // no element is another one's: 24 bits of each
+  CHECK(all.size() >= a.size() - 1);  // all elements differ in 24 bits
 }
 
 TEST_CASE("gradients of a duplicate id are summed in order, and the optimizer takes one step") {
@@ -528,7 +528,7 @@ TEST_CASE("gradients of a duplicate id are summed in order, and the optimizer ta
   auto twin = Make(Settings(2, "counting"));
   REQUIRE(Push(twin.get(), {7, 8}, 0, {1101, 2202, 10, 20}).ok());
   CHECK(table->Digest() == twin->Digest());
-  // And once more for rows that are there; Adam's count says that it was one step.
+  // The same for existing rows. Adam's count shows that the push was one step.
   REQUIRE(Push(table.get(), {8, 7, 8}, 1, {1, 1, 2, 2, 4, 4}, 1).ok());
   REQUIRE(Push(twin.get(), {8, 7}, 1, {5, 5, 2, 2}).ok());
   CHECK(table->Digest() == twin->Digest());
@@ -537,8 +537,8 @@ TEST_CASE("gradients of a duplicate id are summed in order, and the optimizer ta
   CHECK(CutOf(adam.get()).all.counts == std::vector<std::uint32_t>{1});
 }
 
-// Which ids are there twice is found by way of a filter that takes some ids for others: with so
-// many, it does.
+// Duplicate ids are found with a filter that confuses some ids. Among so many ids it does confuse
+// some.
 TEST_CASE(
     "all duplicates among many ids are found, whether their rows exist, are new, or await "
     "admission") {
@@ -557,7 +557,7 @@ TEST_CASE(
         ids.push_back(static_cast<std::int64_t>(push) * 7000 + i);
       std::shuffle(ids.begin(), ids.end(), random);
       for (int again = 0; again < 60; ++again)
-        ids.push_back(ids[random() % ids.size()]);  // some of them three times
+        ids.push_back(ids[random() % ids.size()]);  // some ids are in the push three times
       std::swap(ids[3], ids.back());
       std::map<std::int64_t, float> times;
       for (const std::int64_t id : ids) ++times[id];
@@ -624,9 +624,9 @@ TEST_CASE("a push above bytes_max is refused whole and changes nothing") {
   CHECK(table->Digest() == before);
   CHECK(table->rows() == 90);
   CHECK(table->stats().refused == 1);
-  CHECK(PushOnes(table.get(), Rising(80, 100)).ok());  // what fits is taken
+  CHECK(PushOnes(table.get(), Rising(80, 100)).ok());  // a push that fits is applied
   CHECK(table->rows() == 100);
-  CHECK(PushOnes(table.get(), Rising(0, 100)).ok());  // rows that are there need no room
+  CHECK(PushOnes(table.get(), Rising(0, 100)).ok());  // existing rows need no more memory
 }
 
 TEST_CASE("a refusal reports the number of new ids, with those that would only await admission") {
@@ -696,7 +696,7 @@ TEST_CASE(
     CHECK((one->used() == whole->used() && one->limit() == kLimit));
   };
   parts_are_those_of_their_tables();
-  // What one has is not there for the other.
+  // The memory of one table is not available to the other.
   absl::Status refused;
   for (std::int64_t i = 20; refused.ok() && i < 200; ++i)
     refused = PushOnes(third.get(), Rising(i * 100, i * 100 + 100)).status();
@@ -720,7 +720,8 @@ TEST_CASE("the push that admit_after names creates a row, and earlier pushes onl
   s.default_row = 0.5f;
   auto table = Make(s);
   for (int k = 1; k <= 2; ++k) {
-    const auto outcome = PushOnes(table.get(), {1, 1});  // twice in one push is one push
+    const auto outcome =
+        PushOnes(table.get(), {1, 1});  // a duplicate id in one push counts as one push
     REQUIRE(outcome.ok());
     CHECK(outcome->ids_waiting == 1);
     CHECK(table->rows() == 0);
@@ -977,13 +978,13 @@ TEST_CASE("an allocation failure refuses a push whole, and later pushes are unaf
         std::make_shared<MemoryBudget>(0, [&](std::size_t) { return asked++ >= left; });
     const auto table = Make(s, budget), calm = Make(s);
     std::uint64_t refused = 0, of_index = 0, of_rows = 0, step = 0;
-    // What is charged for rows and room for more of them: all but the index, with its stamps. Adam
-    // counts four bytes a row.
+    // The memory that is counted for rows and for the capacity of more rows: everything except the
+    // index and its stamps. Adam counts four bytes a row.
     const auto row_bytes = [](const TableStats& t) {
       return t.memory_bytes - t.index_bytes - (t.counter_bytes - 4 * t.rows);
     };
     for (std::int64_t round = 0; round < 12; ++round, ++step) {
-      // Some that are there, some that wait, many that are new; some twice.
+      // Existing ids, waiting ids and many new ids, with some duplicates.
       Ids ids = Rising(round * 700, round * 700 + 1500);
       const Ids again = Rising(round * 350, round * 350 + 200);
       ids.insert(ids.end(), again.begin(), again.end());
@@ -994,8 +995,8 @@ TEST_CASE("an allocation failure refuses a push whole, and later pushes are unaf
       const EmbeddingTable::Digests before = table->Digest();
       const TableStats stats = table->stats();
       const std::vector<float> values = Read(*table, ids);
-      // The first piece, the second one, and so on, until there are no more to refuse. What has
-      // grown stays grown, so pieces become fewer.
+      // The first piece is refused, then the second one, and so on, until no piece is left. Grown
+      // parts stay grown, so there are ever fewer pieces.
       for (left = 0;; ++left) {
         asked = 0;
         const auto outcome = table->Prepare(ids, step);
@@ -1019,7 +1020,7 @@ TEST_CASE("an allocation failure refuses a push whole, and later pushes are unaf
         CHECK((after.rows == stats.rows && after.waiting == stats.waiting &&
                after.admitted == stats.admitted && after.duplicates == stats.duplicates));
         CHECK(after.refused == refused);
-        // Rows are charged as before, the index as it is now.
+        // Rows are counted as before, and the index at its new size.
         CHECK(budget->used() == after.memory_bytes);
         CHECK(row_bytes(after) == row_bytes(stats));
       }
@@ -1032,7 +1033,7 @@ TEST_CASE("an allocation failure refuses a push whole, and later pushes are unaf
              outcome->duplicates == expected->duplicates &&
              outcome->evicted() == expected->evicted()));
       REQUIRE(table->Digest() == calm->Digest());
-      // What a refused push left behind in neither index nor cut: both hand out the same.
+      // A refused push left nothing in the index or in the cut: both give the same rows.
       if (form.cut && round % 3 == 2) {
         const auto handed_out = [](EmbeddingTable* of) {
           std::map<std::int64_t, std::vector<float>> rows;

@@ -1,4 +1,4 @@
-// Hot ids beside the same rule without tags and without what is remembered of the least.
+// Compares hot ids with the same rule without tags and without the cached minimum.
 #include "ps_server/storage/hot_ids.h"
 
 #include <algorithm>

@@ -99,7 +99,7 @@ TEST_CASE("blocks return to the pool, up to its limit") {
     held.clear();  // three blocks come back, two stay
     CHECK(pool->bytes() == 2 * kBlock);
     held = array->Share();
-    AddOne(&*array);  // takes both and one from the heap
+    AddOne(&*array);  // both blocks are reused, and one more is from the heap
     CHECK(pool->bytes() == 0);
   }
   CHECK(pool->bytes() == 2 * kBlock);
@@ -115,8 +115,8 @@ TEST_CASE("a cancelled reservation leaves the array unchanged") {
   CHECK(array->chunk(0).data() == reinterpret_cast<const float*>(held[0].bytes.data()));
 }
 
-// What ThreadSanitizer looks at: the last reference ends on another thread, and the next write is
-// in place.
+// This case is for ThreadSanitizer: the last reference ends on another thread, and the next write
+// is in place.
 TEST_CASE("readers on other threads see only whole states") {
   auto pool = std::make_shared<ChunkPool>(64ull << 20);
   auto array = DenseArray::Zeroed(kChunkFloats, pool);

@@ -58,7 +58,7 @@ NARROW = (
     (r"LossSumMap|OrderedSumMap", "one thread adds in order; it reads 16 at a time"),
 )
 # A kernel, and the most bytes of stack that it may use.
-STACK = ((r"LossTeam", 16, "what it keeps over its calls of log, exp and log1p of doubles"),)
+STACK = ((r"LossTeam", 16, "values kept during its calls of log, exp and log1p of doubles"),)
 RESIDENT = 4  # blocks on a multiprocessor
 FEWER = (
     (
