@@ -115,8 +115,8 @@ def through_a_loss_of_power(c, r, survives):
 @scenario(
     "power",
     "P1",
-    "all hosts lose power in the middle of a job and after its end: "
-    "what was synced is left, of the rest nothing, or anything",
+    "all hosts lose power during a job and after its end: synced data survives, and other data "
+    "is lost or arbitrary",
 )
 def p1(c, r):
     survives = None if r.random() < 0.5 else r
@@ -159,7 +159,7 @@ def restart_without_syncs(c, daemons, root):
     c.disk.unsynced = None
 
 
-@scenario("power", "P1-journal", "the same with the journal's sync left out: the check must fail")
+@scenario("power", "P1-journal", "P1 without the journal's sync: the check must fail")
 def p1_journal(c, r):
     restart_without_syncs(c, [c.coordinator], "state")
     caught(c, r, ("lost with the power: the job",))
@@ -169,9 +169,7 @@ def p1_journal(c, r):
     c.submit(examples=200).finish()
 
 
-@scenario(
-    "power", "P1-shards", "the same with the sync of shard files left out: the check must fail"
-)
+@scenario("power", "P1-shards", "P1 without the sync of shard files: the check must fail")
 def p1_shards(c, r):
     restart_without_syncs(c, c.servers, "runs")
     caught(c, r, ("is not whole",))
@@ -184,8 +182,8 @@ def p1_shards(c, r):
 @scenario(
     "checker",
     "V0-off",
-    "with V0 not compared, an attempt that a rollback overtakes must be found inexact; "
-    "with it compared it is exact",
+    "without the comparison of V0, an attempt that a rollback overtakes must be found inexact, "
+    "and with it exact",
 )
 def v0_off(c, r):
     others = c.workers[1:]

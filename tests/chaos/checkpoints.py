@@ -95,8 +95,8 @@ def saved_often(c, count, **shape):
 @scenario(
     "servers",
     "S1",
-    "kill a server under load; it comes back (same index, other address), "
-    "its shards from their newest snapshots",
+    "kill a server under load: it returns with the same index and another address, and its "
+    "shards from their newest snapshots",
 )
 def s1(c, r):
     victim = r.choice(c.servers)
@@ -138,7 +138,7 @@ def s2(c, r):
     check_restored(job, result)
 
 
-@scenario("servers", "S3", "kill all servers; start them again")
+@scenario("servers", "S3", "kill all servers, then start them again")
 def s3(c, r):
     before = c.pids()
     job = kill_saved(c, c.servers, steps=r.randint(20, 60))
@@ -154,7 +154,7 @@ def s3(c, r):
 
 
 @scenario(
-    "servers", "S4", "SIGSTOP a server, SIGCONT, for less and for more than server_lost_after"
+    "servers", "S4", "SIGSTOP and SIGCONT a server, for less and for more than server_lost_after"
 )
 def s4(c, r):
     victim = r.choice(c.servers)
@@ -221,7 +221,7 @@ def s4(c, r):
 @scenario(
     "servers",
     "S7",
-    "kill the server again, a worker, and the coordinator while its shards are under repair",
+    "during the repair of a server's shards kill it again, and a worker, and the coordinator",
 )
 def s7(c, r):
     victim, worker = r.choice(c.servers), r.choice(c.workers)
@@ -260,7 +260,12 @@ def s7(c, r):
     c.wait_usable()
 
 
-@scenario("proxy", "S8", "cut a server from the coordinator only, let others have its shards, heal")
+@scenario(
+    "proxy",
+    "S8",
+    "disconnect a server from the coordinator only until other servers have its shards, then "
+    "reconnect it",
+)
 def s8(c, r):
     victim = r.choice(c.servers)
     c.wait_usable()
@@ -302,9 +307,7 @@ def s8(c, r):
 
 
 @scenario(
-    "servers",
-    "S9",
-    "kill a server while attempts are in mid-closure; one worker, one long closure, step by seed",
+    "servers", "S9", "kill a server during closures: one worker, one long closure, at a random step"
 )
 def s9(c, r):
     others = c.workers[1:]
@@ -391,7 +394,7 @@ def updates_saved(c, job):
 @scenario(
     "servers",
     "E1",
-    "a server is rolled back during the evaluation: the metric equals the undisturbed one exactly",
+    "a server is rolled back during the evaluation: the metric is exactly the undisturbed one",
 )
 def e1(c, r):
     quiet = c.submit(checkpoint=OFTEN).finish()
@@ -525,8 +528,8 @@ def pulls_after_climbing_back(c, r, mutant=None):
 @scenario(
     "servers",
     "S11",
-    "a worker with cached values pulls after a rollback that climbed back to the same count: "
-    "it gets them",
+    "a worker with cached values pulls after a rollback that reached the same count again: it "
+    "gets the new values",
 )
 def s11(c, r):
     pulls_after_climbing_back(c, r)
@@ -535,7 +538,7 @@ def s11(c, r):
 @scenario(
     "checker",
     "S11-off",
-    "with `start` not compared the same pulls must be found answered `unchanged`",
+    "without the comparison of `start` the pulls of S11 must be answered `unchanged`",
 )
 def s11_off(c, r):
     try:
@@ -556,7 +559,7 @@ def s11_off(c, r):
 # ------------------------------------------------------------------ checkpoints
 
 
-@scenario("checkpoints", "K1", "kill whoever writes a checkpoint at every named point of it")
+@scenario("checkpoints", "K1", "kill the writer of a checkpoint at every named point")
 def k1(c, r):
     before = c.pids()
     points = [
@@ -653,8 +656,8 @@ def must_name(c, folder, path, what):
 @scenario(
     "checkpoints",
     "K2",
-    "flip one bit, truncate at any block: named with file and place; "
-    "the checkpoint before is used, and that is said",
+    "flip one bit, truncate at any block: file and position are named, and the checkpoint "
+    "before is used and reported",
 )
 def k2(c, r):
     store = os.path.join(c.folder, "store %d" % c.jobs)
@@ -722,7 +725,7 @@ def k2(c, r):
 @scenario(
     "checkpoints",
     "K3",
-    "save on these servers, resume on 1, 3 and 4: values and slots are bit-equal",
+    "save on these servers and resume on 1, 3 and 4: values and slots are bit-equal",
 )
 def k3(c, r):
     job = c.submit(examples=1200, epochs=1, step_ms=1, checkpoint=OFTEN)
@@ -798,7 +801,7 @@ def k3(c, r):
 @scenario(
     "checkpoints",
     "K4",
-    "checkpoints one after another under full load: ledger and values agree in every one",
+    "consecutive checkpoints under full load: ledger and values agree in each one",
 )
 def k4(c, r):
     long = c.forms > 1
@@ -850,7 +853,8 @@ def cancelled(c, steps, shape):
 @scenario(
     "checkpoints",
     "K5",
-    "cancel, resubmit with `resume: true`: it continues at the step where it was, exact over both",
+    "cancel and resubmit with `resume: true`: the job continues at its step, exact over both "
+    "jobs",
 )
 def k5(c, r):
     shape = dict(examples=3000, epochs=1, step_ms=3, steps_per_closure=r.choice((4, 10)))
@@ -891,8 +895,8 @@ def k5(c, r):
 @scenario(
     "checkpoints",
     "K6",
-    "the newest file of a lost shard is damaged: "
-    "the previous snapshot is used, an event says so, no other shard uses an older one",
+    "the newest file of a lost shard is damaged: the previous snapshot is used with an event, "
+    "and only for this shard",
 )
 def k6(c, r):
     victim = r.choice(c.servers)
@@ -993,8 +997,8 @@ def write_images(folder, seed):
 @scenario(
     "checkpoints",
     "K7",
-    "a data file changed before a repair: named with file and examples, "
-    "and `on_lost_updates` decides",
+    "a data file changes before a repair: file and examples are named, and `on_lost_updates` "
+    "decides",
 )
 def k7(c, r):
     for policy in ("fail", "report"):
@@ -1097,8 +1101,8 @@ spec:
 @scenario(
     "checkpoints",
     "K8",
-    "resume in the middle of an epoch under another batch size is refused with the reason; "
-    "more epochs are not",
+    "a resume in mid-epoch with another batch size is refused with the reason, and one with "
+    "more epochs is not",
 )
 def k8(c, r):
     shape = dict(examples=3000, epochs=1, step_ms=3)
@@ -1126,7 +1130,9 @@ def k8(c, r):
         raise Failure("it did not resume: %s" % events(again, "state"))
 
 
-@scenario("checkpoints", "K9", "kill a server while it restores a shard: the next one does")
+@scenario(
+    "checkpoints", "K9", "kill a server while it restores a shard: the next server restores it"
+)
 def k9(c, r):
     victim = r.choice(c.servers)
     job = None
@@ -1152,7 +1158,7 @@ def k9(c, r):
     check_restored(job, result, 2)
 
 
-@scenario("checker", "K4-off", "with the ledger switched off the check of K4 must fail")
+@scenario("checker", "K4-off", "K4 with the ledger switched off: the check must fail")
 def k4_off(c, r):
     for s in c.servers:
         restart(s, "push.duplicate=30%on", mutant="ledger_off")

@@ -92,7 +92,8 @@ def server_leaves(c, r, victim, notice, before=lambda: None, **shape):
 @scenario(
     "drain",
     "D1",
-    "SIGTERM to a server in mid-job: its shards move to another, nothing is run again",
+    "SIGTERM to a server in mid-job: its shards move to another server, and no closure runs "
+    "again",
 )
 def d1(c, r):
     victim = r.choice(c.servers)
@@ -105,7 +106,9 @@ def d1(c, r):
     )
 
 
-@scenario("drain", "D2", "a server's preemption notice, by file; psctl task drain does the same")
+@scenario(
+    "drain", "D2", "a server's preemption notice by file, and psctl task drain with the same effect"
+)
 def d2(c, r):
     victim = r.choice(c.servers)
     path = os.path.join(c.folder, "notice-server")
@@ -174,10 +177,7 @@ def d3(c, r):
 
 
 @scenario(
-    "drain",
-    "D4",
-    "SIGKILL of the server that leaves, or of the one that its shards go to, "
-    "in the middle of a move",
+    "drain", "D4", "SIGKILL of the leaving server, or of the receiver of its shards, during a move"
 )
 def d4(c, r):
     if len(c.servers) == 1:
@@ -233,9 +233,7 @@ def d4(c, r):
 
 
 @scenario(
-    "drain",
-    "D5",
-    "SIGKILL of the coordinator in the middle of a move; started again, the move goes on",
+    "drain", "D5", "SIGKILL of the coordinator during a move: after its restart the move continues"
 )
 def d5(c, r):
     victim = r.choice(c.servers)

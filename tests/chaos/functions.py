@@ -193,7 +193,7 @@ def w14(c, r):
         job.check_exact()
 
 
-@scenario("functions", "U1", "kill a worker in the middle of a function's steps, again and again")
+@scenario("functions", "U1", "kill a worker repeatedly during the steps of a function")
 def u1(c, r):
     victim = c.workers[0]
     restart(victim, "worker.after_push=%d*kill" % r.randint(3, 25))
@@ -223,8 +223,8 @@ def u1(c, r):
 @scenario(
     "functions",
     "U2",
-    "kill a server while closures run; "
-    "it comes back and what it lost is run again from kept arguments",
+    "kill a server while closures run: it returns, and lost closures run again from kept "
+    "arguments",
 )
 def u2(c, r):
     victim = r.choice(c.servers)
@@ -242,8 +242,8 @@ def u2(c, r):
 @scenario(
     "functions",
     "U3",
-    "kill the coordinator while a client schedules: "
-    "no closure is lost or doubled, the client goes on",
+    "kill the coordinator while a client schedules: no closure is lost or doubled, and the "
+    "client continues",
 )
 def u3(c, r):
     with FunctionsJob(c) as job:
@@ -263,7 +263,7 @@ def u3(c, r):
 @scenario(
     "functions",
     "U4",
-    "a user's error while a worker is killed: it is told once, and then all goes on",
+    "a user's error while a worker is killed: it is reported once, and then all work continues",
 )
 def u4(c, r):
     with FunctionsJob(c) as job:
@@ -330,7 +330,7 @@ def u5(c, r):
         print("       the coordinator grew by %.1f MiB over %d closures" % (grown, many))
 
 
-@scenario("functions", "U6", "join(durable), then all servers die at once: nothing is run again")
+@scenario("functions", "U6", "join(durable), then all servers die at once: no closure runs again")
 def u6(c, r):
     with FunctionsJob(c, checkpoint="{every: 1h}") as job:
         job.fit(20, 3)
@@ -347,7 +347,7 @@ def u6(c, r):
             )
 
 
-@scenario("functions", "U-off", "with the ledger switched off the check must fail")
+@scenario("functions", "U-off", "with the ledger switched off the check of functions must fail")
 def u_off(c, r):
     for s in c.servers:
         restart(s, "push.duplicate=30%on", mutant="ledger_off")

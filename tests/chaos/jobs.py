@@ -64,8 +64,8 @@ def finish_both(a, b):
 @scenario(
     "jobs",
     "J1",
-    "two jobs with equal variable names side by side; "
-    "a worker, a server and the coordinator killed: both exact",
+    "two jobs with equal variable names side by side, with a worker, a server and the "
+    "coordinator killed: both are exact",
 )
 def j1(c, r):
     worker, server = r.choice(c.workers), r.choice(c.servers)
@@ -139,8 +139,8 @@ def shares(c, a, b):
 @scenario(
     "jobs",
     "J2",
-    "shares of 3 to 1: of four workers three serve the one job and one the other, "
-    "each second and closure",
+    "shares of 3 to 1: three of four workers serve one job and one the other, in time and "
+    "closures",
 )
 def j2(c, r):
     extras = [
@@ -184,7 +184,9 @@ def j2(c, r):
 
 
 @scenario(
-    "jobs", "J3", "a job beyond its byte quota is refused with the numbers, the other one goes on"
+    "jobs",
+    "J3",
+    "a job above its byte quota is refused with the numbers, and the other job continues",
 )
 def j3(c, r):
     a = c.submit(examples=1600, step_ms=3)
@@ -209,7 +211,8 @@ def j3(c, r):
 @scenario(
     "jobs",
     "J4",
-    "one of two jobs is cancelled, what waits for its slot begins, the other one goes on",
+    "one of two jobs is cancelled, a waiting job begins in its place, and the other job "
+    "continues",
 )
 def j4(c, r):
     third = []
@@ -251,7 +254,8 @@ def j4(c, r):
 @scenario(
     "jobs",
     "J5",
-    "a server given notice hands over its shards of both jobs, and leaves once both have",
+    "a server with a notice hands over its shards of both jobs, and leaves after both have "
+    "moved them",
 )
 def j5(c, r):
     if len(c.servers) < 2:
@@ -287,8 +291,8 @@ def j5(c, r):
 @scenario(
     "functions",
     "U7",
-    "closures that a client schedules beside a training job: "
-    "each has workers, a death of either is repaired, both exact",
+    "scheduled closures beside a training job: both have workers, deaths are repaired, both are"
+    " exact",
 )
 def u7(c, r):
     with FunctionsJob(c) as job:

@@ -89,7 +89,7 @@ class Group:
 @scenario(
     "limits",
     "L1",
-    "a worker and a server get 3 % of a core by their control group, and all of it back",
+    "a worker and a server get 3 % of a core from their control group, and later all of it",
 )
 def l1(c, r):
     worker, server = r.choice(c.workers), r.choice(c.servers)
@@ -122,8 +122,8 @@ def l1(c, r):
 @scenario(
     "limits",
     "L2",
-    "a worker runs out of its control group's memory and is killed by the kernel; "
-    "started again it goes on",
+    "a worker exceeds the memory of its control group and is killed by the kernel: after its "
+    "restart the job continues",
 )
 def l2(c, r):
     victim = r.choice(c.workers)
@@ -181,8 +181,8 @@ def gauge(address, name):
 @scenario(
     "limits",
     "S5",
-    "64 pushers of 16 MiB each at one server, through the socket and through shared memory: "
-    "its memory is bounded, nothing is lost",
+    "64 pushers of 16 MiB each at one server, by socket and shared memory: its memory is "
+    "bounded and no push is lost",
 )
 def s5(c, r):
     budget, lanes = 64 * MIB, 32 * MIB

@@ -43,8 +43,8 @@ def submit_for(c, seconds):
 @scenario(
     "loops",
     "W18",
-    "a worker that is killed 0.35 s after each start, beside healthy ones, "
-    "for 30 s (long form: 10 minutes)",
+    "a worker that is killed 0.35 s after each start beside healthy ones, for 30 s (long form: "
+    "10 minutes)",
 )
 def w18(c, r):
     seconds = duration(c)
@@ -101,8 +101,8 @@ def metric(c, name):
 @scenario(
     "loops",
     "W19",
-    "sessions that say only Hello, hundreds of them: "
-    "they get nothing, are limited, and cost the job nothing",
+    "hundreds of sessions that send only Hello: they get no work, are limited, and do not "
+    "affect the job",
 )
 def w19(c, r):
     before = c.pids()
@@ -164,9 +164,7 @@ def w19(c, r):
 
 
 @scenario(
-    "loops",
-    "W20",
-    "two processes with one name, each started again whenever the other has replaced it",
+    "loops", "W20", "two processes with one name, each restarted whenever the other has replaced it"
 )
 def w20(c, r):
     job = submit_for(c, 15)

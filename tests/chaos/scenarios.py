@@ -50,7 +50,9 @@ from stage import (
 
 
 @scenario(
-    "workers", "W1", "kill an idle worker between two jobs' batches of closures, start it again"
+    "workers",
+    "W1",
+    "kill an idle worker between two jobs' batches of closures, then start it again",
 )
 def w1(c, r):
     c.submit().finish()
@@ -66,7 +68,7 @@ def w1(c, r):
         )
 
 
-@scenario("workers", "W2", "kill a worker in mid-closure, after a seeded number of its pushes")
+@scenario("workers", "W2", "kill a worker in mid-closure, after a random number of its pushes")
 def w2(c, r):
     victim = r.choice(c.workers)
     restart(victim, "worker.after_push=%d*kill" % r.randint(2, 20))
@@ -101,7 +103,7 @@ def w3(c, r):
     c.wait_tasks()
 
 
-@scenario("workers", "W4", "kill all workers; start them later")
+@scenario("workers", "W4", "kill all workers, then start them later")
 def w4(c, r):
     def kill(_):
         for w in c.workers:
@@ -120,7 +122,7 @@ def w4(c, r):
     job.finish()
 
 
-@scenario("workers", "W5", "kill and restart one worker again and again")
+@scenario("workers", "W5", "kill and restart one worker repeatedly")
 def w5(c, r):
     job = c.submit(examples=1200, epochs=2, step_ms=3)
     victim = c.workers[0]
@@ -133,7 +135,7 @@ def w5(c, r):
     c.wait_tasks()
 
 
-@scenario("workers", "W6", "kill a worker for good; others present")
+@scenario("workers", "W6", "kill a worker permanently while others are present")
 def w6(c, r):
     if len(c.workers) < 2:
         raise Skipped("it needs two workers")
@@ -174,7 +176,7 @@ def w7(c, r):
     c.wait_tasks()
 
 
-@scenario("poison", "W9", "a closure that kills whoever runs it, at one step")
+@scenario("poison", "W9", "a closure that kills each of its workers at one step")
 def w9(c, r):
     # Only one worker runs at a time, so that its next life gets the same closure first. A step is
     # long enough to be reported before it ends.
@@ -225,7 +227,7 @@ def w9(c, r):
     c.submit(examples=200).finish()
 
 
-@scenario("workers", "W8", "a user error at the moment another worker is killed")
+@scenario("workers", "W8", "a user's error at the moment of another worker's death")
 def w8(c, r):
     bad, victim = c.workers[0], c.workers[-1]
     restart(bad, "worker.step=%d*user_error" % r.randint(2, 10))
@@ -261,7 +263,9 @@ def w8(c, r):
 
 
 @scenario(
-    "workers", "W10", "SIGSTOP a worker past its lease, let another finish the closure, SIGCONT"
+    "workers",
+    "W10",
+    "SIGSTOP a worker past its lease, let another worker finish the closure, then SIGCONT",
 )
 def w10(c, r):
     if len(c.workers) < 2:
@@ -442,7 +446,9 @@ def w13(c, r):
     c.wait_tasks()
 
 
-@scenario("workers", "W15", "SIGSTOP a worker in mid-push past its lease and ten Closes, SIGCONT")
+@scenario(
+    "workers", "W15", "SIGSTOP a worker in mid-push past its lease and ten Closes, then SIGCONT"
+)
 def w15(c, r):
     if len(c.workers) < 2:
         raise Skipped("it needs two workers")
@@ -468,8 +474,8 @@ def w15(c, r):
 @scenario(
     "workers",
     "W16",
-    "kill a worker at the very start of the job; "
-    "another between the last closure and the final result",
+    "kill a worker at the start of the job, and another between the last closure and the final "
+    "result",
 )
 def w16(c, r):
     first, last = c.workers[0], c.workers[-1]
@@ -539,7 +545,7 @@ def w17(c, r):
 @scenario(
     "workers",
     "X1",
-    "a worker that lives and does not get on: it loses its work, is set aside, and comes back",
+    "a live worker that makes no progress loses its work, is set aside, and returns",
 )
 def x1(c, r):
     victim = c.workers[0]
@@ -598,7 +604,9 @@ def victim_steps(job, victim):
 
 
 @scenario(
-    "servers", "S6", "wrong bytes at a server: a typed refusal, state unchanged, the server lives"
+    "servers",
+    "S6",
+    "malformed bytes to a server: a typed refusal, unchanged state, and the server continues",
 )
 def s6(c, r):
     server = r.choice(c.servers)
@@ -707,8 +715,8 @@ def s12(c, r):
 @scenario(
     "servers",
     "S13",
-    "a worker reports work that it did not do: the job fails and says where updates are missing, "
-    "the next one is not touched",
+    "a worker falsely reports work as done: the job fails and names the missing updates, and "
+    "the next job is unaffected",
 )
 def s13(c, r):
     job = c.submit(examples=1600, step_ms=int(3 * c.scale))
@@ -753,7 +761,7 @@ import loops  # noqa: E402
 # ------------------------------------------------------------------ network
 
 
-@scenario("network", "N3", "cut worker from coordinator but not from server")
+@scenario("network", "N3", "disconnect a worker from the coordinator but not from the server")
 def n3(c, r):
     # It is disconnected in the middle of a closure, and again at each of its next hellos, until
     # its lease has ended. Meanwhile it continues with the work that it holds. Messages are counted
@@ -839,7 +847,9 @@ def all_lived(c, pids, result):
         raise Failure("a server was taken for dead: %s" % result["deaths"])
 
 
-@scenario("proxy", "N1", "cut the workers from a server, both ways, then heal")
+@scenario(
+    "proxy", "N1", "disconnect the workers from a server in both directions, then reconnect them"
+)
 def n1(c, r):
     # The long form lasts until the connections are given up. The short one lasts longer than a
     # call may take, so that everything is sent again.
@@ -874,9 +884,7 @@ def n1(c, r):
         raise Failure("progress came %.1f s after healing" % took)
 
 
-@scenario(
-    "proxy", "N2", "one way between workers and servers falls silent for ever, without a word"
-)
+@scenario("proxy", "N2", "one direction between workers and servers becomes silent for ever")
 def n2(c, r):
     direction = r.choice(("up", "down"))
     c.wait_usable()
@@ -959,7 +967,9 @@ def x4(c, r):
 
 
 @scenario(
-    "proxy", "X5", "cut a worker from the coordinator by the network, past its lease, then heal"
+    "proxy",
+    "X5",
+    "disconnect a worker from the coordinator by the network past its lease, then reconnect it",
 )
 def x5(c, r):
     victim = c.workers[0]
@@ -1017,7 +1027,7 @@ def nothing_left(c):
         raise Failure("left behind: %s" % left)
 
 
-@scenario("network", "C6", "stop it all: no leaked process, socket, lock file")
+@scenario("network", "C6", "stop all processes: no process, socket or lock file is left")
 def c6(c, r):
     for d in [c.coordinator] + c.servers + c.workers:
         code = d.terminate()
@@ -1032,7 +1042,7 @@ def c6(c, r):
 @scenario(
     "network",
     "X2",
-    "SIGTERM to everybody at once in the middle of a job; started again, the job goes on",
+    "SIGTERM to all processes at once in mid-job: after the restart the job continues",
 )
 def x2(c, r):
     everybody = [c.coordinator] + c.servers + c.workers
@@ -1058,7 +1068,7 @@ def x2(c, r):
     job.check_lines()
 
 
-@scenario("network", "R1", "random SIGKILLs over all roles, whatever they are doing (KILLS=…)")
+@scenario("network", "R1", "random SIGKILLs of all roles at any time (KILLS=…)")
 def r1(c, r):
     kills = -(-int(os.environ.get("KILLS", "6" if c.forms == 1 else "40")) // c.forms)
     done = 0
@@ -1182,7 +1192,7 @@ class Trainers:
         return longest
 
 
-@scenario("coordinator", "C1", "kill the coordinator under load, start it again")
+@scenario("coordinator", "C1", "kill the coordinator under load, then start it again")
 def c1(c, r):
     before = c.pids()
     for _ in range(5):
@@ -1235,7 +1245,7 @@ def c1(c, r):
     )
 
 
-@scenario("coordinator", "C2", "kill it between every two steps of its journal")
+@scenario("coordinator", "C2", "kill the coordinator between every two steps of its journal")
 def c2(c, r):
     job = c.submit(examples=2400, epochs=1, step_ms=3)
     before = c.pids()
@@ -1267,7 +1277,7 @@ def written_bytes(wal):
             frames += 1
 
 
-@scenario("coordinator", "C3", "cut the last bytes of its journal")
+@scenario("coordinator", "C3", "remove the last bytes of the coordinator's journal")
 def c3(c, r):
     before = c.pids()
     # Ends that no running coordinator wrote down are only known once psctl asks.
@@ -1287,7 +1297,7 @@ def c3(c, r):
     job.check_lines()
 
 
-@scenario("coordinator", "C4", "disk full under the journal")
+@scenario("coordinator", "C4", "a full disk under the journal")
 def c4(c, r):
     before = c.pids()
     # A small separate disk needs rights that not every machine gives. Without them the journal
@@ -1398,7 +1408,7 @@ def c5(c, r):
     job.finish()
 
 
-@scenario("coordinator", "C7", "SIGSTOP the coordinator past every lease, SIGCONT")
+@scenario("coordinator", "C7", "SIGSTOP the coordinator past every lease, then SIGCONT")
 def c7(c, r):
     job = c.submit(examples=3000, epochs=1, step_ms=4)
     job.wait_steps(20)
@@ -1421,9 +1431,7 @@ def c7(c, r):
 
 
 @scenario(
-    "coordinator",
-    "C8",
-    "wall clocks jump one hour either way, of one host and of all: nothing happens",
+    "coordinator", "C8", "wall clocks jump one hour either way, of one host and of all: no effect"
 )
 def c8(c, r):
     library = clock_library(c.bin)
@@ -1519,11 +1527,7 @@ def c8(c, r):
         c.clocks = None  # processes that are started from now on have the machine's clock
 
 
-@scenario(
-    "coordinator",
-    "C9",
-    "cut a server's session around the moment of its Assigns, and the coordinator too",
-)
+@scenario("coordinator", "C9", "end a server's session around its Assigns, and the coordinator too")
 def c9(c, r):
     server = r.choice(c.servers)
     restart(server, "session.cut=%d*error" % r.randint(1, 6))
@@ -1537,7 +1541,9 @@ def c9(c, r):
 
 
 @scenario(
-    "coordinator", "C10", "cancel a job while a server is away, the coordinator dies meanwhile"
+    "coordinator",
+    "C10",
+    "cancel a job while a server is disconnected, and kill the coordinator meanwhile",
 )
 def c10(c, r):
     server = r.choice(c.servers)

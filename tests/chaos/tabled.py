@@ -31,8 +31,8 @@ for name in ("W2", "W3", "W15", "S6", "S9", "N4"):
 @scenario(
     "tables",
     "S10",
-    "a byte budget is reached in the middle of a push to several tables: "
-    "it is refused whole, and the job fails or waits, by its setting",
+    "a push to several tables reaches a byte limit: it is refused whole, and the job fails or "
+    "waits by its setting",
 )
 def s10(c, r):
     # The last table of a slot has memory for some rows. A push that would create one more is
