@@ -77,7 +77,7 @@ def j1(c, r):
             victim.start()
             wanted = [row["steps_done"] + 5 for row in listed(c, a, b)]
             wait_for(
-                "both jobs to go on, or one to end",
+                "both jobs to continue, or one to end",
                 lambda: any(row["state"] != "RUNNING" for row in listed(c, a, b))
                 or all(row["steps_done"] >= want for row, want in zip(listed(c, a, b), wanted)),
             )
@@ -175,7 +175,7 @@ def j2(c, r):
                 break
         else:
             raise Failure(
-                "shares of 3 to 1: got %s (steps, worker-seconds, who serves whom)" % (measured,)
+                "shares of 3 to 1: got %s (steps, worker-seconds, workers' jobs)" % (measured,)
             )
         print("       %d and %d steps, %.2f and %.2f worker-seconds" % tuple(steps + seconds))
     finally:

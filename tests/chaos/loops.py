@@ -84,7 +84,7 @@ def w18(c, r):
     if len(deaths) > 4 and not shown:
         raise Failure("psctl job show never says that worker/loop backs off")
     if any(b["for_ms"] > 60000 or not b["reason"] for b in shown):
-        raise Failure("what is shown of a task that backs off makes no sense: %s" % shown[-1])
+        raise Failure("a task that backs off is shown with impossible values: %s" % shown[-1])
     if result["closures"]["failed"]:
         raise Failure("closures failed: %s" % result["closures"])
 

@@ -290,9 +290,8 @@ def w10(c, r):
         try:
             # The pause is longer than its lease. A worker that is only suspected keeps its work,
             # and may come back before anything is granted again.
-            # before anything is granted again.
             wait_for(
-                "what the stopped worker held to be granted again",
+                "the closures of the stopped worker to be granted again",
                 lambda: events(job, "requeue", victim.name) or job.ended(),
             )
             moved = events(job, "requeue", victim.name)
@@ -561,7 +560,7 @@ def x1(c, r):
             pids = c.pids()
             job = c.submit(examples=1500, step_ms=int(8 * c.scale))
             wait_for(
-                "what hangs to be taken away",
+                "the closure without progress to be granted elsewhere",
                 lambda: events(job, "stall", victim.name) or job.ended(),
             )
             stalls = events(job, "stall", victim.name)
@@ -833,7 +832,7 @@ def settled(c):
         job = c.submit(examples=50)
         if not job.finish()["deaths"] and not events(job, "away") and not events(job, "rollback"):
             return
-    raise Failure("the network is good again, and in each of six jobs somebody was away")
+    raise Failure("the network is good again, and in each of six jobs a task was disconnected")
 
 
 def total(proxies, what):
@@ -875,7 +874,7 @@ def n1(c, r):
             "a server that was cut from workers only was rolled back: %s" % events(job, "rollback")
         )
     if steps >= job.steps:
-        raise Failure("the job went on without one of its servers")
+        raise Failure("the job continued without one of its servers")
     print(
         "       from healing to the next step %.2f s, %d duplicates refused"
         % (took, result["duplicates_refused"])
@@ -1231,7 +1230,7 @@ def c1(c, r):
     # train.
     pause = trainers.longest_pause(killed, min(dispatched + 0.2, ended))
     if pause >= 1 + c.pauses.longest and "EVERGRAD_TIME_SCALE" not in os.environ:
-        raise Failure("training stood still for %.2f s while the coordinator was away" % pause)
+        raise Failure("training stood still for %.2f s while the coordinator was down" % pause)
     print(
         "       start to dispatch %.2f s, longest pause of training %.2f s, "
         "%d attempts for %d closures, %d duplicates refused"
@@ -1302,7 +1301,6 @@ def c4(c, r):
     before = c.pids()
     # A small separate disk needs rights that not every machine gives. Without them the journal
     # gets an error as if the disk were full.
-    # that there is no room.
     state = os.path.join(c.folder, "state")
     address = c.coordinator.address
     job = c.submit(examples=5000, epochs=1, step_ms=3)
@@ -1348,7 +1346,8 @@ def c4(c, r):
             or "no space for the coordinator's journal" not in refused.stderr
         ):
             raise Failure(
-                "a job was taken without room for it: %d %s" % (refused.returncode, refused.stderr)
+                "a job was accepted without space for it: %d %s"
+                % (refused.returncode, refused.stderr)
             )
         shown = job.show()
         if "no space" not in shown["waiting_for"]:
@@ -1562,12 +1561,12 @@ def c10(c, r):
         return {t["identity"]: t["shards"] for t in c.tasks() if t["role"] == "ps_server"}
 
     wait_for(
-        "the server that was away to drop what it held: %s" % shards(),
+        "the reconnected server to drop its shards: %s" % shards(),
         lambda: not any(shards().values()),
     )
     after = job.show()
     if after["state"] != "CANCELLED" or int(after["closures_succeeded"]) != closures["succeeded"]:
-        raise Failure("a cancelled job went on: %s" % after)
+        raise Failure("a cancelled job continued: %s" % after)
     c.submit(examples=300).finish()
 
 

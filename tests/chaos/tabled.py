@@ -98,7 +98,7 @@ def s10(c, r):
     c.psctl("job", "cancel", job.name)
     status = job.wait_state("CANCELLED")
     whole(status)
-    print("       %d of %d steps before there was no room" % (at, job.steps))
+    print("       %d of %d steps before the memory was full" % (at, job.steps))
     # The same job without the limit fits.
     c.submit(**SHAPE).finish()
 

@@ -103,13 +103,13 @@ class Bundle(unittest.TestCase):
         with open(path) as f:
             return ended, said, json.load(f)
 
-    def test_it_says_what_it_packed(self):
+    def test_the_bundle_lists_its_contents(self):
         self.assertRegex(self.made.stdout, r"evergrad-linux-x86_64\.tar\.gz: \d+ MB packed")
         for program in os.listdir(os.path.join(self.root, "opt", "evergrad", "bin")):
             path = os.path.join(self.root, "opt", "evergrad", "bin", program)
             self.assertIn("$ORIGIN/../lib", run("patchelf", "--print-rpath", path).stdout, program)
 
-    def test_the_check_trains_in_a_bare_chroot_and_says_why_not_on_a_gpu(self):
+    def test_the_check_trains_in_a_bare_chroot_and_reports_why_it_uses_no_gpu(self):
         ended, said, checked = self.check("--only", "train")
         self.assertEqual(ended.returncode, 0, said)
         rows = {row["name"]: row for row in checked["rows"]}
@@ -130,7 +130,7 @@ class Bundle(unittest.TestCase):
             )
             self.assertEqual((checked["gpu"], checked["skipped"]), ("", 4))
 
-    def test_without_the_cuda_library_it_says_that_it_is_not_there(self):
+    def test_a_bundle_without_the_cuda_library_reports_its_absence(self):
         library = os.path.join(self.root, "opt", "evergrad", "bin", "libevergrad_cuda.so")
         kept = library + ".kept"
         had = os.path.exists(library)
@@ -171,7 +171,7 @@ class Bundle(unittest.TestCase):
         else:
             self.assertRegex(parity["detail"], "assertions")
 
-    def test_bad_flags_are_refused(self):
+    def test_invalid_flags_are_refused(self):
         script = os.path.join(ROOT, "deploy", "scripts", "gpu_check.sh")
         for arguments, words in (
             (("--only", "all"), "want parity, train or bench"),

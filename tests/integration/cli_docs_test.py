@@ -18,7 +18,7 @@ SCRIPT = os.path.join(ROOT, "deploy", "scripts", "cli_docs.py")
 
 
 class Page(Case):
-    def test_the_page_is_what_the_programs_say(self):
+    def test_the_page_equals_the_output_of_the_programs(self):
         r = subprocess.run(
             [sys.executable, SCRIPT, "--bin", support.BIN, "--check"],
             stdin=subprocess.DEVNULL,
@@ -28,7 +28,7 @@ class Page(Case):
         )
         self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
 
-    def test_every_command_line_that_sets_a_value_is_accepted_and_does_what_it_says(self):
+    def test_every_command_line_that_sets_a_value_is_accepted_and_has_its_documented_effect(self):
         lines = re.findall(r"(?m)^psctl (job validate .*--set.*)$", read(PAGE))
         self.assertGreaterEqual(len(lines), 5)
         for line in lines:
@@ -43,7 +43,7 @@ class Page(Case):
                     if path.endswith(".units"):
                         self.assertRegex(effective, r"name: deep1\b[^}]*?units: %s\b" % value)
 
-    def test_an_entry_of_a_list_that_is_not_there_is_refused_with_the_names_that_are(self):
+    def test_an_absent_entry_of_a_list_is_refused_with_the_existing_names(self):
         r = self.psctl(
             "job",
             "validate",

@@ -52,7 +52,7 @@ class Doors(unittest.TestCase):
             self.assertEqual(r.returncode, 2, name + r.stderr)
             self.assertIn("listen", r.stderr, name)
 
-    def test_off_loopback_without_certificates_is_refused_and_says_how_to_open(self):
+    def test_an_address_off_loopback_without_certificates_is_refused_with_the_remedy(self):
         for name in DAEMONS[:2]:
             extra = [] if name == DAEMONS[0] else ["--coordinator", "127.0.0.1:1"]
             r = run(name, "--listen", "0.0.0.0:0", "--advertise", "host:1", *extra)
@@ -60,7 +60,7 @@ class Doors(unittest.TestCase):
             self.assertIn("tls", r.stderr.lower(), name)
             self.assertIn("insecure-listen", r.stderr, name)
 
-    def test_a_settings_file_serves_like_flags_and_its_mistakes_have_positions(self):
+    def test_a_settings_file_works_like_flags_and_its_mistakes_have_positions(self):
         with tempfile.TemporaryDirectory() as folder:
             good = os.path.join(folder, "with space.yaml")
             with open(good, "w") as f:
@@ -70,7 +70,7 @@ class Doors(unittest.TestCase):
             self.assertRegex(r.stderr, r"with space\.yaml:2:1")
             self.assertIn("bogus_key", r.stderr)
 
-    def test_the_example_settings_name_every_setting_and_serve_as_they_stand(self):
+    def test_the_example_settings_name_every_setting_and_work_unchanged(self):
         for name in DAEMONS:
             with open(os.path.join(CONFIGS, name[len("evergrad-") :] + ".yaml")) as f:
                 text = f.read()
@@ -124,7 +124,7 @@ class Doors(unittest.TestCase):
 
 
 class Running(unittest.TestCase):
-    def test_tasks_start_in_any_order_and_say_what_they_wait_for(self):
+    def test_tasks_start_in_any_order_and_report_the_reason_of_a_wait(self):
         with Cluster(BIN, 1, 1, seed=1) as c:
             # The coordinator's address is one that no process serves yet: it is taken, given back
             # and then used.
@@ -171,7 +171,7 @@ class Running(unittest.TestCase):
                     self.assertRegex(text, r"(?m)^%s_current" % limit)
                     self.assertRegex(text, r"(?m)^%s_refused_total" % limit)
 
-    def test_a_worker_says_in_its_metrics_which_job_it_serves_while_it_does(self):
+    def test_the_metrics_of_a_worker_name_the_job_that_it_serves(self):
         with Cluster(BIN, 1, 1, seed=1) as c:
             c.workers[0].arguments += ["--metrics-listen", "127.0.0.1:0"]
             c.up()
@@ -197,7 +197,7 @@ class Running(unittest.TestCase):
                 c.psctl("job", "cancel", name)
                 wait_for("the worker to serve none", lambda: not served())
 
-    def test_a_job_beyond_the_coordinators_limit_of_bytes_on_servers_is_refused_by_it(self):
+    def test_a_job_above_the_coordinators_limit_of_bytes_on_servers_is_refused(self):
         with Cluster(
             BIN, 1, 1, seed=1, coordinator_arguments=("--job-server-memory-bytes-max", "4KiB")
         ).up() as c:
@@ -257,7 +257,7 @@ class Running(unittest.TestCase):
             self.assertIn("worker/0", text)
             self.assertIn(job.name, c.psctl("logs", "--job", job.name).stdout)
 
-    def test_cancel_ends_a_job_and_the_cluster_takes_the_next(self):
+    def test_cancel_ends_a_job_and_the_cluster_runs_the_next(self):
         with Cluster(BIN, 2, 2, seed=1) as c:
             c.up()
             job = c.submit(examples=50000, step_ms=5)

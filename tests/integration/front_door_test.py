@@ -64,7 +64,7 @@ class FrontDoor(Case):
     @unittest.skipUnless(
         os.path.isdir(PACKAGE), "Debian's package dataset-fashion-mnist is not installed"
     )
-    def test_train_takes_job_data_and_runs_from_where_it_is_called(self):
+    def test_train_finds_job_data_and_runs_relative_to_the_current_folder(self):
         os.makedirs(os.path.join(self.caller, "my jobs"))
         job = job_yaml("mine", epochs=5).replace("fashion-mnist-12k", "fashion-mnist")
         write(os.path.join(self.caller, "my jobs", "a.yaml"), job)
@@ -120,7 +120,7 @@ class FrontDoor(Case):
         self.assertEqual(os.listdir(os.path.join(self.checkout, "data")), ["fashion-mnist"])
         self.assertEqual(sorted(os.listdir(self.caller)), [os.path.basename(job), "runs"])
 
-    def test_train_gets_the_data_that_a_job_names(self):
+    def test_train_provides_the_data_sets_of_a_job(self):
         examples = os.path.join(self.checkout, "configs", "examples")
         for example, needs, says in (
             ("adult", "adult", "auc 0."),
@@ -162,7 +162,7 @@ class FrontDoor(Case):
     @unittest.skipUnless(
         os.path.isdir(PACKAGE), "Debian's package dataset-fashion-mnist is not installed"
     )
-    def test_every_file_that_an_example_names_is_one_that_data_provides(self):
+    def test_data_provides_every_file_that_an_example_names(self):
         configs = os.path.join(self.checkout, "configs")
         jobs = [
             os.path.join(configs, name) for name in ("quickstart.yaml", "reference.yaml")
@@ -194,7 +194,7 @@ class FrontDoor(Case):
                 job,
             )
 
-    def test_data_is_checked_and_what_is_there_is_left_alone(self):
+    def test_data_is_checked_and_existing_files_are_not_changed(self):
         packed = os.path.join(self.checkout, "examples", "data", "adult", "adult.data.xz")
         with lzma.open(packed, "wb") as f:
             f.write(b"not the census\n")
@@ -214,7 +214,7 @@ class FrontDoor(Case):
         self.assertIn("unknown set rating; there are: fashion-mnist", r.stdout)
 
     @unittest.skipUnless(os.geteuid() == 0, "a chroot needs root")
-    def test_fresh_makes_the_folder_that_it_is_told_and_removes_only_what_is_its_own(self):
+    def test_fresh_makes_the_given_folder_and_removes_only_its_own_files(self):
         subprocess.run(["git", "init", "-q", self.checkout], check=True)
         os.chmod(
             write(
@@ -236,14 +236,14 @@ class FrontDoor(Case):
         self.assertEqual(r.returncode, 2, r.stdout)
         self.assertIn("want train or test", r.stdout)
 
-    def test_a_job_file_that_is_not_there_is_named_before_anything_is_set_up(self):
+    def test_a_missing_job_file_is_named_before_any_set_up(self):
         for name in ("nowhere.yaml", "nowhere", "."):
             r = self.evergrad("train", name)
             self.assertEqual(r.returncode, 2, r.stdout)
             self.assertIn("no such job file: " + os.path.join(self.caller, name), r.stdout)
             self.assertNotIn("set-up", r.stdout)
 
-    def test_what_failed_is_told_again_at_the_end_and_ctests_summary_is_last(self):
+    def test_failures_are_repeated_at_the_end_and_ctests_summary_is_last(self):
         write(
             os.path.join(self.checkout, "deploy", "scripts", "data.py"), ""
         )  # no data is needed here

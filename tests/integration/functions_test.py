@@ -27,7 +27,7 @@ def free_port():
 
 
 class Documented(Case):
-    def test_the_readmes_block_runs_when_it_is_pasted_as_a_whole(self):
+    def test_the_readmes_block_runs_if_it_is_pasted_whole(self):
         """Runs all lines of examples/functions/README.md at once, without a person who waits for
         the coordinator."""
         lines = block("examples/functions/README.md", "sh", "evergrad-example-client")
@@ -78,7 +78,7 @@ class Documented(Case):
 
 
 class Example(Case):
-    def test_a_plane_is_fitted_by_closures_that_a_client_schedules(self):
+    def test_closures_of_a_client_fit_a_plane(self):
         """With two workers and two servers, the error falls, each step is applied once, a mistake
         is reported once, and the job succeeds."""
         with Cluster(binary(""), 2, 2, worker_binary="evergrad-example-worker").up() as c:
@@ -133,7 +133,7 @@ class Example(Case):
             self.assertEqual(again.returncode, 1)
             self.assertIn("the job has ended", again.stderr)
 
-    def test_a_worker_without_the_function_gets_nothing_and_the_job_says_what_it_waits_for(self):
+    def test_a_worker_without_the_function_gets_no_work_and_the_job_reports_its_wait(self):
         with Cluster(binary(""), 1, 1).up() as c:
             c.psctl("job", "submit", os.path.join(ROOT, "configs", "examples", "functions.yaml"))
             client = subprocess.Popen(

@@ -37,7 +37,7 @@ class Gpus(unittest.TestCase):
             timeout=30,
         )
 
-    def test_a_gpu_that_cannot_be_had_is_refused_with_the_reason_and_listed_as_none(self):
+    def test_an_unavailable_gpu_is_refused_with_the_reason_and_not_listed(self):
         r = self.worker("--device", "gpu", "--cuda-library", "/nowhere.so")
         self.assertEqual(r.returncode, 2, r.stderr)
         self.assertIn("device gpu is not usable: /nowhere.so does not exist", r.stderr)
@@ -79,7 +79,7 @@ class Gpus(unittest.TestCase):
             len(self.ends(2, self.emulated, "on-gpus", "computes on gpu:0 emulated")), 2
         )
 
-    def test_a_deterministic_job_learns_on_a_gpu_what_it_learns_on_a_cpu(self):
+    def test_a_deterministic_job_learns_equally_on_gpu_and_cpu(self):
         gpu = self.ends(
             1, self.emulated, "on-a-gpu", "computes on gpu:0 emulated", deterministic=True
         )
@@ -97,7 +97,7 @@ class Gpus(unittest.TestCase):
                     abs(on_gpu[loss] - on_cpu[loss]), 1e-3 * on_cpu[loss], (on_gpu, on_cpu)
                 )
 
-    def test_a_job_in_mixed_precision_learns_what_it_learns_in_float32(self):
+    def test_a_job_in_mixed_precision_learns_like_one_in_float32(self):
         cpu = self.ends(1, "/nowhere.so", "wide", "computes on cpu: ", deterministic=True)
         for precision in ("mixed_bfloat16", "mixed_float16"):
             gpu = self.ends(
@@ -115,7 +115,7 @@ class Gpus(unittest.TestCase):
                         abs(narrow[loss] - wide[loss]), 2e-2 * wide[loss], (precision, narrow, wide)
                     )
 
-    def test_a_precision_that_a_worker_has_not_fails_the_job_before_anything_is_written(self):
+    def test_a_precision_that_no_worker_supports_fails_the_job_before_any_write(self):
         with Cluster(
             support.BIN, servers=1, workers=1, worker_arguments=("--device", "cpu")
         ).up() as c:
@@ -142,7 +142,7 @@ class Gpus(unittest.TestCase):
                 status["runs_folder"],
             )
 
-    def test_a_precision_that_one_of_two_workers_has_not_is_computed_by_the_other(self):
+    def test_a_precision_that_one_of_two_workers_lacks_is_computed_by_the_other(self):
         with Cluster(
             support.BIN,
             servers=1,
@@ -169,7 +169,7 @@ class Gpus(unittest.TestCase):
             self.assertEqual(steps.get("0", 0), 0, status["workers"])
             self.assertGreater(steps["1"], 0, status["workers"])
 
-    def test_a_worker_whose_device_fails_ends_with_9_and_the_others_do_its_work_exactly_once(self):
+    def test_a_worker_with_a_failed_device_exits_with_9_and_others_do_its_work_exactly_once(self):
         with Cluster(
             support.BIN,
             servers=2,
@@ -179,7 +179,7 @@ class Gpus(unittest.TestCase):
             victim = c.workers[0]
             victim.prefix = ["env", "EVERGRAD_EMULATED_FAIL_AFTER_COPIES=300"]
             c.up()
-            for i in range(6):  # who does how much of a job is nobody's promise
+            for i in range(6):  # no promise states how a job is divided
                 name = "device-%d" % i
                 c.psctl(
                     "job",
@@ -216,7 +216,7 @@ class Gpus(unittest.TestCase):
             victim.start()
             c.wait_tasks()
 
-    def test_cluster_up_gpus_starts_one_worker_a_gpu_or_says_why_not(self):
+    def test_cluster_up_gpus_starts_one_worker_for_each_gpu_or_reports_the_reason(self):
         folder = os.path.join(os.environ.get("TMPDIR", "/tmp"), "evergrad-gpus-%d" % os.getpid())
         bin_folder = os.path.join(folder, "bin")
         os.makedirs(bin_folder)
@@ -247,7 +247,7 @@ class Gpus(unittest.TestCase):
         finally:
             run("cluster", "down")
 
-    def test_two_gpus_are_two_workers_each_on_its_own(self):
+    def test_two_gpus_have_two_workers_with_one_gpu_each(self):
         folder = self.with_emulated()
         env = {**os.environ, "EVERGRAD_EMULATED_DEVICES": "2"}
         run = lambda *a: subprocess.run(
@@ -271,7 +271,7 @@ class Gpus(unittest.TestCase):
         finally:
             run("cluster", "down")
 
-    def test_a_gpu_out_of_memory_for_a_batch_names_the_bytes_and_the_batch_that_may_fit(self):
+    def test_a_gpu_that_is_out_of_memory_names_the_bytes_and_a_batch_size_that_may_fit(self):
         folder = self.with_emulated()
         env = {**os.environ, "EVERGRAD_EMULATED_MEMORY_BYTES": str(24 << 20)}
         job = support.write(
@@ -325,7 +325,7 @@ class Gpus(unittest.TestCase):
         shutil.copy(self.emulated, os.path.join(folder, "libevergrad_cuda.so"))
         return folder
 
-    def test_job_run_local_gpus_starts_one_worker_a_gpu_or_says_why_not(self):
+    def test_job_run_local_gpus_starts_one_worker_for_each_gpu_or_reports_the_reason(self):
         folder = self.with_emulated()
         psctl = os.path.join(folder, "psctl")
         job = support.write(
@@ -360,7 +360,7 @@ class Gpus(unittest.TestCase):
         self.assertEqual(r.returncode, 2, r.stderr)
         self.assertIn("--gpus: no GPU can be used on this host", r.stderr)
 
-    def test_job_show_says_what_a_gpu_did_and_nothing_of_a_cpu(self):
+    def test_job_show_reports_the_activity_of_gpus_only(self):
         for library, device in ((self.emulated, True), ("/nowhere.so", False)):
             with Cluster(
                 support.BIN,
@@ -390,7 +390,7 @@ class Gpus(unittest.TestCase):
                     self.assertGreater(shown["steps"]["replayed"], shown["steps"]["eager"])
                     self.assertGreater(shown["memory_bytes"]["peak"], 0)
 
-    def test_the_training_of_gpu_check_runs_through_on_an_emulated_device(self):
+    def test_the_training_of_gpu_check_succeeds_on_an_emulated_device(self):
         folder = self.with_emulated()
         script = os.path.join(support.ROOT, "deploy", "scripts", "gpu_check.sh")
         out = os.path.join(folder, "check.json")
@@ -482,10 +482,10 @@ class Gpus(unittest.TestCase):
             checked = json.load(f)
         return r, checked, {row["name"]: row for row in checked["rows"]}, time.monotonic() - begin
 
-    def test_gpu_check_has_one_clock_and_says_what_there_was_no_time_for(self):
+    def test_gpu_check_has_one_time_limit_and_lists_the_parts_that_did_not_run(self):
         for_ever, device = "exec tail -f /dev/null", "echo 'gpu:0 slow'"
-        # One part that hangs, then parts that would not fit; what is cut off is told from what was
-        # never begun.
+        # One part hangs, and the following parts would not fit. A part that was cut off is
+        # distinguished from one that never began.
         r, checked, rows, took = self.check_with(
             {
                 "psctl": '[ "$1" = --version ] || ' + for_ever,
@@ -525,8 +525,8 @@ class Gpus(unittest.TestCase):
         )
         self.assertEqual((checked["failed"], checked["not_run"]), (0, 12))
         self.assertIn("0 failed, 0 skipped, 12 not run for want of time", r.stdout)
-        # What fails is failed, whatever there was no time for; a cluster that does not come up is
-        # cut off and taken down.
+        # A failed part counts as failed, however many parts did not run. A cluster that does not
+        # start is ended.
         r, checked, rows, took = self.check_with(
             {
                 "psctl": """case "$1 $2" in
@@ -573,7 +573,7 @@ esac
             r.stdout + r.stderr,
         )
 
-    def test_gpu_check_names_each_failing_case_with_its_values_and_the_device_s_words(self):
+    def test_gpu_check_names_each_failed_case_with_its_values_and_the_devices_message(self):
         cases = """
 case "$*" in
   --list-test-names-only)
@@ -683,7 +683,7 @@ exit 1"""
         )
         self.assertEqual(rows["train: mlp"]["detail"], "rc=1: %s || " % said)
 
-    def test_a_part_of_gpu_check_that_fails_in_whatever_way_stops_no_other(self):
+    def test_a_part_of_gpu_check_that_fails_in_any_way_stops_no_other_part(self):
         # A job that says nothing that can be counted with, benchmarks that say nothing, and one
         # that crashes.
         r, checked, rows, _ = self.check_with(
@@ -721,7 +721,7 @@ esac""",
             self.assertEqual(rows[name]["verdict"], "failed", rows[name])
         self.assertEqual(rows["memory checker"]["verdict"], "ok", r.stdout)
 
-    def test_what_gpu_check_has_found_is_there_when_it_is_killed_and_says_at_what(self):
+    def test_a_killed_gpu_check_leaves_its_results_and_the_name_of_the_running_part(self):
         folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)
         for name, script in (
@@ -767,7 +767,7 @@ esac""",
         self.assertEqual([row["name"] for row in checked["rows"]][:1], ["device"])
         self.assertEqual(found(), checked)
 
-    def test_the_bench_of_gpu_check_runs_through_on_an_emulated_device(self):
+    def test_the_bench_of_gpu_check_succeeds_on_an_emulated_device(self):
         folder = self.with_emulated("gpu_bench")
         script = os.path.join(support.ROOT, "deploy", "scripts", "gpu_check.sh")
         out = os.path.join(folder, "check.json")

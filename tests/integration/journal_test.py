@@ -90,7 +90,7 @@ class LostJournal(Case):
         wait_for("the job to succeed", lambda: self.status()["state"] == "SUCCEEDED")
         self.assertEqual(self.status()["shards_rolled_back"], 0)
 
-    def test_an_empty_journal_beside_its_wal_file_is_refused_and_the_file_stays(self):
+    def test_an_empty_journal_beside_its_wal_file_is_refused_and_the_wal_file_stays(self):
         before = os.path.getsize(self.wal)
         for empty in (True, False):
             if empty:
@@ -104,7 +104,7 @@ class LostJournal(Case):
             self.assertEqual(os.path.getsize(self.wal), before)
         self.assert_goes_on()
 
-    def test_a_journal_that_is_gone_stops_the_coordinator_before_servers_drop_the_job(self):
+    def test_a_missing_journal_stops_the_coordinator_before_servers_drop_the_job(self):
         shutil.rmtree(self.path("state"))
         for life in range(2):  # the second finds the empty journal that the first one made
             process = self.coordinator("gone %d" % life)
@@ -113,7 +113,7 @@ class LostJournal(Case):
             self.assertIn("ps_server/0", process.log())
         self.assert_goes_on()
 
-    def test_an_operator_gives_lost_jobs_up(self):
+    def test_an_operator_abandons_lost_jobs(self):
         os.truncate(self.database, 0)
         self.coordinator("anew", "--forget-unknown-jobs").wait_log("coordinating")
         self.assertTrue(os.path.exists(self.wal + ".orphaned"))

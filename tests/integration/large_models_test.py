@@ -67,7 +67,7 @@ class LargeModels(unittest.TestCase):
             seconds * SCALE,
         )
 
-    def test_160_mb_of_dense_values_train_against_a_budget_of_16_mib(self):
+    def test_160_mb_of_dense_values_train_with_a_budget_of_16_mib(self):
         with self.cluster() as c:
             status = self.run_job(c, "large", 784, 51000)
             self.assertEqual(status["state"], "SUCCEEDED", status.get("first_cause"))
@@ -79,7 +79,7 @@ class LargeModels(unittest.TestCase):
             with open(os.path.join(status["runs_folder"], "weights.npz"), "rb") as f:
                 self.assertGreater(os.fstat(f.fileno()).st_size, 784 * 51000 * 4)
 
-    def test_a_row_that_no_request_can_carry_is_refused_when_the_job_is_planned(self):
+    def test_a_row_above_the_request_limit_is_refused_when_the_job_is_planned(self):
         with self.cluster() as c:
             status = self.run_job(c, "never", 7, 5000000)
             self.assertEqual(status["state"], "FAILED")

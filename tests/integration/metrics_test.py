@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests the metrics listeners of all three daemons: who may read them off loopback, with and
-without TLS, and that Prometheus' checker accepts the text.
+"""Tests the metrics listeners of all three daemons: the permission to read them off loopback, with
+and without TLS, and that Prometheus' checker accepts the text.
 
   metrics_test.py --bin build/release/bin [unittest arguments]
 """
@@ -124,7 +124,7 @@ class OffLoopback(Case):
     @unittest.skipUnless(
         shutil.which("openssl"), "no openssl to make a certificate that has expired"
     )
-    def test_with_tls_healthz_answers_everybody_and_metrics_want_a_certificate_of_the_authority(
+    def test_with_tls_healthz_answers_all_clients_and_metrics_need_a_certificate(
         self,
     ):
         self.psctl("cert", "init", "--folder", "certs")
@@ -169,7 +169,7 @@ class OffLoopback(Case):
             with self.subTest(daemon=process.name, what="it serves on"):
                 self.assertEqual(self.get("https", address, "/healthz", authority), (200, "ok\n"))
 
-    def test_insecure_metrics_makes_the_metrics_plain_http_beside_tls_and_warns(self):
+    def test_insecure_metrics_serves_plain_http_beside_tls_with_a_warning(self):
         self.psctl("cert", "init", "--folder", "certs")
         for name in ("coordinator", "ps-server-0", "worker-0"):
             self.certificate(name)
@@ -178,13 +178,13 @@ class OffLoopback(Case):
         ):
             self.check_plain(process, address, scheme, "--insecure-metrics")
 
-    def test_insecure_listen_makes_the_metrics_plain_http_and_warns(self):
+    def test_insecure_listen_serves_metrics_over_plain_http_with_a_warning(self):
         for process, address, scheme in self.daemons(
             lambda name: ["--insecure-listen", ADDRESS + ":0"], []
         ):
             self.check_plain(process, address, scheme, "--insecure-listen")
 
-    def test_insecure_metrics_opens_the_metrics_alone_of_a_cluster_on_loopback(self):
+    def test_insecure_metrics_opens_only_the_metrics_of_a_cluster_on_loopback(self):
         for process, address, scheme in self.daemons(lambda name: [], ["--insecure-metrics"]):
             self.check_plain(process, address, scheme, "--insecure-metrics")
             self.assertIn("listening on 127.0.0.1:", process.log())
@@ -201,7 +201,7 @@ class OffLoopback(Case):
             )
             self.assertIsNone(self.get("https", address, "/healthz", self.path("none.pem"))[0])
 
-    def test_metrics_off_loopback_that_nothing_opens_are_refused_and_the_message_names_the_flag(
+    def test_metrics_off_loopback_without_permission_are_refused_with_the_name_of_the_flag(
         self,
     ):
         for name in (COORDINATOR, PS_SERVER, WORKER):

@@ -40,7 +40,7 @@ class Records(unittest.TestCase):
     def setUpClass(cls):
         cls.load = load_py()
 
-    def test_hash_has_the_test_vectors_of_the_page(self):
+    def test_the_hash_gives_the_test_vectors_of_the_page(self):
         with open(os.path.join(ROOT, "docs", "data.md"), encoding="utf-8") as f:
             rows = [
                 [c.strip() for c in line.strip().strip("|").split("|")]
@@ -56,7 +56,7 @@ class Records(unittest.TestCase):
             self.assertEqual(self.load.hash_bucket(value, 1000), int(of_1000), text)
             self.assertEqual(self.load.hash_bucket(value, 1 << 32), int(of_2_32), text)
 
-    def test_records_are_read_as_rfc_4180_has_them(self):
+    def test_records_are_parsed_as_rfc_4180_specifies(self):
         def read(text, separator=",", quoting=True):
             return list(self.load.csv_records(text.encode(), separator, quoting))
 
@@ -87,7 +87,7 @@ class Records(unittest.TestCase):
             vocabulary,
         )
 
-    def test_transforms_are_those_of_the_page(self):
+    def test_transforms_equal_those_of_the_page(self):
         cases = [
             (self.field("float", {"type": "scale", "value": 0.5}), "3", 1.5),
             (self.field("int", {"type": "offset", "value": -1}), "3", 2),
@@ -145,7 +145,7 @@ class Records(unittest.TestCase):
             read = records.read(path)
         return [records.field_values(f["name"], read).tolist() for f in fields]
 
-    def test_jsonl_records_become_what_the_workers_make_of_them(self):
+    def test_jsonl_records_give_the_values_of_the_workers(self):
         text = (
             '\ufeff{"age": 39, "city": "Genf", "w": [1, 2.5]}\r\n \n'
             '{"w": [null, 3], "city": "?", "b": {"age": [1]}}\n{"age": null, "city": "B\\u0065rn"}'
@@ -224,7 +224,7 @@ class Records(unittest.TestCase):
             with self.subTest(text), self.assertRaises(self.load.ModelError):
                 field.value(text)
 
-    def test_the_loss_of_logits_far_from_zero_is_the_workers(self):
+    def test_the_loss_of_large_logits_equals_the_workers_loss(self):
         def loss(kind, logits, outputs, labels):
             return self.load.measure(
                 {"type": kind, "from_logits": logits},
@@ -249,7 +249,7 @@ class Records(unittest.TestCase):
             places=6,
         )
 
-    def test_what_it_does_not_know_is_refused_by_name(self):
+    def test_unknown_parts_of_a_model_are_refused_by_name(self):
         with self.assertRaisesRegex(self.load.ModelError, "`embolden`"):
             self.field("string", {"type": "embolden"})
         with self.assertRaisesRegex(self.load.ModelError, "vocabularies.json"):
@@ -346,7 +346,7 @@ class Models(Case):
         self.assertEqual(len(r.stdout.split()), 3, r.stderr)
         self.assertTrue(all(0 < float(p) < 1 for p in r.stdout.split()), r.stdout)
 
-    def test_layers_of_images_give_what_the_workers_measured(self):
+    def test_layers_of_images_give_the_metrics_of_the_workers(self):
         data = os.path.join(data_folder(), "fashion-mnist-12k")
         images, labels = (
             os.path.join(data, "%%s-%s-ubyte.gz" % n) for n in ("images-idx3", "labels-idx1")
@@ -393,7 +393,7 @@ spec:
             measured["accuracy"], metrics["accuracy"], delta=2.5 / measured["examples"]
         )
 
-    def test_layers_of_ids_and_numbers_give_what_the_workers_measured(self):
+    def test_layers_of_ids_and_numbers_give_the_metrics_of_the_workers(self):
         draw = random.Random(7)
         print("seed 7")
 

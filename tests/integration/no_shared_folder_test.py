@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Two machines share no folder: what a job reports of its files, and how the user gets them.
+"""Two machines share no folder: a job reports its files, and the user gets them.
 
   no_shared_folder_test.py --bin build/release/bin [unittest arguments]
 
@@ -239,13 +239,13 @@ class NoSharedFolder(Case):
             )
             self.assertAlmostEqual(measured["loss"], result["metrics"]["loss"], delta=1e-4)
 
-    def test_files_stay_where_they_are_when_the_user_wants_it_so(self):
+    def test_files_stay_on_their_host_if_the_user_asks_for_it(self):
         r = self.user("job", "run", self.job(extra="  checkpoint: off\n"), "--fetch", "never")
         self.assertFalse(os.path.exists(self.far.path("runs")))
         self.assertIn("the run's files: on host near: ", r.stdout)
         self.assertRegex(r.stdout, r"psctl job fetch [0-9a-f]{16} --to DIR")
 
-    def test_a_checkpoint_folder_that_all_see_makes_a_complete_checkpoint_that_verifies(self):
+    def test_a_shared_checkpoint_folder_holds_a_complete_checkpoint_that_verifies(self):
         shared = self.shared
         r = self.user(
             "job", "run", self.job(extra='  checkpoint: {every: 60s, directory: "%s"}\n' % shared)
@@ -258,7 +258,7 @@ class NoSharedFolder(Case):
             )
             self.psctl("checkpoint", "verify", folder, prefix=machine.prefix)
 
-    def test_a_job_that_asks_for_checkpoints_fails_where_they_cannot_be_read(self):
+    def test_a_job_that_asks_for_checkpoints_fails_if_they_cannot_be_read(self):
         r = self.user("job", "run", self.job(extra="  checkpoint: {every: 60s}\n"), expect=1)
         self.assertIn("the checkpoint folder is not shared", r.stdout)
         self.assertIn("written on host far", r.stdout)

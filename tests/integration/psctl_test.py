@@ -160,7 +160,7 @@ class WithCluster(Case):
 
 
 class Clusters(WithCluster):
-    def test_up_status_restart_down_leave_nothing_running_and_nothing_behind(self):
+    def test_up_status_restart_and_down_leave_no_process_and_no_file(self):
         up = self.up(servers=1, workers=1)
         self.assertEqual((up["servers"], up["workers"]), (1, 1))
         pids = self.pids()
@@ -197,7 +197,7 @@ class Clusters(WithCluster):
         self.psctl("cluster", "down", "--folder", "nowhere", expect=2)
         self.psctl("cluster", "status", "--folder", "the cluster", expect=4)
 
-    def test_a_coordinator_that_does_not_start_again_says_why_where_it_was_asked_for(self):
+    def test_psctl_prints_why_a_coordinator_does_not_restart(self):
         self.up(servers=1, workers=1)
         os.kill(self.pids()["coordinator"], signal.SIGKILL)
         state = self.path("the cluster", "state")
@@ -215,7 +215,7 @@ class Clusters(WithCluster):
         self.psctl("cluster", "restart", "coordinator", "--folder", "the cluster")
         wait_for("both tasks to be alive", lambda: self.living("--folder", "the cluster") == 2)
 
-    def test_supervise_starts_again_what_is_killed_and_ends_with_down(self):
+    def test_supervise_restarts_killed_tasks_and_ends_with_down(self):
         self.up("--supervise", servers=1, workers=1)
         before = self.pids()
         every = set(before.values())
@@ -232,7 +232,7 @@ class Clusters(WithCluster):
         self.psctl("cluster", "down", "--folder", "the cluster")
         self.assert_nothing_left("the cluster", every)
 
-    def test_as_many_jobs_run_side_by_side_as_the_cluster_was_started_for_supervised_or_not(self):
+    def test_the_clusters_limit_of_jobs_side_by_side_holds_supervised_or_not(self):
         for arguments in ((), ("--supervise",)):
             with self.subTest(arguments):
                 folder = "cluster of two" + "".join(arguments)
@@ -261,7 +261,7 @@ class Clusters(WithCluster):
                 )
                 self.psctl("cluster", "down", *to)
 
-    def test_run_holds_a_cluster_in_the_foreground_until_sigterm(self):
+    def test_run_keeps_a_cluster_in_the_foreground_until_sigterm(self):
         process = self.start(
             PSCTL,
             "foreground",
@@ -459,7 +459,7 @@ class Jobs(WithCluster):
         for name, groups in seen.items():
             self.assertEqual(len(groups), 1, "%s differs: %s" % (name, groups))
 
-    def test_an_unreachable_coordinator_is_4_and_named(self):
+    def test_an_unreachable_coordinator_is_named_with_exit_code_4(self):
         with socket.socket() as taken:
             # The socket is bound and not listening: no other process gets this port, and nothing
             # answers.
@@ -482,7 +482,7 @@ class Jobs(WithCluster):
         )
         self.assertIn("--coordinator", r.stderr)
 
-    def test_a_connection_that_could_not_be_made_is_made_again(self):
+    def test_a_failed_connection_is_retried(self):
         library = binary("libevergrad-lost-errno.so")
         if not os.path.exists(library):
             self.skipTest("no libevergrad-lost-errno.so: the sanitizers' builds have none")
@@ -523,7 +523,7 @@ class Files(Case):
             wanted,
         )
 
-    def test_what_is_not_built_yet_is_refused_by_name(self):
+    def test_keys_and_modes_that_are_not_built_yet_are_refused_by_name(self):
         file = write(self.path("later.yaml"), job_yaml(extra="  export: {format: npz}\n"))
         r = self.psctl("job", "validate", file, expect=2)
         self.assertRegex(r.stderr, r"later\.yaml:\d+:3: not built yet: key `export`")
@@ -537,7 +537,7 @@ class Files(Case):
         )
         self.assertIn("not built yet: strategy.mode `allreduce`", r.stderr)
 
-    def test_bombs_giants_and_deep_nesting_are_refused_at_once(self):
+    def test_yaml_bombs_large_files_and_deep_nesting_are_refused_at_once(self):
         bomb = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
             "%s: &%s [%s]\n" % (chr(i + 1), chr(i + 1), ",".join(["*" + chr(i)] * 9))
             for i in range(ord("a"), ord("h"))
@@ -678,7 +678,7 @@ class LocalRuns(Case):
         super().setUp()
         self.data = data_folder()
 
-    def test_a_run_leaves_its_files_whole_and_its_yaml_runs_again_to_the_same_weights(self):
+    def test_a_run_leaves_whole_files_and_its_yaml_gives_the_same_weights_again(self):
         out = self.run_job("--require", "accuracy>=0.4", "--set", "spec.training.epochs=2").stdout
         self.assertIn("report.html", out)
         folder = self.run_folder(self.path("all runs"))
@@ -806,7 +806,7 @@ class LocalRuns(Case):
         self.assertRegex(result["first_cause"]["message"].lower(), "nan|finite")
         self.assertEqual(processes_naming(self.folder), {})
 
-    def test_supervise_starts_again_what_dies_in_a_local_run(self):
+    def test_supervise_restarts_dead_tasks_of_a_local_run(self):
         job = write(self.path("count.yaml"), COUNTING % ("count", 2000, 10, 1))
         psctl = self.start(
             PSCTL,
@@ -944,7 +944,7 @@ class Interrupts(Case):
         os.write(terminal, b"\x03")  # to the whole foreground group, as a person's Ctrl-C
         wait_for("the question", lambda: says(b"cancel the job?"))
         os.write(terminal, b"n\n")
-        wait_for("the job to go on", lambda: says(b"the job continues"))
+        wait_for("the job to continue", lambda: says(b"the job continues"))
         self.assertEqual(
             set(processes_naming(self.folder)) - {pid}, set(daemons), "a no ended somebody"
         )
@@ -982,13 +982,13 @@ class Interrupts(Case):
         self.assertEqual(len(daemons), 3, read(log))
         return process, log, daemons
 
-    def test_a_killed_psctl_takes_its_daemons_along(self):
+    def test_the_daemons_of_a_killed_psctl_end(self):
         process, _, daemons = self.running()
         process.kill()
         process.wait()
         wait_for("the daemons to end", lambda: not any(alive(d) for d in daemons.values()))
 
-    def test_a_coordinator_that_dies_in_a_local_run_is_4_with_the_cause(self):
+    def test_a_dead_coordinator_of_a_local_run_gives_exit_code_4_with_the_cause(self):
         process, log, daemons = self.running()
         os.kill(daemons["evergrad-coordinator"], signal.SIGKILL)
         self.assertEqual(process.wait(60), 4, read(log))
@@ -996,7 +996,7 @@ class Interrupts(Case):
         self.assert_logs_are_where_it_says(log)
         self.assertEqual(processes_naming(self.folder), {})
 
-    def test_a_server_that_dies_in_a_local_run_is_1_unless_supervised(self):
+    def test_a_dead_server_of_a_local_run_gives_exit_code_1_unless_supervised(self):
         process, log, daemons = self.running()
         os.kill(daemons["evergrad-ps-server"], signal.SIGKILL)
         self.assertEqual(process.wait(60), 1, read(log))

@@ -65,7 +65,7 @@ class Reach(Case):
             for words in ("--listen", "--advertise", "is on another host", self.coordinator):
                 self.assertIn(words, r.stderr)
 
-    def test_work_that_a_worker_cannot_finish_because_it_cannot_reach_a_server_goes_to_one_that_can(
+    def test_work_of_a_worker_that_cannot_reach_a_server_goes_to_a_worker_that_can(
         self,
     ):
         data = data_folder()
@@ -121,7 +121,7 @@ class Reach(Case):
         )
         self.assertIn("its work goes to workers that can", shown())
 
-    def test_a_second_server_without_an_index_ends_and_names_the_host_of_index_0(self):
+    def test_a_second_server_without_an_index_exits_and_names_the_host_of_index_0(self):
         def named(machine, name):
             return machine.prefix + [
                 "unshare",

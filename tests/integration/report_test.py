@@ -128,7 +128,7 @@ class Report(Case):
         self.assertLessEqual(max(map(len, labels)), 7, labels)
 
     @unittest.skipUnless(CHROMIUM, "no chromium is installed (apt-get install chromium)")
-    def test_events_the_metrics_asked_for_and_epochs_too_short_to_time_look_right_in_a_browser(
+    def test_events_requested_metrics_and_short_epochs_are_shown_correctly_in_a_browser(
         self,
     ):
         # There are two hundred epochs of forty examples: each ends before a clock could measure

@@ -595,7 +595,7 @@ class Room(Tables):
             self.assertGreater(self.table(c, "waits")["table"]["refused"], 0)
             before = self.show(c, "holder")["steps_done"]
             wait_for(
-                "the first to go on all the while",
+                "the first job to continue during the wait",
                 lambda: self.show(c, "holder")["steps_done"] > before,
             )
 
@@ -630,7 +630,6 @@ class Room(Tables):
 
             # A job that is too large for the server continues when a server with more memory is
             # started in its place. The updates that were lost with the old one are run again.
-            # its place: what was lost with the old one is run again.
             server.kill()
             server.start(extra=["--memory-bytes-max", str(need // 2)])
             c.wait_tasks()
@@ -645,7 +644,6 @@ class Room(Tables):
 
     # Each example has one list of ids, read in order. The first two steps bring more new ids than
     # fit into memory together. All other steps bring one id that already has a row.
-    # room for together, all others one id that is there.
     TURNS = """apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: turns}
@@ -893,7 +891,7 @@ class Budget(Tables):
         with c.up():
             self.run_against(c, limit)
 
-    def test_by_a_control_group_whose_limit_the_server_finds_itself(self):
+    def test_by_a_control_group_whose_limit_the_server_detects(self):
         try:
             group = Group("memory")
         except Skipped as why:

@@ -72,7 +72,7 @@ class TwoMachines(Case):
             self.path(folder, name + ".key"),
         ]
 
-    def test_a_job_trains_between_two_machines_with_mutual_tls_and_strangers_are_refused_by_name(
+    def test_a_job_trains_on_two_machines_with_mutual_tls_and_strangers_are_refused_by_name(
         self,
     ):
         data = data_folder()
@@ -463,7 +463,7 @@ except OSError as error:
         self.assertEqual(text.count("INSECURE: open without encryption"), 2, text)
         self.assertIn("warning: tasks marked INSECURE", text)
 
-    def test_off_loopback_a_job_reads_and_writes_in_the_folders_of_the_flags_alone(self):
+    def test_off_loopback_a_job_reads_and_writes_only_in_the_folders_of_the_flags(self):
         data, runs = self.path("data"), self.path("runs")
         os.makedirs(os.path.join(data, "sub"))
         write(
@@ -638,7 +638,7 @@ class OneMachine(Case):
             if stat.S_ISSOCK(os.stat(p).st_mode)
         ]
 
-    def test_a_unix_socket_in_a_folder_with_a_space_is_0600_and_goes_with_its_server(self):
+    def test_a_unix_socket_in_a_folder_with_a_space_is_0600_and_is_removed_with_its_server(self):
         data_folder()
         folder = self.path("unix sockets")
         os.mkdir(folder)
@@ -651,7 +651,7 @@ class OneMachine(Case):
         self.assertEqual(server.end(), 0)
         self.assertEqual(self.sockets(folder), [], "a socket is left behind")
 
-    def test_a_socket_path_over_107_bytes_falls_back_to_tcp_and_says_so(self):
+    def test_a_socket_path_over_107_bytes_falls_back_to_tcp_with_a_message(self):
         data_folder()
         folder = self.path("a" * 120)
         os.mkdir(folder)

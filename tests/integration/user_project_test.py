@@ -55,7 +55,7 @@ class UserProject(Case):
         link(real, os.path.join(project, "build"))
         return project
 
-    def test_the_documented_lines_build_a_worker_and_a_client_that_train_on_a_cluster(self):
+    def test_the_documented_commands_build_a_worker_and_a_client_that_train_on_a_cluster(self):
         project = self.lay_out()
         commands = block(README, "sh", "cmake -S . -B build")
         environment = dict(os.environ)
