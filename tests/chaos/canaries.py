@@ -82,7 +82,6 @@ def through_a_loss_of_power(c, r, survives):
         told = job.show()
         # `job show` does not wait for the disk, but a submission does. Once it is answered,
         # everything that was shown before is durable.
-        # was shown before is durable.
         after = c.submit(examples=50)
         lost = lose_power(c, survives)
         if told["state"] == "RUNNING":
@@ -127,7 +126,6 @@ def p1(c, r):
     )
     # All this rests on complete records: every daemon ends by itself, and the records agree with
     # the disk.
-    # with the disk.
     for d in everybody(c):
         d.terminate()
     c.disk.check()
@@ -191,7 +189,6 @@ def v0_off(c, r):
         w.kill()
     # There are one closure, one worker, and a server that dies after a given number of the
     # closure's pushes. The attempt begins before the rollback and ends after it.
-    # before the rollback and ends after it.
     victim, hit = r.choice(c.servers), r.randint(20, 150)
     for mutant in ("done_ignores_V0", None):
         restart(c.coordinator, mutant=mutant)

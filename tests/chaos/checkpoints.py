@@ -162,7 +162,6 @@ def s4(c, r):
     lost_after = 1.5 * c.scale
     # A pause shorter than the lease may end its session, and nothing else. If the machine takes
     # too long between the two signals, the pause was too long, and another one is made.
-    # the two signals, it was not less: again.
     for _ in range(8):
         since = [0.0]
 
@@ -198,7 +197,6 @@ def s4(c, r):
         raise Failure("eight times it was stopped for longer than meant")
     # A pause longer than the lease makes everything void that it acknowledged since its last
     # snapshot. It learns this when it wakes.
-    # wakes.
     job = disturb_saved(c, r.randint(20, 60), lambda _: victim.stop(), victim.resume)
     try:
         if len(c.servers) > 1:
@@ -315,7 +313,6 @@ def s9(c, r):
         w.kill()
     # It is armed before the job, so that the seed alone decides which update of the closure is the
     # last that this life applies.
-    # life applies.
     victim = r.choice(c.servers)
     restart(victim, "server.after_apply=%d*kill" % r.randint(20, 150))
     c.wait_usable()
@@ -347,7 +344,6 @@ def s9(c, r):
         result = job.finish()
         # "up to 1 closure that had ended is run again": the only closure had ended between the
         # checkpoint and the death, which is the case of S1.
-        # checkpoint and the death, which is S1's case.
         if (
             partial > 0
             and rollbacks(job)
@@ -918,7 +914,6 @@ def k6(c, r):
         folder = folder_of(job)
         # A file may be durable that was never reported. All files that are newer than those of the
         # former manifest count as the newest.
-        # count as the newest.
         written = manifests(folder)
         last = {f["shard"]: f for f in verified(c, written[-1])["files"]}
         older = {}

@@ -103,7 +103,6 @@ class Daemon:
             str(self.cluster.seed),
         ]
         # `none` arms nothing. It marks this cluster as one for tests, which accepts counting jobs.
-        # accepted.
         command += ["--failpoints", failpoints or "none"]
         if self.role != "coordinator":
             command += ["--coordinator", self._coordinator()]

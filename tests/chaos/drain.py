@@ -140,7 +140,6 @@ def d3(c, r):
     c.wait_usable()
     # A file that exists already is no notice. From here on a newly written file is one, whether or
     # not its removal was seen.
-    # was seen to be gone.
     wait_for(
         "the watch to begin",
         lambda: "the preemption notice file exists already and is ignored until it is written again"

@@ -157,7 +157,6 @@ def j2(c, r):
         )
         # Each of the four must have the machine to itself for that long. On a busy machine two
         # jobs are measured again, with jobs twice as long if these ended too early.
-        # measured again, and twice as long ones where they ended meanwhile.
         for _ in range(5):
             a, b = c.submit(resources="{share: 3}", **big), c.submit(resources="{share: 1}", **big)
             measured = shares(c, a, b)

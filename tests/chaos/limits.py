@@ -131,7 +131,6 @@ def l2(c, r):
     before = c.pids()
     # A worker that has all the pages that it needs never asks for another one. Therefore each new
     # start gets less memory.
-    # less.
     for room in (32 << 10, 8 << 10, 4 << 10):
         group = Group("memory")
         try:
@@ -192,7 +191,6 @@ def s5(c, r):
     before = c.pids()
     # One variable has 16 MiB in one shard. The workers have little to do, for longer than this
     # scenario lasts.
-    # lasts.
     job = c.submit(
         examples=4 << 20,
         batch=1 << 16,

@@ -277,7 +277,6 @@ def cycles(bin_folder, seed, n, bound):
                 rows.append((role, d.name, times, first, last))
                 # The memory of a process depends on its work at the moment of the measurement:
                 # some MiB of chunks, a connection, a stream.
-                # looked at: some MiB of chunks, a connection, a stream.
                 for what, i, room in (
                     ("resident KiB", 0, 4096 + 0.1 * first[0]),
                     ("descriptors", 1, 3),

@@ -166,7 +166,6 @@ def w7(c, r):
     names_death(result, victim)
     # The worker that describes the job opens the data, and trains with that data. Its range then
     # begins with the describe closure.
-    # is then the describe closure's.
     order = [
         e["text"] for e in job.show()["events"] if e["kind"] == "death" or "described:" in e["text"]
     ]
@@ -180,7 +179,6 @@ def w7(c, r):
 def w9(c, r):
     # Only one worker runs at a time, so that its next life gets the same closure first. A step is
     # long enough to be reported before it ends.
-    # enough to be reported before it ends.
     victim, others = c.workers[0], c.workers[1:]
     for w in others:
         w.kill()
@@ -205,7 +203,6 @@ def w9(c, r):
     cause = str(status["first_cause"])
     # It dies before step `step` begins. Its last report named the step before, or, within the
     # milliseconds between the two, this step. Such a report begins the row of three anew.
-    # between the two, this one: such a report begins the row of three anew.
     where = ("step=%d " % (step - 1), "step=%d " % step)
     if (
         status["state"] != "FAILED"
@@ -356,8 +353,6 @@ def w12(c, r):
     # A step waits 20 ms. One worker therefore does 50 steps a second and four do 200, whatever the
     # machine does. A busy machine has stretches in which no worker gets that far. Then a stretch
     # is measured again, in another job if this one has ended.
-    # a busy one has stretches in which nobody gets that far, so that a stretch is measured again,
-    # and in another job where one has ended.
     for _ in range(4):
         for w in c.workers[1:]:
             w.terminate()
@@ -480,7 +475,6 @@ def w16(c, r):
     first, last = c.workers[0], c.workers[-1]
     # The evaluation lies between the last closure and the final result. Which worker does it is
     # not promised.
-    # promise.
     for _ in range(6):
         restart(first, "worker.open_data=1*kill")
         if last is not first:
@@ -644,7 +638,6 @@ def send_wrong_bytes(c, r, job, server):
                 pass
     # Sends messages that are well formed and wrong, over a real stream: first while the workers
     # push, then while they are held, so that no bit may differ afterwards.
-    # while they are held, so that not a bit may differ afterwards.
     if not wrong_pushes(c, r, job):
         return False
     for w in c.workers:
@@ -765,8 +758,6 @@ def n3(c, r):
     # It is disconnected in the middle of a closure, and again at each of its next hellos, until
     # its lease has ended. Meanwhile it continues with the work that it holds. Messages are counted
     # from its start. All of them may be used before the job has begun, or between two closures.
-    # on with what it holds meanwhile. Messages are counted from its start, and may all be spent
-    # before the job has begun, or between two closures.
     victim = c.workers[0]
     for _ in range(6):
         first = r.randint(6, 16)
@@ -852,7 +843,6 @@ def all_lived(c, pids, result):
 def n1(c, r):
     # The long form lasts until the connections are given up. The short one lasts longer than a
     # call may take, so that everything is sent again.
-    # than a call may take, so that all is sent again.
     cut_for = 6.0 if c.scale > 1.5 else 1.3
     c.wait_usable()
     pids = c.pids()
@@ -923,7 +913,6 @@ def x3(c, r):
         pids = c.pids()
         # A reset of a session costs a redial, and a reset of a data stream costs a call. Both come
         # often, and the job ends all the same.
-        # ends all the same.
         sessions, data = Rules(delay=(0.0, 0.004), split=(1, 500), reset=0.012), Rules(
             delay=(0.0, 0.002), split=(1, 3000), reset=0.006
         )
@@ -986,7 +975,6 @@ def x5(c, r):
             )
             # When the lease ends, its closures move. Meanwhile it continues with the work that it
             # holds, which may be all that is left.
-            # be all that is left.
             wait_for(
                 "the cut worker to be gone",
                 lambda: any(t["pid"] == victim.pid and t["state"] == "gone" for t in c.tasks())
@@ -1086,7 +1074,6 @@ def r1(c, r):
             victim = r.choice(c.workers + c.servers + [c.coordinator])
             # Looks at the job again a random number of times: kills come at any moment of the job,
             # but not after its end.
-            # after its end.
             for _ in range(r.randint(0, 12)):
                 job.progress()
             status = job.show()
@@ -1101,7 +1088,6 @@ def r1(c, r):
             if done % 3 == 0:
                 # Measures from the kill to the next step that ends anywhere. Two of three kills
                 # come before that.
-                # that.
                 steps = worker_steps(job)
                 wait_for(
                     "a step to end after %s was killed" % victim.name,
@@ -1420,7 +1406,6 @@ def c7(c, r):
     only_these_died(before, c)
     # At the end of the plan an idle worker may get closures that another has not begun: there are
     # more attempts, and no push is applied twice.
-    # and nothing pushed twice.
     moved = events(job, "requeue") + events(job, "rollback")
     if result["deaths"] or result["duplicates_refused"] or moved:
         raise Failure(
@@ -1462,7 +1447,6 @@ def c8(c, r):
             jumps = 0
             # The clock jumps ahead and back to the true time, or back and ahead to it. The second
             # half of each is the jump in the other direction.
-            # jump the other way.
             for jumping, way in zip(hosts, (first, -first, first)):
                 for seconds in (way, 0):
                     manifests, steps = job.show()["checkpoint"]["manifests"], job.progress()
@@ -1506,7 +1490,6 @@ def c8(c, r):
         job.check_lines()
         # The entries of the journal were written at several times. Another life continues from
         # them.
-        # up.
         job = c.disturb(
             20,
             lambda _: c.coordinator.kill(),
@@ -1646,7 +1629,6 @@ def main():
     try:
         # Scenarios that need proxies, a disk that can lose power, workers with functions, or
         # several jobs at once have separate clusters.
-        # several jobs at once, have clusters of their own.
         apart = ("proxy", "power", "functions", "jobs", "loops")
         groups = [[n for n in names if n in CHAINS[chain]] for chain in apart]
         groups = [

@@ -37,7 +37,6 @@ for name in ("W2", "W3", "W15", "S6", "S9", "N4"):
 def s10(c, r):
     # The last table of a slot has memory for some rows. A push that would create one more is
     # refused, after the tables before it were found to have enough.
-    # after the tables before it were found to have room.
     limited = dict(
         SHAPE,
         table_bytes_max=16 * 48 * r.randint(6, 9),
@@ -71,7 +70,6 @@ def s10(c, r):
     whole(status)
     # Resubmitted with a lower limit, the job must stop again: its rows exist, and no new one can
     # be created.
-    # made.
     status = c.submit(
         name=job.name,
         **dict(limited, table_bytes_max=16 * 48, checkpoint="{every: 50ms, keep: 20, resume: true}")
@@ -82,7 +80,6 @@ def s10(c, r):
         )
     # Resubmitted with a higher limit, the job continues where it had to stop, and everything is
     # counted once.
-    # once.
     c.submit(
         name=job.name,
         **dict(limited, table_bytes_max=0, checkpoint="{every: 50ms, keep: 20, resume: true}")

@@ -33,7 +33,6 @@ class Documented(Case):
         lines = block("examples/functions/README.md", "sh", "evergrad-example-client")
         self.assertIn("127.0.0.1:7000", lines)
         # The port is any free one, and the checkout is one whose binaries are those of this build.
-        # build.
         lines = lines.replace(":7000", ":%d" % free_port())
         checkout = self.path("check out")
         os.makedirs(os.path.join(checkout, "build", "release"))
@@ -43,7 +42,6 @@ class Documented(Case):
         os.symlink(os.path.join(ROOT, "configs"), os.path.join(checkout, "configs"))
         with open(self.path("said"), "w") as said:
             # It runs in another process group, so that processes left by a failed block can be
-            # ended.
             # ended.
             shell = subprocess.Popen(
                 ["bash"],

@@ -47,7 +47,6 @@ class SideBySide(unittest.TestCase):
         os.environ["EVERGRAD_DATA"] = support.data_folder()
         # The jobs have the same names of variables. The first two have equal shapes and other
         # values, because their learning rates differ; the third has other shapes.
-        # rate); of other shapes in the third.
         kinds = [dict(epochs=4), dict(epochs=4, learning_rate="0.003"), dict(epochs=4, units=24)]
         for kind in kinds:
             kind["deterministic"] = True
@@ -64,7 +63,6 @@ class SideBySide(unittest.TestCase):
             for one, other in ((0, 1), (0, 2)):
                 # If one of the two ended before both were seen to train, the pair shows nothing
                 # about jobs side by side. Then another pair runs, and its results count, too.
-                # by side: another pair, whose results count too.
                 met = False
                 for i in range(10):
                     names = "beside-%d-%d-%d" % (one, other, i), "beside-%d-%d-%d" % (other, one, i)

@@ -755,7 +755,6 @@ class LocalRuns(Case):
 
         # The effective YAML states what ran (including --set), and it can run again alone: with
         # one worker, pipeline 0 and one seed it gives the same weights.
-        # pipeline 0, one seed: the same weights.
         self.assertRegex(read(os.path.join(folder, "job.yaml")), r"epochs: 2\b")
         self.run_job(file=os.path.join(folder, "job.yaml"), runs="more runs")
         again = npz(os.path.join(self.run_folder(self.path("more runs")), "weights.npz"))

@@ -71,7 +71,6 @@ class Reach(Case):
         data = data_folder()
         # On the coordinator's machine loopback is allowed, because workers may be neighbours. One
         # worker is not.
-        # not.
         self.start(PS_SERVER, "server", "--index", 0, *self.to, prefix=self.near.prefix)
         self.start(
             WORKER,

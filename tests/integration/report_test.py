@@ -35,7 +35,6 @@ class Report(Case):
         with open(log, "wb") as errors:
             # Every name except localhost cannot be resolved: a page that needs the network fails
             # here.
-            # here.
             r = subprocess.run(
                 [
                     CHROMIUM,
@@ -69,7 +68,6 @@ class Report(Case):
         data = data_folder()
         # A short run works, too: training of one epoch takes less than the half second between two
         # samples of the rate.
-        # of the rate.
         job = write(self.path("job.yaml"), job_yaml("drawn", epochs=1))
         self.psctl(
             "job",
@@ -108,7 +106,6 @@ class Report(Case):
             self.assertIn(words, dom)
 
         # The same page with a loss that diverged still shows the earlier losses, and the labels
-        # stay in their margin.
         # stay in their margin.
         data_block = re.compile(r'("loss_by_step":)\[.*?\]\]')
         with open(page) as f:
@@ -176,7 +173,6 @@ spec:
         page = os.path.join(self.run_folder(self.path("all runs")), "report.html")
         # A script of this test, placed after the page's own, reads the style that the browser has
         # computed.
-        # own.
         with open(page) as f:
             text = f.read()
         probe = """<script>

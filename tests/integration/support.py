@@ -226,7 +226,6 @@ class Case(unittest.TestCase):
     def setUp(self):
         # Cleanups run in reverse order: the folder is removed after the processes in it have
         # ended.
-        # it.
         self.folder = tempfile.mkdtemp(prefix="evergrad it-")
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.processes = []

@@ -77,7 +77,6 @@ class MatrixFactorization(unittest.TestCase):
         self.assertEqual((table["evicted_ttl"], table["evicted_lru"], table["refused"]), (0, 0, 0))
         # Each slot's traffic agrees with its ledger. Values come back for the pulls of training
         # and of evaluation.
-        # and of evaluation.
         self.assertEqual([s["pushes"] for s in users["shards"]], counts)
         self.assertTrue(
             all(
@@ -164,7 +163,6 @@ class MatrixFactorization(unittest.TestCase):
             self.assertEqual(calm["duplicates_refused"], 0)
             # There is a row for each user and movie of the training examples, and no more:
             # evaluation creates none.
-            # none.
             shapes = self.tables(c, "calm")
             self.assertEqual(shapes["users"], (True, [610, 16]))
             self.assertEqual(shapes["user_biases"], (True, [610, 1]))
@@ -173,7 +171,6 @@ class MatrixFactorization(unittest.TestCase):
 
             # How fast an epoch ends is not promised. If all steps were done before the server
             # died, another job with twice as many steps runs.
-            # the server died, another job, of twice as many.
             for epochs in (10, 20, 40, 80, 160):
                 name = "deaths-%d" % epochs
                 self.submit(
@@ -206,7 +203,6 @@ class MatrixFactorization(unittest.TestCase):
 
             # Requests come twice and in another order, the coordinator is killed, and a server is
             # told to leave: its slots move, and nothing is run again.
-            # to leave: its slots move, nothing is run again.
             for server in c.servers:
                 server.kill()
                 server.start("push.duplicate=20%on;push.reorder=20%on")
@@ -384,7 +380,6 @@ class Examples(Tables):
         with Cluster(support.BIN, servers=2, workers=2).up() as c:
             # The job is twice as long if all steps were done before the server died: how fast they
             # end is not promised.
-            # is nobody's promise.
             for epochs in (2, 4, 8, 16):
                 name = "towers-%d" % epochs
                 self.run_example(
@@ -847,7 +842,6 @@ class Budget(Tables):
         wait_for("both workers to wait for room", all_wait, 300)
         # A refused push changes nothing, however often it is repeated: no row, no slot, no
         # counter, and no digest.
-        # no digest.
         before = self.table(c, "pauses")
         after = wait_for(
             "pushes to be refused again and again",

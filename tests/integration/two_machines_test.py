@@ -185,7 +185,6 @@ class TwoMachines(Case):
             self.certificate("stranger", "others", self.FAR)
             # It trusts the right authority, but another one signed its certificate: psctl notices
             # this before it dials.
-            # dials.
             files = [
                 "--tls-ca",
                 self.path("certs", "ca.pem"),
@@ -284,7 +283,6 @@ class TwoMachines(Case):
                 self.assertIn(told, daemon.log())
             # … the coordinator registers no task under another's name, and accepts no task as a
             # person …
-            # person …
             daemon = self.start(
                 WORKER,
                 "worker 5",
@@ -309,7 +307,6 @@ class TwoMachines(Case):
             )
             self.assertIn("certificate is for worker/0, expected user", r.stderr)
             # … and no client accepts a server as the coordinator, or the coordinator at another
-            # address.
             # address.
             r = self.psctl(
                 "task",
@@ -689,8 +686,6 @@ class OneMachine(Case):
         # The server's socket belongs to its owner. The other user's worker cannot open it, and
         # still reaches the server. A worker writes the weights into the runs folder, so the two
         # users share a group there, as for any shared folder.
-        # the server all the same. A worker writes the weights into the runs folder, so the two
-        # users share a group there, as they would for any shared folder.
         shared = [
             "setpriv",
             "--regid",
@@ -709,7 +704,6 @@ class OneMachine(Case):
         self.assertEqual(os.stat("/proc/%d" % pid).st_uid, nobody.pw_uid)
         self.assertEqual(stat.S_IMODE(os.stat(self.sockets(folder)[0]).st_mode), 0o600)
         # In the other direction, one user cannot write into the other's runs folder, and is told
-        # at once.
         # at once.
         runs = self.path("private runs")
         os.mkdir(runs, 0o700)

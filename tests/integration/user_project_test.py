@@ -47,7 +47,6 @@ class UserProject(Case):
         link(ROOT, os.path.join(project, "evergrad"))
         # Builds lie two folders below the checkout, and the generated messages are in a folder
         # `protos` of the build.
-        # of the build.
         real = os.path.abspath(WORK) + ".build"
         for folder in (os.path.join(real, "evergrad"), os.path.join(real, "protos")):
             os.makedirs(folder, exist_ok=True)
