@@ -19,8 +19,8 @@ Dumb MembersOf(const IntervalSet& set) {
   return members;
 }
 
-// Whether the ranges are disjoint, not adjacent, not empty and in rising order. In this form equal
-// sets have equal ranges.
+// Returns whether the ranges are disjoint, not adjacent, not empty and in rising order. In this
+// form equal sets have equal ranges.
 bool IsCanonical(const IntervalSet& set) {
   const auto all = set.Intervals();
   for (std::size_t i = 0; i < all.size(); ++i) {

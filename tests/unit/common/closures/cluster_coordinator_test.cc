@@ -125,7 +125,7 @@ TEST_CASE(
   }
   REQUIRE(stage.cluster->Schedule("fit", "").ok());
   CHECK(seen[3].call().call() == 2);
-  CHECK(seen[3].call().answered_below() == 2);  // the first will not be repeated
+  CHECK(seen[3].call().answered_below() == 2);  // the first call will not be repeated
 }
 
 TEST_CASE(

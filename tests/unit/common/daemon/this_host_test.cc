@@ -54,8 +54,8 @@ TEST_CASE(
   CHECK_THAT(std::string(refused.message()), Contains("--listen") && Contains("--advertise") &&
                                                  Contains("127.0.0.1:4001") &&
                                                  Contains("10.0.0.1:4000"));
-  // On the coordinator's own host every worker may be a neighbour. A name that cannot be looked up
-  // yet proves nothing.
+  // On the coordinator's own host every worker may be on the same host. A name that cannot be
+  // resolved yet proves nothing.
   CHECK(CheckServerAddress("127.0.0.1:4001", "10.0.0.1:4000", is(Where::kThisHost)).ok());
   CHECK(CheckServerAddress("127.0.0.1:4001", "coordinator:4000", is(Where::kUnknown)).ok());
   CHECK(CheckServerAddress("10.0.0.2:4001", "10.0.0.1:4000", is(Where::kElsewhere)).ok());

@@ -150,8 +150,7 @@ TEST_CASE("the example of every format is a valid job, and so is its effective j
     for (const SourceFile& file : format->files)
       CHECK_THAT((*job.spec->data.train).*file.member, Catch::StartsWith("/jobs/"));
     CHECK(FirstFile(*job.spec->data.train) == (job.paths.empty() ? "" : job.paths[0].path));
-    // A plan's text is written without sources. It names the same format, or one whose text is the
-    // same.
+    // The text of a plan contains no sources. It names the same format, or one whose text is equal.
     DataSpec alone = job.spec->data;
     alone.train.reset();
     for (const FieldSpec& field : alone.fields) {

@@ -80,7 +80,7 @@ TEST_CASE("lines are appended, and folders are made with their parents, repeated
 }
 
 // While an object of this class lives, no file of this process grows above `bytes`. As on a full
-// disk, a write is first taken in part.
+// disk, a write is first accepted in part.
 class FullDisk {
  public:
   explicit FullDisk(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {

@@ -88,7 +88,7 @@ struct Strangers {
   std::vector<int> fds;
 };
 
-// Whether the other side has closed this connection, which never sent it anything.
+// Returns whether the peer has closed this connection, on which nothing was sent.
 bool Ended(int fd) {
   char byte;
   const ssize_t n = ::recv(fd, &byte, 1, 0);

@@ -93,7 +93,7 @@ TEST_CASE(
   for (std::uint64_t i = 21; i <= 30; ++i) CHECK(peers.Ask(2, i, 10) == Answer::kWaiting);
   CHECK(peers.core.OverShare(1));
   CHECK(peers.core.share() == 50);
-  // Bytes that are given back go to the second peer until each has half, then to both in turns.
+  // Released bytes go to the second peer until each has half, then to both in turns.
   Requests admitted;
   for (int i = 0; i < 5; ++i) {
     peers.core.ReleaseLarge(1, 10);
@@ -104,7 +104,7 @@ TEST_CASE(
   peers.core.ReleaseLarge(1, 10);
   peers.core.ReleaseLarge(2, 10);
   CHECK(peers.Admitted() == Requests{11, 26});
-  // A third peer does not halve the shares: it gets the bytes that are given back next.
+  // A third peer does not halve the shares, but gets the bytes that are released next.
   CHECK(peers.Ask(3, 31, 30) == Answer::kWaiting);
   CHECK(peers.core.share() == 33);
   for (const std::uint64_t peer : {1, 2, 1}) peers.core.ReleaseLarge(peer, 10);
@@ -181,7 +181,7 @@ TEST_CASE(
   core.LeftUnused(1);  // In the same pause.
   core.ReleaseLarge(1, 900);
   CHECK(peers.Ask(1, 3, 251) == Answer::kWaiting);
-  CHECK(peers.Ask(2, 4, 800) == Answer::kGranted);  // No peer gives back bytes for it meanwhile.
+  CHECK(peers.Ask(2, 4, 800) == Answer::kGranted);  // No peer releases bytes for it meanwhile.
   core.ReleaseLarge(2, 800);
   core.Withdraw(1, 1, 3);
   CHECK(peers.Ask(1, 5, 250) == Answer::kGranted);
@@ -868,7 +868,7 @@ TEST_CASE(
   pair.now += 1100ms;
   CHECK(pair.server->Tick(pair.now).ok());
   CHECK(pair.budget->levels().used == 0);
-  // The ERROR is still on its way.
+  // The ERROR is still in flight.
   pair.client.Call(1, Patterned(600000, 1), options, pair.Keep(&done), pair.now);
   pair.Settle();
   REQUIRE(done.size() == 1);
@@ -969,7 +969,7 @@ TEST_CASE(
   CHECK(rivals.Heard(*rivals.thief) == ended);
   CHECK(rivals.Heard(*rivals.other) == granted);
   CHECK(rivals.budget->levels().used == 1000000);
-  // A peer that sends nothing loses credit that others wait for, and gets none in their place.
+  // A peer that sends nothing loses credit for which others wait, and gets no other credit.
   rivals.Announce(*rivals.thief, 11, 100000);
   rivals.Announce(*rivals.other, 3, 200000);
   rivals.now += 5s;
@@ -978,7 +978,7 @@ TEST_CASE(
   CHECK(rivals.thief->TakeCounters().taken_back == 4 + 2);
   CHECK(rivals.budget->levels().used == 1000000);
   CHECK(rivals.budget->levels().waiting_bytes == 100000);
-  // A grant that nobody waits for ends after grant_unused_max.
+  // A grant for which no peer waits ends after grant_unused_max.
   rivals.now += 30s;
   CHECK(rivals.thief->Tick(rivals.now).ok());
   CHECK(rivals.thief->TakeCounters().taken_back == 4);
@@ -1012,8 +1012,8 @@ TEST_CASE(
   }
 }
 
-// Between two requests of a worker nobody waits. In that moment an attacker with many announcements
-// used to get the whole budget, again and again.
+// Between two requests of a worker no peer waits. In that moment an attacker with many
+// announcements used to get the whole budget repeatedly.
 TEST_CASE(
     "a stream that uses none of its grants leaves half of the budget to active peers, even if they "
     "do not wait") {

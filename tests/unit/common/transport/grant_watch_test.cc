@@ -23,7 +23,7 @@ struct Stream {
   void OtherWaits() {
     REQUIRE(budget->AskLarge(other, 2, 1000, 900) == CreditCore::Answer::kWaiting);
   }
-  // Returns the requests whose grants were taken back.
+  // Returns the requests whose grants were withdrawn.
   std::vector<std::uint64_t> Tick(MonoTime now) {
     std::vector<std::uint64_t> taken;
     budget->Advance(now);
@@ -63,7 +63,7 @@ TEST_CASE("grants of a silent stream are withdrawn once another peer waits, the 
   Stream stream;
   stream.Grant(1, 100, seconds(100));
   stream.Grant(2, 100, seconds(100) + milliseconds(500));
-  CHECK(stream.Tick(seconds(102)).empty());  // nobody waits
+  CHECK(stream.Tick(seconds(102)).empty());  // no peer waits
   stream.OtherWaits();
   CHECK(stream.Tick(seconds(103)) == Requests{2});  // then the other's request fits
   CHECK(stream.budget->TakeAdmitted().size() == 1);

@@ -366,7 +366,7 @@ TEMPLATE_TEST_CASE("a stream may be closed from its own callback", "", EG_TRANSP
   auto server_end = streams->Next();
   REQUIRE(server_end);
   REQUIRE((*server_end)->Send("one").ok());
-  (void)(*server_end)->Send("two");  // The client may have gone by now.
+  (void)(*server_end)->Send("two");  // The client may have been destroyed by now.
   CHECK(closed->WaitFor(10s));
   CHECK(at_server.end->Next().has_value());
 }
@@ -389,7 +389,7 @@ TEMPLATE_TEST_CASE("a data call carries its bytes in both directions, whatever t
     CHECK(IsPatterned(View((*result)->bytes), size, 5));
     CHECK(reinterpret_cast<std::uintptr_t>((*result)->bytes.data()) % 64 == 0);
   }
-  // Answers are sent from the request's memory; its budget is given back when they have been sent.
+  // Answers are sent from the request's memory, whose budget is released when they have been sent.
   CHECK(Eventually(world, [&] {
     return world.server->stats().budget_used == 0 && world.server->stats().small_used == 0;
   }));

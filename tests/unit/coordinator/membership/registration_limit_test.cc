@@ -1,4 +1,4 @@
-// The number of registrations that are accepted in a time.
+// The limits of registrations for each name and for all names together.
 #include <catch2/catch.hpp>
 
 #include "coordinator/membership/membership.h"

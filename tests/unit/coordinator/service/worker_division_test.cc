@@ -1,4 +1,4 @@
-// The division of workers among jobs, with a host that only records.
+// Tests the division of workers among jobs, with a host that only records.
 #include "coordinator/service/worker_division.h"
 
 #include <catch2/catch.hpp>

@@ -181,7 +181,7 @@ TEST_CASE(
   }
 }
 
-// Rows of a table: values, and behind them the states.
+// Rows of a table, each with its values and then its states.
 std::vector<std::vector<float>> TrainRows(const optimizers::Settings& settings,
                                           std::size_t dimension) {
   const auto made = Optimizer::Create(settings);

@@ -77,7 +77,7 @@ TEST_CASE(
     REQUIRE(shard->Close({1, 5}, {1, 9}, IntervalSet{1}, {}));
     const Trace after = TraceOf(*shard);
 
-    // Two owners of one cut: neither sees the other's pushes.
+    // One cut has two owners, and neither sees the other's pushes.
     const auto first = Shard::Restore(settings, cut, {1, 5}, {1, 2}, {}),
                second = Shard::Restore(settings, cut, {1, 5}, {1, 2}, IntervalSet{91});
     REQUIRE(first.ok());
@@ -393,7 +393,8 @@ TEST_CASE(
   CHECK(shard->Apply(Update(0, 1, {1, 1}, one)).code == PushCode::kApplied);
   CHECK(TraceOf(*snapshot) == cut);
 
-  // Line 21: a new owner from it, with the closures that were cancelled meanwhile.
+  // Line 21: a new owner is made from the snapshot, with the closures that were cancelled
+  // meanwhile.
   const auto owned = snapshot->Snapshot();
   owned->BecomeOwned({1, 11}, {1, 10}, {4});
   CHECK(owned->epoch() == ShardEpoch{1, 11});

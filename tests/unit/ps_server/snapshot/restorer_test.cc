@@ -104,7 +104,7 @@ TEST_CASE("orders are bounded, replaced and cancelled by shard, and each is answ
   REQUIRE(stage.restorer->Submit(stage.Order(Settings(2), two, &older)).ok());
   REQUIRE(stage.restorer->Submit(stage.Order(Settings(2), two, &newer)).ok());
   CHECK(older.result.status().code() == absl::StatusCode::kAborted);
-  // Ends the order under way.
+  // Ends the order in progress.
   REQUIRE(stage.restorer->Submit(stage.Order(Settings(1), one, &second)).ok());
   CHECK(stage.restorer->Submit(stage.Order(Settings(3), three, &refused)).code() ==
         absl::StatusCode::kResourceExhausted);

@@ -88,7 +88,7 @@ TEST_CASE(
     const auto restored = RestoreShard(Restoring(files, *durable, settings));
     REQUIRE(restored.ok());
     CHECK(StateOf(**restored) == at_cut);
-    // Both shards behave alike from here: the same rows are admitted and evicted.
+    // From here on both shards admit and evict the same rows.
     std::mt19937 again(9);
     for (std::uint64_t n = 0; n < 20; ++n) {
       const Rows rows = Draw(again, 20);
@@ -115,7 +115,7 @@ TEST_CASE("a cut whose copies exceed their limit is dropped, and the push contin
     return next();
   };
   CHECK(WriteCut(cut, Target(files)).status().code() == absl::StatusCode::kAborted);
-  // The next cut is whole; it ends the former one.
+  // The next cut is whole, and ends the former one.
   ShardCut former = CutOf(*shard);
   CHECK(WriteCut(CutOf(*shard), Target(files)).ok());
   CHECK(former.next_slice().status().code() == absl::StatusCode::kAborted);

@@ -354,7 +354,7 @@ TEST_CASE(
         absl::StatusCode::kResourceExhausted);
   CHECK(refused.answers == 0);
   CHECK(stage.writer->waiting() == 2);
-  // The order under way is cancelled: whatever arrives for it is not written.
+  // The order in progress is cancelled, so a cut that arrives for it is not written.
   stage.writer->Cancel(owner.settings.job, owner.settings.shard);
   owner.Push();
   held(owner.shard->Cut());

@@ -1,4 +1,4 @@
-// Duplicates of a push beside a map of all positions.
+// Compares the duplicates of a push with a map of all positions.
 #include "ps_server/storage/duplicate_ids.h"
 
 #include <catch2/catch.hpp>

@@ -70,7 +70,7 @@ void Check(const GradientCase& c, std::int64_t size, Backend& backend, Precision
   for (const Variable& variable : (*graph)->variables()) {
     // The numbers are rounded to float first, so that both sides compute with the same ones.
     weights32.push_back(Floats(Draw(random::KeyOf(1, variable.name), variable.shape.elements())));
-    // A variance, too.
+    // One of them is a variance.
     if (variable.is_moving_average())
       for (float& v : weights32.back()) v = std::abs(v) + 0.125f;
     weights.emplace_back(weights32.back().begin(), weights32.back().end());
@@ -212,7 +212,7 @@ void Check(const GradientCase& c, std::int64_t size, Backend& backend,
 
 #ifdef EG_CONTRACT_ON_GPU  // tests/unit/worker/backend/gpu
 
-// One for all models: to open a device takes its time. Null: there is none.
+// One backend serves all models, because opening a device is slow. It is null if there is none.
 std::unique_ptr<Backend> Gpu() {
   if (const auto choice = ChooseDevice("gpu", ""); !choice.ok()) {
     std::printf("\nskipped: no GPU: %s\n", std::string(choice.status().message()).c_str());
@@ -287,7 +287,7 @@ TEST_CASE(
   for (const GradientCase& c : GradientCases()) Check(c, 4, **MakeBackend(EmulatedGpu()));
 }
 
-// On every backend that has them. A scale of the losses is in no result.
+// Runs on every backend with 16 bits. The loss scale must not affect any result.
 TEST_CASE(
     "gradients in mixed precision equal central differences up to rounding, for any loss scale") {
   const std::vector<std::function<std::unique_ptr<Backend>()>> backends = {
@@ -307,7 +307,8 @@ TEST_CASE(
   }
 }
 
-// As close as in float32: nothing that they read, give or multiply was rounded to 16 bits.
+// The tolerance is that of float32, because no input, output or product of these layers was rounded
+// to 16 bits.
 TEST_CASE("layers of dtype float32 compute in float32 in mixed precision, too") {
   const std::vector<std::function<std::unique_ptr<Backend>()>> backends = {
       [] {

@@ -567,7 +567,7 @@ TEST_CASE(
   CHECK(train(900).ok());
   CHECK(train(1500).status().code() == absl::StatusCode::kResourceExhausted);
   CHECK(train(10).ok());
-  // Not even the inputs fit. The message tells how many examples may fit when their inputs count
+  // Not even the inputs fit. The message states how many examples may fit if their inputs count
   // twice.
   const absl::Status inputs = train(8000).status();
   CHECK_THAT(std::string(inputs.message()),
@@ -666,7 +666,7 @@ TEST_CASE("a batch uploaded before its step, during or after the step before, ch
                         return done;
                       }) == want);
     CHECK(ahead == 11);
-    // Every third batch is brought twice, and every fourth is not the one that comes next.
+    // Every third batch is uploaded twice, and every fourth is not the one that comes next.
     std::vector<float> other(4 * 28 * 28, 7.0f);  // as large as the largest batch
     CHECK(TrainStream(&changed, &ahead,
                       [&](HostStep* steps, int i, const Batch* next, const auto& step) {
@@ -684,7 +684,7 @@ TEST_CASE("a batch uploaded before its step, during or after the step before, ch
     for (ApartBackend* const backend : {&meanwhile, &between, &changed})
       CHECK(backend->TakeBreaches().empty());
   }
-  // The host's memory is read in place, so nothing has to be brought.
+  // The host's memory is read in place, so there is no upload.
   const auto cpu = *MakeBackend({"cpu", 1});
   CHECK(
       TrainStream(cpu.get(), &ahead, [](HostStep* steps, int, const Batch* next, const auto& step) {
@@ -748,7 +748,8 @@ TEST_CASE("a step whose spans keep their addresses is replayed with their curren
             .TrainStep({bench.weights.begin(), bench.weights.end()}, {}, bench.batch, 5,
                        {bench.gradients.begin(), bench.gradients.end()}, {})
             .ok());
-  CHECK(backend.uploads() == uploads + 2);  // the image and the labels: no weight has changed
+  CHECK(backend.uploads() ==
+        uploads + 2);  // only the image and the labels, because no weight has changed
   CHECK(backend.allocations() == allocations);
 }
 

@@ -1,5 +1,5 @@
-// Tests how variables are cut, assembled and cut again: the layout's checks, the pull cache,
-// weights and gradients.
+// Tests how variables are partitioned, assembled and partitioned again: the layout's checks, the
+// pull cache, weights and gradients.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -127,7 +127,7 @@ TEST_CASE(
   CHECK(spans[2][0] == 300);
   CHECK(cache.Take().empty());
 
-  // Of two answers for one shard the newer one is kept; the other shards stay.
+  // The newer of two answers for one shard is kept, and the other shards stay.
   REQUIRE(cache.Accept(Pulled(2, 4, 500, 2)).ok());
   REQUIRE(cache.Accept(Pulled(2, 4, 600, 3)).ok());
   auto taken = cache.Take();
@@ -157,7 +157,7 @@ TEST_CASE("a variable of one shard is read in its frame, unless the frame is lar
   CHECK(weights.Spans()[0][63] == 72);
 }
 
-// Hands out memory while there is some, and counts the requests.
+// Returns memory while some is left, and counts the requests.
 struct Rooms {
   int left = 1000, asked = 0;
   Allocator Hand() {
@@ -187,7 +187,7 @@ TEST_CASE(
     weights.Absorb(std::move(taken));
     REQUIRE(weights.complete());
     CHECK(reinterpret_cast<const std::byte*>(weights.Spans()[0].data()) == lie[0]);
-    CHECK(lie[2] == lie[0] + 6 * 4);  // the kernel's two shards, one behind the other
+    CHECK(lie[2] == lie[0] + 6 * 4);  // the kernel's two shards, adjacent
     CHECK(reinterpret_cast<const std::byte*>(weights.Spans()[1].data()) == lie[1]);
     CHECK(reinterpret_cast<const std::byte*>(weights.Spans()[2].data()) == lie[3]);
     return weights.Spans();
@@ -204,8 +204,8 @@ TEST_CASE(
   CHECK(cache.Take()[0].values.bytes.data() != reinterpret_cast<const std::byte*>(before));
   CHECK(all(7, 3)[0].data() != before);
 
-  // An answer that comes alone joins the others, even when they lie in a frame. Of two answers the
-  // newer one is used.
+  // A separate answer joins the others, even when they are in a frame. The newer of two answers is
+  // used.
   REQUIRE(cache.Accept(Pulled(2, 4, 500, 4)).ok());
   REQUIRE(cache.Accept(Pulled(2, 4, 600, 5)).ok());
   weights.Absorb(cache.Take());

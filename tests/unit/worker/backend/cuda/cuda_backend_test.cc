@@ -983,7 +983,7 @@ TEST_CASE(
   CHECK(use.memory.peak >= use.memory.used);
   CHECK(use.memory.reserved >= use.memory.used);
   CHECK_FALSE(use.utilization.has_value());
-  // The driver's numbers, where the driver can be asked, and is.
+  // The driver's numbers, if there is a driver and the caller asks for them.
   CHECK_FALSE(backend.device_use(true)->utilization.has_value());
   stage.control.utilization = 0.75f;
   CHECK_FALSE(backend.device_use(false)->utilization.has_value());
