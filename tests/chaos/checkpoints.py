@@ -1144,7 +1144,7 @@ def k9(c, r):
         )
         if not victim.alive():
             break
-        # It came back too late: its shards belong to other servers.
+        # It returned too late: its shards belong to other servers.
     else:
         raise Failure("six times %s restored nothing: %s" % (victim.name, events(job, "rollback")))
     victim.start()

@@ -286,7 +286,7 @@ def w10(c, r):
         victim.stop()
         try:
             # The pause is longer than its lease. A worker that is only suspected keeps its work,
-            # and may come back before anything is granted again.
+            # and may return before any closure is granted again.
             wait_for(
                 "the closures of the stopped worker to be granted again",
                 lambda: events(job, "requeue", victim.name) or job.ended(),
@@ -427,7 +427,7 @@ def w13(c, r):
     )
     others_or_restart(c, victim)
     result = job.finish()
-    # If it is the only worker, it comes back at once and is never found gone.
+    # If it is the only worker, it returns at once and is never declared gone.
     if len(c.workers) > 1 and not events(job, "state", "%s left" % victim.name):
         raise Failure("the job does not say that %s left" % victim.name)
     # It handed back its work itself: no task had to find out, and no death is counted.

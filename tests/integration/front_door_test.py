@@ -141,8 +141,8 @@ class FrontDoor(Case):
         self.assertEqual(
             sorted(os.listdir(os.path.join(self.caller, "sets"))), ["adult", "ratings"]
         )
-        # Data that may not be redistributed: the user is told where to get it, and nothing is
-        # started.
+        # For data that may not be redistributed, the program prints its source and starts
+        # nothing.
         r = self.evergrad(
             "train",
             os.path.join(examples, "matrix_factorization.yaml"),

@@ -172,7 +172,7 @@ class TwoMachines(Case):
             "INSECURE", self.psctl("task", "list", *person, prefix=self.far.prefix).stdout
         )
 
-        # The same wire with every kind of stranger: none gets in, and each is told why.
+        # Strangers of every kind use the same wire. Each is refused with the reason.
         host, port = coordinator.rsplit(":", 1)
         with self.subTest("no certificate"):
             r = self.psctl("task", "list", *to, "--timeout", "3s", prefix=self.far.prefix, expect=4)

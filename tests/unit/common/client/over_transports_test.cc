@@ -29,7 +29,7 @@ struct Grpc {
   static std::unique_ptr<transport::Transport> Make() {
     return transport::MakeGrpcTransport(nullptr);
   }
-  // A port that was free a moment ago; nobody listens there yet.
+  // A port that was free a moment ago, without a listener yet.
   static std::string Address(transport::Transport& transport, const std::string&) {
     auto server = transport.Listen(transport::ServerOptions(), transport::Handlers());
     REQUIRE(server.ok());

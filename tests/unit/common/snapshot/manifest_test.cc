@@ -1,5 +1,5 @@
 // Tests manifests: a reader finds the old or the new one, whole or not at all. A damaged manifest
-// is passed over and named.
+// is skipped and named.
 #include "common/snapshot/manifest.h"
 
 #include "common/snapshot/layout.h"

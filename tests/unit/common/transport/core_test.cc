@@ -89,7 +89,7 @@ TEST_CASE(
   Peers peers({.budget_bytes_max = 100});
   for (std::uint64_t i = 1; i <= 10; ++i) CHECK(peers.Ask(1, i, 10) == Answer::kGranted);
   for (std::uint64_t i = 11; i <= 20; ++i) CHECK(peers.Ask(1, i, 10) == Answer::kWaiting);
-  CHECK_FALSE(peers.core.OverShare(1));  // nobody else waits
+  CHECK_FALSE(peers.core.OverShare(1));  // no other peer waits
   for (std::uint64_t i = 21; i <= 30; ++i) CHECK(peers.Ask(2, i, 10) == Answer::kWaiting);
   CHECK(peers.core.OverShare(1));
   CHECK(peers.core.share() == 50);
@@ -476,7 +476,7 @@ TEST_CASE("a frame large enough to bypass the caches is assembled like any other
 // ---------------------------------------------------------------- memory for frames
 
 // Two frames of 64 MiB and their headers take 72 MiB of memory each. Only half of the budget used
-// to be kept. Of two frames that were given back at once, one was therefore unmapped, and the next
+// to be kept. One of two frames that were released at once was therefore unmapped, and the next
 // push began with 72 MiB of zeroed pages.
 TEST_CASE(
     "a pool keeps all returned buffers that fit the budget, even if each is a quarter of it") {

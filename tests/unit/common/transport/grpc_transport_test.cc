@@ -392,7 +392,7 @@ TEST_CASE(
     REQUIRE(channel.ok());
     return UnaryAndWait(**channel, "/grpc.health.v1.Health/Check", "", 10000ms).status();
   };
-  // The socket reports it: nobody listens at that port.
+  // The socket reports that the port has no listener.
   CHECK(health({.host_port = "127.0.0.1:1", .unix_path = path}).ok());
   CHECK(health({.host_port = world.server->address(), .unix_path = folder / "nobody.sock"}).ok());
   CHECK(health({.host_port = world.server->address(), .unix_path = long_path}).ok());

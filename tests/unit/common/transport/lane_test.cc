@@ -99,7 +99,7 @@ TEST_CASE("pieces of any size cross both rings in order, also around their ends"
         REQUIRE(room.ok());
         REQUIRE(*room);
       }
-      REQUIRE((!way.under_way.empty() || !waits[at]));  // An empty ring keeps nobody waiting.
+      REQUIRE((!way.under_way.empty() || !waits[at]));  // An empty ring does not delay a sender.
     }
   }
   CHECK(full > 1000);

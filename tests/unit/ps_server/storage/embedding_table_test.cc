@@ -928,11 +928,10 @@ TEST_CASE("the most frequent ids are known from a sample, in fixed memory") {
   CHECK(static_cast<double>(hottest[0].pushes) == Approx(16000).epsilon(0.5));
 }
 
-// Ids whose hashes share their upper bits, as somebody might choose them: slow at worst, never
-// wrong and never without end. The look-up of a push runs a few groups of ids ahead of what is
-// inserted: homes that were found before the index grew had been looked at after it, in memory that
-// was given back. Under AddressSanitizer each segment is memory of its own, so such a look is seen
-// there.
+// Ids whose hashes share their upper bits, as an attacker might choose them. They may be slow, but
+// never wrong or endless. The look-up of a push runs a few groups of ids ahead of what is inserted:
+// homes that were found before the index grew had been looked at after it, in memory that was given
+// back. Under AddressSanitizer each segment is memory of its own, so such a look is seen there.
 TEST_CASE("an index that grows during a push is not read at its old positions") {
   for (const bool stamped : {false, true}) {
     TableSettings settings = Settings(1, "counting");

@@ -1,5 +1,5 @@
-// Chunks and arrays: an apply never touches what a reader holds; blocks come back to the pool;
-// initial values are the same over every cut.
+// Tests chunks and arrays: an apply never changes the chunks that a reader holds, blocks return to
+// the pool, and initial values are the same for every partitioning.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -96,7 +96,7 @@ TEST_CASE("blocks return to the pool, up to its limit") {
     CHECK(pool->bytes() == 0);
     auto held = array->Share();
     AddOne(&*array);
-    held.clear();  // three blocks come back, two stay
+    held.clear();  // three blocks return, and two stay
     CHECK(pool->bytes() == 2 * kBlock);
     held = array->Share();
     AddOne(&*array);  // both blocks are reused, and one more is from the heap

@@ -729,7 +729,7 @@ TEST_CASE("a refused size of page-locked memory is not requested again for each 
   out.push_back(pinned->Allocate(8192).value());
   CHECK(asked() == 2);
   CHECK(control.pinned_bytes == (64 << 10) + 8192);
-  // Part of the kept memory was given back for it.
+  // Part of the kept memory was freed for it.
   out.push_back(pinned->Allocate(512 << 10).value());
   CHECK(asked() == 1);
   out.clear();
