@@ -322,7 +322,6 @@ def training_figures(bin_folder, quick):
 
 # 784 x 630,000 and 630,000 x 10 weights are 2.0 GB of float32, eight times the default limit of a
 # server's budget.
-# by default.
 LARGE = """apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: large}
