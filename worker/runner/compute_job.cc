@@ -2,44 +2,20 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/client/describe.h"
-#include "common/client/protocol.h"
-#include "common/client/wire_type.h"
 #include "common/layers/metrics.h"
 #include "common/layers/named.h"
-#include "common/optimizers/registry.h"
 #include "common/tensor/convert.h"
 #include "worker/backend/precision.h"
 #include "worker/runner/counting.h"
+#include "worker/runner/describe_model.h"
 #include "worker/runner/export_files.h"
 #include "worker/runner/shortfall.h"
 
 namespace evergrad::worker {
 namespace {
-
-// (28, 28) and (28, 28, 1) name the same pixels in the same order, and a flat input accepts any
-// shape.
-bool ShapesFit(const tensor::Shape& input, const tensor::Shape& example) {
-  if (input.elements() != example.elements()) return false;
-  if (input.rank() == 1) return true;
-  const auto trimmed = [](const tensor::Shape& shape) {
-    std::vector<std::uint64_t> dims = shape.dims();
-    while (!dims.empty() && dims.back() == 1) dims.pop_back();
-    return dims;
-  };
-  return trimmed(input) == trimmed(example);
-}
-
-// Returns a user error about `optimizers`, with its place in the job file.
-absl::Status OptimizersError(const config::JobSpec& spec, absl::string_view words) {
-  const config::Location& at = spec.optimizers_where;
-  return UserError(absl::InvalidArgumentError(
-      absl::StrCat(at.file.empty() ? "" : absl::StrCat(at.ToString(), ": "), words)));
-}
 
 // Returns Shortfall::kAbility if this worker's device does not support the precision.
 absl::StatusOr<Precision> PrecisionOf(const config::JobSpec& spec, const Backend& backend) {
@@ -53,6 +29,31 @@ absl::StatusOr<Precision> PrecisionOf(const config::JobSpec& spec, const Backend
       absl::FailedPreconditionError(absl::StrCat(
           "this worker's device cannot compute in the job's precision: training.precision=", name,
           " device=", backend.name(), ": ", can.message())));
+}
+
+// Internal if the layout's tables or variables differ from the graph's.
+absl::Status CheckLayout(const Layout& layout, const Graph& graph) {
+  bool tables_fit = layout.tables().size() == graph.tables().size();
+  for (std::size_t t = 0; tables_fit && t < graph.tables().size(); ++t) {
+    tables_fit = layout.tables()[t].name == graph.tables()[t].name &&
+                 layout.tables()[t].dimension == graph.tables()[t].dimension;
+  }
+  if (!tables_fit)
+    return absl::InternalError(
+        absl::StrCat("the plan's tables are not the model's: plan=", layout.tables().size(),
+                     " model=", graph.tables().size()));
+  const auto& have = layout.variables();
+  const auto& want = graph.variables();
+  for (std::size_t i = 0; i < std::max(have.size(), want.size()); ++i) {
+    if (i < have.size() && i < want.size() && have[i].name == want[i].name &&
+        have[i].shape == want[i].shape)
+      continue;
+    return absl::InternalError(
+        absl::StrCat("the plan's variables are not the model's: position=", i,
+                     " model=", i < want.size() ? want[i].name + want[i].shape.ToString() : "-",
+                     " plan=", i < have.size() ? have[i].name + have[i].shape.ToString() : "-"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -154,55 +155,6 @@ absl::StatusOr<std::shared_ptr<const Dataset>> ComputeJob::OpenSource(
   return std::shared_ptr<const Dataset>(std::move(data));
 }
 
-absl::Status ComputeJob::Bind(const Dataset& data, absl::string_view which) {
-  const auto wrong = [&](const config::Location& at, absl::string_view words,
-                         const std::string& field, absl::string_view values) {
-    return UserError(absl::InvalidArgumentError(
-        absl::StrCat(at.file.empty() ? "" : absl::StrCat(at.ToString(), ": "), words,
-                     ": source=", which, " field=", field, " ", values)));
-  };
-  const auto place_of = [&](const std::string& name) {
-    const auto& inputs = spec_->model.inputs;
-    const auto found =
-        std::find_if(inputs.begin(), inputs.end(),
-                     [&](const config::InputSpec& input) { return input.name == name; });
-    return found == inputs.end() ? config::Location() : found->where;
-  };
-  const auto type = [](tensor::DType dtype) {
-    return dtype == tensor::DType::kInt64 ? "int64" : "float32";
-  };
-  input_fields_.clear();
-  for (const GraphInput& input : graph_->inputs()) {
-    const auto field = data.FindField(input.name);
-    if (!field)
-      return wrong(place_of(input.name), "no field of the data has the name of a model input",
-                   input.name, "");
-    const Field& have = data.fields()[*field];
-    if (have.dtype != input.dtype) {
-      return wrong(
-          place_of(input.name), "input type mismatch", input.name,
-          absl::StrCat("model=", type(input.dtype),
-                       input.dtype == tensor::DType::kInt64 ? " (ids of an embedding)" : "",
-                       " data=", type(have.dtype)));
-    }
-    if (!ShapesFit(input.shape, have.shape))
-      return wrong(place_of(input.name), "input shape mismatch", input.name,
-                   absl::StrCat("model=", input.shape.ToString(), " data=", have.shape.ToString()));
-    input_fields_.push_back(*field);
-  }
-  const std::string& labels = spec_->model.losses[0].labels;
-  const config::Location& loss = spec_->model.losses[0].where;
-  const auto field = data.FindField(labels);
-  if (!field) return wrong(loss, "no field of the data has the name of the labels", labels, "");
-  const std::uint64_t elements = data.fields()[*field].shape.elements();
-  if (elements != graph_->label_elements())
-    return wrong(loss, "labels mismatch: the loss needs another number per example", labels,
-                 absl::StrCat("want=", graph_->label_elements(), " got=", elements));
-  label_field_ = *field;
-  integer_labels_ = data.fields()[*field].dtype == tensor::DType::kInt64;
-  return absl::OkStatus();
-}
-
 absl::Status ComputeJob::Open(const Needs& needs) {
   if (spec_->type != "training") return absl::OkStatus();
   if (needs.graph &&
@@ -226,8 +178,8 @@ absl::Status ComputeJob::Open(const Needs& needs) {
     bound_ = false;
   }
   if (!bound_ && graph_ != nullptr) {
-    if (train_ != nullptr) EG_RETURN_IF_ERROR(Bind(*train_, "train"));
-    if (eval_ != nullptr) EG_RETURN_IF_ERROR(Bind(*eval_, "eval"));
+    if (train_ != nullptr) EG_RETURN_IF_ERROR(inputs_.Bind(*spec_, *graph_, *train_, "train"));
+    if (eval_ != nullptr) EG_RETURN_IF_ERROR(inputs_.Bind(*spec_, *graph_, *eval_, "eval"));
     bound_ = true;
   }
   return absl::OkStatus();
@@ -237,89 +189,12 @@ absl::StatusOr<v1::DescribeResult> ComputeJob::Describe() const {
   if (spec_->type == "counting") return DescribeCounting(*spec_, seed_);
   if (spec_->type == "functions")
     return absl::InternalError("a functions job needs no description by a worker");
-  v1::DescribeResult result;
-  result.set_train_examples(train_->examples());
-  result.set_data_fingerprint(train_->Fingerprint());  // evaluation data is not part of the plan
-  if (eval_ != nullptr) result.set_eval_examples(eval_->examples());
-  std::set<std::string> warnings;  // a set, because both sources may be the same file
-  for (const Dataset* data : {train_.get(), eval_.get()})
-    if (data != nullptr)
-      for (std::string& warning : data->Warnings())
-        warnings.insert(client::CleanText(warning, 1024));
-  for (const std::string& warning : warnings) result.add_warnings(warning);
-  std::uint64_t parameters = 0;
-  for (const Variable& variable : graph_->variables()) {
-    const optimizers::Settings moving{
-        .type = "moving_average", .learning_rate = 0, .momentum = variable.momentum};
-    const optimizers::Settings* const optimizer =
-        variable.is_moving_average() ? &moving : config::OptimizerFor(*spec_, variable.name);
-    if (optimizer == nullptr)
-      return OptimizersError(
-          *spec_, absl::StrCat("no entry of `optimizers` matches: variable=", variable.name));
-    if (optimizers::IsForTablesOnly(optimizer->type))
-      return OptimizersError(
-          *spec_, absl::StrCat(optimizer->type,
-                               " is an optimizer of embedding tables: variable=", variable.name));
-    v1::VariableSpec& spec = *result.add_variables();
-    spec.set_index(static_cast<std::uint32_t>(result.variables_size() - 1));
-    spec.set_name(variable.name);
-    for (const std::uint64_t d : variable.shape.dims()) spec.add_shape(d);
-    spec.set_dtype(v1::DTYPE_FLOAT32);
-    client::FillWireType(*spec_, variable.name, &spec);
-    client::FillInitializer({variable.initializer, variable.initial_value, variable.stddev},
-                            variable.fan_in, variable.fan_out, seed_, spec.mutable_initializer());
-    client::FillOptimizer(*optimizer, spec.mutable_optimizer());
-    parameters += variable.shape.elements();
-  }
-  for (const config::TableSpec& table : graph_->tables()) {
-    const optimizers::Settings* const optimizer = config::OptimizerFor(*spec_, table.name);
-    if (optimizer == nullptr)
-      return OptimizersError(*spec_,
-                             absl::StrCat("no entry of `optimizers` matches: table=", table.name));
-    v1::TableSpec& spec = *result.add_tables();
-    spec.set_index(static_cast<std::uint32_t>(result.tables_size() - 1));
-    spec.set_name(table.name);
-    spec.set_dtype(v1::DTYPE_FLOAT32);
-    client::FillWireType(*spec_, table.name, &spec);
-    spec.set_dimension(table.dimension);
-    client::FillInitializer(table.initializer, 1, table.dimension, seed_,
-                            spec.mutable_initializer());
-    client::FillOptimizer(*optimizer, spec.mutable_optimizer());
-    spec.set_admit_after(table.admit_after);
-    spec.set_default_row(table.default_row);
-    spec.set_ttl_steps(table.ttl_steps);
-    spec.set_bytes_max(table.bytes_max);
-    spec.set_evict_lru(table.evict == "lru");
-  }
-  result.set_parameters(parameters);
-  result.set_model_summary(graph_->Summary());
-  return result;
+  return DescribeModel(*spec_, seed_, *graph_, *train_, eval_.get());
 }
 
 absl::Status ComputeJob::UseLayout(std::shared_ptr<const Layout> layout) {
   if (layout_ == layout) return absl::OkStatus();
-  if (graph_ != nullptr) {
-    bool tables_fit = layout->tables().size() == graph_->tables().size();
-    for (std::size_t t = 0; tables_fit && t < graph_->tables().size(); ++t) {
-      tables_fit = layout->tables()[t].name == graph_->tables()[t].name &&
-                   layout->tables()[t].dimension == graph_->tables()[t].dimension;
-    }
-    if (!tables_fit)
-      return absl::InternalError(
-          absl::StrCat("the plan's tables are not the model's: plan=", layout->tables().size(),
-                       " model=", graph_->tables().size()));
-    const auto& have = layout->variables();
-    const auto& want = graph_->variables();
-    for (std::size_t i = 0; i < std::max(have.size(), want.size()); ++i) {
-      if (i < have.size() && i < want.size() && have[i].name == want[i].name &&
-          have[i].shape == want[i].shape)
-        continue;
-      return absl::InternalError(
-          absl::StrCat("the plan's variables are not the model's: position=", i,
-                       " model=", i < want.size() ? want[i].name + want[i].shape.ToString() : "-",
-                       " plan=", i < have.size() ? have[i].name + have[i].shape.ToString() : "-"));
-    }
-  }
+  if (graph_ != nullptr) EG_RETURN_IF_ERROR(CheckLayout(*layout, *graph_));
   layout_ = std::move(layout);
   weights_.emplace(layout_, /*as_pulled=*/graph_ != nullptr && on_device());
   if (steps_) steps_->AllChanged();
@@ -362,24 +237,13 @@ absl::StatusOr<std::vector<AnyIn>> ComputeJob::StepWeights() const {
   return weights;
 }
 
-std::vector<Values> ComputeJob::ModelInputs(const ReadyBatch& batch) const {
-  std::vector<Values> inputs;
-  inputs.reserve(input_fields_.size());
-  for (std::size_t i = 0; i < input_fields_.size(); ++i) {
-    const tensor::AlignedBuffer& field = batch.fields[input_fields_[i]];
-    inputs.push_back(graph_->inputs()[i].dtype == tensor::DType::kInt64 ? Values(Int64s(field))
-                                                                        : Values(field.floats()));
-  }
-  return inputs;
-}
-
 absl::StatusOr<std::shared_ptr<ComputeJob::BatchRows>> ComputeJob::RowsOf(
     const ReadyBatch& batch, const std::shared_ptr<const Layout>& layout,
     UniqueIds* scratch) const {
   if (layout->tables().empty()) return std::shared_ptr<BatchRows>();
   Batch inputs;
   inputs.size = batch.size;
-  inputs.inputs = ModelInputs(batch);
+  inputs.inputs = inputs_.Of(*graph_, batch);
   auto rows = std::make_shared<BatchRows>();
   EG_RETURN_IF_ERROR(graph_->Lookup(inputs, scratch, &rows->lookup));
   if (rows->lookup.size() != layout->tables().size())
@@ -416,24 +280,11 @@ absl::StatusOr<Batch> ComputeJob::InputsOf(const ReadyBatch& batch,
                                            tensor::AlignedBuffer* as_floats) const {
   Batch inputs;
   inputs.size = batch.size;
-  inputs.inputs = ModelInputs(batch);
-  const tensor::AlignedBuffer& labels = batch.fields[label_field_];
-  if (!integer_labels_) {
-    inputs.labels = labels.floats();
-    return inputs;
-  }
-  const std::span<const std::int64_t> integers = Int64s(labels);
-  if (as_floats->size() < integers.size() * sizeof(float))
-    *as_floats = StageOrHeap(integers.size() * sizeof(float));
-  const std::span<float> floats = as_floats->floats().first(integers.size());
-  for (std::size_t i = 0; i < integers.size(); ++i) {
-    const std::int64_t label = integers[i];
-    if (label < -(1 << 24) || label > (1 << 24))
-      return UserError(absl::InvalidArgumentError(absl::StrCat(
-          "integer label out of range: field=", spec_->model.losses[0].labels, " value=", label)));
-    floats[i] = static_cast<float>(label);
-  }
-  inputs.labels = floats;
+  inputs.inputs = inputs_.Of(*graph_, batch);
+  EG_ASSIGN_OR_RETURN(
+      inputs.labels,
+      inputs_.LabelsOf(
+          *spec_, batch, [this](std::size_t bytes) { return StageOrHeap(bytes); }, as_floats));
   return inputs;
 }
 

@@ -27,6 +27,7 @@
 #include "worker/params/slot_rows.h"
 #include "worker/params/weights.h"
 #include "worker/runner/export_files.h"
+#include "worker/runner/model_inputs.h"
 #include "worker/sdk/function_call.h"
 
 namespace evergrad::worker {
@@ -200,14 +201,10 @@ class ComputeJob {
   absl::StatusOr<Batch> StepInputs(const ReadyBatch& batch);
   void ForgetPrefetch();
   HostStep::Meanwhile CopyingNext(NextBatch* next);
-  std::vector<Values> ModelInputs(const ReadyBatch& batch) const;
   // Converts gradients from float32 to their wire types, in place.
   void ToWire(const BatchRows* rows, Step* step) const;
   absl::StatusOr<std::shared_ptr<const Dataset>> OpenSource(const config::SourceSpec& source,
                                                             const Dataset* train) const;
-  // Finds the graph's inputs in a data set. Returns user errors for a missing field, or for a field
-  // of another shape or type.
-  absl::Status Bind(const Dataset& data, absl::string_view which);
 
   const std::shared_ptr<const config::JobSpec> spec_;
   const std::uint64_t seed_;
@@ -227,14 +224,10 @@ class ComputeJob {
   std::unique_ptr<Graph> graph_;
   std::optional<HostStep> steps_;        // optional, because only float16 needs one
   std::optional<LossScale> loss_scale_;  // set if the precision needs it (float16)
-  // Indices of the fields of each graph input and of the labels; they are the same in both data
-  // sets.
-  std::vector<std::size_t> input_fields_;
+  ModelInputs inputs_;
   // The graph's inputs are bound to the fields of the open data. It is also true after a failed
   // Open.
   bool bound_ = false;
-  std::size_t label_field_ = 0;
-  bool integer_labels_ = false;
   std::shared_ptr<const Layout> layout_;
   std::optional<WeightBuffer> weights_;
 };
