@@ -43,12 +43,6 @@ ERRORS = {
         "to[d] += factor * g[d];",
         "to[d] = factor * g[d];",
     ),
-    "adagrad-without-root": (
-        "deepfm",
-        "ps_server/optimizer/rules.h",
-        "w = w - rate * g / (std::sqrt(a) + epsilon);",
-        "w = w - rate * g / (a + epsilon);",
-    ),
     "adam-without-second-moment": (
         "adult",
         "ps_server/optimizer/rules.h",
