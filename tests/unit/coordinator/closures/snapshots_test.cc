@@ -45,7 +45,8 @@ void RunOne(ClosureBook* book) {
 }
 
 TEST_CASE(
-    "a shard goes back to its newest snapshot, and what that lacks is run again for it alone") {
+    "a shard is restored from its newest snapshot, and the missing closures run again for this "
+    "shard alone") {
   ClosureBook book = NewBook(2);
   book.Rollback(ShardId(0), "a");
   book.Rollback(ShardId(1), "a");
@@ -143,8 +144,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "in the start-up window a shard of the last life is adopted once it is loaded, and its owner "
-    "by the journal is to drop it") {
+    "in the start-up window a shard of the last life is adopted once it is loaded, and the owner "
+    "that the journal names must drop it") {
   ClosureBook first = NewBook(1);
   first.Rollback(ShardId(0), "a");
   const DurableState torn = first.durable();
@@ -167,7 +168,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "replaying the records gives the snapshots back, whatever was added and removed in one "
+    "replaying the records restores the snapshots, whatever was added and removed in one "
     "transaction") {
   ClosureBook book = NewBook(1);
   Record all = book.Rollback(ShardId(0), "a").record;
@@ -183,7 +184,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a job that resumes takes up what every shard has, and never runs what any of them refuses") {
+    "a job that resumes counts closures that every shard has, and never runs a closure that any "
+    "shard refuses") {
   ClosureBook book = NewBook(2);
   IntervalSet refused;
   refused.Add(5);

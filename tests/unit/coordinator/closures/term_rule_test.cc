@@ -14,8 +14,8 @@ TEST_CASE("a first term is above the journal's and above all that tasks report")
 }
 
 TEST_CASE(
-    "a task of this life or an older one is registered; one that has seen a later or another life "
-    "of this term makes us begin anew") {
+    "a task of this life or an older one is registered; a task that has seen a later life, or "
+    "another life of this term, makes the coordinator begin a new term") {
   const Term ours{5}, journal{5};
   CHECK_FALSE(BeginAnewWith(ours, 77, journal, {0, 0, 0}).has_value());
   CHECK_FALSE(BeginAnewWith(ours, 77, journal, {4, 12, 4}).has_value());
@@ -28,8 +28,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "the barrier waits for every closure below it, for attempts in hand and for repairs; a "
-    "cancelled one above it does not stand in") {
+    "the barrier waits for every closure below it, for held attempts and for repairs; a cancelled "
+    "closure above it does not count instead") {
   ClosureBook book({4, 1, 8}, {});
   book.BeginLife(Term{1});
   CHECK_FALSE(book.BarrierReached(0));  // the window is open

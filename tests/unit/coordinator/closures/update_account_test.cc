@@ -44,13 +44,13 @@ UpdateAccount Counted(std::uint64_t from = 0) {
 }
 
 TEST_CASE(
-    "a dense shard holds as many updates as the plan has, a slot as many as the workers reported") {
+    "a dense shard holds as many updates as the plan has, a partition of tables as many as the "
+    "workers reported") {
   CHECK(Compare(Counted(), {}, {Dense(84), Slot(62)}).verdict == Verdict::kExact);
 }
 
 TEST_CASE(
-    "a closure that was reported and not worked at is a difference that names shard, expected and "
-    "found") {
+    "a reported closure without updates is a difference that names shard, expected and found") {
   const auto finding = Compare(Counted(), {}, {Dense(80), Slot(62)});
   CHECK(finding.verdict == Verdict::kDifferent);
   CHECK(finding.difference ==
@@ -59,8 +59,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "more than the plan has is a difference, too, and of a slot both ways; others that differ are "
-    "counted") {
+    "more updates than planned are a difference, too, in partitions of tables also fewer; further "
+    "differing shards are counted") {
   CHECK(Compare(Counted(), {}, {Dense(85), Slot(62)}).verdict == Verdict::kDifferent);
   CHECK(Compare(Counted(), {}, {Dense(84), Slot(61)}).verdict == Verdict::kDifferent);
   CHECK(Compare(Counted(), {}, {Dense(84), Slot(63)}).verdict == Verdict::kDifferent);
@@ -72,9 +72,7 @@ TEST_CASE(
       Compare(Counted(), {}, {Slot(0), Dense(1)}).difference.starts_with("shard 0 (dense/kernel)"));
 }
 
-TEST_CASE(
-    "updates that were lost with a server and counted may be missing, as many as they are and no "
-    "more") {
+TEST_CASE("updates that were lost with a server may be missing, up to their counted number") {
   Ends ends;
   ends.lost[0].Add(3);
   ends.lost[0].Add(10);  // the short closure
@@ -85,7 +83,7 @@ TEST_CASE(
   CHECK(Compare(Counted(), ends, {Dense(84), Slot(61)}).verdict == Verdict::kDifferent);
 }
 
-TEST_CASE("updates of closures that ended without success may be there, each at most once") {
+TEST_CASE("updates of closures that ended without success may be present, each at most once") {
   Ends ends;
   ends.succeeded.Remove(5);
   ends.dead.Add(5);
@@ -99,8 +97,8 @@ TEST_CASE("updates of closures that ended without success may be there, each at 
 }
 
 TEST_CASE(
-    "a job that goes on under the same plan has the plan's updates in its dense shards, whoever "
-    "brought them") {
+    "a job that resumes under the same plan has the plan's updates in its dense shards, whichever "
+    "job made them") {
   Ends ends;
   ends.resumed = IntervalSet::Range(0, 11);
   UpdateAccount account = Counted(11);
@@ -130,7 +128,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a job that goes on under another plan has what its files held and the updates of its own "
+    "a job that resumes under another plan has the updates of its files and those of its own "
     "closures") {
   Ends ends;
   ends.resumed = IntervalSet::Range(0, 11);
@@ -144,15 +142,15 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "where a worker of an older build did not report, slots are not compared and dense shards "
-    "are") {
+    "if a worker of an older build did not report, partitions of tables are not compared, but "
+    "dense shards are") {
   UpdateAccount account = Counted();
   account.Count(4, std::nullopt);
   CHECK(Compare(account, {}, {Dense(84), Slot(5)}).verdict == Verdict::kWithin);
   CHECK(Compare(account, {}, {Dense(83), Slot(5)}).verdict == Verdict::kDifferent);
 }
 
-TEST_CASE("what a worker says about the shards that a closure touches is checked") {
+TEST_CASE("a worker's report about the shards that a closure touches is checked") {
   const auto check = [](const UpdateAccount::TouchedLess& less) {
     return UpdateAccount::Check(less, 3, 4);
   };
@@ -164,7 +162,7 @@ TEST_CASE("what a worker says about the shards that a closure touches is checked
   CHECK_FALSE(check({{2, 0}, {1, 0}}).ok());
 }
 
-TEST_CASE("what the journal keeps of the account gives it back") {
+TEST_CASE("the account is restored from its journaled form") {
   UpdateAccount account = Counted(), again;
   account.TakeOver({std::vector<std::uint64_t>{1000, 500}, true, true});
   again.Restore(account.touched_less(), account.unreported(), account.before());

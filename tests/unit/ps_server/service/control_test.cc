@@ -131,9 +131,7 @@ TEST_CASE("an assigned shard is loaded, answered, and served") {
   CHECK(f.control->Progress().updates_applied() == 1);
 }
 
-TEST_CASE(
-    "two jobs with equal variable names are apart: their values, and what is counted and said of "
-    "each") {
+TEST_CASE("two jobs with equal variable names have values, counters and reports of their own") {
   ControlFixture f;
   constexpr std::uint64_t kOther = kJob + 1;
   const auto name = [&](std::uint64_t job, const char* text) {
@@ -228,7 +226,7 @@ TEST_CASE(
   CHECK(client::FromProto(f.Hello().shards(0).refused())->Contains(0));
 }
 
-TEST_CASE("what cannot be held is answered with the cause, and is not held") {
+TEST_CASE("a shard that cannot be held is answered with the cause") {
   ControlFixture f;
   std::vector<std::pair<v1::Assign, std::string>> cases;
   const auto spoiled = [&](auto spoil, const char* words) {
@@ -272,7 +270,8 @@ TEST_CASE("what cannot be held is answered with the cause, and is not held") {
   }
 }
 
-TEST_CASE("a close is taken or ignored as line 24 says, and the next hello knows what was taken") {
+TEST_CASE(
+    "a close is taken or ignored as line 24 says, and the next hello reports the taken ones") {
   ControlFixture f;
   f.Give(ControlFixture::AssignOf(1));
   f.Take();
@@ -311,7 +310,7 @@ TEST_CASE("a close is taken or ignored as line 24 says, and the next hello knows
 }
 
 TEST_CASE(
-    "without a session everything goes on, and what was loaded meanwhile is told in the next one") {
+    "without a session the server continues, and reports newly loaded shards in the next session") {
   ControlFixture f;
   f.Give(ControlFixture::AssignOf(0));
   f.Give(ControlFixture::AssignOf(1));
@@ -371,7 +370,7 @@ TEST_CASE("a seal is answered, and every later push is refused") {
   CHECK(f.Take()[0].sealed().shard() == 5);
 }
 
-TEST_CASE("drop and the end of a job give everything back") {
+TEST_CASE("Drop and the end of a job release all memory") {
   ControlFixture f;
   for (const std::uint32_t shard : {0u, 1u, 2u}) f.Give(ControlFixture::AssignOf(shard));
   f.Take();
@@ -396,7 +395,7 @@ TEST_CASE("drop and the end of a job give everything back") {
   CHECK(f.host->jobs().Find(JobUid(kJob)).version == MapVersion{0, 0});
 }
 
-TEST_CASE("the newest version that passed by is what a stale push is told") {
+TEST_CASE("a stale push is answered with the newest version that the server has seen") {
   ControlFixture f;
   f.Give(ControlFixture::AssignOf(0));
   f.Take();

@@ -58,7 +58,7 @@ TEST_CASE("a push that was granted to its sender is applied, by every shard of t
   CHECK(f.Send(request)->push() == v1::DUPLICATE);
 }
 
-TEST_CASE("a push that nobody was granted is INVALID by name, counted, and leaves no trace") {
+TEST_CASE("a push without a grant is INVALID by name, is counted, and changes nothing") {
   struct Case {
     const char* name;
     std::function<void(RequestBuilder&)> spoil;
@@ -117,7 +117,7 @@ TEST_CASE("a push that nobody was granted is INVALID by name, counted, and leave
   CHECK(StateOf(f) == before);
 }
 
-TEST_CASE("an attempt that nobody was granted does not fence the true one off") {
+TEST_CASE("an attempt without a grant does not fence the granted one off") {
   Guarded f;
   CHECK(f.Send(Granted())->push() == v1::APPLIED);
   RequestBuilder forged = Granted();
@@ -131,7 +131,8 @@ TEST_CASE("an attempt that nobody was granted does not fence the true one off") 
 }
 
 TEST_CASE(
-    "of one request each push has its own proof, and one without does not hold up the others") {
+    "each push of a request has its own proof, and a push without a proof does not delay the "
+    "others") {
   Guarded f;
   RequestBuilder request = Granted(0);
   request.Push(1, 4, 2, Floats(4, 1));
@@ -171,7 +172,7 @@ TEST_CASE("a proof is computed once, however many pushes carry it") {
   CHECK_FALSE(guard.Fits(changed, ClosureId(3), Attempt{1, 1}, "7"));
 }
 
-TEST_CASE("a certificate says who may ask a server for what") {
+TEST_CASE("a certificate decides which requests its holder may send to a server") {
   RequestBuilder push = Granted(), pull, image, nothing;
   pull.header.set_client_name("worker/7");
   pull.Pull(1);

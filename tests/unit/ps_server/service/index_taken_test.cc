@@ -17,8 +17,8 @@ v1::Rejected Taken(const std::string& host, bool lives) {
 }
 
 TEST_CASE(
-    "a server that took index 0 by default ends at once where a living server on another host has "
-    "it, and says what to type") {
+    "a server with the default index 0 ends at once if a living server on another host has it, and "
+    "its message has the command to type") {
   IndexTaken taken("0", true, "box-b.example");
   const IndexTaken::Verdict verdict = taken.Judge(Taken("box-a.example", true));
   CHECK(verdict.ends);
@@ -27,7 +27,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a server that took index 0 by default says at once which server of its own host has it, once, "
+    "a server with the default index 0 names once the server of its own host that has the index, "
     "and waits") {
   IndexTaken taken("0", true, "box");
   IndexTaken::Verdict verdict = taken.Judge(Taken("box", true));
@@ -39,7 +39,7 @@ TEST_CASE(
   CHECK(verdict.say.empty());
 }
 
-TEST_CASE("a server waits for its former process, and wherever its index was meant") {
+TEST_CASE("a server waits for its former process, and always if its index was given explicitly") {
   IndexTaken by_default("0", true, "box-b"), meant("0", false, "box-b");
   // The holder is dead or disconnected: this may be our own former process, on another host.
   for (const IndexTaken::Verdict& verdict :
@@ -52,8 +52,7 @@ TEST_CASE("a server waits for its former process, and wherever its index was mea
   CHECK_FALSE(by_default.Judge(other).ends);
 }
 
-TEST_CASE(
-    "what a coordinator says of the other host reaches the log as UTF-8 of a bounded length") {
+TEST_CASE("the name of the other host is logged as UTF-8 of a bounded length") {
   IndexTaken taken("0", true, "b");
   const std::string say = taken.Judge(Taken("\xff" + std::string(4000, 'a'), true)).say;
   CHECK(say.find('\xff') == std::string::npos);

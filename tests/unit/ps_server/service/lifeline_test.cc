@@ -14,8 +14,8 @@ namespace evergrad::ps_server {
 namespace {
 
 TEST_CASE(
-    "a process that lives has not ended, be it stopped; once it is killed, every other process of "
-    "the place knows it") {
+    "a living process, even a stopped one, has not ended; once it is killed, every other process "
+    "of its place can prove it") {
   const std::uint64_t uid = random::EntropyFromOs();
   const Lifeline own(uid ^ 1);
   if (own.place().empty()) {
@@ -48,7 +48,9 @@ TEST_CASE(
   CHECK(own.HasEnded(uid, own.place()));  // asking does not take the name
 }
 
-TEST_CASE("nothing is proved of a process in another place, of none, or of one's own") {
+TEST_CASE(
+    "nothing is proved about a process in another place, about no process, or about the own "
+    "process") {
   const std::uint64_t uid = random::EntropyFromOs();
   const Lifeline own(uid);
   if (own.place().empty()) {

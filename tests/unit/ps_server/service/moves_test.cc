@@ -69,9 +69,8 @@ v1::PullAnswer PullOf(Stage& stage, std::uint32_t shard, ShardEpoch epoch = kEpo
 }
 
 TEST_CASE(
-    "a moved shard is at its next server what it was at the one before: values, states, ledger "
-    "with "
-    "what is open, counters, lsn, start") {
+    "a moved shard is the same at its next server: values, states, ledger with open closures, "
+    "counters, lsn, start") {
   Pair pair;
   const std::uint64_t rows = 300'000;  // several pieces, more than one chunk
   for (const std::uint32_t shard : {0u, 1u}) {
@@ -136,8 +135,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a stop that is repeated has the same answer, in the next session too; one of what is not held "
-    "has none") {
+    "a repeated stop has the same answer, also in the next session; a stop of a shard that is not "
+    "held has none") {
   Pair pair;
   pair.from.Hold(0);
   REQUIRE(pair.from.Push(0, 1, 0) == v1::APPLIED);
@@ -159,9 +158,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a shard that is not whole is not taken: another size, another hash, another plan, other rows, "
-    "a server that has gone, a state dropped "
-    "meanwhile") {
+    "an incomplete shard is refused: another size, hash, plan or rows, a disconnected server, a "
+    "state dropped meanwhile") {
   Pair pair;
   pair.from.Hold(0);
   const v1::ShardStopped stopped = pair.Stop(0);
@@ -207,8 +205,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "what has arrived goes with the session, the job, or a drop; a move of what is held already is "
-    "refused") {
+    "a received shard is released with the session, the job, or a drop; a move of a shard that is "
+    "already held is refused") {
   Pair pair;
   pair.from.Hold(0);
   const v1::ShardStopped stopped = pair.Stop(0);
@@ -239,8 +237,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "the memory of a slot of tables that is moved is its job's at the next server, from when it is "
-    "received, and no more at the one before") {
+    "the memory of a moved partition of tables counts for its job at the next server once it is "
+    "received, and no longer at the former one") {
   Pair pair;
   v1::CoordinatorMessage assign = Stage::AssignOf(1);
   Stage::MakeSlot(assign.mutable_assign()->mutable_spec());
@@ -282,8 +280,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "images are bounded: one that does not fit beside others is for later, one that never fits is "
-    "refused") {
+    "images are bounded: an image that does not fit beside others waits, and one that never fits "
+    "is refused") {
   std::unique_ptr<transport::Transport> network = transport::MakeInprocTransport(nullptr);
   Stage stage(nullptr, network.get(), 1u << 20);
   const auto stop = [&](std::uint32_t shard) {
@@ -302,8 +300,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "pieces of an image: its end is short, beyond it and too large ones are invalid, a shard that "
-    "goes on has none") {
+    "the last piece of an image is short, pieces beyond the end or too large are invalid, and a "
+    "shard that is not stopped has none") {
   Pair pair;
   pair.from.Hold(0);
   const auto piece = [&](std::uint64_t offset, std::uint64_t bytes, ShardEpoch epoch = kEpoch) {

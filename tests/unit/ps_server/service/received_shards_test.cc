@@ -120,7 +120,7 @@ TEST_CASE("a server that cannot be reached is answered, and there is no shard to
   CHECK(f.received->Take(kKey, kEpoch) == nullptr);
 }
 
-TEST_CASE("a reading that is forgotten is not answered") {
+TEST_CASE("a read that was cancelled is not answered") {
   const int way = GENERATE(0, 1, 2, 3);
   Fixture f;
   absl::Status begun;

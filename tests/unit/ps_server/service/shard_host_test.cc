@@ -96,8 +96,8 @@ TEST_CASE("pulled values are references to the shard's memory, and survive later
 }
 
 TEST_CASE(
-    "S6: a malformed section is refused with words, its neighbours are served, and its shard has "
-    "not changed") {
+    "S6: a malformed section is refused with a reason, its neighbours are served, and its shard "
+    "has not changed") {
   HostFixture f;
   f.Hold(CountingShard(0));
   f.Hold(CountingShard(1));
@@ -239,8 +239,8 @@ TEST_CASE("S6: garbage is answered with an error for the frame, and nothing has 
 }
 
 TEST_CASE(
-    "what does not fit into the reserved answer is refused, whatever the request claims to have "
-    "reserved") {
+    "values that do not fit into the reserved answer are refused, whatever the request claims to "
+    "have reserved") {
   HostFixture f(2, 1 << 20);
   f.Hold(CountingShard(0, 100000));  // 400 kB
   RequestBuilder request;
@@ -297,7 +297,7 @@ TEST_CASE("requests with large headers are parsed off the caller's thread") {
 }
 
 TEST_CASE(
-    "a small pull does not wait behind a row of large pushes, and each shard keeps its order") {
+    "a small pull does not wait behind a series of large pushes, and each shard keeps its order") {
   HostFixture f(1);
   const std::uint64_t large = (1 << 20) / 4;
   f.Hold(CountingShard(0, large));
@@ -402,8 +402,7 @@ TEST_CASE(
   CHECK(reports == 1);
 }
 
-TEST_CASE(
-    "a shard that goes while its executor expects it next is not served from what is left of it") {
+TEST_CASE("a shard that is dropped while it is next in its executor's queue is not served") {
   HostFixture f(1);
   for (std::uint32_t shard = 0; shard < 3; ++shard) f.Hold(CountingShard(shard));
   const auto pull = [&f](std::initializer_list<std::uint32_t> shards) {
@@ -429,8 +428,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "reports with digests that are asked for while one is under way share its sums, each is whole, "
-    "and one without is not held up") {
+    "reports with digests that overlap share their sums, each is complete, and a report without "
+    "digests is not delayed") {
   HostFixture f(1);
   constexpr std::uint32_t kShards = 16;
   // A turn each.
@@ -475,7 +474,7 @@ TEST_CASE(
   CHECK(left == 1);
 }
 
-TEST_CASE("a row of large pushes holds up no report") {
+TEST_CASE("a series of large pushes does not delay a report") {
   HostFixture f(1);
   const std::uint64_t large = 300000;  // a little more than one turn
   f.Hold(CountingShard(0, large));
@@ -493,7 +492,7 @@ TEST_CASE("a row of large pushes holds up no report") {
   CHECK(f.Report()[0].lsn() == 4);
 }
 
-TEST_CASE("a shard assigned anew answers what was queued for the old epoch with STALE") {
+TEST_CASE("a shard that is assigned again answers sections queued for the old epoch with STALE") {
   HostFixture f(1);
   f.Hold(CountingShard(0));
   RequestBuilder request;
@@ -511,7 +510,7 @@ TEST_CASE("a shard assigned anew answers what was queued for the old epoch with 
   CHECK(late->push() == v1::STALE);
 }
 
-TEST_CASE("drop takes only the epoch it names; a dropped job is gone whole") {
+TEST_CASE("Drop removes only the epoch that it names; dropping a job removes all of its shards") {
   HostFixture f;
   f.Hold(CountingShard(0));
   f.Hold(CountingShard(1));
@@ -588,7 +587,7 @@ TEST_CASE(
   CHECK(uncalled.use_count() == 1);
 }
 
-TEST_CASE("an adopted shard takes the place of the one held, whose waiting pushes are stale") {
+TEST_CASE("an adopted shard replaces the held one, whose waiting pushes are stale") {
   HostFixture f(1);
   f.Hold(CountingShard(0));
   RequestBuilder request;
@@ -641,8 +640,8 @@ TEST_CASE("a report has every shard's numbers in order, digests only when asked"
 }
 
 TEST_CASE(
-    "a report counts what each shard was asked for and answered: sections with values or an "
-    "update, and their bytes") {
+    "a report counts the requests and answers of each shard: sections with values or an update, "
+    "and their bytes") {
   HostFixture f;
   f.Hold(CountingShard(0));
   f.Hold(CountingSlot(1));
@@ -683,8 +682,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "failpoints: lost before the apply nothing has changed, lost after it the repeat is a "
-    "duplicate") {
+    "failpoints: a push lost before its apply changes nothing, and the repeat of a push lost after "
+    "it is a duplicate") {
   HostFixture f(1);
   f.Hold(CountingShard(0));
   RequestBuilder request;
@@ -701,7 +700,7 @@ TEST_CASE(
   CHECK(f.Send(request)->push() == v1::DUPLICATE);
 }
 
-TEST_CASE("failpoints: a delay holds up its shard in order, and no other") {
+TEST_CASE("failpoints: a delay delays its shard, keeps its order, and affects no other shard") {
   HostFixture f(1);
   f.Hold(CountingShard(0));
   f.Hold(CountingShard(1));

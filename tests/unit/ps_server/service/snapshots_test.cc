@@ -16,7 +16,7 @@
 namespace evergrad::ps_server {
 namespace {
 
-TEST_CASE("what was cut is restored bit for bit under a new owner, the open closures included") {
+TEST_CASE("a cut is restored bit for bit under a new owner, including the open closures") {
   Stage a;
   for (const std::uint32_t shard : {0u, 1u, 2u}) a.Hold(shard);
   for (const std::uint32_t shard : {0u, 1u, 2u})
@@ -94,7 +94,7 @@ TEST_CASE("what was cut is restored bit for bit under a new owner, the open clos
 }
 
 TEST_CASE(
-    "a slot of tables is assigned, cut while pushes go on, and restored to exactly the updates of "
+    "a partition of tables is assigned, cut during pushes, and restored to exactly the updates of "
     "its ledger") {
   Stage a;
   v1::CoordinatorMessage assign;
@@ -157,8 +157,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE(
-    "a file that cannot be used is answered with its path and why, and the shard is not held") {
+TEST_CASE("an unusable file is answered with its path and the reason, and the shard is not held") {
   Stage a;
   a.Hold(0);
   REQUIRE(a.Push(0, 0, 0) == v1::APPLIED);
@@ -254,8 +253,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "while a shard is read from its file it is loading: pushes are stale, a close is ignored, a "
-    "cut is for later") {
+    "while a shard is loaded from its file pushes are stale, a close is ignored, and a cut waits") {
   Stage a;
   a.Hold(0);
   REQUIRE(a.Push(0, 0, 0) == v1::APPLIED);
@@ -339,7 +337,7 @@ TEST_CASE(
 
 TEST_CASE(
     "an order is answered in its own session; in the next one an unchanged shard is answered with "
-    "the file that is there") {
+    "its existing file") {
   Stage a;
   a.Hold(0);
   REQUIRE(a.Push(0, 0, 0) == v1::APPLIED);
@@ -403,7 +401,7 @@ TEST_CASE(
   CHECK(a.Report().empty());
 }
 
-TEST_CASE("an order whose place a newer one took is answered by the newer one, once") {
+TEST_CASE("an order that a newer one replaced is answered once, by the newer one") {
   Stage a;
   a.Hold(0);
   a.Hold(1);
@@ -441,8 +439,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "while the disk is full the coordinator and the log are told once that it is tried again; with "
-    "room the file is of the new moment") {
+    "while the disk is full the coordinator and the log are told once about the retries; with disk "
+    "space the file has the newest state") {
   Stage a;
   a.Hold(0);
   REQUIRE(a.Push(0, 0, 0) == v1::APPLIED);
@@ -476,7 +474,7 @@ TEST_CASE(
              Catch::Matchers::Contains("warning snapshot failed: shards=1 of=1 first_cause="));
 }
 
-TEST_CASE("cuts under pushes all the time restore to exactly the updates of their ledgers") {
+TEST_CASE("cuts during continuous pushes are restored to exactly the updates of their ledgers") {
   constexpr std::uint64_t kRows = 600'000;  // more than two turns of an apply
   Stage a;
   a.Hold(0, kRows);

@@ -46,8 +46,7 @@ TEST_CASE("a Done carries the map of the first push and that of the last settlem
   CHECK(book.running() == nullptr);
 }
 
-TEST_CASE(
-    "what an attempt says of the shards that it touched counts updates, not pushes or answers") {
+TEST_CASE("the touched shards in an attempt's report count updates, not pushes or answers") {
   AttemptBook book = Running();
   CHECK(book.TouchedLess() == std::vector<std::pair<std::uint32_t, std::uint32_t>>{{2, 0}});
   book.Expect(u1, {p1});
@@ -59,7 +58,7 @@ TEST_CASE(
         std::vector<std::pair<std::uint32_t, std::uint32_t>>{{0, 1}, {1, 2}, {2, 0}});
 }
 
-TEST_CASE("answers of a push, one by one") {
+TEST_CASE("each answer of a push changes the attempt as its rule says") {
   struct Row {
     PushAnswer answer;
     MapVersion server;
@@ -91,8 +90,7 @@ TEST_CASE("answers of a push, one by one") {
   }
 }
 
-TEST_CASE(
-    "OVER_BUDGET is a try of many where the job waits for room, and its end where it does not") {
+TEST_CASE("OVER_BUDGET is retried if the job waits for memory, and otherwise ends the attempt") {
   AttemptBook book = Running();
   book.SetOverBudget(AttemptBook::OverBudget::kPause);
   for (int i = 0; i < 3; ++i)
@@ -103,7 +101,7 @@ TEST_CASE(
   CHECK(book.OnPushAnswer(A(1), u0, p1, PushAnswer::kOverBudget, {}).next == Next::kFail);
 }
 
-TEST_CASE("late and doubled answers change nothing") {
+TEST_CASE("late and duplicate answers change nothing") {
   AttemptBook book = Running();
   book.OnPushAnswer(A(1), u0, p0, PushAnswer::kApplied, {});
   CHECK(book.OnPushAnswer(A(1), u0, p0, PushAnswer::kSuperseded, {}).next == Next::kSettled);
@@ -126,7 +124,7 @@ TEST_CASE("a Done is kept and resent until it is answered, whatever the answer")
   }
 }
 
-TEST_CASE("the Hello names all that is in hand, with the newest map that it may have used") {
+TEST_CASE("the Hello names all held attempts, with the newest map that each may have used") {
   AttemptBook book = Running();
   for (const ShardId p : {p0, p1}) book.OnPushAnswer(A(1), u0, p, PushAnswer::kApplied, {});
   book.Finish();
@@ -142,7 +140,7 @@ TEST_CASE("the Hello names all that is in hand, with the newest map that it may 
   CHECK((held[2].work.attempt == A(3) && !held[2].begun && held[2].v1 == MapVersion{}));
 }
 
-TEST_CASE("what Registered does not name is dropped: queued, running and Done") {
+TEST_CASE("attempts that Registered does not name are dropped: queued, running and Done") {
   AttemptBook book = Running();
   for (const ShardId p : {p0, p1}) book.OnPushAnswer(A(1), u0, p, PushAnswer::kApplied, {});
   book.Finish();
@@ -175,7 +173,8 @@ TEST_CASE("an older map of the same job is ignored, one of another job is taken"
   CHECK(book.map().version == V(2));
 }
 
-TEST_CASE("grants wait in order and within a bound; only what has not begun is given back") {
+TEST_CASE(
+    "grants wait in order and within a bound; only attempts that have not begun are given back") {
   AttemptBook book;
   for (std::uint64_t n = 0; n < AttemptBook::kQueuedMax; ++n)
     REQUIRE(book.OnGrant(Train(n, A(n + 1))));
@@ -189,8 +188,8 @@ TEST_CASE("grants wait in order and within a bound; only what has not begun is g
 }
 
 TEST_CASE(
-    "what is to be run first goes before what has not begun, in the order of closures, and never "
-    "before what runs") {
+    "urgent attempts precede those that have not begun, in the order of closures, but never the "
+    "running one") {
   AttemptBook book;
   for (const std::uint64_t c : {20, 21, 22}) REQUIRE(book.OnGrant(Train(c, A(c))));
   book.Begin(A(20));
@@ -208,7 +207,7 @@ TEST_CASE(
   CHECK(book.running()->closure == ClosureId(20));
 }
 
-TEST_CASE("a job that has ended takes all of it along") {
+TEST_CASE("the end of a job drops all of its attempts") {
   AttemptBook book = Running();
   book.OnGrant(Train(1, A(2)));
   book.DropJob(JobUid(2));

@@ -49,7 +49,7 @@ TEST_CASE("Dropped names the attempt, the reason and the shard that superseded i
   CHECK(lines[0].text == "attempt given back: attempt=1.3 reason=recalled");
 }
 
-TEST_CASE("Failed says whose error it is, and what this worker lacks") {
+TEST_CASE("Failed says whose error it is, and which ability this worker lacks") {
   Reports r;
   r.reports.SendFailed(SomeWork(), absl::InternalError("a"), "4", {});
   r.reports.SendFailed(SomeWork(), UserError(absl::InternalError("b")), "4", {});

@@ -126,7 +126,7 @@ TEST_CASE("the failpoint before a report fails it, delays it, or leaves it for t
   CHECK(d.owner.ends == std::vector<std::string>{end});
 }
 
-TEST_CASE("a drain gives work that is no update back at once, unless its report is on its way") {
+TEST_CASE("a drain returns work without updates at once, unless its report is in flight") {
   Describing running;
   running.Start();
   const auto run = running.owner.run;
@@ -144,7 +144,7 @@ TEST_CASE("a drain gives work that is no update back at once, unless its report 
   CHECK(reporting.owner.ends == std::vector<std::string>{"gave up: draining"});
 }
 
-TEST_CASE("a trouble that is met again and again is a warning once a minute") {
+TEST_CASE("a repeated problem is a warning once a minute") {
   ManualClock clock;
   WarningInterval interval;
   CHECK(interval.Warn(&clock));

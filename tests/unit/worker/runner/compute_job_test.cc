@@ -161,8 +161,8 @@ void CheckSame(const StepResult& a, const StepResult& b) {
 }
 
 TEST_CASE(
-    "steps on memory that the host cannot touch are those of the CPU: weights as they change, "
-    "rows, short batches, wire types") {
+    "steps in device memory equal those of the CPU: changing weights, rows, short batches, wire "
+    "types") {
   std::map<std::string, std::uint64_t> bytes_in, bytes_out;
   for (const std::string wire : {"", "bf16", "fp16"}) {
     for (const bool late : {true, false}) {
@@ -240,8 +240,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a job's memory goes back to the backend with the job, and a user's error leaves nothing under "
-    "way") {
+    "the end of a job returns its memory to the backend, and a user's error leaves nothing in "
+    "flight") {
   test::ApartBackend* apart = nullptr;
   const auto backend =
       std::make_shared<ComputeBackend>([&]() -> absl::StatusOr<std::unique_ptr<Backend>> {
@@ -291,8 +291,8 @@ std::string RefusalOfSubmitted(const std::string& yaml,
 }
 
 TEST_CASE(
-    "an error of shapes or optimizers is told with the line of the user's own file, not of the "
-    "effective YAML") {
+    "an error of shapes or optimizers names the line of the user's file, not of the effective "
+    "YAML") {
   const std::string yaml = R"(# A comment, and every section in a place of its own.
 apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob

@@ -5,7 +5,7 @@
 namespace evergrad::worker {
 namespace {
 
-TEST_CASE("without a device heartbeats and metrics have no sample of one") {
+TEST_CASE("without a device heartbeats and metrics have no sample of a device") {
   metrics::Registry registry;
   auto backend = std::make_shared<ComputeBackend>(BackendOptions{"cpu", 1, false, ""});
   REQUIRE(backend->Get().ok());

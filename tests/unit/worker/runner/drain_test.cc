@@ -23,7 +23,7 @@ struct Leaving {
   std::shared_ptr<Drain> drain;
 };
 
-TEST_CASE("a drain without an attempt or a missing answer is done in the next turn, once") {
+TEST_CASE("a drain without attempts and missing answers ends once, in the next turn") {
   Leaving leaving;
   leaving.drain->Check(false, false);
   leaving.control.RunReady();
@@ -55,7 +55,8 @@ TEST_CASE("a drain waits for the attempt without a bound, and for answers a boun
   CHECK(leaving.done == 1);
 }
 
-TEST_CASE("without a session a drain gives up what runs, unless there is one again in time") {
+TEST_CASE(
+    "without a session a drain gives up the running attempt, unless a new session begins in time") {
   Leaving leaving;
   leaving.Begin();
   leaving.drain->Check(true, true);

@@ -21,7 +21,7 @@ std::vector<weights::NamedTensor> Tensors(const std::vector<float>& values) {
           {"dense/bias", tensor::Shape{3}, std::span(values).subspan(6, 3)}};
 }
 
-TEST_CASE("an export writes the bytes that weight files have, and says size and digest of each") {
+TEST_CASE("an export writes the bytes of weight files, and reports the size and digest of each") {
   const test::TempFolder folder;
   const std::vector<float> values{1, 2, 3, 4, 5, 6, 7, 8, 9};
   const auto files = MakeExport(Tensors(values), {{"work", {"Private", "Self"}}});
@@ -73,7 +73,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a worker writes to the runs folder only where it finds the coordinator's mark and may write") {
+    "a worker writes to the runs folder only if it has write permission and finds the "
+    "coordinator's mark") {
   const test::TempFolder folder;
   v1::ExportOrder order;
   order.set_mark_file(".mark");

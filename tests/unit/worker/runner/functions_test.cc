@@ -91,8 +91,8 @@ std::vector<std::uint64_t> Applied(Stage& stage) {
 }
 
 TEST_CASE(
-    "each step of a function is an update of what it pushed, reads what the ones before left, and "
-    "its result rides with Done") {
+    "each step of a function is one update, reads the values of the steps before it, and its "
+    "result is in Done") {
   const sdk::Registry registry = Functions();
   Stage::Settings settings;
   settings.functions = &registry;
@@ -178,8 +178,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a function's own error is final and names function, closure and step; the machine's is not "
-    "the user's; an unknown one is given to others") {
+    "a function's error is final and names function, closure and step; a machine's error is not "
+    "the user's; an unknown function goes to other workers") {
   const sdk::Registry registry = Functions();
   Stage::Settings settings;
   settings.functions = &registry;
@@ -202,7 +202,7 @@ TEST_CASE(
   CHECK(stage.Next(v1::TaskMessage::kDone).done().result() == "0 0");
 }
 
-TEST_CASE("a superseded closure stops after its step, and its function hears of it") {
+TEST_CASE("a superseded closure stops after its step, and its function is told") {
   std::atomic<bool> stop{false};
   runtime::WaitableEvent begun;
   sdk::Registry registry = Functions();

@@ -156,7 +156,7 @@ TEST_CASE("input is opened once, on the compute executor, for the attempt that a
   CHECK(opening.Open(Training(0, 3)));
 }
 
-TEST_CASE("an input that cannot be opened is told, and tried again at the next call") {
+TEST_CASE("an input that cannot be opened is reported, and tried again at the next call") {
   Opening opening;
   REQUIRE(opening.failpoints.Arm("worker.open_data=1*error", 1).ok());
   CHECK_FALSE(opening.Open(Training(0)));
@@ -177,7 +177,7 @@ TEST_CASE("an opener that has ended is not called by its opening") {
   CHECK(opening.told.empty());
 }
 
-TEST_CASE("data other than the plan's are an input error, and opened anew once a second") {
+TEST_CASE("data other than the plan's are an input error, and are opened again once a second") {
   Opening opening;
   opening.Plan(41);
   CHECK_FALSE(opening.Open(Training(0)));
@@ -195,7 +195,7 @@ TEST_CASE("data other than the plan's are an input error, and opened anew once a
   CHECK(opening.opener->train() != nullptr);
 }
 
-TEST_CASE("data of another fingerprint are named with the closure that they are for") {
+TEST_CASE("an error about data of another fingerprint names the closure that needs the data") {
   Opening opening;
   opening.Plan(40, "first\nsecond");
   CHECK_FALSE(opening.Open(Training(1)));

@@ -9,7 +9,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 TEST_CASE(
-    "a server that does not answer is told of with the time since the first failure, until it "
+    "a server that does not answer is reported with the time since the first failure, until it "
     "answers, moves or is not needed") {
   ReachLog log;
   const auto said = [&](int at) {
@@ -37,7 +37,7 @@ TEST_CASE(
   CHECK(said(18).unreached_size() == 0);
 }
 
-TEST_CASE("a server that is slow can be reached") {
+TEST_CASE("a slow server counts as reachable") {
   ReachLog log;
   log.Failed("1", "10.0.0.1:4000", absl::DeadlineExceededError("data call: deadline exceeded"),
              seconds(10));
@@ -47,7 +47,7 @@ TEST_CASE("a server that is slow can be reached") {
 }
 
 TEST_CASE(
-    "the server whose answer takes longest is told of, across calls that fail, until it answers") {
+    "the server whose answer takes longest is reported, across failed calls, until it answers") {
   ReachLog log;
   const auto awaits = [&](int at) {
     v1::WorkerProgress progress;

@@ -20,8 +20,8 @@ std::vector<SectionSize> PushesAndPulls(std::uint32_t shards, std::uint64_t byte
 }
 
 TEST_CASE(
-    "what a client's share takes goes in one request, in the order in which it was given, and so "
-    "does everything where no limit is known") {
+    "sections within a client's share go in one request, in the given order, and so do all "
+    "sections if no limit is known") {
   const auto sections = PushesAndPulls(60, kMiB);
   for (const client::RequestLimits& limits :
        {client::RequestLimits{256 * kMiB, 1024 * kMiB}, client::RequestLimits{}}) {
@@ -35,8 +35,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "what a server cannot grant goes in parts of an eighth of its budget, a shard's pull with its "
-    "push") {
+    "sections above a server's grant go in parts of an eighth of its budget, a shard's pull with "
+    "its push") {
   const auto sections = PushesAndPulls(320, kMiB / 2);  // 160 MiB each way
   const SplitPlan plan = SplitRequests({16 * kMiB, 1024 * kMiB}, sections);
   CHECK(plan.in_parts);
@@ -70,7 +70,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "while parts are under way what follows goes in parts, too, though one request could take it") {
+    "while parts are in flight later sections go in parts, too, even if they fit into one "
+    "request") {
   const auto sections = PushesAndPulls(8, kMiB);
   CHECK(SplitRequests({64 * kMiB, 1024 * kMiB}, sections, /*in_parts=*/false).requests.size() == 1);
   const SplitPlan plan = SplitRequests({64 * kMiB, 1024 * kMiB}, sections, /*in_parts=*/true);
@@ -90,8 +91,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a section that no request can carry is named, be it a push or a pull, for the budget or for "
-    "the frame") {
+    "a push or pull that no request can carry is named, with the limit of the budget or of the "
+    "frame") {
   const auto never = [](const client::RequestLimits& limits, const SectionSize& section) {
     const std::vector<SectionSize> sections = {PullSize(0, 1000), section};
     const SplitPlan plan = SplitRequests(limits, sections);

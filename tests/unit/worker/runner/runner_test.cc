@@ -74,8 +74,8 @@ TEST_CASE("a constant initializer of a layer reaches the variable with its value
 }
 
 TEST_CASE(
-    "batch normalization: its moving averages go to where the batches are, each step of the plan "
-    "moves them once, and evaluation reads them") {
+    "moving averages of batch normalization approach the batches, change once in each step of the "
+    "plan, and are read by evaluation") {
   Stage stage;
   WriteData(stage);
   const std::string yaml = absl::StrReplaceAll(
@@ -162,7 +162,7 @@ TEST_CASE(
   CHECK(progress.state() == "idle");
 }
 
-TEST_CASE("the room for a large push is asked for while its gradients are computed") {
+TEST_CASE("a large push asks for memory at the server while its gradients are computed") {
   Stage stage;
   WriteData(stage);
   const std::string yaml =
@@ -220,8 +220,8 @@ std::uint64_t DigestOn(const std::string& device, int pipeline, double* ahead) {
 }
 
 TEST_CASE(
-    "a step's batch is on the device before it begins, the first one of a closure too, and the CPU "
-    "is asked for no such thing") {
+    "a step's batch is on the device before the step begins, also in the first step of a closure; "
+    "on the CPU nothing is copied ahead") {
   for (const int pipeline : {0, 1}) {
     double ahead = 0;
     DigestOn("cpu", pipeline, &ahead);
@@ -342,7 +342,7 @@ TEST_CASE("a repair run computes the whole step and pushes to its targets only")
 }
 
 TEST_CASE(
-    "STALE above the own map waits for that map; the attempt keeps its V0 and reports the newer "
+    "STALE with a newer map waits for that map; the attempt keeps its V0 and reports the newer "
     "V1") {
   Stage stage;
   WriteData(stage);
@@ -373,8 +373,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "STALE at the own map, BUSY and a lost answer are sent again under the same identity until "
-    "settled") {
+    "after STALE with the held map, BUSY or a lost answer the push is sent again under the same "
+    "identity until it is settled") {
   Stage stage;
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 1, SmallPlan());
@@ -418,7 +418,7 @@ TEST_CASE(
   for (const v1::ShardState& state : stage.States()) CHECK(state.updates_applied() == 4);
 }
 
-TEST_CASE("a server that is away for a while costs nothing but time") {
+TEST_CASE("a server that is disconnected for a while only delays the job") {
   Stage stage;
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
@@ -477,8 +477,7 @@ TEST_CASE("SUPERSEDED and REFUSED drop the attempt, and the next one runs") {
   for (const v1::ShardState& state : stage.States()) CHECK(state.updates_applied() == 4);
 }
 
-TEST_CASE(
-    "each push goes under the name and with the proof of its grant, also when it is sent again") {
+TEST_CASE("each push has the name and the proof of its grant, also when it is sent again") {
   Stage stage;
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
@@ -551,8 +550,7 @@ Node::Intercept FullWhile(const std::atomic<bool>* full, std::atomic<int>* refus
   };
 }
 
-TEST_CASE(
-    "out of memory at a server: the job fails with server, table, bytes, limit and what to do") {
+TEST_CASE("out of memory at a server fails the job with server, table, bytes, limit and a remedy") {
   std::atomic<bool> full{true};
   std::atomic<int> refused{0};
   Stage stage;
@@ -573,9 +571,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "out of memory at a server, on_over_budget: pause: the worker says for what it waits, and goes "
-    "on "
-    "when there is room") {
+    "with on_over_budget: pause the worker names the memory that it waits for, and continues when "
+    "there is enough") {
   std::atomic<bool> full{true};
   std::atomic<int> refused{0};
   Stage stage;
@@ -663,7 +660,7 @@ TEST_CASE(
   CHECK(stage.HoldsNothing());
 }
 
-TEST_CASE("an attempt that has not begun is given back when recalled; one that runs goes on") {
+TEST_CASE("an attempt that has not begun is given back when recalled; a running one continues") {
   Stage::Settings settings;
   Stage stage(settings);
   stage.Begin(CountingYaml(90, 20), 3, SmallPlan());
@@ -684,7 +681,7 @@ TEST_CASE("an attempt that has not begun is given back when recalled; one that r
     CHECK(line.text.find("given back") == std::string::npos);
 }
 
-TEST_CASE("a running attempt that the coordinator supersedes is let go, and pushes nothing more") {
+TEST_CASE("a running attempt that the coordinator supersedes ends, and pushes nothing more") {
   Stage stage;
   stage.Begin(CountingYaml(90, 5), 3, SmallPlan());
   const std::uint64_t first = stage.Grant(0);
@@ -777,8 +774,8 @@ assert digest == int(sys.argv[3]), (digest, sys.argv[3])
 }
 
 TEST_CASE(
-    "a worker that does not see the runs folder sends its files, one after another, and the "
-    "present one anew after a lost session") {
+    "a worker without the runs folder sends its files one after another, and restarts the present "
+    "one after a lost session") {
   Stage stage;
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 3, SmallPlan());
@@ -834,8 +831,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a coordinator without room gets the export back, one that refuses a file is told that the "
-    "attempt failed") {
+    "a coordinator that is out of disk space gets the export back; a coordinator that refuses a "
+    "file is told that the attempt failed") {
   Stage stage;
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 3, SmallPlan());
@@ -854,7 +851,7 @@ TEST_CASE(
   CHECK(stage.HoldsNothing());
 }
 
-TEST_CASE("a coordinator whose disk is full for a while fills no worker's log") {
+TEST_CASE("a coordinator whose disk is full for a while does not fill the workers' logs") {
   Stage stage;
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 3, SmallPlan());
@@ -1052,7 +1049,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a worker that lacks the evaluation's data alone trains, and evaluates once they are there") {
+    "a worker that lacks only the data of the evaluation trains, and evaluates once they exist") {
   Stage stage;
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
@@ -1240,8 +1237,8 @@ TEST_CASE("in the precisions of a GPU the loss falls as it does in float32, on a
 }
 
 TEST_CASE(
-    "in mixed_float16 a step whose scaled gradients overflow is a SKIP, the next ones are scaled "
-    "by less, and every update is counted once") {
+    "in mixed_float16 a step whose scaled gradients overflow is a SKIP, the next steps have a "
+    "smaller scale, and every update is counted once") {
   Stage stage(OnEmulatedGpu());
   WriteData(stage);
   std::string yaml = TrainingYaml(stage.folder);
@@ -1273,9 +1270,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE(
-    "a true NaN in mixed_float16 is a user's error once the scale is at its least, not an overflow "
-    "for ever") {
+TEST_CASE("in mixed_float16 a true NaN is a user's error once the scale is at its minimum") {
   Stage stage(OnEmulatedGpu());
   WriteData(stage);
   std::string yaml = TrainingYaml(stage.folder);
@@ -1294,8 +1289,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a precision that the worker's device has not is a user's error before anything is written: "
-    "key, device and reason are named") {
+    "a precision that the worker's device lacks is a user's error with key, device and reason, "
+    "before anything is written") {
   for (const std::string precision : {"tf32", "mixed_float16"}) {
     Stage::Settings settings;
     settings.device = "cpu";
@@ -1317,8 +1312,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a gradient that fp16 cannot say is what the policy for NaN says, and is named, by a device "
-    "that narrows it too") {
+    "a gradient that fp16 cannot represent follows the policy for NaN and is named, also if a "
+    "device narrows it") {
   const bool skip = GENERATE(false, true), device = GENERATE(false, true);
   Stage::Settings settings = device ? OnEmulatedGpu() : Stage::Settings();
   settings.skip_not_finite = skip;
@@ -1348,7 +1343,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("failpoints act where they say: between two servers' pushes, at a step, before Done") {
+TEST_CASE("failpoints act at their sites: between two servers' pushes, at a step, before Done") {
   SECTION("between_pushes sends to one server at a time") {
     Stage::Settings settings;
     settings.failpoints = "worker.between_pushes=2*error";
@@ -1391,7 +1386,8 @@ TEST_CASE("failpoints act where they say: between two servers' pushes, at a step
   }
 }
 
-TEST_CASE("a drain hands back what has not begun, ends the running step and takes nothing new") {
+TEST_CASE(
+    "a drain returns attempts that have not begun, ends the running step and accepts no new work") {
   Stage stage;
   stage.Begin(CountingYaml(90, 10), 4, SmallPlan());
   const std::uint64_t first = stage.Grant(0);
@@ -1414,8 +1410,8 @@ TEST_CASE("a drain hands back what has not begun, ends the running step and take
 }
 
 TEST_CASE(
-    "a drain without a session does not wait for servers that do not answer, nor for a Done that "
-    "nobody can acknowledge") {
+    "a drain without a session waits neither for servers that do not answer nor for the "
+    "acknowledgement of a Done") {
   Stage::Settings settings;
   // The run must not wait for this.
   settings.drain_step_max = settings.drain_done_max = std::chrono::minutes(10);
@@ -1456,8 +1452,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a Done above the message limit is a user's error that names size and limit, and nothing of it "
-    "is kept") {
+    "a Done above the message limit is a user's error that names size and limit, and the Done is "
+    "dropped") {
   Stage::Settings settings;
   settings.message_bytes_max = 200;
   Stage stage(settings);
@@ -1474,8 +1470,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a Hello proves each attempt in hand as its Grant did, under the name that the worker had "
-    "then") {
+    "a Hello has the proof of each held attempt's grant, under the name that the worker had at "
+    "that time") {
   Stage stage;
   stage.Begin(CountingYaml(90, 1000), 4, SmallPlan());
   std::map<std::uint64_t, std::uint64_t> granted;  // closures by attempt
@@ -1494,8 +1490,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a Hello never exceeds the message limit: what it leaves out is not adopted and not held any "
-    "more") {
+    "a Hello never exceeds the message limit; attempts that it leaves out are not adopted and are "
+    "dropped") {
   Stage::Settings settings;
   settings.message_bytes_max = 2000;
   Stage stage(settings);
@@ -1514,7 +1510,7 @@ TEST_CASE(
   CHECK(next.attempts_size() == hello.attempts_size());
 }
 
-TEST_CASE("a job that ends takes its attempts with it, and a new one runs on the same worker") {
+TEST_CASE("the end of a job drops its attempts, and a new job runs on the same worker") {
   Stage stage;
   stage.Begin(CountingYaml(90, 10), 4, SmallPlan());
   stage.Grant(0);
@@ -1528,7 +1524,7 @@ TEST_CASE("a job that ends takes its attempts with it, and a new one runs on the
 }
 
 TEST_CASE(
-    "a job that follows another one reads batches of its own, though its attempts have the same "
+    "a job that follows another one reads its own batches, although its attempts have the same "
     "numbers") {
   Stage stage;
   WriteData(stage);
@@ -1554,7 +1550,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("grants of nonsense are refused one by one") {
+TEST_CASE("each malformed grant is refused by name") {
   Stage stage;
   stage.Begin(CountingYaml(90), 4, SmallPlan());
   stage.Grant(1000);

@@ -33,7 +33,7 @@ TEST_CASE(
   CHECK(Text(upload.Next()) == "-");
 }
 
-TEST_CASE("a lost session begins the present file anew, and only that one") {
+TEST_CASE("after a lost session only the present file is sent again") {
   Upload upload({{"a", 10}, {"b", 30}}, 10, 20);
   REQUIRE(Text(upload.Next()) == "0:0+10!");
   REQUIRE(upload.Confirm("a", 10).ok());
@@ -47,7 +47,7 @@ TEST_CASE("a lost session begins the present file anew, and only that one") {
   CHECK(upload.confirmed_bytes() == 10);
 }
 
-TEST_CASE("an answer about what was not sent is refused, and a file without bytes is one part") {
+TEST_CASE("an answer about a part that was not sent is refused, and an empty file is one part") {
   Upload upload({{"a", 10}, {"none", 0}}, 10, 20);
   CHECK_FALSE(upload.Confirm("a", 1).ok());
   REQUIRE(upload.Next());
