@@ -76,7 +76,7 @@ void AddJobOptions(ControlOptions& c, daemon::OptionTable* table) {
   table->Add("attempts_ahead_max", &c.jobs.sizing.attempts_max,
              "largest number of attempts that one worker holds", {2, 4096});
   table->Add("coordinator_away", &c.jobs.sizing.coordinator_away,
-             "work that a worker holds, as time at its measured rate", milliseconds(0),
+             "how long the work that a worker holds lasts, at its measured rate", milliseconds(0),
              milliseconds(600'000));
   table->Add("close_every", &c.jobs.close_every, "how often servers are told about ended closures",
              milliseconds(1), milliseconds(60'000));

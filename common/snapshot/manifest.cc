@@ -89,7 +89,7 @@ absl::StatusOr<std::string> EncodeManifest(const v1::Manifest& manifest) {
         "manifest too large: bytes=", manifest.ByteSizeLong(), " max=", kManifestBytesMax));
   std::string text;
   if (!manifest.SerializeToString(&text))
-    return absl::InvalidArgumentError("not a manifest: it cannot be written");
+    return absl::InvalidArgumentError("the manifest cannot be serialized");
   std::array<std::byte, kPreambleBytes> preamble{};
   std::memcpy(preamble.data(), kManifestMagic, kMagicBytes);
   Store(std::span(preamble), 8, kVersion);

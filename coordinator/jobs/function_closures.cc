@@ -125,9 +125,10 @@ std::string FunctionClosures::ClosingText() const {
 
 // ---------------------------------------------------------------- arguments and checkpoints
 
-// [33] Arguments go once every snapshot of every shard holds what their closure did; where
-// schedule() waits for room, once the newest one does. Should the newest one be damaged later, an
-// older one lacks the closure, and the closure's updates there are counted as lost.
+// [33] The arguments of a closure are deleted once every snapshot of every shard contains its
+// updates. While schedule() waits for memory, it is enough that each shard's newest snapshot
+// contains them. If the newest one is damaged later, an older one lacks the closure, and the
+// closure's updates there are counted as lost.
 IntervalSet FunctionClosures::SavedClosures() const {
   const DurableState& state = book_->durable();
   IntervalSet saved = state.succeeded;

@@ -163,7 +163,8 @@ void Job::Cancel() {
     started_at_ = host_->Now();
     WriteJobFile();
     never_started_ = true;
-    state_ = JobState::kStarting;  // not shown: its files are written, then it is CANCELLED
+    // Users never see this state: the job's files are written, then the job is CANCELLED.
+    state_ = JobState::kStarting;
   }
   BeginSeal(JobState::kCancelled);
 }

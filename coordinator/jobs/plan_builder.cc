@@ -331,8 +331,9 @@ absl::Status SectionLimit::CheckShards(const v1::Plan& plan) const {
         "variable ", variable.name(), ": its rows ", shard.row_begin(), " to ", shard.row_end(),
         " exceed the limit of one request to ps_server/", server, ": bytes=", shard_bytes,
         " max=", bytes, "; start that server with more than ", flag,
-        ", or submit the job again while it is connected, so that the variable is cut to its "
-        "limit")));
+        ", or submit the job again while that server is connected, so that the variable is split "
+        "to "
+        "fit the server's limit")));
   }
   return absl::OkStatus();
 }

@@ -51,9 +51,9 @@ class ShardQueries {
   // have no answer of that shard.
   void Ask(TaskId task, std::optional<ShardId> shard = std::nullopt);
   void Forget(TaskId task);  // It will not answer: its session has ended.
-  // Part of an answer of `task`. Shards that it does not own, or another epoch of which it owns,
-  // are left out. `when_all_have_spoken`: a query also ends once nobody owes it an answer. True: a
-  // final report has come further.
+  // Takes a report, which is a part of the answer of `task`. Shards that the task does not own, or
+  // of which it owns another epoch, are left out. With `when_all_have_spoken` a query also ends
+  // once no task owes it an answer. Returns whether a final report has made progress.
   bool OnReport(TaskId task, const std::string& identity, const v1::ShardReport& report,
                 const Owners& owners, bool when_all_have_spoken);
   // Ends the queries whose deadline has come. A final report of `generation` (nullopt: none is

@@ -116,7 +116,8 @@ void ShardHost::AddGauges() const {
     });
   };
   by_job("evergrad_ps_server_job_bytes",
-         "Bytes of values and optimizer state, by job; for embedding tables all memory",
+         "Bytes of values and optimizer state, by job; for an embedding table, all memory of the "
+         "table",
          [](const JobTable::Job& job) { return static_cast<double>(job.bytes); });
   by_job("evergrad_ps_server_job_shards", "Shards held, by job",
          [](const JobTable::Job& job) { return static_cast<double>(job.shards); });

@@ -156,7 +156,7 @@ absl::Status AppendTables(const ShardCut& cut, const CutTarget& target,
     waiting[slice.table] += slice.rows.waiting_ids.size();
   }
   EG_CHECK_MSG(rows == cut.table_rows && waiting == cut.table_filtered,
-               "a cut hands out exactly what it had");
+               "a cut returns exactly as many rows as it counted at its beginning");
   return absl::OkStatus();
 }
 

@@ -44,7 +44,7 @@ class Images {
   };
 
   explicit Images(Options options);
-  ~Images();  // Ends the image in progress within a MiB; orders are answered Cancelled.
+  ~Images();  // Stops the image in progress after at most 1 MiB; open orders get Cancelled.
   Images(const Images&) = delete;
   Images& operator=(const Images&) = delete;
 

@@ -45,11 +45,11 @@ class Restorer {
   Restorer& operator=(const Restorer&) = delete;
 
   // Never blocks. An order ends all earlier orders of its shard: a waiting one is answered Aborted,
-  // and a read in progress ends within a MiB. ResourceExhausted: orders_max orders wait; `done` is
-  // not called then.
+  // and a read in progress stops after at most 1 MiB. ResourceExhausted: orders_max orders wait;
+  // `done` is not called then.
   absl::Status Submit(Order order);
   // Cancels the orders of the shard, or of all shards of a job: waiting orders are answered
-  // Cancelled, and a read in progress ends within a MiB.
+  // Cancelled, and a read in progress stops after at most 1 MiB.
   void Cancel(JobUid job, std::optional<ShardId> shard = std::nullopt);
 
   std::size_t waiting() const { return orders_.waiting(); }

@@ -149,7 +149,7 @@ std::optional<Outbox::Message> LanePort::Next(Outbox& outbox) {
       ring_space_queued_ = false;
     return message;
   }
-  // Frames are ordered by their remaining bytes, so the later frames use the lane, too.
+  // The frame with the fewest remaining bytes comes first, so the lane also suits the later ones.
   const std::uint64_t bytes = std::min(outbox.next_frame_left(), lane_->piece_bytes_max());
   const auto room = lane_->HasRoom(bytes);
   if (!room.ok()) status_ = room.status();

@@ -62,8 +62,9 @@ TEST_CASE(
   CHECK(late.message() ==
         "variable dense/kernel: its rows 0 to 66 exceed the limit of one request to ps_server/3: "
         "bytes=67584 max=40960; start that server with more "
-        "than --budget-bytes-max 106496, or submit the job again while it is connected, so that "
-        "the variable is cut to its limit");
+        "than --budget-bytes-max 106496, or submit the job again while that server is connected, "
+        "so that "
+        "the variable is split to fit the server's limit");
   CHECK(BlameOf(late) == Blame::kUser);
 
   limit.bytes = 1023;
