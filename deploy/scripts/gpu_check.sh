@@ -376,7 +376,7 @@ memory_checker() {
 [[ -n $only && $only != parity ]] || part parity parity
 
 # ---- training: 2 workers and 2 servers on this host
-number() { sed -nE 's/.*"'"$1"'":([-0-9.e+]+).*/\1/p' "$2" | head -n 1; }
+number() { sed -nE 's/.*"'"$1"'":[[:space:]]*([-0-9.e+]+).*/\1/p' "$2" | head -n 1; }
 field() { sed -nE 's/.*"'"$1"'":[[:space:]]*"?([^",}]*).*/\1/p' "$2" | head -n 1; }
 # device_said FOLDER: the first error of a device in the logs of the workers there.
 device_said() {
