@@ -403,16 +403,17 @@ ran() {
   return 1
 }
 train() {
-  local name=$1 job=$2 begin=$SECONDS result on verdict=ok
+  local name=$1 job=$2 begin=$SECONDS result on loss verdict=ok
   shift 2
   ran "$name" "$job" "$device" --workers 2 "$@" || return 0
   result=$(find "$work/$name" -name result.json | head -n 1)
   on=$(grep -rhoE 'computes on [^"]*' "$work/$name" | sort -u | head -n 1 || true)
   # A GPU that was found and not used has failed its self-check.
   [[ -z $gpu || $device == cpu || $on == 'computes on gpu:'* ]] || verdict=failed
+  loss=$(field loss "$result")  # a job without data for evaluation has losses of training only
   row "train: $name" $verdict \
     "$(field examples_per_second "$result" | cut -d. -f1) examples/s," \
-    "loss $(field loss "$result"), $(( SECONDS - begin )) s;" \
+    "loss ${loss:-$(losses "$name" | tail -n 1)}, $(( SECONDS - begin )) s;" \
     "${on:-computes on an unknown device}"
 }
 losses() {

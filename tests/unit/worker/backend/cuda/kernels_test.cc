@@ -114,8 +114,8 @@ TEST_CASE("column sums are divided so that every row is in one part, and scratch
   for (const std::int64_t rows : {1, 15, 16, 17, 1000, 65536, 802816}) {
     for (const std::int64_t columns : {1, 3, 64, 1000, 131072, 200000}) {
       const std::int64_t parts = ColumnParts(rows, columns), per_part = RowsPerPart(rows, columns);
-      CHECK((parts >= 1 && parts <= 4096));
-      CHECK((columns * parts <= 262144 || parts == 1));
+      CHECK((parts >= 1 && parts <= 8192));
+      CHECK((columns * parts <= 524288 || parts == 1));
       CHECK(parts * per_part >= rows);
       CHECK(ColumnScratch(rows, columns, 2) == 16 * parts * columns);
     }
