@@ -109,8 +109,8 @@ int32_t MakePointwise(Descriptor* mode, Descriptor* operation, cudnnPointwiseMod
   // By default cuDNN's relu turns NaN into 0, also in the engines that promise STRICT_NAN_PROP.
   const cudnnNanPropagation_t nan = CUDNN_PROPAGATE_NAN;
   if (what == CUDNN_POINTWISE_RELU_FWD)
-    EG_CUDA_RETURN_IF(mode->Set(CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_TYPE_NAN_PROPOGATION,
-                                1, &nan, error));
+    EG_CUDA_RETURN_IF(mode->Set(CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_TYPE_NAN_PROPOGATION, 1,
+                                &nan, error));
   EG_CUDA_RETURN_IF(mode->Finalize(error));
   EG_CUDA_RETURN_IF(operation->Make(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, error));
   EG_CUDA_RETURN_IF(operation->Set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, *mode, error));

@@ -524,8 +524,8 @@ std::int32_t Offered(const EgPlanKey& key) {
         (key.in_w + key.pad_left + key.pad_right - key.kernel_w) / key.stride_w + 1 == key.out_w &&
         key.in_w + key.pad_left + key.pad_right >= key.kernel_w;
     // cuDNN's only engine for this case takes ten times as long as the others.
-    const bool writes = key.type == EG_FLOAT32 || key.kind != EG_PLAN_CONV_FILTER ||
-                        key.d_type != EG_FLOAT32;
+    const bool writes =
+        key.type == EG_FLOAT32 || key.kind != EG_PLAN_CONV_FILTER || key.d_type != EG_FLOAT32;
     const bool even = key.pad_top == key.pad_bottom && key.pad_left == key.pad_right;
     return key.relu != 0 || !fits || !writes || (!even && control.choosy) ? 0 : 3;
   }
