@@ -1,6 +1,8 @@
+// The keys of a counting job.
 #include "common/config/job_schema.h"
 
 namespace evergrad::config {
+namespace {
 
 const Table<CountingSpec>& CountingTable() {
   static const Table<CountingSpec> table{
@@ -23,6 +25,57 @@ const Table<CountingSpec>& CountingTable() {
                             {"sgd", "adam", "adagrad"}, "counting.", "weight += g, slot += 2 g")},
       {}};
   return table;
+}
+
+// The optimizer of the section is also the optimizer of the job.
+Key<JobSpec> CountingKey() {
+  Key<JobSpec> key = Required(Section<JobSpec, CountingSpec>(
+      "counting", &JobSpec::counting, &CountingTable(), "the data that is counted"));
+  key.read = [read = key.read](Reader& r, const Node& n, JobSpec* t) {
+    read(r, n, t);
+    t->optimizer.type = t->counting.optimizer;
+  };
+  return key;
+}
+
+const Table<JobSpec>& CountingJobTable() {
+  static const Table<DataSpec> data{"spec.data of a counting job", CommonDataKeys(),
+                                    kDataKeysNotBuilt};
+  static const Table<TrainingSpec> training = [] {
+    Table<TrainingSpec> t = TrainingTable();
+    std::erase_if(t.keys, [](const Key<TrainingSpec>& key) {
+      return key.name == "precision";
+    });  // a counting job computes no steps
+    return t;
+  }();
+  static const Table<JobSpec> table{
+      "spec of a counting job",
+      {TypeKey(), CountingKey(),
+       Section<JobSpec, DataSpec>("data", &JobSpec::data, &data, "batches and order"),
+       Section<JobSpec, StrategySpec>("strategy", &JobSpec::strategy, &StrategyTable(),
+                                      "how the work is distributed"),
+       Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &training, "how long"),
+       CheckpointKey(), ResourcesKey()},
+      SpecKeysNotBuilt()};
+  return table;
+}
+
+void ExplainCountingJob(std::string* out) {
+  absl::StrAppend(out,
+                  "\n# A counting job (spec.type: counting, for daemons started with --failpoints) "
+                  "has, instead of model and optimizer:\n#   counting:\n");
+  CountingTable().Explain(CountingSpec{}, "#     ", out);
+}
+
+}  // namespace
+
+const JobType kCountingJobs = {.name = "counting",
+                               .for_tests_only = true,
+                               .table = CountingJobTable,
+                               .explain = ExplainCountingJob};
+
+const CountingSpec* CountingOf(const JobSpec& spec) {
+  return &TypeOf(spec) == &kCountingJobs ? &spec.counting : nullptr;
 }
 
 }  // namespace evergrad::config

@@ -1,4 +1,4 @@
-// The tables of the sections that only a functions job has.
+// The keys of a functions job.
 #include <algorithm>
 #include <set>
 
@@ -124,8 +124,6 @@ Key<FunctionsSpec> VariablesKey() {
   return key;
 }
 
-}  // namespace
-
 const Table<FunctionsSpec>& FunctionsTable() {
   static const Table<FunctionsSpec> table{
       "spec.functions",
@@ -144,5 +142,65 @@ const Table<FunctionsSpec>& FunctionsTable() {
       {"functions", "retries", "timeout", "priority", "tables"}};
   return table;
 }
+
+const Table<JobSpec>& FunctionsJobTable() {
+  static const Table<StrategySpec> strategy = [] {
+    Table<StrategySpec> t{
+        "spec.strategy of a functions job",
+        {},
+        {"deterministic", "pipeline", "staleness", "workers", "codec", "replicas", "durability"}};
+    for (const Key<StrategySpec>& key : StrategyTable().keys) {
+      if (key.name == "mode" || key.name == "partitioner") t.keys.push_back(key);
+    }
+    return t;
+  }();
+  static const Table<TrainingSpec> training{
+      "spec.training of a functions job",
+      {Integer<TrainingSpec>("seed", &TrainingSpec::seed, 0, kAny,
+                             "seed of initializers and of the random numbers in a step"),
+       WireTypeKey()},
+      {}};
+  static const Table<JobSpec> table = [] {
+    Key<JobSpec> checkpoint = CheckpointKey();
+    checkpoint.read = [read = checkpoint.read](Reader& r, const Node& n, JobSpec* t) {
+      read(r, n, t);
+      if (const Node* resume = n.kind == Node::Kind::kMap ? n.Find("resume") : nullptr;
+          resume != nullptr && t->checkpoint.resume)
+        r.Report(resume->where(),
+                 "not built yet: `resume: true` of a functions job: checkpoints do not hold the "
+                 "arguments of its closures");
+    };
+    return Table<JobSpec>{
+        "spec of a functions job",
+        {TypeKey(),
+         Required(Section<JobSpec, FunctionsSpec>("functions", &JobSpec::functions,
+                                                  &FunctionsTable(),
+                                                  "the variables and limits of the closures")),
+         OptimizerKey(),
+         Section<JobSpec, StrategySpec>("strategy", &JobSpec::strategy, &strategy,
+                                        "how variables are partitioned"),
+         Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &training, "the seed"),
+         checkpoint, ResourcesKey()},
+        SpecKeysNotBuilt()};
+  }();
+  return table;
+}
+
+void ExplainFunctionsJob(std::string* out) {
+  absl::StrAppend(out,
+                  "\n# A functions job (spec.type: functions; docs/closures.md) has, instead of "
+                  "data and model:\n#   functions:\n");
+  FunctionsTable().Explain(FunctionsSpec{}, "#     ", out);
+  absl::StrAppend(out,
+                  "# and, of the other sections: optimizer, strategy.mode and .partitioner, "
+                  "training.seed and .wire_dtype, checkpoint without resume, resources.\n");
+}
+
+}  // namespace
+
+const JobType kFunctionsJobs = {.name = "functions",
+                                .scheduled_by_client = true,
+                                .table = FunctionsJobTable,
+                                .explain = ExplainFunctionsJob};
 
 }  // namespace evergrad::config

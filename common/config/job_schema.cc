@@ -3,32 +3,6 @@
 namespace evergrad::config {
 namespace {
 
-const NotBuilt kSpecKeysNotBuilt = {"predict", "export",     "early_stopping", "callbacks",
-                                    "tables",  "embeddings", "closures",       "resources"};
-
-Key<JobSpec> TypeKey() {
-  return {"type",
-          "one of training, functions, counting",
-          "type of the job; for functions and counting, see the end of this file",
-          false,
-          [](Reader&, const Node&, JobSpec*) {},  // read earlier, because it selects this table
-          [](const JobSpec& t) { return std::optional<Node>(MakeText(t.type)); }};
-}
-
-}  // namespace
-
-const Node* At(const Node& root, std::initializer_list<const char*> path) {
-  const Node* node = &root;
-  for (const char* key : path)
-    if (node != nullptr) node = node->Find(key);
-  return node;
-}
-
-Location KeyPlace(const Node* map, const char* key, const Location& otherwise) {
-  const Node* node = map == nullptr ? nullptr : map->Find(key);
-  return node == nullptr ? otherwise : node->where();
-}
-
 const Table<ResourcesSpec>& ResourcesTable() {
   static const Table<ResourcesSpec> table{
       "spec.resources",
@@ -54,88 +28,67 @@ const Table<JobSpec>& TrainingJobTable() {
        Section<JobSpec, StrategySpec>("strategy", &JobSpec::strategy, &StrategyTable(),
                                       "how the work is distributed"),
        Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &TrainingTable(), "how long"),
-       CheckpointKey(),
-       Section<JobSpec, ResourcesSpec>("resources", &JobSpec::resources, &ResourcesTable(),
-                                       "resources beside other jobs")},
-      kSpecKeysNotBuilt};
+       CheckpointKey(), ResourcesKey()},
+      SpecKeysNotBuilt()};
   return table;
 }
 
-const Table<JobSpec>& CountingJobTable() {
-  static const Table<DataSpec> data{"spec.data of a counting job", CommonDataKeys(),
-                                    kDataKeysNotBuilt};
-  static const Table<TrainingSpec> training = [] {
-    Table<TrainingSpec> t = TrainingTable();
-    std::erase_if(t.keys, [](const Key<TrainingSpec>& key) {
-      return key.name == "precision";
-    });  // a functions job computes no steps
-    return t;
-  }();
-  static const Table<JobSpec> table{
-      "spec of a counting job",
-      {TypeKey(),
-       Required(Section<JobSpec, CountingSpec>("counting", &JobSpec::counting, &CountingTable(),
-                                               "the data that is counted")),
-       Section<JobSpec, DataSpec>("data", &JobSpec::data, &data, "batches and order"),
-       Section<JobSpec, StrategySpec>("strategy", &JobSpec::strategy, &StrategyTable(),
-                                      "how the work is distributed"),
-       Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &training, "how long"),
-       CheckpointKey(),
-       Section<JobSpec, ResourcesSpec>("resources", &JobSpec::resources, &ResourcesTable(),
-                                       "resources beside other jobs")},
-      kSpecKeysNotBuilt};
-  return table;
+constexpr JobType kTrainingJobs = {
+    .name = "training", .trains_model = true, .table = TrainingJobTable};
+
+}  // namespace
+
+absl::Span<const JobType* const> JobTypes() {
+  static constexpr const JobType* types[] = {&kTrainingJobs, &kFunctionsJobs, &kCountingJobs};
+  return types;
 }
 
-const Table<JobSpec>& FunctionsJobTable() {
-  static const Table<StrategySpec> strategy = [] {
-    Table<StrategySpec> t{
-        "spec.strategy of a functions job",
-        {},
-        {"deterministic", "pipeline", "staleness", "workers", "codec", "replicas", "durability"}};
-    for (const Key<StrategySpec>& key : StrategyTable().keys) {
-      if (key.name == "mode" || key.name == "partitioner") t.keys.push_back(key);
-    }
-    return t;
-  }();
-  static const Table<TrainingSpec> training{
-      "spec.training of a functions job",
-      {Integer<TrainingSpec>("seed", &TrainingSpec::seed, 0, kAny,
-                             "seed of initializers and of the random numbers in a step"),
-       WireTypeKey()},
-      {}};
-  static const Table<JobSpec> table = [] {
-    Key<JobSpec> checkpoint = CheckpointKey();
-    checkpoint.read = [read = checkpoint.read](Reader& r, const Node& n, JobSpec* t) {
-      read(r, n, t);
-      if (const Node* resume = n.kind == Node::Kind::kMap ? n.Find("resume") : nullptr;
-          resume != nullptr && t->checkpoint.resume)
-        r.Report(resume->where(),
-                 "not built yet: `resume: true` of a functions job: checkpoints do not hold the "
-                 "arguments of its closures");
-    };
-    return Table<JobSpec>{
-        "spec of a functions job",
-        {TypeKey(),
-         Required(Section<JobSpec, FunctionsSpec>("functions", &JobSpec::functions,
-                                                  &FunctionsTable(),
-                                                  "the variables and limits of the closures")),
-         OptimizerKey(),
-         Section<JobSpec, StrategySpec>("strategy", &JobSpec::strategy, &strategy,
-                                        "how variables are partitioned"),
-         Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &training, "the seed"),
-         checkpoint,
-         Section<JobSpec, ResourcesSpec>("resources", &JobSpec::resources, &ResourcesTable(),
-                                         "resources beside other jobs")},
-        kSpecKeysNotBuilt};
-  }();
-  return table;
+const JobType& TypeOf(const JobSpec& spec) {
+  for (const JobType* type : JobTypes())
+    if (type->name == spec.type) return *type;
+  return *JobTypes().front();
 }
 
-const Table<JobSpec>& JobTableOf(const JobSpec& spec) {
-  return spec.type == "counting"    ? CountingJobTable()
-         : spec.type == "functions" ? FunctionsJobTable()
-                                    : TrainingJobTable();
+std::vector<std::string> NamesOfJobTypes() {
+  std::vector<std::string> names;
+  for (const JobType* type : JobTypes()) names.emplace_back(type->name);
+  return names;
+}
+
+const Node* At(const Node& root, std::initializer_list<const char*> path) {
+  const Node* node = &root;
+  for (const char* key : path)
+    if (node != nullptr) node = node->Find(key);
+  return node;
+}
+
+Location KeyPlace(const Node* map, const char* key, const Location& otherwise) {
+  const Node* node = map == nullptr ? nullptr : map->Find(key);
+  return node == nullptr ? otherwise : node->where();
+}
+
+const NotBuilt& SpecKeysNotBuilt() {
+  static const NotBuilt keys = {"predict", "export",     "early_stopping", "callbacks",
+                                "tables",  "embeddings", "closures",       "resources"};
+  return keys;
+}
+
+Key<JobSpec> TypeKey() {
+  std::vector<std::string> names = NamesOfJobTypes();
+  const std::string all = absl::StrJoin(names, ", ");
+  names.erase(names.begin());
+  return {"type",
+          absl::StrCat("one of ", all),
+          absl::StrCat("type of the job; for ", absl::StrJoin(names, " and "),
+                       ", see the end of this file"),
+          false,
+          [](Reader&, const Node&, JobSpec*) {},  // read earlier, because it selects this table
+          [](const JobSpec& t) { return std::optional<Node>(MakeText(t.type)); }};
+}
+
+Key<JobSpec> ResourcesKey() {
+  return Section<JobSpec, ResourcesSpec>("resources", &JobSpec::resources, &ResourcesTable(),
+                                         "resources beside other jobs");
 }
 
 }  // namespace evergrad::config

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_split.h"
 #include "common/config/job_spec.h"
+#include "common/config/job_type.h"
 #include "common/schema/names.h"
 #include "common/schema/schema.h"
 
@@ -22,22 +23,21 @@ void ReadFields(Reader& reader, const Node& data, DataSpec* spec);
 const Table<ModelSpec>& ModelTable();
 const Table<StrategySpec>& StrategyTable();
 const Table<TrainingSpec>& TrainingTable();
-const Table<CountingSpec>& CountingTable();
-const Table<FunctionsSpec>& FunctionsTable();
 const Table<CheckpointSpec>& CheckpointTable();
-const Table<ResourcesSpec>& ResourcesTable();
 const Variant<optimizers::Settings>& OptimizerVariant();
 const Variant<PartitionerSpec>& PartitionerVariant();
 Key<JobSpec> OptimizerKey();
 Key<JobSpec> OptimizersKey();
 Key<JobSpec> CheckpointKey();
+Key<JobSpec> ResourcesKey();
 Key<TrainingSpec> WireTypeKey();
-// The tables of `spec` for a training job, a counting job and a functions job.
-const Table<JobSpec>& TrainingJobTable();
-const Table<JobSpec>& CountingJobTable();
-const Table<JobSpec>& FunctionsJobTable();
-// The table for the type of the parsed job.
-const Table<JobSpec>& JobTableOf(const JobSpec& spec);
+// Keys of `spec` that are not built, in a job of any type.
+const NotBuilt& SpecKeysNotBuilt();
+
+// The key `type` of `spec`.
+Key<JobSpec> TypeKey();
+std::vector<std::string> NamesOfJobTypes();
+extern const JobType kFunctionsJobs, kCountingJobs;
 
 // The node at the end of the path `path`, or nullptr.
 const Node* At(const Node& root, std::initializer_list<const char*> path);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/config/counting_spec.h"
 #include "common/data_formats/data_spec.h"
 #include "common/layers/layer_spec.h"
 #include "common/optimizers/settings.h"
@@ -115,19 +116,6 @@ struct ResourcesSpec {
   std::uint64_t server_memory_bytes_max = 0;
   friend bool operator==(const ResourcesSpec&, const ResourcesSpec&) = default;
 };
-// The job of the fault scenarios (`spec.type: counting`). Only daemons started with --failpoints
-// accept it.
-struct CountingSpec {
-  std::uint64_t examples = 0;
-  std::uint32_t shards = 8;   // partitions of the [examples, 1] variable
-  std::uint32_t step_ms = 0;  // each step waits this long, by the injected clock
-  std::uint32_t tables = 0;   // additional embedding tables
-  std::uint64_t table_ids = 500,
-                // number of ids of each table; byte limit of the last table, 0 for none
-      table_bytes_max = 0;
-  std::string optimizer = "counting";
-  friend bool operator==(const CountingSpec&, const CountingSpec&) = default;
-};
 // A job with `spec.type: functions`. A client's schedule() creates its closures; workers built with
 // the SDK have their code.
 struct FunctionVariable {
@@ -149,7 +137,7 @@ struct FunctionsSpec {
 };
 struct JobSpec {
   std::string name;
-  std::string type = "training";  // training | counting | functions
+  std::string type = "training";  // the name of a JobType (job_type.h)
   DataSpec data;
   ModelSpec model;
   optimizers::Settings optimizer;  // `optimizer`

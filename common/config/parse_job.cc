@@ -220,7 +220,7 @@ void CheckRest(const Node& root, Reader* reader, JobSpec* spec) {
   if (const Node* list = At(root, {"spec", "optimizers"}); list != nullptr && optimizer != nullptr)
     reader->Report(list->where(),
                    "`optimizers` and `optimizer` exclude each other: remove one of the two");
-  else if (spec->type == "training" && list == nullptr && optimizer == nullptr)
+  else if (TypeOf(*spec).trains_model && list == nullptr && optimizer == nullptr)
     reader->Report(At(root, {"spec"})->where(),
                    "missing key `optimizer` in spec: expected mapping");
   if (optimizer != nullptr && optimizers::IsForTablesOnly(spec->optimizer.type))
@@ -228,7 +228,7 @@ void CheckRest(const Node& root, Reader* reader, JobSpec* spec) {
                                                     " is for embedding tables: name them with "
                                                     "`match` in `optimizers`"));
   for (const TableSpec& table : spec->model.tables) CheckTable(root, reader, *spec, table);
-  if (spec->type == "training" && !spec->data.eval) {
+  if (TypeOf(*spec).trains_model && !spec->data.eval) {
     if (const Node* every = At(root, {"spec", "training", "evaluate_every"});
         every != nullptr && At(root, {"spec", "data", "eval"}) == nullptr)
       reader->Report(every->where(), "`evaluate_every` needs `data.eval`");
@@ -238,7 +238,9 @@ void CheckRest(const Node& root, Reader* reader, JobSpec* spec) {
 // Checks a job of unknown type. In each section only the mistakes are reported on which all types
 // agree.
 void JudgeJob(const Node& body, Reader* reader, JobSpec* spec) {
-  Judge(*reader, body, {&TrainingJobTable(), &FunctionsJobTable(), &CountingJobTable()}, spec);
+  std::vector<const Table<JobSpec>*> tables;
+  for (const JobType* type : JobTypes()) tables.push_back(&type->table());
+  Judge(*reader, body, tables, spec);
   if (const Node* data = body.Find("data");
       data != nullptr && data->kind == Node::Kind::kMap && data->Find("fields") != nullptr)
     ReadFields(*reader, *data, &spec->data);
@@ -247,7 +249,7 @@ void JudgeJob(const Node& body, Reader* reader, JobSpec* spec) {
 // Reads `spec.type`; a misspelt type counts as the nearest one. Returns false if there is no
 // nearest type.
 bool ReadType(const Node& body, Reader* reader, JobSpec* spec) {
-  static const std::vector<std::string> kTypes = {"training", "functions", "counting"};
+  const std::vector<std::string> types = NamesOfJobTypes();
   static const NotBuilt kTypesNotBuilt = {"prediction", "python", "tuning"};
   const Node* const type = body.Find("type");
   if (type == nullptr) return true;
@@ -257,11 +259,10 @@ bool ReadType(const Node& body, Reader* reader, JobSpec* spec) {
     reader->Report(type->where(), absl::StrCat("not built yet: spec.type `", *text, "`"));
     return false;
   }
-  if (std::find(kTypes.begin(), kTypes.end(), *text) == kTypes.end()) {
-    reader->Report(type->where(),
-                   absl::StrCat("`type`: expected training, functions or counting, got ",
-                                type->Describe(), Suggestion(*text, kTypes)));
-    spec->type = NearestName(*text, kTypes);
+  if (std::find(types.begin(), types.end(), *text) == types.end()) {
+    reader->Report(type->where(), absl::StrCat("`type`: expected ", JoinWithOr(types), ", got ",
+                                               type->Describe(), Suggestion(*text, types)));
+    spec->type = NearestName(*text, types);
     return !spec->type.empty();
   }
   spec->type = *text;
@@ -320,9 +321,8 @@ ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options) {
     if (!known) {
       JudgeJob(*body, &reader, &spec);
     } else {
-      JobTableOf(spec).Read(reader, *body, &spec);
-      if (spec.type == "counting") spec.optimizer.type = spec.counting.optimizer;
-      if (spec.type == "training") {
+      TypeOf(spec).table().Read(reader, *body, &spec);
+      if (TypeOf(spec).trains_model) {
         CheckData(*root, &reader, &spec);
         CheckModel(*root, &reader, &spec);
       }
@@ -337,7 +337,7 @@ ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options) {
   }
   if (result.mistakes.empty()) {
     if (options.submission) ReadPlaces(yaml, &spec);
-    if (spec.type == "training") CheckShapes(spec, &reader);
+    if (TypeOf(spec).trains_model) CheckShapes(spec, &reader);
   }
   SortMistakes(options.file_name, &result.mistakes);
   if (!result.mistakes.empty()) return result;
@@ -361,9 +361,9 @@ std::string EmitYaml(const JobSpec& spec) {
   Append(&metadata, "name", MakeText(spec.name));
   Append(&root, "metadata", std::move(metadata));
   Node body;
-  JobTableOf(spec).Write(spec, &body);
+  TypeOf(spec).table().Write(spec, &body);
   // Without evaluation data the key would be refused when the text is read back.
-  if (spec.type == "training" && !spec.data.eval) {
+  if (TypeOf(spec).trains_model && !spec.data.eval) {
     if (Node* training = body.Find("training"))
       training->entries.erase(
           std::remove_if(training->entries.begin(), training->entries.end(),
@@ -382,7 +382,7 @@ std::string EmitYaml(const JobSpec& spec) {
 
 std::string EmitGiven(const JobSpec& spec) {
   Node body;
-  JobTableOf(spec).Write(spec, &body);
+  TypeOf(spec).table().Write(spec, &body);
   LeaveOutUsual(&body);
   return PrintFlow(body);
 }
@@ -398,22 +398,11 @@ std::string ReferenceYaml() {
       "evergrad.dev/v1alpha1\n# the only kind (required)\nkind: TrainingJob\nmetadata:\n  # a DNS "
       "label: lower-case letters, digits and inner dashes, at most 63 (required)\n  name: "
       "reference\nspec:\n";
-  TrainingJobTable().Explain(JobSpec{}, "  ", &out);
-  absl::StrAppend(&out,
-                  "\n# A counting job (spec.type: counting, for daemons started with --failpoints) "
-                  "has, instead of model and optimizer:\n");
-  std::string counting;
-  CountingTable().Explain(CountingSpec{}, "#     ", &counting);
-  absl::StrAppend(&out, "#   counting:\n", counting);
-  absl::StrAppend(&out,
-                  "\n# A functions job (spec.type: functions; docs/closures.md) has, instead of "
-                  "data and model:\n"
-                  "#   functions:\n");
-  std::string functions;
-  FunctionsTable().Explain(FunctionsSpec{}, "#     ", &functions);
-  absl::StrAppend(&out, functions,
-                  "# and, of the other sections: optimizer, strategy.mode and .partitioner, "
-                  "training.seed and .wire_dtype, checkpoint without resume, resources.\n");
+  TypeOf(JobSpec{}).table().Explain(JobSpec{}, "  ", &out);
+  // The type with the fewest keys comes first.
+  const auto types = JobTypes();
+  for (auto type = types.rbegin(); type != types.rend(); ++type)
+    if ((*type)->explain != nullptr) (*type)->explain(&out);
   return out;
 }
 

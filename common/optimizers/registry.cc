@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 
 namespace evergrad::optimizers {
 namespace {
@@ -127,9 +126,7 @@ std::vector<Descriptor> Internal() {
 std::string NamesOfAll() {
   std::vector<std::string> names;
   for (const Descriptor& descriptor : All()) names.push_back(descriptor.defaults.type);
-  const std::string last = names.back();
-  names.pop_back();
-  return absl::StrCat(absl::StrJoin(names, ", "), " or ", last);
+  return config::JoinWithOr(names);
 }
 
 }  // namespace

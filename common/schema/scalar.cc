@@ -182,6 +182,13 @@ std::string FormatReal(double value) {
   return text;
 }
 
+std::string JoinWithOr(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    absl::StrAppend(&text, i == 0 ? "" : i + 1 < names.size() ? ", " : " or ", names[i]);
+  return text;
+}
+
 std::string NearestName(absl::string_view name, const std::vector<std::string>& candidates) {
   if (name.size() > 64) return "";
   auto plain = [](absl::string_view text) {

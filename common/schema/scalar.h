@@ -35,6 +35,8 @@ std::string FormatReal(double value);                         // shortest text t
 // An outside value as it appears in a message: its first 60 characters, escaped
 // (common/base/escape.h).
 std::string Shown(absl::string_view text);
+// "a, b or c"; "" without names.
+std::string JoinWithOr(const std::vector<std::string>& names);
 // The candidate nearest to `name` if it is near enough for a suggestion, else "".
 std::string NearestName(absl::string_view name, const std::vector<std::string>& candidates);
 // "; did you mean `x`?" or "".

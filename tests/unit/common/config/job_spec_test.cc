@@ -11,8 +11,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "common/config/job_type.h"
 #include "common/layers/layer_descriptor.h"
 #include "common/optimizers/registry.h"
+#include "common/schema/scalar.h"
 #include "common/schema/yaml_tree.h"
 #include "tests/support/paths.h"
 
@@ -538,6 +540,32 @@ TEST_CASE("a counting job has keys for counting and no model") {
   CHECK(spec.optimizer.type == "counting");
   CHECK(Refusal(std::string(kCounting) + "  model: {}\n") ==
         "job.yaml:9:3: unknown key `model` in spec of a counting job");
+  REQUIRE(CountingOf(spec) == &spec.counting);
+  CHECK(CountingOf(Parse(kCnn)) == nullptr);
+}
+
+TEST_CASE("each type of jobs states which files, clients and daemons it needs") {
+  const auto type = [](const char* name) -> const JobType& {
+    JobSpec spec;
+    spec.type = name;
+    return TypeOf(spec);
+  };
+  for (const std::string name : {"training", "functions", "counting"}) {
+    const JobType& found = type(name.c_str());
+    CHECK(found.name == name);
+    CHECK(found.trains_model == (name == "training"));
+    CHECK(found.scheduled_by_client == (name == "functions"));
+    CHECK(found.for_tests_only == (name == "counting"));
+  }
+  CHECK(JobTypes().size() == 3);
+  CHECK(&TypeOf(JobSpec{}) == &type("training"));
+}
+
+TEST_CASE("names are joined by commas, and the last one by `or`") {
+  CHECK(JoinWithOr({}).empty());
+  CHECK(JoinWithOr({"a"}) == "a");
+  CHECK(JoinWithOr({"a", "b"}) == "a or b");
+  CHECK(JoinWithOr({"a", "b", "c"}) == "a, b or c");
 }
 
 TEST_CASE("the effective YAML reads back as the same job") {
@@ -1220,7 +1248,7 @@ TEST_CASE("a functions job has variables, limits and optimizers, and no data") {
   CHECK_THAT(refusal("  training:", "  data: {}\n  training:"),
              Catch::Contains("unknown key `data` in spec of a functions job"));
   CHECK_THAT(refusal("type: functions", "type: closures"),
-             Catch::Contains("expected training, functions or counting"));
+             Catch::Contains("`type`: expected training, functions or counting, got `closures`"));
 }
 
 TEST_CASE("no mutation of a job file crashes the parser, and accepted jobs survive a round trip") {

@@ -1,0 +1,27 @@
+// The settings of the job of the fault scenarios (`spec.type: counting`). Only daemons that were
+// started with --failpoints accept it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace evergrad::config {
+
+struct JobSpec;
+
+struct CountingSpec {
+  std::uint64_t examples = 0;
+  std::uint32_t shards = 8;   // partitions of the [examples, 1] variable
+  std::uint32_t step_ms = 0;  // each step waits this long, by the injected clock
+  std::uint32_t tables = 0;   // additional embedding tables
+  std::uint64_t table_ids = 500,
+                // number of ids of each table; byte limit of the last table, 0 for none
+      table_bytes_max = 0;
+  std::string optimizer = "counting";
+  friend bool operator==(const CountingSpec&, const CountingSpec&) = default;
+};
+
+// Returns the settings in `spec`, nullptr if it is not a counting job.
+const CountingSpec* CountingOf(const JobSpec& spec);
+
+}  // namespace evergrad::config

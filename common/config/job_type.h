@@ -1,0 +1,38 @@
+// The types of jobs (spec.type) and the properties that follow from a job's type alone.
+//
+// Everything here is constant and may be read by any thread.
+#pragma once
+
+#include <string>
+
+#include "absl/types/span.h"
+
+namespace evergrad::config {
+
+struct JobSpec;
+template <class T>
+struct Table;
+
+struct JobType {
+  const char* name = "";
+  // Whether the job trains the model of its file on the data of its file.
+  bool trains_model = false;
+  // Whether a client schedules the closures. Then no plan states their number or that of their
+  // updates.
+  bool scheduled_by_client = false;
+  // Whether only daemons that were started with --failpoints accept the job.
+  bool for_tests_only = false;
+
+  // --- used by the parser
+  const Table<JobSpec>& (*table)() = nullptr;  // the keys of `spec`
+  // Appends the reference of the keys that only this type has; nullptr for the type training, whose
+  // keys are the reference's job.
+  void (*explain)(std::string* out) = nullptr;
+};
+
+// All types. The first one is the type of a job that states none.
+absl::Span<const JobType* const> JobTypes();
+// Returns the type of a parsed job.
+const JobType& TypeOf(const JobSpec& spec);
+
+}  // namespace evergrad::config
