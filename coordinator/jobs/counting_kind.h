@@ -8,7 +8,6 @@ namespace evergrad::coordinator {
 
 class CountingKind final : public TrainingKind {
  public:
-  bool for_tests_only() const override { return true; }
   bool counts_only() const override { return true; }
   bool exports_model() const override { return false; }
   sharding::Partitioner PartitionerOf(const config::JobSpec& spec) const override;

@@ -26,8 +26,6 @@ class JobKind {
   static const JobKind& Of(const config::JobSpec& spec);
   virtual ~JobKind() = default;
 
-  virtual bool for_tests_only() const { return false; }  // Accepted only with --failpoints.
-
   // --- the plan
   // The description of the job, if the YAML says everything; nullopt: a worker has to describe it.
   virtual std::optional<v1::DescribeResult> Describe(const config::JobSpec&) const {

@@ -7,6 +7,7 @@
 #include "common/base/status.h"
 #include "common/client/protocol.h"
 #include "common/config/job_spec.h"
+#include "common/config/job_type.h"
 #include "common/plan/counting_rows.h"
 #include "common/plan/plan.h"
 #include "common/sharding/slots.h"
@@ -59,8 +60,9 @@ struct AuditedJob {
   static AuditedJob Of(const v1::Manifest& manifest) {
     const config::ParsedJob parsed = config::ParseJob(manifest.yaml(), {});
     if (!parsed.spec) return {};
-    return {parsed.spec->checkpoint.resume, parsed.spec->type == "functions",
-            parsed.spec->type == "counting" ? parsed.spec->counting.table_ids : 0};
+    const config::CountingSpec* const counting = config::CountingOf(*parsed.spec);
+    return {parsed.spec->checkpoint.resume, config::TypeOf(*parsed.spec).scheduled_by_client,
+            counting == nullptr ? 0 : counting->table_ids};
   }
 };
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/config/job_spec.h"
+#include "common/config/job_type.h"
 #include "common/daemon/option_table.h"
 #include "common/plan/plan.h"
 #include "common/snapshot/manifest.h"
@@ -56,7 +57,7 @@ void CountClosures(const v1::Manifest& manifest, Row* row) {
   }
   row->closures_done = common->size();
   const config::ParsedJob parsed = config::ParseJob(manifest.yaml(), {});
-  row->functions = parsed.spec && parsed.spec->type == "functions";
+  row->functions = parsed.spec && config::TypeOf(*parsed.spec).scheduled_by_client;
   if (!plan.ok() || row->functions) return;
   row->closures = plan->closures();
   row->epochs = spec.epochs;

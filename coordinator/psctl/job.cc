@@ -13,6 +13,7 @@
 #include "common/base/escape.h"
 #include "common/base/status.h"
 #include "common/config/job_spec.h"
+#include "common/config/job_type.h"
 #include "common/daemon/option_table.h"
 #include "common/fs/file.h"
 #include "common/schema/yaml_tree.h"
@@ -230,11 +231,11 @@ int RunLocal(Context& context, RunOptions options, const config::JobSpec& spec,
   options.cluster.folder = absl::StrCat(options.cluster.runs, "/.local-", ::getpid());
   options.cluster.supervise = options.supervise;
   options.cluster.logs_move = true;
-  if (spec.type == "counting" && options.cluster.failpoints.empty())
-    return Report(
-        context,
-        UserError(absl::InvalidArgumentError(
-            "counting jobs are for tests: add --failpoints none (or failpoints) to --local")));
+  if (config::TypeOf(spec).for_tests_only && options.cluster.failpoints.empty())
+    return Report(context, UserError(absl::InvalidArgumentError(
+                               absl::StrCat(spec.type,
+                                            " jobs are for tests: add --failpoints none (or "
+                                            "failpoints) to --local"))));
   if (const absl::Status made = fs::MakeDirectories(options.cluster.runs); !made.ok())
     return Report(
         context,
@@ -426,7 +427,7 @@ int Validate(Context& context, const std::vector<std::string>& args) {
                 << "\n";
   else
     context.out << Printable(file.path) << ": valid: job " << loaded.spec->name << ", "
-                << (loaded.spec->type == "training"
+                << (config::TypeOf(*loaded.spec).trains_model
                         ? absl::StrCat(loaded.spec->model.layers.size(), " layers, ")
                         : "")
                 << loaded.spec->training.epochs

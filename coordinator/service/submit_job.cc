@@ -1,10 +1,10 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/config/job_spec.h"
+#include "common/config/job_type.h"
 #include "common/fs/file.h"
 #include "common/grants/grant_proof.h"
 #include "common/random/philox.h"
-#include "coordinator/jobs/job_kind.h"
 #include "coordinator/service/job_calls.h"
 
 namespace evergrad::coordinator {
@@ -29,9 +29,9 @@ absl::StatusOr<config::JobSpec> ReadSpec(const v1::SubmitJobRequest& request,
     return UserError(absl::InvalidArgumentError(text));
   }
   config::JobSpec& spec = *parsed.spec;
-  if (JobKind::Of(spec).for_tests_only() && !control.counting_allowed) {
-    return UserError(absl::FailedPreconditionError(
-        "spec.type counting is for fault tests: start the daemons with --failpoints"));
+  if (config::TypeOf(spec).for_tests_only && !control.counting_allowed) {
+    return UserError(absl::FailedPreconditionError(absl::StrCat(
+        "spec.type ", spec.type, " is for fault tests: start the daemons with --failpoints")));
   }
   if (const std::string& directory = spec.checkpoint.directory; !directory.empty()) {
     const auto path = fs::LocalPath(directory);
