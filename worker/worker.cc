@@ -138,6 +138,7 @@ struct Worker::Impl {
     environment.failpoints = dependencies.failpoints;
     environment.clock = dependencies.clock;
     environment.functions = identity.functions;
+    environment.more_job_kinds = identity.more_job_kinds;
     environment.send = [this](v1::TaskMessage message) {
       return session->Send(std::move(message));
     };
@@ -163,7 +164,6 @@ struct Worker::Impl {
     options.step_records_max = config.step_records_max;
     options.call_deadline = config.call_deadline;
     options.skip_not_finite = config.not_finite == "skip";
-    options.allow_counting = identity.allow_counting;
     options.message_bytes_max = message_bytes_max;
     options.host = identity.host;
     runner = std::make_unique<Runner>(std::move(environment), std::move(options));

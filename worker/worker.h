@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/client/session_client.h"
@@ -24,6 +25,8 @@
 #include "worker/sdk/sdk.h"
 
 namespace evergrad::worker {
+
+class JobKind;
 
 inline constexpr char kDeviceLost[] = "device_lost";
 // The kind of a refusal, or kDeviceLost (common/daemon/exit_codes.h).
@@ -40,10 +43,10 @@ class Worker {
     std::uint64_t process_uid = 0;            // random, drawn at start
   };
   struct Identity : client::TaskIdentity {
-    bool allow_counting = false;  // the daemon was started with --failpoints
     // A user's functions, which outlive the worker; null if there are none.
     const sdk::Registry* functions = nullptr;
-    bool local_only = false;  // result of daemon::IsLocalOnly
+    std::vector<const JobKind*> more_job_kinds;  // Runner::Environment::more_job_kinds
+    bool local_only = false;                     // result of daemon::IsLocalOnly
   };
 
   // Binds a port, for health checks only, because no peer connects to a worker. `config` must be

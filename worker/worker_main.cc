@@ -16,6 +16,7 @@
 #include "worker/backend/backend.h"
 #include "worker/backend/cpu/cpu_backend.h"
 #include "worker/config.h"
+#include "worker/counting/counting_kind.h"
 #include "worker/worker.h"
 
 namespace evergrad::sdk {
@@ -48,7 +49,7 @@ int WorkerMain(int argc, char** argv, Registry functions) {
   worker::Worker::Identity identity{client::ThisProcess(), {}};
   identity.metrics_address = daemon.metrics_address();
   identity.insecure_listen = daemon.insecure();
-  identity.allow_counting = daemon.failpoints_allowed();
+  if (daemon.failpoints_allowed()) identity.more_job_kinds = {&worker::CountingJobs()};
   identity.functions = &functions;
   identity.local_only = daemon::IsLocalOnly(daemon.common());
   client::SessionClient::Options session;

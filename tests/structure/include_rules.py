@@ -7,6 +7,7 @@
   membership, scheduler, plan, sharding, optimizer
   heavy headers         gRPC only inside common/transport/grpc; spdlog only in common/log; httplib
   only in common/metrics; yaml-cpp only in common/schema
+  test apparatus        only the worker's main program includes worker/counting, the jobs of tests
   seams                 time, threads, randomness and the environment come in by their seams
   rooms                 every room has a README.md; no room is called util, helpers or misc
 
@@ -48,6 +49,7 @@ HEAVY = {
     re.compile(r"Eigen/"): ("worker/backend/", "tests/"),
     re.compile(r"<(cuda|cudnn|cublas|nvtx3|cub)\w*[./]"): ("worker/backend/cuda/device/",),
     re.compile(r"sqlite3\.h"): ("coordinator/store/",),
+    re.compile(r"worker/counting/"): ("worker/counting/", "worker/worker_main.cc", "tests/"),
 }
 SEAMS = {
     re.compile(r"\b(sleep_for|sleep_until|usleep|nanosleep|SleepFor)\s*\("): (
@@ -170,6 +172,7 @@ def self_test():
         ("worker/backend/cuda/x.cc", "#include <cuda_runtime_api.h>\n"),
         ("worker/graph/x.cu", "#include <cub/cub.cuh>\n"),
         ("examples/x/x.cc", '#include "coordinator/jobs/job.h"\n'),
+        ("worker/runner/x.cc", '#include "worker/counting/counting.h"\n'),
     ]
     for path, text in cases:
         assert check_file(path, text), "not caught: %s %r" % (path, text)

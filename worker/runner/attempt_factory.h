@@ -1,12 +1,13 @@
-// Creates the run of a granted attempt. The class of the run depends on the kind of work and on the
-// type of the job. Control executor.
+// Creates the run of a granted attempt: an export is the same for all jobs, and the kind of the job
+// creates all other runs. Control executor.
 #pragma once
 
-#include "worker/runner/batch_streams.h"
-#include "worker/runner/device_report.h"
+#include <functional>
+#include <memory>
+#include <string>
+
 #include "worker/runner/export_run.h"
-#include "worker/runner/update_run.h"
-#include "worker/sdk/sdk.h"
+#include "worker/runner/job_kind.h"
 
 namespace evergrad::worker {
 
@@ -14,14 +15,9 @@ class AttemptFactory {
  public:
   // All objects outlive the factory and its runs.
   struct Environment {
-    AttemptRun::Environment run;  // `job` and the job's part of the exchange are filled in by Make
-    UpdateRun::Measures measures;
-    BatchStreams* streams = nullptr;
-    DeviceReport* device = nullptr;
-    const sdk::Registry* functions = nullptr;  // null if no function is registered
+    JobKind::Parts parts;  // `run.job` and the job's part of the exchange are filled in by Make
     std::function<bool(v1::TaskMessage)> send;
     std::string host;  // folder of exported files
-    bool skip_not_finite = false;
   };
   explicit AttemptFactory(Environment environment) : env_(std::move(environment)) {}
 

@@ -1,7 +1,6 @@
 // One granted attempt, from its beginning to its end: the interface that the runner drives, and the
-// common part of all kinds of work. There is one file for each kind: training_run, function_run,
-// counting_run (these three make updates, see update_run.h), evaluation_run, describe_run,
-// export_run.
+// common part of all kinds of work. There is one file for each kind: training_run and function_run
+// (which make updates, see update_run.h), evaluation_run, describe_run, export_run.
 //
 //   Start ─▶ OnExchange … (values pulled, pushes settled) ─▶ a result of the compute executor ─▶ …
 //         └▶ OnFileAnswer, OnSession (export)                                        │

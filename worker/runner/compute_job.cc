@@ -5,11 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/config/job_type.h"
 #include "common/layers/metrics.h"
 #include "common/layers/named.h"
 #include "common/tensor/convert.h"
 #include "worker/backend/precision.h"
-#include "worker/runner/counting.h"
 #include "worker/runner/describe_model.h"
 #include "worker/runner/export_files.h"
 #include "worker/runner/shortfall.h"
@@ -156,7 +156,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> ComputeJob::OpenSource(
 }
 
 absl::Status ComputeJob::Open(const Needs& needs) {
-  if (spec_->type != "training") return absl::OkStatus();
+  if (!config::TypeOf(*spec_).trains_model) return absl::OkStatus();
   if (needs.graph &&
       graph_ == nullptr) {  // the model comes first: its errors show without reading data
     EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
@@ -186,9 +186,6 @@ absl::Status ComputeJob::Open(const Needs& needs) {
 }
 
 absl::StatusOr<v1::DescribeResult> ComputeJob::Describe() const {
-  if (spec_->type == "counting") return DescribeCounting(*spec_, seed_);
-  if (spec_->type == "functions")
-    return absl::InternalError("a functions job needs no description by a worker");
   return DescribeModel(*spec_, seed_, *graph_, *train_, eval_.get());
 }
 

@@ -4,12 +4,11 @@ namespace evergrad::worker {
 
 void DescribeRun::Start() {
   env_.logger->Info("describing the job", About());
-  Compute([compute = env_.job->compute()] { return compute->Describe(); },
-          [this](absl::StatusOr<v1::DescribeResult> result) {
-            if (!result.ok()) return env_.owner->Fail(result.status());
-            description_ = *std::move(result);
-            Finish();
-          });
+  Compute(std::move(describe_), [this](absl::StatusOr<v1::DescribeResult> result) {
+    if (!result.ok()) return env_.owner->Fail(result.status());
+    description_ = *std::move(result);
+    Finish();
+  });
 }
 
 }  // namespace evergrad::worker

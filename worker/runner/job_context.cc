@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
+#include "worker/runner/job_kind.h"
 #include "worker/runner/shortfall.h"
 
 namespace evergrad::worker {
@@ -33,11 +34,14 @@ void JobContext::Read(const v1::JobInfo& info) {
   }
   spec_ = std::make_shared<const config::JobSpec>(*std::move(parsed.spec));
   compute_ = std::make_shared<ComputeJob>(spec_, seed_, env_.backend, env_.data, env_.data_limit);
-  if (counting() && !env_.allow_counting)
-    spec_error_ =
-        WithShortfall(Shortfall::kAbility,
-                      absl::FailedPreconditionError("counting jobs run only on daemons started "
-                                                    "with --failpoints: spec.type=counting"));
+  kind_ = FindJobKind(spec_->type, env_.more_kinds);
+  // Workers without --failpoints lack the types of jobs that are for tests only.
+  if (kind_ == nullptr)
+    spec_error_ = WithShortfall(Shortfall::kAbility, absl::FailedPreconditionError(absl::StrCat(
+                                                         spec_->type,
+                                                         " jobs run only on daemons started with "
+                                                         "--failpoints: spec.type=",
+                                                         spec_->type)));
 }
 
 void JobContext::Learn(const v1::JobInfo& info) {
@@ -57,7 +61,7 @@ void JobContext::SetPlan(const v1::Plan& proto) {
 }
 
 ComputeJob::Needs JobContext::NeedsOf(WorkKind kind) const {
-  if (functions()) return {};
+  if (!kind_->opens_input()) return {};
   switch (kind) {
     case WorkKind::kTrain: return {true, false, true};
     case WorkKind::kEvaluate: return {false, true, true};
@@ -70,6 +74,7 @@ ComputeJob::Needs JobContext::NeedsOf(WorkKind kind) const {
 
 absl::Status JobContext::Check(WorkKind kind) const {
   EG_RETURN_IF_ERROR(spec_error_);
+  EG_RETURN_IF_ERROR(kind_->Check(kind));
   return kind == WorkKind::kDescribe ? absl::OkStatus() : plan_error_;
 }
 

@@ -10,10 +10,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/base/ids.h"
 #include "common/config/job_spec.h"
+#include "common/config/job_type.h"
 #include "common/metrics/metrics.h"
 #include "common/plan/plan.h"
 #include "common/time/clock.h"
@@ -25,14 +27,16 @@
 
 namespace evergrad::worker {
 
+class JobKind;
+
 class JobContext {
  public:
   struct Environment {
     std::shared_ptr<ComputeBackend> backend;  // shared by the worker's jobs
     DataOptions data;
-    metrics::Limit* data_limit = nullptr;  // outlives the job
-    bool allow_counting = false;
-    Allocator allocate = nullptr;  // allocates memory for pulled values
+    metrics::Limit* data_limit = nullptr;         // outlives the job
+    Allocator allocate = nullptr;                 // allocates memory for pulled values
+    std::vector<const JobKind*> more_kinds = {};  // besides the kinds of every worker
   };
   JobContext(const v1::JobInfo& info, Environment environment);
 
@@ -44,17 +48,17 @@ class JobContext {
   const std::string& name() const { return name_; }
   std::uint64_t seed() const { return seed_; }
   const std::string& runs_folder() const { return runs_folder_; }
-  bool counting() const { return spec_ != nullptr && spec_->type == "counting"; }
-  bool functions() const { return spec_ != nullptr && spec_->type == "functions"; }
-  bool reads_data() const { return !counting() && !functions(); }
+  // Call it only if Check succeeds.
+  const JobKind& kind() const { return *kind_; }
+  bool reads_data() const { return spec_ != nullptr && config::TypeOf(*spec_).trains_model; }
   bool pauses_over_budget() const {
     return spec_ != nullptr && spec_->training.on_over_budget == "pause";
   }
 
   // Returns the input that this kind of work needs.
   ComputeJob::Needs NeedsOf(WorkKind kind) const;
-  // Checks whether the job can do work of this kind. It must be readable and, except for a
-  // describe, have a plan.
+  // Checks whether the job can do work of this kind. It must be readable, have a kind and, except
+  // for a describe, have a plan.
   absl::Status Check(WorkKind kind) const;
   // InvalidArgument if the plan lacks the closure or a target. Call it after Check, and not for a
   // describe.
@@ -100,6 +104,7 @@ class JobContext {
   const std::uint64_t seed_;
   std::string runs_folder_, data_fingerprint_;
   std::shared_ptr<const config::JobSpec> spec_;  // shared with compute_
+  const JobKind* kind_ = nullptr;                // nullptr if spec_error_ is set
   absl::Status spec_error_;
   absl::Status plan_error_ =
       absl::FailedPreconditionError("work was granted before its plan was known");

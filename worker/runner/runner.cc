@@ -69,15 +69,15 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     exchange.backoff_min = options.backoff_min;
     exchange.backoff_max = options.backoff_max;
     factory.emplace(
-        AttemptFactory::Environment{{this, nullptr, &book, &compute, env.control, env.logger,
-                                     env.failpoints, env.clock, std::move(exchange)},
-                                    {&metrics, &step_log},
-                                    &streams,
-                                    &device,
-                                    env.functions,
+        AttemptFactory::Environment{{{this, nullptr, &book, &compute, env.control, env.logger,
+                                      env.failpoints, env.clock, std::move(exchange)},
+                                     {&metrics, &step_log},
+                                     &streams,
+                                     &device,
+                                     env.functions,
+                                     options.skip_not_finite},
                                     env.send,
-                                    options.host,
-                                    options.skip_not_finite});
+                                    options.host});
   }
 
   log::Context About(const Work& work) const {
@@ -105,8 +105,8 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
         info, JobContext::Environment{backend,
                                       {options.data_bytes_max, options.data_roots},
                                       &metrics.data,
-                                      options.allow_counting,
-                                      allocate});
+                                      allocate,
+                                      env.more_job_kinds});
     if (job->spec() != nullptr)
       book.SetOverBudget(job->pauses_over_budget() ? AttemptBook::OverBudget::kPause
                                                    : AttemptBook::OverBudget::kFail);

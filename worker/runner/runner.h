@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/client/parameter_client.h"
 #include "common/fault/failpoints.h"
@@ -27,6 +28,8 @@
 
 namespace evergrad::worker {
 
+class JobKind;
+
 class Runner {
  public:
   // All objects outlive the runner. Before the runner is destroyed, the executors are shut down, or
@@ -37,10 +40,11 @@ class Runner {
     client::ParameterClient* client = nullptr;
     log::Logger* logger = nullptr;
     metrics::Registry* registry = nullptr;
-    fault::Failpoints* failpoints = nullptr;    // may be null
-    const Clock* clock = nullptr;               // if null, pushes are not announced in advance
-    const sdk::Registry* functions = nullptr;   // null if no function is registered
-    std::function<bool(v1::TaskMessage)> send;  // SessionClient::Send
+    fault::Failpoints* failpoints = nullptr;     // may be null
+    const Clock* clock = nullptr;                // if null, pushes are not announced in advance
+    const sdk::Registry* functions = nullptr;    // null if no function is registered
+    std::vector<const JobKind*> more_job_kinds;  // besides training and functions
+    std::function<bool(v1::TaskMessage)> send;   // SessionClient::Send
     // It is called after an attempt has been reported as Failed because the device has failed; all
     // later steps would fail, too. May be null.
     std::function<void(const absl::Status&)> on_device_lost = nullptr;
@@ -65,8 +69,7 @@ class Runner {
     std::uint64_t message_bytes_max = 4ull << 20;
     // Reaction to NaN and Inf: a user error, or a SKIP that is counted.
     bool skip_not_finite = false;
-    bool allow_counting = false;  // the daemon was started with --failpoints
-    std::string host;             // host name, reported with exported files
+    std::string host;  // host name, reported with exported files
   };
 
   Runner(Environment environment, Options options);

@@ -1,6 +1,6 @@
 // The common part of all training closures, independent of how steps are computed. Values are
 // pulled, a step is computed, its gradients are pushed, and the closure is done once every push is
-// settled. The derived classes compute the steps: training_run, function_run, counting_run.
+// settled. The derived classes compute the steps, for example training_run and function_run.
 //
 //   OnExchange ─▶ BeginStep ─▶ ComputeStep ──▶ (compute executor) ──▶ PushStep ─▶ OnExchange …
 //   all on the control executor, but for ──────┘                  └─ one hop, back to it

@@ -11,6 +11,7 @@
 #include "common/client/protocol.h"
 #include "common/runtime/executor.h"
 #include "tests/support/inproc/inproc_transport.h"
+#include "worker/counting/counting_kind.h"
 
 namespace evergrad::worker {
 namespace {
@@ -116,7 +117,7 @@ struct Bench {
     worker = *Worker::Listen({transport.get(), &logger, &registry, &clock, nullptr, 4711}, config,
                              options);
     Worker::Identity identity;
-    identity.allow_counting = true;
+    identity.more_job_kinds = {&CountingJobs()};
     identity.pid = 12;
     identity.host = "here";
     client::SessionClient::Options session;

@@ -10,23 +10,6 @@
 namespace evergrad::worker {
 namespace {
 
-v1::JobInfo CountingJob() {
-  v1::JobInfo info;
-  info.set_job_uid(7);
-  info.set_name("test");
-  info.set_yaml(R"(
-apiVersion: evergrad.dev/v1alpha1
-kind: TrainingJob
-metadata: {name: test}
-spec:
-  type: counting
-  counting: {examples: 40, shards: 2}
-  data: {batch_size: 8}
-  training: {epochs: 1, steps_per_closure: 2}
-)");
-  return info;
-}
-
 // Releases the run in each call, as the runner does.
 struct Owner final : AttemptOwner {
   void ReportDone(bool send_now) override { End(send_now ? "done" : "done, to be sent later"); }
@@ -59,7 +42,11 @@ struct Describing {
     work.job = job.uid();
     work.attempt = {1, 2};
     work.kind = WorkKind::kDescribe;
-    owner.run = std::make_shared<DescribeRun>(environment, work);
+    owner.run = std::make_shared<DescribeRun>(environment, work, [] {
+      v1::DescribeResult result;
+      result.set_train_examples(40);
+      return absl::StatusOr<v1::DescribeResult>(std::move(result));
+    });
   }
   void Start() {
     const auto starting = owner.run;
@@ -81,11 +68,14 @@ struct Describing {
   metrics::Registry registry;
   metrics::Limit limit{registry, "data_bytes", "bytes", 1e9};
   AttemptBook book;
-  JobContext job{CountingJob(),
-                 {std::make_shared<ComputeBackend>(BackendOptions{"cpu", 1, false, ""}),
-                  {},
-                  &limit,
-                  /*allow_counting=*/true}};
+  JobContext job{
+      [] {
+        v1::JobInfo info;
+        info.set_job_uid(7);
+        info.set_name("test");
+        return info;
+      }(),
+      {std::make_shared<ComputeBackend>(BackendOptions{"cpu", 1, false, ""}), {}, &limit}};
   Owner owner;
 };
 

@@ -9,6 +9,7 @@
 #include "common/client/protocol.h"
 #include "tests/support/manual_executor.h"
 #include "worker/runner/batch_streams.h"
+#include "worker/runner/job_kind.h"
 #include "worker/runner/shortfall.h"
 
 namespace evergrad::worker {
@@ -41,6 +42,15 @@ spec:
   counting: {examples: 40, shards: 2}
   data: {batch_size: 8}
   training: {epochs: 1, steps_per_closure: 2}
+)";
+constexpr char kFunctions[] = R"(
+apiVersion: evergrad.dev/v1alpha1
+kind: TrainingJob
+metadata: {name: test}
+spec:
+  type: functions
+  functions: {variables: [{name: w, shape: [3]}]}
+  optimizer: {type: sgd, learning_rate: 0.1}
 )";
 
 v1::JobInfo Info(const std::string& yaml) {
@@ -79,11 +89,13 @@ Work Training(std::uint64_t closure, std::uint64_t attempt = 1) {
 }
 
 struct Opening {
-  explicit Opening(const std::string& yaml = kYaml, bool allow_counting = false)
+  explicit Opening(const std::string& yaml = kYaml,
+                   const std::vector<const JobKind*>& more_kinds = {})
       : job(Info(yaml), {std::make_shared<ComputeBackend>(BackendOptions{"cpu", 1, false, ""}),
                          {},
                          &limit,
-                         allow_counting}) {
+                         nullptr,
+                         more_kinds}) {
     opener = std::make_shared<InputOpener>(
         InputOpener::Environment{&control, &queue, &failpoints, &clock}, job.compute(),
         [this](Attempt attempt, const absl::Status& status) {
@@ -133,11 +145,37 @@ TEST_CASE("work needs a job that can be read, and, except for a describe, a plan
   Opening unreadable("kind: [");
   CHECK(unreadable.job.spec() == nullptr);
   CHECK(ShortfallOf(unreadable.job.Check(WorkKind::kDescribe)) == Shortfall::kAbility);
-  CHECK(ShortfallOf(Opening(kCounting).job.Check(WorkKind::kDescribe)) == Shortfall::kAbility);
-  const Opening counting(kCounting, true);
-  CHECK(counting.job.Check(WorkKind::kDescribe).ok());
-  CHECK(counting.job.counting());
-  CHECK_FALSE(counting.job.reads_data());
+  CHECK(opening.job.reads_data());
+}
+
+TEST_CASE("a job of a type that the worker lacks is refused; a main program can add the type") {
+  const absl::Status refused = Opening(kCounting).job.Check(WorkKind::kDescribe);
+  CHECK(ShortfallOf(refused) == Shortfall::kAbility);
+  CHECK(refused.message() ==
+        "counting jobs run only on daemons started with --failpoints: spec.type=counting");
+
+  struct MoreJobs final : JobKind {
+    absl::string_view type() const override { return "counting"; }
+    absl::Status Check(WorkKind kind) const override {
+      return kind == WorkKind::kExport ? absl::InternalError("no export") : absl::OkStatus();
+    }
+    std::shared_ptr<AttemptRun> MakeRun(const Parts&, const Work&) const override {
+      return nullptr;
+    }
+  } more;
+  const Opening added(kCounting, {&more});
+  CHECK(added.job.Check(WorkKind::kDescribe).ok());
+  CHECK(added.job.Check(WorkKind::kExport).message() == "no export");
+  CHECK(&added.job.kind() == &more);
+  CHECK_FALSE(added.job.reads_data());
+}
+
+TEST_CASE("a functions job opens no input, and no worker describes it") {
+  Opening opening(kFunctions);
+  CHECK(opening.Open(Training(0)));
+  CHECK(opening.job.Check(WorkKind::kDescribe).message() ==
+        "a functions job needs no description by a worker");
+  CHECK_FALSE(opening.job.reads_data());
 }
 
 TEST_CASE("input is opened once, on the compute executor, for the attempt that asked first") {

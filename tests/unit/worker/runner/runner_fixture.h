@@ -28,6 +28,7 @@
 #include "ps_server/service/shard_spec.h"
 #include "tests/support/inproc/inproc_transport.h"
 #include "tests/support/temp_folder.h"
+#include "worker/counting/counting_kind.h"
 #include "worker/runner/runner.h"
 
 namespace evergrad::worker {
@@ -193,7 +194,7 @@ class Stage {
     // The budget of each server; 0 for the default, which workers do not know.
     std::uint64_t budget_bytes_max = 0;
     std::string failpoints;
-    bool allow_counting = true;
+    std::vector<const JobKind*> more_job_kinds = {&CountingJobs()};
     bool skip_not_finite = false;
     std::uint64_t message_bytes_max = 4ull << 20;
     const sdk::Registry* functions = nullptr;
@@ -214,6 +215,7 @@ class Stage {
     environment.registry = &registry;
     environment.failpoints = &failpoints;
     environment.functions = settings.functions;
+    environment.more_job_kinds = settings.more_job_kinds;
     environment.clock = &clock;
     environment.send = [this](v1::TaskMessage message) {
       MutexLock lock(&mu_);
@@ -224,7 +226,6 @@ class Stage {
       return true;
     };
     Runner::Options options;
-    options.allow_counting = settings.allow_counting;
     options.skip_not_finite = settings.skip_not_finite;
     options.message_bytes_max = settings.message_bytes_max;
     options.drain_step_max = settings.drain_step_max;

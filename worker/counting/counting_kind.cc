@@ -1,6 +1,7 @@
-#include "worker/runner/counting_run.h"
+#include "worker/counting/counting_kind.h"
 
-#include "worker/runner/counting.h"
+#include "worker/counting/counting.h"
+#include "worker/runner/describe_run.h"
 
 namespace evergrad::worker {
 namespace {
@@ -108,13 +109,27 @@ class CountingEvaluation final : public AttemptRun {
   v1::ClosureMetrics metrics_;
 };
 
+class CountingKind final : public JobKind {
+ public:
+  absl::string_view type() const override { return "counting"; }
+
+  std::shared_ptr<AttemptRun> MakeRun(const Parts& parts, const Work& work) const override {
+    if (work.kind == WorkKind::kTrain)
+      return std::make_shared<CountingTraining>(parts.run, work, parts.measures);
+    if (work.kind == WorkKind::kEvaluate)
+      return std::make_shared<CountingEvaluation>(parts.run, work);
+    return std::make_shared<DescribeRun>(
+        parts.run, work, [spec = *parts.run.job->spec(), seed = parts.run.job->seed()] {
+          return absl::StatusOr<v1::DescribeResult>(DescribeCounting(spec, seed));
+        });
+  }
+};
+
 }  // namespace
 
-std::shared_ptr<AttemptRun> MakeCountingRun(const AttemptRun::Environment& environment,
-                                            const Work& work, const UpdateRun::Measures& measures) {
-  if (work.kind == WorkKind::kTrain)
-    return std::make_shared<CountingTraining>(environment, work, measures);
-  return std::make_shared<CountingEvaluation>(environment, work);
+const JobKind& CountingJobs() {
+  static const CountingKind kind;
+  return kind;
 }
 
 }  // namespace evergrad::worker

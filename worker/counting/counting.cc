@@ -1,4 +1,4 @@
-#include "worker/runner/counting.h"
+#include "worker/counting/counting.h"
 
 #include <algorithm>
 #include <cmath>
