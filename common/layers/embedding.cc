@@ -3,13 +3,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "common/layers/combiners.h"
 #include "common/layers/families.h"
+#include "common/layers/named.h"
 #include "common/layers/shape_rules.h"
 
 namespace evergrad::config {
 namespace {
-
-const std::vector<std::string> kCombiners = {"none", "sum", "mean", "sqrtn"};
 
 absl::StatusOr<LayerShapes> InferEmbedding(const LayerSpec& spec, const LayerInputs& inputs) {
   std::uint64_t ids = 0;
@@ -19,10 +19,12 @@ absl::StatusOr<LayerShapes> InferEmbedding(const LayerSpec& spec, const LayerInp
           spec, absl::StrCat("needs ids of shape () or (n), got ", ShapeList(inputs.shapes)));
     ids += input.elements();
   }
-  if (std::find(kCombiners.begin(), kCombiners.end(), spec.combiner) == kCombiners.end())
-    return absl::InvalidArgumentError(absl::StrCat("unknown combiner `", spec.combiner,
-                                                   "`; one of ", absl::StrJoin(kCombiners, ", ")));
-  const bool combines = spec.combiner != "none";
+  const CombinerDescriptor* const combiner = FindBuilt(Combiners(), spec.combiner);
+  if (combiner == nullptr)
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown combiner `", spec.combiner, "`; one of ",
+                     absl::StrJoin(NamesOf(Combiners(), true), ", ")));
+  const bool combines = combiner->kind != Combiner::kNone;
   if (inputs.weights) {
     if (!combines) return absl::InvalidArgumentError("weights need a combiner: sum, mean or sqrtn");
     if (inputs.shapes.size() != 1 || inputs.shapes[0] != *inputs.weights)
@@ -39,6 +41,16 @@ absl::StatusOr<LayerShapes> InferEmbedding(const LayerSpec& spec, const LayerInp
 
 }  // namespace
 
+const std::vector<CombinerDescriptor>& Combiners() {
+  static const std::vector<CombinerDescriptor> table = {{"none", true, Combiner::kNone},
+                                                        {"sum", true, Combiner::kSum},
+                                                        {"mean", true, Combiner::kMean},
+                                                        {"sqrtn", true, Combiner::kSqrtN},
+                                                        {"max", false, {}},
+                                                        {"concat", false, {}}};
+  return table;
+}
+
 std::vector<LayerDescriptor> EmbeddingLayers() {
   Key<LayerSpec> weights =
       PlainText<LayerSpec>("weights", &LayerSpec::weights,
@@ -50,8 +62,8 @@ std::vector<LayerDescriptor> EmbeddingLayers() {
        .keras = "Embedding",
        .keys = {Required(PlainText<LayerSpec>("table", &LayerSpec::table,
                                               "name of one of model.tables")),
-                Choice<LayerSpec>("combiner", &LayerSpec::combiner, kCombiners, {"max", "concat"},
-                                  "embedding.",
+                Choice<LayerSpec>("combiner", &LayerSpec::combiner, NamesOf(Combiners(), true),
+                                  NamesOf(Combiners(), false), "embedding.",
                                   "how the rows of an example's ids are combined; none: [n, "
                                   "dimension], or [dimension] for one id of shape []. A negative "
                                   "id is padding: it reads zeros and is no part of a bag"),

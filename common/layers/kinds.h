@@ -6,6 +6,9 @@ namespace evergrad::config {
 
 enum class Activation { kLinear, kRelu, kTanh, kSigmoid, kSoftmax };
 
+// Not at all, or into one row (a bag).
+enum class Combiner { kNone, kSum, kMean, kSqrtN };
+
 enum class LossType { kSparseCategoricalCrossentropy, kBinaryCrossentropy, kMeanSquaredError };
 
 enum class MetricType { kAccuracy, kAuc, kRootMeanSquaredError };

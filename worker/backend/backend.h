@@ -226,9 +226,7 @@ struct PoolShape {
 
 using config::Activation;
 
-// The way in which an embedding layer combines the rows of an example's ids: not at all, or into
-// one row (a bag).
-enum class Combiner { kNone, kSum, kMean, kSqrtN };
+using config::Combiner;  // combines the rows of an example's ids
 // The position of an id without a row. The id reads zeros, is not part of a bag, and has no
 // gradient.
 inline constexpr std::uint32_t kAbsent = std::numeric_limits<std::uint32_t>::max();

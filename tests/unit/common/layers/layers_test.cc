@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/layers/activations.h"
+#include "common/layers/combiners.h"
 #include "common/layers/initializers.h"
 #include "common/layers/layer_descriptor.h"
 #include "common/layers/losses.h"
@@ -232,7 +233,9 @@ TEST_CASE("each layer type is registered once, with a rule and a valid example")
   }
 }
 
-TEST_CASE("every name is unique in its table of activations, initializers, losses or metrics") {
+TEST_CASE(
+    "every name is unique in its table of activations, combiners, initializers, losses or "
+    "metrics") {
   const auto check = [](const auto& table) {
     std::set<std::string> names;
     for (const auto& entry : table) {
@@ -242,6 +245,7 @@ TEST_CASE("every name is unique in its table of activations, initializers, losse
     CHECK(NamesOf(table, true).size() + NamesOf(table, false).size() == table.size());
   };
   check(Activations());
+  check(Combiners());
   check(Initializers());
   check(Losses());
   check(Metrics());
@@ -258,6 +262,7 @@ TEST_CASE("all names stand for different computations, except the two names of a
   };
   for (const auto& [kind, names] : kinds(Losses())) CHECK(names.size() == 1);
   for (const auto& [kind, names] : kinds(Activations())) CHECK(names.size() == 1);
+  for (const auto& [kind, names] : kinds(Combiners())) CHECK(names.size() == 1);
   for (const auto& [kind, names] : kinds(Metrics()))
     CHECK((names.size() == 1 || names == std::vector<std::string>{"accuracy", "binary_accuracy"}));
 }
