@@ -9,16 +9,16 @@
 namespace evergrad::client {
 namespace {
 
-constexpr std::size_t kTextBytesMax = 4096, kBatchBytesMax = 512u << 10;
+constexpr std::size_t kMessageBytesMax = 512u << 10;
 
 }  // namespace
 
 void FillLogLine(const log::Line& line, v1::LogLine* to) {
   to->set_wall_ms(line.wall_ms);
   to->set_level(std::string(log::LevelName(line.level)));
-  to->set_text(CleanText(line.text, kTextBytesMax));
-  to->set_job(CleanText(line.job, 256));
-  to->set_task(CleanText(line.task, 256));
+  to->set_text(CleanText(line.text, log::kTextBytesMax));
+  to->set_job(CleanText(line.job, log::kContextBytesMax));
+  to->set_task(CleanText(line.task, log::kContextBytesMax));
 }
 
 void AnswerReadLogs(const log::Logger& logger, const v1::ReadLogs& request,
@@ -37,7 +37,7 @@ void AnswerReadLogs(const log::Logger& logger, const v1::ReadLogs& request,
     v1::LogLine* to = message.mutable_log_lines()->add_lines();
     FillLogLine(line, to);
     bytes += to->ByteSizeLong();
-    if (bytes >= kBatchBytesMax) flush(false);
+    if (bytes >= kMessageBytesMax) flush(false);
   }
   flush(true);
 }

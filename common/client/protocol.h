@@ -38,6 +38,15 @@ inline constexpr std::size_t kRunFileWindow = 4 * kRunFileChunkMax;
 // A file that the coordinator writes into each runs folder. It names the job and the coordinator's
 // host.
 inline constexpr char kRunMarkFile[] = ".evergrad-run";
+inline constexpr std::uint64_t kRunMarkBytesMax = 4096;  // larger files are no marks
+
+// Limit of a batch of messages of a session, in both directions; a larger message is a batch of its
+// own.
+inline constexpr std::uint64_t kSessionBatchBytesMax = 1u << 20;
+
+// Limits for the servers that a worker reports as unreachable (WorkerProgress::unreached).
+inline constexpr int kUnreachedServersMax = 64;
+inline constexpr std::size_t kUnreachedReasonBytesMax = 200;
 
 template <class Tag>
 v1::Stamp ToProto(const Stamp<Tag>& stamp) {

@@ -14,7 +14,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::uint64_t kBatchBytesMax = 1u << 20;
 // Bounds for values from the coordinator. They prevent a busy loop, and a silence longer than any
 // lease.
 constexpr std::uint32_t kHeartbeatMsMin = 5, kHeartbeatMsMax = 60'000, kRetryAfterMsMax = 60'000;
@@ -239,7 +238,7 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
                                  " limit=", options.channel.message_bytes_max));
       return false;
     }
-    if (pending_bytes + bytes > std::min(kBatchBytesMax, options.channel.message_bytes_max))
+    if (pending_bytes + bytes > std::min(kSessionBatchBytesMax, options.channel.message_bytes_max))
       Flush();
     if (broken) return false;
     *pending.add_messages() = std::move(message);

@@ -17,11 +17,6 @@
 namespace evergrad::log {
 namespace {
 
-// A line and its context are truncated to these sizes, which bounds the memory of the ring: 4096
-// lines of 4 KiB are 16 MiB.
-constexpr std::size_t kTextBytesMax = 4096;
-constexpr std::size_t kContextBytesMax = 256;
-
 std::string Cut(absl::string_view text, std::size_t bytes_max) {
   if (text.size() <= bytes_max) return std::string(text);
   return absl::StrCat(text.substr(0, bytes_max - 3), "...");

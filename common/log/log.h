@@ -4,6 +4,7 @@
 // for `psctl logs`, which reads them through the coordinator's session.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -15,6 +16,10 @@
 namespace evergrad::log {
 
 enum class Level { kDebug, kInfo, kWarning, kError };
+
+// A line's text and each part of its context are truncated to these sizes, which bounds the memory
+// of the ring: 4096 lines of 4 KiB are 16 MiB.
+inline constexpr std::size_t kTextBytesMax = 4096, kContextBytesMax = 256;
 
 struct Line {
   std::uint64_t number = 0;  // Rising, from 1 on.

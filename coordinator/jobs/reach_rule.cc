@@ -8,8 +8,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr int kServersMax = 64;
-constexpr std::size_t kIdentityBytesMax = 32, kAddressBytesMax = 128, kReasonBytesMax = 200;
+constexpr std::size_t kIdentityBytesMax = 32, kAddressBytesMax = 128;
 
 }  // namespace
 
@@ -34,11 +33,12 @@ const v1::UnreachedServer* ReachRule::CutOff(const Said& said, MonoTime now) con
 }
 
 void ReachRule::Clean(Said* said) {
-  if (said->size() > kServersMax) said->DeleteSubrange(kServersMax, said->size() - kServersMax);
+  constexpr int max = client::kUnreachedServersMax;
+  if (said->size() > max) said->DeleteSubrange(max, said->size() - max);
   for (v1::UnreachedServer& one : *said) {
     one.set_server(client::CleanText(one.server(), kIdentityBytesMax));
     one.set_address(client::CleanText(one.address(), kAddressBytesMax));
-    one.set_reason(client::CleanText(one.reason(), kReasonBytesMax));
+    one.set_reason(client::CleanText(one.reason(), client::kUnreachedReasonBytesMax));
   }
 }
 

@@ -34,7 +34,7 @@ namespace {
 
 // The name of a file in a folder of fetched files; it names the run.
 constexpr char kFetchedMark[] = ".evergrad-fetched";
-constexpr std::uint64_t kMarkBytesMax = 4096, kResultBytesMax = 64u << 20;
+constexpr std::uint64_t kResultBytesMax = 64u << 20;
 // Number of times that a file which changes while it is read is listed and read again.
 constexpr int kListedMax = 4;
 // The coordinator reads every file of the run before it answers with the list.
@@ -122,7 +122,7 @@ class Fetcher {
   absl::Status TakeFolder(JobUid job) const {
     const std::string path = absl::StrCat(options_.folder, "/", kFetchedMark),
                       mine = client::RunMark(job);
-    const auto there = fs::ReadFile(path, kMarkBytesMax);
+    const auto there = fs::ReadFile(path, client::kRunMarkBytesMax);
     if (there.ok() && *there == mine) return absl::OkStatus();
     if (there.ok())
       return UserError(absl::FailedPreconditionError(
@@ -213,8 +213,8 @@ class Fetcher {
 
 bool SeesRun(const v1::JobStatus& job) {
   if (job.runs_mark().empty()) return true;
-  const auto mark =
-      fs::ReadFile(absl::StrCat(job.runs_folder(), "/", client::kRunMarkFile), kMarkBytesMax);
+  const auto mark = fs::ReadFile(absl::StrCat(job.runs_folder(), "/", client::kRunMarkFile),
+                                 client::kRunMarkBytesMax);
   if (!mark.ok() || *mark != job.runs_mark()) return false;
   if (!IsEnded(job) || job.result_json().empty()) return true;
   // A copy that was made before the job ended has the mark, too.

@@ -3,14 +3,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/client/protocol.h"
 #include "coordinator/jobs/append_field.h"
 
 namespace evergrad::coordinator {
-namespace {
-
-constexpr std::uint64_t kBatchBytesMax = 1u << 20;
-
-}  // namespace
 
 std::string Session::Name() const {
   return identity.empty() ? peer.address : TaskName(role, identity);
@@ -78,7 +74,8 @@ std::vector<std::uint64_t> SessionTable::WithoutHelloSince(MonoTime then) const 
 }
 
 void SessionTable::Queue(Session& session, const v1::CoordinatorMessage& message) {
-  if (session.out.size() + message.ByteSizeLong() + 16 > kBatchBytesMax) Flush(session.number);
+  if (session.out.size() + message.ByteSizeLong() + 16 > client::kSessionBatchBytesMax)
+    Flush(session.number);
   AppendField(v1::CoordinatorBatch::kMessagesFieldNumber, message, &session.out);
   if (session.flush_posted) return;
   session.flush_posted = true;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "common/client/protocol.h"
 #include "common/fs/file.h"
 #include "common/fs/file_system.h"
 #include "common/fs/raw_file.h"
@@ -20,7 +21,6 @@ namespace evergrad::worker {
 namespace {
 
 constexpr std::size_t kWriteBytes = 1u << 20;
-constexpr std::uint64_t kMarkBytesMax = 4096;
 
 // Returns the length of the UTF-8 sequence at the beginning of `text`, 0 if there is none.
 std::size_t Utf8At(absl::string_view text) {
@@ -136,7 +136,8 @@ bool SeesRunsFolder(const std::string& folder, const v1::ExportOrder& order) {
   if (folder.empty() || order.mark().empty() || order.mark_file().empty() ||
       order.mark_file().find('/') != std::string::npos)
     return false;
-  const auto mark = fs::ReadFile(absl::StrCat(folder, "/", order.mark_file()), kMarkBytesMax);
+  const auto mark =
+      fs::ReadFile(absl::StrCat(folder, "/", order.mark_file()), client::kRunMarkBytesMax);
   return mark.ok() && *mark == order.mark() &&
          ::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) == 0;
 }

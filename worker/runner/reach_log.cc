@@ -6,11 +6,6 @@
 #include "common/client/protocol.h"
 
 namespace evergrad::worker {
-namespace {
-
-constexpr std::size_t kReasonBytesMax = 200;
-
-}  // namespace
 
 void ReachLog::Failed(const std::string& server, const std::string& address,
                       const absl::Status& status, MonoTime now) {
@@ -20,7 +15,7 @@ void ReachLog::Failed(const std::string& server, const std::string& address,
     found->second.address = address;
     found->second.since = now;
   }
-  found->second.reason = client::CleanText(status.message(), kReasonBytesMax);
+  found->second.reason = client::CleanText(status.message(), client::kUnreachedReasonBytesMax);
 }
 
 void ReachLog::Asked(const std::string& server, MonoTime now) {
@@ -55,7 +50,7 @@ void ReachLog::Fill(MonoTime now, v1::WorkerProgress* progress) const {
     progress->set_awaits(absl::StrCat("ps_server/", slowest->first, " for ", waited, " s"));
   }
   for (const auto& [server, what] : unreached_) {
-    if (static_cast<std::size_t>(progress->unreached_size()) == kServersMax) return;
+    if (progress->unreached_size() == client::kUnreachedServersMax) return;
     v1::UnreachedServer* said = progress->add_unreached();
     said->set_server(server);
     said->set_address(what.address);

@@ -17,7 +17,6 @@ namespace evergrad::worker {
 
 class ReachLog {
  public:
-  static constexpr std::size_t kServersMax = 64;        // largest number of reported servers
   static constexpr std::chrono::seconds kSlowAfter{2};  // slower answers are reported
 
   // A call to `server` has begun (Asked), or has ended with any result (Ended).
