@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/nearest_name.h"
 #include "common/config/job_schema.h"
 #include "common/config/job_spec.h"
 #include "common/config/model_rules.h"

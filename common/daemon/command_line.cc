@@ -6,8 +6,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/nearest_name.h"
 #include "common/base/status.h"
-#include "common/schema/scalar.h"
 
 namespace evergrad::daemon {
 namespace {
@@ -94,7 +94,7 @@ class Reader {
   void ReportUnknown(absl::string_view flag) {
     std::vector<std::string> names{"help", "version"};
     for (const Option& known : options_) names.push_back(known.flag);
-    const std::string nearest = config::NearestName(flag, names);
+    const std::string nearest = NearestName(flag, names);
     Report("unknown flag `--", flag, "`",
            nearest.empty() ? "" : absl::StrCat("; did you mean `--", nearest, "`?"));
   }

@@ -7,6 +7,8 @@
 #include <atomic>
 #include <map>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -14,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/mutex.h"
+#include "common/base/nearest_name.h"
 #include "common/base/status.h"
 #include "common/random/philox.h"
 
@@ -57,21 +60,6 @@ bool Fires(const Rule& rule, const Site& site) {
   return false;
 }
 
-std::size_t EditDistance(absl::string_view a, absl::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t above = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      diagonal = above;
-    }
-  }
-  return row[b.size()];
-}
-
 constexpr KnownFailpoint kKnown[] = {
 #define EG_FAILPOINT(name, actions, explanation) {name, actions, explanation},
 #include "common/fault/known_failpoints.inc"
@@ -84,21 +72,17 @@ const KnownFailpoint* Find(absl::string_view name) {
   return known == std::end(kKnown) ? nullptr : known;
 }
 
-absl::string_view NearestName(absl::string_view name) {
-  absl::string_view best;
-  std::size_t best_distance = 0;
-  for (const KnownFailpoint& known : kKnown) {
-    const std::size_t distance = EditDistance(name, known.name);
-    if (best.empty() || distance < best_distance) {
-      best = known.name;
-      best_distance = distance;
-    }
-  }
-  return best;
-}
-
 absl::Status Bad(absl::string_view why, absl::string_view entry) {
   return absl::InvalidArgumentError(absl::StrCat("bad failpoint: ", why, ": entry=", entry));
+}
+
+absl::Status Unknown(absl::string_view name, absl::string_view entry) {
+  std::vector<std::string> names;
+  for (const KnownFailpoint& known : kKnown) names.emplace_back(known.name);
+  const std::string nearest = NearestName(name, names);
+  return Bad(nearest.empty() ? "unknown name"
+                             : absl::StrCat("unknown name, did you mean `", nearest, "`?"),
+             entry);
 }
 
 absl::StatusOr<Rule> ParseRule(const KnownFailpoint& known, absl::string_view text,
@@ -167,8 +151,7 @@ absl::Status Failpoints::Arm(absl::string_view spec, std::uint64_t seed) {
     if (equals == absl::string_view::npos) return Bad("expected name=action", entry);
     const std::string name(absl::StripAsciiWhitespace(entry.substr(0, equals)));
     const KnownFailpoint* const known = Find(name);
-    if (known == nullptr)
-      return Bad(absl::StrCat("unknown name, did you mean `", NearestName(name), "`?"), entry);
+    if (known == nullptr) return Unknown(name, entry);
     Site site;
     site.key = random::KeyOf(seed, name);
     for (absl::string_view action : absl::StrSplit(entry.substr(equals + 1), ',')) {

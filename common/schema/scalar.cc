@@ -1,18 +1,17 @@
 #include "common/schema/scalar.h"
 
-#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
-#include <numeric>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/escape.h"
+#include "common/base/nearest_name.h"
 
 namespace evergrad::config {
 namespace {
@@ -187,44 +186,6 @@ std::string JoinWithOr(const std::vector<std::string>& names) {
   for (std::size_t i = 0; i < names.size(); ++i)
     absl::StrAppend(&text, i == 0 ? "" : i + 1 < names.size() ? ", " : " or ", names[i]);
   return text;
-}
-
-std::string NearestName(absl::string_view name, const std::vector<std::string>& candidates) {
-  if (name.size() > 64) return "";
-  auto plain = [](absl::string_view text) {
-    std::string out = absl::AsciiStrToLower(text);
-    std::replace(out.begin(), out.end(), '-', '_');
-    return out;
-  };
-  const std::string a = plain(name);
-  std::string best;
-  std::size_t best_distance = std::max<std::size_t>(1, a.size() / 3) + 1;
-  for (const std::string& candidate : candidates) {
-    const std::string b = plain(candidate);
-    // Optimal string alignment distance: insert, delete, replace, swap neighbours.
-    std::vector<std::size_t> before_last, last(b.size() + 1), current(b.size() + 1);
-    std::iota(last.begin(), last.end(), std::size_t{0});
-    for (std::size_t i = 1; i <= a.size(); ++i) {
-      current[0] = i;
-      for (std::size_t j = 1; j <= b.size(); ++j) {
-        current[j] = std::min(
-            {last[j] + 1, current[j - 1] + 1, last[j - 1] + (a[i - 1] == b[j - 1] ? 0u : 1u)});
-        if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-          current[j] = std::min(current[j], before_last[j - 2] + 1);
-      }
-      before_last = last;
-      last = current;
-    }
-    std::size_t distance = last[b.size()];
-    // The beginning of a candidate ("learning" for "learning_rate") counts as near, whatever its
-    // distance.
-    if (a.size() >= 3 && absl::StartsWith(b, a)) distance = std::min<std::size_t>(distance, 1);
-    if (distance < best_distance) {
-      best_distance = distance;
-      best = candidate;
-    }
-  }
-  return best;
 }
 
 std::string Suggestion(absl::string_view name, const std::vector<std::string>& candidates) {

@@ -37,9 +37,7 @@ std::string FormatReal(double value);                         // shortest text t
 std::string Shown(absl::string_view text);
 // "a, b or c"; "" without names.
 std::string JoinWithOr(const std::vector<std::string>& names);
-// The candidate nearest to `name` if it is near enough for a suggestion, else "".
-std::string NearestName(absl::string_view name, const std::vector<std::string>& candidates);
-// "; did you mean `x`?" or "".
+// "; did you mean `x`?" for the nearest candidate (common/base/nearest_name.h), or "".
 std::string Suggestion(absl::string_view name, const std::vector<std::string>& candidates);
 
 }  // namespace evergrad::config

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/nearest_name.h"
 #include "common/schema/location.h"
 #include "common/schema/scalar.h"
 #include "common/schema/yaml_tree.h"

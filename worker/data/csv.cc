@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/escape.h"
+#include "common/base/nearest_name.h"
 #include "common/base/status.h"
-#include "common/schema/scalar.h"
 #include "worker/data/csv_records.h"
 #include "worker/data/file_error.h"
 #include "worker/data/openers.h"
@@ -105,7 +105,7 @@ class CsvReader {
     }
     const auto found = std::find(names_.begin(), names_.end(), column);
     if (found == names_.end()) {
-      const std::string nearest = config::NearestName(column, names_);
+      const std::string nearest = NearestName(column, names_);
       return Bad(absl::StrCat(
           "field `", field, "`: the header has no column `", column, "`",
           nearest.empty() ? ""

@@ -4,6 +4,7 @@
 #include "common/base/checked_math.h"
 #include "common/base/ids.h"
 #include "common/base/mix.h"
+#include "common/base/nearest_name.h"
 #include "common/base/status.h"
 
 namespace evergrad {
@@ -15,6 +16,17 @@ TEST_CASE("stamps are compared as pairs, with the term first") {
   CHECK(ShardEpoch{2, 2} == ShardEpoch{2, 2});
   CHECK(ShardEpoch{3, 14}.ToString() == "3.14");
   CHECK(JobUidString(JobUid(0xABCu)) == "0000000000000abc");
+}
+
+TEST_CASE("the nearest name is suggested only if it is near") {
+  const std::vector<std::string> names = {"learning_rate", "momentum", "beta_1"};
+  CHECK(NearestName("momentun", names) == "momentum");
+  CHECK(NearestName("Beta-1", names) == "beta_1");
+  CHECK(NearestName("bteta_1", names) == "beta_1");
+  CHECK(NearestName("learn", names) == "learning_rate");
+  CHECK(NearestName("rho", names).empty());
+  CHECK(NearestName(std::string(65, 'm'), names).empty());
+  CHECK(NearestName("momentum", {}).empty());
 }
 
 TEST_CASE("a user's error stays a user's error when it is copied, and is never retried") {

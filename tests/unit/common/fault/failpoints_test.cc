@@ -114,6 +114,7 @@ TEST_CASE("a malformed specification is refused with its entry and arms nothing"
   const Case cases[] = {
       {"worker.stp=error", "did you mean `worker.step`?"},
       {"worker.befor_push=kill", "did you mean `worker.before_push`?"},
+      {"elsewhere=kill", "bad failpoint: unknown name: entry=elsewhere=kill"},
       {"worker.step", "expected name=action"},
       {"worker.step=", "unknown action"},
       {"worker.step=explode", "unknown action"},
