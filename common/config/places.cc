@@ -14,8 +14,10 @@
 namespace evergrad::config {
 namespace {
 
-constexpr char kHead[] =
-    "# Where this was written, for messages: [file, line, column].\n# places: ";
+constexpr char kExplanation[] =
+    "# Messages name the following places in the user's file: [file, line, column].\n";
+// The reader looks for this only, because earlier versions wrote another explanation.
+constexpr char kHead[] = "# places: ";
 constexpr std::size_t kFilesMax = 64, kFileNameBytesMax = 1024;
 constexpr std::uint64_t kNumberMax = 1u << 30;
 
@@ -76,7 +78,7 @@ std::string PrintPlaces(const JobSpec& spec) {
   }
   if (files.empty() || files.size() > kFilesMax) return "";
   map.entries[0].value = MakeList(std::move(files));
-  return absl::StrCat(kHead, PrintFlow(map), "\n");
+  return absl::StrCat(kExplanation, kHead, PrintFlow(map), "\n");
 }
 
 void ReadPlaces(absl::string_view yaml, JobSpec* spec) {

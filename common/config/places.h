@@ -1,7 +1,7 @@
 // The places of a job's parts in the user's file, as a comment at the end of the effective YAML.
 // Private to this room.
 //
-//   # Where this was written, for messages: [file, line, column].
+//   # Messages name the following places in the user's file: [file, line, column].
 //   # places: {files: [my.yaml], train: [[0, 6, 12]], inputs: [[0, 9, 14]],
 //   #   layers: [[0, 11, 9], [0, 12, 9]], losses: [[0, 13, 13]]}   (one line in the file)
 //
