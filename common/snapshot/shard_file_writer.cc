@@ -16,7 +16,7 @@ namespace evergrad::snapshot {
 absl::string_view SectionName(Section section) {
   switch (section) {
     case Section::kValues: return "values";
-    case Section::kState: return "slot";
+    case Section::kState: return "optimizer state";
     case Section::kCounters: return "counters";
     case Section::kLedger: return "ledger";
     case Section::kRows: return "rows";

@@ -162,6 +162,13 @@ TEST_CASE("a file that is truncated anywhere, or extended, is detected and named
   CheckNamed(VerifyShardFile(files, kUri).status());
 }
 
+TEST_CASE("messages call each section by a word of the vocabulary") {
+  CHECK(SectionName(Section::kValues) == "values");
+  CHECK(SectionName(Section::kState) == "optimizer state");
+  CHECK(SectionName(Section::kRows) == "rows");
+  CHECK(SectionName(static_cast<Section>(99)) == "section");
+}
+
 TEST_CASE("damage in a large file is named by its block") {
   fs::MemoryFileSystem files;
   const std::uint64_t rows = 300'000;  // 3.6 MB of values, and as much of one slot
