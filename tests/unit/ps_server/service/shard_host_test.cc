@@ -856,7 +856,8 @@ TEST_CASE(
   CHECK(reply->values(1) == std::vector<float>{3, 4, 0, 0, 1, 2});
   CHECK(f.Send(both)->push(0) == v1::DUPLICATE);
 
-  // The request names more rows than its answer may have, so no memory is reserved for them.
+  // The rows of the second pull need more bytes than the request allows for its answer, so the pull
+  // is refused, and the server reserves no memory for it.
   RequestBuilder greedy;
   greedy.header.set_response_bytes_max(63);
   greedy.PullRows(1, std::vector<std::int64_t>(5, 7));
