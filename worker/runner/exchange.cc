@@ -100,23 +100,19 @@ void Exchange::Flush() {
 }
 
 bool Exchange::SendGroup(const std::string& server, const Group& group) {
-  const auto parts = parts_.find(server);
-  std::uint32_t under_way = parts == parts_.end() ? 0 : parts->second;
   const client::RequestLimits limits = client::RequestLimits::Of(env_.endpoints->at(server));
-  const ExchangeSections::Split split = sections_.SplitGroup(group, limits, under_way > 0);
-  if (split.never_fits) {
+  const RequestParts::Requests requests = parts_.Divide(server, group, sections_, limits);
+  if (requests.never_fits) {
     // The event is posted, because the caller of Flush continues to use this exchange.
-    env_.executor->Post(
-        [weak = weak_from_this(), error = NeverFits(*layout_, *split.never_fits, server, limits)] {
-          if (const auto self = weak.lock()) self->events_.on_failed(error);
-        });
+    env_.executor->Post([weak = weak_from_this(),
+                         error = NeverFits(*layout_, *requests.never_fits, server, limits)] {
+      if (const auto self = weak.lock()) self->events_.on_failed(error);
+    });
     return false;
   }
-  for (const Group& request : split.requests) {
-    // The rest is sent as these parts are answered.
-    if (split.in_parts && under_way >= client::kPartsUnderWayMax) break;
-    if (split.in_parts) under_way = ++parts_[server];
-    Send(server, request, split.in_parts);
+  for (const Group& request : requests.now) {
+    if (requests.in_parts) parts_.Sent(server);
+    Send(server, request, requests.in_parts);
     if (Sequential()) break;
   }
   return true;
@@ -124,7 +120,7 @@ bool Exchange::SendGroup(const std::string& server, const Group& group) {
 
 void Exchange::Announce(const std::vector<ShardId>& shards, bool pulls) {
   announcer_.Announce(shards, pulls, env_.book->map(),
-                      [this](const std::string& server) { return parts_.contains(server); });
+                      [this](const std::string& server) { return parts_.AnyInFlight(server); });
 }
 
 void Exchange::Send(const std::string& server, const Group& group, bool is_part) {
@@ -167,9 +163,7 @@ void Exchange::Send(const std::string& server, const Group& group, bool is_part)
 void Exchange::OnAnswer(const std::shared_ptr<Request>& request, const SharedAnswer& answer) {
   const std::shared_ptr<Exchange> self = shared_from_this();  // an event may release this object
   --in_flight_;
-  if (request->part) {
-    if (const auto it = parts_.find(request->server); --it->second == 0) parts_.erase(it);
-  }
+  if (request->part) parts_.Answered(request->server);
   reach_.Ended(request->server);
   if (!answer->ok()) return OnCallFailed(*request, answer->status());
   if (env_.clock != nullptr) reach_.Answered(request->server, env_.clock->Now());

@@ -45,6 +45,7 @@
 #include "worker/runner/exchange_sections.h"
 #include "worker/runner/push_announcer.h"
 #include "worker/runner/reach_log.h"
+#include "worker/runner/request_parts.h"
 #include "worker/runner/request_writer.h"
 
 namespace evergrad::worker {
@@ -170,7 +171,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   ExchangeSections sections_;
   PushAnnouncer announcer_;
   std::uint32_t in_flight_ = 0, hard_errors_ = 0;
-  std::map<std::string, std::uint32_t> parts_;  // number of parts in flight by server; never 0
+  RequestParts parts_;
   std::string last_error_;
   ReachLog reach_;
 };

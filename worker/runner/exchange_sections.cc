@@ -92,37 +92,6 @@ std::map<std::string, ExchangeSections::Group> ExchangeSections::ReadyByOwner(
   return groups;
 }
 
-ExchangeSections::Split ExchangeSections::SplitGroup(const Group& group,
-                                                     const client::RequestLimits& limits,
-                                                     bool in_parts) const {
-  std::vector<SectionSize> sizes;
-  sizes.reserve(group.pushes.size() + group.pulls.size());
-  for (const PushKey& key : group.pushes) sizes.push_back(Size(key));
-  for (const PullKey& key : group.pulls) sizes.push_back(Size(key));
-  const SplitPlan plan = SplitRequests(limits, sizes, in_parts);
-  Split split;
-  split.in_parts = plan.in_parts;
-  if (plan.never_fits) {
-    split.never_fits = sizes[*plan.never_fits];
-    return split;
-  }
-  if (!plan.in_parts) {
-    split.requests.push_back(group);
-    return split;
-  }
-  for (const std::vector<std::size_t>& sections : plan.requests) {
-    Group& request = split.requests.emplace_back();
-    for (const std::size_t i : sections) {
-      if (i < group.pushes.size()) {
-        request.pushes.push_back(group.pushes[i]);
-      } else {
-        request.pulls.push_back(group.pulls[i - group.pushes.size()]);
-      }
-    }
-  }
-  return split;
-}
-
 std::chrono::milliseconds ExchangeSections::Retry::Delay(std::chrono::milliseconds min,
                                                          std::chrono::milliseconds max) const {
   return std::max(std::min<std::chrono::milliseconds>(min * (1 << std::min(tries, 16u)), max),

@@ -16,7 +16,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -80,13 +79,6 @@ class ExchangeSections {
     bool empty() const { return pushes.empty() && pulls.empty(); }
   };
 
-  // The requests for the sections of one server (SplitPlan).
-  struct Split {
-    std::vector<Group> requests;
-    bool in_parts = false;
-    std::optional<SectionSize> never_fits;
-  };
-
   explicit ExchangeSections(std::shared_ptr<const Layout> layout);
 
   // As in Exchange. `values` is memory for the rows (SlotRows::MakeRows).
@@ -102,8 +94,6 @@ class ExchangeSections {
   // Returns the ready sections by owner. A section without an owner at a known endpoint now waits
   // for a newer map. A pull waits while its shard has a push that is not sent.
   std::map<std::string, Group> ReadyByOwner(const ShardMap& map, const Endpoints& endpoints);
-  // `in_parts` says that parts of an earlier request to the server are in flight.
-  Split SplitGroup(const Group& group, const client::RequestLimits& limits, bool in_parts) const;
   bool AnyPushReady() const;
   std::uint64_t pulls_wanted() const { return pulls_wanted_; }
   const Push& push(const PushKey& key) const { return pushes_.at(key).push; }

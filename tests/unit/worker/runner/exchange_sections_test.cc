@@ -196,31 +196,6 @@ TEST_CASE("rows are pulled after their dense pull, and taken once all parts have
   CHECK_FALSE(f.sections.RowsDone(1));
 }
 
-TEST_CASE("sections above a server's limit go in parts, or are named if one of them never fits") {
-  Fixture f;
-  for (std::uint32_t update = 0; update < 3; ++update) {
-    const auto memory = std::make_shared<tensor::AlignedBuffer>(1u << 20);
-    f.sections.AddPush(
-        UpdateIndex(update),
-        {{ShardId(0), {memory, std::span<const std::byte>(memory->data(), memory->size())}},
-         0,
-         ""});
-  }
-  const ExchangeSections::Group group = f.Ready()["a"];
-  REQUIRE(group.pushes.size() == 3);
-  constexpr std::uint64_t kMiB = 1u << 20;
-  const auto whole = f.sections.SplitGroup(group, {}, /*in_parts=*/false);
-  CHECK_FALSE(whole.in_parts);
-  REQUIRE(whole.requests.size() == 1);
-  CHECK(whole.requests[0].pushes == group.pushes);
-  const auto parts = f.sections.SplitGroup(group, {64 * kMiB, 1024 * kMiB}, /*in_parts=*/true);
-  CHECK(parts.in_parts);
-  const auto never = f.sections.SplitGroup(group, {kMiB / 2, 1024 * kMiB}, /*in_parts=*/false);
-  REQUIRE(never.never_fits.has_value());
-  CHECK(never.never_fits->shard == 0);
-  CHECK(never.requests.empty());
-}
-
 TEST_CASE("a push over budget names its reason until it is answered otherwise") {
   Fixture f;
   f.Push(0, 1);

@@ -1,0 +1,40 @@
+// Divides the sections for each server into requests (request_split.h), and limits the number of
+// parts that are in flight at a server. Pure; not thread-safe (the exchange uses it on the control
+// executor).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/client/request_limits.h"
+#include "worker/runner/exchange_sections.h"
+
+namespace evergrad::worker {
+
+class RequestParts {
+ public:
+  using Group = ExchangeSections::Group;
+  struct Requests {
+    // The requests to send now, in this order. Sections without a request are sent later, when a
+    // part has been answered.
+    std::vector<Group> now;
+    bool in_parts = false;  // each request is a part: call Sent and Answered
+    // This section exceeds every request, so the attempt must end. `now` is empty.
+    std::optional<SectionSize> never_fits;
+  };
+
+  Requests Divide(const std::string& server, const Group& group, const ExchangeSections& sections,
+                  const client::RequestLimits& limits) const;
+  void Sent(const std::string& server) { ++in_flight_[server]; }
+  // A part has been answered, or its call has failed. There must be a part in flight.
+  void Answered(const std::string& server);
+  bool AnyInFlight(const std::string& server) const { return in_flight_.contains(server); }
+
+ private:
+  std::map<std::string, std::uint32_t> in_flight_;  // number of parts by server; never 0
+};
+
+}  // namespace evergrad::worker
