@@ -110,78 +110,104 @@ void Push(EmbeddingTable* table, const std::int64_t* ids, std::size_t n, const f
 
 // ---------------------------------------------------------------- figures
 
-void MeasureTable(std::uint64_t rows) {
-  auto table = EmbeddingTable::Create(Settings(), nullptr).value();
-  bench::PlainTable<kDimension> plain(rows);
-  std::mt19937_64 random(1);
-  std::vector<float> gradient(kBatch * kDimension), out(kBatch * kDimension);
-  for (float& g : gradient) g = static_cast<float>(random() % 1000) * 0.001f - 0.5f;
-
-  std::vector<std::int64_t> ids(kBatch);
-  double ours = 0, theirs = 0;
-  for (std::uint64_t rank = 0; rank < rows;) {
-    const std::size_t n = std::min<std::uint64_t>(kBatch, rows - rank);
-    for (std::size_t i = 0; i < n; ++i) ids[i] = IdOfRank(rank++);
-    const CpuTimer first;
-    Push(table.get(), ids.data(), n, gradient.data());
-    ours += first.Seconds();
-    const CpuTimer second;
-    plain.Update(ids.data(), n, gradient.data());
-    theirs += second.Seconds();
+// The table and the plain loop, and the seconds that one thread takes for the same work on each.
+class Rivals {
+ public:
+  enum Work { kPush, kRead };
+  struct Times {
+    double ours = 0, theirs = 0;
+  };
+  explicit Rivals(std::uint64_t rows) : plain_(rows) {
+    for (float& g : gradient_) g = static_cast<float>(random() % 1000) * 0.001f - 0.5f;
   }
+  // Makes all rows in the order of their ranks.
+  Times Fill(std::uint64_t rows) {
+    std::vector<std::int64_t> ids(kBatch);
+    Times times;
+    for (std::uint64_t rank = 0; rank < rows;) {
+      const std::size_t n = std::min<std::uint64_t>(kBatch, rows - rank);
+      for (std::size_t i = 0; i < n; ++i) ids[i] = IdOfRank(rank++);
+      times.ours += Ours(kPush, ids.data(), n);
+      times.theirs += Theirs(kPush, ids.data(), n);
+    }
+    return times;
+  }
+  // Works through the batches. Each of the two begins every second batch.
+  Times Run(Work work, const std::vector<std::int64_t>& batches) {
+    Times times;
+    for (std::size_t b = 0; b < kBatches; ++b) {
+      const std::int64_t* const batch = batches.data() + b * kBatch;
+      if (b % 2 == 0) times.ours += Ours(work, batch, kBatch);
+      times.theirs += Theirs(work, batch, kBatch);
+      if (b % 2 != 0) times.ours += Ours(work, batch, kBatch);
+    }
+    return times;
+  }
+  auto stats() const { return table_->stats(); }
+
+  std::mt19937_64 random{1};
+
+ private:
+  double Ours(Work work, const std::int64_t* ids, std::size_t n) {
+    const CpuTimer timer;
+    if (work == kPush) {
+      Push(table_.get(), ids, n, gradient_.data());
+    } else {
+      table_->Read({ids, n}, out_.data());
+    }
+    return timer.Seconds();
+  }
+  double Theirs(Work work, const std::int64_t* ids, std::size_t n) {
+    const CpuTimer timer;
+    if (work == kPush) {
+      plain_.Update(ids, n, gradient_.data());
+    } else {
+      plain_.Read(ids, n, out_.data());
+    }
+    return timer.Seconds();
+  }
+
+  const std::unique_ptr<EmbeddingTable> table_ =
+      EmbeddingTable::Create(Settings(), nullptr).value();
+  bench::PlainTable<kDimension> plain_;
+  std::vector<float> gradient_ = std::vector<float>(kBatch * kDimension), out_ = gradient_;
+};
+
+void PrintRates(const std::string& name, const std::vector<double>& ours,
+                const std::vector<double>& theirs) {
+  const auto rate = [](const std::vector<double>& seconds) {
+    return static_cast<double>(kBatches * kBatch) / Median(seconds) * 1e-6;
+  };
+  Print(name, rate(ours), "M rows/s", "plain prefetched open-addressing loop", rate(theirs),
+        rate(ours) / rate(theirs), 0.8);
+}
+
+void MeasureTable(std::uint64_t rows) {
+  Rivals rivals(rows);
   const std::string size = std::to_string(rows / 1000000) + " M rows of 16";
   const auto count = static_cast<double>(rows);
-  Print("table: " + size + " made (zeros, Adagrad), growing from none", count / ours * 1e-6,
-        "M rows/s", "plain loop, made in its final size", count / theirs * 1e-6, theirs / ours,
-        kNoReach);
-
+  const Rivals::Times made = rivals.Fill(rows);
+  Print("table: " + size + " made (zeros, Adagrad), growing from none", count / made.ours * 1e-6,
+        "M rows/s", "plain loop, made in its final size", count / made.theirs * 1e-6,
+        made.theirs / made.ours, kNoReach);
   for (const bool zipf : {true, false}) {
     const Zipf by_rank(1.05, rows);
     const std::vector<std::int64_t> batches =
-        Batches([&] { return zipf ? by_rank(random) : random() % rows; });
-    std::vector<double> push[2], read[2];
+        Batches([&] { return zipf ? by_rank(rivals.random) : rivals.random() % rows; });
+    std::vector<double> ours[2], theirs[2];
     for (std::size_t round = 0; round < kRounds; ++round) {
-      double seconds[2][2] = {};  // push or read; who
-      for (std::size_t b = 0; b < kBatches; ++b) {
-        const std::int64_t* const batch = batches.data() + b * kBatch;
-        for (const std::size_t who : {b % 2, 1 - b % 2}) {
-          const CpuTimer timer;
-          if (who == 0) {
-            Push(table.get(), batch, kBatch, gradient.data());
-          } else {
-            plain.Update(batch, kBatch, gradient.data());
-          }
-          seconds[0][who] += timer.Seconds();
-        }
+      for (const Rivals::Work work : {Rivals::kPush, Rivals::kRead}) {
+        const Rivals::Times times = rivals.Run(work, batches);
+        ours[work].push_back(times.ours), theirs[work].push_back(times.theirs);
       }
-      for (std::size_t b = 0; b < kBatches; ++b) {
-        const std::int64_t* const batch = batches.data() + b * kBatch;
-        for (const std::size_t who : {b % 2, 1 - b % 2}) {
-          const CpuTimer timer;
-          if (who == 0) {
-            table->Read({batch, kBatch}, out.data());
-          } else {
-            plain.Read(batch, kBatch, out.data());
-          }
-          seconds[1][who] += timer.Seconds();
-        }
-      }
-      for (const int who : {0, 1})
-        push[who].push_back(seconds[0][who]), read[who].push_back(seconds[1][who]);
     }
-    const auto rate = [](const std::vector<double>& s) {
-      return static_cast<double>(kBatches * kBatch) / Median(s) * 1e-6;
-    };
     const std::string law = zipf ? ", Zipf 1.05" : ", even";
-    Print("table: find or insert + Adagrad, " + size + law, rate(push[0]), "M rows/s",
-          "plain prefetched open-addressing loop", rate(push[1]), rate(push[0]) / rate(push[1]),
-          0.8);
-    Print("table: find + gather, " + size + law, rate(read[0]), "M rows/s",
-          "plain prefetched open-addressing loop", rate(read[1]), rate(read[0]) / rate(read[1]),
-          0.8);
+    PrintRates("table: find or insert + Adagrad, " + size + law, ours[Rivals::kPush],
+               theirs[Rivals::kPush]);
+    PrintRates("table: find + gather, " + size + law, ours[Rivals::kRead], theirs[Rivals::kRead]);
   }
-  const auto stats = table->stats();
-  const double per_row = static_cast<double>(stats.index_bytes) / static_cast<double>(rows);
+  const auto stats = rivals.stats();
+  const double per_row = static_cast<double>(stats.index_bytes) / count;
   Print("table: index and key of a row, load " + std::to_string(stats.index_load()).substr(0, 4),
         per_row, "bytes", "allowed at 80 % load", 20, 20 / (per_row * stats.index_load() / 0.8),
         0.98);
