@@ -101,78 +101,99 @@ void Push(Team& team, client::ParameterClient& client, int pusher, int from, int
               });
 }
 
+struct Options {
+  std::string coordinator, job;
+  std::map<std::string, std::string> servers;  // address by identity
+  int pushers = 64, each = 2, again = 64;
+  transport::ChannelOptions channel;
+};
+
+Options Parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string flag = argv[i], value = argv[i + 1];
+    if (flag == "--coordinator") options.coordinator = value;
+    if (flag == "--job") options.job = value;
+    if (flag == "--pushers") options.pushers = std::atoi(value.c_str());
+    if (flag == "--each") options.each = std::atoi(value.c_str());
+    if (flag == "--again") options.again = std::atoi(value.c_str());
+    if (flag == "--lane")
+      options.channel.lane_ring_bytes = static_cast<std::uint64_t>(std::atoll(value.c_str()));
+    if (flag == "--server")
+      options.servers[value.substr(0, value.find('='))] = value.substr(value.find('=') + 1);
+  }
+  options.again = std::min(options.again, options.pushers);
+  return options;
+}
+
+// Numbers of pushes by their answer.
+struct Outcome {
+  int good = 0, other = 0;
+  friend bool operator==(const Outcome&, const Outcome&) = default;
+};
+
+// Prints the outcome. Returns whether nothing was lost.
+bool Report(const Options& options, const v1::ShardState& before, const v1::ShardState& after,
+            const Outcome& first, const Outcome& again, int lanes) {
+  const auto known = after.duplicates_refused() - before.duplicates_refused();
+  const auto counted = after.updates_applied() - before.updates_applied();
+  const int pushed = options.pushers * options.each;
+  std::printf(
+      "bytes=%llu pushed=%d applied=%d other=%d sent_again=%d known=%llu updates_more=%llu "
+      "lanes=%d\n",
+      static_cast<unsigned long long>(before.bytes()), pushed, first.good, first.other, again.good,
+      static_cast<unsigned long long>(known), static_cast<unsigned long long>(counted), lanes);
+  // The updates of the job itself are counted, too.
+  return first == Outcome{pushed, 0} && again == Outcome{options.again, 0} &&
+         known == static_cast<std::uint64_t>(options.again) &&
+         counted >= static_cast<std::uint64_t>(pushed);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   transport::TuneAllocator();
-  std::string coordinator_address, job;
-  std::map<std::string, std::string> servers;
-  int pushers = 64, each = 2, again_max = 64;
-  transport::ChannelOptions options;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string flag = argv[i], value = argv[i + 1];
-    if (flag == "--coordinator") coordinator_address = value;
-    if (flag == "--job") job = value;
-    if (flag == "--pushers") pushers = std::atoi(value.c_str());
-    if (flag == "--each") each = std::atoi(value.c_str());
-    if (flag == "--again") again_max = std::atoi(value.c_str());
-    if (flag == "--lane")
-      options.lane_ring_bytes = static_cast<std::uint64_t>(std::atoll(value.c_str()));
-    if (flag == "--server")
-      servers[value.substr(0, value.find('='))] = value.substr(value.find('=') + 1);
-  }
+  Options options = Parse(argc, argv);
   std::atomic<int> lanes{0};
-  options.on_lane = [&lanes](const absl::Status& status) { lanes += status.ok(); };
+  options.channel.on_lane = [&lanes](const absl::Status& status) { lanes += status.ok(); };
   const auto transport = transport::MakeGrpcTransport(nullptr);
-  auto coordinator = transport->Dial({.host_port = coordinator_address}, {});
+  auto coordinator = transport->Dial({.host_port = options.coordinator}, {});
   if (!coordinator.ok()) return 2;
-  const auto before = LargestShard(**coordinator, job);
-  if (!before || !servers.contains(before->server)) {
+  const auto before = LargestShard(**coordinator, options.job);
+  if (!before || !options.servers.contains(before->server)) {
     std::fprintf(stderr, "no shard to push to\n");
     return 2;
   }
-  test::GrantHolder worker(transport.get(), coordinator_address, "fast");
+  test::GrantHolder worker(transport.get(), options.coordinator, "fast");
   const auto grant = worker.WaitGrant(before->state.job_uid(), kAskDeadline);
   if (!grant) {
     std::fprintf(stderr, "nothing was granted to the pushers\n");
     return 2;
   }
   std::vector<std::unique_ptr<client::ParameterClient>> clients;
-  for (int i = 0; i < pushers; ++i) {
+  for (int i = 0; i < options.pushers; ++i) {
     clients.push_back(std::make_unique<client::ParameterClient>(
-        transport.get(), options, "worker/fast-" + std::to_string(i)));
+        transport.get(), options.channel, "worker/fast-" + std::to_string(i)));
   }
   const auto zeros = std::make_shared<const std::vector<std::byte>>(before->state.bytes());
   const auto run = [&](int count, int from, v1::PushAnswer want) {
     Team team;
-    team.endpoint.set_address(servers[before->server]);
+    team.endpoint.set_address(options.servers[before->server]);
     team.held = *before;
     team.zeros = zeros;
     team.worker = &worker;
     team.grant = *grant;
-    team.each = each;
+    team.each = options.each;
     team.want = want;
     team.live = count;
     for (int i = 0; i < count; ++i)
-      Push(team, *clients[static_cast<std::size_t>(i)], i, from, each);
+      Push(team, *clients[static_cast<std::size_t>(i)], i, from, options.each);
     team.over.Wait();
-    return std::pair<int, int>(team.good, team.other);
+    return Outcome{team.good, team.other};
   };
-  again_max = std::min(again_max, pushers);
-  const auto first = run(pushers, 0, v1::APPLIED), again = run(again_max, each - 1, v1::DUPLICATE);
-  const auto after = LargestShard(**coordinator, job);
+  const Outcome first = run(options.pushers, 0, v1::APPLIED),
+                again = run(options.again, options.each - 1, v1::DUPLICATE);
+  const auto after = LargestShard(**coordinator, options.job);
   if (!after) return 2;
-  const auto known = after->state.duplicates_refused() - before->state.duplicates_refused();
-  const auto counted = after->state.updates_applied() - before->state.updates_applied();
-  std::printf(
-      "bytes=%llu pushed=%d applied=%d other=%d sent_again=%d known=%llu updates_more=%llu "
-      "lanes=%d\n",
-      static_cast<unsigned long long>(before->state.bytes()), pushers * each, first.first,
-      first.second, again.first, static_cast<unsigned long long>(known),
-      static_cast<unsigned long long>(counted), lanes.load());
-  // The updates of the job itself are counted, too.
-  const bool good = first == std::pair(pushers * each, 0) && again == std::pair(again_max, 0) &&
-                    known == static_cast<std::uint64_t>(again_max) &&
-                    counted >= static_cast<std::uint64_t>(pushers * each);
-  return good ? 0 : 1;
+  return Report(options, before->state, after->state, first, again, lanes.load()) ? 0 : 1;
 }
