@@ -249,129 +249,155 @@ TEST_CASE("the defaults of the optimizers are those of Keras") {
   CHECK(with("ftrl").l1_regularization_strength == 0);
 }
 
-TEST_CASE("mistakes about csv data, tables and optimizers are reported at their lines") {
-  const auto with = [](absl::string_view from, absl::string_view to) {
-    INFO(from);
-    REQUIRE(std::string(kCsv).find(std::string(from)) != std::string::npos);
-    return Refusal(absl::StrReplaceAll(kCsv, {{from, to}}));
-  };
-  const auto says = [](const std::string& words) { return Catch::Contains(words); };
+// Returns the refusal of the csv job with `from` replaced by `to`.
+std::string RefusalOfCsv(absl::string_view from, absl::string_view to) {
+  INFO(from);
+  REQUIRE(std::string(kCsv).find(std::string(from)) != std::string::npos);
+  return Refusal(absl::StrReplaceAll(kCsv, {{from, to}}));
+}
+
+TEST_CASE("mistakes about csv data are reported at their lines") {
   CHECK_THAT(
-      with("format: csv", "format: cvs"),
-      says("job.yaml:6:21: `format` of a data source: expected one of idx, csv, jsonl, synthetic, "
-           "got `cvs`; did you mean `csv`?"));
-  CHECK_THAT(with("path: clicks.csv.gz, ", ""), says("missing key `path` in a csv source"));
-  CHECK_THAT(with("separator: \", \"", "separator: \"\""),
-             says("`separator`: expected 1 to 8 characters"));
-  CHECK_THAT(with("equals: 9, take", "equals: 10, take"), says("no line has n % 10 == 10"));
-  CHECK_THAT(with("take: eval", "take: train"), says("not built yet: split.take `train`"));
-  CHECK_THAT(with("    fields:", "    eval: {format: csv, path: x}\n    fields:"),
-             says("data.train has a `split`, which makes data.eval"));
-  CHECK_THAT(with(", split: {modulo: 10, equals: 9, take: eval}}",
-                  "}\n    eval: {format: synthetic, examples: 3}"),
-             says("data.train and data.eval have different formats: synthetic, not csv"));
-  CHECK_THAT(with("header: true", "header: false"),
-             says("column `w1` is a name, and `header: false` of data.train means that "
-                  "the file has no names"));
-  CHECK_THAT(with("type: int, transforms: [{hash", "type: number, transforms: [{hash"),
-             says("`type`: expected one of int, float, string, got `number`"));
-  CHECK_THAT(with("column: age, ", ""), says("missing key `column` in a field of a csv source"));
-  CHECK_THAT(with("[{map: {\"<=50K\": 0, \">50K\": 1}}]", "[]"),
-             says("a field of type string needs a transform that makes a number of it"));
-  CHECK_THAT(with("{bucketize: [18, 25.5, 60]}", "{bucketize: [18, 17]}"),
-             says("expected rising numbers, got 17 after 18"));
+      RefusalOfCsv("format: csv", "format: cvs"),
+      Catch::Contains(
+          "job.yaml:6:21: `format` of a data source: expected one of idx, csv, jsonl, synthetic, "
+          "got `cvs`; did you mean `csv`?"));
+  CHECK_THAT(RefusalOfCsv("path: clicks.csv.gz, ", ""),
+             Catch::Contains("missing key `path` in a csv source"));
+  CHECK_THAT(RefusalOfCsv("separator: \", \"", "separator: \"\""),
+             Catch::Contains("`separator`: expected 1 to 8 characters"));
+  CHECK_THAT(RefusalOfCsv("equals: 9, take", "equals: 10, take"),
+             Catch::Contains("no line has n % 10 == 10"));
+  CHECK_THAT(RefusalOfCsv("take: eval", "take: train"),
+             Catch::Contains("not built yet: split.take `train`"));
+  CHECK_THAT(RefusalOfCsv("    fields:", "    eval: {format: csv, path: x}\n    fields:"),
+             Catch::Contains("data.train has a `split`, which makes data.eval"));
   CHECK_THAT(
-      with("type: string, transforms: [{map", "type: float, transforms: [{map"),
-      says("transform `map` takes a text or an integer, but the value here is a real number"));
-  CHECK_THAT(with("{hash: {buckets: 1000}}", "{hash: {buckets: 0}}"),
-             says("`buckets`: expected an integer from 1 to 4611686018427387904, got `0`"));
-  CHECK_THAT(with("{hash: {buckets: 1000}}", "{hahs: {buckets: 1000}}"),
-             says("unknown transform `hahs`; did you mean `hash`?"));
-  CHECK_THAT(with("{vocabulary: {min_count: 2}}, ", "{vocabulary: {}}, {vocabulary: {}}, "),
-             says("a field has one vocabulary at most"));
-  CHECK_THAT(with("inputs: {user:", "inputs: {usr:"),
-             says("model input `usr` names no field of the data that can be read: expected user, "
-                  "words, counts, age, label; did you mean `user`?"));
-  CHECK_THAT(with("labels: label", "labels: lable"),
-             says("`labels`: no field `lable` that can be a label"));
-  CHECK_THAT(with("table: emb/words", "table: emb/word"),
-             says("no table `emb/word` in model.tables; did you mean `emb/words`?"));
-  CHECK_THAT(with("table: emb/words", "table: emb/all"),
-             says("table `emb/words`: no embedding layer reads it"));
-  CHECK_THAT(with("weights: counts", "weights: count"),
-             says("no model input `count`; did you mean `counts`?"));
-  CHECK_THAT(with("combiner: sqrtn, ", ""), says("`weights` need a combiner"));
-  CHECK_THAT(with("combiner: sqrtn", "combiner: max"),
-             says("not built yet: embedding.combiner `max`"));
-  CHECK_THAT(with("emb/words, input: words", "emb/words, input: u"),
-             says("an embedding reads ids, which only model inputs have: `u` is a layer"));
-  CHECK_THAT(with("input: [u, w], normalize", "input: [u, w, a], normalize"),
-             says("a dot layer reads two inputs, got 3"));
-  CHECK_THAT(with("input: [u, a]}", "input: [u]}"),
-             says("an add layer reads at least two inputs, got 1"));
-  CHECK_THAT(with("admit_after: 3, ", ""), says("`default_row` needs an `admit_after` above 1"));
-  CHECK_THAT(with("dimension: 4}", "dimension: 0}"),
-             says("`dimension`: expected an integer from 1 to 4096"));
-  CHECK_THAT(with("dimension: 4}", "dimension: 4096}"),
-             says("`dimension`: a row and what the optimizer rowwise_adagrad keeps of it are 4097 "
-                  "numbers"));
-  // No slot has enough memory for these rows, as the storage would count them: there are 64 slots.
-  CHECK_THAT(with("dimension: 4}", "dimension: 4, bytes_max: 2KiB}"),
-             says("`bytes_max`: the share of each of 64 slots (strategy.table_slots) is 32 bytes, "
-                  "and a row of this table takes 44"));
-  CHECK(Parse(absl::StrReplaceAll(kCsv, {{"dimension: 4}", "dimension: 4, bytes_max: 2816}"}}))
-            .model.tables[1]
-            .bytes_max == 2816);
+      RefusalOfCsv(", split: {modulo: 10, equals: 9, take: eval}}",
+                   "}\n    eval: {format: synthetic, examples: 3}"),
+      Catch::Contains("data.train and data.eval have different formats: synthetic, not csv"));
+  CHECK_THAT(RefusalOfCsv("header: true", "header: false"),
+             Catch::Contains("column `w1` is a name, and `header: false` of data.train means that "
+                             "the file has no names"));
+  CHECK_THAT(RefusalOfCsv("type: int, transforms: [{hash", "type: number, transforms: [{hash"),
+             Catch::Contains("`type`: expected one of int, float, string, got `number`"));
+  CHECK_THAT(RefusalOfCsv("column: age, ", ""),
+             Catch::Contains("missing key `column` in a field of a csv source"));
+  CHECK_THAT(RefusalOfCsv("[{map: {\"<=50K\": 0, \">50K\": 1}}]", "[]"),
+             Catch::Contains("a field of type string needs a transform that makes a number of it"));
+  CHECK_THAT(RefusalOfCsv("{bucketize: [18, 25.5, 60]}", "{bucketize: [18, 17]}"),
+             Catch::Contains("expected rising numbers, got 17 after 18"));
+  CHECK_THAT(
+      RefusalOfCsv("type: string, transforms: [{map", "type: float, transforms: [{map"),
+      Catch::Contains(
+          "transform `map` takes a text or an integer, but the value here is a real number"));
+  CHECK_THAT(
+      RefusalOfCsv("{hash: {buckets: 1000}}", "{hash: {buckets: 0}}"),
+      Catch::Contains("`buckets`: expected an integer from 1 to 4611686018427387904, got `0`"));
+  CHECK_THAT(RefusalOfCsv("{hash: {buckets: 1000}}", "{hahs: {buckets: 1000}}"),
+             Catch::Contains("unknown transform `hahs`; did you mean `hash`?"));
+  CHECK_THAT(RefusalOfCsv("{vocabulary: {min_count: 2}}, ", "{vocabulary: {}}, {vocabulary: {}}, "),
+             Catch::Contains("a field has one vocabulary at most"));
   // The result of a field's type and transforms must suit the layer that reads the field.
-  CHECK_THAT(with("type: int, transforms: [{hash: {buckets: 1000}}]",
-                  "type: int, transforms: [{scale: 2}]"),
-             says("an embedding reads ids, and the field `user` has real numbers (float32): "
-                  "expected integers"));
-  CHECK_THAT(with("weights: counts", "weights: words"),
-             says("weights are real numbers, and the field `words` has integers"));
-  CHECK_THAT(with("input: [u, w], normalize", "input: [u, user], normalize"),
-             says("a layer of type dot reads real numbers, and the field `user` has"));
-  // A default is read in the same way as a value of the file.
-  CHECK_THAT(with("c3], type: float", "c3], default: many, type: float"),
-             says("`default` of a field of type float: expected a number, got `many`"));
-  CHECK_THAT(with("type: int, transforms: [{hash", "type: int, default: 1.5, transforms: [{hash"),
-             says("`default` of a field of type int: expected an integer, got `1.5`"));
   CHECK_THAT(
-      with("type: string, transforms: [{map", "type: string, default: unknown, transforms: [{map"),
-      says("`default`: expected one of the texts of `map`, got `unknown`"));
+      RefusalOfCsv("type: int, transforms: [{hash: {buckets: 1000}}]",
+                   "type: int, transforms: [{scale: 2}]"),
+      Catch::Contains("an embedding reads ids, and the field `user` has real numbers (float32): "
+                      "expected integers"));
+  CHECK_THAT(RefusalOfCsv("weights: counts", "weights: words"),
+             Catch::Contains("weights are real numbers, and the field `words` has integers"));
+  CHECK_THAT(RefusalOfCsv("input: [u, w], normalize", "input: [u, user], normalize"),
+             Catch::Contains("a layer of type dot reads real numbers, and the field `user` has"));
+  // A default is read in the same way as a value of the file.
+  CHECK_THAT(RefusalOfCsv("c3], type: float", "c3], default: many, type: float"),
+             Catch::Contains("`default` of a field of type float: expected a number, got `many`"));
+  CHECK_THAT(
+      RefusalOfCsv("type: int, transforms: [{hash", "type: int, default: 1.5, transforms: [{hash"),
+      Catch::Contains("`default` of a field of type int: expected an integer, got `1.5`"));
+  CHECK_THAT(RefusalOfCsv("type: string, transforms: [{map",
+                          "type: string, default: unknown, transforms: [{map"),
+             Catch::Contains("`default`: expected one of the texts of `map`, got `unknown`"));
   // The value's integer is looked up, as the reader does it, and not its spelling.
   CHECK(Parse(absl::StrReplaceAll(
                   kCsv, {{"type: int, transforms: [{hash",
                           "type: int, default: \"07\", transforms: [{map: {7: 1, 8: 2}}, {hash"}}))
             .data.fields.size() == Parse(kCsv).data.fields.size());
-  CHECK_THAT(with("type: int, transforms: [{hash",
-                  "type: int, default: 9, transforms: [{map: {7: 1, 8: 2}}, {hash"),
-             says("`default`: expected one of the texts of `map`, got `9`"));
-  CHECK_THAT(with("emb/words: {", "emb//words: {"), says("name of a table: expected names"));
-  CHECK_THAT(with("{l2: 0.1}", "{l1: 0.1}"), says("not built yet: key `l1` in a regularizer"));
-  CHECK_THAT(with("metrics: [auc, binary_accuracy]", "metrics: [rmse]"),
-             says("did you mean `root_mean_squared_error`?"));
-  CHECK_THAT(with("metrics: [auc, binary_accuracy]", "metrics: [root_mean_squared_error]"),
-             says("the metric root_mean_squared_error needs the loss mean_squared_error, it is "
-                  "binary_crossentropy"));
-  CHECK_THAT(with("metrics: [auc, binary_accuracy]", "metrics: [auc, auc]"),
-             says("`metrics`: duplicate metric auc"));
-  CHECK_THAT(with("  optimizers:\n", "  optimizer: {type: sgd}\n  optimizers:\n"),
-             says("`optimizers` and `optimizer` exclude each other: remove one of the two"));
-  CHECK_THAT(with("{match: \"emb/*\", type: rowwise_adagrad", "{type: rowwise_adagrad"),
-             says("an entry without `match` fits everything"));
+  CHECK_THAT(RefusalOfCsv("type: int, transforms: [{hash",
+                          "type: int, default: 9, transforms: [{map: {7: 1, 8: 2}}, {hash"),
+             Catch::Contains("`default`: expected one of the texts of `map`, got `9`"));
+}
+
+TEST_CASE("mistakes about tables, the layers that read them, and metrics are reported") {
+  CHECK_THAT(RefusalOfCsv("inputs: {user:", "inputs: {usr:"),
+             Catch::Contains(
+                 "model input `usr` names no field of the data that can be read: expected user, "
+                 "words, counts, age, label; did you mean `user`?"));
+  CHECK_THAT(RefusalOfCsv("labels: label", "labels: lable"),
+             Catch::Contains("`labels`: no field `lable` that can be a label"));
+  CHECK_THAT(RefusalOfCsv("table: emb/words", "table: emb/word"),
+             Catch::Contains("no table `emb/word` in model.tables; did you mean `emb/words`?"));
+  CHECK_THAT(RefusalOfCsv("table: emb/words", "table: emb/all"),
+             Catch::Contains("table `emb/words`: no embedding layer reads it"));
+  CHECK_THAT(RefusalOfCsv("weights: counts", "weights: count"),
+             Catch::Contains("no model input `count`; did you mean `counts`?"));
+  CHECK_THAT(RefusalOfCsv("combiner: sqrtn, ", ""), Catch::Contains("`weights` need a combiner"));
+  CHECK_THAT(RefusalOfCsv("combiner: sqrtn", "combiner: max"),
+             Catch::Contains("not built yet: embedding.combiner `max`"));
+  CHECK_THAT(
+      RefusalOfCsv("emb/words, input: words", "emb/words, input: u"),
+      Catch::Contains("an embedding reads ids, which only model inputs have: `u` is a layer"));
+  CHECK_THAT(RefusalOfCsv("input: [u, w], normalize", "input: [u, w, a], normalize"),
+             Catch::Contains("a dot layer reads two inputs, got 3"));
+  CHECK_THAT(RefusalOfCsv("input: [u, a]}", "input: [u]}"),
+             Catch::Contains("an add layer reads at least two inputs, got 1"));
+  CHECK_THAT(RefusalOfCsv("admit_after: 3, ", ""),
+             Catch::Contains("`default_row` needs an `admit_after` above 1"));
+  CHECK_THAT(RefusalOfCsv("dimension: 4}", "dimension: 0}"),
+             Catch::Contains("`dimension`: expected an integer from 1 to 4096"));
+  CHECK_THAT(RefusalOfCsv("dimension: 4}", "dimension: 4096}"),
+             Catch::Contains(
+                 "`dimension`: a row and what the optimizer rowwise_adagrad keeps of it are 4097 "
+                 "numbers"));
+  // No slot has enough memory for these rows, as the storage would count them: there are 64 slots.
+  CHECK_THAT(RefusalOfCsv("dimension: 4}", "dimension: 4, bytes_max: 2KiB}"),
+             Catch::Contains(
+                 "`bytes_max`: the share of each of 64 slots (strategy.table_slots) is 32 bytes, "
+                 "and a row of this table takes 44"));
+  CHECK(Parse(absl::StrReplaceAll(kCsv, {{"dimension: 4}", "dimension: 4, bytes_max: 2816}"}}))
+            .model.tables[1]
+            .bytes_max == 2816);
+  CHECK_THAT(RefusalOfCsv("emb/words: {", "emb//words: {"),
+             Catch::Contains("name of a table: expected names"));
+  CHECK_THAT(RefusalOfCsv("{l2: 0.1}", "{l1: 0.1}"),
+             Catch::Contains("not built yet: key `l1` in a regularizer"));
+  CHECK_THAT(RefusalOfCsv("metrics: [auc, binary_accuracy]", "metrics: [rmse]"),
+             Catch::Contains("did you mean `root_mean_squared_error`?"));
+  CHECK_THAT(
+      RefusalOfCsv("metrics: [auc, binary_accuracy]", "metrics: [root_mean_squared_error]"),
+      Catch::Contains("the metric root_mean_squared_error needs the loss mean_squared_error, it is "
+                      "binary_crossentropy"));
+  CHECK_THAT(RefusalOfCsv("metrics: [auc, binary_accuracy]", "metrics: [auc, auc]"),
+             Catch::Contains("`metrics`: duplicate metric auc"));
+}
+
+TEST_CASE("mistakes about optimizers, slots and transforms are reported") {
+  CHECK_THAT(
+      RefusalOfCsv("  optimizers:\n", "  optimizer: {type: sgd}\n  optimizers:\n"),
+      Catch::Contains("`optimizers` and `optimizer` exclude each other: remove one of the two"));
+  CHECK_THAT(RefusalOfCsv("{match: \"emb/*\", type: rowwise_adagrad", "{type: rowwise_adagrad"),
+             Catch::Contains("an entry without `match` fits everything"));
   CHECK_THAT(
       Refusal(absl::StrReplaceAll(kCsv, {{"{match: \"emb/*\"", "{match: \"emp/*\""},
                                          {"    - {type: adamw, weight_decay: 0.01}\n", ""}})),
-      says("no entry of `optimizers` fits the table `emb/all`"));
-  CHECK_THAT(with("table_slots: 64", "table_slots: 65537"),
-             says("`table_slots`: expected an integer from 1 to 65536"));
+      Catch::Contains("no entry of `optimizers` fits the table `emb/all`"));
+  CHECK_THAT(RefusalOfCsv("table_slots: 64", "table_slots: 65537"),
+             Catch::Contains("`table_slots`: expected an integer from 1 to 65536"));
   CHECK_THAT(RefusalWith("optimizer: {type: adam, learning_rate: 0.001}\n", ""),
-             says("missing key `optimizer` in spec"));
+             Catch::Contains("missing key `optimizer` in spec"));
   CHECK_THAT(RefusalWith("type: adam, learning_rate: 0.001", "type: rowwise_adagrad"),
-             says("rowwise_adagrad is for embedding tables"));
+             Catch::Contains("rowwise_adagrad is for embedding tables"));
   CHECK_THAT(RefusalWith("{scale: 0.00392156862}", "{hash: {buckets: 3}}"),
-             says("transform `hash` is one of csv and jsonl fields"));
+             Catch::Contains("transform `hash` is one of csv and jsonl fields"));
 }
 
 TEST_CASE(
