@@ -957,8 +957,80 @@ TEST_CASE("an index that grows during a push is not read at its old positions") 
   }
 }
 
-// Each piece of memory that a push asks for is refused once: the index grows in many pieces, and
-// what has grown before one of them stays.
+// A table whose budget refuses single pieces of memory.
+struct RefusedPieces {
+  explicit RefusedPieces(const TableSettings& s) : table(Make(s, budget)) {}
+
+  // Each piece of memory that the push asks for is refused once: the first piece, then the second
+  // one, and so on, until no piece is left. The index grows in many pieces, and grown parts stay
+  // grown, so there are ever fewer pieces.
+  void RefuseEachOf(const Ids& ids, std::uint64_t step) {
+    const EmbeddingTable::Digests before = table->Digest();
+    const TableStats stats = table->stats();
+    const std::vector<float> values = Read(*table, ids);
+    for (left = 0;; ++left) {
+      asked = 0;
+      const auto outcome = table->Prepare(ids, step);
+      if (outcome.ok()) break;
+      REQUIRE(left < 1000);
+      CountRefusal(outcome.status());
+      CHECK_FALSE(table->applying());
+      CHECK(table->Digest() == before);
+      CHECK(Read(*table, ids) == values);
+      CheckUnchanged(stats);
+    }
+    table->Cancel();
+    left = ~0ull;
+  }
+  void CountRefusal(const absl::Status& status) {
+    INFO(status.message());
+    CHECK(status.code() == absl::StatusCode::kResourceExhausted);
+    const bool rows = absl::StrContains(status.message(),
+                                        "out of memory for a table's rows: table=user/embedding");
+    CHECK(rows != absl::StrContains(status.message(),
+                                    "out of memory for a table's index: table=user/embedding"));
+    ++(rows ? of_rows : of_index);
+  }
+  void CheckUnchanged(const TableStats& stats) const {
+    const TableStats after = table->stats();
+    CHECK((after.rows == stats.rows && after.waiting == stats.waiting &&
+           after.admitted == stats.admitted && after.duplicates == stats.duplicates));
+    CHECK(after.refused == of_rows + of_index);
+    // Rows are counted as before, and the index at its new size.
+    CHECK(budget->used() == after.memory_bytes);
+    CHECK(RowBytes(after) == RowBytes(stats));
+  }
+  // The memory that is counted for rows and for the capacity of more rows: everything except the
+  // index and its stamps. Adam counts four bytes a row.
+  static std::uint64_t RowBytes(const TableStats& t) {
+    return t.memory_bytes - t.index_bytes - (t.counter_bytes - 4 * t.rows);
+  }
+
+  std::uint64_t left = ~0ull, asked = 0;  // refusals begin with piece `left`, from 0
+  std::shared_ptr<MemoryBudget> budget =
+      std::make_shared<MemoryBudget>(0, [this](std::size_t) { return asked++ >= left; });
+  std::unique_ptr<EmbeddingTable> table;
+  std::uint64_t of_index = 0, of_rows = 0;  // refusals
+};
+
+// Takes all slices of the open cut and ends it. Returns the rows and the waiting ids.
+auto HandedOut(EmbeddingTable* table) {
+  std::map<std::int64_t, std::vector<float>> rows;
+  std::map<std::int64_t, std::uint32_t> waiting;
+  TableSlice slice;
+  for (bool more = true; more;) {
+    more = table->NextSlice(4096, &slice);
+    for (std::size_t i = 0; i < slice.ids.size(); ++i)
+      rows[slice.ids[i]] = {slice.values.begin() + static_cast<std::ptrdiff_t>(4 * i),
+                            slice.values.begin() + static_cast<std::ptrdiff_t>(4 * i + 4)};
+    for (std::size_t i = 0; i < slice.waiting_ids.size(); ++i)
+      waiting[slice.waiting_ids[i]] = slice.waiting_counts[i];
+  }
+  CHECK(table->cut_state() == EmbeddingTable::CutState::kOpen);
+  table->EndCut();
+  return std::pair(rows, waiting);
+}
+
 TEST_CASE("an allocation failure refuses a push whole, and later pushes are unaffected") {
   struct Form {
     const char* name;
@@ -972,16 +1044,10 @@ TEST_CASE("an allocation failure refuses a push whole, and later pushes are unaf
     INFO(form.name);
     TableSettings s = Settings(4, "adam");
     s.admit_after = form.admit_after, s.ttl_steps = form.ttl_steps, s.evict_lru = form.lru;
-    std::uint64_t left = ~0ull, asked = 0;  // refusals begin with piece `left`, from 0
-    const auto budget =
-        std::make_shared<MemoryBudget>(0, [&](std::size_t) { return asked++ >= left; });
-    const auto table = Make(s, budget), calm = Make(s);
-    std::uint64_t refused = 0, of_index = 0, of_rows = 0, step = 0;
-    // The memory that is counted for rows and for the capacity of more rows: everything except the
-    // index and its stamps. Adam counts four bytes a row.
-    const auto row_bytes = [](const TableStats& t) {
-      return t.memory_bytes - t.index_bytes - (t.counter_bytes - 4 * t.rows);
-    };
+    RefusedPieces pieces(s);
+    EmbeddingTable* const table = pieces.table.get();
+    const auto calm = Make(s);
+    std::uint64_t step = 0;
     for (std::int64_t round = 0; round < 12; ++round, ++step) {
       // Existing ids, waiting ids and many new ids, with some duplicates.
       Ids ids = Rising(round * 700, round * 700 + 1500);
@@ -991,41 +1057,8 @@ TEST_CASE("an allocation failure refuses a push whole, and later pushes are unaf
         table->BeginCut(1 << 20);
         calm->BeginCut(1 << 20);
       }
-      const EmbeddingTable::Digests before = table->Digest();
-      const TableStats stats = table->stats();
-      const std::vector<float> values = Read(*table, ids);
-      // The first piece is refused, then the second one, and so on, until no piece is left. Grown
-      // parts stay grown, so there are ever fewer pieces.
-      for (left = 0;; ++left) {
-        asked = 0;
-        const auto outcome = table->Prepare(ids, step);
-        if (outcome.ok()) {
-          table->Cancel();
-          break;
-        }
-        REQUIRE(left < 1000);
-        INFO(outcome.status().message());
-        CHECK(outcome.status().code() == absl::StatusCode::kResourceExhausted);
-        const bool rows = absl::StrContains(
-            outcome.status().message(), "out of memory for a table's rows: table=user/embedding");
-        CHECK(rows != absl::StrContains(outcome.status().message(),
-                                        "out of memory for a table's index: table=user/embedding"));
-        ++(rows ? of_rows : of_index);
-        ++refused;
-        CHECK_FALSE(table->applying());
-        CHECK(table->Digest() == before);
-        CHECK(Read(*table, ids) == values);
-        const TableStats after = table->stats();
-        CHECK((after.rows == stats.rows && after.waiting == stats.waiting &&
-               after.admitted == stats.admitted && after.duplicates == stats.duplicates));
-        CHECK(after.refused == refused);
-        // Rows are counted as before, and the index at its new size.
-        CHECK(budget->used() == after.memory_bytes);
-        CHECK(row_bytes(after) == row_bytes(stats));
-      }
-      left = ~0ull;
-      const auto outcome = PushOnes(table.get(), ids, step),
-                 expected = PushOnes(calm.get(), ids, step);
+      pieces.RefuseEachOf(ids, step);
+      const auto outcome = PushOnes(table, ids, step), expected = PushOnes(calm.get(), ids, step);
       REQUIRE((outcome.ok() && expected.ok()));
       CHECK((outcome->rows_made == expected->rows_made &&
              outcome->ids_waiting == expected->ids_waiting &&
@@ -1034,30 +1067,14 @@ TEST_CASE("an allocation failure refuses a push whole, and later pushes are unaf
       REQUIRE(table->Digest() == calm->Digest());
       // A refused push left nothing in the index or in the cut: both give the same rows.
       if (form.cut && round % 3 == 2) {
-        const auto handed_out = [](EmbeddingTable* of) {
-          std::map<std::int64_t, std::vector<float>> rows;
-          std::map<std::int64_t, std::uint32_t> waiting;
-          TableSlice slice;
-          for (bool more = true; more;) {
-            more = of->NextSlice(4096, &slice);
-            for (std::size_t i = 0; i < slice.ids.size(); ++i)
-              rows[slice.ids[i]] = {slice.values.begin() + static_cast<std::ptrdiff_t>(4 * i),
-                                    slice.values.begin() + static_cast<std::ptrdiff_t>(4 * i + 4)};
-            for (std::size_t i = 0; i < slice.waiting_ids.size(); ++i)
-              waiting[slice.waiting_ids[i]] = slice.waiting_counts[i];
-          }
-          CHECK(of->cut_state() == EmbeddingTable::CutState::kOpen);
-          of->EndCut();
-          return std::pair(rows, waiting);
-        };
-        const auto mine = handed_out(table.get());
-        CHECK(mine.first.size() + mine.second.size() > 100);
-        CHECK(mine == handed_out(calm.get()));
+        const auto handed_out = HandedOut(table);
+        CHECK(handed_out.first.size() + handed_out.second.size() > 100);
+        CHECK(handed_out == HandedOut(calm.get()));
       }
     }
-    CHECK(of_index > 10);
-    CHECK(of_rows > 0);
-    CHECK(table->stats().refused == refused);
+    CHECK(pieces.of_index > 10);
+    CHECK(pieces.of_rows > 0);
+    CHECK(table->stats().refused == pieces.of_index + pieces.of_rows);
   }
 }
 
