@@ -265,85 +265,128 @@ struct TypeOf<Float16> {
   static constexpr std::int32_t kType = EG_FLOAT16;
 };
 
-// Runs each operation that uses whole accesses where it can, on aligned and on unaligned arrays.
+// Runs the operations that use whole accesses where they can, on arrays that begin `offset`
+// elements behind a multiple of 16 bytes, and keeps the results.
 template <typename T>
-std::vector<float> AllOf(std::int64_t rows, std::int64_t columns, std::size_t offset) {
-  Plain l;
-  constexpr std::int32_t kType = TypeOf<T>::kType;
-  const std::size_t n = static_cast<std::size_t>(rows * columns),
-                    c = static_cast<std::size_t>(columns);
-  const std::int64_t all = rows * columns;
-  Field<T> x(n, offset, 1), dy(n, offset, 2), y(n, offset, 3), z(n, offset, 4);
-  Field<float> mean(c, 0, 5), variance(c, 0, 6), gamma(c, 0, 7), beta(c, 0, 8), dgamma(c, 0, 9),
-      dbeta(c, 0, 10), row_mean(static_cast<std::size_t>(rows), 0, 11),
-      row_variance(static_cast<std::size_t>(rows), 0, 12), before(n, offset, 13);
-  std::vector<double> scratch(static_cast<std::size_t>(BatchNormBackScratch(rows, columns)) / 8);
-  std::vector<float> result;
-  const auto keep = [&result](const auto& field) {
-    CHECK(field.whole());
-    const std::vector<float> values = field.values();
-    result.insert(result.end(), values.begin(), values.end());
-  };
-  Launch(l, EgBatchNorm{rows, columns, 1e-3, x.at(), gamma.at(), beta.at(), mean.at(),
-                        variance.at(), y.at(), scratch.data(), kType, 0});
-  keep(mean), keep(variance), keep(y);
-  Launch(l, EgBatchNormBack{rows, columns, 1e-3, x.at(), gamma.at(), mean.at(), variance.at(),
-                            dy.at(), z.at(), dgamma.at(), dbeta.at(), scratch.data(), kType, 0});
-  keep(dgamma), keep(dbeta), keep(z);
-  Launch(l, EgLayerNorm{rows, columns, 1e-3, x.at(), gamma.at(), beta.at(), row_mean.at(),
-                        row_variance.at(), y.at(), kType, 0});
-  Launch(l,
-         EgLayerNormBack{rows, columns, 1e-3, x.at(), gamma.at(), row_mean.at(), row_variance.at(),
-                         dy.at(), z.at(), dgamma.at(), dbeta.at(), scratch.data(), kType, 0});
-  keep(y), keep(dgamma), keep(dbeta), keep(z);
-  Launch(l, EgColumnSums{rows, columns, x.at(), dbeta.at(), scratch.data(), kType, 0});
-  keep(dbeta);
-  Launch(l, EgBiasActivate{rows, columns, beta.at(), y.at(), EG_SIGMOID, kType});
-  keep(y);
-  EgSum sum{};
-  sum.n = all, sum.count = 3, sum.inputs[0] = x.at(), sum.inputs[1] = y.at(),
-  sum.inputs[2] = dy.at(), sum.y = z.at(), sum.x_type = sum.y_type = kType;
-  Launch(l, sum);
-  keep(z);
-  sum.before = before.at();
-  Launch(l, sum);
-  keep(z);
-  Launch(l, EgMultiply{all, x.at(), dy.at(), z.at(), kType, 0});
-  keep(z);
-  const std::uint64_t key = 5;
-  Launch(l, EgDropout{all, 0.25, &key, x.at(), y.at(), kType, 0});
-  keep(y);
-  // The padded image replaces one of a single row: it has three columns of pixels around it, two in
-  // front.
-  Field<T> padded(static_cast<std::size_t>((rows + 3) * columns), offset, 14), back(n, offset, 15);
-  Launch(l, EgPad{1, 1, rows, 1, rows + 3, columns, 0, 2, x.at(), padded.at(), kType, 0});
-  Launch(l, EgPad{1, 1, rows + 3, 1, rows, columns, 0, -2, padded.at(), back.at(), kType, 0});
-  keep(padded), keep(back);
-  CHECK(back.values() == x.values());
-  Launch(l, EgCopyColumns{rows, columns, columns, 0, columns, 0, x.at(), y.at(), kType, 0});
-  CHECK(y.values() == x.values());
-  CHECK(y.whole());
-  for (std::size_t i = 0; i < n; i += n / 3 + 1) {
-    std::uint64_t found = 0;
-    Launch(l, EgNotFinite{all, x.at(), &found, kType, 0});
-    CHECK(found == 0);
-    const T old = std::exchange(x.at()[i], T(std::nanf("")));
-    Launch(l, EgNotFinite{all, x.at(), &found, kType, 0});
-    CHECK(found == 1);
-    x.at()[i] = old;
+class Accesses {
+ public:
+  Accesses(std::int64_t rows, std::int64_t columns, std::size_t offset)
+      : rows_(rows),
+        columns_(columns),
+        offset_(offset),
+        scratch_(static_cast<std::size_t>(BatchNormBackScratch(rows, columns)) / 8) {}
+
+  std::vector<float> RunAll() {
+    RunNorms();
+    RunElementwise();
+    RunCopies();
+    CheckNotFinite();
+    RunPools();
+    return result_;
   }
+
+ private:
+  template <typename Array>
+  void Keep(const Array& array) {
+    CHECK(array.whole());
+    const std::vector<float> values = array.values();
+    result_.insert(result_.end(), values.begin(), values.end());
+  }
+  template <typename... Arrays>
+  void KeepAll(const Arrays&... arrays) {
+    (Keep(arrays), ...);
+  }
+
+  void RunNorms() {
+    Field<float> mean(c_, 0, 5), variance(c_, 0, 6), gamma(c_, 0, 7), dgamma(c_, 0, 9);
+    Field<float> row_mean(static_cast<std::size_t>(rows_), 0, 11),
+        row_variance(static_cast<std::size_t>(rows_), 0, 12);
+    Launch(l_, EgBatchNorm{rows_, columns_, 1e-3, x_.at(), gamma.at(), beta_.at(), mean.at(),
+                           variance.at(), y_.at(), scratch_.data(), kType, 0});
+    KeepAll(mean, variance, y_);
+    Launch(l_,
+           EgBatchNormBack{rows_, columns_, 1e-3, x_.at(), gamma.at(), mean.at(), variance.at(),
+                           dy_.at(), z_.at(), dgamma.at(), dbeta_.at(), scratch_.data(), kType, 0});
+    KeepAll(dgamma, dbeta_, z_);
+    Launch(l_, EgLayerNorm{rows_, columns_, 1e-3, x_.at(), gamma.at(), beta_.at(), row_mean.at(),
+                           row_variance.at(), y_.at(), kType, 0});
+    Launch(l_, EgLayerNormBack{rows_, columns_, 1e-3, x_.at(), gamma.at(), row_mean.at(),
+                               row_variance.at(), dy_.at(), z_.at(), dgamma.at(), dbeta_.at(),
+                               scratch_.data(), kType, 0});
+    KeepAll(y_, dgamma, dbeta_, z_);
+  }
+
+  void RunElementwise() {
+    Launch(l_, EgColumnSums{rows_, columns_, x_.at(), dbeta_.at(), scratch_.data(), kType, 0});
+    Keep(dbeta_);
+    Launch(l_, EgBiasActivate{rows_, columns_, beta_.at(), y_.at(), EG_SIGMOID, kType});
+    Keep(y_);
+    Field<float> before(n_, offset_, 13);
+    EgSum sum{};
+    sum.n = all_, sum.count = 3, sum.inputs[0] = x_.at(), sum.inputs[1] = y_.at(),
+    sum.inputs[2] = dy_.at(), sum.y = z_.at(), sum.x_type = sum.y_type = kType;
+    Launch(l_, sum);
+    Keep(z_);
+    sum.before = before.at();
+    Launch(l_, sum);
+    Keep(z_);
+    Launch(l_, EgMultiply{all_, x_.at(), dy_.at(), z_.at(), kType, 0});
+    Keep(z_);
+    const std::uint64_t key = 5;
+    Launch(l_, EgDropout{all_, 0.25, &key, x_.at(), y_.at(), kType, 0});
+    Keep(y_);
+  }
+
+  void RunCopies() {
+    // The padded image replaces one of a single row: it has three columns of pixels around it, two
+    // in front.
+    Field<T> padded(static_cast<std::size_t>((rows_ + 3) * columns_), offset_, 14),
+        back(n_, offset_, 15);
+    Launch(l_, EgPad{1, 1, rows_, 1, rows_ + 3, columns_, 0, 2, x_.at(), padded.at(), kType, 0});
+    Launch(l_, EgPad{1, 1, rows_ + 3, 1, rows_, columns_, 0, -2, padded.at(), back.at(), kType, 0});
+    KeepAll(padded, back);
+    CHECK(back.values() == x_.values());
+    Launch(l_,
+           EgCopyColumns{rows_, columns_, columns_, 0, columns_, 0, x_.at(), y_.at(), kType, 0});
+    CHECK(y_.values() == x_.values());
+    CHECK(y_.whole());
+  }
+
+  void CheckNotFinite() {
+    for (std::size_t i = 0; i < n_; i += n_ / 3 + 1) {
+      std::uint64_t found = 0;
+      Launch(l_, EgNotFinite{all_, x_.at(), &found, kType, 0});
+      CHECK(found == 0);
+      const T old = std::exchange(x_.at()[i], T(std::nanf("")));
+      Launch(l_, EgNotFinite{all_, x_.at(), &found, kType, 0});
+      CHECK(found == 1);
+      x_.at()[i] = old;
+    }
+  }
+
   // Windows overlap.
-  const EgPoolShape pool{1, 1, rows, columns, 1, (rows + 1) / 2, 1, 3, 1, 2, 0, 1};
-  const std::size_t outputs = static_cast<std::size_t>(pool.out_w * columns);
-  Field<T> top(outputs, offset, 16), dtop(outputs, offset, 17);
-  std::vector<std::int32_t> argmax(outputs + offset);
-  Launch(l, EgMaxPool{pool, x.at(), top.at(), argmax.data(), kType, 0});
-  Launch(l, EgMaxPoolBack{pool, dtop.at(), argmax.data(), z.at(), kType, 0});
-  keep(top), keep(z);
-  for (std::size_t i = 0; i < outputs; ++i)
-    CHECK(static_cast<float>(x.at()[argmax[i]]) == top.values()[i]);
-  return result;
-}
+  void RunPools() {
+    const EgPoolShape pool{1, 1, rows_, columns_, 1, (rows_ + 1) / 2, 1, 3, 1, 2, 0, 1};
+    const std::size_t outputs = static_cast<std::size_t>(pool.out_w * columns_);
+    Field<T> top(outputs, offset_, 16), dtop(outputs, offset_, 17);
+    std::vector<std::int32_t> argmax(outputs + offset_);
+    Launch(l_, EgMaxPool{pool, x_.at(), top.at(), argmax.data(), kType, 0});
+    Launch(l_, EgMaxPoolBack{pool, dtop.at(), argmax.data(), z_.at(), kType, 0});
+    KeepAll(top, z_);
+    for (std::size_t i = 0; i < outputs; ++i)
+      CHECK(static_cast<float>(x_.at()[argmax[i]]) == top.values()[i]);
+  }
+
+  static constexpr std::int32_t kType = TypeOf<T>::kType;
+  Plain l_;
+  const std::int64_t rows_, columns_, all_ = rows_ * columns_;
+  const std::size_t offset_, n_ = static_cast<std::size_t>(all_),
+                             c_ = static_cast<std::size_t>(columns_);
+  Field<T> x_{n_, offset_, 1}, dy_{n_, offset_, 2}, y_{n_, offset_, 3}, z_{n_, offset_, 4};
+  Field<float> beta_{c_, 0, 8}, dbeta_{c_, 0, 10};
+  std::vector<double> scratch_;
+  std::vector<float> result_;
+};
 
 TEST_CASE("16-byte accesses give the bits of single accesses, and write nothing beside the array") {
   const auto check = [](const auto element) {
@@ -355,7 +398,7 @@ TEST_CASE("16-byte accesses give the bits of single accesses, and write nothing 
                                         {20, 5},
                                         {5000, 8}}) {
       INFO("rows " << rows << " columns " << columns << " bytes " << sizeof(T));
-      CHECK(AllOf<T>(rows, columns, 0) == AllOf<T>(rows, columns, 1));
+      CHECK(Accesses<T>(rows, columns, 0).RunAll() == Accesses<T>(rows, columns, 1).RunAll());
     }
   };
   check(0.0f), check(BFloat16(0.0f)), check(Float16(0.0f));
