@@ -54,6 +54,181 @@ void CheckShapes(const config::ModelSpec& model, const ReferenceResult& referenc
   }
 }
 
+// A case with random weights, rows and examples, in float32 for the graph and in float64 for the
+// reference. All numbers are rounded to float first, so that both sides compute with the same ones.
+class GradientCheck {
+ public:
+  GradientCheck(const GradientCase& c, std::int64_t size, Graph* graph, const Tolerance& tolerance)
+      : case_(c), graph_(*graph), tolerance_(tolerance) {
+    batch_.size = batch32_.size = size;
+    DrawWeights();
+    DrawInputs();
+    DrawLabels();
+    DrawRows();
+  }
+  // Compares a training step, and an evaluation without dropout.
+  void Run(Backend& backend, float loss_scale) {
+    HostStep steps(&graph_, &backend);
+    graph_.SetLossScale(loss_scale);
+    const auto step = steps.TrainStep(weight_spans_, rows_, batch32_, kDropoutKey, gradient_spans_,
+                                      row_gradient_spans_);
+    INFO(step.status().ToString());
+    REQUIRE(step.ok());
+    CHECK(step->finite);
+    const ReferenceResult reference = Forward(true);
+    CHECK(step->loss_sum == Approx(reference.loss_sum).epsilon(tolerance_.loss));
+    CheckShapes(case_.model, reference);
+    for (std::size_t v = 0; v < weights_.size(); ++v) {
+      if (graph_.variables()[v].is_moving_average()) {
+        CheckMovingAverage(v, reference);
+      } else {
+        CheckVariable(v);
+      }
+    }
+    for (std::size_t t = 0; t < lookup_.size(); ++t) CheckRows(t);
+    const auto evaluated = steps.Evaluate(weight_spans_, rows_, batch32_);
+    REQUIRE(evaluated.ok());
+    CHECK(evaluated->loss_sum == Approx(Forward(false).loss_sum).epsilon(tolerance_.loss));
+  }
+
+ private:
+  static constexpr std::uint64_t kDropoutKey = 77;
+
+  void DrawWeights() {
+    for (const Variable& variable : graph_.variables()) {
+      std::vector<float>& drawn = weights32_.emplace_back(
+          Floats(Draw(random::KeyOf(1, variable.name), variable.shape.elements())));
+      // One of them is a variance.
+      if (variable.is_moving_average())
+        for (float& v : drawn) v = std::abs(v) + 0.125f;
+      weights_.emplace_back(drawn.begin(), drawn.end());
+      gradients32_.emplace_back(drawn.size(), std::nanf(""));
+    }
+    weight_spans_.assign(weights32_.begin(), weights32_.end());
+    gradient_spans_.assign(gradients32_.begin(), gradients32_.end());
+  }
+  void DrawInputs() {
+    for (const config::InputSpec& input : case_.model.inputs) {
+      std::size_t elements = static_cast<std::size_t>(batch_.size);
+      for (const std::uint64_t d : input.shape) elements *= d;
+      std::vector<float>& drawn =
+          inputs32_.emplace_back(Floats(Draw(random::KeyOf(2, input.name), elements)));
+      if (IsIds(inputs32_.size() - 1)) {
+        for (float& id : drawn) id = std::floor(4 * id);  // -4 … 3: many twice, many padding
+      } else if (input.name == "w") {
+        for (float& weight : drawn) weight += 1.5f;  // no sum of weights near zero
+      }
+      batch_.inputs.emplace_back(drawn.begin(), drawn.end());
+      ids_.emplace_back(drawn.begin(), drawn.end());
+    }
+    for (std::size_t i = 0; i < inputs32_.size(); ++i) {
+      if (IsIds(i)) {
+        batch32_.inputs.emplace_back(ids_[i]);
+      } else {
+        batch32_.inputs.emplace_back(inputs32_[i]);
+      }
+    }
+  }
+  bool IsIds(std::size_t i) const { return graph_.inputs()[i].dtype == tensor::DType::kInt64; }
+  void DrawLabels() {
+    labels32_.resize(static_cast<std::size_t>(batch_.size) * graph_.label_elements());
+    for (std::size_t i = 0; i < labels32_.size(); ++i) {
+      const float u = random::Uniform(3, i);
+      labels32_[i] = case_.classes > 0 ? std::floor(u * static_cast<float>(case_.classes)) : u;
+    }
+    batch_.labels.assign(labels32_.begin(), labels32_.end());
+    batch32_.labels = labels32_;
+  }
+  void DrawRows() {
+    auto lookup = graph_.Lookup(batch32_);
+    REQUIRE(lookup.ok());
+    lookup_ = *std::move(lookup);
+    rows_.lookup = &lookup_;
+    for (std::size_t t = 0; t < lookup_.size(); ++t) {
+      const config::TableSpec& table = graph_.tables()[t];
+      const auto& ids = lookup_[t].ids;
+      const std::vector<float>& drawn = rows32_.emplace_back(
+          Floats(Draw(random::KeyOf(4, table.name), ids.size() * table.dimension)));
+      row_gradients32_.emplace_back(drawn.size(), std::nanf(""));
+      auto& rows = batch_.tables[table.name];
+      for (std::size_t i = 0; i < ids.size(); ++i) {
+        const auto row = drawn.begin() + static_cast<std::ptrdiff_t>(i * table.dimension);
+        rows[ids[i]] = {row, row + table.dimension};
+      }
+    }
+    row_gradient_spans_.assign(row_gradients32_.begin(), row_gradients32_.end());
+    rows_.values.assign(rows32_.begin(), rows32_.end());
+  }
+
+  ReferenceResult Forward(bool training) const {
+    return ReferenceForward(case_.model, weights_, batch_, training, training ? kDropoutKey : 0);
+  }
+  // Returns the central difference of the loss at a weight or at an element of a row.
+  double DifferenceAt(double* weight) const {
+    constexpr double kStep = 1e-5;
+    const double before = *weight;
+    *weight = before + kStep;
+    const double above = Forward(true).loss_sum;
+    *weight = before - kStep;
+    const double below = Forward(true).loss_sum;
+    *weight = before;
+    return (above - below) / (2 * kStep) / static_cast<double>(batch_.size);
+  }
+  void CheckMovingAverage(std::size_t v, const ReferenceResult& reference) const {
+    const std::string& name = graph_.variables()[v].name;
+    INFO(name);
+    const std::vector<double>& want = reference.moving.at(name);
+    REQUIRE(want.size() == weights_[v].size());
+    for (std::size_t i = 0; i < want.size(); ++i)
+      CHECK(gradients32_[v][i] ==
+            Approx(want[i]).epsilon(tolerance_.loss).margin(std::max(1e-6, tolerance_.length)));
+  }
+  void CheckVariable(std::size_t v) {
+    double worst = 0, scale = 0, length = 0, difference = 0;
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < weights_[v].size(); ++i) {
+      const double want = DifferenceAt(&weights_[v][i]);
+      const double error = std::abs(want - gradients32_[v][i]);
+      scale = std::max(scale, std::abs(want));
+      if (!(error <= worst)) worst = error, at = i;
+      length += want * want, difference += error * error;
+    }
+    INFO(graph_.variables()[v].name << " element " << at << " of " << weights_[v].size()
+                                    << ", largest gradient " << scale);
+    CHECK(worst <= tolerance_.element * scale + tolerance_.absolute);
+    if (tolerance_.length > 0)
+      CHECK(std::sqrt(difference) <= tolerance_.length * std::sqrt(length) + tolerance_.absolute);
+  }
+  void CheckRows(std::size_t t) {
+    const config::TableSpec& table = graph_.tables()[t];
+    const auto& ids = lookup_[t].ids;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      for (std::size_t d = 0; d < table.dimension; ++d) {
+        INFO("table " << table.name << " id " << ids[i] << " element " << d);
+        CHECK(row_gradients32_[t][i * table.dimension + d] ==
+              Approx(DifferenceAt(&batch_.tables[table.name][ids[i]][d]))
+                  .margin(std::max(1e-6, tolerance_.length))
+                  .epsilon(tolerance_.element));
+      }
+    }
+  }
+
+  const GradientCase& case_;
+  Graph& graph_;
+  const Tolerance& tolerance_;
+  std::vector<std::vector<double>> weights_;
+  ReferenceBatch batch_;
+  // The same numbers as the graph takes them, and its gradients. The spans refer to the vectors.
+  std::vector<std::vector<float>> weights32_, gradients32_, inputs32_, rows32_, row_gradients32_;
+  std::vector<std::vector<std::int64_t>> ids_;
+  std::vector<float> labels32_;
+  std::vector<TableRows> lookup_;
+  Batch batch32_;
+  Rows rows_;
+  std::vector<AnyIn> weight_spans_;
+  std::vector<AnyOut> gradient_spans_, row_gradient_spans_;
+};
+
 void Check(const GradientCase& c, std::int64_t size, Backend& backend, Precision precision,
            float loss_scale, const Tolerance& tolerance) {
   INFO(c.name << ", batch " << size << ", on " << backend.name() << ", "
@@ -61,147 +236,7 @@ void Check(const GradientCase& c, std::int64_t size, Backend& backend, Precision
   auto graph = Graph::Build(c.model, &backend, precision);
   INFO(graph.status().ToString());
   REQUIRE(graph.ok());
-  constexpr std::uint64_t kDropoutKey = 77;
-
-  std::vector<std::vector<double>> weights;
-  std::vector<std::vector<float>> weights32, gradients32;
-  std::vector<AnyIn> weight_spans;
-  std::vector<AnyOut> gradient_spans;
-  for (const Variable& variable : (*graph)->variables()) {
-    // The numbers are rounded to float first, so that both sides compute with the same ones.
-    weights32.push_back(Floats(Draw(random::KeyOf(1, variable.name), variable.shape.elements())));
-    // One of them is a variance.
-    if (variable.is_moving_average())
-      for (float& v : weights32.back()) v = std::abs(v) + 0.125f;
-    weights.emplace_back(weights32.back().begin(), weights32.back().end());
-    gradients32.emplace_back(variable.shape.elements(), std::nanf(""));
-  }
-  for (std::size_t v = 0; v < weights32.size(); ++v) {
-    weight_spans.emplace_back(weights32[v]);
-    gradient_spans.emplace_back(gradients32[v]);
-  }
-  ReferenceBatch batch;
-  batch.size = size;
-  std::vector<std::vector<float>> inputs32;
-  for (const config::InputSpec& input : c.model.inputs) {
-    std::size_t elements = static_cast<std::size_t>(size);
-    for (const std::uint64_t d : input.shape) elements *= d;
-    inputs32.push_back(Floats(Draw(random::KeyOf(2, input.name), elements)));
-    if ((*graph)->inputs()[inputs32.size() - 1].dtype == tensor::DType::kInt64) {
-      // -4 … 3: many twice, many padding.
-      for (float& id : inputs32.back()) id = std::floor(4 * id);
-    } else if (input.name == "w") {
-      for (float& weight : inputs32.back()) weight += 1.5f;  // no sum of weights near zero
-    }
-    batch.inputs.emplace_back(inputs32.back().begin(), inputs32.back().end());
-  }
-  std::vector<float> labels32(static_cast<std::size_t>(size) * (*graph)->label_elements());
-  for (std::size_t i = 0; i < labels32.size(); ++i) {
-    const float u = random::Uniform(3, i);
-    labels32[i] = c.classes > 0 ? std::floor(u * static_cast<float>(c.classes)) : u;
-  }
-  batch.labels.assign(labels32.begin(), labels32.end());
-  Batch batch32;
-  batch32.size = size;
-  std::vector<std::vector<std::int64_t>> ids(inputs32.size());
-  for (std::size_t i = 0; i < inputs32.size(); ++i) {
-    ids[i].assign(inputs32[i].begin(), inputs32[i].end());
-    if ((*graph)->inputs()[i].dtype == tensor::DType::kInt64)
-      batch32.inputs.emplace_back(ids[i]);
-    else
-      batch32.inputs.emplace_back(inputs32[i]);
-  }
-  batch32.labels = labels32;
-  const auto lookup = (*graph)->Lookup(batch32);
-  REQUIRE(lookup.ok());
-  Rows rows;
-  rows.lookup = &*lookup;
-  std::vector<std::vector<float>> rows32, row_gradients32;
-  for (std::size_t t = 0; t < lookup->size(); ++t) {
-    const config::TableSpec& table = (*graph)->tables()[t];
-    rows32.push_back(
-        Floats(Draw(random::KeyOf(4, table.name), (*lookup)[t].ids.size() * table.dimension)));
-    row_gradients32.emplace_back(rows32.back().size(), std::nanf(""));
-    for (std::size_t i = 0; i < (*lookup)[t].ids.size(); ++i) {
-      const auto row = rows32.back().begin() + static_cast<std::ptrdiff_t>(i * table.dimension);
-      batch.tables[table.name][(*lookup)[t].ids[i]] = {row, row + table.dimension};
-    }
-    batch.tables[table.name];
-  }
-  std::vector<AnyOut> row_gradient_spans(row_gradients32.begin(), row_gradients32.end());
-  rows.values.assign(rows32.begin(), rows32.end());
-
-  HostStep steps(graph->get(), &backend);
-  (*graph)->SetLossScale(loss_scale);
-  const auto step =
-      steps.TrainStep(weight_spans, rows, batch32, kDropoutKey, gradient_spans, row_gradient_spans);
-  INFO(step.status().ToString());
-  REQUIRE(step.ok());
-  CHECK(step->finite);
-  const ReferenceResult reference = ReferenceForward(c.model, weights, batch, true, kDropoutKey);
-  CHECK(step->loss_sum == Approx(reference.loss_sum).epsilon(tolerance.loss));
-  CheckShapes(c.model, reference);
-
-  for (std::size_t v = 0; v < weights.size(); ++v) {
-    double worst = 0, scale = 0, length = 0, difference = 0;
-    std::size_t at = 0;
-    if (const Variable& variable = (*graph)->variables()[v]; variable.is_moving_average()) {
-      INFO(variable.name);
-      const std::vector<double>& want = reference.moving.at(variable.name);
-      REQUIRE(want.size() == weights[v].size());
-      for (std::size_t i = 0; i < want.size(); ++i)
-        CHECK(gradients32[v][i] ==
-              Approx(want[i]).epsilon(tolerance.loss).margin(std::max(1e-6, tolerance.length)));
-      continue;
-    }
-    for (std::size_t i = 0; i < weights[v].size(); ++i) {
-      constexpr double kStep = 1e-5;
-      const double weight = weights[v][i];
-      weights[v][i] = weight + kStep;
-      const double above = ReferenceForward(c.model, weights, batch, true, kDropoutKey).loss_sum;
-      weights[v][i] = weight - kStep;
-      const double below = ReferenceForward(c.model, weights, batch, true, kDropoutKey).loss_sum;
-      weights[v][i] = weight;
-      const double want = (above - below) / (2 * kStep) / static_cast<double>(size);
-      const double error = std::abs(want - gradients32[v][i]);
-      scale = std::max(scale, std::abs(want));
-      if (!(error <= worst)) worst = error, at = i;
-      length += want * want, difference += error * error;
-    }
-    INFO((*graph)->variables()[v].name << " element " << at << " of " << weights[v].size()
-                                       << ", largest gradient " << scale);
-    CHECK(worst <= tolerance.element * scale + tolerance.absolute);
-    if (tolerance.length > 0)
-      CHECK(std::sqrt(difference) <= tolerance.length * std::sqrt(length) + tolerance.absolute);
-  }
-
-  for (std::size_t t = 0; t < lookup->size(); ++t) {
-    const config::TableSpec& table = (*graph)->tables()[t];
-    for (std::size_t i = 0; i < (*lookup)[t].ids.size(); ++i) {
-      for (std::size_t d = 0; d < table.dimension; ++d) {
-        constexpr double kStep = 1e-5;
-        double& weight = batch.tables[table.name][(*lookup)[t].ids[i]][d];
-        const double before = weight;
-        weight = before + kStep;
-        const double above = ReferenceForward(c.model, weights, batch, true, kDropoutKey).loss_sum;
-        weight = before - kStep;
-        const double below = ReferenceForward(c.model, weights, batch, true, kDropoutKey).loss_sum;
-        weight = before;
-        INFO("table " << table.name << " id " << (*lookup)[t].ids[i] << " element " << d);
-        CHECK(row_gradients32[t][i * table.dimension + d] ==
-              Approx((above - below) / (2 * kStep) / static_cast<double>(size))
-                  .margin(std::max(1e-6, tolerance.length))
-                  .epsilon(tolerance.element));
-      }
-    }
-  }
-
-  // Evaluation: no dropout, and a batch smaller than the buffers.
-  const auto evaluated = steps.Evaluate(weight_spans, rows, batch32);
-  REQUIRE(evaluated.ok());
-  CHECK(
-      evaluated->loss_sum ==
-      Approx(ReferenceForward(c.model, weights, batch, false, 0).loss_sum).epsilon(tolerance.loss));
+  GradientCheck(c, size, graph->get(), tolerance).Run(backend, loss_scale);
 }
 
 void Check(const GradientCase& c, std::int64_t size, Backend& backend,
