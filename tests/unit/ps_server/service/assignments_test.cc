@@ -13,39 +13,28 @@ namespace {
 constexpr ShardKey kKey{JobUid(kJob), ShardId(2)};
 
 struct Fixture {
-  ManualClock clock;
-  log::Logger logger{{.level = log::Level::kError, .file = "/dev/null"}};
-  JobTable jobs;
-  ShardDirectory directory{&jobs, &logger};
   std::vector<v1::Assigned> sent;
   SessionSender sender{[this](v1::TaskMessage message) {
     sent.push_back(message.assigned());
     return true;
   }};
   std::vector<ShardKey> cancelled;
-  ReceivedShards received{{.jobs = &jobs}};
+  ReceivedShards received{{.jobs = &server.jobs}};
   Assignments assignments{
-      {.executor = &control,
-       .logger = &logger,
-       .clock = &clock,
-       .jobs = &jobs,
-       .directory = &directory,
+      {.executor = &server.control,
+       .logger = &server.logger,
+       .clock = &server.clock,
+       .jobs = &server.jobs,
+       .directory = &server.directory,
        .received = &received,
        .sender = &sender,
-       .shard_executor = [this](ShardId) -> ShardExecutor& { return shards; },
+       .shard_executor = [this](ShardId) -> ShardExecutor& { return server.shards; },
        .cancel_orders = [this](const ShardKey& key) { cancelled.push_back(key); }}};
-  SectionMetrics metrics{};
-  ShardExecutor shards{{.executor = &executor, .jobs = &jobs, .metrics = &metrics}};
-  // Their tasks are destroyed first.
-  runtime::ManualExecutor control{&clock}, executor{&clock};
+  PartSurroundings server;
 
   void Submit(const v1::CoordinatorMessage& message) { assignments.Submit(message.assign()); }
   static v1::CoordinatorMessage AssignOf(std::uint64_t epoch) {
     return Stage::AssignOf(2, {1, epoch}, 4, {1, epoch});
-  }
-  void RunAll() {
-    while (executor.RunReady() + control.RunReady() > 0) {
-    }
   }
   absl::StatusCode CodeOf(std::size_t i) const {
     return client::FromErrorDetail(sent.at(i).error()).code();
@@ -55,15 +44,15 @@ struct Fixture {
 TEST_CASE_METHOD(Fixture, "a shard is held as loading, and answered once when it is loaded") {
   Submit(AssignOf(5));
   Submit(AssignOf(5));  // a repeat
-  REQUIRE(directory.Find(kKey, {1, 5}) != nullptr);
-  CHECK(directory.Find(kKey)->loading);
+  REQUIRE(server.directory.Find(kKey, {1, 5}) != nullptr);
+  CHECK(server.directory.Find(kKey)->loading);
   CHECK(sent.empty());
-  RunAll();
-  CHECK_FALSE(directory.Find(kKey)->loading);
-  CHECK(directory.Find(kKey)->value_bytes == 16);
+  server.RunAll();
+  CHECK_FALSE(server.directory.Find(kKey)->loading);
+  CHECK(server.directory.Find(kKey)->value_bytes == 16);
   REQUIRE(sent.size() == 1);
   CHECK(sent[0].ok());
-  CHECK(jobs.Find(JobUid(kJob)).shards_total == 64);
+  CHECK(server.jobs.Find(JobUid(kJob)).shards_total == 64);
   Submit(AssignOf(5));
   CHECK(sent.size() == 2);
   CHECK(cancelled.empty());
@@ -77,7 +66,7 @@ TEST_CASE_METHOD(Fixture,
   CHECK(CodeOf(0) == absl::StatusCode::kFailedPrecondition);
   Submit(AssignOf(6));
   CHECK(cancelled == std::vector<ShardKey>{kKey});
-  RunAll();
+  server.RunAll();
   REQUIRE(sent.size() == 2);
   CHECK(sent[1].ok());
   CHECK(sent[1].epoch().n() == 6);
@@ -85,7 +74,7 @@ TEST_CASE_METHOD(Fixture,
 
 TEST_CASE_METHOD(Fixture, "a malformed Assign changes nothing but the received shard") {
   Submit(AssignOf(5));
-  RunAll();
+  server.RunAll();
   v1::CoordinatorMessage message = AssignOf(6);
   message.mutable_assign()->set_shards_total(2);
   Submit(message);
@@ -98,14 +87,14 @@ TEST_CASE_METHOD(Fixture, "a malformed Assign changes nothing but the received s
   message = AssignOf(6);
   message.mutable_assign()->mutable_snapshot()->set_bytes(1);  // no path
   Submit(message);
-  RunAll();
+  server.RunAll();
   REQUIRE(sent.size() == 5);
   CHECK(CodeOf(1) == absl::StatusCode::kInvalidArgument);
   CHECK(CodeOf(2) == absl::StatusCode::kInvalidArgument);
   CHECK(CodeOf(3) == absl::StatusCode::kNotFound);
   CHECK(CodeOf(4) == absl::StatusCode::kInvalidArgument);
-  CHECK(directory.Find(kKey, {1, 5}) != nullptr);
-  CHECK(jobs.Find(JobUid(kJob)).version == MapVersion{1, 5});
+  CHECK(server.directory.Find(kKey, {1, 5}) != nullptr);
+  CHECK(server.jobs.Find(JobUid(kJob)).version == MapVersion{1, 5});
   CHECK(cancelled.empty());
 }
 
@@ -113,13 +102,13 @@ TEST_CASE_METHOD(Fixture, "a shard that cannot be loaded is not held") {
   v1::CoordinatorMessage message = AssignOf(5);
   message.mutable_assign()->mutable_spec()->mutable_variable()->mutable_optimizer()->set_type("x");
   Submit(message);
-  CHECK(directory.loading() == 1);
-  RunAll();
+  CHECK(server.directory.loading() == 1);
+  server.RunAll();
   REQUIRE(sent.size() == 1);
   CHECK(CodeOf(0) == absl::StatusCode::kInvalidArgument);
-  CHECK(directory.shards() == 0);
-  CHECK(directory.loading() == 0);
-  CHECK(jobs.Find(JobUid(kJob)).counters == nullptr);
+  CHECK(server.directory.shards() == 0);
+  CHECK(server.directory.loading() == 0);
+  CHECK(server.jobs.Find(JobUid(kJob)).counters == nullptr);
 }
 
 TEST_CASE_METHOD(Fixture, "a shard that is dropped before its file is read is not answered") {
@@ -128,10 +117,10 @@ TEST_CASE_METHOD(Fixture, "a shard that is dropped before its file is read is no
   source.set_uri("file:///job/shard");
   source.set_sha256(std::string(32, 'x'));
   Submit(message);
-  REQUIRE(directory.Find(kKey) != nullptr);
-  CHECK(directory.Find(kKey)->restoring());
-  directory.Remove(kKey);
-  RunAll();
+  REQUIRE(server.directory.Find(kKey) != nullptr);
+  CHECK(server.directory.Find(kKey)->restoring());
+  server.directory.Remove(kKey);
+  server.RunAll();
   CHECK(sent.empty());
 }
 

@@ -16,6 +16,7 @@
 #include "common/client/protocol.h"
 #include "common/wire/data_frame.h"
 #include "ps_server/service/hosted_shards.h"
+#include "ps_server/service/shard_directory.h"
 #include "ps_server/service/shard_host.h"
 #include "tests/support/manual_executor.h"
 
@@ -226,6 +227,24 @@ struct ShardsFixture {
     return std::exchange(hosted->after_apply, {});
   }
   const std::vector<float> gradient = std::vector<float>(4, 1);
+};
+
+// The surroundings of one part of the service: the directory, one executor for all shards, and the
+// control executor. A fixture declares it as its last member, so that the tasks in the executors
+// are destroyed before the part that posted them.
+struct PartSurroundings {
+  ManualClock clock;
+  log::Logger logger{{.level = log::Level::kError, .file = "/dev/null"}};
+  JobTable jobs;
+  ShardDirectory directory{&jobs, &logger};
+  SectionMetrics metrics{};
+  ShardExecutor shards{{.executor = &executor, .jobs = &jobs, .metrics = &metrics}};
+  runtime::ManualExecutor control{&clock}, executor{&clock};
+
+  void RunAll() {
+    while (executor.RunReady() + control.RunReady() > 0) {
+    }
+  }
 };
 
 struct HostFixture {

@@ -12,47 +12,36 @@ namespace {
 constexpr ShardKey kKey{JobUid(kJob), ShardId(0)};
 
 struct Fixture {
-  ManualClock clock;
-  log::Logger logger{{.level = log::Level::kError, .file = "/dev/null"}};
   metrics::Registry registry;
   Images images{{.registry = &registry}};
-  JobTable jobs;
-  ShardDirectory directory{&jobs, &logger};
   std::vector<v1::ShardStopped> sent;
   SessionSender sender{[this](v1::TaskMessage message) {
     sent.push_back(message.stopped());
     return true;
   }};
-  SectionMetrics metrics{};
-  ShardExecutor shards{{.executor = &executor, .jobs = &jobs, .metrics = &metrics}};
-  // Their tasks are destroyed first.
-  runtime::ManualExecutor control{&clock}, executor{&clock};
-
   StopOrders OrdersTo(Images* to) {
-    return StopOrders({.executor = &control,
-                       .images = to,
-                       .directory = &directory,
-                       .sender = &sender,
-                       .shard_executor = [this](ShardId) -> ShardExecutor& { return shards; }});
+    return StopOrders(
+        {.executor = &server.control,
+         .images = to,
+         .directory = &server.directory,
+         .sender = &sender,
+         .shard_executor = [this](ShardId) -> ShardExecutor& { return server.shards; }});
   }
   StopOrders orders = OrdersTo(&images);
+  PartSurroundings server;
 
   HeldShard* Put(bool loading = false) {
     HeldShard held;
     held.epoch = kEpoch;
-    directory.Put(kKey, std::move(held));
-    if (!loading) directory.EndLoading(directory.Find(kKey));
-    return directory.Find(kKey);
+    server.directory.Put(kKey, std::move(held));
+    if (!loading) server.directory.EndLoading(server.directory.Find(kKey));
+    return server.directory.Find(kKey);
   }
   static v1::StopShard StopOf(ShardEpoch epoch = kEpoch) {
     v1::StopShard stop;
     stop.set_job_uid(kJob);
     *stop.mutable_epoch() = client::ToProto(epoch);
     return stop;
-  }
-  void RunAll() {
-    while (executor.RunReady() + control.RunReady() > 0) {
-    }
   }
   absl::StatusCode CodeOf(std::size_t i) const {
     return client::FromErrorDetail(sent.at(i).error()).code();
@@ -87,22 +76,22 @@ TEST_CASE_METHOD(Fixture, "a server without images answers Unimplemented") {
 TEST_CASE_METHOD(Fixture, "a failed cut is answered, but only in the session of its order") {
   Put();  // in the directory, but not at the shard's executor
   orders.Submit(StopOf(), 3);
-  RunAll();
+  server.RunAll();
   REQUIRE(sent.size() == 1);
   CHECK(CodeOf(0) == absl::StatusCode::kNotFound);
   orders.Submit(StopOf(), 3);
   sender.End();
-  RunAll();
+  server.RunAll();
   CHECK(sent.size() == 1);
 }
 
 TEST_CASE_METHOD(Fixture, "a shard that is dropped before its cut is not answered") {
   Put();
-  shards.Assign(CountingShard(0), kEpoch, kStart, {}, [](const ShardExecutor::Loaded&) {});
+  server.shards.Assign(CountingShard(0), kEpoch, kStart, {}, [](const ShardExecutor::Loaded&) {});
   orders.Submit(StopOf(), 3);
-  executor.RunReady();
-  directory.Remove(kKey);
-  RunAll();
+  server.executor.RunReady();
+  server.directory.Remove(kKey);
+  server.RunAll();
   CHECK(sent.empty());
   CHECK(images.bytes() == 0);
 }
