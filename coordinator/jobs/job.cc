@@ -60,7 +60,7 @@ absl::string_view Job::PhaseName(Phase phase) {
 
 Job::Job(JobHost* host, JobOptions options, Identity identity)
     : Job(host, options, std::move(identity), Restored{}) {
-  submitted_ms_ = host_->WallMillis();
+  times_.submitted_ms = host_->WallMillis();
   Event("state", "submitted");
 }
 
@@ -112,10 +112,10 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
                    },
                .gave_up = [this](absl::string_view why) { GiveUpSealedExport(why); }}),
       rate_(options.curve_points_max),
-      metrics_file_(host, id_.runs_folder,
-                    [this](absl::string_view kind, const std::string& text) { Event(kind, text); }),
-      journal_(host, &options_, id_.uid, &metrics_file_,
+      output_(Part(), {.facts = [this] { return Facts(); }, .written = [this] { OnWritten(); }}),
+      journal_(host, &options_, id_.uid, &output_.lines(),
                [this](v1::JobCounters* counters) { FillCounters(counters); }),
+      closure_totals_(Part()),
       source_(kind_.MakeSource(Part(),
                                {.epochs = &epochs_,
                                 .totals = &totals_,
@@ -132,7 +132,7 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
                                           .waiting_for = [this] { return WaitingFor(); }}})),
       seal_(Part()),
       sealed_export_(options_) {
-  submitted_at_ = host_->Now();
+  times_.submitted_at = host_->Now();
 }
 
 Job::~Job() = default;
@@ -141,10 +141,10 @@ Job::~Job() = default;
 
 void Job::Start() {
   if (state_ != JobState::kQueued) return;
-  started_ms_ = host_->WallMillis();
-  started_at_ = host_->Now();
-  next_close_ = next_progress_ = started_at_;
-  WriteJobFile();
+  times_.started_ms = host_->WallMillis();
+  times_.started_at = host_->Now();
+  next_close_ = next_progress_ = times_.started_at;
+  output_.WriteJobFile();
   SetState(JobState::kStarting);
   const std::optional<v1::DescribeResult> described = kind_.Describe(id_.spec);
   BeginReading(Phase::kDescribing, described ? 0 : 1);
@@ -159,9 +159,9 @@ void Job::Cancel() {
   if (ended() || phase_ >= Phase::kSealing) return;
   Event("state", "cancel requested");
   if (state_ == JobState::kQueued) {
-    started_ms_ = host_->WallMillis();
-    started_at_ = host_->Now();
-    WriteJobFile();
+    times_.started_ms = host_->WallMillis();
+    times_.started_at = host_->Now();
+    output_.WriteJobFile();
     never_started_ = true;
     // Users never see this state: the job's files are written, then the job is CANCELLED.
     state_ = JobState::kStarting;
@@ -255,7 +255,7 @@ void Job::TickCheckpoints(MonoTime now) {
 std::optional<double> Job::checkpoint_age_seconds() const {
   if (!rounds_.on() || !active()) return std::nullopt;
   const v1::CheckpointStatus& newest = rounds_.status();
-  const std::int64_t since_ms = newest.number() == 0 ? started_ms_ : newest.written_ms();
+  const std::int64_t since_ms = newest.number() == 0 ? times_.started_ms : newest.written_ms();
   // The wall clock may have been set back.
   return static_cast<double>(std::max<std::int64_t>(0, host_->WallMillis() - since_ms)) / 1000;
 }
@@ -264,7 +264,7 @@ void Job::Event(absl::string_view kind, const std::string& text) {
   const v1::Event& event = events_.Add(kind, text, host_->WallMillis(), NoteIfJournaled());
   host_->Log(kind == "warning" || kind == "death" ? log::Level::kWarning : log::Level::kInfo,
              absl::StrCat(kind, ": ", event.text()), id_.spec.name);
-  EventLine(event);
+  output_.AddEvent(event);
   ++revision_;
   host_->JobChanged(id_.uid);
 }
@@ -396,13 +396,7 @@ void Job::AdoptAttempts(const v1::Hello& hello, Worker* worker, v1::Registered* 
   if (!book_ || held.empty()) return;
   for (const ClosureBook::HeldAttempt& h : book_->RegisterWorker(worker->task, held)) {
     worker->Take(h.attempt, Held{h.closure, v1::TRAIN, host_->Now()});
-    // Granted by a former life after its last word to the journal.
-    if (h.attempt > attempts_known_ && h.attempt.term < host_->term().value() &&
-        attempts_adopted_.insert(h.attempt).second) {
-      ++attempts_;
-      attempt_high_ = std::max(attempt_high_, h.attempt);
-    }
-    granted_before_ = std::max(granted_before_, h.closure.value() + 1);
+    closure_totals_.OnAdopted(h.closure, h.attempt);
     v1::HeldAttempt& adopted = *registered->add_adopted();
     adopted = *said.at(h.attempt);
     adopted.clear_proof();  // It has the proof.
@@ -796,10 +790,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   status->set_runs_host(host_->HostName());
   status->set_runs_mark(client::RunMark(id_.uid));
   source_->FillStatus(status);
-  if (ended()) {
-    status->set_closures_failed(closures_failed_);
-    status->set_closures_cancelled(closures_cancelled());
-  }
+  closure_totals_.FillStatus(ended(), epochs_.succeeded(), status);
   status->set_share(share());
   status->set_server_bytes_max(ServerBytesMax());
   status->set_server_bytes(server_bytes_);
@@ -816,7 +807,6 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
     }
   }
   status->set_updates_exact(ended() && claims_.updates_exact());
-  status->set_attempts(attempts_);
   epochs_.FillStatus({.active = active(),
                       .ended = ended(),
                       .training = phase_ == Phase::kTraining,
@@ -827,16 +817,10 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   if (active()) deaths_.FillStatus(workers_, status);
   FillWorkers(status);
   events_.FillStatus(events_after, status);
-  status->set_result_json(ended() ? result_json_ : "");
+  status->set_result_json(ended() ? output_.result() : "");
   status->set_weights_exported(export_.weights_exported());
-  status->set_submitted_ms(submitted_ms_);
-  status->set_started_ms(started_ms_);
-  status->set_ended_ms(ended_ms_);
-  status->set_closures_rerun(book_ ? repairs_granted() : reruns_);
-  status->set_updates_redone(updates_redone_);
+  times_.FillStatus(status);
   status->set_shards_rolled_back(placer_.rolled_back());
-  status->set_closures_lost(closures_lost_);
-  status->set_updates_lost(updates_lost_);
   if (rounds_.on() || rounds_.status().number() != 0 || !rounds_.status().trouble().empty()) {
     *status->mutable_checkpoint() = rounds_.status();
     if (rounds_.status().uri().empty()) status->mutable_checkpoint()->set_uri(rounds_.folder());

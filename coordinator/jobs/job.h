@@ -28,9 +28,9 @@
 #include "common/base/ids.h"
 #include "common/time/clock.h"
 #include "coordinator/checkpoints/checkpoints.h"
-#include "coordinator/dashboard/report.h"
 #include "coordinator/jobs/checkpoint_rounds.h"
 #include "coordinator/jobs/closure_source.h"
+#include "coordinator/jobs/closure_totals.h"
 #include "coordinator/jobs/death_watch.h"
 #include "coordinator/jobs/done_turn.h"
 #include "coordinator/jobs/event_log.h"
@@ -41,10 +41,12 @@
 #include "coordinator/jobs/job_kind.h"
 #include "coordinator/jobs/job_worker.h"
 #include "coordinator/jobs/journal_writer.h"
-#include "coordinator/jobs/metrics_file.h"
 #include "coordinator/jobs/plan_builder.h"
 #include "coordinator/jobs/reach_watch.h"
 #include "coordinator/jobs/reading_round.h"
+#include "coordinator/jobs/run_output.h"
+#include "coordinator/jobs/run_result.h"
+#include "coordinator/jobs/run_times.h"
 #include "coordinator/jobs/sealed_export.h"
 #include "coordinator/jobs/shard_mover.h"
 #include "coordinator/jobs/shard_seal.h"
@@ -63,8 +65,6 @@ class JobSnapshot;
 }  // namespace evergrad::v1
 
 namespace evergrad::coordinator {
-
-class ModelTables;
 
 enum class JobState { kQueued, kStarting, kRunning, kSucceeded, kFailed, kCancelled };
 absl::string_view JobStateName(JobState state);  // "QUEUED", …
@@ -253,12 +253,6 @@ class Job final : private JobActions, private GrantActions {
   absl::Status ReadNote(const v1::JobNote& note);
   void ShiftClock(std::chrono::nanoseconds by);
   void ResumePhase();  // once the window has closed
-  void WriteOut();     // the files of the end
-  void WriteEnd(bool tables);
-  std::uint64_t repairs_granted() const {
-    return repairs_before_ + (book_ ? book_->repairs_granted() : 0);
-  }
-  std::uint64_t granted_below() const;
   bool active() const { return state_ == JobState::kStarting || state_ == JobState::kRunning; }
   bool grants_stopped() const override { return phase_ >= Phase::kSealing || !active(); }
   void Broadcast(const v1::CoordinatorMessage& message, bool workers, bool servers);
@@ -342,13 +336,6 @@ class Job final : private JobActions, private GrantActions {
     if (active()) roster_.TellPauses(gone);
   }
 
-  // job_model.cc
-  bool HasModel() const;
-  void WriteModel();
-  void StepModelTables(std::shared_ptr<ModelTables> tables);
-  void LinkModel(bool tables);
-  void AddModelFiles(bool tables, std::vector<RunFile>* files) const;
-
   // --- for the calls of clients
   // The attempt at a closure that was cancelled is void: its worker is told.
   void RevokeCancelled(ClosureId closure, const ClosureBook::Current& current);
@@ -363,20 +350,16 @@ class Job final : private JobActions, private GrantActions {
   void BeginSeal(JobState ending);
   void CheckSealed();
   void FinishJob();
+  void WriteFiles() { output_.Write(ending_ == JobState::kSucceeded); }
+  void OnWritten();  // The files of the end are there.
   void SendEnded(bool workers, bool servers);
 
   // job_output.cc
-  void WriteJobFile();
-  std::string ResultJson() const;
-  ReportData MakeReport() const;
-  void EventLine(const v1::Event& event);
-  std::string EndLine() const;
-  void SetLinesLost();  // In result_json_, which was made before the last lines were given up.
+  RunFacts Facts() const;
   EpochAccount::Context AccountContext();
   void BeginRate() { rate_.Begin(host_->Now(), epochs_.examples_done()); }
   void SampleRate();
   bool Paused() const;  // new examples are not trained on now: repair, or somebody is waited for
-  std::uint64_t closures_cancelled() const;
 
   void FlushLines();
 
@@ -425,12 +408,8 @@ class Job final : private JobActions, private GrantActions {
   std::multimap<MonoTime, std::pair<ClosureId, Attempt>> delayed_releases_;
   MonoTime grants_held_until_{0};
   ReachWatch reach_;
-  std::uint64_t attempts_ = 0;           // training attempts granted
   MonoTime evaluation_held_until_{0};    // failpoint
   std::uint64_t report_generation_ = 0;  // a report asked for before a rollback is void
-  std::uint64_t scheduled_ = 0, closures_failed_ = 0, reruns_ = 0;
-  std::uint64_t updates_redone_ = 0;
-  std::uint64_t closures_lost_ = 0, updates_lost_ = 0;  // as JobStatus says
 
   std::optional<ResumePoint> resume_point_;  // while the plan is made
   std::optional<Resumption> resumption_;
@@ -440,17 +419,14 @@ class Job final : private JobActions, private GrantActions {
   CheckpointRounds rounds_;
   ExportFiles export_;
   TrainingRate rate_;
-  MetricsFile metrics_file_;
+  RunOutput output_;
   JournalWriter journal_;
+  ClosureTotals closure_totals_;
   const std::unique_ptr<ClosureSource> source_;
 
   // What a persistent store needs.
-  bool resume_phase_ = false;           // restored: the phase begins once the window has closed
-  v1::CoordinatorMessage grant_;        // kept for its memory
-  Attempt attempt_high_;                // the highest that is counted in attempts_
-  Attempt attempts_known_;              // the same when this life began
-  std::set<Attempt> attempts_adopted_;  // above it, and counted since
-  std::uint64_t granted_before_ = 0, repairs_before_ = 0;  // of former lives
+  bool resume_phase_ = false;     // restored: the phase begins once the window has closed
+  v1::CoordinatorMessage grant_;  // kept for its memory
 
   // The end.
   std::optional<v1::ErrorDetail> first_cause_;
@@ -458,11 +434,9 @@ class Job final : private JobActions, private GrantActions {
   ShardSeal seal_;
   SealedExport sealed_export_;
   ShardAnswer final_;
-  std::string result_json_;
 
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // files are written behind our back
-  std::int64_t submitted_ms_ = 0, started_ms_ = 0, ended_ms_ = 0;
-  MonoTime started_at_{0}, ended_at_{0}, submitted_at_{0};
+  RunTimes times_;
 };
 
 }  // namespace evergrad::coordinator

@@ -217,8 +217,7 @@ void Job::SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::
 }
 
 void Job::SendTraining(Worker& worker, const ClosureBook::Granted& granted, bool regrant) {
-  ++attempts_;
-  attempt_high_ = granted.attempt;
+  closure_totals_.OnGranted(granted.attempt);
   Touch();
   SendGrant(worker, granted.closure.value(), granted.attempt, v1::TRAIN, granted.all_targets,
             granted.targets, regrant);
@@ -323,7 +322,7 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
     return;
   }
   const MonoTime now = host_->Now();
-  if (result.acknowledged && repair) updates_redone_ += source_->StepsOf(closure, done);
+  if (result.acknowledged && repair) closure_totals_.OnRepaired(source_->StepsOf(closure, done));
   if (result.counted) source_->OnCounted(worker->identity, closure, done);
   if (!result.record.empty()) journal_.Add(result.record);
   if (const auto held = worker->held.find(attempt); held != worker->held.end()) {
@@ -434,7 +433,7 @@ void Job::OnTrainingFailed(const Worker& worker, const v1::Failed& failed, bool 
       return Pump();
   }
   if (failed.user_error()) {
-    closures_failed_ = current->second.all_targets ? 1 : 0;
+    closure_totals_.SetFailed(current->second.all_targets ? 1 : 0);
     Fail(std::move(cause), true);
     return;
   }
@@ -442,7 +441,7 @@ void Job::OnTrainingFailed(const Worker& worker, const v1::Failed& failed, bool 
   Event("warning", absl::StrCat("closure ", closure.value(), " failed on worker/", worker.identity,
                                 " (", failures, " in a row): ", cause.message()));
   if (failures > options_.retries_max) {
-    closures_failed_ = 1;
+    closure_totals_.SetFailed(1);
     Fail(std::move(cause), false);
     return;
   }
@@ -495,13 +494,13 @@ void Job::GiveUpRepair(ClosureId closure, Attempt attempt, absl::string_view why
   failures_.erase(closure.value());
   deaths_.OnEnded(closure);
   const std::size_t shards = record.lost_add.size();
-  closures_lost_ += lost_before ? 0 : 1;
-  updates_lost_ += shards * source_->OnLost(closure);
-  if (closures_lost_ <= kLostNamedMax) {
+  const std::uint64_t closures =
+      closure_totals_.OnLost(!lost_before, shards * source_->OnLost(closure));
+  if (closures <= kLostNamedMax) {
     Event("lost",
           absl::StrCat("updates of closure ", closure.value(), " are lost in ", shards,
                        shards == 1 ? " shard" : " shards", ", it cannot be run again: ", why,
-                       closures_lost_ == kLostNamedMax ? "; further losses are only counted" : ""));
+                       closures == kLostNamedMax ? "; further losses are only counted" : ""));
   }
   Touch();
   Persist(record);

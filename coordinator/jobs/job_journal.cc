@@ -35,23 +35,13 @@ bool EndState(JobState state) {
 
 void Job::FillCounters(v1::JobCounters* counters) const {
   counters->set_mono_ns(host_->Now().count());
-  counters->set_attempts(attempts_);
-  *counters->mutable_attempt_high() = client::ToProto(attempt_high_);
-  counters->set_granted_below(granted_below());
-  counters->set_repairs(book_ ? repairs_granted() : reruns_);
-  counters->set_updates_redone(updates_redone_);
+  closure_totals_.FillCounters(counters);
   events_.FillCounters(counters);
   counters->set_other_deaths(deaths_.deaths());
   epochs_.FillCounters(counters);
   placer_.FillCounters(counters);
-  counters->set_closures_lost(closures_lost_);
-  counters->set_updates_lost(updates_lost_);
-  metrics_file_.FillCounters(counters);
+  output_.lines().FillCounters(counters);
   rounds_.FillCounters(counters);
-}
-
-std::uint64_t Job::granted_below() const {
-  return std::max(granted_before_, book_ ? book_->next_new() : 0);
 }
 
 bool Job::Persist(const Record& record) {
@@ -67,7 +57,7 @@ bool Job::PersistWhole() {
   FillSnapshot(&snapshot);
   const DurableState nothing;
   if (!journal_.CommitWhole(book_ ? book_->durable() : nothing, snapshot)) return false;
-  if (state_ != JobState::kQueued) metrics_file_.Commit(/*durable=*/false);
+  if (state_ != JobState::kQueued) output_.lines().Commit(/*durable=*/false);
   return true;
 }
 
@@ -86,12 +76,7 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
       phase == Phase::kSealedExporting)
     phase = Phase::kSealing;
   s->set_phase(std::string(PhaseName(phase)));
-  s->set_submitted_ms(submitted_ms_);
-  s->set_started_ms(started_ms_);
-  s->set_ended_ms(ended_ms_);
-  s->set_submitted_mono_ns(submitted_at_.count());
-  s->set_started_mono_ns(started_at_.count());
-  s->set_ended_mono_ns(ended_at_.count());
+  times_.Fill(s);
   *s->mutable_described() = described_;
   // While it is looked for what to resume from, the plan has no book yet: after a restart it is
   // described again.
@@ -107,13 +92,11 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   events_.Fill(s);
   if (first_cause_) *s->mutable_first_cause() = *first_cause_;
   s->set_cause_is_users(cause_is_users_);
-  s->set_closures_failed(closures_failed_);
-  metrics_file_.Fill(state_ == JobState::kQueued, ended(), s);
-  s->set_result_json(result_json_);
+  closure_totals_.Fill(s);
+  output_.Fill(state_ == JobState::kQueued, ended(), s);
   for (const v1::ShardState& shard : final_.shards) *s->add_final_shards() = shard;
   for (const std::string& server : final_.servers) s->add_final_servers(server);
   s->set_final_complete(final_.complete);
-  s->set_scheduled(scheduled_);
   export_.Fill(s);
   rounds_.Fill(s);
   source_->Fill(s);
@@ -167,23 +150,17 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions opti
   if (now < last) job->ShiftClock(now - last);
   if (!refusal.empty()) job->ShowRefusal(refusal);
   job->window_open_ = job->active();  // until Resume and CloseWindow nothing moves
-  if (!job->ended() && job->state_ != JobState::kQueued) job->metrics_file_.Resume();
+  if (!job->ended() && job->state_ != JobState::kQueued) job->output_.lines().Resume();
   return job;
 }
 
 void Job::ReadCounters(const v1::JobCounters& counters) {
-  attempts_ = counters.attempts();
-  attempt_high_ = attempts_known_ = client::FromProto<Attempt>(counters.attempt_high());
-  granted_before_ = counters.granted_below();
-  repairs_before_ = reruns_ = counters.repairs();
-  updates_redone_ = counters.updates_redone();
+  closure_totals_.ReadCounters(counters);
   events_.ReadCounters(counters);
   deaths_.Restore(counters.other_deaths());
   epochs_.ReadCounters(counters);
   placer_.ReadCounters(counters);
-  closures_lost_ = counters.closures_lost();
-  updates_lost_ = counters.updates_lost();
-  metrics_file_.ReadCounters(counters);
+  output_.lines().ReadCounters(counters);
   rounds_.ReadCounters(counters);
 }
 
@@ -235,12 +212,7 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   rounds_.SetStage(StageOf(phase_));
   if (active() && phase_ == Phase::kNone)
     return absl::InvalidArgumentError(absl::StrCat("unknown phase: phase=", s.phase()));
-  submitted_ms_ = s.submitted_ms();
-  started_ms_ = s.started_ms();
-  ended_ms_ = s.ended_ms();
-  submitted_at_ = MonoTime(s.submitted_mono_ns());
-  started_at_ = MonoTime(s.started_mono_ns());
-  ended_at_ = MonoTime(s.ended_mono_ns());
+  times_.Read(s);
   described_ = s.described();
   if (s.has_plan() && refusal->empty()) {
     partition_bytes_max_ =
@@ -264,15 +236,13 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   EG_RETURN_IF_ERROR(events_.Read(s));
   if (s.has_first_cause()) first_cause_ = s.first_cause();
   cause_is_users_ = s.cause_is_users();
-  closures_failed_ = s.closures_failed();
-  metrics_file_.Read(s);
-  result_json_ = s.result_json();
+  closure_totals_.Read(s);
+  output_.Read(s);
   final_.complete = s.final_complete();
   final_.shards.assign(s.final_shards().begin(), s.final_shards().end());
   final_.servers.assign(s.final_servers().begin(), s.final_servers().end());
   if (final_.servers.size() != final_.shards.size())
     return absl::InvalidArgumentError("shards of the result without their servers");
-  scheduled_ = s.scheduled();
   export_.Read(s);
   rounds_.Read(s);
   claims_.Read(s);
@@ -284,15 +254,13 @@ absl::Status Job::ReadNote(const v1::JobNote& note) {
   EG_RETURN_IF_ERROR(events_.ReadNote(note));
   rounds_.ReadNote(note);
   rate_.ReadNote(note);
-  metrics_file_.ReadNote(note);
+  output_.lines().ReadNote(note);
   ReadCounters(note.counters());
   return absl::OkStatus();
 }
 
 void Job::ShiftClock(std::chrono::nanoseconds by) {
-  submitted_at_ += by;
-  started_at_ += by;
-  ended_at_ += by;
+  times_.Shift(by);
   epochs_.ShiftClock(by);
 }
 
@@ -336,7 +304,7 @@ void Job::ResumePhase() {
       phase_ = Phase::kTraining;
       BeginSeal(ending_);
       break;
-    case Phase::kWriting: WriteOut(); break;
+    case Phase::kWriting: WriteFiles(); break;
     default: break;
   }
 }

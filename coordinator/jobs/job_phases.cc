@@ -139,64 +139,34 @@ void Job::FinishJob() {
     return;
   export_.DropReceiver();
   SetPhase(Phase::kWriting);
-  ended_ms_ = host_->WallMillis();
-  ended_at_ = host_->Now();
-  if (book_) {
-    scheduled_ = granted_below();
-    if (const auto ends = source_->CountedEnds()) {
-      scheduled_ = ends->scheduled;
-      closures_failed_ = ends->failed;
-    }
-    reruns_ = repairs_granted();
-  }
+  times_.ended_ms = host_->WallMillis();
+  times_.ended_at = host_->Now();
+  closure_totals_.Close(source_->CountedEnds());
   epochs_.WriteEpochLines(AccountContext());
-  metrics_file_.Add(EndLine(), false);
-  result_json_ = ResultJson();
+  output_.MakeResult();
   if (!PersistWhole()) return;
   FlushLines();
-  WriteOut();
+  WriteFiles();
 }
 
-// result.json and report.html, then everybody is told. A coordinator that ends before that does it
-// again.
-void Job::WriteOut() {
-  std::weak_ptr<bool> alive = alive_;
-  // Behind the last lines, and never before the journal knows how the job ends.
-  host_->WhenDurable([this, alive] {
-    if (!alive.expired()) WriteModel();
-  });
-}
-
-// `tables`: the model's embedding tables are among its files.
-void Job::WriteEnd(bool tables) {
-  std::vector<RunFile> files;
-  AddModelFiles(tables, &files);
-  files.push_back({"result.json", [text = result_json_] { return text; }});
-  files.push_back({"report.html", [data = MakeReport()] { return RenderReport(data); }});
-  std::weak_ptr<bool> alive = alive_;
-  const auto written = [this, alive](const absl::Status& status) {
-    if (alive.expired()) return;
-    if (!status.ok())
-      Event("warning", absl::StrCat("files of the job could not be written: ", status.message()));
-    SendEnded(true, true);
-    phase_ = Phase::kEnded;
-    // What an ended job still answers is its status, its result and its final report.
-    book_.reset();
-    epochs_.ForgetWaiting();
-    shards_.Clear();
-    mover_.Forget();
-    workers_.clear();
-    source_->Clear();
-    SetState(ending_);
-    metrics_file_.Close();
-    if (journals()) {
-      PersistWhole();
-    } else if (absl::Status removed = host_->store().Remove(id_.uid); !removed.ok()) {
-      host_->StoreFailed(removed);
-    }
-    queries_.FinishAll(final_);
-  };
-  host_->WriteFiles(id_.runs_folder, std::move(files), written);
+void Job::OnWritten() {
+  SendEnded(true, true);
+  phase_ = Phase::kEnded;
+  // What an ended job still answers is its status, its result and its final report.
+  book_.reset();
+  epochs_.ForgetWaiting();
+  shards_.Clear();
+  mover_.Forget();
+  workers_.clear();
+  source_->Clear();
+  SetState(ending_);
+  output_.lines().Close();
+  if (journals()) {
+    PersistWhole();
+  } else if (absl::Status removed = host_->store().Remove(id_.uid); !removed.ok()) {
+    host_->StoreFailed(removed);
+  }
+  queries_.FinishAll(final_);
 }
 
 void Job::SendEnded(bool workers, bool servers) {

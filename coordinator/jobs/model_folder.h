@@ -1,0 +1,39 @@
+// The folder `model` of a run that has succeeded (coordinator/runs/model_files.h). It is written
+// when everything else of the job is durable, before the end of the job is announced.
+//
+// Not thread-safe: the control executor's. No I/O but through the host; large files are written on
+// the file thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "coordinator/jobs/job_host.h"
+#include "evergrad/v1/api.pb.h"
+
+namespace evergrad::coordinator {
+
+class ModelTables;
+
+class ModelFolder : private JobPart {
+ public:
+  explicit ModelFolder(const JobPart& part) : JobPart(part) {}
+
+  // Returns whether a job of this kind has the folder, if it succeeds.
+  bool IsMade() const;
+  // Writes the tables of the job's last checkpoint if they are small, and links weights.npz. Then
+  // `done` gets whether the tables were written; if not, an event says why.
+  void Write(const v1::CheckpointStatus& checkpoint, std::function<void(bool tables)> done);
+  // Appends the small files, which describe the model.
+  void AppendFiles(bool tables, std::vector<RunFile>* files) const;
+
+ private:
+  void StepTables(std::shared_ptr<ModelTables> tables);
+  void LinkWeights(bool tables);
+
+  std::function<void(bool)> done_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace evergrad::coordinator

@@ -1,0 +1,67 @@
+// The files of a run: job.yaml when the job begins, metrics.jsonl while it runs, and at its end
+// result.json, report.html and the folder `model`.
+//
+//   lines().Add, AddEvent ─▶ MakeResult: the end line, result.json ─▶ the journal has both ─▶
+//   Write: the last lines ─▶ the model ─▶ result.json, report.html ─▶ Hooks::written
+//
+// No file of the end is written before the journal has the job's end, so a coordinator that
+// restarts in between writes the same files again. Errors of the disk are events; no method fails.
+// Not thread-safe: the control executor's. No clock and no I/O but through the host.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "coordinator/jobs/job_host.h"
+#include "coordinator/jobs/metrics_file.h"
+#include "coordinator/jobs/model_folder.h"
+#include "coordinator/jobs/run_result.h"
+#include "coordinator/jobs/training_rate.h"
+#include "evergrad/v1/api.pb.h"
+
+namespace evergrad::v1 {
+class JobSnapshot;
+}  // namespace evergrad::v1
+
+namespace evergrad::coordinator {
+
+class RunOutput : private JobPart {
+ public:
+  struct Hooks {
+    std::function<RunFacts()> facts;  // Those of this moment.
+    std::function<void()> written;    // All files are written, or an event says why not.
+  };
+  RunOutput(const JobPart& part, Hooks hooks);
+
+  MetricsFile& lines() { return lines_; }
+  const MetricsFile& lines() const { return lines_; }
+  const std::string& result() const { return result_; }  // "": the job has not ended.
+
+  void WriteJobFile();
+  // Programs that read metrics.jsonl end with its end line: no event follows it.
+  void AddEvent(const v1::Event& event);
+  // The newest sample of `rate`, when so many steps and closures were done.
+  void AddRate(const TrainingRate& rate, const EpochAccount& epochs);
+
+  // The job ends: adds the end line and makes result.json.
+  void MakeResult();
+  // Writes the files of the end. `model`: the folder `model` is one of them, if the job makes one.
+  void Write(bool model);
+
+  // --- the journal: as MetricsFile, and the result
+  void Fill(bool queued, bool ended, v1::JobSnapshot* snapshot) const;
+  void Read(const v1::JobSnapshot& snapshot);
+
+ private:
+  void WriteModel(bool model);
+  void WriteEnd(bool model, bool tables);
+
+  const Hooks hooks_;
+  MetricsFile lines_;
+  ModelFolder model_;
+  std::string result_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace evergrad::coordinator
