@@ -70,16 +70,13 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
       id_(std::move(identity)),
       kind_(JobKind::Of(id_.spec)),
       events_(options.events_max),
-      queries_(id_.uid,
-               [this](TaskId task, const v1::CoordinatorMessage& message) {
-                 host_->Send(task, message);
-               }),
+      report_(Part()),
       roster_(Part(), &epochs_),
       workers_(roster_.workers()),
       deaths_(Part(), &events_,
               {.name_of = [this](ClosureId closure) { return source_->NameOf(closure); },
                .not_reproducible = [this](const std::string& why) { SayNotReproducible(why); }}),
-      placer_(Part(), &deaths_.backoff(), &queries_),
+      placer_(Part(), &deaths_.backoff(), &report_.queries()),
       mover_(Part(), &placer_),
       turn_(Part()),
       reach_(Part(), &roster_,
@@ -183,7 +180,7 @@ void Job::Tick() {
   mover_.SendMap(true);
   CheckStalls();
   if (!grants_stopped() && !window_open_) reach_.Check();
-  CheckQueries();
+  report_.Check();
   source_->CheckClosing();
   if (phase_ == Phase::kSealing) CheckSealed();
   PumpSealedExport();
@@ -468,7 +465,7 @@ void Job::ReplaceFormerServer(TaskId former, bool former_died, const JobServer& 
   }
   if (book_) book_->EndServerSession(former);
   mover_.EndOf(former);
-  queries_.Forget(former);
+  report_.queries().Forget(former);
 }
 
 void Job::Ready(TaskId task) {
@@ -484,7 +481,7 @@ void Job::Ready(TaskId task) {
   placer_.OnReady(*server);
   seal_.OnReady(*server);
   // A query in progress may concern what it holds.
-  queries_.Ask(task);
+  report_.queries().Ask(task);
   Pump();
 }
 
@@ -589,7 +586,7 @@ void Job::OnServerLost(TaskId task, absl::string_view identity, absl::string_vie
   shards_.servers().erase(found);
   if (book_) book_->EndServerSession(task);
   mover_.EndOf(task);
-  queries_.Forget(task);
+  report_.queries().Forget(task);
   journal_.WantWhole();
   OnDeath(Role::kPsServer, std::string(identity), reason, leaving, nullptr, host);
   GiveAwayShards(std::string(identity));
@@ -677,7 +674,7 @@ absl::Status Job::OnMessage(TaskId task, const v1::TaskMessage& message) {
       }
       return absl::OkStatus();
     case v1::TaskMessage::kShardReport:
-      OnShardReport(task, message.shard_report());
+      report_.OnReport(task, message.shard_report());
       return absl::OkStatus();
     case v1::TaskMessage::kStopped:
       mover_.OnStopped(task, message.stopped());
@@ -856,7 +853,7 @@ std::string Job::WaitingFor() const {
   const std::string servers = phase_ == Phase::kDescribing ? "" : placer_.WaitingFor();
   if (window_open_) return "tasks to register again";
   if (phase_ == Phase::kSaving && servers.empty()) return rounds_.WaitingFor();
-  if (phase_ == Phase::kReporting && servers.empty()) return WaitingForReport();
+  if (phase_ == Phase::kReporting && servers.empty()) return report_.WaitingFor();
   if (!workers.empty() && !servers.empty()) return absl::StrCat(workers, "; ", servers);
   if (workers.empty() && servers.empty()) {
     if (phase_ == Phase::kExporting) {
@@ -869,20 +866,6 @@ std::string Job::WaitingFor() const {
     return "";
   }
   return workers.empty() ? servers : workers;
-}
-
-// The final count: a server reads all that it holds for it.
-std::string Job::WaitingForReport() const {
-  if (!book_) return "";
-  const std::map<std::string, std::size_t> left =
-      queries_.Missing(report_generation_, book_->durable().map);
-  std::string text;
-  for (const auto& [identity, shards] : left) {
-    if (shards > 0 && text.size() < 500)
-      absl::StrAppend(&text, text.empty() ? "" : ", ", ShardCount(shards),
-                      text.empty() ? " to be summed" : "", " by ps_server/", identity);
-  }
-  return text;
 }
 
 }  // namespace evergrad::coordinator

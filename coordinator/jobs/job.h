@@ -35,6 +35,7 @@
 #include "coordinator/jobs/done_turn.h"
 #include "coordinator/jobs/event_log.h"
 #include "coordinator/jobs/export_files.h"
+#include "coordinator/jobs/final_report.h"
 #include "coordinator/jobs/function_calls.h"
 #include "coordinator/jobs/granter.h"
 #include "coordinator/jobs/job_host.h"
@@ -179,8 +180,9 @@ class Job final : private JobActions, private GrantActions {
   // Asks every owner of a running job, or answers with the final report of an ended one. `done` may
   // be called at once.
   using ShardAnswer = ShardQueries::Answer;
-  void QueryShards(bool digests, std::chrono::milliseconds timeout,
-                   std::function<void(const ShardAnswer&)> done);
+  void QueryShards(bool digests, std::chrono::milliseconds timeout, ShardQueries::Done done) {
+    report_.Ask(digests, timeout, std::move(done));
+  }
   const v1::Plan* plan_message() const { return plan_ ? &plan_message_ : nullptr; }
   std::string WaitingFor() const;
   void FillJobInfo(v1::JobInfo* info) const;
@@ -326,12 +328,6 @@ class Job final : private JobActions, private GrantActions {
   void ResumeFrom(const ResumePoint& point, const Resumption& resumption);
   void AfterRollback(absl::string_view why) override;
   void SendCloses() override;
-  void OnShardReport(TaskId task, const v1::ShardReport& report);
-  void BeginQuery(bool digests, std::chrono::milliseconds timeout,
-                  std::optional<std::uint64_t> report,
-                  std::function<void(const ShardAnswer&)> done);
-  void CheckQueries();
-  std::string WaitingForReport() const;
   void TellPauses(absl::string_view gone = "") {  // As WorkerRoster::TellPauses.
     if (active()) roster_.TellPauses(gone);
   }
@@ -377,7 +373,7 @@ class Job final : private JobActions, private GrantActions {
   MonoTime next_progress_{0}, next_close_{0};
 
   EventLog events_;
-  ShardQueries queries_;
+  FinalReport report_;
   WorkerRoster roster_;
   JobWorkers& workers_;  // of roster_
   Granter granter_;
@@ -408,8 +404,7 @@ class Job final : private JobActions, private GrantActions {
   std::multimap<MonoTime, std::pair<ClosureId, Attempt>> delayed_releases_;
   MonoTime grants_held_until_{0};
   ReachWatch reach_;
-  MonoTime evaluation_held_until_{0};    // failpoint
-  std::uint64_t report_generation_ = 0;  // a report asked for before a rollback is void
+  MonoTime evaluation_held_until_{0};  // failpoint
 
   std::optional<ResumePoint> resume_point_;  // while the plan is made
   std::optional<Resumption> resumption_;
@@ -433,7 +428,6 @@ class Job final : private JobActions, private GrantActions {
   bool cause_is_users_ = false;
   ShardSeal seal_;
   SealedExport sealed_export_;
-  ShardAnswer final_;
 
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // files are written behind our back
   RunTimes times_;

@@ -94,9 +94,7 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   s->set_cause_is_users(cause_is_users_);
   closure_totals_.Fill(s);
   output_.Fill(state_ == JobState::kQueued, ended(), s);
-  for (const v1::ShardState& shard : final_.shards) *s->add_final_shards() = shard;
-  for (const std::string& server : final_.servers) s->add_final_servers(server);
-  s->set_final_complete(final_.complete);
+  report_.Fill(s);
   export_.Fill(s);
   rounds_.Fill(s);
   source_->Fill(s);
@@ -238,11 +236,7 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   cause_is_users_ = s.cause_is_users();
   closure_totals_.Read(s);
   output_.Read(s);
-  final_.complete = s.final_complete();
-  final_.shards.assign(s.final_shards().begin(), s.final_shards().end());
-  final_.servers.assign(s.final_servers().begin(), s.final_servers().end());
-  if (final_.servers.size() != final_.shards.size())
-    return absl::InvalidArgumentError("shards of the result without their servers");
+  EG_RETURN_IF_ERROR(report_.Read(s));
   export_.Read(s);
   rounds_.Read(s);
   claims_.Read(s);

@@ -17,7 +17,7 @@ RunFacts Job::Facts() const {
                  .events = events_,
                  .plan = plan_ ? &plan_message_ : nullptr,
                  .model_summary = described_.model_summary(),
-                 .shards = final_,
+                 .shards = report_.answer(),
                  .shards_rolled_back = placer_.rolled_back(),
                  .updates_exact = claims_.updates_exact(),
                  .checkpoint = rounds_.status(),

@@ -56,22 +56,15 @@ void Job::FinishEvaluation() {
   host_->JobChanged(id_.uid);
 }
 
-// A server that sums many gigabytes takes its time: it is asked once, and what it says is waited
-// for as long as it is there.
 void Job::BeginReport() {
   SetPhase(Phase::kReporting);
-  const std::uint64_t generation = ++report_generation_;
-  BeginQuery(true, options_.report_timeout, generation,
-             [this, generation](const ShardAnswer& answer) {
-               if (generation != report_generation_ || phase_ != Phase::kReporting)
-                 return;  // rolled back meanwhile
-               final_ = answer;
-               if (!claims_.Accept(source_->CompareUpdates(final_.shards))) return;
-               ending_ = JobState::kSucceeded;
-               if (!rounds_.on()) return FinishJob();
-               SetPhase(Phase::kSaving);
-               TickCheckpoints(host_->Now());
-             });
+  report_.Begin(FinalReport::Kind::kComplete, [this] {
+    if (!claims_.Accept(source_->CompareUpdates(report_.answer().shards))) return;
+    ending_ = JobState::kSucceeded;
+    if (!rounds_.on()) return FinishJob();
+    SetPhase(Phase::kSaving);
+    TickCheckpoints(host_->Now());
+  });
 }
 
 // ---------------------------------------------------------------- ends before the plan (20a)
@@ -95,7 +88,7 @@ void Job::Fail(v1::ErrorDetail cause, bool user) {
 void Job::BeginSeal(JobState ending) {
   ending_ = ending;
   reading_.Clear();
-  ++report_generation_;
+  report_.Void();
   delayed_releases_.clear();
   placer_.ForgetRetries();
   deferred_.clear();
@@ -122,10 +115,7 @@ void Job::CheckSealed() {
     return;
   }
   SetPhase(Phase::kSealedReporting);
-  const std::uint64_t generation = ++report_generation_;
-  QueryShards(true, options_.report_timeout, [this, generation](const ShardAnswer& answer) {
-    if (generation != report_generation_) return;
-    final_ = answer;
+  report_.Begin(FinalReport::Kind::kSealed, [this] {
     if (!rounds_.on() || !book_) return FinishJob();
     SetPhase(Phase::kSealedSaving);
     rounds_.BeginRound();
@@ -166,7 +156,7 @@ void Job::OnWritten() {
   } else if (absl::Status removed = host_->store().Remove(id_.uid); !removed.ok()) {
     host_->StoreFailed(removed);
   }
-  queries_.FinishAll(final_);
+  report_.End();
 }
 
 void Job::SendEnded(bool workers, bool servers) {

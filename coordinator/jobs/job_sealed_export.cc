@@ -12,8 +12,8 @@ bool Job::WantsSealedExport() const {
 
 bool Job::BeginSealedExport() {
   if (!WantsSealedExport()) return false;
-  if (!final_.complete) {
-    SayNotExported(absl::StrCat("only ", final_.shards.size(), " of ", shards_.size(),
+  if (const auto& report = report_.answer(); !report.complete) {
+    SayNotExported(absl::StrCat("only ", report.shards.size(), " of ", shards_.size(),
                                 " shards were left at their servers"));
     return false;
   }

@@ -1,5 +1,4 @@
-// The plan of a job, what it resumes from (LEDGER line 28), and what the owners of its shards
-// answer.
+// The plan of a job, and what it resumes from (LEDGER line 28).
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -163,7 +162,7 @@ void Job::AfterRollback(absl::string_view why) {
   Event("rollback", absl::StrCat(PhaseName(phase_), " begins again: ", why));
   epochs_.VoidEvaluation(phase_ == Phase::kEvaluating, host_->Now());
   VoidReading();
-  ++report_generation_;
+  report_.Void();
   SetPhase(Phase::kTraining);
   PersistWhole();
 }
@@ -185,41 +184,6 @@ void Job::SendCloses() {
       host_->Send(task, message);
     }
   }
-}
-
-// ---------------------------------------------------------------- asking the owners
-
-void Job::QueryShards(bool digests, std::chrono::milliseconds timeout,
-                      std::function<void(const ShardAnswer&)> done) {
-  BeginQuery(digests, timeout, std::nullopt, std::move(done));
-}
-
-void Job::BeginQuery(bool digests, std::chrono::milliseconds timeout,
-                     std::optional<std::uint64_t> report,
-                     std::function<void(const ShardAnswer&)> done) {
-  if (!book_ || !shards_.placed()) {
-    done(final_);
-    return;
-  }
-  queries_.Begin({host_->NextNumber(), digests, host_->Now() + timeout, report}, shards_.Ready(),
-                 std::move(done));
-}
-
-void Job::OnShardReport(TaskId task, const v1::ShardReport& report) {
-  const JobServer* server = shards_.Find(task);
-  if (server == nullptr || !book_) return;
-  if (queries_.OnReport(task, server->identity, report, book_->durable().map,
-                        phase_ == Phase::kSealedReporting))
-    Touch();  // The job says which shards it waits for.
-}
-
-// A server that sums many gigabytes takes its time: its answer to the final report is waited for as
-// long as it is there.
-void Job::CheckQueries() {
-  if (queries_.empty() || !book_) return;
-  queries_.Check(host_->Now(),
-                 phase_ == Phase::kReporting ? std::optional(report_generation_) : std::nullopt,
-                 options_.report_timeout, shards_.Ready(), book_->durable().map);
 }
 
 }  // namespace evergrad::coordinator
