@@ -96,6 +96,10 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
               {.round_ended = [this] { source_->OnRoundEnded(); },
                .saved = [this](const v1::Manifest& manifest) { source_->OnSaved(manifest); },
                .over = [this] { FinishJob(); }}),
+      resume_(Part(), &epochs_, &claims_, &rounds_,
+              {.done = [this] { BeginPlan(); },
+               .account_context = [this] { return AccountContext(); },
+               .not_reproducible = [this](const std::string& why) { SayNotReproducible(why); }}),
       export_(Part(), &reading_, &rounds_,
               {.again =
                    [this](MonoTime not_before) {

@@ -27,7 +27,7 @@
 
 #include "common/base/ids.h"
 #include "common/time/clock.h"
-#include "coordinator/checkpoints/checkpoints.h"
+#include "coordinator/jobs/checkpoint_resume.h"
 #include "coordinator/jobs/checkpoint_rounds.h"
 #include "coordinator/jobs/closure_source.h"
 #include "coordinator/jobs/closure_totals.h"
@@ -324,8 +324,6 @@ class Job final : private JobActions, private GrantActions {
   std::uint64_t ServerBytesMax() const;  // 0: any
   ClosureBook::Options BookOptions() const;
   void BeginPlan();
-  void LookForResume();
-  void ResumeFrom(const ResumePoint& point, const Resumption& resumption);
   void AfterRollback(absl::string_view why) override;
   void SendCloses() override;
   void TellPauses(absl::string_view gone = "") {  // As WorkerRoster::TellPauses.
@@ -406,12 +404,10 @@ class Job final : private JobActions, private GrantActions {
   ReachWatch reach_;
   MonoTime evaluation_held_until_{0};  // failpoint
 
-  std::optional<ResumePoint> resume_point_;  // while the plan is made
-  std::optional<Resumption> resumption_;
-
   EpochAccount epochs_;
   WorkerClaims claims_;
   CheckpointRounds rounds_;
+  CheckpointResume resume_;
   ExportFiles export_;
   TrainingRate rate_;
   RunOutput output_;
@@ -429,7 +425,6 @@ class Job final : private JobActions, private GrantActions {
   ShardSeal seal_;
   SealedExport sealed_export_;
 
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // files are written behind our back
   RunTimes times_;
 };
 

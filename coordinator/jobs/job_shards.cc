@@ -1,4 +1,4 @@
-// The plan of a job, and what it resumes from (LEDGER line 28).
+// The plan of a job, and its shards.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -14,7 +14,6 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr int kDescribeWarningsMax = 16;
-constexpr std::size_t kLostTextMax = 200;
 
 }  // namespace
 
@@ -51,7 +50,7 @@ void Job::OnDescribed(const v1::DescribeResult& described) {
   }
   if (!journals())
     described_.clear_variables();  // else the plan is made of them again after a restart
-  if (rounds_.on() && id_.spec.checkpoint.resume) return LookForResume();
+  if (rounds_.on() && id_.spec.checkpoint.resume) return resume_.Look();
   BeginPlan();
 }
 
@@ -74,12 +73,7 @@ void Job::BeginPlan() {
   Record begun = book_->BeginLife(host_->term());
   book_->CloseWindow();
   epochs_.BeginPlan();
-  if (resumption_) {
-    AppendRecord(book_->ResumeFrom(resumption_->snapshots), &begun);
-    ResumeFrom(*resume_point_, *resumption_);
-    resumption_.reset();
-    resume_point_.reset();
-  }
+  resume_.Apply(&begun);
   source_->UpdateNewLimit();
   Event("state", source_->ReadyText(described_));
   SetPhase(Phase::kPlacing);
@@ -88,67 +82,6 @@ void Job::BeginPlan() {
   FillJobInfo(message.mutable_job());
   Broadcast(message, true, true);
   Pump();
-}
-
-// ---------------------------------------------------------------- line 28
-
-// The plan is known: is there a checkpoint of an earlier job of this name to go on from?
-void Job::LookForResume() {
-  fs::FileSystem* const disk = &host_->file_system();
-  std::weak_ptr<bool> alive = alive_;
-  host_->OnFileThread([this, alive, disk, spec = id_.spec.checkpoint, runs = id_.runs_folder,
-                       name = id_.spec.name, uid = id_.uid] {
-    absl::StatusOr<ResumePoint> point = FindResumePoint(*disk, spec, runs, name, uid);
-    return [this, alive, point = std::move(point)] {
-      if (alive.expired() || phase_ != Phase::kDescribing || book_ != nullptr || ended()) return;
-      if (absl::IsNotFound(point.status())) {
-        Event("state", absl::StrCat("nothing to resume from, the job begins at its first step: ",
-                                    point.status().message()));
-        return BeginPlan();
-      }
-      if (!point.ok()) {
-        // Another setting or other files help, or it is a disk that cannot be read now.
-        const bool user =
-            BlameOf(point.status()) == Blame::kUser || SaveErrorIsFinal(point.status());
-        const absl::Status cause(point.status().code(),
-                                 absl::StrCat("checkpoint.resume: ", point.status().message()));
-        Fail(MakeError(user ? UserError(cause) : cause, user ? "user" : "internal", "coordinator"),
-             user);
-        return;
-      }
-      absl::StatusOr<Resumption> resumption = PlanResumption(*point, plan_message_, id_.uid);
-      if (!resumption.ok()) {
-        Fail(MakeError(UserError(resumption.status()), "user", "coordinator"), true);
-        return;
-      }
-      for (const absl::Status& passed : point->passed_over)
-        Event("warning", absl::StrCat("a newer checkpoint is skipped: ", passed.message()));
-      resume_point_ = *point;
-      resumption_ = *std::move(resumption);
-      BeginPlan();
-    };
-  });
-}
-
-// What a former job has done counts as done; its losses of whole epochs are in the manifest, those
-// of a part of one are not known.
-void Job::ResumeFrom(const ResumePoint& point, const Resumption& resumption) {
-  claims_.TakeOver(point, resumption.same_plan);
-  if (const IntervalSet& dead = book_->durable().dead; !dead.empty()) {
-    // A training job's user cancels no closure: what its shards refuse are updates that were lost
-    // with a server.
-    std::string which = dead.ToString();
-    if (which.size() > kLostTextMax) which = absl::StrCat(which.substr(0, kLostTextMax), "...");
-    Event("lost", absl::StrCat("updates that the earlier job lost with a server stay lost: ",
-                               dead.size(), dead.size() == 1 ? " closure is" : " closures are",
-                               " not run again: ", which));
-  }
-  epochs_.Resume(book_->durable().succeeded, book_->durable().dead, point.manifest,
-                 resumption.same_plan, AccountContext());
-  rounds_.SetResumedFrom(point.uri);
-  Event("state", absl::StrCat("resumed at step ", epochs_.steps_done(), " of ",
-                              epochs_.steps_total(), " from ", point.uri, ": ", resumption.text));
-  SayNotReproducible("it resumes from a checkpoint whose shards were saved at different moments");
 }
 
 // ---------------------------------------------------------------- the shards

@@ -1,0 +1,61 @@
+// How a job continues from the checkpoint of a former job of its name (LEDGER line 28).
+//
+//   Look ─▶ the file thread reads the checkpoints ─▶ Hooks::done, or Fail ─▶ the job makes its book
+//   ─▶ Apply: the book, the counts and the checks of this job take over the former job's work
+//
+// Not thread-safe: the control executor's. No clock and no I/O but through the host; checkpoints
+// are read on the file thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "coordinator/checkpoints/checkpoints.h"
+#include "coordinator/closures/closure_book.h"
+#include "coordinator/jobs/checkpoint_rounds.h"
+#include "coordinator/jobs/epoch_account.h"
+#include "coordinator/jobs/job_host.h"
+#include "coordinator/jobs/worker_claims.h"
+
+namespace evergrad::coordinator {
+
+class CheckpointResume : private JobPart {
+ public:
+  struct Hooks {
+    std::function<void()> done;  // What there is to resume from is known, maybe nothing.
+    std::function<EpochAccount::Context()> account_context;
+    // The results of a deterministic job may differ in bits.
+    std::function<void(const std::string& why)> not_reproducible;
+  };
+  // The pointers outlive this object.
+  CheckpointResume(const JobPart& part, EpochAccount* epochs, WorkerClaims* claims,
+                   CheckpointRounds* rounds, Hooks hooks)
+      : JobPart(part),
+        epochs_(epochs),
+        claims_(claims),
+        rounds_(rounds),
+        hooks_(std::move(hooks)) {}
+
+  // The plan is known, and has no book yet. Calls Hooks::done later, unless the job has ended by
+  // then or fails because no checkpoint can be used.
+  void Look();
+  // The book is new. What it takes over is appended to `begun`. Does nothing if nothing was found.
+  void Apply(Record* begun);
+
+ private:
+  void OnFound(const absl::StatusOr<ResumePoint>& point);
+  void TakeOver(const ResumePoint& point, const Resumption& resumption);
+
+  EpochAccount* const epochs_;
+  WorkerClaims* const claims_;
+  CheckpointRounds* const rounds_;
+  const Hooks hooks_;
+  std::optional<ResumePoint> point_;  // Both are set between OnFound and Apply.
+  std::optional<Resumption> resumption_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace evergrad::coordinator
