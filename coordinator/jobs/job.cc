@@ -79,6 +79,11 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
       placer_(Part(), &deaths_.backoff(), &report_.queries()),
       mover_(Part(), &placer_),
       turn_(Part()),
+      reading_(Part(), &roster_,
+               {.blocked = [this] { return GrantsBlocked(); },
+                .fill_order = [this](v1::ExportOrder* order) { export_.FillOrder(order); },
+                .no_space = [this](ReadingRound::Closure* closure,
+                                   absl::string_view why) { export_.OnNoSpace(closure, why); }}),
       reach_(Part(), &roster_,
              {.others_can =
                   [this](const Worker& of, const std::vector<const Worker*>& able) {
@@ -111,32 +116,36 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
                      if (phase_ == Phase::kSealedExporting) return FinishJob();
                      BeginReport();
                    },
-               .gave_up = [this](absl::string_view why) { GiveUpSealedExport(why); }}),
+               .gave_up = [this](absl::string_view why) { sealed_export_.GiveUp(why); }}),
       rate_(options.curve_points_max),
       output_(Part(), {.facts = [this] { return Facts(); }, .written = [this] { OnWritten(); }}),
       journal_(host, &options_, id_.uid, &output_.lines(),
                [this](v1::JobCounters* counters) { FillCounters(counters); }),
       closure_totals_(Part()),
-      source_(kind_.MakeSource(Part(),
-                               {.epochs = &epochs_,
-                                .totals = &totals_,
-                                .rounds = &rounds_,
-                                .claims = &claims_,
-                                .journal = &journal_,
-                                .grants = this,
-                                .account_context = [this] { return AccountContext(); },
-                                .revoke =
-                                    [this](ClosureId closure, const ClosureBook::Current& current) {
-                                      RevokeCancelled(closure, current);
-                                    },
-                                .calls = {.refusal = [this] { return CallsRefusal(); },
-                                          .waiting_for = [this] { return WaitingFor(); }}})),
+      source_(kind_.MakeSource(Part(), SourceParts())),
       seal_(Part()),
-      sealed_export_(options_) {
+      sealed_export_(Part(), &reading_, &roster_, &rounds_.status(),
+                     {.send_job = [this](TaskId task) { SendJobAndMap(task); },
+                      .over = [this] { FinishJob(); }}) {
   times_.submitted_at = host_->Now();
 }
 
 Job::~Job() = default;
+
+ClosureSourceParts Job::SourceParts() {
+  return {
+      .epochs = &epochs_,
+      .totals = &totals_,
+      .rounds = &rounds_,
+      .claims = &claims_,
+      .journal = &journal_,
+      .grants = this,
+      .account_context = [this] { return AccountContext(); },
+      .revoke = [this](ClosureId closure,
+                       const ClosureBook::Current& current) { RevokeCancelled(closure, current); },
+      .calls = {.refusal = [this] { return CallsRefusal(); },
+                .waiting_for = [this] { return WaitingFor(); }}};
+}
 
 // ---------------------------------------------------------------- life
 
@@ -156,7 +165,7 @@ void Job::Start() {
 }
 
 void Job::Cancel() {
-  if (phase_ == Phase::kSealedExporting) return GiveUpSealedExport("it was cancelled meanwhile");
+  if (phase_ == Phase::kSealedExporting) return sealed_export_.GiveUp("it was cancelled meanwhile");
   if (ended() || phase_ >= Phase::kSealing) return;
   Event("state", "cancel requested");
   if (state_ == JobState::kQueued) {
@@ -187,7 +196,7 @@ void Job::Tick() {
   report_.Check();
   source_->CheckClosing();
   if (phase_ == Phase::kSealing) CheckSealed();
-  PumpSealedExport();
+  if (!window_open_) sealed_export_.Pump();
   if (ended()) return;
   if (now >= next_close_) {
     next_close_ = now + options_.close_every;
@@ -304,6 +313,13 @@ void Job::FillMap(v1::ShardMap* map) const {
     if (const v1::Endpoint* endpoint = totals_.EndpointOf(owners[p].server))
       *location->mutable_endpoint() = *endpoint;
   }
+}
+
+void Job::SendJobAndMap(TaskId task) {
+  v1::CoordinatorMessage message = JobMessage(*this);
+  host_->Send(task, message);
+  FillMap(message.mutable_map());
+  host_->Send(task, message);
 }
 
 void Job::SendMap() {

@@ -44,7 +44,7 @@
 #include "coordinator/jobs/journal_writer.h"
 #include "coordinator/jobs/plan_builder.h"
 #include "coordinator/jobs/reach_watch.h"
-#include "coordinator/jobs/reading_round.h"
+#include "coordinator/jobs/reading_work.h"
 #include "coordinator/jobs/run_output.h"
 #include "coordinator/jobs/run_result.h"
 #include "coordinator/jobs/run_times.h"
@@ -222,6 +222,7 @@ class Job final : private JobActions, private GrantActions {
   using Worker = JobWorker;
   using Held = JobWorker::Held;
   // job.cc
+  ClosureSourceParts SourceParts();
   JobPart Part() { return {host_, options_, id_, plan_, plan_message_, book_, shards_, *this}; }
   void SetState(JobState state);
   void SetPhase(Phase phase);
@@ -259,13 +260,13 @@ class Job final : private JobActions, private GrantActions {
   bool grants_stopped() const override { return phase_ >= Phase::kSealing || !active(); }
   void Broadcast(const v1::CoordinatorMessage& message, bool workers, bool servers);
   void SendMap() override;
+  void SendJobAndMap(TaskId task);
   void FillMap(v1::ShardMap* map) const;
   Worker* FindWorker(TaskId task) { return roster_.Find(task); }
 
   // job_grants.cc
   // Also looks whether a phase is over.
   void Pump() override;
-  void PumpReading();
   // Asks for an attempt that has not begun; whoever runs it goes on.
   void RecallAttempt(Worker* worker, Attempt attempt, Held* held) override {
     roster_.Recall(worker, attempt, held);
@@ -284,8 +285,6 @@ class Job final : private JobActions, private GrantActions {
 
   std::uint32_t LimitOf(const Worker& worker) const override;
   void SendTraining(Worker& worker, const ClosureBook::Granted& granted, bool regrant) override;
-  void SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::WorkKind kind,
-                 bool all_targets, const std::set<ShardId>& targets, bool regrant = false);
   bool GrantsBlocked() override;  // failpoint coordinator.before_grant
   absl::Status OnDone(TaskId task, const v1::Done& done);
   void OnTrainDone(Worker* worker, const v1::Done& done);
@@ -294,13 +293,10 @@ class Job final : private JobActions, private GrantActions {
   void OnFailed(TaskId task, const v1::Failed& failed);
   void OnTrainingFailed(const Worker& worker, const v1::Failed& failed, bool elsewhere,
                         v1::ErrorDetail cause);
-  void OnReadingFailed(const Worker& worker, const v1::Failed& failed, bool elsewhere,
-                       v1::ErrorDetail cause);
   void OnDropped(TaskId task, const v1::AttemptDropped& dropped);
   void SendSuperseded(
       TaskId task, ClosureId closure,
       Attempt attempt);  // an answer that nobody asked for: the attempt is taken away
-  void VoidReading();    // what runs of it is superseded
   void BeginReading(Phase phase, std::uint64_t closures, MonoTime not_before = MonoTime{0});
   void OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat);
   void OnServerMissing(const std::string& identity);
@@ -310,14 +306,6 @@ class Job final : private JobActions, private GrantActions {
   void OnDeath(Role role, const std::string& identity, absl::string_view reason, bool leaving,
                const Worker* worker, const std::string& host);
   void BeginTotals(const Worker& worker);  // Its process is one of the job's from now on.
-
-  // job_sealed_export.cc
-  bool WantsSealedExport() const;
-  bool BeginSealedExport();  // false: nothing is to be exported, or it cannot be, which is said
-  void PumpSealedExport();
-  void SealedExportFailed(ReadingRound::Closure* closure, const v1::Failed& failed);
-  void GiveUpSealedExport(absl::string_view why);  // the job ends, as it would have
-  void SayNotExported(absl::string_view why);
 
   // job_shards.cc
   void OnDescribed(const v1::DescribeResult& described);
@@ -343,6 +331,8 @@ class Job final : private JobActions, private GrantActions {
   void Fail(v1::ErrorDetail cause, bool user) override;
   void BeginSeal(JobState ending);
   void CheckSealed();
+  bool WantsSealedExport() const;
+  bool BeginSealedExport();  // false: nothing is to be exported, or it cannot be, which is said
   void FinishJob();
   void WriteFiles() { output_.Write(ending_ == JobState::kSucceeded); }
   void OnWritten();  // The files of the end are there.
@@ -397,7 +387,7 @@ class Job final : private JobActions, private GrantActions {
   DoneTurn turn_;
 
   // Work.
-  ReadingRound reading_;
+  ReadingWork reading_;
   std::map<std::uint64_t, std::uint32_t> failures_;  // by closure, in a row
   std::multimap<MonoTime, std::pair<ClosureId, Attempt>> delayed_releases_;
   MonoTime grants_held_until_{0};

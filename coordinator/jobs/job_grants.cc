@@ -17,8 +17,6 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr std::size_t kReadingAhead = 2;  // evaluation closures in hand: one running, one queued
-constexpr std::uint64_t kDescribeNumbers = 1ull << 62;  // attempts: far above those of any book
 constexpr std::size_t kDeferredMax = 1u << 16;
 constexpr std::uint64_t kLostNamedMax = 8;  // closures that an event names
 
@@ -31,7 +29,8 @@ void Job::Pump() {
     placer_.Place();
     Advance();
     if (phase_ == Phase::kTraining) source_->Grant(granter_, workers_);
-    PumpReading();
+    if (phase_ == Phase::kDescribing || phase_ == Phase::kEvaluating || phase_ == Phase::kExporting)
+      reading_.Grant();
     mover_.Pump();
   }
   in_pump_ = false;
@@ -192,76 +191,34 @@ bool Job::GrantsBlocked() {
   return true;
 }
 
-void Job::SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::WorkKind kind,
-                    bool all_targets, const std::set<ShardId>& targets, bool regrant) {
+void Job::SendTraining(Worker& worker, const ClosureBook::Granted& granted, bool regrant) {
+  closure_totals_.OnGranted(granted.attempt);
   v1::Grant* grant = grant_.mutable_grant();
   grant->set_job_uid(id_.uid.value());
-  grant->set_closure(closure);
-  *grant->mutable_attempt() = client::ToProto(attempt);
-  grant->set_kind(kind);
-  grant->set_all_targets(all_targets);
+  grant->set_closure(granted.closure.value());
+  *grant->mutable_attempt() = client::ToProto(granted.attempt);
+  grant->set_kind(v1::TRAIN);
+  grant->set_all_targets(granted.all_targets);
   grant->clear_targets();
-  for (const ShardId p : targets) grant->add_targets(p.value());
+  for (const ShardId p : granted.targets) grant->add_targets(p.value());
   grant->set_first(regrant);
   grant->clear_function();
   grant->clear_arguments();
-  grant->clear_export_order();
-  if (kind == v1::EXPORT) export_.FillOrder(grant->mutable_export_order());
-  if (kind == v1::TRAIN) source_->FillGrant(ClosureId(closure), grant);
-  grant->set_proof(kind == v1::TRAIN ? claims_.ProofOf(worker.identity, ClosureId(closure), attempt)
-                                     : std::string());
+  source_->FillGrant(granted.closure, grant);
+  grant->set_proof(claims_.ProofOf(worker.identity, granted.closure, granted.attempt));
   if (worker.held.empty()) worker.advanced_at = host_->Now();
-  worker.Take(attempt, Held{ClosureId(closure), kind, host_->Now(), false,
-                            grant->arguments().size(), regrant});
+  worker.Take(granted.attempt, Held{granted.closure, v1::TRAIN, host_->Now(), false,
+                                    grant->arguments().size(), regrant});
   host_->Send(worker.task, grant_);
-}
-
-void Job::SendTraining(Worker& worker, const ClosureBook::Granted& granted, bool regrant) {
-  closure_totals_.OnGranted(granted.attempt);
   Touch();
-  SendGrant(worker, granted.closure.value(), granted.attempt, v1::TRAIN, granted.all_targets,
-            granted.targets, regrant);
 }
 
 void Job::BeginReading(Phase phase, std::uint64_t closures, MonoTime not_before) {
-  reading_.Begin(closures, not_before);
+  reading_.Begin(phase == Phase::kDescribing   ? v1::DESCRIBE
+                 : phase == Phase::kEvaluating ? v1::EVALUATE
+                                               : v1::EXPORT,
+                 closures, not_before);
   SetPhase(phase);
-}
-
-void Job::VoidReading() {
-  reading_.Clear();
-  for (auto& [task, worker] : workers_) {
-    for (auto it = worker.held.begin(); it != worker.held.end();) {
-      const auto here = it++;
-      if (here->second.kind == v1::TRAIN) continue;
-      SendSuperseded(task, here->second.closure, here->first);
-      worker.Drop(Attempt(here->first));
-    }
-  }
-}
-
-void Job::PumpReading() {
-  v1::WorkKind kind = v1::WORK_KIND_UNSPECIFIED;
-  if (phase_ == Phase::kDescribing) kind = v1::DESCRIBE;
-  if (phase_ == Phase::kEvaluating) kind = v1::EVALUATE;
-  if (phase_ == Phase::kExporting) kind = v1::EXPORT;
-  if (kind == v1::WORK_KIND_UNSPECIFIED) return;
-  const MonoTime now = host_->Now();
-  const WorkerPin::Choice pin = PinnedWorker();
-  while (ReadingRound::Closure* const reading = reading_.Waiting(now)) {
-    Worker* best = nullptr;
-    for (auto& [task, worker] : workers_) {
-      if (!Usable(worker) || worker.held.size() >= kReadingAhead || pin.Excludes(worker)) continue;
-      if (best == nullptr || worker.held.size() < best->held.size()) best = &worker;
-    }
-    if (best == nullptr || GrantsBlocked()) return;
-    reading->attempt = book_
-                           ? book_->NextAttempt()
-                           : Attempt{host_->term().value(), kDescribeNumbers + host_->NextNumber()};
-    reading->worker = best->task;
-    SendGrant(*best, reading->number, reading->attempt, kind, true, {});
-    Touch();
-  }
 }
 
 // An answer that nobody asked for: the attempt is taken away.
@@ -352,32 +309,24 @@ void Job::OnReadingDone(Worker* worker, const v1::Done& done) {
   turn_.Open();
   if (worker->Drop(attempt)) worker->advanced_at = host_->Now();
   roster_.SetFit(*worker);
-  ReadingRound::Closure* reading =
-      active() ? reading_.HeldBy(worker->task, done.closure(), attempt) : nullptr;
-  const v1::WorkKind wanted = phase_ == Phase::kDescribing   ? v1::DESCRIBE
-                              : phase_ == Phase::kEvaluating ? v1::EVALUATE
-                                                             : v1::EXPORT;
-  const bool accepted = reading != nullptr && done.kind() == wanted &&
-                        (!grants_stopped() || phase_ == Phase::kSealedExporting);
+  const bool accepted = active() && reading_.Accept(*worker, done);
   turn_.Add(worker->task, ClosureId(done.closure()), attempt, !accepted);
-  if (accepted) {
-    reading_.Accept(reading, done.metrics());
-    deaths_.OnWorkerProgress(worker->identity);
-    Touch();
-    switch (done.kind()) {
-      case v1::DESCRIBE:
-        deaths_.OnDescribed();
-        OnDescribed(done.describe());
-        break;
-      case v1::EVALUATE:
-        deaths_.OnLeft(DeathLimit::Again::kEvaluation, reading_.left());
-        if (reading_.left() == 0) FinishEvaluation();
-        break;
-      default:
-        deaths_.OnLeft(DeathLimit::Again::kExport, 0);
-        export_.OnExported(done.export_(), worker->identity);
-        break;
-    }
+  if (!accepted) return;
+  deaths_.OnWorkerProgress(worker->identity);
+  Touch();
+  switch (done.kind()) {
+    case v1::DESCRIBE:
+      deaths_.OnDescribed();
+      OnDescribed(done.describe());
+      break;
+    case v1::EVALUATE:
+      deaths_.OnLeft(DeathLimit::Again::kEvaluation, reading_.left());
+      if (reading_.left() == 0) FinishEvaluation();
+      break;
+    default:
+      deaths_.OnLeft(DeathLimit::Again::kExport, 0);
+      export_.OnExported(done.export_(), worker->identity);
+      break;
   }
 }
 
@@ -386,11 +335,8 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
   if (worker == nullptr) return;
   const Attempt attempt = client::FromProto<Attempt>(failed.attempt());
   if (worker->Drop(attempt)) worker->advanced_at = host_->Now();
-  if (phase_ == Phase::kSealedExporting && failed.kind() == v1::EXPORT) {
-    if (ReadingRound::Closure* reading = reading_.HeldBy(task, failed.closure(), attempt))
-      SealedExportFailed(reading, failed);
-    return;
-  }
+  if (phase_ == Phase::kSealedExporting && failed.kind() == v1::EXPORT)
+    return sealed_export_.OnFailed(task, failed);
   if (grants_stopped() &&
       !(ending_ == JobState::kFailed && failed.user_error() && failed.lack() == v1::NO_LACK))
     return;
@@ -402,7 +348,7 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
   if (failed.kind() == v1::TRAIN)
     OnTrainingFailed(*worker, failed, elsewhere, std::move(cause));
   else
-    OnReadingFailed(*worker, failed, elsewhere, std::move(cause));
+    reading_.OnFailed(*worker, failed, elsewhere, std::move(cause));
 }
 
 // `elsewhere`: the worker cannot take part, and another one gets what it could not do.
@@ -447,36 +393,6 @@ void Job::OnTrainingFailed(const Worker& worker, const v1::Failed& failed, bool 
   }
   delayed_releases_.emplace(host_->Now() + options_.RetryDelay(failures),
                             std::make_pair(closure, attempt));
-}
-
-void Job::OnReadingFailed(const Worker& worker, const v1::Failed& failed, bool elsewhere,
-                          v1::ErrorDetail cause) {
-  const Attempt attempt = client::FromProto<Attempt>(failed.attempt());
-  ReadingRound::Closure* reading = reading_.HeldBy(worker.task, failed.closure(), attempt);
-  if (reading == nullptr) return;
-  if (elsewhere) {
-    reading->attempt = Attempt{};
-    return Pump();
-  }
-  if (failed.user_error()) {
-    Fail(std::move(cause), true);
-    return;
-  }
-  if (failed.kind() == v1::EXPORT &&
-      cause.code() == static_cast<int>(absl::StatusCode::kResourceExhausted)) {
-    reading->attempt = Attempt{};
-    return export_.OnNoSpace(reading, cause.message());
-  }
-  ++reading->failures;
-  Event("warning",
-        absl::StrCat(v1::WorkKind_Name(failed.kind()), " failed on worker/", worker.identity, " (",
-                     reading->failures, " in a row): ", cause.message()));
-  if (reading->failures > options_.retries_max) {
-    Fail(std::move(cause), false);
-    return;
-  }
-  reading->attempt = Attempt{};
-  reading->not_before = host_->Now() + options_.RetryDelay(reading->failures);
 }
 
 // [20b] It stays succeeded; what its targets lost with a server is not done again, and that is
@@ -527,19 +443,13 @@ void Job::OnDropped(TaskId task, const v1::AttemptDropped& dropped) {
                               worker->identity))
       return;
   }
-  const MonoTime now = host_->Now();
-  if (ReadingRound::Closure* reading = reading_.HeldBy(task, dropped.closure(), attempt);
-      reading != nullptr) {
-    reading->attempt = Attempt{};
-    reading->not_before =
-        std::max(reading->not_before, handed_back ? now : now + options_.retry_min);
-  } else if (book_) {
+  if (!reading_.OnDropped(task, dropped, handed_back) && book_) {
     // What was called back, or given back by a leaving worker, can go elsewhere at once; else a
     // pause keeps a refusal from becoming a tight loop.
     if (handed_back)
       book_->ReleaseAttempt(ClosureId(dropped.closure()), attempt);
     else
-      delayed_releases_.emplace(now + options_.retry_min,
+      delayed_releases_.emplace(host_->Now() + options_.retry_min,
                                 std::make_pair(ClosureId(dropped.closure()), attempt));
   }
   Pump();

@@ -122,6 +122,19 @@ void Job::CheckSealed() {
   });
 }
 
+// From the seal on: a worker that went to another job in that second would have to come back.
+bool Job::WantsSealedExport() const {
+  return ending_ == JobState::kFailed && phase_ >= Phase::kSealing &&
+         phase_ <= Phase::kSealedExporting && book_ && shards_.placed() && epochs_.succeeded() > 0;
+}
+
+bool Job::BeginSealedExport() {
+  if (!WantsSealedExport() || !sealed_export_.Begin(report_.answer(), server_bytes_)) return false;
+  SetPhase(Phase::kSealedExporting);
+  sealed_export_.Pump();
+  return true;
+}
+
 // ---------------------------------------------------------------- the end
 
 void Job::FinishJob() {

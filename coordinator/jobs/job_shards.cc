@@ -94,7 +94,7 @@ void Job::AfterRollback(absl::string_view why) {
     return;
   Event("rollback", absl::StrCat(PhaseName(phase_), " begins again: ", why));
   epochs_.VoidEvaluation(phase_ == Phase::kEvaluating, host_->Now());
-  VoidReading();
+  reading_.Void();
   report_.Void();
   SetPhase(Phase::kTraining);
   PersistWhole();

@@ -1,9 +1,9 @@
 #include "coordinator/jobs/sealed_export.h"
 
-#include <algorithm>
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "common/client/protocol.h"
 #include "coordinator/jobs/job_error.h"
 
 namespace evergrad::coordinator {
@@ -18,50 +18,79 @@ constexpr std::size_t kWhyBytesMax = 500;
 
 }  // namespace
 
-void SealedExport::Begin(MonoTime now, MapVersion version, std::uint64_t bytes) {
-  version_ = version;
+bool SealedExport::Begin(const ShardQueries::Answer& report, std::uint64_t bytes) {
+  if (!report.complete) {
+    SayNotExported(absl::StrCat("only ", report.shards.size(), " of ", shards_.size(),
+                                " shards were left at their servers"));
+    return false;
+  }
+  const MonoTime now = host_->Now();
+  begun_ = true;
+  version_ = book_->durable().version;
   worker_by_ = now + options_.seal_timeout;
   by_ = now + kExportMax + std::chrono::seconds(bytes / kExportBytesPerSecond);
-  refused_by_.clear();
-  why_.clear();
+  reading_.Begin(v1::EXPORT, 1, MonoTime{0});
+  return true;
 }
 
-SealedExport::Action SealedExport::Next(MonoTime now, MapVersion version,
-                                        const std::vector<TaskId>& usable, ReadingRound* reading) {
-  if (version != version_) return {.gave_up = "a server lost its shards meanwhile"};
-  if (now >= by_) return {.gave_up = "it took too long"};
-  ReadingRound::Closure* const closure = reading->Waiting(now);
-  if (closure == nullptr) return {};
-  const auto worker = std::find_if(usable.begin(), usable.end(),
-                                   [&](TaskId task) { return !refused_by_.contains(task); });
-  if (worker != usable.end()) return {.closure = closure, .worker = *worker};
-  if (now < worker_by_) return {};
-  return {.gave_up = why_.empty() ? "no worker was left to write them" : why_};
+std::optional<std::string> SealedExport::ReasonToGiveUp(MonoTime now) const {
+  if (book_->durable().version != version_) return "a server lost its shards meanwhile";
+  if (now >= by_) return "it took too long";
+  return std::nullopt;
 }
 
-std::optional<std::string> SealedExport::OnFailed(MonoTime now, const v1::Failed& failed,
-                                                  ReadingRound::Closure* closure) {
+JobWorker* SealedExport::FindWorker(MonoTime now) {
+  for (auto& [task, worker] : roster_.workers()) {
+    if (roster_.Usable(worker, now) && !refused_by_.contains(task)) return &worker;
+  }
+  return nullptr;
+}
+
+void SealedExport::Pump() {
+  if (!begun_ || reading_.empty()) return;
+  const MonoTime now = host_->Now();
+  if (const auto reason = ReasonToGiveUp(now)) return GiveUp(*reason);
+  ReadingRound::Closure* const closure = reading_.Waiting(now);
+  if (closure == nullptr) return;
+  if (JobWorker* const worker = FindWorker(now)) {
+    hooks_.send_job(worker->task);
+    reading_.GrantTo(*worker, closure);
+  } else if (now >= worker_by_) {
+    GiveUp(why_.empty() ? "no worker was left to write them" : why_);
+  }
+}
+
+void SealedExport::OnFailed(TaskId worker, const v1::Failed& failed) {
+  ReadingRound::Closure* const closure =
+      reading_.HeldBy(worker, failed.closure(), client::FromProto<Attempt>(failed.attempt()));
+  if (closure == nullptr) return;
   v1::ErrorDetail cause = failed.cause();
   CleanCause(&cause);
   why_ = cause.message().substr(0, kWhyBytesMax);
   if (failed.user_error() || failed.lack() != v1::NO_LACK) {
-    refused_by_.insert(closure->worker);
+    refused_by_.insert(worker);
   } else if (++closure->failures >= kMachineErrorsMax) {
-    return why_;
+    return GiveUp(why_);
   }
   closure->attempt = Attempt{};
-  closure->not_before = now + options_.RetryDelay(closure->failures);
-  return std::nullopt;
+  closure->not_before = host_->Now() + options_.RetryDelay(closure->failures);
+  Pump();
 }
 
-std::string SealedExport::NotExportedText(absl::string_view why,
-                                          const v1::CheckpointStatus& checkpoint) {
-  return absl::StrCat(
-      "the weights of the failed job were not exported: ", why, "; ",
-      checkpoint.number() == 0
-          ? std::string("the job has no checkpoint either")
-          : absl::StrCat("checkpoint ", checkpoint.number(), " has them: psctl checkpoint export ",
-                         checkpoint.uri(), " --to weights.npz"));
+void SealedExport::GiveUp(absl::string_view why) {
+  SayNotExported(why);
+  begun_ = false;
+  reading_.Void();
+  hooks_.over();
+}
+
+void SealedExport::SayNotExported(absl::string_view why) {
+  job_.Event("warning", absl::StrCat("the weights of the failed job were not exported: ", why, "; ",
+                                     checkpoint_.number() == 0
+                                         ? std::string("the job has no checkpoint either")
+                                         : absl::StrCat("checkpoint ", checkpoint_.number(),
+                                                        " has them: psctl checkpoint export ",
+                                                        checkpoint_.uri(), " --to weights.npz")));
 }
 
 }  // namespace evergrad::coordinator

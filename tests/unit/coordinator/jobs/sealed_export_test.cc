@@ -3,88 +3,150 @@
 
 #include <catch2/catch.hpp>
 
+#include "reading_fixture.h"
+
 namespace evergrad::coordinator {
 namespace {
 
 using std::chrono::seconds;
 
-struct Fixture {
+struct Fixture : ReadingFixture {
   explicit Fixture(std::uint64_t bytes = 0) {
+    Place();
     options.seal_timeout = seconds(5);
-    reading.Begin(1, MonoTime{0});
-    exporting.Begin(now, kVersion, bytes);
+    ShardQueries::Answer report;
+    report.complete = true;
+    REQUIRE(exporting.Begin(report, bytes));
   }
-  SealedExport::Action Next(const std::vector<TaskId>& usable, MapVersion version = kVersion) {
-    return exporting.Next(now, version, usable, &reading);
+  // The worker that has got the closure since the last call; 0: none.
+  std::uint64_t Granted() {
+    exporting.Pump();
+    for (const std::uint64_t task : {3, 4}) {
+      for (const v1::Grant& granted : Grants(task)) {
+        grant = granted;
+        return task;
+      }
+    }
+    return 0;
   }
-  // The worker takes the closure and reports a failure.
-  std::optional<std::string> Fail(TaskId worker, bool user) {
-    ReadingRound::Closure* const closure = reading.Waiting(now);
-    REQUIRE(closure != nullptr);
-    closure->attempt = Attempt{1, 1};
-    closure->worker = worker;
-    v1::Failed failed;
+  // The worker of the newest grant reports a failure.
+  void ReportFailure(std::uint64_t task, bool user) {
+    v1::Failed failed = Answer<v1::Failed>(grant);
     failed.set_user_error(user);
     failed.mutable_cause()->set_message("no device");
-    return exporting.OnFailed(now, failed, closure);
+    roster.workers().at(TaskId(task)).DropAll();
+    exporting.OnFailed(TaskId(task), failed);
+  }
+  bool NotExported(const std::string& why) const {
+    return Said("warning: the weights of the failed job were not exported: " + why);
   }
 
-  static constexpr MapVersion kVersion{1, 7};
-  JobOptions options;
-  MonoTime now = seconds(100);
-  ReadingRound reading;
-  SealedExport exporting{options};
+  v1::Grant grant;
+  v1::CheckpointStatus checkpoint;
+  std::vector<TaskId> told;
+  int over = 0;
+  SealedExport exporting{
+      Part(),
+      &reading,
+      &roster,
+      &checkpoint,
+      {.send_job = [this](TaskId task) { told.push_back(task); }, .over = [this] { ++over; }}};
 };
 
-TEST_CASE("a usable worker gets the export of a failed job; without one it is waited for") {
+TEST_CASE("a usable worker gets the job and the export of its weights") {
   Fixture f;
-  CHECK(f.Next({}).closure == nullptr);
-  CHECK_FALSE(f.Next({}).gave_up);
-  const SealedExport::Action action = f.Next({TaskId(3), TaskId(4)});
-  CHECK(action.closure != nullptr);
-  CHECK(action.worker == TaskId(3));
-  f.now += seconds(5);
-  CHECK(f.Next({}).gave_up == "no worker was left to write them");
+  f.AddWorker(3).leaving = true;
+  f.AddWorker(4);
+  CHECK(f.Granted() == 4);
+  CHECK(f.grant.kind() == v1::EXPORT);
+  CHECK(f.told == std::vector<TaskId>{TaskId(4)});
+}
+
+TEST_CASE("without a usable worker the export waits as long as a seal") {
+  Fixture f;
+  CHECK(f.Granted() == 0);
+  CHECK(f.over == 0);
+  f.host.clock.Advance(seconds(5));
+  f.exporting.Pump();
+  CHECK(f.NotExported("no worker was left to write them"));
+  CHECK(f.over == 1);
+  f.exporting.Pump();
+  CHECK(f.over == 1);
 }
 
 TEST_CASE("a worker whose own error ended the export is not asked again, and its error is told") {
   Fixture f;
-  CHECK_FALSE(f.Fail(TaskId(3), true));
-  f.now += seconds(1);
-  CHECK(f.Next({TaskId(3), TaskId(4)}).worker == TaskId(4));
-  CHECK_FALSE(f.Next({TaskId(3)}).gave_up);
-  f.now += seconds(4);
-  CHECK(f.Next({TaskId(3)}).gave_up == "no device");
+  f.AddWorker(3);
+  REQUIRE(f.Granted() == 3);
+  f.ReportFailure(3, /*user=*/true);
+  f.host.clock.Advance(seconds(1));
+  CHECK(f.Granted() == 0);
+  CHECK(f.over == 0);
+  SECTION("another worker is asked") {
+    f.AddWorker(4);
+    CHECK(f.Granted() == 4);
+  }
+  SECTION("there is no other worker") {
+    f.host.clock.Advance(seconds(4));
+    f.exporting.Pump();
+    CHECK(f.NotExported("no device"));
+  }
 }
 
 TEST_CASE("the third machine's error ends the export of a failed job") {
   Fixture f;
+  f.AddWorker(3);
   for (int i = 0; i < 2; ++i) {
-    CHECK_FALSE(f.Fail(TaskId(3), false));
-    CHECK(f.reading.Waiting(f.now) == nullptr);  // not at once
-    f.now += f.options.retry_max;
+    REQUIRE(f.Granted() == 3);
+    f.ReportFailure(3, /*user=*/false);
+    CHECK(f.Granted() == 0);  // Not at once.
+    f.host.clock.Advance(f.options.retry_max);
   }
-  CHECK(f.Fail(TaskId(3), false) == "no device");
+  REQUIRE(f.Granted() == 3);
+  CHECK(f.over == 0);
+  f.ReportFailure(3, /*user=*/false);
+  CHECK(f.NotExported("no device"));
 }
 
-TEST_CASE("the export of a failed job ends when the map changes, and at its time limit") {
+TEST_CASE("the export of a failed job ends when the map changes") {
+  Fixture f;
+  f.AddWorker(3);
+  REQUIRE(f.Granted() == 3);
+  f.book->Rollback(ShardId(0), "b");
+  f.exporting.Pump();
+  CHECK(f.NotExported("a server lost its shards meanwhile"));
+  CHECK(f.Take(TaskId(3)).at(0).done_answer().superseded());
+}
+
+TEST_CASE("the export of a failed job has a minute, and a second more for 16 MiB of variables") {
   Fixture f(32ull << 20);
-  CHECK(f.Next({TaskId(3)}, MapVersion{1, 8}).gave_up == "a server lost its shards meanwhile");
-  f.now += seconds(61);
-  CHECK_FALSE(f.Next({TaskId(3)}).gave_up);
-  f.now += seconds(1);
-  CHECK(f.Next({TaskId(3)}).gave_up == "it took too long");
+  f.AddWorker(3);
+  REQUIRE(f.Granted() == 3);
+  f.host.clock.Advance(seconds(61));
+  f.exporting.Pump();
+  CHECK(f.over == 0);
+  f.host.clock.Advance(seconds(1));
+  f.exporting.Pump();
+  CHECK(f.NotExported("it took too long"));
+}
+
+TEST_CASE("shards that are missing at the servers are not exported") {
+  Fixture f;
+  ShardQueries::Answer report;
+  report.shards.emplace_back();
+  CHECK_FALSE(f.exporting.Begin(report, 0));
+  CHECK(f.NotExported("only 1 of 2 shards were left at their servers"));
 }
 
 TEST_CASE("an event names the checkpoint that has the weights of a failed job") {
-  v1::CheckpointStatus checkpoint;
-  CHECK(SealedExport::NotExportedText("w", checkpoint) ==
-        "the weights of the failed job were not exported: w; the job has no checkpoint either");
-  checkpoint.set_number(4);
-  checkpoint.set_uri("/runs/c/m4");
-  CHECK(SealedExport::NotExportedText("w", checkpoint) ==
-        "the weights of the failed job were not exported: w; checkpoint 4 has them: psctl "
-        "checkpoint export /runs/c/m4 --to weights.npz");
+  Fixture f;
+  f.exporting.GiveUp("w");
+  CHECK(f.NotExported("w; the job has no checkpoint either"));
+  f.checkpoint.set_number(4);
+  f.checkpoint.set_uri("/runs/c/m4");
+  f.exporting.GiveUp("w");
+  CHECK(f.NotExported(
+      "w; checkpoint 4 has them: psctl checkpoint export /runs/c/m4 --to weights.npz"));
 }
 
 }  // namespace
