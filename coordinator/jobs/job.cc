@@ -18,45 +18,7 @@ namespace {
 constexpr std::chrono::milliseconds kProgressEvery{100};
 constexpr std::size_t kWaitsBytesMax = 512, kAwaitsBytesMax = 128;
 
-v1::CoordinatorMessage JobMessage(const Job& job) {
-  v1::CoordinatorMessage message;
-  job.FillJobInfo(message.mutable_job());
-  return message;
-}
-
 }  // namespace
-
-absl::string_view JobStateName(JobState state) {
-  switch (state) {
-    case JobState::kQueued: return "QUEUED";
-    case JobState::kStarting: return "STARTING";
-    case JobState::kRunning: return "RUNNING";
-    case JobState::kSucceeded: return "SUCCEEDED";
-    case JobState::kFailed: return "FAILED";
-    case JobState::kCancelled: return "CANCELLED";
-  }
-  return "UNKNOWN";
-}
-
-absl::string_view Job::PhaseName(Phase phase) {
-  switch (phase) {
-    case Phase::kNone: return "";
-    case Phase::kDescribing: return "describing";
-    case Phase::kPlacing: return "placing";
-    case Phase::kTraining: return "training";
-    case Phase::kEvaluating: return "evaluating";
-    case Phase::kExporting: return "exporting";
-    case Phase::kReporting: return "reporting";
-    case Phase::kSaving: return "saving";
-    case Phase::kSealing: return "sealing";
-    case Phase::kSealedReporting: return "reporting";
-    case Phase::kSealedSaving: return "saving";
-    case Phase::kSealedExporting: return "exporting";
-    case Phase::kWriting: return "writing";
-    case Phase::kEnded: return "";
-  }
-  return "";
-}
 
 Job::Job(JobHost* host, JobOptions options, Identity identity)
     : Job(host, options, std::move(identity), Restored{}) {
@@ -100,7 +62,7 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
       rounds_(Part(), &epochs_,
               {.round_ended = [this] { source_->OnRoundEnded(); },
                .saved = [this](const v1::Manifest& manifest) { source_->OnSaved(manifest); },
-               .over = [this] { FinishJob(); }}),
+               .over = [this] { Finish(); }}),
       resume_(Part(), &epochs_, &claims_, &rounds_,
               {.done = [this] { BeginPlan(); },
                .account_context = [this] { return AccountContext(); },
@@ -108,17 +70,18 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
       export_(Part(), &reading_, &rounds_,
               {.again =
                    [this](MonoTime not_before) {
-                     BeginReading(phase_, 1, not_before);
+                     reading_.Begin(v1::EXPORT, 1, not_before);
                      Pump();
                    },
                .done =
                    [this] {
-                     if (phase_ == Phase::kSealedExporting) return FinishJob();
-                     BeginReport();
+                     Apply(phases_.In(JobPhase::kSealedExporting) ? PhaseEvent::kFinished
+                                                                  : PhaseEvent::kExported);
                    },
                .gave_up = [this](absl::string_view why) { sealed_export_.GiveUp(why); }}),
       rate_(options.curve_points_max),
-      output_(Part(), {.facts = [this] { return Facts(); }, .written = [this] { OnWritten(); }}),
+      output_(Part(), {.facts = [this] { return Facts(); },
+                       .written = [this] { Apply(PhaseEvent::kWritten); }}),
       journal_(host, &options_, id_.uid, &output_.lines(),
                [this](v1::JobCounters* counters) { FillCounters(counters); }),
       closure_totals_(Part()),
@@ -126,7 +89,7 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
       seal_(Part()),
       sealed_export_(Part(), &reading_, &roster_, &rounds_.status(),
                      {.send_job = [this](TaskId task) { SendJobAndMap(task); },
-                      .over = [this] { FinishJob(); }}) {
+                      .over = [this] { Finish(); }}) {
   times_.submitted_at = host_->Now();
 }
 
@@ -143,44 +106,14 @@ ClosureSourceParts Job::SourceParts() {
       .account_context = [this] { return AccountContext(); },
       .revoke = [this](ClosureId closure,
                        const ClosureBook::Current& current) { RevokeCancelled(closure, current); },
-      .calls = {.refusal = [this] { return CallsRefusal(); },
+      .calls = {.refusal = [this] { return phases_.CallsRefusal(name()); },
                 .waiting_for = [this] { return WaitingFor(); }}};
 }
 
 // ---------------------------------------------------------------- life
 
-void Job::Start() {
-  if (state_ != JobState::kQueued) return;
-  times_.started_ms = host_->WallMillis();
-  times_.started_at = host_->Now();
-  next_close_ = next_progress_ = times_.started_at;
-  output_.WriteJobFile();
-  SetState(JobState::kStarting);
-  const std::optional<v1::DescribeResult> described = kind_.Describe(id_.spec);
-  BeginReading(Phase::kDescribing, described ? 0 : 1);
-  if (!PersistWhole()) return;
-  Broadcast(JobMessage(*this), true, true);
-  if (described) return OnDescribed(*described);
-  Pump();
-}
-
-void Job::Cancel() {
-  if (phase_ == Phase::kSealedExporting) return sealed_export_.GiveUp("it was cancelled meanwhile");
-  if (ended() || phase_ >= Phase::kSealing) return;
-  Event("state", "cancel requested");
-  if (state_ == JobState::kQueued) {
-    times_.started_ms = host_->WallMillis();
-    times_.started_at = host_->Now();
-    output_.WriteJobFile();
-    never_started_ = true;
-    // Users never see this state: the job's files are written, then the job is CANCELLED.
-    state_ = JobState::kStarting;
-  }
-  BeginSeal(JobState::kCancelled);
-}
-
 void Job::Tick() {
-  if (ended() || state_ == JobState::kQueued) return;
+  if (!active()) return;
   const MonoTime now = host_->Now();
   while (!delayed_releases_.empty() && delayed_releases_.begin()->first <= now) {
     const auto [closure, attempt] = delayed_releases_.begin()->second;
@@ -195,7 +128,7 @@ void Job::Tick() {
   if (!grants_stopped() && !window_open_) reach_.Check();
   report_.Check();
   source_->CheckClosing();
-  if (phase_ == Phase::kSealing) CheckSealed();
+  CheckSealed();
   if (!window_open_) sealed_export_.Pump();
   if (ended()) return;
   if (now >= next_close_) {
@@ -210,7 +143,7 @@ void Job::Tick() {
     OnServerMissing(identity);
   }
   if (ended()) return;
-  if (phase_ == Phase::kTraining && rate_.IsDue(now)) SampleRate();
+  if (phases_.In(JobPhase::kTraining) && rate_.IsDue(now)) SampleRate();
   TickCheckpoints(now);
   if (ended()) return;
   FlushLines();
@@ -223,41 +156,9 @@ void Job::Tick() {
   Pump();
 }
 
-void Job::SetState(JobState state) {
-  if (state_ == state) return;
-  state_ = state;
-  Event("state", std::string(JobStateName(state)));
-}
-
-void Job::SetPhase(Phase phase) {
-  if (phase_ == phase) return;
-  if (phase_ == Phase::kTraining) SampleRate();
-  if (phase == Phase::kTraining) BeginRate();
-  phase_ = phase;
-  rounds_.SetStage(StageOf(phase));
-  export_.SetStage(ExportStageOf(phase));
-  Touch();
-}
-
-CheckpointRounds::Stage Job::StageOf(Phase phase) {
-  using Stage = CheckpointRounds::Stage;
-  if (phase >= Phase::kWriting) return Stage::kOver;
-  if (phase == Phase::kSealedSaving) return Stage::kSealed;
-  if (phase >= Phase::kSealing) return Stage::kSealing;
-  if (phase == Phase::kSaving) return Stage::kLast;
-  return phase >= Phase::kTraining ? Stage::kWorking : Stage::kNone;
-}
-
-ExportFiles::Stage Job::ExportStageOf(Phase phase) {
-  using Stage = ExportFiles::Stage;
-  return phase == Phase::kExporting         ? Stage::kSucceeding
-         : phase == Phase::kSealedExporting ? Stage::kFailed
-                                            : Stage::kNone;
-}
-
 void Job::TickCheckpoints(MonoTime now) {
   if (window_open_) return;
-  const bool hurry = phase_ == Phase::kTraining && source_->WantsRound();
+  const bool hurry = phases_.In(JobPhase::kTraining) && source_->WantsRound();
   rounds_.Tick(now, hurry);
   if (hurry) source_->OnRoundTick();
 }
@@ -316,7 +217,8 @@ void Job::FillMap(v1::ShardMap* map) const {
 }
 
 void Job::SendJobAndMap(TaskId task) {
-  v1::CoordinatorMessage message = JobMessage(*this);
+  v1::CoordinatorMessage message;
+  FillJobInfo(message.mutable_job());
   host_->Send(task, message);
   FillMap(message.mutable_map());
   host_->Send(task, message);
@@ -344,13 +246,19 @@ void Job::Broadcast(const v1::CoordinatorMessage& message, bool workers, bool se
   }
 }
 
+void Job::BroadcastJobInfo() {
+  v1::CoordinatorMessage message;
+  FillJobInfo(message.mutable_job());
+  Broadcast(message, true, true);
+}
+
 void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff_until,
                       std::optional<TaskId> former, bool former_died, const v1::Hello& hello,
                       v1::Registered* registered) {
   Worker worker = roster_.Make(
       task, identity, std::max(backoff_until, deaths_.backoff().Until(Role::kWorker, identity)),
       hello);
-  const bool told = active() && phase_ < Phase::kSealing;
+  const bool told = !grants_stopped();
   if (told) AdoptAttempts(hello, &worker, registered);
   if (former) ReplaceFormer(*former, former_died, &worker);
   if (told) {
@@ -451,8 +359,8 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity,
   if (active()) {
     FillJobInfo(registered->mutable_job());
     if (!placer_.Admit(admitted, held)) return absl::OkStatus();
-    if (phase_ >= Phase::kSealing) {  // the job ends: nothing is restored for the server, and what
-                                      // has no owner counts as sealed
+    if (phases_.closing()) {  // the job ends: nothing is restored for the server, and what
+                              // has no owner counts as sealed
       for (const ClosureBook::AssignOrder& order : admitted.admitted->assigns)
         seal_.OnGone(order.shard);
       admitted.admitted->assigns.clear();
@@ -625,42 +533,7 @@ void Job::OnServerMissing(const std::string& identity) {
 
 void Job::GiveAwayShards(const std::string& identity) {
   placer_.GiveAway(identity);
-  if (phase_ == Phase::kSealing) CheckSealed();
-  Pump();
-}
-
-void Job::BeginAnew(Term term) {
-  if (ended() || state_ == JobState::kQueued) return;
-  window_open_ = true;
-  workers_.clear();
-  roster_.ForgetPauses();
-  for (auto& [task, server] : shards_.servers()) {
-    server.ready = false;
-    server.away_since = host_->Now();
-  }
-  reading_.ReleaseAll();
-  delayed_releases_.clear();
-  mover_.Forget();  // the sessions of its servers end
-  if (book_) Persist(book_->BeginLife(term));
-  Event("warning",
-        absl::StrCat("a task has seen a later term, so the coordinator began a new one: term=",
-                     term.value()));
-}
-
-void Job::CloseWindow() {
-  if (!window_open_) return;
-  window_open_ = false;
-  if (book_) book_->CloseWindow();
-  std::vector<DeferredDone> deferred;
-  deferred.swap(deferred_);
-  for (const DeferredDone& d : deferred) OnTrainDone(FindWorker(d.task), d.done);
-  EndTurn();
-  for (auto& [identity, lost_at] : shards_.awaited())
-    lost_at = host_->Now() + options_.server_lost_after;
-  if (resume_phase_) {
-    resume_phase_ = false;
-    ResumePhase();
-  }
+  CheckSealed();
   Pump();
 }
 
@@ -682,13 +555,13 @@ absl::Status Job::OnMessage(TaskId task, const v1::TaskMessage& message) {
         book_->OnClosed(task, ShardId(message.closed().shard()),
                         client::FromProto<ShardEpoch>(message.closed().epoch()),
                         message.closed().taken());
-        const bool wanted = phase_ == Phase::kSaving || source_->WantsRound();
+        const bool wanted = phases_.In(JobPhase::kSaving) || source_->WantsRound();
         if (wanted && !rounds_.round_open()) TickCheckpoints(host_->Now());
         source_->CheckClosing();
       }
       return absl::OkStatus();
     case v1::TaskMessage::kSealed:
-      if (phase_ == Phase::kSealing) {
+      if (phases_.In(JobPhase::kSealing)) {
         seal_.OnSealed(task, message.sealed());
         CheckSealed();
       }
@@ -774,21 +647,6 @@ absl::StatusOr<FunctionCalls*> Job::function_calls() {
                    " type=", id_.spec.type)));
 }
 
-absl::Status Job::CallsRefusal() const {
-  if (!ended() && phase_ < Phase::kSealing) return absl::OkStatus();
-  if (first_cause_) {
-    const absl::Status cause = client::FromErrorDetail(*first_cause_);
-    const absl::Status text(cause.code(), absl::StrCat("the job has failed: job=", name(),
-                                                       " cause=", ErrorText(*first_cause_)));
-    return cause_is_users_ ? UserError(text) : WithRetryable(text, false);
-  }
-  const JobState end = ended() ? state_ : ending_;
-  if (end == JobState::kCancelled)
-    return UserError(absl::CancelledError(absl::StrCat("the job was cancelled: job=", name())));
-  return UserError(absl::FailedPreconditionError(
-      absl::StrCat("the job has ended: job=", name(), " state=", JobStateName(end))));
-}
-
 // ---------------------------------------------------------------- status
 
 void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
@@ -799,10 +657,10 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   status->set_waiting_for(WaitingFor());
   // A rolled-back shard's closures are run again while the job's own counters stand still: said, or
   // it looks stuck.
-  status->set_phase(phase_ == Phase::kTraining && book_ && book_->RepairsPending()
+  status->set_phase(phases_.In(JobPhase::kTraining) && book_ && book_->RepairsPending()
                         ? "repairing"
-                        : std::string(PhaseName(phase_)));
-  if (first_cause_ && ended()) *status->mutable_first_cause() = *first_cause_;
+                        : std::string(JobPhaseName(phases_.phase())));
+  if (phases_.cause() && ended()) *status->mutable_first_cause() = *phases_.cause();
   status->set_runs_folder(id_.runs_folder);
   status->set_runs_host(host_->HostName());
   status->set_runs_mark(client::RunMark(id_.uid));
@@ -826,7 +684,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   status->set_updates_exact(ended() && claims_.updates_exact());
   epochs_.FillStatus({.active = active(),
                       .ended = ended(),
-                      .training = phase_ == Phase::kTraining,
+                      .training = phases_.In(JobPhase::kTraining),
                       .paused = Paused(),
                       .planned = plan_ && !source_->has_callers(),
                       .rate = rate_.rate()},
@@ -855,28 +713,27 @@ void Job::FillWorkers(v1::JobStatus* status) const {
 std::string Job::WaitingFor() const {
   if (!active()) return "";
   if (std::string store = host_->WaitingForStore(); !store.empty()) return store;
-  if (phase_ == Phase::kSealing) return seal_.WaitingFor();
-  if (phase_ == Phase::kSealedSaving) return rounds_.WaitingFor();
-  if (phase_ == Phase::kSealedExporting) return "a worker to write the weights of the failed job";
-  if (phase_ >= Phase::kSealing) return "";
+  if (phases_.In(JobPhase::kSealing)) return seal_.WaitingFor();
+  if (phases_.In(JobPhase::kSealedSaving)) return rounds_.WaitingFor();
+  if (phases_.In(JobPhase::kSealedExporting))
+    return "a worker to write the weights of the failed job";
+  if (phases_.closing()) return "";
   std::string workers;
-  const bool work = phase_ == Phase::kDescribing || phase_ == Phase::kTraining ||
-                    phase_ == Phase::kEvaluating || phase_ == Phase::kExporting;
-  if (work) {
-    const bool training = phase_ == Phase::kTraining;
+  const bool training = phases_.In(JobPhase::kTraining);
+  if (training || phases_.ReadingKind() != v1::WORK_KIND_UNSPECIFIED) {
     const std::optional<std::string> idle =
         training && !(book_ && book_->RepairsPending()) ? source_->IdleText() : std::nullopt;
     workers = idle ? *idle : roster_.WaitingFor();
     if (!idle && workers.empty() && training)
       workers = source_->WaitingForWorker(workers_, host_->Now());
   }
-  const std::string servers = phase_ == Phase::kDescribing ? "" : placer_.WaitingFor();
+  const std::string servers = phases_.In(JobPhase::kDescribing) ? "" : placer_.WaitingFor();
   if (window_open_) return "tasks to register again";
-  if (phase_ == Phase::kSaving && servers.empty()) return rounds_.WaitingFor();
-  if (phase_ == Phase::kReporting && servers.empty()) return report_.WaitingFor();
+  if (phases_.In(JobPhase::kSaving) && servers.empty()) return rounds_.WaitingFor();
+  if (phases_.In(JobPhase::kReporting) && servers.empty()) return report_.WaitingFor();
   if (!workers.empty() && !servers.empty()) return absl::StrCat(workers, "; ", servers);
   if (workers.empty() && servers.empty()) {
-    if (phase_ == Phase::kExporting) {
+    if (phases_.In(JobPhase::kExporting)) {
       if (std::string space = export_.WaitingFor(); !space.empty()) return space;
     }
     for (const auto& what :

@@ -40,6 +40,7 @@
 #include "coordinator/jobs/granter.h"
 #include "coordinator/jobs/job_host.h"
 #include "coordinator/jobs/job_kind.h"
+#include "coordinator/jobs/job_phases.h"
 #include "coordinator/jobs/job_worker.h"
 #include "coordinator/jobs/journal_writer.h"
 #include "coordinator/jobs/plan_builder.h"
@@ -67,9 +68,6 @@ class JobSnapshot;
 
 namespace evergrad::coordinator {
 
-enum class JobState { kQueued, kStarting, kRunning, kSucceeded, kFailed, kCancelled };
-absl::string_view JobStateName(JobState state);  // "QUEUED", …
-
 struct BuiltPlan;  // plan_builder.h
 
 class Job final : private JobActions, private GrantActions {
@@ -92,14 +90,10 @@ class Job final : private JobActions, private GrantActions {
   void Resume(Term term);
   void Cancel();  // A repeat, or a call after the end, changes nothing.
   void Tick();    // Every few tens of milliseconds.
-  bool ended() const {
-    return state_ == JobState::kSucceeded || state_ == JobState::kFailed ||
-           state_ == JobState::kCancelled;
-  }
-  bool started() const { return state_ != JobState::kQueued; }
-  bool writing() const { return phase_ == Phase::kWriting; }  // ended but for its files
-  // A job that is cancelled in the queue is QUEUED until it is CANCELLED.
-  JobState state() const { return never_started_ && !ended() ? JobState::kQueued : state_; }
+  bool ended() const { return phases_.ended(); }
+  bool started() const { return phases_.started(); }
+  bool writing() const { return phases_.In(JobPhase::kWriting); }  // ended but for its files
+  JobState state() const { return phases_.state(); }
   JobUid uid() const { return id_.uid; }
   const std::string& name() const { return id_.spec.name; }
   const std::string& runs_folder() const { return id_.runs_folder; }
@@ -201,35 +195,13 @@ class Job final : private JobActions, private GrantActions {
   struct Restored {};  // Chooses the constructor of a job that the store has already.
   Job(JobHost* host, JobOptions options, Identity identity, Restored);
 
-  enum class Phase {
-    kNone,
-    kDescribing,
-    kPlacing,
-    kTraining,
-    kEvaluating,
-    kExporting,
-    kReporting,
-    kSaving,  // the last checkpoint of a job that has succeeded
-    kSealing,
-    kSealedReporting,
-    kSealedSaving,     // each shard once more [20a]
-    kSealedExporting,  // the weights of a job that has failed
-    kWriting,
-    kEnded
-  };
-  static absl::string_view PhaseName(Phase phase);
-
   using Worker = JobWorker;
   using Held = JobWorker::Held;
   // job.cc
   ClosureSourceParts SourceParts();
   JobPart Part() { return {host_, options_, id_, plan_, plan_message_, book_, shards_, *this}; }
-  void SetState(JobState state);
-  void SetPhase(Phase phase);
   void Event(absl::string_view kind, const std::string& text) override;
   void Touch() override { touched_ = true; }
-  static CheckpointRounds::Stage StageOf(Phase phase);
-  static ExportFiles::Stage ExportStageOf(Phase phase);
   void TickCheckpoints(MonoTime now);
 
   bool IsOfAnother(TaskId holder, const Worker& worker);
@@ -255,10 +227,10 @@ class Job final : private JobActions, private GrantActions {
   void ShowRefusal(const std::string& refusal);
   absl::Status ReadNote(const v1::JobNote& note);
   void ShiftClock(std::chrono::nanoseconds by);
-  void ResumePhase();  // once the window has closed
-  bool active() const { return state_ == JobState::kStarting || state_ == JobState::kRunning; }
-  bool grants_stopped() const override { return phase_ >= Phase::kSealing || !active(); }
+  bool active() const { return phases_.active(); }
+  bool grants_stopped() const override { return phases_.grants_stopped(); }
   void Broadcast(const v1::CoordinatorMessage& message, bool workers, bool servers);
+  void BroadcastJobInfo();
   void SendMap() override;
   void SendJobAndMap(TaskId task);
   void FillMap(v1::ShardMap* map) const;
@@ -297,7 +269,6 @@ class Job final : private JobActions, private GrantActions {
   void SendSuperseded(
       TaskId task, ClosureId closure,
       Attempt attempt);  // an answer that nobody asked for: the attempt is taken away
-  void BeginReading(Phase phase, std::uint64_t closures, MonoTime not_before = MonoTime{0});
   void OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat);
   void OnServerMissing(const std::string& identity);
   void GiveAwayShards(const std::string& identity);
@@ -312,8 +283,10 @@ class Job final : private JobActions, private GrantActions {
   std::uint64_t ServerBytesMax() const;  // 0: any
   ClosureBook::Options BookOptions() const;
   void BeginPlan();
-  void AfterRollback(absl::string_view why) override;
-  void SendCloses() override;
+  void SendCloses() override {
+    if (!grants_stopped()) SendAllCloses();
+  }
+  void SendAllCloses();
   void TellPauses(absl::string_view gone = "") {  // As WorkerRoster::TellPauses.
     if (active()) roster_.TellPauses(gone);
   }
@@ -321,21 +294,29 @@ class Job final : private JobActions, private GrantActions {
   // --- for the calls of clients
   // The attempt at a closure that was cancelled is void: its worker is told.
   void RevokeCancelled(ClosureId closure, const ClosureBook::Current& current);
-  absl::Status CallsRefusal() const;  // Why an ended or ending job takes no calls.
 
-  // job_phases.cc
+  // job_life.cc
+  // Begins the phase that follows `event`. Returns false if the event is refused, or if the store
+  // failed, which ends the job's life in this process.
+  bool Apply(PhaseEvent event);
+  void SetStages();            // Of the parts that have stages.
+  bool Enter(JobPhase phase);  // The effects of the phase. Returns false if the store failed.
+  void ResumePhase();
+  void Describe();
   void Advance();
   void BeginEvaluation();
   void FinishEvaluation();
+  void AfterRollback(absl::string_view why) override;
   void BeginReport();
   void Fail(v1::ErrorDetail cause, bool user) override;
-  void BeginSeal(JobState ending);
+  bool BeginSeal();
   void CheckSealed();
+  void BeginSealedReport();
   bool WantsSealedExport() const;
-  bool BeginSealedExport();  // false: nothing is to be exported, or it cannot be, which is said
-  void FinishJob();
-  void WriteFiles() { output_.Write(ending_ == JobState::kSucceeded); }
-  void OnWritten();  // The files of the end are there.
+  void Finish();
+  bool BeginWriting();
+  void WriteFiles() { output_.Write(phases_.ending() == JobState::kSucceeded); }
+  void End();
   void SendEnded(bool workers, bool servers);
 
   // job_output.cc
@@ -351,13 +332,11 @@ class Job final : private JobActions, private GrantActions {
   const JobOptions options_;
   const Identity id_;
   const JobKind& kind_;
-  JobState state_ = JobState::kQueued;
-  JobState ending_ = JobState::kSucceeded;  // what it becomes once files are written
-  Phase phase_ = Phase::kNone;
+  JobPhases phases_;
   std::uint64_t revision_ = 1;
   bool touched_ = false;
   bool in_pump_ = false;
-  bool never_started_ = false, end_taken_ = false;
+  bool end_taken_ = false;
   MonoTime next_progress_{0}, next_close_{0};
 
   EventLog events_;
@@ -410,8 +389,6 @@ class Job final : private JobActions, private GrantActions {
   v1::CoordinatorMessage grant_;  // kept for its memory
 
   // The end.
-  std::optional<v1::ErrorDetail> first_cause_;
-  bool cause_is_users_ = false;
   ShardSeal seal_;
   SealedExport sealed_export_;
 

@@ -28,9 +28,8 @@ void Job::Pump() {
   if (!grants_stopped()) {
     placer_.Place();
     Advance();
-    if (phase_ == Phase::kTraining) source_->Grant(granter_, workers_);
-    if (phase_ == Phase::kDescribing || phase_ == Phase::kEvaluating || phase_ == Phase::kExporting)
-      reading_.Grant();
+    if (phases_.In(JobPhase::kTraining)) source_->Grant(granter_, workers_);
+    if (phases_.ReadingKind() != v1::WORK_KIND_UNSPECIFIED) reading_.Grant();
     mover_.Pump();
   }
   in_pump_ = false;
@@ -62,9 +61,9 @@ std::uint32_t Job::useful_workers() const {
   if (!active() || grants_stopped()) return 0;
   if (id_.spec.strategy.deterministic) return 1;
   std::uint64_t useful = 1;
-  if (phase_ == Phase::kEvaluating) useful = reading_.left();
-  if (phase_ == Phase::kReporting || phase_ == Phase::kSaving) useful = 0;
-  if (phase_ == Phase::kTraining) useful = source_->UsefulWorkers(workers_.size());
+  if (phases_.In(JobPhase::kEvaluating)) useful = reading_.left();
+  if (phases_.In(JobPhase::kReporting) || phases_.In(JobPhase::kSaving)) useful = 0;
+  if (phases_.In(JobPhase::kTraining)) useful = source_->UsefulWorkers(workers_.size());
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(useful, 1u << 30));
 }
 
@@ -213,14 +212,6 @@ void Job::SendTraining(Worker& worker, const ClosureBook::Granted& granted, bool
   Touch();
 }
 
-void Job::BeginReading(Phase phase, std::uint64_t closures, MonoTime not_before) {
-  reading_.Begin(phase == Phase::kDescribing   ? v1::DESCRIBE
-                 : phase == Phase::kEvaluating ? v1::EVALUATE
-                                               : v1::EXPORT,
-                 closures, not_before);
-  SetPhase(phase);
-}
-
 // An answer that nobody asked for: the attempt is taken away.
 void Job::SendSuperseded(TaskId task, ClosureId closure, Attempt attempt) {
   host_->Send(task, Superseded(id_.uid.value(), closure.value(), client::ToProto(attempt)));
@@ -335,10 +326,10 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
   if (worker == nullptr) return;
   const Attempt attempt = client::FromProto<Attempt>(failed.attempt());
   if (worker->Drop(attempt)) worker->advanced_at = host_->Now();
-  if (phase_ == Phase::kSealedExporting && failed.kind() == v1::EXPORT)
+  if (phases_.In(JobPhase::kSealedExporting) && failed.kind() == v1::EXPORT)
     return sealed_export_.OnFailed(task, failed);
-  if (grants_stopped() &&
-      !(ending_ == JobState::kFailed && failed.user_error() && failed.lack() == v1::NO_LACK))
+  if (grants_stopped() && !(phases_.ending() == JobState::kFailed && failed.user_error() &&
+                            failed.lack() == v1::NO_LACK))
     return;
   const bool elsewhere =
       failed.lack() != v1::NO_LACK && roster_.SetAside(*worker, failed, source_->has_callers());

@@ -14,23 +14,6 @@
 #include "evergrad/v1/journal.pb.h"
 
 namespace evergrad::coordinator {
-namespace {
-
-absl::StatusOr<JobState> JobStateOf(absl::string_view name) {
-  for (const JobState state : {JobState::kQueued, JobState::kStarting, JobState::kRunning,
-                               JobState::kSucceeded, JobState::kFailed, JobState::kCancelled}) {
-    if (JobStateName(state) == name) return state;
-  }
-  return absl::InvalidArgumentError(absl::StrCat("unknown state of a job: state=", name));
-}
-
-bool EndState(JobState state) {
-  return state == JobState::kSucceeded || state == JobState::kFailed ||
-         state == JobState::kCancelled;
-}
-
-}  // namespace
-
 // ---------------------------------------------------------------- writing
 
 void Job::FillCounters(v1::JobCounters* counters) const {
@@ -57,7 +40,7 @@ bool Job::PersistWhole() {
   FillSnapshot(&snapshot);
   const DurableState nothing;
   if (!journal_.CommitWhole(book_ ? book_->durable() : nothing, snapshot)) return false;
-  if (state_ != JobState::kQueued) output_.lines().Commit(/*durable=*/false);
+  if (started()) output_.lines().Commit(/*durable=*/false);
   return true;
 }
 
@@ -65,35 +48,22 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   s->set_yaml(id_.yaml);
   s->set_runs_folder(id_.runs_folder);
   s->set_name(id_.spec.name);
-  s->set_state(std::string(JobStateName(state_)));
-  s->set_ending(std::string(JobStateName(ending_)));
-  // Reading rounds begin again after a restart: nothing that they asked for is lost.
-  Phase phase = phase_;
-  if (phase == Phase::kEvaluating || phase == Phase::kExporting || phase == Phase::kReporting ||
-      phase == Phase::kSaving)
-    phase = Phase::kTraining;
-  if (phase == Phase::kSealedReporting || phase == Phase::kSealedSaving ||
-      phase == Phase::kSealedExporting)
-    phase = Phase::kSealing;
-  s->set_phase(std::string(PhaseName(phase)));
+  phases_.Fill(s);
   times_.Fill(s);
   *s->mutable_described() = described_;
   // While it is looked for what to resume from, the plan has no book yet: after a restart it is
   // described again.
-  s->set_has_plan(plan_.has_value() && phase_ != Phase::kDescribing);
+  s->set_has_plan(plan_.has_value() && !phases_.In(JobPhase::kDescribing));
   if (s->has_plan()) s->set_plan_fingerprint(plan_message_.fingerprint());
   if (s->has_plan()) s->set_partition_bytes_max(partition_bytes_max_);
   FillCounters(s->mutable_counters());
   epochs_.Fill(s);
   rate_.Fill(s);
   totals_.Fill(s);
-  s->set_never_started(never_started_);
   roster_.Fill(s);
   events_.Fill(s);
-  if (first_cause_) *s->mutable_first_cause() = *first_cause_;
-  s->set_cause_is_users(cause_is_users_);
   closure_totals_.Fill(s);
-  output_.Fill(state_ == JobState::kQueued, ended(), s);
+  output_.Fill(!started(), ended(), s);
   report_.Fill(s);
   export_.Fill(s);
   rounds_.Fill(s);
@@ -121,8 +91,9 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions opti
   if (!parsed.spec) {
     refusal = absl::StrCat("its YAML is refused by this version: ",
                            parsed.mistakes.empty() ? "" : parsed.mistakes.front().ToString());
-    const absl::StatusOr<JobState> state = JobStateOf(snapshot.state());
-    if (!state.ok() || !EndState(*state)) return named(absl::InvalidArgumentError(refusal));
+    JobPhases phases;
+    if (!phases.Read(snapshot).ok() || !phases.ended())
+      return named(absl::InvalidArgumentError(refusal));
     parsed.spec.emplace();  // what is shown of it
     parsed.spec->name = snapshot.name();
     if (snapshot.has_functions()) parsed.spec->type = "functions";
@@ -148,7 +119,7 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions opti
   if (now < last) job->ShiftClock(now - last);
   if (!refusal.empty()) job->ShowRefusal(refusal);
   job->window_open_ = job->active();  // until Resume and CloseWindow nothing moves
-  if (!job->ended() && job->state_ != JobState::kQueued) job->output_.lines().Resume();
+  if (job->active()) job->output_.lines().Resume();
   return job;
 }
 
@@ -199,17 +170,8 @@ absl::Status Job::TakeOldPlan(BuiltPlan built, const v1::JobSnapshot& s,
 
 absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& state,
                                std::string* refusal) {
-  EG_ASSIGN_OR_RETURN(state_, JobStateOf(s.state()));
-  EG_ASSIGN_OR_RETURN(ending_, JobStateOf(s.ending()));
-  phase_ = Phase::kNone;
-  for (const Phase phase :
-       {Phase::kDescribing, Phase::kPlacing, Phase::kTraining, Phase::kSealing, Phase::kWriting}) {
-    if (!s.phase().empty() && PhaseName(phase) == s.phase()) phase_ = phase;
-  }
-  if (ended()) phase_ = Phase::kEnded;
-  rounds_.SetStage(StageOf(phase_));
-  if (active() && phase_ == Phase::kNone)
-    return absl::InvalidArgumentError(absl::StrCat("unknown phase: phase=", s.phase()));
+  EG_RETURN_IF_ERROR(phases_.Read(s));
+  SetStages();
   times_.Read(s);
   described_ = s.described();
   if (s.has_plan() && refusal->empty()) {
@@ -222,18 +184,15 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
     if (!planned.ok() && !ended()) return absl::InvalidArgumentError(*refusal);
     if (planned.ok()) EG_RETURN_IF_ERROR(TakeOldPlan(*std::move(planned), s, state));
   }
-  if (active() && (phase_ == Phase::kPlacing || phase_ == Phase::kTraining) && !book_)
+  if (active() && (phases_.In(JobPhase::kPlacing) || phases_.In(JobPhase::kTraining)) && !book_)
     return absl::InvalidArgumentError(absl::StrCat("no plan in phase ", s.phase()));
   ReadCounters(s.counters());
   EG_RETURN_IF_ERROR(epochs_.Read(s, ended()));
   rate_.Read(s);
   totals_.Read(s);
-  never_started_ = s.never_started();
   end_taken_ = ended();
   roster_.Read(s);
   EG_RETURN_IF_ERROR(events_.Read(s));
-  if (s.has_first_cause()) first_cause_ = s.first_cause();
-  cause_is_users_ = s.cause_is_users();
   closure_totals_.Read(s);
   output_.Read(s);
   EG_RETURN_IF_ERROR(report_.Read(s));
@@ -256,51 +215,6 @@ absl::Status Job::ReadNote(const v1::JobNote& note) {
 void Job::ShiftClock(std::chrono::nanoseconds by) {
   times_.Shift(by);
   epochs_.ShiftClock(by);
-}
-
-// ---------------------------------------------------------------- the next life
-
-void Job::Resume(Term term) {
-  revision_ =
-      std::max<std::uint64_t>(revision_, term.value() << 32);  // who waits for a change sees one
-  if (!active()) return;
-  const MonoTime now = host_->Now();
-  roster_.BeginLife();
-  window_open_ = true;
-  resume_phase_ = true;
-  BeginRate();
-  next_close_ = next_progress_ = now;
-  if (book_) {
-    Record begun = book_->BeginLife(term);
-    source_->BeginLife(&begun);
-    source_->UpdateNewLimit();
-    if (!Persist(begun)) return;
-    for (std::uint32_t p = 0; shards_.placed() && p < shards_.size(); ++p) {
-      const std::string& server = book_->durable().map[p].server;
-      if (server.empty())
-        shards_.Unplace(ShardId(p));
-      else
-        shards_.awaited()[server] = now + options_.server_lost_after;
-    }
-  }
-  Event("restart", absl::StrCat("the coordinator restarted: term=", term.value(), ", ",
-                                epochs_.succeeded(), " closures had succeeded"));
-}
-
-void Job::ResumePhase() {
-  BeginRate();  // the window was no training time; what was done meanwhile comes now
-  switch (phase_) {
-    case Phase::kDescribing:
-      if (const auto described = kind_.Describe(id_.spec)) return OnDescribed(*described);
-      BeginReading(Phase::kDescribing, 1);
-      break;
-    case Phase::kSealing:
-      phase_ = Phase::kTraining;
-      BeginSeal(ending_);
-      break;
-    case Phase::kWriting: WriteFiles(); break;
-    default: break;
-  }
 }
 
 }  // namespace evergrad::coordinator

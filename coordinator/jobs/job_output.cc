@@ -7,9 +7,9 @@ namespace evergrad::coordinator {
 RunFacts Job::Facts() const {
   RunFacts facts{.id = id_,
                  .times = times_,
-                 .started = !never_started_,
-                 .state = std::string(JobStateName(ending_)),
-                 .cause = first_cause_ ? &*first_cause_ : nullptr,
+                 .started = !phases_.never_started(),
+                 .state = std::string(JobStateName(phases_.ending())),
+                 .cause = phases_.cause() ? &*phases_.cause() : nullptr,
                  .epochs = epochs_,
                  .rate = rate_,
                  .closures = closure_totals_.Counts(epochs_.succeeded()),
@@ -28,7 +28,7 @@ RunFacts Job::Facts() const {
 
 // Lines go to the file once the journal has them, so that a restart knows what the file must hold.
 void Job::FlushLines() {
-  if (state_ == JobState::kQueued) return;
+  if (!started()) return;
   if (!journals()) {
     output_.lines().Commit(/*durable=*/true);
   } else if (journal_.whole_wanted()) {
@@ -40,7 +40,8 @@ void Job::FlushLines() {
 }
 
 bool Job::Paused() const {
-  return phase_ == Phase::kTraining && book_ && (book_->RepairsPending() || !WaitingFor().empty());
+  return phases_.In(JobPhase::kTraining) && book_ &&
+         (book_->RepairsPending() || !WaitingFor().empty());
 }
 
 EpochAccount::Context Job::AccountContext() {

@@ -1,182 +1,178 @@
-// What follows what: training up to a barrier, evaluation, export, the final report; and the ends
-// before the plan.
-#include <algorithm>
-#include <cmath>
+#include "coordinator/jobs/job_phases.h"
 
+#include <utility>
+
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 #include "common/client/protocol.h"
-#include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
+#include "evergrad/v1/journal.pb.h"
 
 namespace evergrad::coordinator {
+namespace {
 
-// Goes on to the next phase if this one is over.
-void Job::Advance() {
-  if (phase_ == Phase::kPlacing && shards_.AllHeld()) {
-    epochs_.StartClock(host_->Now());
-    SetState(JobState::kRunning);
-    SetPhase(Phase::kTraining);
-    if (!PersistWhole()) return;
+struct Rule {
+  PhaseEvent event;
+  JobPhase first, last;  // In the phases from `first` to `last`
+  JobPhase next;         // this one follows.
+};
+
+constexpr Rule kRules[] = {
+    {PhaseEvent::kStarted, JobPhase::kNone, JobPhase::kNone, JobPhase::kDescribing},
+    {PhaseEvent::kPlanned, JobPhase::kDescribing, JobPhase::kDescribing, JobPhase::kPlacing},
+    {PhaseEvent::kPlaced, JobPhase::kPlacing, JobPhase::kPlacing, JobPhase::kTraining},
+    {PhaseEvent::kEvaluationDue, JobPhase::kTraining, JobPhase::kTraining, JobPhase::kEvaluating},
+    {PhaseEvent::kEvaluated, JobPhase::kEvaluating, JobPhase::kEvaluating, JobPhase::kTraining},
+    {PhaseEvent::kTrained, JobPhase::kTraining, JobPhase::kTraining, JobPhase::kExporting},
+    {PhaseEvent::kExported, JobPhase::kExporting, JobPhase::kExporting, JobPhase::kReporting},
+    {PhaseEvent::kReported, JobPhase::kReporting, JobPhase::kReporting, JobPhase::kSaving},
+    {PhaseEvent::kFinished, JobPhase::kReporting, JobPhase::kSaving, JobPhase::kWriting},
+    {PhaseEvent::kRolledBack, JobPhase::kEvaluating, JobPhase::kSaving, JobPhase::kTraining},
+
+    {PhaseEvent::kFailed, JobPhase::kDescribing, JobPhase::kSaving, JobPhase::kSealing},
+    {PhaseEvent::kCancelled, JobPhase::kNone, JobPhase::kSaving, JobPhase::kSealing},
+    {PhaseEvent::kSealed, JobPhase::kSealing, JobPhase::kSealing, JobPhase::kSealedReporting},
+    {PhaseEvent::kReported, JobPhase::kSealedReporting, JobPhase::kSealedReporting,
+     JobPhase::kSealedSaving},
+    {PhaseEvent::kSealedExportDue, JobPhase::kSealedReporting, JobPhase::kSealedSaving,
+     JobPhase::kSealedExporting},
+    {PhaseEvent::kFinished, JobPhase::kSealing, JobPhase::kSealedExporting, JobPhase::kWriting},
+
+    {PhaseEvent::kWritten, JobPhase::kWriting, JobPhase::kWriting, JobPhase::kEnded},
+};
+
+absl::StatusOr<JobState> JobStateOf(absl::string_view name) {
+  for (const JobState state : {JobState::kQueued, JobState::kStarting, JobState::kRunning,
+                               JobState::kSucceeded, JobState::kFailed, JobState::kCancelled}) {
+    if (JobStateName(state) == name) return state;
   }
-  if (phase_ != Phase::kTraining) return;
-  // The barrier (ARCHITECTURE 4.8): what was granted has ended, nothing is under repair, every
-  // shard is there.
-  if (!source_->Complete()) return;
-  if (!book_->BarrierReached(source_->Limit()) || !shards_.AllHeld()) return;
-  if (source_->has_callers()) return BeginReading(Phase::kExporting, 1);
-  if (epochs_.EvaluationDue()) return BeginEvaluation();
-  if (epochs_.PassBarrier(AccountContext())) {
-    source_->UpdateNewLimit();
-    PersistWhole();  // the lines of these epochs stand in no note
-    return;
+  return absl::InvalidArgumentError(absl::StrCat("unknown state of a job: state=", name));
+}
+
+// The phase that a restored job begins with.
+JobPhase JournaledAs(JobPhase phase) {
+  if (phase >= JobPhase::kEvaluating && phase <= JobPhase::kSaving) return JobPhase::kTraining;
+  if (phase >= JobPhase::kSealing && phase <= JobPhase::kSealedExporting) return JobPhase::kSealing;
+  return phase;
+}
+
+}  // namespace
+
+absl::string_view JobStateName(JobState state) {
+  switch (state) {
+    case JobState::kQueued: return "QUEUED";
+    case JobState::kStarting: return "STARTING";
+    case JobState::kRunning: return "RUNNING";
+    case JobState::kSucceeded: return "SUCCEEDED";
+    case JobState::kFailed: return "FAILED";
+    case JobState::kCancelled: return "CANCELLED";
   }
-  BeginReading(Phase::kExporting, 1);
+  return "UNKNOWN";
 }
 
-void Job::BeginEvaluation() {
-  const MonoTime now = host_->Now();
-  if (now < evaluation_held_until_) return;
-  if (const fault::Hit hit = host_->failpoints().At("coordinator.evaluate")) {
-    evaluation_held_until_ =
-        now + std::chrono::milliseconds(hit.action == fault::Action::kDelay ? hit.delay_ms : 50);
-    return;
+absl::string_view JobPhaseName(JobPhase phase) {
+  switch (phase) {
+    case JobPhase::kNone:
+    case JobPhase::kEnded: return "";
+    case JobPhase::kDescribing: return "describing";
+    case JobPhase::kPlacing: return "placing";
+    case JobPhase::kTraining: return "training";
+    case JobPhase::kEvaluating: return "evaluating";
+    case JobPhase::kSealing: return "sealing";
+    case JobPhase::kReporting:
+    case JobPhase::kSealedReporting: return "reporting";
+    case JobPhase::kSaving:
+    case JobPhase::kSealedSaving: return "saving";
+    case JobPhase::kExporting:
+    case JobPhase::kSealedExporting: return "exporting";
+    case JobPhase::kWriting: return "writing";
   }
-  epochs_.BeginEvaluation(now);
-  BeginReading(Phase::kEvaluating, plan_->eval_closures());
+  return "";
 }
 
-void Job::FinishEvaluation() {
-  EvaluationSum sum;
-  for (const ReadingRound::Closure& closure : reading_.closures()) sum.Add(closure.metrics);
-  reading_.Clear();
-  epochs_.FinishEvaluation(sum.Result(kind_.counts_only()), host_->Now());
-  SetPhase(Phase::kTraining);  // Advance goes on from here.
-  if (!PersistWhole()) return;
-  ++revision_;
-  host_->JobChanged(id_.uid);
-}
-
-void Job::BeginReport() {
-  SetPhase(Phase::kReporting);
-  report_.Begin(FinalReport::Kind::kComplete, [this] {
-    if (!claims_.Accept(source_->CompareUpdates(report_.answer().shards))) return;
-    ending_ = JobState::kSucceeded;
-    if (!rounds_.on()) return FinishJob();
-    SetPhase(Phase::kSaving);
-    TickCheckpoints(host_->Now());
-  });
-}
-
-// ---------------------------------------------------------------- ends before the plan (20a)
-
-void Job::Fail(v1::ErrorDetail cause, bool user) {
-  if (!active() || phase_ >= Phase::kWriting) return;
-  if (phase_ >= Phase::kSealing) {
-    // A user's error beats a transport error that it caused.
-    if (ending_ != JobState::kFailed || !user || cause_is_users_) return;
-    first_cause_ = std::move(cause);
-    cause_is_users_ = true;
-    PersistWhole();
-    return;
+v1::WorkKind JobPhases::ReadingKind() const {
+  switch (phase_) {
+    case JobPhase::kDescribing: return v1::DESCRIBE;
+    case JobPhase::kEvaluating: return v1::EVALUATE;
+    case JobPhase::kExporting:
+    case JobPhase::kSealedExporting: return v1::EXPORT;
+    default: return v1::WORK_KIND_UNSPECIFIED;
   }
-  Event("state", absl::StrCat("fails: ", ErrorText(cause)));
-  first_cause_ = std::move(cause);
-  cause_is_users_ = user;
-  BeginSeal(JobState::kFailed);
 }
 
-void Job::BeginSeal(JobState ending) {
-  ending_ = ending;
-  reading_.Clear();
-  report_.Void();
-  delayed_releases_.clear();
-  placer_.ForgetRetries();
-  deferred_.clear();
-  mover_.End();
-  SendCloses();  // so that what has ended is in the ledgers that are saved
-  SetPhase(Phase::kSealing);
-  if (!PersistWhole()) return;
-  // Workers drop everything of the job at once; servers first answer REFUSED, then report, then
-  // drop.
-  SendEnded(true, false);
-  for (auto& [task, worker] : workers_) {
-    worker.DropAll();
+// ---------------------------------------------------------------- events
+
+std::optional<JobPhase> JobPhases::After(PhaseEvent event) const {
+  for (const Rule& rule : kRules) {
+    if (rule.event == event && phase_ >= rule.first && phase_ <= rule.last) return rule.next;
   }
-  seal_.Begin();
-  CheckSealed();
+  return std::nullopt;
 }
 
-void Job::CheckSealed() {
-  if (phase_ != Phase::kSealing || window_open_)
-    return;  // In the window it is not known who is gone.
-  if (!seal_.IsComplete()) return;
-  if (!book_ || !shards_.placed()) {
-    FinishJob();
-    return;
+bool JobPhases::Apply(PhaseEvent event) {
+  const std::optional<JobPhase> next = After(event);
+  if (!next) return false;
+  if (event == PhaseEvent::kFailed) ending_ = JobState::kFailed;
+  if (event == PhaseEvent::kCancelled) ending_ = JobState::kCancelled;
+  if (event == PhaseEvent::kPlaced) state_ = JobState::kRunning;
+  if (event == PhaseEvent::kWritten) state_ = ending_;
+  if (phase_ == JobPhase::kNone) {
+    state_ = JobState::kStarting;
+    never_started_ = event == PhaseEvent::kCancelled;
   }
-  SetPhase(Phase::kSealedReporting);
-  report_.Begin(FinalReport::Kind::kSealed, [this] {
-    if (!rounds_.on() || !book_) return FinishJob();
-    SetPhase(Phase::kSealedSaving);
-    rounds_.BeginRound();
-  });
-}
-
-// From the seal on: a worker that went to another job in that second would have to come back.
-bool Job::WantsSealedExport() const {
-  return ending_ == JobState::kFailed && phase_ >= Phase::kSealing &&
-         phase_ <= Phase::kSealedExporting && book_ && shards_.placed() && epochs_.succeeded() > 0;
-}
-
-bool Job::BeginSealedExport() {
-  if (!WantsSealedExport() || !sealed_export_.Begin(report_.answer(), server_bytes_)) return false;
-  SetPhase(Phase::kSealedExporting);
-  sealed_export_.Pump();
+  phase_ = *next;
   return true;
 }
 
-// ---------------------------------------------------------------- the end
-
-void Job::FinishJob() {
-  if ((phase_ == Phase::kSealedReporting || phase_ == Phase::kSealedSaving) && BeginSealedExport())
-    return;
-  export_.DropReceiver();
-  SetPhase(Phase::kWriting);
-  times_.ended_ms = host_->WallMillis();
-  times_.ended_at = host_->Now();
-  closure_totals_.Close(source_->CountedEnds());
-  epochs_.WriteEpochLines(AccountContext());
-  output_.MakeResult();
-  if (!PersistWhole()) return;
-  FlushLines();
-  WriteFiles();
+bool JobPhases::TakeCause(v1::ErrorDetail cause, bool users) {
+  if (!After(PhaseEvent::kFailed) && (!failing() || !users || cause_is_users_)) return false;
+  cause_ = std::move(cause);
+  cause_is_users_ = users;
+  return true;
 }
 
-void Job::OnWritten() {
-  SendEnded(true, true);
-  phase_ = Phase::kEnded;
-  // What an ended job still answers is its status, its result and its final report.
-  book_.reset();
-  epochs_.ForgetWaiting();
-  shards_.Clear();
-  mover_.Forget();
-  workers_.clear();
-  source_->Clear();
-  SetState(ending_);
-  output_.lines().Close();
-  if (journals()) {
-    PersistWhole();
-  } else if (absl::Status removed = host_->store().Remove(id_.uid); !removed.ok()) {
-    host_->StoreFailed(removed);
+absl::Status JobPhases::CallsRefusal(absl::string_view job_name) const {
+  if (!closing()) return absl::OkStatus();
+  if (cause_) {
+    const absl::Status cause = client::FromErrorDetail(*cause_);
+    const absl::Status text(cause.code(), absl::StrCat("the job has failed: job=", job_name,
+                                                       " cause=", ErrorText(*cause_)));
+    return cause_is_users_ ? UserError(text) : WithRetryable(text, false);
   }
-  report_.End();
+  if (ending_ == JobState::kCancelled)
+    return UserError(absl::CancelledError(absl::StrCat("the job was cancelled: job=", job_name)));
+  return UserError(absl::FailedPreconditionError(
+      absl::StrCat("the job has ended: job=", job_name, " state=", JobStateName(ending_))));
 }
 
-void Job::SendEnded(bool workers, bool servers) {
-  v1::CoordinatorMessage message;
-  message.mutable_job_ended()->set_job_uid(id_.uid.value());
-  message.mutable_job_ended()->set_state(std::string(JobStateName(ending_)));
-  Broadcast(message, workers, servers);
+// ---------------------------------------------------------------- the journal
+
+void JobPhases::Fill(v1::JobSnapshot* snapshot) const {
+  snapshot->set_state(std::string(JobStateName(state_)));
+  snapshot->set_ending(std::string(JobStateName(ending_)));
+  snapshot->set_phase(std::string(JobPhaseName(JournaledAs(phase_))));
+  snapshot->set_never_started(never_started_);
+  if (cause_) *snapshot->mutable_first_cause() = *cause_;
+  snapshot->set_cause_is_users(cause_is_users_);
+}
+
+absl::Status JobPhases::Read(const v1::JobSnapshot& snapshot) {
+  EG_ASSIGN_OR_RETURN(state_, JobStateOf(snapshot.state()));
+  EG_ASSIGN_OR_RETURN(ending_, JobStateOf(snapshot.ending()));
+  phase_ = ended() ? JobPhase::kEnded : JobPhase::kNone;
+  if (active()) {
+    for (const JobPhase phase : {JobPhase::kDescribing, JobPhase::kPlacing, JobPhase::kTraining,
+                                 JobPhase::kSealing, JobPhase::kWriting}) {
+      if (JobPhaseName(phase) == snapshot.phase()) phase_ = phase;
+    }
+    if (phase_ == JobPhase::kNone)
+      return absl::InvalidArgumentError(absl::StrCat("unknown phase: phase=", snapshot.phase()));
+  }
+  never_started_ = snapshot.never_started();
+  if (snapshot.has_first_cause()) cause_ = snapshot.first_cause();
+  cause_is_users_ = snapshot.cause_is_users();
+  return absl::OkStatus();
 }
 
 }  // namespace evergrad::coordinator

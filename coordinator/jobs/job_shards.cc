@@ -76,32 +76,14 @@ void Job::BeginPlan() {
   resume_.Apply(&begun);
   source_->UpdateNewLimit();
   Event("state", source_->ReadyText(described_));
-  SetPhase(Phase::kPlacing);
-  if (journals() ? !PersistWhole() : !Persist(begun)) return;
-  v1::CoordinatorMessage message;
-  FillJobInfo(message.mutable_job());
-  Broadcast(message, true, true);
-  Pump();
+  journal_.Add(begun);
+  Apply(PhaseEvent::kPlanned);
 }
 
 // ---------------------------------------------------------------- the shards
 
-// Values have changed under whoever was reading them: what was measured or written since is void.
-void Job::AfterRollback(absl::string_view why) {
-  SayNotReproducible(std::string(why));
-  if (phase_ != Phase::kEvaluating && phase_ != Phase::kExporting && phase_ != Phase::kReporting &&
-      phase_ != Phase::kSaving)
-    return;
-  Event("rollback", absl::StrCat(PhaseName(phase_), " begins again: ", why));
-  epochs_.VoidEvaluation(phase_ == Phase::kEvaluating, host_->Now());
-  reading_.Void();
-  report_.Void();
-  SetPhase(Phase::kTraining);
-  PersistWhole();
-}
-
-void Job::SendCloses() {
-  if (!book_ || grants_stopped() || window_open_) return;
+void Job::SendAllCloses() {
+  if (!book_ || window_open_) return;
   for (const auto& [task, server] : shards_.servers()) {
     if (!server.ready) continue;
     for (const ClosureBook::CloseOrder& order : book_->MakeCloses(task, server.identity)) {

@@ -1,0 +1,346 @@
+// The life of a job: what begins and ends its phases (job_phases.h), and the effects of each phase.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/client/protocol.h"
+#include "coordinator/jobs/job.h"
+#include "coordinator/jobs/job_error.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+CheckpointRounds::Stage StageOf(JobPhase phase) {
+  using Stage = CheckpointRounds::Stage;
+  if (phase >= JobPhase::kWriting) return Stage::kOver;
+  if (phase == JobPhase::kSealedSaving) return Stage::kSealed;
+  if (phase >= JobPhase::kSealing) return Stage::kSealing;
+  if (phase == JobPhase::kSaving) return Stage::kLast;
+  return phase >= JobPhase::kTraining ? Stage::kWorking : Stage::kNone;
+}
+
+ExportFiles::Stage ExportStageOf(JobPhase phase) {
+  using Stage = ExportFiles::Stage;
+  return phase == JobPhase::kExporting         ? Stage::kSucceeding
+         : phase == JobPhase::kSealedExporting ? Stage::kFailed
+                                               : Stage::kNone;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- from outside
+
+void Job::Start() {
+  if (started()) return;
+  times_.started_ms = host_->WallMillis();
+  times_.started_at = host_->Now();
+  next_close_ = next_progress_ = times_.started_at;
+  output_.WriteJobFile();
+  Apply(PhaseEvent::kStarted);
+}
+
+void Job::Cancel() {
+  if (phases_.In(JobPhase::kSealedExporting))
+    return sealed_export_.GiveUp("it was cancelled meanwhile");
+  if (!phases_.After(PhaseEvent::kCancelled)) return;
+  Event("state", "cancel requested");
+  if (!started()) {
+    times_.started_ms = host_->WallMillis();
+    times_.started_at = host_->Now();
+    output_.WriteJobFile();
+  }
+  Apply(PhaseEvent::kCancelled);
+}
+
+void Job::Fail(v1::ErrorDetail cause, bool user) {
+  const bool ends_it = phases_.After(PhaseEvent::kFailed).has_value();
+  if (!phases_.TakeCause(std::move(cause), user)) return;
+  if (!ends_it) {
+    PersistWhole();
+    return;
+  }
+  Event("state", absl::StrCat("fails: ", ErrorText(*phases_.cause())));
+  Apply(PhaseEvent::kFailed);
+}
+
+void Job::BeginAnew(Term term) {
+  if (!active()) return;
+  window_open_ = true;
+  workers_.clear();
+  roster_.ForgetPauses();
+  for (auto& [task, server] : shards_.servers()) {
+    server.ready = false;
+    server.away_since = host_->Now();
+  }
+  reading_.ReleaseAll();
+  delayed_releases_.clear();
+  mover_.Forget();  // the sessions of its servers end
+  if (book_) Persist(book_->BeginLife(term));
+  Event("warning",
+        absl::StrCat("a task has seen a later term, so the coordinator began a new one: term=",
+                     term.value()));
+}
+
+void Job::Resume(Term term) {
+  revision_ =
+      std::max<std::uint64_t>(revision_, term.value() << 32);  // who waits for a change sees one
+  if (!active()) return;
+  const MonoTime now = host_->Now();
+  roster_.BeginLife();
+  window_open_ = true;
+  resume_phase_ = true;
+  BeginRate();
+  next_close_ = next_progress_ = now;
+  if (book_) {
+    Record begun = book_->BeginLife(term);
+    source_->BeginLife(&begun);
+    source_->UpdateNewLimit();
+    if (!Persist(begun)) return;
+    for (std::uint32_t p = 0; shards_.placed() && p < shards_.size(); ++p) {
+      const std::string& server = book_->durable().map[p].server;
+      if (server.empty())
+        shards_.Unplace(ShardId(p));
+      else
+        shards_.awaited()[server] = now + options_.server_lost_after;
+    }
+  }
+  Event("restart", absl::StrCat("the coordinator restarted: term=", term.value(), ", ",
+                                epochs_.succeeded(), " closures had succeeded"));
+}
+
+void Job::CloseWindow() {
+  if (!window_open_) return;
+  window_open_ = false;
+  if (book_) book_->CloseWindow();
+  std::vector<DeferredDone> deferred;
+  deferred.swap(deferred_);
+  for (const DeferredDone& d : deferred) OnTrainDone(FindWorker(d.task), d.done);
+  EndTurn();
+  for (auto& [identity, lost_at] : shards_.awaited())
+    lost_at = host_->Now() + options_.server_lost_after;
+  if (std::exchange(resume_phase_, false)) ResumePhase();
+  Pump();
+}
+
+// ---------------------------------------------------------------- phases
+
+bool Job::Apply(PhaseEvent event) {
+  const std::optional<JobPhase> next = phases_.After(event);
+  if (!next) return false;
+  if (phases_.In(JobPhase::kTraining)) SampleRate();
+  const JobState before = state();
+  phases_.Apply(event);
+  SetStages();
+  Touch();
+  if (state() != before) Event("state", std::string(JobStateName(state())));
+  return Enter(*next);
+}
+
+void Job::SetStages() {
+  rounds_.SetStage(StageOf(phases_.phase()));
+  export_.SetStage(ExportStageOf(phases_.phase()));
+}
+
+// A phase that a restarted coordinator would continue is committed before anything follows from it.
+bool Job::Enter(JobPhase phase) {
+  switch (phase) {
+    case JobPhase::kNone: break;
+    case JobPhase::kDescribing:
+      if (!PersistWhole()) return false;
+      BroadcastJobInfo();
+      Describe();
+      break;
+    case JobPhase::kPlacing:
+      if (!PersistWhole()) return false;
+      BroadcastJobInfo();
+      Pump();
+      break;
+    case JobPhase::kTraining: BeginRate(); return PersistWhole();
+    case JobPhase::kEvaluating:
+      epochs_.BeginEvaluation(host_->Now());
+      reading_.Begin(v1::EVALUATE, plan_->eval_closures(), MonoTime{0});
+      break;
+    case JobPhase::kExporting: reading_.Begin(v1::EXPORT, 1, MonoTime{0}); break;
+    case JobPhase::kReporting: BeginReport(); break;
+    case JobPhase::kSaving: TickCheckpoints(host_->Now()); break;
+    case JobPhase::kSealing: return BeginSeal();
+    case JobPhase::kSealedReporting: BeginSealedReport(); break;
+    case JobPhase::kSealedSaving: rounds_.BeginRound(); break;
+    case JobPhase::kSealedExporting: sealed_export_.Pump(); break;
+    case JobPhase::kWriting: return BeginWriting();
+    case JobPhase::kEnded: End(); break;
+  }
+  return true;
+}
+
+// The window of a restored job has closed: its phase begins, or continues. What the former life has
+// committed and sent on entering it is not repeated, but for the seal, whose answers are lost.
+void Job::ResumePhase() {
+  BeginRate();  // the window was no training time; what was done meanwhile comes now
+  switch (phases_.phase()) {
+    case JobPhase::kDescribing: Describe(); break;
+    case JobPhase::kSealing: BeginSeal(); break;
+    case JobPhase::kWriting: WriteFiles(); break;
+    default: break;
+  }
+}
+
+// The YAML says everything, or a worker is asked.
+void Job::Describe() {
+  const std::optional<v1::DescribeResult> described = kind_.Describe(id_.spec);
+  reading_.Begin(v1::DESCRIBE, described ? 0 : 1, MonoTime{0});
+  if (described) return OnDescribed(*described);
+  Pump();
+}
+
+// Begins the next phase if this one is over.
+void Job::Advance() {
+  if (phases_.In(JobPhase::kPlacing) && shards_.AllHeld()) {
+    epochs_.StartClock(host_->Now());
+    if (!Apply(PhaseEvent::kPlaced)) return;
+  }
+  if (!phases_.In(JobPhase::kTraining)) return;
+  // The barrier (ARCHITECTURE 4.8): what was granted has ended, nothing is under repair, every
+  // shard is there.
+  if (!source_->Complete()) return;
+  if (!book_->BarrierReached(source_->Limit()) || !shards_.AllHeld()) return;
+  if (!source_->has_callers()) {
+    if (epochs_.EvaluationDue()) return BeginEvaluation();
+    if (epochs_.PassBarrier(AccountContext())) {
+      source_->UpdateNewLimit();
+      PersistWhole();  // the lines of these epochs stand in no note
+      return;
+    }
+  }
+  Apply(PhaseEvent::kTrained);
+}
+
+void Job::BeginEvaluation() {
+  const MonoTime now = host_->Now();
+  if (now < evaluation_held_until_) return;
+  if (const fault::Hit hit = host_->failpoints().At("coordinator.evaluate")) {
+    evaluation_held_until_ =
+        now + std::chrono::milliseconds(hit.action == fault::Action::kDelay ? hit.delay_ms : 50);
+    return;
+  }
+  Apply(PhaseEvent::kEvaluationDue);
+}
+
+void Job::FinishEvaluation() {
+  EvaluationSum sum;
+  for (const ReadingRound::Closure& closure : reading_.closures()) sum.Add(closure.metrics);
+  reading_.Clear();
+  epochs_.FinishEvaluation(sum.Result(kind_.counts_only()), host_->Now());
+  if (!Apply(PhaseEvent::kEvaluated)) return;
+  ++revision_;
+  host_->JobChanged(id_.uid);
+}
+
+// Values have changed under whoever was reading them: what was measured or written since is void.
+void Job::AfterRollback(absl::string_view why) {
+  SayNotReproducible(std::string(why));
+  if (!phases_.After(PhaseEvent::kRolledBack)) return;
+  Event("rollback", absl::StrCat(JobPhaseName(phases_.phase()), " begins again: ", why));
+  epochs_.VoidEvaluation(phases_.In(JobPhase::kEvaluating), host_->Now());
+  reading_.Void();
+  report_.Void();
+  Apply(PhaseEvent::kRolledBack);
+}
+
+void Job::BeginReport() {
+  report_.Begin(FinalReport::Kind::kComplete, [this] {
+    if (!claims_.Accept(source_->CompareUpdates(report_.answer().shards))) return;
+    Apply(rounds_.on() ? PhaseEvent::kReported : PhaseEvent::kFinished);
+  });
+}
+
+// ---------------------------------------------------------------- ends before the plan (20a)
+
+bool Job::BeginSeal() {
+  reading_.Clear();
+  report_.Void();
+  delayed_releases_.clear();
+  placer_.ForgetRetries();
+  deferred_.clear();
+  mover_.End();
+  SendAllCloses();  // so that what has ended is in the ledgers that are saved
+  if (!PersistWhole()) return false;
+  // Workers drop everything of the job at once; servers first answer REFUSED, then report, then
+  // drop.
+  SendEnded(true, false);
+  for (auto& [task, worker] : workers_) {
+    worker.DropAll();
+  }
+  seal_.Begin();
+  CheckSealed();
+  return true;
+}
+
+void Job::CheckSealed() {
+  if (!phases_.In(JobPhase::kSealing) || window_open_)
+    return;  // In the window it is not known who is gone.
+  if (!seal_.IsComplete()) return;
+  Apply(book_ && shards_.placed() ? PhaseEvent::kSealed : PhaseEvent::kFinished);
+}
+
+void Job::BeginSealedReport() {
+  report_.Begin(FinalReport::Kind::kSealed, [this] {
+    if (!rounds_.on() || !book_) return Finish();
+    Apply(PhaseEvent::kReported);
+  });
+}
+
+// From the seal on: a worker that went to another job in that second would have to come back.
+bool Job::WantsSealedExport() const {
+  return phases_.failing() && book_ && shards_.placed() && epochs_.succeeded() > 0;
+}
+
+// ---------------------------------------------------------------- the end
+
+// Nothing is left but the weights of a failed job, and the files. That the weights are not exported
+// is said before the last line of metrics.jsonl.
+void Job::Finish() {
+  const bool exports = phases_.After(PhaseEvent::kSealedExportDue) && WantsSealedExport() &&
+                       sealed_export_.Begin(report_.answer(), server_bytes_);
+  Apply(exports ? PhaseEvent::kSealedExportDue : PhaseEvent::kFinished);
+}
+
+bool Job::BeginWriting() {
+  export_.DropReceiver();
+  times_.ended_ms = host_->WallMillis();
+  times_.ended_at = host_->Now();
+  closure_totals_.Close(source_->CountedEnds());
+  epochs_.WriteEpochLines(AccountContext());
+  output_.MakeResult();
+  if (!PersistWhole()) return false;
+  FlushLines();
+  WriteFiles();
+  return true;
+}
+
+// The files are on disk. What an ended job still answers is its status, its result and its final
+// report.
+void Job::End() {
+  SendEnded(true, true);
+  book_.reset();
+  epochs_.ForgetWaiting();
+  shards_.Clear();
+  mover_.Forget();
+  workers_.clear();
+  source_->Clear();
+  output_.lines().Close();
+  if (journals()) {
+    PersistWhole();
+  } else if (absl::Status removed = host_->store().Remove(id_.uid); !removed.ok()) {
+    host_->StoreFailed(removed);
+  }
+  report_.End();
+}
+
+void Job::SendEnded(bool workers, bool servers) {
+  v1::CoordinatorMessage message;
+  message.mutable_job_ended()->set_job_uid(id_.uid.value());
+  message.mutable_job_ended()->set_state(std::string(JobStateName(phases_.ending())));
+  Broadcast(message, workers, servers);
+}
+
+}  // namespace evergrad::coordinator
