@@ -34,7 +34,6 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
       events_(options.events_max),
       report_(Part()),
       roster_(Part(), &epochs_),
-      workers_(roster_.workers()),
       deaths_(Part(), &events_,
               {.name_of = [this](ClosureId closure) { return source_->NameOf(closure); },
                .not_reproducible = [this](const std::string& why) { SayNotReproducible(why); }}),
@@ -228,14 +227,14 @@ void Job::SendMap() {
   if (!book_) return;
   v1::CoordinatorMessage message;
   FillMap(message.mutable_map());
-  for (const auto& [task, worker] : workers_) {
+  for (const auto& [task, worker] : roster_.workers()) {
     if (worker.ready) host_->Send(task, message);
   }
 }
 
 void Job::Broadcast(const v1::CoordinatorMessage& message, bool workers, bool servers) {
   if (workers) {
-    for (const auto& [task, worker] : workers_) {
+    for (const auto& [task, worker] : roster_.workers()) {
       if (worker.ready) host_->Send(task, message);
     }
   }
@@ -265,7 +264,7 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
     FillJobInfo(registered->mutable_job());
     if (book_) FillMap(registered->mutable_map());
   }
-  workers_.insert_or_assign(task, std::move(worker));
+  roster_.workers().insert_or_assign(task, std::move(worker));
   if (former) TellPauses(identity);
   Touch();
 }
@@ -332,7 +331,7 @@ void Job::AdoptAttempts(const v1::Hello& hello, Worker* worker, v1::Registered* 
 // `worker` registers in the place of `former`, whose attempts are released unless they were
 // adopted.
 void Job::ReplaceFormer(TaskId former, bool former_died, Worker* worker) {
-  if (auto old = workers_.find(former); old != workers_.end()) {
+  if (auto old = roster_.workers().find(former); old != roster_.workers().end()) {
     if (former_died) {
       OnDeath(Role::kWorker, worker->identity, "a newer process has its identity", false,
               &old->second, old->second.host);
@@ -340,7 +339,7 @@ void Job::ReplaceFormer(TaskId former, bool former_died, Worker* worker) {
           std::max(worker->backoff_until, deaths_.backoff().Until(Role::kWorker, worker->identity));
     }
     roster_.Replace(old->second, totals_.HasCountedClosures(worker->identity), worker);
-    workers_.erase(old);
+    roster_.workers().erase(old);
   }
   if (book_) book_->ReleaseWorker(former);
   reading_.Release(former);
@@ -438,10 +437,10 @@ void Job::OnDeath(Role role, const std::string& identity, absl::string_view reas
 }
 
 void Job::OnWorkerGone(TaskId task, absl::string_view reason, bool leaving) {
-  auto found = workers_.find(task);
-  if (found == workers_.end()) return;
+  auto found = roster_.workers().find(task);
+  if (found == roster_.workers().end()) return;
   Worker worker = std::move(found->second);
-  workers_.erase(found);
+  roster_.workers().erase(found);
   roster_.Forget(worker, totals_.HasCountedClosures(worker.identity));
   OnDeath(Role::kWorker, worker.identity, reason, leaving, &worker, worker.host);
   totals_.ForgetIdleWorker(worker.identity);
@@ -689,7 +688,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
                       .planned = plan_ && !source_->has_callers(),
                       .rate = rate_.rate()},
                      status);
-  if (active()) deaths_.FillStatus(workers_, status);
+  if (active()) deaths_.FillStatus(roster_.workers(), status);
   FillWorkers(status);
   events_.FillStatus(events_after, status);
   status->set_result_json(ended() ? output_.result() : "");
@@ -704,7 +703,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
 
 void Job::FillWorkers(v1::JobStatus* status) const {
   std::map<std::string, v1::WorkerRow> rows = totals_.WorkerRows();
-  for (const auto& [task, worker] : workers_) {
+  for (const auto& [task, worker] : roster_.workers()) {
     roster_.FillRow(worker, &rows[worker.identity]);
   }
   for (auto& [identity, row] : rows) *status->add_workers() = row;
@@ -725,7 +724,7 @@ std::string Job::WaitingFor() const {
         training && !(book_ && book_->RepairsPending()) ? source_->IdleText() : std::nullopt;
     workers = idle ? *idle : roster_.WaitingFor();
     if (!idle && workers.empty() && training)
-      workers = source_->WaitingForWorker(workers_, host_->Now());
+      workers = source_->WaitingForWorker(roster_.workers(), host_->Now());
   }
   const std::string servers = phases_.In(JobPhase::kDescribing) ? "" : placer_.WaitingFor();
   if (window_open_) return "tasks to register again";

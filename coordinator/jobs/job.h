@@ -137,7 +137,7 @@ class Job final : private JobActions, private GrantActions {
   // The functions that closures of a functions job wait for or run; only a worker that has one of
   // them is of use. nullopt: every worker is.
   std::optional<std::set<std::string>> wanted_functions() const {
-    return source_->WantedFunctions(workers_);
+    return source_->WantedFunctions(roster_.workers());
   }
   // The process has said that it cannot take part, and is not tried again yet.
   bool IsUnfit(std::uint64_t process) const { return roster_.IsAside(process); }
@@ -342,7 +342,6 @@ class Job final : private JobActions, private GrantActions {
   EventLog events_;
   FinalReport report_;
   WorkerRoster roster_;
-  JobWorkers& workers_;  // of roster_
   Granter granter_;
   ShardTable shards_;
   DeathWatch deaths_;

@@ -28,7 +28,7 @@ void Job::Pump() {
   if (!grants_stopped()) {
     placer_.Place();
     Advance();
-    if (phases_.In(JobPhase::kTraining)) source_->Grant(granter_, workers_);
+    if (phases_.In(JobPhase::kTraining)) source_->Grant(granter_, roster_.workers());
     if (phases_.ReadingKind() != v1::WORK_KIND_UNSPECIFIED) reading_.Grant();
     mover_.Pump();
   }
@@ -45,10 +45,10 @@ void Job::CallBack(TaskId task) {
 
 void Job::ReleaseWorker(TaskId task) {
   EndTurn();  // what it has said is answered first
-  const auto found = workers_.find(task);
-  if (found == workers_.end()) return;
+  const auto found = roster_.workers().find(task);
+  if (found == roster_.workers().end()) return;
   const std::string identity = found->second.identity;
-  workers_.erase(found);
+  roster_.workers().erase(found);
   TellPauses(identity);
   if (book_) book_->ReleaseWorker(task);
   reading_.Release(task);
@@ -63,7 +63,7 @@ std::uint32_t Job::useful_workers() const {
   std::uint64_t useful = 1;
   if (phases_.In(JobPhase::kEvaluating)) useful = reading_.left();
   if (phases_.In(JobPhase::kReporting) || phases_.In(JobPhase::kSaving)) useful = 0;
-  if (phases_.In(JobPhase::kTraining)) useful = source_->UsefulWorkers(workers_.size());
+  if (phases_.In(JobPhase::kTraining)) useful = source_->UsefulWorkers(roster_.workers().size());
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(useful, 1u << 30));
 }
 
@@ -176,7 +176,7 @@ std::uint32_t Job::LimitOf(const Worker& worker) const {
   const std::uint64_t limit = std::min<std::uint64_t>(plan_->closures(), source_->Limit());
   const std::uint64_t remaining = limit > book_->next_new() ? limit - book_->next_new() : 0;
   return AttemptsAhead(options_.sizing, worker.rate.seconds_per_closure(), remaining,
-                       static_cast<std::uint32_t>(workers_.size()));
+                       static_cast<std::uint32_t>(roster_.workers().size()));
 }
 
 bool Job::GrantsBlocked() {

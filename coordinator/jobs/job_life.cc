@@ -65,7 +65,7 @@ void Job::Fail(v1::ErrorDetail cause, bool user) {
 void Job::BeginAnew(Term term) {
   if (!active()) return;
   window_open_ = true;
-  workers_.clear();
+  roster_.workers().clear();
   roster_.ForgetPauses();
   for (auto& [task, server] : shards_.servers()) {
     server.ready = false;
@@ -267,7 +267,7 @@ bool Job::BeginSeal() {
   // Workers drop everything of the job at once; servers first answer REFUSED, then report, then
   // drop.
   SendEnded(true, false);
-  for (auto& [task, worker] : workers_) {
+  for (auto& [task, worker] : roster_.workers()) {
     worker.DropAll();
   }
   seal_.Begin();
@@ -325,7 +325,7 @@ void Job::End() {
   epochs_.ForgetWaiting();
   shards_.Clear();
   mover_.Forget();
-  workers_.clear();
+  roster_.workers().clear();
   source_->Clear();
   output_.lines().Close();
   if (journals()) {
