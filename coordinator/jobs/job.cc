@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -32,32 +33,33 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
       id_(std::move(identity)),
       kind_(JobKind::Of(id_.spec)),
       events_(options.events_max),
-      report_(Part()),
-      roster_(Part(), &epochs_),
       deaths_(Part(), &events_,
               {.name_of = [this](ClosureId closure) { return source_->NameOf(closure); },
                .not_reproducible = [this](const std::string& why) { SayNotReproducible(why); }}),
-      placer_(Part(), &deaths_.backoff(), &report_.queries()),
-      mover_(Part(), &placer_),
-      turn_(Part()),
+      admission_(Part(),
+                 {.phases = &phases_,
+                  .claims = &claims_,
+                  .notices = &notices_,
+                  .roster = &roster_,
+                  .reading = &reading_,
+                  .deaths = &deaths_,
+                  .totals = &totals_},
+                 {.knows = [this](ClosureId closure) { return source_->Knows(closure); },
+                  .adopted = std::bind_front(&ClosureTotals::OnAdopted, &closure_totals_),
+                  .want_whole = [this] { journal_.WantWhole(); }}),
       reading_(Part(), &roster_,
                {.blocked = [this] { return GrantsBlocked(); },
                 .fill_order = [this](v1::ExportOrder* order) { export_.FillOrder(order); },
                 .no_space = [this](ReadingRound::Closure* closure,
                                    absl::string_view why) { export_.OnNoSpace(closure, why); }}),
       reach_(Part(), &roster_,
-             {.others_can =
-                  [this](const Worker& of, const std::vector<const Worker*>& able) {
-                    return OthersCanRun(of, able);
-                  },
-              .pass_on = [this](Worker& worker,
-                                const v1::UnreachedServer& from) { PassOn(worker, from); }}),
+             {.others_can = std::bind_front(&Job::OthersCanRun, this),
+              .pass_on = std::bind_front(&Job::PassOn, this)}),
       epochs_({id_.spec.training.epochs,
                id_.spec.training.evaluate_every_epochs,
                kind_.counts_only(),
                {options.step_lines_burst, options.step_lines_per_second, options.curve_points_max}},
               host->Now()),
-      claims_(Part(), &epochs_),
       rounds_(Part(), &epochs_,
               {.round_ended = [this] { source_->OnRoundEnded(); },
                .saved = [this](const v1::Manifest& manifest) { source_->OnSaved(manifest); },
@@ -78,16 +80,13 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
                                                                   : PhaseEvent::kExported);
                    },
                .gave_up = [this](absl::string_view why) { sealed_export_.GiveUp(why); }}),
-      rate_(options.curve_points_max),
       output_(Part(), {.facts = [this] { return Facts(); },
                        .written = [this] { Apply(PhaseEvent::kWritten); }}),
       journal_(host, &options_, id_.uid, &output_.lines(),
                [this](v1::JobCounters* counters) { FillCounters(counters); }),
-      closure_totals_(Part()),
       source_(kind_.MakeSource(Part(), SourceParts())),
-      seal_(Part()),
       sealed_export_(Part(), &reading_, &roster_, &rounds_.status(),
-                     {.send_job = [this](TaskId task) { SendJobAndMap(task); },
+                     {.send_job = [this](TaskId task) { notices_.Introduce(task); },
                       .over = [this] { Finish(); }}) {
   times_.submitted_at = host_->Now();
 }
@@ -95,18 +94,16 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
 Job::~Job() = default;
 
 ClosureSourceParts Job::SourceParts() {
-  return {
-      .epochs = &epochs_,
-      .totals = &totals_,
-      .rounds = &rounds_,
-      .claims = &claims_,
-      .journal = &journal_,
-      .grants = this,
-      .account_context = [this] { return AccountContext(); },
-      .revoke = [this](ClosureId closure,
-                       const ClosureBook::Current& current) { RevokeCancelled(closure, current); },
-      .calls = {.refusal = [this] { return phases_.CallsRefusal(name()); },
-                .waiting_for = [this] { return WaitingFor(); }}};
+  return {.epochs = &epochs_,
+          .totals = &totals_,
+          .rounds = &rounds_,
+          .claims = &claims_,
+          .journal = &journal_,
+          .grants = this,
+          .account_context = [this] { return AccountContext(); },
+          .revoke = std::bind_front(&Job::RevokeCancelled, this),
+          .calls = {.refusal = [this] { return phases_.CallsRefusal(name()); },
+                    .waiting_for = [this] { return WaitingFor(); }}};
 }
 
 // ---------------------------------------------------------------- life
@@ -190,159 +187,12 @@ void Job::ShowRefusal(const std::string& refusal) {
 
 // ---------------------------------------------------------------- tasks
 
-void Job::FillJobInfo(v1::JobInfo* info) const {
-  info->set_job_uid(id_.uid.value());
-  info->set_name(id_.spec.name);
-  info->set_yaml(id_.yaml);
-  info->set_seed(id_.spec.training.seed);
-  if (plan_) *info->mutable_plan() = plan_message_;
-  info->set_runs_folder(id_.runs_folder);
-}
-
-void Job::FillMap(v1::ShardMap* map) const {
-  map->set_job_uid(id_.uid.value());
-  if (!book_) return;
-  *map->mutable_version() = client::ToProto(book_->durable().version);
-  const std::vector<ShardOwner>& owners = book_->durable().map;
-  for (std::uint32_t p = 0; p < owners.size(); ++p) {
-    v1::ShardLocation* location = map->add_shards();
-    location->set_shard(p);
-    *location->mutable_epoch() = client::ToProto(owners[p].epoch);
-    *location->mutable_start() = client::ToProto(owners[p].start);
-    location->set_server_identity(owners[p].server);
-    if (const v1::Endpoint* endpoint = totals_.EndpointOf(owners[p].server))
-      *location->mutable_endpoint() = *endpoint;
-  }
-}
-
-void Job::SendJobAndMap(TaskId task) {
-  v1::CoordinatorMessage message;
-  FillJobInfo(message.mutable_job());
-  host_->Send(task, message);
-  FillMap(message.mutable_map());
-  host_->Send(task, message);
-}
-
-void Job::SendMap() {
-  if (!book_) return;
-  v1::CoordinatorMessage message;
-  FillMap(message.mutable_map());
-  for (const auto& [task, worker] : roster_.workers()) {
-    if (worker.ready) host_->Send(task, message);
-  }
-}
-
-void Job::Broadcast(const v1::CoordinatorMessage& message, bool workers, bool servers) {
-  if (workers) {
-    for (const auto& [task, worker] : roster_.workers()) {
-      if (worker.ready) host_->Send(task, message);
-    }
-  }
-  if (servers) {
-    for (const auto& [task, server] : shards_.servers()) {
-      if (server.ready) host_->Send(task, message);
-    }
-  }
-}
-
-void Job::BroadcastJobInfo() {
-  v1::CoordinatorMessage message;
-  FillJobInfo(message.mutable_job());
-  Broadcast(message, true, true);
-}
-
 void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff_until,
                       std::optional<TaskId> former, bool former_died, const v1::Hello& hello,
                       v1::Registered* registered) {
-  Worker worker = roster_.Make(
-      task, identity, std::max(backoff_until, deaths_.backoff().Until(Role::kWorker, identity)),
-      hello);
-  const bool told = !grants_stopped();
-  if (told) AdoptAttempts(hello, &worker, registered);
-  if (former) ReplaceFormer(*former, former_died, &worker);
-  if (told) {
-    FillJobInfo(registered->mutable_job());
-    if (book_) FillMap(registered->mutable_map());
-  }
-  roster_.workers().insert_or_assign(task, std::move(worker));
-  if (former) TellPauses(identity);
-  Touch();
-}
-
-// A worker cannot take over the attempt of another living worker by claiming it.
-bool Job::IsOfAnother(TaskId holder, const Worker& worker) {
-  const Worker* other = FindWorker(holder);
-  if (other == nullptr || other->identity == worker.identity) return false;
-  host_->ForeignMessage(worker.task, "an attempt in its Hello");
-  return true;
-}
-
-// [35] Nor can it take over an attempt that nobody granted to it.
-bool Job::CheckProof(const v1::HeldAttempt& held, Attempt attempt, const Worker& worker) {
-  if (claims_.IsProved(held, attempt)) return true;
-  host_->ForeignMessage(worker.task, "an attempt in its Hello that was not granted");
-  return false;
-}
-
-// Line 26: the worker keeps those of its attempts that are still needed.
-void Job::AdoptAttempts(const v1::Hello& hello, Worker* worker, v1::Registered* registered) {
-  std::vector<ClosureBook::HeldAttempt> held;
-  std::map<Attempt, const v1::HeldAttempt*> said;  // Of training; an attempt is one closure's.
-  for (const v1::HeldAttempt& h : hello.attempts()) {
-    if (h.job_uid() != id_.uid.value()) continue;
-    const Attempt attempt = client::FromProto<Attempt>(h.attempt());
-    if (h.kind() != v1::TRAIN) {
-      // It pushes nothing and has no proof: only the current attempt, of this worker and of this
-      // life, is kept.
-      ReadingRound::Closure* reading = reading_.Running(h.closure(), attempt);
-      if (reading == nullptr || IsOfAnother(reading->worker, *worker)) continue;
-      reading->worker = worker->task;
-      worker->Take(attempt, Held{ClosureId(h.closure()), h.kind(), host_->Now()});
-      *registered->add_adopted() = h;
-      continue;
-    }
-    if (!source_->Knows(ClosureId(h.closure()))) continue;
-    if (!said.try_emplace(attempt, &h).second) continue;
-    if (book_) {
-      const auto current = book_->current().find(ClosureId(h.closure()));
-      if (current != book_->current().end() && current->second.attempt == attempt &&
-          IsOfAnother(current->second.worker, *worker))
-        continue;
-    }
-    ClosureBook::HeldAttempt& one = held.emplace_back();
-    one.closure = ClosureId(h.closure());
-    one.attempt = attempt;
-    one.all_targets = h.all_targets();
-    for (const std::uint32_t p : h.targets()) one.targets.insert(ShardId(p));
-    one.v1 = client::FromProto<MapVersion>(h.v1());
-    one.proved = CheckProof(h, attempt, *worker);
-  }
-  if (!book_ || held.empty()) return;
-  for (const ClosureBook::HeldAttempt& h : book_->RegisterWorker(worker->task, held)) {
-    worker->Take(h.attempt, Held{h.closure, v1::TRAIN, host_->Now()});
-    closure_totals_.OnAdopted(h.closure, h.attempt);
-    v1::HeldAttempt& adopted = *registered->add_adopted();
-    adopted = *said.at(h.attempt);
-    adopted.clear_proof();  // It has the proof.
-    adopted.clear_granted_to();
-  }
-}
-
-// `worker` registers in the place of `former`, whose attempts are released unless they were
-// adopted.
-void Job::ReplaceFormer(TaskId former, bool former_died, Worker* worker) {
-  if (auto old = roster_.workers().find(former); old != roster_.workers().end()) {
-    if (former_died) {
-      OnDeath(Role::kWorker, worker->identity, "a newer process has its identity", false,
-              &old->second, old->second.host);
-      worker->backoff_until =
-          std::max(worker->backoff_until, deaths_.backoff().Until(Role::kWorker, worker->identity));
-    }
-    roster_.Replace(old->second, totals_.HasCountedClosures(worker->identity), worker);
-    roster_.workers().erase(old);
-  }
-  if (book_) book_->ReleaseWorker(former);
-  reading_.Release(former);
+  std::optional<WorkerAdmission::Former> replaced;
+  if (former) replaced = {*former, former_died};
+  admission_.Admit(task, identity, backoff_until, replaced, hello, registered);
 }
 
 absl::Status Job::AdmitServer(TaskId task, const std::string& identity,
@@ -356,7 +206,7 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity,
   shards_.awaited().erase(identity);
   JobServer& admitted = shards_.servers().insert_or_assign(task, std::move(server)).first->second;
   if (active()) {
-    FillJobInfo(registered->mutable_job());
+    notices_.FillInfo(registered->mutable_job());
     if (!placer_.Admit(admitted, held)) return absl::OkStatus();
     if (phases_.closing()) {  // the job ends: nothing is restored for the server, and what
                               // has no owner counts as sealed
@@ -364,7 +214,7 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity,
         seal_.OnGone(order.shard);
       admitted.admitted->assigns.clear();
     }
-    if (book_) FillMap(registered->mutable_map());
+    if (book_) notices_.FillMap(registered->mutable_map());
   }
   Touch();
   return absl::OkStatus();
@@ -396,12 +246,7 @@ void Job::ReplaceFormerServer(TaskId former, bool former_died, const JobServer& 
 }
 
 void Job::Ready(TaskId task) {
-  if (Worker* worker = FindWorker(task)) {
-    worker->ready = true;
-    if (!worker->silent) BeginTotals(*worker);
-    Pump();
-    return;
-  }
+  if (admission_.Ready(task)) return Pump();
   JobServer* server = shards_.Find(task);
   if (server == nullptr) return;
   server->ready = true;
@@ -412,19 +257,8 @@ void Job::Ready(TaskId task) {
   Pump();
 }
 
-void Job::Withhold(TaskId task) {
-  if (Worker* worker = FindWorker(task)) worker->silent = true;
-}
-
 void Job::Speaks(TaskId task) {
-  Worker* worker = FindWorker(task);
-  if (worker == nullptr || !std::exchange(worker->silent, false)) return;
-  BeginTotals(*worker);
-  Pump();
-}
-
-void Job::BeginTotals(const Worker& worker) {
-  if (totals_.BeginWorker(worker.identity, worker.process)) journal_.WantWhole();
+  if (admission_.Speaks(task)) Pump();
 }
 
 void Job::Warn(const std::string& text) {
@@ -437,35 +271,13 @@ void Job::OnDeath(Role role, const std::string& identity, absl::string_view reas
 }
 
 void Job::OnWorkerGone(TaskId task, absl::string_view reason, bool leaving) {
-  auto found = roster_.workers().find(task);
-  if (found == roster_.workers().end()) return;
-  Worker worker = std::move(found->second);
-  roster_.workers().erase(found);
-  roster_.Forget(worker, totals_.HasCountedClosures(worker.identity));
-  OnDeath(Role::kWorker, worker.identity, reason, leaving, &worker, worker.host);
-  totals_.ForgetIdleWorker(worker.identity);
-  TellPauses(worker.identity);
-  if (book_) {
-    const std::vector<ClosureId> released = book_->ReleaseWorker(task);
-    if (!released.empty() && !grants_stopped()) {
-      Event("requeue",
-            absl::StrCat("worker/", worker.identity, " is gone: ", released.size(),
-                         released.size() == 1 ? " closure is" : " closures are", " granted again"));
-    }
-  }
-  reading_.Release(task);
-  Pump();
+  if (admission_.OnGone(task, reason, leaving)) Pump();
 }
 
 void Job::OnLeaving(TaskId task, absl::string_view said, bool drains) {
   const std::string reason =
       said.empty() ? std::string("no reason given") : client::CleanText(said, 200);
-  if (Worker* worker = FindWorker(task)) {
-    if (std::exchange(worker->leaving, true)) return;
-    if (active()) Event("drain", absl::StrCat("worker/", worker->identity, " leaves: ", reason));
-    Touch();
-    return;
-  }
+  if (admission_.OnLeaving(task, reason)) return;
   JobServer* server = shards_.Find(task);
   if (server == nullptr) return;
   server->drains |= drains;

@@ -40,6 +40,7 @@
 #include "coordinator/jobs/granter.h"
 #include "coordinator/jobs/job_host.h"
 #include "coordinator/jobs/job_kind.h"
+#include "coordinator/jobs/job_notices.h"
 #include "coordinator/jobs/job_phases.h"
 #include "coordinator/jobs/job_worker.h"
 #include "coordinator/jobs/journal_writer.h"
@@ -54,6 +55,7 @@
 #include "coordinator/jobs/shard_seal.h"
 #include "coordinator/jobs/task_totals.h"
 #include "coordinator/jobs/training_rate.h"
+#include "coordinator/jobs/worker_admission.h"
 #include "coordinator/jobs/worker_claims.h"
 #include "coordinator/jobs/worker_pin.h"
 #include "coordinator/jobs/worker_roster.h"
@@ -110,7 +112,7 @@ class Job final : private JobActions, private GrantActions {
   void Ready(TaskId task);
   // Call it between Admit and Ready for a worker that has sent nothing since its Hello. Until
   // Speaks the worker gets no work, and its end has no consequence for this job.
-  void Withhold(TaskId task);
+  void Withhold(TaskId task) { admission_.Withhold(task); }
   void Speaks(TaskId task);
   // The time for which the worker gets no work, because it died again and again.
   std::chrono::milliseconds BacksOffFor(TaskId worker) const { return roster_.BacksOffFor(worker); }
@@ -179,7 +181,6 @@ class Job final : private JobActions, private GrantActions {
   }
   const v1::Plan* plan_message() const { return plan_ ? &plan_message_ : nullptr; }
   std::string WaitingFor() const;
-  void FillJobInfo(v1::JobInfo* info) const;
   std::uint64_t steps_done() const { return epochs_.steps_done(); }
   std::uint64_t open_closures() const { return book_ ? book_->InFlight() : 0; }
   // The number of ended closures behind the oldest one that has not ended: at most
@@ -204,10 +205,6 @@ class Job final : private JobActions, private GrantActions {
   void Touch() override { touched_ = true; }
   void TickCheckpoints(MonoTime now);
 
-  bool IsOfAnother(TaskId holder, const Worker& worker);
-  bool CheckProof(const v1::HeldAttempt& held, Attempt attempt, const Worker& worker);
-  void AdoptAttempts(const v1::Hello& hello, Worker* worker, v1::Registered* registered);
-  void ReplaceFormer(TaskId former, bool former_died, Worker* worker);
   void ReplaceFormerServer(TaskId former, bool former_died, const JobServer& server);
   void FillWorkers(v1::JobStatus* status) const;
 
@@ -229,11 +226,10 @@ class Job final : private JobActions, private GrantActions {
   void ShiftClock(std::chrono::nanoseconds by);
   bool active() const { return phases_.active(); }
   bool grants_stopped() const override { return phases_.grants_stopped(); }
-  void Broadcast(const v1::CoordinatorMessage& message, bool workers, bool servers);
-  void BroadcastJobInfo();
-  void SendMap() override;
-  void SendJobAndMap(TaskId task);
-  void FillMap(v1::ShardMap* map) const;
+  void SendMap() override { notices_.SendMap(); }
+  void SendCloses() override {
+    if (!grants_stopped() && !window_open_) notices_.SendCloses();
+  }
   Worker* FindWorker(TaskId task) { return roster_.Find(task); }
 
   // job_grants.cc
@@ -276,17 +272,12 @@ class Job final : private JobActions, private GrantActions {
   // As DeathWatch::OnDeath, while the job is active.
   void OnDeath(Role role, const std::string& identity, absl::string_view reason, bool leaving,
                const Worker* worker, const std::string& host);
-  void BeginTotals(const Worker& worker);  // Its process is one of the job's from now on.
 
   // job_shards.cc
   void OnDescribed(const v1::DescribeResult& described);
   std::uint64_t ServerBytesMax() const;  // 0: any
   ClosureBook::Options BookOptions() const;
   void BeginPlan();
-  void SendCloses() override {
-    if (!grants_stopped()) SendAllCloses();
-  }
-  void SendAllCloses();
   void TellPauses(absl::string_view gone = "") {  // As WorkerRoster::TellPauses.
     if (active()) roster_.TellPauses(gone);
   }
@@ -317,7 +308,6 @@ class Job final : private JobActions, private GrantActions {
   bool BeginWriting();
   void WriteFiles() { output_.Write(phases_.ending() == JobState::kSucceeded); }
   void End();
-  void SendEnded(bool workers, bool servers);
 
   // job_output.cc
   RunFacts Facts() const;
@@ -340,14 +330,16 @@ class Job final : private JobActions, private GrantActions {
   MonoTime next_progress_{0}, next_close_{0};
 
   EventLog events_;
-  FinalReport report_;
-  WorkerRoster roster_;
+  FinalReport report_{Part()};
+  WorkerRoster roster_{Part(), &epochs_};
   Granter granter_;
   ShardTable shards_;
   DeathWatch deaths_;
-  ShardPlacer placer_;
-  ShardMover mover_;
+  ShardPlacer placer_{Part(), &deaths_.backoff(), &report_.queries()};
+  ShardMover mover_{Part(), &placer_};
   TaskTotals totals_;
+  JobNotices notices_{Part(), &roster_, &totals_};
+  WorkerAdmission admission_;
 
   // The plan, once described.
   std::optional<plan::Plan> plan_;
@@ -362,7 +354,7 @@ class Job final : private JobActions, private GrantActions {
     v1::Done done;
   };
   std::vector<DeferredDone> deferred_;  // in the window
-  DoneTurn turn_;
+  DoneTurn turn_{Part()};
 
   // Work.
   ReadingWork reading_;
@@ -373,14 +365,14 @@ class Job final : private JobActions, private GrantActions {
   MonoTime evaluation_held_until_{0};  // failpoint
 
   EpochAccount epochs_;
-  WorkerClaims claims_;
+  WorkerClaims claims_{Part(), &epochs_};
   CheckpointRounds rounds_;
   CheckpointResume resume_;
   ExportFiles export_;
-  TrainingRate rate_;
+  TrainingRate rate_{options_.curve_points_max};
   RunOutput output_;
   JournalWriter journal_;
-  ClosureTotals closure_totals_;
+  ClosureTotals closure_totals_{Part()};
   const std::unique_ptr<ClosureSource> source_;
 
   // What a persistent store needs.
@@ -388,7 +380,7 @@ class Job final : private JobActions, private GrantActions {
   v1::CoordinatorMessage grant_;  // kept for its memory
 
   // The end.
-  ShardSeal seal_;
+  ShardSeal seal_{Part()};
   SealedExport sealed_export_;
 
   RunTimes times_;

@@ -45,15 +45,7 @@ void Job::CallBack(TaskId task) {
 
 void Job::ReleaseWorker(TaskId task) {
   EndTurn();  // what it has said is answered first
-  const auto found = roster_.workers().find(task);
-  if (found == roster_.workers().end()) return;
-  const std::string identity = found->second.identity;
-  roster_.workers().erase(found);
-  TellPauses(identity);
-  if (book_) book_->ReleaseWorker(task);
-  reading_.Release(task);
-  Touch();
-  Pump();
+  if (admission_.Release(task)) Pump();
 }
 
 std::uint32_t Job::useful_workers() const {

@@ -146,12 +146,12 @@ bool Job::Enter(JobPhase phase) {
     case JobPhase::kNone: break;
     case JobPhase::kDescribing:
       if (!PersistWhole()) return false;
-      BroadcastJobInfo();
+      notices_.SendInfo();
       Describe();
       break;
     case JobPhase::kPlacing:
       if (!PersistWhole()) return false;
-      BroadcastJobInfo();
+      notices_.SendInfo();
       Pump();
       break;
     case JobPhase::kTraining: BeginRate(); return PersistWhole();
@@ -262,11 +262,12 @@ bool Job::BeginSeal() {
   placer_.ForgetRetries();
   deferred_.clear();
   mover_.End();
-  SendAllCloses();  // so that what has ended is in the ledgers that are saved
+  if (!window_open_)
+    notices_.SendCloses();  // so that what has ended is in the ledgers that are saved
   if (!PersistWhole()) return false;
   // Workers drop everything of the job at once; servers first answer REFUSED, then report, then
   // drop.
-  SendEnded(true, false);
+  notices_.SendEnded(phases_.ending(), true, false);
   for (auto& [task, worker] : roster_.workers()) {
     worker.DropAll();
   }
@@ -320,7 +321,7 @@ bool Job::BeginWriting() {
 // The files are on disk. What an ended job still answers is its status, its result and its final
 // report.
 void Job::End() {
-  SendEnded(true, true);
+  notices_.SendEnded(phases_.ending(), true, true);
   book_.reset();
   epochs_.ForgetWaiting();
   shards_.Clear();
@@ -334,13 +335,6 @@ void Job::End() {
     host_->StoreFailed(removed);
   }
   report_.End();
-}
-
-void Job::SendEnded(bool workers, bool servers) {
-  v1::CoordinatorMessage message;
-  message.mutable_job_ended()->set_job_uid(id_.uid.value());
-  message.mutable_job_ended()->set_state(std::string(JobStateName(phases_.ending())));
-  Broadcast(message, workers, servers);
 }
 
 }  // namespace evergrad::coordinator

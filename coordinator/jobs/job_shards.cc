@@ -80,25 +80,4 @@ void Job::BeginPlan() {
   Apply(PhaseEvent::kPlanned);
 }
 
-// ---------------------------------------------------------------- the shards
-
-void Job::SendAllCloses() {
-  if (!book_ || window_open_) return;
-  for (const auto& [task, server] : shards_.servers()) {
-    if (!server.ready) continue;
-    for (const ClosureBook::CloseOrder& order : book_->MakeCloses(task, server.identity)) {
-      v1::CoordinatorMessage message;
-      v1::Close* close = message.mutable_close();
-      close->set_job_uid(id_.uid.value());
-      close->set_shard(order.shard.value());
-      *close->mutable_epoch() = client::ToProto(order.epoch);
-      *close->mutable_version() = client::ToProto(order.version);
-      *close->mutable_done() = client::ToProto(order.done);
-      *close->mutable_refused() = client::ToProto(order.refused);
-      close->set_whole(order.whole);
-      host_->Send(task, message);
-    }
-  }
-}
-
 }  // namespace evergrad::coordinator

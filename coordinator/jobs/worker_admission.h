@@ -1,0 +1,85 @@
+// Workers that come to a job and leave it: which of its attempts a worker keeps when it registers
+// again (LEDGER line 26), and which of them others get when it is gone.
+//
+//   Admit (fills the Registered) ─▶ Ready ─▶ grants ─▶ OnGone, or Release to another job
+//   Admit ─▶ Withhold ─▶ Ready ─▶ Speaks ─▶ grants, for a worker that has said nothing since its
+//   Hello
+//
+// Not thread-safe: the control executor's. No clock and no I/O but through the host.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "common/base/ids.h"
+#include "common/time/clock.h"
+#include "coordinator/jobs/death_watch.h"
+#include "coordinator/jobs/job_host.h"
+#include "coordinator/jobs/job_notices.h"
+#include "coordinator/jobs/job_phases.h"
+#include "coordinator/jobs/reading_round.h"
+#include "coordinator/jobs/task_totals.h"
+#include "coordinator/jobs/worker_claims.h"
+#include "coordinator/jobs/worker_roster.h"
+#include "evergrad/v1/session.pb.h"
+
+namespace evergrad::coordinator {
+
+class WorkerAdmission : private JobPart {
+ public:
+  struct Parts {
+    const JobPhases* phases;
+    const WorkerClaims* claims;
+    const JobNotices* notices;
+    WorkerRoster* roster;
+    ReadingRound* reading;
+    DeathWatch* deaths;
+    TaskTotals* totals;
+  };
+  struct Hooks {
+    std::function<bool(ClosureId)> knows;  // As ClosureSource::Knows.
+    // A worker keeps an attempt of training.
+    std::function<void(ClosureId, Attempt)> adopted;
+    // Something has changed that no note of the journal holds.
+    std::function<void()> want_whole;
+  };
+  // What `parts` points to outlives this object.
+  WorkerAdmission(const JobPart& part, const Parts& parts, Hooks hooks)
+      : JobPart(part), parts_(parts), hooks_(std::move(hooks)) {}
+
+  // A worker registers. It sends nothing to the worker, and fills the job's fields of `registered`.
+  // `backoff_until`: membership keeps the worker from work until then. `former`: the registration
+  // that the worker replaces; its attempts are released unless they were adopted. `former_died`: it
+  // was of another process.
+  struct Former {
+    TaskId task;
+    bool died = false;
+  };
+  void Admit(TaskId task, const std::string& identity, MonoTime backoff_until,
+             const std::optional<Former>& former, const v1::Hello& hello,
+             v1::Registered* registered);
+  // The Registered is on its way. False, here and below: `task` is no worker of the job.
+  bool Ready(TaskId task);
+  void Withhold(TaskId task);  // It has sent nothing since its Hello, and gets no work.
+  bool Speaks(TaskId task);    // Also false if the worker was not withheld.
+  bool OnLeaving(TaskId task, const std::string& reason);  // A repeat changes nothing.
+  bool OnGone(TaskId task, absl::string_view reason, bool leaving);
+  bool Release(TaskId task);  // It serves another job from now on.
+
+ private:
+  void AdoptAttempts(const v1::Hello& hello, JobWorker* worker, v1::Registered* registered);
+  bool AdoptReading(const v1::HeldAttempt& said, JobWorker* worker);
+  bool IsOfAnother(TaskId holder, const JobWorker& worker);
+  bool CheckProof(const v1::HeldAttempt& said, Attempt attempt, const JobWorker& worker);
+  void ReplaceFormer(const Former& former, JobWorker* worker);
+  void BeginTotals(const JobWorker& worker);
+  void TellPauses(const std::string& gone);
+  JobWorker* Find(TaskId task) { return parts_.roster->Find(task); }
+
+  const Parts parts_;
+  const Hooks hooks_;
+};
+
+}  // namespace evergrad::coordinator
