@@ -17,7 +17,6 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::chrono::milliseconds kProgressEvery{100};
-constexpr std::size_t kWaitsBytesMax = 512, kAwaitsBytesMax = 128;
 
 }  // namespace
 
@@ -396,32 +395,9 @@ void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
   // What it says while it has not heard of this job yet is of the one that it served before.
   if (Worker* worker = FindWorker(task); worker != nullptr && heartbeat.has_worker() &&
                                          heartbeat.worker().job_uid() == id_.uid.value()) {
-    const v1::WorkerProgress& said = heartbeat.worker();
-    const v1::WorkerProgress& before = worker->progress;
-    if (client::FromProto<Attempt>(said.running_attempt()) !=
-            client::FromProto<Attempt>(before.running_attempt()) ||
-        said.running_step() != before.running_step()) {
-      worker->advanced_at = host_->Now();
-    }
-    if (worker->stuck && !said.computing()) {
-      worker->stuck = false;
-      Event("stall", absl::StrCat("worker/", worker->identity,
-                                  " has stopped computing and may be given work again"));
-    }
-    if (said.steps() != before.steps()) Touch();
-    worker->progress = said;
-    worker->progress.clear_device();
-    worker->progress.clear_steps_log();  // curves are made of what counted; this is not kept
-    worker->progress.set_state(client::CleanText(said.state(), 64));
-    ReachRule::Clean(worker->progress.mutable_unreached());
-    worker->progress.set_awaits(client::CleanText(said.awaits(), kAwaitsBytesMax));
-    if (worker->paused()) {
-      worker->progress.set_waiting_for(client::CleanText(said.waiting_for(), kWaitsBytesMax));
-    } else {
-      worker->progress.clear_waiting_for();
-    }
-    TellPauses();
-    totals_.ReportWorker(worker->identity, said);
+    roster_.OnProgress(worker, heartbeat.worker());
+    if (active()) roster_.TellPauses();
+    totals_.ReportWorker(worker->identity, heartbeat.worker());
   }
   if (JobServer* server = shards_.Find(task); server != nullptr && heartbeat.has_server()) {
     const v1::ServerProgress& said = heartbeat.server();

@@ -278,9 +278,6 @@ class Job final : private JobActions, private GrantActions {
   std::uint64_t ServerBytesMax() const;  // 0: any
   ClosureBook::Options BookOptions() const;
   void BeginPlan();
-  void TellPauses(absl::string_view gone = "") {  // As WorkerRoster::TellPauses.
-    if (active()) roster_.TellPauses(gone);
-  }
 
   // --- for the calls of clients
   // The attempt at a closure that was cancelled is void: its worker is told.

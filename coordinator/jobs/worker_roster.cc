@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/client/protocol.h"
+#include "coordinator/jobs/reach_rule.h"
 #include "evergrad/v1/journal.pb.h"
 
 namespace evergrad::coordinator {
@@ -15,6 +16,7 @@ constexpr std::chrono::seconds kPausesSaidEvery{10};
 constexpr std::size_t kHostBytesMax = 256;
 constexpr std::size_t kTextBytesMax = 500;
 constexpr std::size_t kBackoffsNamedMax = 4;
+constexpr std::size_t kWaitsBytesMax = 512, kAwaitsBytesMax = 128;
 
 bool Stalls(const JobWorker& worker, MonoTime now) {
   return worker.stuck || worker.aside_until > now;
@@ -61,6 +63,29 @@ void WorkerRoster::Replace(const JobWorker& former, bool counted, JobWorker* wor
 void WorkerRoster::Forget(const JobWorker& worker, bool counted) {
   if (UnfitOf(worker) == nullptr && counted) fit_left_ = host_->Now();
   unfit_.Forget(worker.process);
+}
+
+void WorkerRoster::OnProgress(JobWorker* worker, const v1::WorkerProgress& said) {
+  v1::WorkerProgress& progress = worker->progress;
+  if (client::FromProto<Attempt>(said.running_attempt()) !=
+          client::FromProto<Attempt>(progress.running_attempt()) ||
+      said.running_step() != progress.running_step()) {
+    worker->advanced_at = host_->Now();
+  }
+  if (worker->stuck && !said.computing()) {
+    worker->stuck = false;
+    job_.Event("stall", absl::StrCat("worker/", worker->identity,
+                                     " has stopped computing and may be given work again"));
+  }
+  if (said.steps() != progress.steps()) job_.Touch();
+  progress = said;
+  progress.clear_device();
+  progress.clear_steps_log();  // Curves are made of what counted; this is not kept.
+  progress.set_state(client::CleanText(said.state(), 64));
+  ReachRule::Clean(progress.mutable_unreached());
+  progress.set_awaits(client::CleanText(said.awaits(), kAwaitsBytesMax));
+  progress.set_waiting_for(worker->paused() ? client::CleanText(said.waiting_for(), kWaitsBytesMax)
+                                            : std::string());
 }
 
 // ---------------------------------------------------------------- work

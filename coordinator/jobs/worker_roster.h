@@ -54,6 +54,9 @@ class WorkerRoster : private JobPart {
   void SetElsewhere(std::uint32_t workers) { elsewhere_ = workers; }
   std::uint32_t elsewhere() const { return elsewhere_; }
 
+  // A heartbeat of the worker: its progress replaces the former one, and its texts are bounded.
+  void OnProgress(JobWorker* worker, const v1::WorkerProgress& said);
+
   // --- work
   bool Usable(const JobWorker& worker, MonoTime now) const;
   bool Holds(TaskId task) const;  // Attempts, or a thread that is not back from revoked work.

@@ -152,6 +152,44 @@ TEST_CASE("a worker whose work was taken away counts as holding while it compute
   CHECK(f.roster.Holds(TaskId(7)));
 }
 
+TEST_CASE("a heartbeat replaces the worker's progress, and its texts are bounded") {
+  Fixture f;
+  JobWorker& worker = f.Add(7);
+  const MonoTime before = worker.advanced_at;
+  f.host.clock.Advance(seconds(1));
+  v1::WorkerProgress said;
+  said.set_state(std::string(100, 's'));
+  said.set_awaits(std::string(1000, 'a'));
+  said.set_waiting_for("memory");
+  said.mutable_device()->set_name("cpu");
+  f.roster.OnProgress(&worker, said);
+  CHECK(worker.progress.state().size() == 64);
+  CHECK(worker.progress.awaits().size() == 128);
+  CHECK(worker.progress.waiting_for().empty());  // only a paused worker waits
+  CHECK_FALSE(worker.progress.has_device());
+  CHECK(worker.advanced_at == before);
+  said.set_state("paused");
+  said.set_running_step(1);
+  f.roster.OnProgress(&worker, said);
+  CHECK(worker.progress.waiting_for() == "memory");
+  CHECK(worker.advanced_at == f.host.Now());
+}
+
+TEST_CASE("a worker whose work was taken away gets work again once it computes nothing") {
+  Fixture f;
+  JobWorker& worker = f.Add(7);
+  worker.stuck = true;
+  v1::WorkerProgress said;
+  said.set_computing(true);
+  f.roster.OnProgress(&worker, said);
+  CHECK(worker.stuck);
+  CHECK(f.said.empty());
+  said.set_computing(false);
+  f.roster.OnProgress(&worker, said);
+  CHECK_FALSE(worker.stuck);
+  CHECK(f.Said("stall: worker/7 has stopped computing and may be given work again"));
+}
+
 TEST_CASE("a process that registers again keeps its state; another one only the rate") {
   const bool same = GENERATE(false, true);
   Fixture f;
