@@ -120,17 +120,18 @@ void Job::Tick() {
   deaths_.Judge();
   mover_.SendMap(true);
   CheckStalls();
-  if (!grants_stopped() && !window_open_) reach_.Check();
+  if (!grants_stopped() && !phases_.window_open()) reach_.Check();
   report_.Check();
   source_->CheckClosing();
   CheckSealed();
-  if (!window_open_) sealed_export_.Pump();
+  if (!phases_.window_open()) sealed_export_.Pump();
   if (ended()) return;
   if (now >= next_close_) {
     next_close_ = now + options_.close_every;
     SendCloses();
   }
-  for (auto it = shards_.awaited().begin(); it != shards_.awaited().end() && !window_open_;) {
+  for (auto it = shards_.awaited().begin();
+       it != shards_.awaited().end() && !phases_.window_open();) {
     const auto here = it++;
     if (here->second > now) continue;
     const std::string identity = here->first;
@@ -152,7 +153,7 @@ void Job::Tick() {
 }
 
 void Job::TickCheckpoints(MonoTime now) {
-  if (window_open_) return;
+  if (phases_.window_open()) return;
   const bool hurry = phases_.In(JobPhase::kTraining) && source_->WantsRound();
   rounds_.Tick(now, hurry);
   if (hurry) source_->OnRoundTick();
@@ -232,7 +233,7 @@ void Job::ReplaceFormerServer(TaskId former, bool former_died, const JobServer& 
                         "its session closed %.1f s ago, and another process has its identity now",
                         away_s),
               false, nullptr, old->second.host);
-    } else if (active() && !old->second.ready && !window_open_ &&
+    } else if (active() && !old->second.ready && !phases_.window_open() &&
                server.process == old->second.process) {
       Event("away",
             absl::StrFormat("ps_server/%s reconnected after %.1f s", server.identity, away_s));
@@ -515,7 +516,7 @@ std::string Job::WaitingFor() const {
       workers = source_->WaitingForWorker(roster_.workers(), host_->Now());
   }
   const std::string servers = phases_.In(JobPhase::kDescribing) ? "" : placer_.WaitingFor();
-  if (window_open_) return "tasks to register again";
+  if (phases_.window_open()) return "tasks to register again";
   if (phases_.In(JobPhase::kSaving) && servers.empty()) return rounds_.WaitingFor();
   if (phases_.In(JobPhase::kReporting) && servers.empty()) return report_.WaitingFor();
   if (!workers.empty() && !servers.empty()) return absl::StrCat(workers, "; ", servers);

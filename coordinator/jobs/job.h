@@ -228,7 +228,7 @@ class Job final : private JobActions, private GrantActions {
   bool grants_stopped() const override { return phases_.grants_stopped(); }
   void SendMap() override { notices_.SendMap(); }
   void SendCloses() override {
-    if (!grants_stopped() && !window_open_) notices_.SendCloses();
+    if (!grants_stopped() && !phases_.window_open()) notices_.SendCloses();
   }
   Worker* FindWorker(TaskId task) { return roster_.Find(task); }
 
@@ -345,7 +345,6 @@ class Job final : private JobActions, private GrantActions {
   std::uint64_t server_bytes_ = 0;         // as planned, of all its variables
   v1::DescribeResult described_;
   std::unique_ptr<ClosureBook> book_;
-  bool window_open_ = false;
   struct DeferredDone {
     TaskId task;
     v1::Done done;
@@ -373,7 +372,6 @@ class Job final : private JobActions, private GrantActions {
   const std::unique_ptr<ClosureSource> source_;
 
   // What a persistent store needs.
-  bool resume_phase_ = false;     // restored: the phase begins once the window has closed
   v1::CoordinatorMessage grant_;  // kept for its memory
 
   // The end.

@@ -23,7 +23,7 @@ constexpr std::uint64_t kLostNamedMax = 8;  // closures that an event names
 }  // namespace
 
 void Job::Pump() {
-  if (in_pump_ || !active() || window_open_) return;
+  if (in_pump_ || !active() || phases_.window_open()) return;
   in_pump_ = true;
   if (!grants_stopped()) {
     placer_.Place();
@@ -70,7 +70,7 @@ void Job::SayNotReproducible(const std::string& why) {
 // ---------------------------------------------------------------- work that stands still
 
 void Job::CheckStalls() {
-  for (const TaskId task : roster_.Stalled(window_open_)) {
+  for (const TaskId task : roster_.Stalled(phases_.window_open())) {
     if (grants_stopped()) return;
     if (Worker* worker = FindWorker(task)) TakeAway(*worker);
   }
@@ -247,7 +247,7 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
   bool repair = false;
   if (const auto current = book_->current().find(closure); current != book_->current().end()) {
     if (current->second.attempt == attempt && current->second.worker != worker->task &&
-        !window_open_) {
+        !phases_.window_open()) {
       host_->ForeignMessage(worker->task, "Done for an attempt that another worker holds");
       turn_.Add(worker->task, closure, attempt, /*superseded=*/true);
       return;

@@ -118,7 +118,7 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions opti
   const MonoTime now = host->Now();
   if (now < last) job->ShiftClock(now - last);
   if (!refusal.empty()) job->ShowRefusal(refusal);
-  job->window_open_ = job->active();  // until Resume and CloseWindow nothing moves
+  job->phases_.OpenWindow();  // until Resume and CloseWindow nothing moves
   if (job->active()) job->output_.lines().Resume();
   return job;
 }

@@ -64,7 +64,7 @@ void Job::Fail(v1::ErrorDetail cause, bool user) {
 
 void Job::BeginAnew(Term term) {
   if (!active()) return;
-  window_open_ = true;
+  phases_.OpenWindow();
   roster_.workers().clear();
   roster_.ForgetPauses();
   for (auto& [task, server] : shards_.servers()) {
@@ -86,8 +86,8 @@ void Job::Resume(Term term) {
   if (!active()) return;
   const MonoTime now = host_->Now();
   roster_.BeginLife();
-  window_open_ = true;
-  resume_phase_ = true;
+  phases_.OpenWindow();
+  phases_.SetRestored();
   BeginRate();
   next_close_ = next_progress_ = now;
   if (book_) {
@@ -108,8 +108,7 @@ void Job::Resume(Term term) {
 }
 
 void Job::CloseWindow() {
-  if (!window_open_) return;
-  window_open_ = false;
+  if (!phases_.CloseWindow()) return;
   if (book_) book_->CloseWindow();
   std::vector<DeferredDone> deferred;
   deferred.swap(deferred_);
@@ -117,7 +116,7 @@ void Job::CloseWindow() {
   EndTurn();
   for (auto& [identity, lost_at] : shards_.awaited())
     lost_at = host_->Now() + options_.server_lost_after;
-  if (std::exchange(resume_phase_, false)) ResumePhase();
+  if (phases_.TakeRestored()) ResumePhase();
   Pump();
 }
 
@@ -262,7 +261,7 @@ bool Job::BeginSeal() {
   placer_.ForgetRetries();
   deferred_.clear();
   mover_.End();
-  if (!window_open_)
+  if (!phases_.window_open())
     notices_.SendCloses();  // so that what has ended is in the ledgers that are saved
   if (!PersistWhole()) return false;
   // Workers drop everything of the job at once; servers first answer REFUSED, then report, then
@@ -277,7 +276,7 @@ bool Job::BeginSeal() {
 }
 
 void Job::CheckSealed() {
-  if (!phases_.In(JobPhase::kSealing) || window_open_)
+  if (!phases_.In(JobPhase::kSealing) || phases_.window_open())
     return;  // In the window it is not known who is gone.
   if (!seal_.IsComplete()) return;
   Apply(book_ && shards_.placed() ? PhaseEvent::kSealed : PhaseEvent::kFinished);

@@ -13,8 +13,8 @@
 // Pure; the control executor's.
 #pragma once
 
-#include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -104,6 +104,15 @@ class JobPhases {
   // Why the job takes no calls of clients; OK: it takes them.
   absl::Status CallsRefusal(absl::string_view job_name) const;
 
+  // --- the window at the beginning of a life of the coordinator (LEDGER line 18): tasks register
+  // again, and nothing is granted.
+  bool window_open() const { return window_open_; }
+  void OpenWindow() { window_open_ = active(); }
+  bool CloseWindow() { return std::exchange(window_open_, false); }  // False: it is closed.
+  // A restored job resumes its phase once the window has closed.
+  void SetRestored() { restored_ = true; }
+  bool TakeRestored() { return std::exchange(restored_, false); }
+
   // --- the journal. A restored job begins again what the journal does not distinguish: evaluation,
   // export and reports.
   void Fill(v1::JobSnapshot* snapshot) const;
@@ -116,6 +125,7 @@ class JobPhases {
   bool never_started_ = false;
   std::optional<v1::ErrorDetail> cause_;
   bool cause_is_users_ = false;
+  bool window_open_ = false, restored_ = false;
 };
 
 }  // namespace evergrad::coordinator

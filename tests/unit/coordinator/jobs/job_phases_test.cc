@@ -256,6 +256,24 @@ TEST_CASE("calls of clients are refused with the reason for which the job ends")
   CHECK(succeeded.CallsRefusal("j").message() == "the job has ended: job=j state=SUCCEEDED");
 }
 
+TEST_CASE("the window opens for a job that has begun, and closes once") {
+  JobPhases queued;
+  queued.OpenWindow();
+  CHECK_FALSE(queued.window_open());
+  JobPhases phases = In(P::kTraining);
+  CHECK_FALSE(phases.CloseWindow());
+  phases.OpenWindow();
+  CHECK(phases.window_open());
+  CHECK(phases.CloseWindow());
+  CHECK_FALSE(phases.window_open());
+  CHECK_FALSE(phases.CloseWindow());
+  // Only a restored job resumes its phase then, and once.
+  CHECK_FALSE(phases.TakeRestored());
+  phases.SetRestored();
+  CHECK(phases.TakeRestored());
+  CHECK_FALSE(phases.TakeRestored());
+}
+
 TEST_CASE("a restored job begins again the phases that the journal does not distinguish") {
   for (const auto& [phase, way] : kWays) {
     v1::JobSnapshot snapshot;
