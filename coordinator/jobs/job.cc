@@ -18,6 +18,11 @@ namespace {
 
 constexpr std::chrono::milliseconds kProgressEvery{100};
 
+std::optional<FormerTask> FormerOf(std::optional<TaskId> former, bool died) {
+  if (!former) return std::nullopt;
+  return FormerTask{*former, died};
+}
+
 }  // namespace
 
 Job::Job(JobHost* host, JobOptions options, Identity identity)
@@ -35,17 +40,17 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
       deaths_(Part(), &events_,
               {.name_of = [this](ClosureId closure) { return source_->NameOf(closure); },
                .not_reproducible = [this](const std::string& why) { SayNotReproducible(why); }}),
-      admission_(Part(),
-                 {.phases = &phases_,
-                  .claims = &claims_,
-                  .notices = &notices_,
-                  .roster = &roster_,
-                  .reading = &reading_,
-                  .deaths = &deaths_,
-                  .totals = &totals_},
-                 {.knows = [this](ClosureId closure) { return source_->Knows(closure); },
-                  .adopted = std::bind_front(&ClosureTotals::OnAdopted, &closure_totals_),
-                  .want_whole = [this] { journal_.WantWhole(); }}),
+      worker_admission_(Part(),
+                        {.phases = &phases_,
+                         .claims = &claims_,
+                         .notices = &notices_,
+                         .roster = &roster_,
+                         .reading = &reading_,
+                         .deaths = &deaths_,
+                         .totals = &totals_},
+                        {.knows = [this](ClosureId closure) { return source_->Knows(closure); },
+                         .adopted = std::bind_front(&ClosureTotals::OnAdopted, &closure_totals_),
+                         .want_whole = [this] { journal_.WantWhole(); }}),
       reading_(Part(), &roster_,
                {.blocked = [this] { return GrantsBlocked(); },
                 .fill_order = [this](v1::ExportOrder* order) { export_.FillOrder(order); },
@@ -130,13 +135,9 @@ void Job::Tick() {
     next_close_ = now + options_.close_every;
     SendCloses();
   }
-  for (auto it = shards_.awaited().begin();
-       it != shards_.awaited().end() && !phases_.window_open();) {
-    const auto here = it++;
-    if (here->second > now) continue;
-    const std::string identity = here->first;
-    shards_.awaited().erase(here);
-    OnServerMissing(identity);
+  while (server_admission_.LoseMissing()) {
+    CheckSealed();
+    Pump();
   }
   if (ended()) return;
   if (phases_.In(JobPhase::kTraining) && rate_.IsDue(now)) SampleRate();
@@ -190,160 +191,42 @@ void Job::ShowRefusal(const std::string& refusal) {
 void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff_until,
                       std::optional<TaskId> former, bool former_died, const v1::Hello& hello,
                       v1::Registered* registered) {
-  std::optional<WorkerAdmission::Former> replaced;
-  if (former) replaced = {*former, former_died};
-  admission_.Admit(task, identity, backoff_until, replaced, hello, registered);
+  worker_admission_.Admit(task, identity, backoff_until, FormerOf(former, former_died), hello,
+                          registered);
 }
 
 absl::Status Job::AdmitServer(TaskId task, const std::string& identity,
                               std::optional<TaskId> former, bool former_died,
                               const v1::Hello& hello, v1::Registered* registered) {
-  // Everything is read before anything changes.
-  EG_ASSIGN_OR_RETURN(const std::vector<ClosureBook::HeldShard> held, HeldShardsOf(hello, id_.uid));
-  JobServer server = JobServerOf(task, identity, held, hello);
-  if (totals_.BeginServer(identity, server.process, server.endpoint)) journal_.WantWhole();
-  if (former) ReplaceFormerServer(*former, former_died, server);
-  shards_.awaited().erase(identity);
-  JobServer& admitted = shards_.servers().insert_or_assign(task, std::move(server)).first->second;
-  if (active()) {
-    notices_.FillInfo(registered->mutable_job());
-    if (!placer_.Admit(admitted, held)) return absl::OkStatus();
-    if (phases_.closing()) {  // the job ends: nothing is restored for the server, and what
-                              // has no owner counts as sealed
-      for (const ClosureBook::AssignOrder& order : admitted.admitted->assigns)
-        seal_.OnGone(order.shard);
-      admitted.admitted->assigns.clear();
-    }
-    if (book_) notices_.FillMap(registered->mutable_map());
-  }
-  Touch();
-  return absl::OkStatus();
-}
-
-// `server` registers in the place of `former`.
-void Job::ReplaceFormerServer(TaskId former, bool former_died, const JobServer& server) {
-  if (auto old = shards_.servers().find(former); old != shards_.servers().end()) {
-    const double away_s =
-        std::chrono::duration<double>(host_->Now() - old->second.away_since).count();
-    if (former_died) {
-      OnDeath(Role::kPsServer, server.identity,
-              old->second.ready
-                  ? std::string("another process has its identity")
-                  : absl::StrFormat(
-                        "its session closed %.1f s ago, and another process has its identity now",
-                        away_s),
-              false, nullptr, old->second.host);
-    } else if (active() && !old->second.ready && !phases_.window_open() &&
-               server.process == old->second.process) {
-      Event("away",
-            absl::StrFormat("ps_server/%s reconnected after %.1f s", server.identity, away_s));
-    }
-    shards_.servers().erase(old);
-  }
-  if (book_) book_->EndServerSession(former);
-  mover_.EndOf(former);
-  report_.queries().Forget(former);
+  return server_admission_.Admit(task, identity, FormerOf(former, former_died), hello, registered);
 }
 
 void Job::Ready(TaskId task) {
-  if (admission_.Ready(task)) return Pump();
-  JobServer* server = shards_.Find(task);
-  if (server == nullptr) return;
-  server->ready = true;
-  placer_.OnReady(*server);
-  seal_.OnReady(*server);
-  // A query in progress may concern what it holds.
-  report_.queries().Ask(task);
-  Pump();
+  if (worker_admission_.Ready(task) || server_admission_.Ready(task)) Pump();
 }
 
 void Job::Speaks(TaskId task) {
-  if (admission_.Speaks(task)) Pump();
+  if (worker_admission_.Speaks(task)) Pump();
 }
 
 void Job::Warn(const std::string& text) {
   if (active()) Event("warning", text);
 }
 
-void Job::OnDeath(Role role, const std::string& identity, absl::string_view reason, bool leaving,
-                  const Worker* worker, const std::string& host) {
-  if (active()) deaths_.OnDeath(role, identity, reason, leaving, worker, host);
-}
-
 void Job::OnWorkerGone(TaskId task, absl::string_view reason, bool leaving) {
-  if (admission_.OnGone(task, reason, leaving)) Pump();
+  if (worker_admission_.OnGone(task, reason, leaving)) Pump();
 }
 
 void Job::OnLeaving(TaskId task, absl::string_view said, bool drains) {
   const std::string reason =
       said.empty() ? std::string("no reason given") : client::CleanText(said, 200);
-  if (admission_.OnLeaving(task, reason)) return;
-  JobServer* server = shards_.Find(task);
-  if (server == nullptr) return;
-  server->drains |= drains;
-  if (!server->leaving.empty()) return;
-  server->leaving = reason;
-  const std::size_t shards =
-      book_ && shards_.placed() ? book_->ShardsOf(server->identity).size() : 0;
-  if (active() && drains) {
-    Event("drain", absl::StrCat("ps_server/", server->identity, " leaves: ", reason, "; ",
-                                ShardCount(shards), shards == 1 ? " is" : " are", " to be moved"));
-  }
-  mover_.OnLeaving(task);
-  Pump();
-}
-
-void Job::OnServerAway(TaskId task, absl::string_view reason) {
-  JobServer* server = shards_.Find(task);
-  if (server == nullptr || !server->ready) return;
-  server->ready = false;
-  server->away_since = host_->Now();
-  if (book_) book_->EndServerSession(task);
-  mover_.EndOf(task);
-  if (active() && !server->leaving.empty()) {
-    if (const std::size_t shards =
-            book_ && shards_.placed() ? book_->ShardsOf(server->identity).size() : 0;
-        shards > 0)
-      Event("away",
-            absl::StrCat("ps_server/", server->identity,
-                         " left after its drain notice and still held ", ShardCount(shards)));
-  } else if (active() && !deaths_.DiesIdle(server->identity)) {
-    Event("away",
-          absl::StrFormat("ps_server/%s disconnected (%s); waiting for it to reconnect (declared "
-                          "lost after %.3g s)",
-                          server->identity, reason,
-                          std::chrono::duration<double>(options_.server_lost_after).count()));
-  }
-  Touch();
+  if (worker_admission_.OnLeaving(task, reason)) return;
+  if (server_admission_.OnLeaving(task, reason, drains)) Pump();
 }
 
 void Job::OnServerLost(TaskId task, absl::string_view identity, absl::string_view reason,
                        bool leaving) {
-  auto found = shards_.servers().find(task);
-  if (found == shards_.servers().end()) return;
-  const std::string host = found->second.host;
-  shards_.servers().erase(found);
-  if (book_) book_->EndServerSession(task);
-  mover_.EndOf(task);
-  report_.queries().Forget(task);
-  journal_.WantWhole();
-  OnDeath(Role::kPsServer, std::string(identity), reason, leaving, nullptr, host);
-  GiveAwayShards(std::string(identity));
-}
-
-// The map names it since before the coordinator's restart, and it has not come back.
-void Job::OnServerMissing(const std::string& identity) {
-  OnDeath(Role::kPsServer, identity,
-          absl::StrCat(
-              "it has not reconnected since the coordinator restarted ",
-              std::chrono::duration_cast<std::chrono::seconds>(options_.server_lost_after).count(),
-              " s ago"),
-          false, nullptr, "");
-  GiveAwayShards(identity);
-}
-
-void Job::GiveAwayShards(const std::string& identity) {
-  placer_.GiveAway(identity);
+  if (!server_admission_.OnLost(task, std::string(identity), reason, leaving)) return;
   CheckSealed();
   Pump();
 }
@@ -400,21 +283,7 @@ void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
     if (active()) roster_.TellPauses();
     totals_.ReportWorker(worker->identity, heartbeat.worker());
   }
-  if (JobServer* server = shards_.Find(task); server != nullptr && heartbeat.has_server()) {
-    const v1::ServerProgress& said = heartbeat.server();
-    for (const v1::JobUsage& use : said.jobs()) {
-      if (use.job_uid() != id_.uid.value()) continue;
-      totals_.ReportServer(server->identity, use);
-      server->shards = use.shards();
-      server->bytes = use.bytes();
-    }
-    if (!server->ready && server->away_since != MonoTime{0}) {
-      // It was only slow: nothing of it has been given away.
-      server->away_since = MonoTime{0};
-      server->ready = true;
-      if (active()) Event("away", absl::StrCat("ps_server/", server->identity, " responds again"));
-    }
-  }
+  if (heartbeat.has_server()) server_admission_.OnProgress(task, heartbeat.server());
 }
 
 // ---------------------------------------------------------------- the calls of clients
@@ -457,18 +326,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   status->set_share(share());
   status->set_server_bytes_max(ServerBytesMax());
   status->set_server_bytes(server_bytes_);
-  if (active()) {
-    for (const auto& [task, server] : shards_.servers()) {
-      v1::ServerRow* row = status->add_servers();
-      row->set_identity(server.identity);
-      row->set_state(!server.ready ? "away" : !server.leaving.empty() ? "leaving" : "serves");
-      row->set_shards(server.shards);
-      row->set_bytes(server.bytes);
-      const Counts counts = totals_.OfServer(server.identity);
-      row->set_bytes_moved(counts.bytes);
-      row->set_duplicates_refused(counts.duplicates);
-    }
-  }
+  if (active()) server_admission_.FillStatus(status);
   status->set_updates_exact(ended() && claims_.updates_exact());
   epochs_.FillStatus({.active = active(),
                       .ended = ended(),

@@ -51,6 +51,7 @@
 #include "coordinator/jobs/run_result.h"
 #include "coordinator/jobs/run_times.h"
 #include "coordinator/jobs/sealed_export.h"
+#include "coordinator/jobs/server_admission.h"
 #include "coordinator/jobs/shard_mover.h"
 #include "coordinator/jobs/shard_seal.h"
 #include "coordinator/jobs/task_totals.h"
@@ -112,7 +113,7 @@ class Job final : private JobActions, private GrantActions {
   void Ready(TaskId task);
   // Call it between Admit and Ready for a worker that has sent nothing since its Hello. Until
   // Speaks the worker gets no work, and its end has no consequence for this job.
-  void Withhold(TaskId task) { admission_.Withhold(task); }
+  void Withhold(TaskId task) { worker_admission_.Withhold(task); }
   void Speaks(TaskId task);
   // The time for which the worker gets no work, because it died again and again.
   std::chrono::milliseconds BacksOffFor(TaskId worker) const { return roster_.BacksOffFor(worker); }
@@ -148,7 +149,9 @@ class Job final : private JobActions, private GrantActions {
   }  // The number that serve other jobs, for texts.
   double share() const { return id_.spec.resources.share; }
   bool keeps_its_worker() const { return id_.spec.strategy.deterministic; }
-  void OnServerAway(TaskId task, absl::string_view reason);  // The job waits for it.
+  void OnServerAway(TaskId task, absl::string_view reason) {  // The job waits for it.
+    server_admission_.OnAway(task, reason);
+  }
   void OnServerLost(TaskId task, absl::string_view identity, absl::string_view reason,
                     bool leaving);
   // [18] A task knew of a higher term: every task registers anew, grants wait until CloseWindow.
@@ -205,7 +208,6 @@ class Job final : private JobActions, private GrantActions {
   void Touch() override { touched_ = true; }
   void TickCheckpoints(MonoTime now);
 
-  void ReplaceFormerServer(TaskId former, bool former_died, const JobServer& server);
   void FillWorkers(v1::JobStatus* status) const;
 
   // job_journal.cc
@@ -266,12 +268,6 @@ class Job final : private JobActions, private GrantActions {
       TaskId task, ClosureId closure,
       Attempt attempt);  // an answer that nobody asked for: the attempt is taken away
   void OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat);
-  void OnServerMissing(const std::string& identity);
-  void GiveAwayShards(const std::string& identity);
-
-  // As DeathWatch::OnDeath, while the job is active.
-  void OnDeath(Role role, const std::string& identity, absl::string_view reason, bool leaving,
-               const Worker* worker, const std::string& host);
 
   // job_shards.cc
   void OnDescribed(const v1::DescribeResult& described);
@@ -336,7 +332,17 @@ class Job final : private JobActions, private GrantActions {
   ShardMover mover_{Part(), &placer_};
   TaskTotals totals_;
   JobNotices notices_{Part(), &roster_, &totals_};
-  WorkerAdmission admission_;
+  WorkerAdmission worker_admission_;
+  ServerAdmission server_admission_{Part(),
+                                    {.phases = &phases_,
+                                     .notices = &notices_,
+                                     .placer = &placer_,
+                                     .mover = &mover_,
+                                     .seal = &seal_,
+                                     .queries = &report_.queries(),
+                                     .deaths = &deaths_,
+                                     .totals = &totals_,
+                                     .want_whole = [this] { journal_.WantWhole(); }}};
 
   // The plan, once described.
   std::optional<plan::Plan> plan_;

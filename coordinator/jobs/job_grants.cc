@@ -45,7 +45,7 @@ void Job::CallBack(TaskId task) {
 
 void Job::ReleaseWorker(TaskId task) {
   EndTurn();  // what it has said is answered first
-  if (admission_.Release(task)) Pump();
+  if (worker_admission_.Release(task)) Pump();
 }
 
 std::uint32_t Job::useful_workers() const {

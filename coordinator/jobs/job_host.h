@@ -136,6 +136,12 @@ struct JobIdentity {
   std::string grant_key = {};
 };
 
+// The registration that a task replaces. `died`: it was of another process.
+struct FormerTask {
+  TaskId task;
+  bool died = false;
+};
+
 // The requests of a part to its job. A message that follows from a record is sent after Persist has
 // returned true.
 class JobActions {

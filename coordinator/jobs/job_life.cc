@@ -67,10 +67,7 @@ void Job::BeginAnew(Term term) {
   phases_.OpenWindow();
   roster_.workers().clear();
   roster_.ForgetPauses();
-  for (auto& [task, server] : shards_.servers()) {
-    server.ready = false;
-    server.away_since = host_->Now();
-  }
+  server_admission_.DisconnectAll();
   reading_.ReleaseAll();
   delayed_releases_.clear();
   mover_.Forget();  // the sessions of its servers end
@@ -95,13 +92,7 @@ void Job::Resume(Term term) {
     source_->BeginLife(&begun);
     source_->UpdateNewLimit();
     if (!Persist(begun)) return;
-    for (std::uint32_t p = 0; shards_.placed() && p < shards_.size(); ++p) {
-      const std::string& server = book_->durable().map[p].server;
-      if (server.empty())
-        shards_.Unplace(ShardId(p));
-      else
-        shards_.awaited()[server] = now + options_.server_lost_after;
-    }
+    server_admission_.AwaitOwners();
   }
   Event("restart", absl::StrCat("the coordinator restarted: term=", term.value(), ", ",
                                 epochs_.succeeded(), " closures had succeeded"));
@@ -114,8 +105,7 @@ void Job::CloseWindow() {
   deferred.swap(deferred_);
   for (const DeferredDone& d : deferred) OnTrainDone(FindWorker(d.task), d.done);
   EndTurn();
-  for (auto& [identity, lost_at] : shards_.awaited())
-    lost_at = host_->Now() + options_.server_lost_after;
+  server_admission_.AwaitFromNowOn();
   if (phases_.TakeRestored()) ResumePhase();
   Pump();
 }

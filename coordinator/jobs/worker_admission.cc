@@ -11,7 +11,7 @@
 namespace evergrad::coordinator {
 
 void WorkerAdmission::Admit(TaskId task, const std::string& identity, MonoTime backoff_until,
-                            const std::optional<Former>& former, const v1::Hello& hello,
+                            const std::optional<FormerTask>& former, const v1::Hello& hello,
                             v1::Registered* registered) {
   const MonoTime backs_off = parts_.deaths->backoff().Until(Role::kWorker, identity);
   JobWorker worker = parts_.roster->Make(task, identity, std::max(backoff_until, backs_off), hello);
@@ -93,7 +93,7 @@ void WorkerAdmission::AdoptAttempts(const v1::Hello& hello, JobWorker* worker,
   }
 }
 
-void WorkerAdmission::ReplaceFormer(const Former& former, JobWorker* worker) {
+void WorkerAdmission::ReplaceFormer(const FormerTask& former, JobWorker* worker) {
   JobWorkers& workers = parts_.roster->workers();
   if (const auto old = workers.find(former.task); old != workers.end()) {
     if (former.died) {

@@ -49,16 +49,11 @@ class WorkerAdmission : private JobPart {
   WorkerAdmission(const JobPart& part, const Parts& parts, Hooks hooks)
       : JobPart(part), parts_(parts), hooks_(std::move(hooks)) {}
 
-  // A worker registers. It sends nothing to the worker, and fills the job's fields of `registered`.
-  // `backoff_until`: membership keeps the worker from work until then. `former`: the registration
-  // that the worker replaces; its attempts are released unless they were adopted. `former_died`: it
-  // was of another process.
-  struct Former {
-    TaskId task;
-    bool died = false;
-  };
+  // A worker registers. Sends nothing to it, and fills the job's fields of `registered`.
+  // `backoff_until`: membership keeps the worker from work until then. Attempts of `former` are
+  // released unless they are adopted.
   void Admit(TaskId task, const std::string& identity, MonoTime backoff_until,
-             const std::optional<Former>& former, const v1::Hello& hello,
+             const std::optional<FormerTask>& former, const v1::Hello& hello,
              v1::Registered* registered);
   // The Registered is on its way. False, here and below: `task` is no worker of the job.
   bool Ready(TaskId task);
@@ -73,7 +68,7 @@ class WorkerAdmission : private JobPart {
   bool AdoptReading(const v1::HeldAttempt& said, JobWorker* worker);
   bool IsOfAnother(TaskId holder, const JobWorker& worker);
   bool CheckProof(const v1::HeldAttempt& said, Attempt attempt, const JobWorker& worker);
-  void ReplaceFormer(const Former& former, JobWorker* worker);
+  void ReplaceFormer(const FormerTask& former, JobWorker* worker);
   void BeginTotals(const JobWorker& worker);
   void TellPauses(const std::string& gone);
   JobWorker* Find(TaskId task) { return parts_.roster->Find(task); }

@@ -25,12 +25,11 @@ struct Fixture : PartFixture {
   }
   // Registers a worker whose process has the number of the task.
   v1::Registered Admit(std::uint64_t task, const std::string& identity,
-                       const std::optional<WorkerAdmission::Former>& former = std::nullopt) {
+                       const std::optional<FormerTask>& former = std::nullopt) {
     return Admit(task, identity, former, HelloOf(task));
   }
   v1::Registered Admit(std::uint64_t task, const std::string& identity,
-                       const std::optional<WorkerAdmission::Former>& former,
-                       const v1::Hello& hello) {
+                       const std::optional<FormerTask>& former, const v1::Hello& hello) {
     v1::Registered registered;
     admission.Admit(TaskId(task), identity, MonoTime{0}, former, hello, &registered);
     return registered;
@@ -108,7 +107,7 @@ TEST_CASE("a worker that registers again keeps the attempts that are still neede
   v1::HeldAttempt other_job = kept;
   other_job.set_job_uid(99);
   *hello.add_attempts() = other_job;
-  const v1::Registered registered = f.Admit(9, "0", WorkerAdmission::Former{TaskId(7)}, hello);
+  const v1::Registered registered = f.Admit(9, "0", FormerTask{TaskId(7)}, hello);
   REQUIRE(registered.adopted_size() == 1);
   CHECK(registered.adopted(0).closure() == kept.closure());
   CHECK(registered.adopted(0).proof().empty());
@@ -146,7 +145,7 @@ TEST_CASE("an attempt at a closure that was never given out is not adopted") {
   v1::Hello hello = f.HelloOf(7);
   *hello.add_attempts() = f.Grant(7, "0");
   f.knows = false;
-  CHECK(f.Admit(9, "0", WorkerAdmission::Former{TaskId(7)}, hello).adopted_size() == 0);
+  CHECK(f.Admit(9, "0", FormerTask{TaskId(7)}, hello).adopted_size() == 0);
 }
 
 TEST_CASE("a reading closure stays with its worker if the attempt is the current one") {
@@ -163,7 +162,7 @@ TEST_CASE("a reading closure stays with its worker if the attempt is the current
   held->set_kind(v1::EVALUATE);
   held->set_closure(closure->number);
   *held->mutable_attempt() = client::ToProto(Attempt{1, current ? 50u : 49u});
-  const v1::Registered registered = f.Admit(9, "0", WorkerAdmission::Former{TaskId(7)}, hello);
+  const v1::Registered registered = f.Admit(9, "0", FormerTask{TaskId(7)}, hello);
   CHECK(registered.adopted_size() == (current ? 1 : 0));
   CHECK(closure->attempt == (current ? Attempt{1, 50} : Attempt{}));
   if (current) CHECK(closure->worker == TaskId(9));
@@ -174,7 +173,7 @@ TEST_CASE("a newer process in the place of a worker is the death of the former o
   Fixture f;
   f.Admit(7, "0");
   const v1::HeldAttempt held = f.Grant(7, "0");
-  f.Admit(9, "0", WorkerAdmission::Former{TaskId(7), died});
+  f.Admit(9, "0", FormerTask{TaskId(7), died});
   CHECK(f.Said("death: worker/0: a newer process has its identity") == died);
   CHECK(f.HolderOf(held) == TaskId());
 }
