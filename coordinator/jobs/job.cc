@@ -36,6 +36,7 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
       options_(options),
       id_(std::move(identity)),
       kind_(JobKind::Of(id_.spec)),
+      plan_(&id_, &options_, &shards_, &epochs_),
       events_(options.events_max),
       deaths_(Part(), &events_,
               {.name_of = [this](ClosureId closure) { return source_->NameOf(closure); },
@@ -324,8 +325,8 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   source_->FillStatus(status);
   closure_totals_.FillStatus(ended(), epochs_.succeeded(), status);
   status->set_share(share());
-  status->set_server_bytes_max(ServerBytesMax());
-  status->set_server_bytes(server_bytes_);
+  status->set_server_bytes_max(plan_.ServerBytesMax());
+  status->set_server_bytes(plan_.server_bytes());
   if (active()) server_admission_.FillStatus(status);
   status->set_updates_exact(ended() && claims_.updates_exact());
   epochs_.FillStatus({.active = active(),

@@ -42,9 +42,9 @@
 #include "coordinator/jobs/job_kind.h"
 #include "coordinator/jobs/job_notices.h"
 #include "coordinator/jobs/job_phases.h"
+#include "coordinator/jobs/job_plan.h"
 #include "coordinator/jobs/job_worker.h"
 #include "coordinator/jobs/journal_writer.h"
-#include "coordinator/jobs/plan_builder.h"
 #include "coordinator/jobs/reach_watch.h"
 #include "coordinator/jobs/reading_work.h"
 #include "coordinator/jobs/run_output.h"
@@ -70,8 +70,6 @@ class JobSnapshot;
 }  // namespace evergrad::v1
 
 namespace evergrad::coordinator {
-
-struct BuiltPlan;  // plan_builder.h
 
 class Job final : private JobActions, private GrantActions {
  public:
@@ -182,7 +180,7 @@ class Job final : private JobActions, private GrantActions {
   void QueryShards(bool digests, std::chrono::milliseconds timeout, ShardQueries::Done done) {
     report_.Ask(digests, timeout, std::move(done));
   }
-  const v1::Plan* plan_message() const { return plan_ ? &plan_message_ : nullptr; }
+  const v1::Plan* plan_message() const { return plan_ ? &plan_.message() : nullptr; }
   std::string WaitingFor() const;
   std::uint64_t steps_done() const { return epochs_.steps_done(); }
   std::uint64_t open_closures() const { return book_ ? book_->InFlight() : 0; }
@@ -203,7 +201,9 @@ class Job final : private JobActions, private GrantActions {
   using Held = JobWorker::Held;
   // job.cc
   ClosureSourceParts SourceParts();
-  JobPart Part() { return {host_, options_, id_, plan_, plan_message_, book_, shards_, *this}; }
+  JobPart Part() {
+    return {host_, options_, id_, plan_.plan(), plan_.message(), book_, shards_, *this};
+  }
   void Event(absl::string_view kind, const std::string& text) override;
   void Touch() override { touched_ = true; }
   void TickCheckpoints(MonoTime now);
@@ -221,8 +221,7 @@ class Job final : private JobActions, private GrantActions {
   // `refusal`: why this version cannot plan it, if it has ended; of a living one that is the error.
   absl::Status ReadSnapshot(const v1::JobSnapshot& snapshot, const DurableState& state,
                             std::string* refusal);
-  absl::Status TakeOldPlan(BuiltPlan built, const v1::JobSnapshot& snapshot,
-                           const DurableState& state);
+  absl::Status RestoreBook(const DurableState& state);
   void ShowRefusal(const std::string& refusal);
   absl::Status ReadNote(const v1::JobNote& note);
   void ShiftClock(std::chrono::nanoseconds by);
@@ -271,7 +270,6 @@ class Job final : private JobActions, private GrantActions {
 
   // job_shards.cc
   void OnDescribed(const v1::DescribeResult& described);
-  std::uint64_t ServerBytesMax() const;  // 0: any
   ClosureBook::Options BookOptions() const;
   void BeginPlan();
 
@@ -315,6 +313,7 @@ class Job final : private JobActions, private GrantActions {
   const JobOptions options_;
   const Identity id_;
   const JobKind& kind_;
+  JobPlan plan_;
   JobPhases phases_;
   std::uint64_t revision_ = 1;
   bool touched_ = false;
@@ -344,12 +343,6 @@ class Job final : private JobActions, private GrantActions {
                                      .totals = &totals_,
                                      .want_whole = [this] { journal_.WantWhole(); }}};
 
-  // The plan, once described.
-  std::optional<plan::Plan> plan_;
-  v1::Plan plan_message_;
-  std::uint64_t partition_bytes_max_ = 0;  // that the plan was made with
-  std::uint64_t server_bytes_ = 0;         // as planned, of all its variables
-  v1::DescribeResult described_;
   std::unique_ptr<ClosureBook> book_;
   struct DeferredDone {
     TaskId task;

@@ -50,12 +50,9 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   s->set_name(id_.spec.name);
   phases_.Fill(s);
   times_.Fill(s);
-  *s->mutable_described() = described_;
   // While it is looked for what to resume from, the plan has no book yet: after a restart it is
   // described again.
-  s->set_has_plan(plan_.has_value() && !phases_.In(JobPhase::kDescribing));
-  if (s->has_plan()) s->set_plan_fingerprint(plan_message_.fingerprint());
-  if (s->has_plan()) s->set_partition_bytes_max(partition_bytes_max_);
+  plan_.Fill(plan_ && !phases_.In(JobPhase::kDescribing), s);
   FillCounters(s->mutable_counters());
   epochs_.Fill(s);
   rate_.Fill(s);
@@ -133,38 +130,14 @@ void Job::ReadCounters(const v1::JobCounters& counters) {
   rounds_.ReadCounters(counters);
 }
 
-// What a job of the journal was planned as; `built` is what this version makes of it.
-absl::Status Job::TakeOldPlan(BuiltPlan built, const v1::JobSnapshot& s,
-                              const DurableState& state) {
-  if (built.message.fingerprint() != s.plan_fingerprint()) {
-    if (!ended()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "this version builds a different plan for it: fingerprint=", built.message.fingerprint(),
-          " want=", s.plan_fingerprint()));
-    }
-    built.message.set_fingerprint(s.plan_fingerprint());  // nothing is done by it any more
+absl::Status Job::RestoreBook(const DurableState& state) {
+  const ClosureBook::Options options = BookOptions();
+  if (state.map.size() > options.shards) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "more shards than the plan has: shards=", state.map.size(), " want=", options.shards));
   }
-  plan_ = std::move(built.plan);
-  epochs_.SetPlan(&*plan_);
-  plan_message_ = std::move(built.message);
-  shards_.Plan(built.shard_bytes);
-  server_bytes_ = built.server_bytes;
-  if (!ended()) {
-    const ClosureBook::Options options = BookOptions();
-    if (state.map.size() > options.shards) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "more shards than the plan has: shards=", state.map.size(), " want=", options.shards));
-    }
-    book_ = std::make_unique<ClosureBook>(options, state);
-    for (std::uint32_t p = 0; p < shards_.size(); ++p) {
-      if (book_->durable().map[p].epoch != ShardEpoch{}) shards_.SetPlaced();
-      // A file newer than the assignment was made of it; else it is the one that its owner may be
-      // reading still.
-      const Snapshot* newest = book_->NewestSnapshot(ShardId(p));
-      if (newest != nullptr && (newest->resumed || newest->epoch != book_->durable().map[p].epoch))
-        shards_[ShardId(p)].snapshot = newest->Uri();
-    }
-  }
+  book_ = std::make_unique<ClosureBook>(options, state);
+  shards_.Restore(*book_);
   return absl::OkStatus();
 }
 
@@ -173,17 +146,8 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   EG_RETURN_IF_ERROR(phases_.Read(s));
   SetStages();
   times_.Read(s);
-  described_ = s.described();
-  if (s.has_plan() && refusal->empty()) {
-    partition_bytes_max_ =
-        s.partition_bytes_max() == 0 ? sharding::kPartitionBytesMax : s.partition_bytes_max();
-    absl::StatusOr<BuiltPlan> planned =
-        BuildPlan(id_.spec, described_, SectionLimit{.bytes = partition_bytes_max_});
-    if (!planned.ok())
-      *refusal = absl::StrCat("this version cannot build its plan: ", planned.status().message());
-    if (!planned.ok() && !ended()) return absl::InvalidArgumentError(*refusal);
-    if (planned.ok()) EG_RETURN_IF_ERROR(TakeOldPlan(*std::move(planned), s, state));
-  }
+  EG_RETURN_IF_ERROR(plan_.Read(s, ended(), refusal));
+  if (plan_ && !ended()) EG_RETURN_IF_ERROR(RestoreBook(state));
   if (active() && (phases_.In(JobPhase::kPlacing) || phases_.In(JobPhase::kTraining)) && !book_)
     return absl::InvalidArgumentError(absl::StrCat("no plan in phase ", s.phase()));
   ReadCounters(s.counters());

@@ -290,7 +290,7 @@ bool Job::WantsSealedExport() const {
 // is said before the last line of metrics.jsonl.
 void Job::Finish() {
   const bool exports = phases_.After(PhaseEvent::kSealedExportDue) && WantsSealedExport() &&
-                       sealed_export_.Begin(report_.answer(), server_bytes_);
+                       sealed_export_.Begin(report_.answer(), plan_.server_bytes());
   Apply(exports ? PhaseEvent::kSealedExportDue : PhaseEvent::kFinished);
 }
 

@@ -18,38 +18,15 @@ constexpr int kDescribeWarningsMax = 16;
 }  // namespace
 
 void Job::OnDescribed(const v1::DescribeResult& described) {
-  const SectionLimit limit = placer_.ServersLimit();
-  absl::StatusOr<BuiltPlan> built = BuildPlan(id_.spec, described, limit);
-  if (!built.ok()) {
-    const bool user = BlameOf(built.status()) == Blame::kUser;
-    Fail(MakeError(built.status(), user ? "user" : "internal", "coordinator"), user);
-    return;
+  if (const absl::Status built = plan_.Build(described, placer_.ServersLimit()); !built.ok()) {
+    const bool user = BlameOf(built) == Blame::kUser;
+    return Fail(MakeError(built, user ? "user" : "internal", "coordinator"), user);
   }
-  plan_ = std::move(built->plan);
-  epochs_.SetPlan(&*plan_);
-  plan_message_ = std::move(built->message);
-  shards_.Plan(built->shard_bytes);
-  described_ = described;
-  partition_bytes_max_ = std::min(limit.bytes, sharding::kPartitionBytesMax);
-  described_.clear_warnings();  // they are events from here on
   for (int i = 0; i < std::min(described.warnings_size(), kDescribeWarningsMax); ++i)
     Event("warning", described.warnings(i));
-  const std::uint64_t bytes = server_bytes_ = built->server_bytes;
-  if (const std::uint64_t max = ServerBytesMax(); max != 0 && bytes > max) {
-    const bool its_own = max == id_.spec.resources.server_memory_bytes_max;
-    Fail(
-        MakeError(
-            absl::ResourceExhaustedError(absl::StrCat(
-                "the job's variables need more memory of the servers than the limit: bytes=", bytes,
-                its_own ? " spec.resources.server_memory_bytes_max="
-                        : " coordinator's --job-server-memory-bytes-max=",
-                max, " shards=", shards_.size())),
-            "user", "coordinator"),
-        true);
-    return;
-  }
-  if (!journals())
-    described_.clear_variables();  // else the plan is made of them again after a restart
+  if (const absl::Status fits = plan_.CheckServerBytes(); !fits.ok())
+    return Fail(MakeError(fits, "user", "coordinator"), true);
+  if (!journals()) plan_.ForgetVariables();
   if (rounds_.on() && id_.spec.checkpoint.resume) return resume_.Look();
   BeginPlan();
 }
@@ -62,12 +39,6 @@ ClosureBook::Options Job::BookOptions() const {
   return options;
 }
 
-std::uint64_t Job::ServerBytesMax() const {
-  const std::uint64_t own = id_.spec.resources.server_memory_bytes_max,
-                      all = options_.server_memory_bytes_max;
-  return own == 0 || all == 0 ? std::max(own, all) : std::min(own, all);
-}
-
 void Job::BeginPlan() {
   book_ = std::make_unique<ClosureBook>(BookOptions(), DurableState{});
   Record begun = book_->BeginLife(host_->term());
@@ -75,7 +46,7 @@ void Job::BeginPlan() {
   epochs_.BeginPlan();
   resume_.Apply(&begun);
   source_->UpdateNewLimit();
-  Event("state", source_->ReadyText(described_));
+  Event("state", source_->ReadyText(plan_.described()));
   journal_.Add(begun);
   Apply(PhaseEvent::kPlanned);
 }

@@ -87,6 +87,18 @@ bool ShardTable::AllHeld() const {
          std::all_of(shards_.begin(), shards_.end(), [](const Shard& s) { return s.held; });
 }
 
+void ShardTable::Restore(const ClosureBook& book) {
+  for (std::uint32_t p = 0; p < size(); ++p) {
+    const ShardEpoch epoch = book.durable().map[p].epoch;
+    if (epoch != ShardEpoch{}) placed_ = true;
+    // A file newer than the assignment was made of it; else it is the one that its owner may be
+    // reading still.
+    const Snapshot* newest = book.NewestSnapshot(ShardId(p));
+    if (newest != nullptr && (newest->resumed || newest->epoch != epoch))
+      shards_[p].snapshot = newest->Uri();
+  }
+}
+
 void ShardTable::Clear() {
   servers_.clear();
   awaited_.clear();

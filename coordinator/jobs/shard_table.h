@@ -97,6 +97,9 @@ class ShardTable {
   void Give(ShardId shard, bool held);
   bool AllHeld() const;
 
+  // After a restart of the coordinator: what the book of the former life says of the shards. The
+  // table is planned.
+  void Restore(const ClosureBook& book);
   void Clear();  // The job has ended.
 
  private:

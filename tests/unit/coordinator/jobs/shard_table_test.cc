@@ -90,5 +90,34 @@ TEST_CASE("a Hello says what a server holds of a job, is loading and has stopped
   CHECK(HeldShardsOf(hello, JobUid(8)).ok());  // what is malformed is another job's
 }
 
+TEST_CASE("after a restart the shards are placed if one of them has had an owner") {
+  Fixture f;
+  DurableState state;
+  state.map.resize(2);
+  f.table.Restore(ClosureBook({.closures = 4, .shards = 2}, state));
+  CHECK_FALSE(f.table.placed());
+  state.map[1].epoch = ShardEpoch{1, 1};
+  f.table.Restore(ClosureBook({.closures = 4, .shards = 2}, state));
+  CHECK(f.table.placed());
+}
+
+TEST_CASE("after a restart a shard is assigned its resumed file, or one newer than its epoch") {
+  DurableState state;
+  state.map.resize(2);
+  state.snapshots.resize(2);
+  for (const std::uint32_t p : {0, 1}) {
+    state.map[p].epoch = ShardEpoch{1, 2};
+    Snapshot snapshot;
+    snapshot.folder = "/c";
+    snapshot.file = p == 0 ? "newer" : "own";
+    snapshot.epoch = ShardEpoch{1, p == 0 ? 1u : 2u};
+    state.snapshots[p].push_back(snapshot);
+  }
+  Fixture f;
+  f.table.Restore(ClosureBook({.closures = 4, .shards = 2}, state));
+  CHECK(f.table[ShardId(0)].snapshot == "/c/newer");
+  CHECK(f.table[ShardId(1)].snapshot.empty());
+}
+
 }  // namespace
 }  // namespace evergrad::coordinator
