@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "common/client/protocol.h"
 #include "coordinator/jobs/job_error.h"
+#include "evergrad/v1/journal.pb.h"
 
 namespace evergrad::coordinator {
 namespace {
@@ -177,6 +178,14 @@ void DeathWatch::FillStatus(const JobWorkers& workers, v1::JobStatus* status) co
     add(Role::kWorker, identity, until)
         ->set_reason("its processes were replaced or ended soon after their start");
   }
+}
+
+void DeathWatch::FillCounters(v1::JobCounters* counters) const {
+  counters->set_other_deaths(limit_.deaths());
+}
+
+void DeathWatch::ReadCounters(const v1::JobCounters& counters) {
+  limit_.Restore(counters.other_deaths());
 }
 
 }  // namespace evergrad::coordinator

@@ -18,6 +18,10 @@
 #include "coordinator/jobs/poison.h"
 #include "evergrad/v1/api.pb.h"
 
+namespace evergrad::v1 {
+class JobCounters;
+}  // namespace evergrad::v1
+
 namespace evergrad::coordinator {
 
 class DeathWatch : private JobPart {
@@ -60,8 +64,8 @@ class DeathWatch : private JobPart {
   void FillStatus(const JobWorkers& workers, v1::JobStatus* status) const;
 
   // --- the journal has the number of deaths without progress, and nothing else
-  std::uint32_t deaths() const { return limit_.deaths(); }
-  void Restore(std::uint32_t deaths) { limit_.Restore(deaths); }
+  void FillCounters(v1::JobCounters* counters) const;
+  void ReadCounters(const v1::JobCounters& counters);
 
  private:
   std::optional<PoisonRule::Running> RunningOf(const JobWorker* worker) const;

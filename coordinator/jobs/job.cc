@@ -325,8 +325,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   source_->FillStatus(status);
   closure_totals_.FillStatus(ended(), epochs_.succeeded(), status);
   status->set_share(share());
-  status->set_server_bytes_max(plan_.ServerBytesMax());
-  status->set_server_bytes(plan_.server_bytes());
+  plan_.FillStatus(status);
   if (active()) server_admission_.FillStatus(status);
   status->set_updates_exact(ended() && claims_.updates_exact());
   epochs_.FillStatus({.active = active(),
@@ -337,24 +336,13 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
                       .rate = rate_.rate()},
                      status);
   if (active()) deaths_.FillStatus(roster_.workers(), status);
-  FillWorkers(status);
+  roster_.FillStatus(totals_.WorkerRows(), status);
   events_.FillStatus(events_after, status);
   status->set_result_json(ended() ? output_.result() : "");
   status->set_weights_exported(export_.weights_exported());
   times_.FillStatus(status);
   status->set_shards_rolled_back(placer_.rolled_back());
-  if (rounds_.on() || rounds_.status().number() != 0 || !rounds_.status().trouble().empty()) {
-    *status->mutable_checkpoint() = rounds_.status();
-    if (rounds_.status().uri().empty()) status->mutable_checkpoint()->set_uri(rounds_.folder());
-  }
-}
-
-void Job::FillWorkers(v1::JobStatus* status) const {
-  std::map<std::string, v1::WorkerRow> rows = totals_.WorkerRows();
-  for (const auto& [task, worker] : roster_.workers()) {
-    roster_.FillRow(worker, &rows[worker.identity]);
-  }
-  for (auto& [identity, row] : rows) *status->add_workers() = row;
+  rounds_.FillStatus(status);
 }
 
 std::string Job::WaitingFor() const {

@@ -208,8 +208,6 @@ class Job final : private JobActions, private GrantActions {
   void Touch() override { touched_ = true; }
   void TickCheckpoints(MonoTime now);
 
-  void FillWorkers(v1::JobStatus* status) const;
-
   // job_journal.cc
   bool journals() const { return journal_.on(); }
   bool Persist(const Record& record) override;

@@ -14,13 +14,33 @@
 #include "evergrad/v1/journal.pb.h"
 
 namespace evergrad::coordinator {
+namespace {
+
+// The job file of a job of the journal. If this version refuses it, a living job cannot be resumed,
+// and one that has ended is shown with what its snapshot says; `refusal` has the reason.
+absl::StatusOr<config::JobSpec> SpecOf(const v1::JobSnapshot& snapshot, std::string* refusal) {
+  config::ParsedJob parsed = config::ParseJob(snapshot.yaml(), {.submission = true});
+  if (parsed.spec) return *std::move(parsed.spec);
+  *refusal = absl::StrCat("its YAML is refused by this version: ",
+                          parsed.mistakes.empty() ? "" : parsed.mistakes.front().ToString());
+  JobPhases phases;
+  if (!phases.Read(snapshot).ok() || !phases.ended()) return absl::InvalidArgumentError(*refusal);
+  config::JobSpec spec;
+  spec.name = snapshot.name();
+  if (snapshot.has_functions()) spec.type = "functions";
+  spec.training.epochs = static_cast<std::uint32_t>(snapshot.barrier_epochs());
+  return spec;
+}
+
+}  // namespace
+
 // ---------------------------------------------------------------- writing
 
 void Job::FillCounters(v1::JobCounters* counters) const {
   counters->set_mono_ns(host_->Now().count());
   closure_totals_.FillCounters(counters);
   events_.FillCounters(counters);
-  counters->set_other_deaths(deaths_.deaths());
+  deaths_.FillCounters(counters);
   epochs_.FillCounters(counters);
   placer_.FillCounters(counters);
   output_.lines().FillCounters(counters);
@@ -83,21 +103,11 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions opti
   };
   if (stored.snapshot.empty() || !snapshot.ParseFromString(stored.snapshot))
     return named(absl::DataLossError("its snapshot is missing or unreadable"));
-  config::ParsedJob parsed = config::ParseJob(snapshot.yaml(), {.submission = true});
   std::string refusal;
-  if (!parsed.spec) {
-    refusal = absl::StrCat("its YAML is refused by this version: ",
-                           parsed.mistakes.empty() ? "" : parsed.mistakes.front().ToString());
-    JobPhases phases;
-    if (!phases.Read(snapshot).ok() || !phases.ended())
-      return named(absl::InvalidArgumentError(refusal));
-    parsed.spec.emplace();  // what is shown of it
-    parsed.spec->name = snapshot.name();
-    if (snapshot.has_functions()) parsed.spec->type = "functions";
-    parsed.spec->training.epochs = static_cast<std::uint32_t>(snapshot.barrier_epochs());
-  }
+  absl::StatusOr<config::JobSpec> spec = SpecOf(snapshot, &refusal);
+  if (!spec.ok()) return named(spec.status());
   std::unique_ptr<Job> job(new Job(host, options,
-                                   Identity{uid, *std::move(parsed.spec), snapshot.yaml(),
+                                   Identity{uid, *std::move(spec), snapshot.yaml(),
                                             snapshot.runs_folder(), snapshot.grant_key()},
                                    Restored{}));
   if (absl::Status status = job->ReadSnapshot(snapshot, stored.state, &refusal); !status.ok())
@@ -123,7 +133,7 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions opti
 void Job::ReadCounters(const v1::JobCounters& counters) {
   closure_totals_.ReadCounters(counters);
   events_.ReadCounters(counters);
-  deaths_.Restore(counters.other_deaths());
+  deaths_.ReadCounters(counters);
   epochs_.ReadCounters(counters);
   placer_.ReadCounters(counters);
   output_.lines().ReadCounters(counters);

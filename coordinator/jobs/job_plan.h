@@ -14,6 +14,7 @@
 #include "coordinator/jobs/job_host.h"
 #include "coordinator/jobs/plan_builder.h"
 #include "coordinator/jobs/shard_table.h"
+#include "evergrad/v1/api.pb.h"
 #include "evergrad/v1/session.pb.h"
 
 namespace evergrad::v1 {
@@ -37,6 +38,11 @@ class JobPlan {
   // The memory that all variables need at the servers, with optimizer state.
   std::uint64_t server_bytes() const { return server_bytes_; }
   std::uint64_t ServerBytesMax() const;  // The limit for it; 0: none.
+
+  void FillStatus(v1::JobStatus* status) const {
+    status->set_server_bytes_max(ServerBytesMax());
+    status->set_server_bytes(server_bytes_);
+  }
 
   // The errors are those of BuildPlan.
   absl::Status Build(const v1::DescribeResult& described, const SectionLimit& limit);

@@ -285,6 +285,12 @@ void WorkerRoster::TellPauses(absl::string_view gone) {
   }
 }
 
+void WorkerRoster::FillStatus(std::map<std::string, v1::WorkerRow> rows,
+                              v1::JobStatus* status) const {
+  for (const auto& [task, worker] : workers_) FillRow(worker, &rows[worker.identity]);
+  for (const auto& [identity, row] : rows) *status->add_workers() = row;
+}
+
 void WorkerRoster::FillRow(const JobWorker& worker, v1::WorkerRow* row) const {
   const UnfitWorkers::Record* const unfit = UnfitOf(worker);
   row->set_identity(worker.identity);

@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -99,13 +100,15 @@ class WorkerRoster : private JobPart {
   // moment between. `gone`: the worker that has just been removed.
   void TellPauses(absl::string_view gone = "");
   void ForgetPauses() { pause_said_ = false; }  // A worker that still waits will say so.
-  void FillRow(const JobWorker& worker, v1::WorkerRow* row) const;
+  // Adds `rows`, in which the workers that are here have their states. By identity.
+  void FillStatus(std::map<std::string, v1::WorkerRow> rows, v1::JobStatus* status) const;
 
   // --- the journal
   void Fill(v1::JobSnapshot* snapshot) const { pin_.Fill(snapshot); }
   void Read(const v1::JobSnapshot& snapshot) { pin_.Read(snapshot); }
 
  private:
+  void FillRow(const JobWorker& worker, v1::WorkerRow* row) const;
   bool NobodyFits() const;
   std::string WaitingForBackoffs() const;
 

@@ -91,12 +91,27 @@ TEST_CASE("a worker that lacks something gives back its work and is told of once
   CHECK(std::count_if(f.said.begin(), f.said.end(), [](const std::string& line) {
           return line.find("cannot take part in the job") != std::string::npos;
         }) == 1);
-  v1::WorkerRow row;
-  f.roster.FillRow(worker, &row);
-  CHECK(row.state() == "unfit");
+  v1::JobStatus status;
+  f.roster.FillStatus({}, &status);
+  CHECK(status.workers(0).state() == "unfit");
   f.roster.SetFit(worker);
   CHECK_FALSE(f.roster.IsAside(1));
   CHECK(f.roster.UnfitOf(worker) == nullptr);
+}
+
+TEST_CASE("a status has the workers that are here and those that are gone, by identity") {
+  Fixture f;
+  f.Add(7);
+  std::map<std::string, v1::WorkerRow> rows;
+  rows["5"].set_state("gone");
+  rows["7"].set_state("gone");
+  rows["7"].set_steps(4);
+  v1::JobStatus status;
+  f.roster.FillStatus(rows, &status);
+  REQUIRE(status.workers_size() == 2);
+  CHECK(status.workers(0).state() == "gone");
+  CHECK(status.workers(1).state() == "idle");
+  CHECK(status.workers(1).steps() == 4);
 }
 
 TEST_CASE("where nobody fits, callers are told, and others wait for a worker that can") {
