@@ -4,6 +4,8 @@
 #include <catch2/catch.hpp>
 #include <limits>
 
+#include "evergrad/v1/journal.pb.h"
+
 namespace evergrad::coordinator {
 namespace {
 
@@ -230,7 +232,9 @@ TEST_CASE("result.json of a job that has failed has every fact, byte by byte") {
   evaluation.metrics = {
       {"accuracy", 0.5}, {"auc", 0.75}, {"loss", std::numeric_limits<double>::quiet_NaN()}};
   evaluation.counts = {{"rows", 9}};
-  f.epochs.FinishEvaluation(evaluation, seconds(11));
+  v1::JobSnapshot evaluated;
+  evaluation.Fill(&evaluated);
+  REQUIRE(f.epochs.Read(evaluated, /*ended=*/true).ok());
   f.tasks.BeginWorker("0", 1);
   f.tasks.CountClosure("0", 4, 40);
   f.closures = {.failed = 1,
