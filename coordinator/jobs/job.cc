@@ -53,7 +53,7 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
                          .adopted = std::bind_front(&ClosureTotals::OnAdopted, &closure_totals_),
                          .want_whole = [this] { journal_.WantWhole(); }}),
       reading_(Part(), &roster_,
-               {.blocked = [this] { return GrantsBlocked(); },
+               {.blocked = [this] { return training_.GrantsBlocked(); },
                 .fill_order = [this](v1::ExportOrder* order) { export_.FillOrder(order); },
                 .no_space = [this](ReadingRound::Closure* closure,
                                    absl::string_view why) { export_.OnNoSpace(closure, why); }}),
@@ -104,9 +104,9 @@ ClosureSourceParts Job::SourceParts() {
           .rounds = &rounds_,
           .claims = &claims_,
           .journal = &journal_,
-          .grants = this,
+          .grants = &training_,
           .account_context = [this] { return AccountContext(); },
-          .revoke = std::bind_front(&Job::RevokeCancelled, this),
+          .revoke = std::bind_front(&TrainingWork::OnCancelled, &training_),
           .calls = {.refusal = [this] { return phases_.CallsRefusal(name()); },
                     .waiting_for = [this] { return WaitingFor(); }}};
 }
@@ -116,11 +116,7 @@ ClosureSourceParts Job::SourceParts() {
 void Job::Tick() {
   if (!active()) return;
   const MonoTime now = host_->Now();
-  while (!delayed_releases_.empty() && delayed_releases_.begin()->first <= now) {
-    const auto [closure, attempt] = delayed_releases_.begin()->second;
-    delayed_releases_.erase(delayed_releases_.begin());
-    if (book_) book_->ReleaseAttempt(closure, attempt);
-  }
+  training_.Release(now);
   turn_.SendDelayed(now);
   placer_.Retry(now);
   deaths_.Judge();
@@ -288,15 +284,6 @@ void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
 }
 
 // ---------------------------------------------------------------- the calls of clients
-
-void Job::RevokeCancelled(ClosureId closure, const ClosureBook::Current& current) {
-  failures_.erase(closure.value());
-  deaths_.OnEnded(closure);
-  Worker* worker = FindWorker(current.worker);
-  if (worker == nullptr) return;
-  if (worker->Drop(current.attempt)) worker->advanced_at = host_->Now();
-  SendSuperseded(worker->task, closure, current.attempt);
-}
 
 absl::StatusOr<FunctionCalls*> Job::function_calls() {
   if (FunctionCalls* const calls = source_->calls()) return calls;

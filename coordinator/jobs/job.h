@@ -56,6 +56,7 @@
 #include "coordinator/jobs/shard_seal.h"
 #include "coordinator/jobs/task_totals.h"
 #include "coordinator/jobs/training_rate.h"
+#include "coordinator/jobs/training_work.h"
 #include "coordinator/jobs/worker_admission.h"
 #include "coordinator/jobs/worker_claims.h"
 #include "coordinator/jobs/worker_pin.h"
@@ -71,7 +72,7 @@ class JobSnapshot;
 
 namespace evergrad::coordinator {
 
-class Job final : private JobActions, private GrantActions {
+class Job final : private JobActions {
  public:
   using Identity = JobIdentity;
   Job(JobHost* host, JobOptions options, Identity identity);  // host outlives the job
@@ -198,7 +199,6 @@ class Job final : private JobActions, private GrantActions {
   Job(JobHost* host, JobOptions options, Identity identity, Restored);
 
   using Worker = JobWorker;
-  using Held = JobWorker::Held;
   // job.cc
   ClosureSourceParts SourceParts();
   JobPart Part() {
@@ -234,15 +234,6 @@ class Job final : private JobActions, private GrantActions {
   // job_grants.cc
   // Also looks whether a phase is over.
   void Pump() override;
-  // Asks for an attempt that has not begun; whoever runs it goes on.
-  void RecallAttempt(Worker* worker, Attempt attempt, Held* held) override {
-    roster_.Recall(worker, attempt, held);
-  }
-  bool Usable(const Worker& worker) const { return Usable(worker, host_->Now()); }
-  bool Usable(const Worker& worker, MonoTime now) const override {
-    return roster_.Usable(worker, now);
-  }
-  WorkerPin::Choice PinnedWorker() override { return roster_.Pinned(); }
   void SayNotReproducible(const std::string& why);
   void CheckStalls();
   void TakeAway(Worker& worker);
@@ -250,16 +241,9 @@ class Job final : private JobActions, private GrantActions {
   bool OthersCanRun(const Worker& of, const std::vector<const Worker*>& able) const;
   void PassOn(Worker& worker, const v1::UnreachedServer& from);
 
-  std::uint32_t LimitOf(const Worker& worker) const override;
-  void SendTraining(Worker& worker, const ClosureBook::Granted& granted, bool regrant) override;
-  bool GrantsBlocked() override;  // failpoint coordinator.before_grant
   absl::Status OnDone(TaskId task, const v1::Done& done);
-  void OnTrainDone(Worker* worker, const v1::Done& done);
   void OnReadingDone(Worker* worker, const v1::Done& done);
-  void GiveUpRepair(ClosureId closure, Attempt attempt, absl::string_view why) override;
   void OnFailed(TaskId task, const v1::Failed& failed);
-  void OnTrainingFailed(const Worker& worker, const v1::Failed& failed, bool elsewhere,
-                        v1::ErrorDetail cause);
   void OnDropped(TaskId task, const v1::AttemptDropped& dropped);
   void SendSuperseded(
       TaskId task, ClosureId closure,
@@ -270,10 +254,6 @@ class Job final : private JobActions, private GrantActions {
   void OnDescribed(const v1::DescribeResult& described);
   ClosureBook::Options BookOptions() const;
   void BeginPlan();
-
-  // --- for the calls of clients
-  // The attempt at a closure that was cancelled is void: its worker is told.
-  void RevokeCancelled(ClosureId closure, const ClosureBook::Current& current);
 
   // job_life.cc
   // Begins the phase that follows `event`. Returns false if the event is refused, or if the store
@@ -342,18 +322,18 @@ class Job final : private JobActions, private GrantActions {
                                      .want_whole = [this] { journal_.WantWhole(); }}};
 
   std::unique_ptr<ClosureBook> book_;
-  struct DeferredDone {
-    TaskId task;
-    v1::Done done;
-  };
-  std::vector<DeferredDone> deferred_;  // in the window
   DoneTurn turn_{Part()};
 
   // Work.
   ReadingWork reading_;
-  std::map<std::uint64_t, std::uint32_t> failures_;  // by closure, in a row
-  std::multimap<MonoTime, std::pair<ClosureId, Attempt>> delayed_releases_;
-  MonoTime grants_held_until_{0};
+  TrainingWork training_{Part(),
+                         {.roster = &roster_,
+                          .claims = &claims_,
+                          .deaths = &deaths_,
+                          .turn = &turn_,
+                          .journal = &journal_,
+                          .totals = &closure_totals_,
+                          .source = &source_}};
   ReachWatch reach_;
   MonoTime evaluation_held_until_{0};  // failpoint
 
@@ -367,9 +347,6 @@ class Job final : private JobActions, private GrantActions {
   JournalWriter journal_;
   ClosureTotals closure_totals_{Part()};
   const std::unique_ptr<ClosureSource> source_;
-
-  // What a persistent store needs.
-  v1::CoordinatorMessage grant_;  // kept for its memory
 
   // The end.
   ShardSeal seal_{Part()};

@@ -17,8 +17,25 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr std::size_t kDeferredMax = 1u << 16;
-constexpr std::uint64_t kLostNamedMax = 8;  // closures that an event names
+// A worker's report is bounded before it is kept.
+absl::Status CheckSizes(const v1::Done& done) {
+  if (done.metrics().step_records_size() > static_cast<int>(kUpdatesPerClosureMax) ||
+      done.metrics().sums_size() > 64) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "metrics of a closure too large: step_records=", done.metrics().step_records_size(),
+        " sums=", done.metrics().sums_size()));
+  }
+  for (const v1::NamedSum& sum : done.metrics().sums()) {
+    if (sum.counts_size() > kMetricCountsMax)
+      return absl::InvalidArgumentError(absl::StrCat(
+          "metrics of a closure too large: counts=", sum.counts_size(), " max=", kMetricCountsMax));
+  }
+  if (done.result().size() > client::kResultBytesMax)
+    return absl::InvalidArgumentError(
+        absl::StrCat("result of a closure too large: bytes=", done.result().size(),
+                     " max=", client::kResultBytesMax));
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -163,123 +180,21 @@ void Job::PassOn(Worker& worker, const v1::UnreachedServer& from) {
   Pump();
 }
 
-std::uint32_t Job::LimitOf(const Worker& worker) const {
-  if (roster_.UnfitOf(worker) != nullptr) return 1;  // on trial
-  const std::uint64_t limit = std::min<std::uint64_t>(plan_->closures(), source_->Limit());
-  const std::uint64_t remaining = limit > book_->next_new() ? limit - book_->next_new() : 0;
-  return AttemptsAhead(options_.sizing, worker.rate.seconds_per_closure(), remaining,
-                       static_cast<std::uint32_t>(roster_.workers().size()));
-}
-
-bool Job::GrantsBlocked() {
-  if (!host_->StoreTrouble().empty()) return true;  // what cannot be journaled is not begun
-  const MonoTime now = host_->Now();
-  if (now < grants_held_until_) return true;
-  const fault::Hit hit = host_->failpoints().At("coordinator.before_grant");
-  if (!hit) return false;
-  grants_held_until_ =
-      now + std::chrono::milliseconds(hit.action == fault::Action::kDelay ? hit.delay_ms : 50);
-  return true;
-}
-
-void Job::SendTraining(Worker& worker, const ClosureBook::Granted& granted, bool regrant) {
-  closure_totals_.OnGranted(granted.attempt);
-  v1::Grant* grant = grant_.mutable_grant();
-  grant->set_job_uid(id_.uid.value());
-  grant->set_closure(granted.closure.value());
-  *grant->mutable_attempt() = client::ToProto(granted.attempt);
-  grant->set_kind(v1::TRAIN);
-  grant->set_all_targets(granted.all_targets);
-  grant->clear_targets();
-  for (const ShardId p : granted.targets) grant->add_targets(p.value());
-  grant->set_first(regrant);
-  grant->clear_function();
-  grant->clear_arguments();
-  source_->FillGrant(granted.closure, grant);
-  grant->set_proof(claims_.ProofOf(worker.identity, granted.closure, granted.attempt));
-  if (worker.held.empty()) worker.advanced_at = host_->Now();
-  worker.Take(granted.attempt, Held{granted.closure, v1::TRAIN, host_->Now(), false,
-                                    grant->arguments().size(), regrant});
-  host_->Send(worker.task, grant_);
-  Touch();
-}
-
 // An answer that nobody asked for: the attempt is taken away.
 void Job::SendSuperseded(TaskId task, ClosureId closure, Attempt attempt) {
   host_->Send(task, Superseded(id_.uid.value(), closure.value(), client::ToProto(attempt)));
 }
 
 absl::Status Job::OnDone(TaskId task, const v1::Done& done) {
-  if (done.metrics().step_records_size() > static_cast<int>(kUpdatesPerClosureMax) ||
-      done.metrics().sums_size() > 64) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "metrics of a closure too large: step_records=", done.metrics().step_records_size(),
-        " sums=", done.metrics().sums_size()));
-  }
-  for (const v1::NamedSum& sum : done.metrics().sums()) {
-    if (sum.counts_size() > kMetricCountsMax)
-      return absl::InvalidArgumentError(absl::StrCat(
-          "metrics of a closure too large: counts=", sum.counts_size(), " max=", kMetricCountsMax));
-  }
-  if (done.result().size() > client::kResultBytesMax)
-    return absl::InvalidArgumentError(
-        absl::StrCat("result of a closure too large: bytes=", done.result().size(),
-                     " max=", client::kResultBytesMax));
+  EG_RETURN_IF_ERROR(CheckSizes(done));
   if (done.kind() == v1::TRAIN) EG_RETURN_IF_ERROR(source_->Check(done));
   Worker* worker = FindWorker(task);
   if (done.kind() == v1::TRAIN) {
-    OnTrainDone(worker, done);
+    training_.OnDone(worker, done, phases_.window_open());
   } else {
     OnReadingDone(worker, done);
   }
   return absl::OkStatus();
-}
-
-void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
-  if (worker == nullptr) return;  // Its registration has ended: it says it again under the new one.
-  const Attempt attempt = client::FromProto<Attempt>(done.attempt());
-  const ClosureId closure(done.closure());
-  turn_.Open();
-  if (!book_ || !active()) {
-    turn_.Add(worker->task, closure, attempt, /*superseded=*/true);
-    return;
-  }
-  bool repair = false;
-  if (const auto current = book_->current().find(closure); current != book_->current().end()) {
-    if (current->second.attempt == attempt && current->second.worker != worker->task &&
-        !phases_.window_open()) {
-      host_->ForeignMessage(worker->task, "Done for an attempt that another worker holds");
-      turn_.Add(worker->task, closure, attempt, /*superseded=*/true);
-      return;
-    }
-    repair = !current->second.all_targets;
-  }
-  const ClosureBook::DoneResult result =
-      book_->OnDone(closure, attempt, client::FromProto<MapVersion>(done.v0()),
-                    client::FromProto<MapVersion>(done.v1()));
-  if (result.deferred) {
-    if (deferred_.size() < kDeferredMax) deferred_.push_back({worker->task, done});
-    return;
-  }
-  const MonoTime now = host_->Now();
-  if (result.acknowledged && repair) closure_totals_.OnRepaired(source_->StepsOf(closure, done));
-  if (result.counted) source_->OnCounted(worker->identity, closure, done);
-  if (!result.record.empty()) journal_.Add(result.record);
-  if (const auto held = worker->held.find(attempt); held != worker->held.end()) {
-    worker->rate.OnDone(now, std::max(held->second.granted_at, worker->last_done));
-    worker->Drop(attempt);
-  }
-  worker->last_done = worker->advanced_at = now;
-  roster_.SetFit(*worker);
-  if (result.counted) deaths_.OnFirstSuccess();
-  if (result.acknowledged) {
-    deaths_.OnWorkerProgress(worker->identity);
-    if (repair) deaths_.OnRepaired();
-    failures_.erase(closure.value());
-    claims_.OnEnded(closure);
-    deaths_.OnEnded(closure);
-  }
-  turn_.Add(worker->task, closure, attempt, !result.acknowledged);
 }
 
 void Job::EndTurn() {
@@ -329,80 +244,9 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
   if (cause.origin_text().empty()) cause.set_origin_text(absl::StrCat("worker/", worker->identity));
   CleanCause(&cause);
   if (failed.kind() == v1::TRAIN)
-    OnTrainingFailed(*worker, failed, elsewhere, std::move(cause));
+    training_.OnFailed(*worker, failed, elsewhere, std::move(cause));
   else
     reading_.OnFailed(*worker, failed, elsewhere, std::move(cause));
-}
-
-// `elsewhere`: the worker cannot take part, and another one gets what it could not do.
-void Job::OnTrainingFailed(const Worker& worker, const v1::Failed& failed, bool elsewhere,
-                           v1::ErrorDetail cause) {
-  const Attempt attempt = client::FromProto<Attempt>(failed.attempt());
-  if (!book_) return;
-  const ClosureId closure(failed.closure());
-  const auto current = book_->current().find(closure);
-  if (current == book_->current().end() || current->second.attempt != attempt)
-    return;  // of a closure that has moved on
-  if (current->second.worker != worker.task)
-    return host_->ForeignMessage(worker.task, "Failed for an attempt that another worker holds");
-  if (elsewhere) {
-    book_->ReleaseAttempt(closure, attempt);
-    return Pump();
-  }
-  switch (source_->Judge(failed.user_error(), !current->second.all_targets,
-                         failures_[closure.value()])) {
-    case ClosureSource::OnError::kRetry: break;
-    case ClosureSource::OnError::kFailClosure:
-      failures_.erase(closure.value());
-      source_->FailClosure(closure, std::move(cause));
-      return Pump();
-    case ClosureSource::OnError::kGiveUpRepair:
-      failures_.erase(closure.value());
-      GiveUpRepair(closure, attempt, ErrorText(cause));
-      return Pump();
-  }
-  if (failed.user_error()) {
-    closure_totals_.SetFailed(current->second.all_targets ? 1 : 0);
-    Fail(std::move(cause), true);
-    return;
-  }
-  const std::uint32_t failures = ++failures_[closure.value()];
-  Event("warning", absl::StrCat("closure ", closure.value(), " failed on worker/", worker.identity,
-                                " (", failures, " in a row): ", cause.message()));
-  if (failures > options_.retries_max) {
-    closure_totals_.SetFailed(1);
-    Fail(std::move(cause), false);
-    return;
-  }
-  delayed_releases_.emplace(host_->Now() + options_.RetryDelay(failures),
-                            std::make_pair(closure, attempt));
-}
-
-// [20b] It stays succeeded; what its targets lost with a server is not done again, and that is
-// said.
-void Job::GiveUpRepair(ClosureId closure, Attempt attempt, absl::string_view why) {
-  const auto& lost = book_->durable().lost;
-  const bool lost_before = std::any_of(lost.begin(), lost.end(), [&](const IntervalSet& of) {
-    return of.Contains(closure.value());
-  });
-  const Record record = book_->FailRepair(closure, attempt);
-  if (record.empty()) {  // rolled back once more meanwhile, or not needed any more
-    book_->ReleaseAttempt(closure, attempt);
-    return;
-  }
-  failures_.erase(closure.value());
-  deaths_.OnEnded(closure);
-  const std::size_t shards = record.lost_add.size();
-  const std::uint64_t closures =
-      closure_totals_.OnLost(!lost_before, shards * source_->OnLost(closure));
-  if (closures <= kLostNamedMax) {
-    Event("lost",
-          absl::StrCat("updates of closure ", closure.value(), " are lost in ", shards,
-                       shards == 1 ? " shard" : " shards", ", it cannot be run again: ", why,
-                       closures == kLostNamedMax ? "; further losses are only counted" : ""));
-  }
-  Touch();
-  Persist(record);
 }
 
 void Job::OnDropped(TaskId task, const v1::AttemptDropped& dropped) {
@@ -415,26 +259,8 @@ void Job::OnDropped(TaskId task, const v1::AttemptDropped& dropped) {
     worker->Drop(attempt);
     worker->advanced_at = host_->Now();
   }
-  if (book_) {
-    const auto current = book_->current().find(ClosureId(dropped.closure()));
-    if (current != book_->current().end() && current->second.attempt == attempt &&
-        current->second.worker != task)
-      return host_->ForeignMessage(task, "AttemptDropped for an attempt that another worker holds");
-    const bool newest = current != book_->current().end() && current->second.attempt == attempt;
-    if (dropped.superseded() && newest && active() && !grants_stopped() &&
-        !claims_.OnSuperseded(ClosureId(dropped.closure()), ShardId(dropped.shard()),
-                              worker->identity))
-      return;
-  }
-  if (!reading_.OnDropped(task, dropped, handed_back) && book_) {
-    // What was called back, or given back by a leaving worker, can go elsewhere at once; else a
-    // pause keeps a refusal from becoming a tight loop.
-    if (handed_back)
-      book_->ReleaseAttempt(ClosureId(dropped.closure()), attempt);
-    else
-      delayed_releases_.emplace(host_->Now() + options_.retry_min,
-                                std::make_pair(ClosureId(dropped.closure()), attempt));
-  }
+  if (!reading_.OnDropped(task, dropped, handed_back))
+    return training_.OnDropped(*worker, dropped, handed_back);
   Pump();
 }
 

@@ -69,7 +69,7 @@ void Job::BeginAnew(Term term) {
   roster_.ForgetPauses();
   server_admission_.DisconnectAll();
   reading_.ReleaseAll();
-  delayed_releases_.clear();
+  training_.ForgetReleases();
   mover_.Forget();  // the sessions of its servers end
   if (book_) Persist(book_->BeginLife(term));
   Event("warning",
@@ -101,9 +101,7 @@ void Job::Resume(Term term) {
 void Job::CloseWindow() {
   if (!phases_.CloseWindow()) return;
   if (book_) book_->CloseWindow();
-  std::vector<DeferredDone> deferred;
-  deferred.swap(deferred_);
-  for (const DeferredDone& d : deferred) OnTrainDone(FindWorker(d.task), d.done);
+  training_.CloseWindow();
   EndTurn();
   server_admission_.AwaitFromNowOn();
   if (phases_.TakeRestored()) ResumePhase();
@@ -247,9 +245,8 @@ void Job::BeginReport() {
 bool Job::BeginSeal() {
   reading_.Clear();
   report_.Void();
-  delayed_releases_.clear();
+  training_.Clear();
   placer_.ForgetRetries();
-  deferred_.clear();
   mover_.End();
   if (!phases_.window_open())
     notices_.SendCloses();  // so that what has ended is in the ledgers that are saved

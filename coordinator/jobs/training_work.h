@@ -1,0 +1,100 @@
+// The training attempts of a job: grants to workers, and what comes back of them. (Closures that
+// only read are in reading_work.h.)
+//
+//   ClosureSource::Grant ─▶ SendTraining ─▶ OnDone: the ledger decides, the turn answers
+//                                       └▶ OnFailed, OnDropped ─▶ the closure is granted again
+//
+// A closure that has failed, or was given back without being asked for, is released after a wait.
+// While the window of a restart is open (LEDGER line 18) Dones that cannot be judged yet are kept.
+//
+// Not thread-safe: the control executor's. No clock and no I/O but through the host.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "common/base/ids.h"
+#include "common/time/clock.h"
+#include "coordinator/jobs/closure_source.h"
+#include "coordinator/jobs/closure_totals.h"
+#include "coordinator/jobs/death_watch.h"
+#include "coordinator/jobs/done_turn.h"
+#include "coordinator/jobs/job_host.h"
+#include "coordinator/jobs/job_worker.h"
+#include "coordinator/jobs/journal_writer.h"
+#include "coordinator/jobs/worker_claims.h"
+#include "coordinator/jobs/worker_roster.h"
+#include "evergrad/v1/session.pb.h"
+
+namespace evergrad::coordinator {
+
+class TrainingWork final : public GrantActions, private JobPart {
+ public:
+  // The other parts that it changes. They outlive it.
+  struct Parts {
+    WorkerRoster* roster;
+    WorkerClaims* claims;
+    DeathWatch* deaths;
+    DoneTurn* turn;
+    JournalWriter* journal;
+    ClosureTotals* totals;
+    const std::unique_ptr<ClosureSource>* source;  // Made later.
+  };
+  TrainingWork(const JobPart& part, const Parts& parts)
+      : JobPart(part), parts_(parts), source_(*parts.source) {}
+
+  // --- grants
+  bool Usable(const JobWorker& worker, MonoTime now) const override {
+    return parts_.roster->Usable(worker, now);
+  }
+  WorkerPin::Choice PinnedWorker() override { return parts_.roster->Pinned(); }
+  bool GrantsBlocked() override;  // Failpoint coordinator.before_grant.
+  std::uint32_t LimitOf(const JobWorker& worker) const override;
+  void RecallAttempt(JobWorker* worker, Attempt attempt, JobWorker::Held* held) override {
+    parts_.roster->Recall(worker, attempt, held);
+  }
+  void SendTraining(JobWorker& worker, const ClosureBook::Granted& granted, bool regrant) override;
+  void GiveUpRepair(ClosureId closure, Attempt attempt, absl::string_view why) override;
+
+  // --- answers
+  void OnDone(JobWorker* worker, const v1::Done& done, bool window_open);
+  void CloseWindow();  // The Dones that were kept are judged. The caller ends the turn.
+  // `elsewhere`: the worker cannot take part, and another one gets the closure.
+  void OnFailed(const JobWorker& worker, const v1::Failed& failed, bool elsewhere,
+                v1::ErrorDetail cause);
+  // The worker gives the attempt back. `asked`: it was asked to, so others may have it at once.
+  void OnDropped(const JobWorker& worker, const v1::AttemptDropped& dropped, bool asked);
+  // The closure was cancelled, and its attempt is void: its worker is told.
+  void OnCancelled(ClosureId closure, const ClosureBook::Current& current);
+
+  // --- closures that wait to be granted again
+  void Release(MonoTime now);  // Those whose wait is over.
+  void ForgetReleases() { releases_.clear(); }
+  void Clear() {  // The job ends.
+    releases_.clear();
+    deferred_.clear();
+  }
+
+ private:
+  bool IsOfAnother(const JobWorker& worker, ClosureId closure, Attempt attempt) const;
+  void Retry(ClosureId closure, Attempt attempt, const JobWorker& worker, v1::ErrorDetail cause);
+  void ForgetErrors(ClosureId closure);
+
+  struct Deferred {
+    TaskId task;
+    v1::Done done;
+  };
+  const Parts parts_;
+  const std::unique_ptr<ClosureSource>& source_;
+  v1::CoordinatorMessage message_;                   // Kept for its memory.
+  std::map<std::uint64_t, std::uint32_t> failures_;  // By closure, in a row.
+  std::multimap<MonoTime, std::pair<ClosureId, Attempt>> releases_;
+  std::vector<Deferred> deferred_;
+  MonoTime held_until_{0};  // By the failpoint.
+};
+
+}  // namespace evergrad::coordinator
