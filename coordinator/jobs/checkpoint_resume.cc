@@ -76,7 +76,7 @@ void CheckpointResume::TakeOver(const ResumePoint& point, const Resumption& resu
   job_.Event("state",
              absl::StrCat("resumed at step ", epochs_->steps_done(), " of ", epochs_->steps_total(),
                           " from ", point.uri, ": ", resumption.text));
-  hooks_.not_reproducible(
+  job_.SayNotReproducible(
       "it resumes from a checkpoint whose shards were saved at different moments");
 }
 

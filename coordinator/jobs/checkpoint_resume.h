@@ -27,8 +27,6 @@ class CheckpointResume : private JobPart {
   struct Hooks {
     std::function<void()> done;  // What there is to resume from is known, maybe nothing.
     std::function<EpochAccount::Context()> account_context;
-    // The results of a deterministic job may differ in bits.
-    std::function<void(const std::string& why)> not_reproducible;
   };
   // The pointers outlive this object.
   CheckpointResume(const JobPart& part, EpochAccount* epochs, WorkerClaims* claims,

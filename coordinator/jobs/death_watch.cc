@@ -21,10 +21,11 @@ double Seconds(MonoTime span) { return std::max(0.0, std::chrono::duration<doubl
 
 }  // namespace
 
-DeathWatch::DeathWatch(const JobPart& part, EventLog* events, Hooks hooks)
+DeathWatch::DeathWatch(const JobPart& part, EventLog* events,
+                       std::function<std::string(ClosureId)> name_of)
     : JobPart(part),
       events_(events),
-      hooks_(std::move(hooks)),
+      name_of_(std::move(name_of)),
       poison_({options_.poison_deaths, options_.together}),
       backoff_(options_.death_backoff) {}
 
@@ -67,7 +68,7 @@ void DeathWatch::OnDeath(Role role, const std::string& identity, absl::string_vi
   const std::optional<PoisonRule::Running> running = RunningOf(worker);
   poison_.OnDeath(now, running, held_work);
   if (running)
-    hooks_.not_reproducible(absl::StrCat(name, " died in closure ", running->closure.value(),
+    job_.SayNotReproducible(absl::StrCat(name, " died in closure ", running->closure.value(),
                                          " at step ", running->step));
   job_.Event("death",
              absl::StrCat(name, ": ", reason,
@@ -99,15 +100,14 @@ void DeathWatch::Judge() {
   if (verdict.others > 0) job_.NoteIfJournaled();  // carries the count
   if (job_.grants_stopped()) return;
   if (verdict.poison) {
-    job_.Fail(
-        MakeError(absl::InternalError(absl::StrCat(
-                      "poison closure: it killed its workers again and again at the same "
-                      "step: closure=",
-                      verdict.poison->closure.value(), hooks_.name_of(verdict.poison->closure),
-                      " step=", verdict.poison->step, " deaths=", options_.poison_deaths,
-                      " (a worker that stood still for step_timeout counts as one)")),
-                  "poison", ""),
-        false);
+    job_.Fail(MakeError(absl::InternalError(absl::StrCat(
+                            "poison closure: it killed its workers again and again at the same "
+                            "step: closure=",
+                            verdict.poison->closure.value(), name_of_(verdict.poison->closure),
+                            " step=", verdict.poison->step, " deaths=", options_.poison_deaths,
+                            " (a worker that stood still for step_timeout counts as one)")),
+                        "poison", ""),
+              false);
   } else if (limit_.deaths() > options_.deaths_max) {
     job_.Fail(MakeError(absl::ResourceExhaustedError(absl::StrCat(
                             "tasks that held work of the job died repeatedly, and the job made no "

@@ -26,14 +26,9 @@ namespace evergrad::coordinator {
 
 class DeathWatch : private JobPart {
  public:
-  struct Hooks {
-    // The closure as the text of an error names it, with a space before it.
-    std::function<std::string(ClosureId)> name_of;
-    // Work was interrupted: the results of a deterministic job may differ in bits.
-    std::function<void(const std::string& why)> not_reproducible;
-  };
-  // `events` outlives this object.
-  DeathWatch(const JobPart& part, EventLog* events, Hooks hooks);
+  // `events` outlives this object. `name_of` returns the closure as the text of an error names it,
+  // with a space before it.
+  DeathWatch(const JobPart& part, EventLog* events, std::function<std::string(ClosureId)> name_of);
 
   const DeathBackoff& backoff() const { return backoff_; }
 
@@ -74,7 +69,7 @@ class DeathWatch : private JobPart {
   void CreditServers();
 
   EventLog* const events_;
-  const Hooks hooks_;
+  const std::function<std::string(ClosureId)> name_of_;
   PoisonRule poison_;
   DeathLimit limit_;
   DeathBackoff backoff_;

@@ -38,9 +38,7 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
       kind_(JobKind::Of(id_.spec)),
       plan_(&id_, &options_, &shards_, &epochs_),
       events_(options.events_max),
-      deaths_(Part(), &events_,
-              {.name_of = [this](ClosureId closure) { return source_->NameOf(closure); },
-               .not_reproducible = [this](const std::string& why) { SayNotReproducible(why); }}),
+      deaths_(Part(), &events_, [this](ClosureId closure) { return source_->NameOf(closure); }),
       worker_admission_(Part(),
                         {.phases = &phases_,
                          .claims = &claims_,
@@ -57,9 +55,6 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
                 .fill_order = [this](v1::ExportOrder* order) { export_.FillOrder(order); },
                 .no_space = [this](ReadingRound::Closure* closure,
                                    absl::string_view why) { export_.OnNoSpace(closure, why); }}),
-      reach_(Part(), &roster_,
-             {.others_can = std::bind_front(&Job::OthersCanRun, this),
-              .pass_on = std::bind_front(&Job::PassOn, this)}),
       epochs_({id_.spec.training.epochs,
                id_.spec.training.evaluate_every_epochs,
                kind_.counts_only(),
@@ -71,8 +66,7 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
                .over = [this] { Finish(); }}),
       resume_(Part(), &epochs_, &claims_, &rounds_,
               {.done = [this] { BeginPlan(); },
-               .account_context = [this] { return AccountContext(); },
-               .not_reproducible = [this](const std::string& why) { SayNotReproducible(why); }}),
+               .account_context = [this] { return AccountContext(); }}),
       export_(Part(), &reading_, &rounds_,
               {.again =
                    [this](MonoTime not_before) {
@@ -121,8 +115,7 @@ void Job::Tick() {
   placer_.Retry(now);
   deaths_.Judge();
   mover_.SendMap(true);
-  CheckStalls();
-  if (!grants_stopped() && !phases_.window_open()) reach_.Check();
+  revoker_.Check(phases_.window_open());
   report_.Check();
   source_->CheckClosing();
   CheckSealed();
@@ -358,8 +351,8 @@ std::string Job::WaitingFor() const {
     if (phases_.In(JobPhase::kExporting)) {
       if (std::string space = export_.WaitingFor(); !space.empty()) return space;
     }
-    for (const auto& what :
-         {reach_.WaitingFor(), roster_.WaitingForPauses(), reach_.WaitingForAnswers()}) {
+    for (const auto& what : {revoker_.reach().WaitingFor(), roster_.WaitingForPauses(),
+                             revoker_.reach().WaitingForAnswers()}) {
       if (!what.empty()) return what;
     }
     return "";

@@ -45,7 +45,6 @@
 #include "coordinator/jobs/job_plan.h"
 #include "coordinator/jobs/job_worker.h"
 #include "coordinator/jobs/journal_writer.h"
-#include "coordinator/jobs/reach_watch.h"
 #include "coordinator/jobs/reading_work.h"
 #include "coordinator/jobs/run_output.h"
 #include "coordinator/jobs/run_result.h"
@@ -57,6 +56,7 @@
 #include "coordinator/jobs/task_totals.h"
 #include "coordinator/jobs/training_rate.h"
 #include "coordinator/jobs/training_work.h"
+#include "coordinator/jobs/work_revoker.h"
 #include "coordinator/jobs/worker_admission.h"
 #include "coordinator/jobs/worker_claims.h"
 #include "coordinator/jobs/worker_pin.h"
@@ -234,20 +234,11 @@ class Job final : private JobActions {
   // job_grants.cc
   // Also looks whether a phase is over.
   void Pump() override;
-  void SayNotReproducible(const std::string& why);
-  void CheckStalls();
-  void TakeAway(Worker& worker);
-
-  bool OthersCanRun(const Worker& of, const std::vector<const Worker*>& able) const;
-  void PassOn(Worker& worker, const v1::UnreachedServer& from);
-
+  void SayNotReproducible(const std::string& why) override;
   absl::Status OnDone(TaskId task, const v1::Done& done);
   void OnReadingDone(Worker* worker, const v1::Done& done);
   void OnFailed(TaskId task, const v1::Failed& failed);
   void OnDropped(TaskId task, const v1::AttemptDropped& dropped);
-  void SendSuperseded(
-      TaskId task, ClosureId closure,
-      Attempt attempt);  // an answer that nobody asked for: the attempt is taken away
   void OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat);
 
   // job_shards.cc
@@ -334,7 +325,8 @@ class Job final : private JobActions {
                           .journal = &journal_,
                           .totals = &closure_totals_,
                           .source = &source_}};
-  ReachWatch reach_;
+  WorkRevoker revoker_{
+      Part(), {.roster = &roster_, .reading = &reading_, .deaths = &deaths_, .source = &source_}};
   MonoTime evaluation_held_until_{0};  // failpoint
 
   EpochAccount epochs_;

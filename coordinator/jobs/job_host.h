@@ -158,6 +158,8 @@ class JobActions {
   virtual void SendCloses() = 0;  // To the servers.
   // Values have changed while workers may have read them.
   virtual void AfterRollback(absl::string_view why) = 0;
+  // Work was interrupted: the results of a deterministic job may differ in bits.
+  virtual void SayNotReproducible(const std::string& why) = 0;
   virtual void Fail(v1::ErrorDetail cause, bool user) = 0;
   virtual bool grants_stopped() const = 0;  // The job ends: nothing new begins.
 

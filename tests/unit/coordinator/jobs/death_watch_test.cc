@@ -33,10 +33,7 @@ struct Fixture : PartFixture {
   }
 
   EventLog events{100};
-  DeathWatch watch{Part(),
-                   &events,
-                   {.name_of = [](ClosureId) { return " epoch=1"; },
-                    .not_reproducible = [this](const std::string& why) { said.push_back(why); }}};
+  DeathWatch watch{Part(), &events, [](ClosureId) { return " epoch=1"; }};
   JobWorker worker;
 };
 

@@ -97,6 +97,9 @@ struct PartFixture : JobActions {
   void AfterRollback(absl::string_view why) override {
     said.push_back(absl::StrCat("after rollback: ", why));
   }
+  void SayNotReproducible(const std::string& why) override {
+    said.push_back("not reproducible: " + why);
+  }
   bool grants_stopped() const override { return ending; }
   void Fail(v1::ErrorDetail cause, bool user) override {
     said.push_back(absl::StrCat("fail ", user ? "user" : "machine", ": ", cause.message()));

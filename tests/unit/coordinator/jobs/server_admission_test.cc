@@ -46,10 +46,7 @@ struct Fixture : PartFixture {
   WorkerRoster roster{Part(), &epochs};
   TaskTotals totals;
   JobNotices notices{Part(), &roster, &totals};
-  DeathWatch deaths{
-      Part(),
-      &events,
-      {.name_of = [](ClosureId) { return ""; }, .not_reproducible = [](const std::string&) {}}};
+  DeathWatch deaths{Part(), &events, [](ClosureId) { return ""; }};
   ShardQueries queries{id.uid, [](TaskId, const v1::CoordinatorMessage&) {}};
   ShardPlacer placer{Part(), &deaths.backoff(), &queries};
   ShardMover mover{Part(), &placer};

@@ -3,53 +3,12 @@
 
 #include <catch2/catch.hpp>
 
-#include "coordinator/jobs/job_kind.h"
-#include "part_fixture.h"
+#include "work_fixture.h"
 
 namespace evergrad::coordinator {
 namespace {
 
-// Workers 7 and 8 of a training job whose shards are placed.
-struct Fixture : PartFixture {
-  Fixture() {
-    id.spec.type = "training";
-    Place();
-    epochs.SetPlan(&*plan);
-    epochs.BeginPlan();
-    source = JobKind::Of(id.spec).MakeSource(
-        Part(),
-        {.epochs = &epochs,
-         .totals = &tasks,
-         .rounds = &rounds,
-         .claims = &claims,
-         .journal = &journal,
-         .grants = &training,
-         .account_context = [this] { return EpochAccount::Context{host.Now()}; },
-         .revoke = [](ClosureId, const ClosureBook::Current&) {},
-         .calls = {.refusal = [] { return absl::OkStatus(); }, .waiting_for = [] { return ""; }}});
-    source->UpdateNewLimit();
-    for (const std::uint64_t task : {7, 8}) {
-      JobWorker& worker = roster.workers()[TaskId(task)];
-      worker.task = TaskId(task);
-      worker.identity = std::to_string(task);
-      worker.process = task;
-      worker.ready = true;
-    }
-  }
-  JobWorker& worker(std::uint64_t task) { return roster.workers().at(TaskId(task)); }
-  // Worker 7 gets the next closure; the other worker is not there.
-  v1::Grant Hold() {
-    worker(8).ready = false;
-    source->Grant(granter, roster.workers());
-    worker(8).ready = true;
-    v1::Grant grant;
-    for (const v1::CoordinatorMessage& message : Take(TaskId(7))) {
-      if (message.has_grant() && grant.closure() == 0) grant = message.grant();
-    }
-    REQUIRE(grant.attempt().n() != 0);
-    said.clear();
-    return grant;
-  }
+struct Fixture : WorkFixture {
   v1::Done DoneOf(const v1::Grant& grant) const {
     v1::Done done;
     done.set_closure(grant.closure());
@@ -60,7 +19,7 @@ struct Fixture : PartFixture {
     done.mutable_metrics()->set_steps(1);
     return done;
   }
-  void Fail(const v1::Grant& grant, std::uint64_t task, bool user, bool elsewhere) {
+  void ReportFailure(const v1::Grant& grant, std::uint64_t task, bool user, bool elsewhere) {
     v1::Failed failed;
     failed.set_closure(grant.closure());
     *failed.mutable_attempt() = grant.attempt();
@@ -75,10 +34,6 @@ struct Fixture : PartFixture {
     *dropped.mutable_attempt() = grant.attempt();
     return dropped;
   }
-  // Some worker may be granted the closure now.
-  bool IsFree(const v1::Grant& grant) const {
-    return book->current().count(ClosureId(grant.closure())) == 0;
-  }
   // The answer to the only Done of the turn: whether it was superseded.
   bool Superseded(std::uint64_t task) {
     turn.End();
@@ -88,33 +43,6 @@ struct Fixture : PartFixture {
     FAIL("no answer");
     return false;
   }
-
-  using PartFixture::Fail;
-  EpochAccount epochs{{}, MonoTime{0}};
-  EventLog events{10};
-  TaskTotals tasks;
-  CheckpointRounds rounds{
-      Part(), &epochs, {.round_ended = [] {}, .saved = [](const auto&) {}, .over = [] {}}};
-  WorkerClaims claims{Part(), &epochs};
-  MetricsFile lines{&host, "/runs/part", [](absl::string_view, const std::string&) {}};
-  JournalWriter journal{&host, &options, JobUid(0xabc), &lines, [](v1::JobCounters*) {}};
-  WorkerRoster roster{Part(), &epochs};
-  DeathWatch deaths{
-      Part(),
-      &events,
-      {.name_of = [](ClosureId) { return ""; }, .not_reproducible = [](const std::string&) {}}};
-  DoneTurn turn{Part()};
-  ClosureTotals totals{Part()};
-  std::unique_ptr<ClosureSource> source;
-  TrainingWork training{Part(),
-                        {.roster = &roster,
-                         .claims = &claims,
-                         .deaths = &deaths,
-                         .turn = &turn,
-                         .journal = &journal,
-                         .totals = &totals,
-                         .source = &source}};
-  Granter granter;
 };
 
 TEST_CASE("a grant is sent with its proof, and the worker holds the attempt") {
@@ -162,7 +90,7 @@ TEST_CASE("a failure of a machine is retried after a wait, and too many in a row
   Fixture f;
   f.options.retries_max = 1;
   v1::Grant grant = f.Hold();
-  f.Fail(grant, 7, /*user=*/false, /*elsewhere=*/false);
+  f.ReportFailure(grant, 7, /*user=*/false, /*elsewhere=*/false);
   CHECK(f.Said("warning: closure 0 failed on worker/7 (1 in a row): why"));
   f.training.Release(f.host.Now());
   CHECK_FALSE(f.IsFree(grant));
@@ -171,7 +99,7 @@ TEST_CASE("a failure of a machine is retried after a wait, and too many in a row
   CHECK(f.IsFree(grant));
   f.worker(7).DropAll();
   grant = f.Hold();
-  f.Fail(grant, 7, /*user=*/false, /*elsewhere=*/false);
+  f.ReportFailure(grant, 7, /*user=*/false, /*elsewhere=*/false);
   CHECK(f.Said("fail machine: why"));
   CHECK(f.totals.Counts(0).failed == 1);
 }
@@ -180,7 +108,7 @@ TEST_CASE("a user's error ends the job, and a worker that cannot take part does 
   Fixture f;
   const v1::Grant grant = f.Hold();
   const bool elsewhere = GENERATE(false, true);
-  f.Fail(grant, 7, /*user=*/true, elsewhere);
+  f.ReportFailure(grant, 7, /*user=*/true, elsewhere);
   CHECK(f.Said("fail user: why") == !elsewhere);
   CHECK(f.IsFree(grant) == elsewhere);
   CHECK(f.totals.Counts(0).failed == (elsewhere ? 0 : 1));
@@ -189,7 +117,7 @@ TEST_CASE("a user's error ends the job, and a worker that cannot take part does 
 TEST_CASE("a failure or a return of another worker's attempt changes nothing") {
   Fixture f;
   const v1::Grant grant = f.Hold();
-  f.Fail(grant, 8, /*user=*/true, /*elsewhere=*/false);
+  f.ReportFailure(grant, 8, /*user=*/true, /*elsewhere=*/false);
   f.training.OnDropped(f.worker(8), f.DroppedOf(grant), /*asked=*/true);
   CHECK(f.said.empty());
   CHECK_FALSE(f.IsFree(grant));

@@ -64,10 +64,7 @@ struct Fixture : PartFixture {
   TaskTotals totals;
   JobNotices notices{Part(), &roster, &totals};
   ReadingRound reading;
-  DeathWatch deaths{
-      Part(),
-      &events,
-      {.name_of = [](ClosureId) { return ""; }, .not_reproducible = [](const std::string&) {}}};
+  DeathWatch deaths{Part(), &events, [](ClosureId) { return ""; }};
   bool knows = true;
   std::vector<ClosureId> adopted;
   int wholes_wanted = 0;

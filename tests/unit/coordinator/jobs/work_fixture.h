@@ -1,0 +1,74 @@
+// The work of a training job and its workers, 7 and 8, without the job. The shards are placed.
+#pragma once
+
+#include <catch2/catch.hpp>
+#include <memory>
+
+#include "coordinator/jobs/job_kind.h"
+#include "coordinator/jobs/training_work.h"
+#include "reading_fixture.h"
+
+namespace evergrad::coordinator {
+
+struct WorkFixture : ReadingFixture {
+  WorkFixture() {
+    id.spec.type = "training";
+    Place();
+    epochs.SetPlan(&*plan);
+    epochs.BeginPlan();
+    source = JobKind::Of(id.spec).MakeSource(
+        Part(),
+        {.epochs = &epochs,
+         .totals = &tasks,
+         .rounds = &rounds,
+         .claims = &claims,
+         .journal = &journal,
+         .grants = &training,
+         .account_context = [this] { return EpochAccount::Context{host.Now()}; },
+         .revoke = [](ClosureId, const ClosureBook::Current&) {},
+         .calls = {.refusal = [] { return absl::OkStatus(); }, .waiting_for = [] { return ""; }}});
+    source->UpdateNewLimit();
+    AddWorker(7);
+    AddWorker(8);
+  }
+  JobWorker& worker(std::uint64_t task) { return roster.workers().at(TaskId(task)); }
+  // Worker 7 gets the next closure; the other worker is not there.
+  v1::Grant Hold() {
+    worker(8).ready = false;
+    source->Grant(granter, roster.workers());
+    worker(8).ready = true;
+    v1::Grant grant;
+    for (const v1::CoordinatorMessage& message : Take(TaskId(7))) {
+      if (message.has_grant() && grant.closure() == 0) grant = message.grant();
+    }
+    REQUIRE(grant.attempt().n() != 0);
+    said.clear();
+    return grant;
+  }
+  // Some worker may be granted the closure now.
+  bool IsFree(const v1::Grant& grant) const {
+    return book->current().count(ClosureId(grant.closure())) == 0;
+  }
+  EventLog events{10};
+  TaskTotals tasks;
+  CheckpointRounds rounds{
+      Part(), &epochs, {.round_ended = [] {}, .saved = [](const auto&) {}, .over = [] {}}};
+  WorkerClaims claims{Part(), &epochs};
+  MetricsFile lines{&host, "/runs/part", [](absl::string_view, const std::string&) {}};
+  JournalWriter journal{&host, &options, JobUid(0xabc), &lines, [](v1::JobCounters*) {}};
+  DeathWatch deaths{Part(), &events, [](ClosureId) { return ""; }};
+  DoneTurn turn{Part()};
+  ClosureTotals totals{Part()};
+  std::unique_ptr<ClosureSource> source;
+  TrainingWork training{Part(),
+                        {.roster = &roster,
+                         .claims = &claims,
+                         .deaths = &deaths,
+                         .turn = &turn,
+                         .journal = &journal,
+                         .totals = &totals,
+                         .source = &source}};
+  Granter granter;
+};
+
+}  // namespace evergrad::coordinator
