@@ -176,6 +176,27 @@ void Job::ShowRefusal(const std::string& refusal) {
   host_->Log(log::Level::kWarning, absl::StrCat("an ended job is ", event.text()), id_.spec.name);
 }
 
+void Job::Pump() {
+  if (in_pump_ || !active() || phases_.window_open()) return;
+  in_pump_ = true;
+  if (!grants_stopped()) {
+    placer_.Place();
+    Advance();
+    if (phases_.In(JobPhase::kTraining)) source_->Grant(granter_, roster_.workers());
+    if (phases_.ReadingKind() != v1::WORK_KIND_UNSPECIFIED) reading_.Grant();
+    mover_.Pump();
+  }
+  in_pump_ = false;
+}
+
+void Job::SayNotReproducible(const std::string& why) {
+  if (!id_.spec.strategy.deterministic) return;
+  Event("warning", absl::StrCat("deterministic: ", why,
+                                "; updates that had reached only some of the shards are completed "
+                                "from values that were read later, so the results "
+                                "may differ in bits from those of an undisturbed run"));
+}
+
 // ---------------------------------------------------------------- tasks
 
 void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff_until,
@@ -221,16 +242,48 @@ void Job::OnServerLost(TaskId task, absl::string_view identity, absl::string_vie
   Pump();
 }
 
+// ---------------------------------------------------------------- beside other jobs
+
+void Job::CallBack(TaskId task) {
+  Worker* worker = FindWorker(task);
+  if (worker == nullptr || std::exchange(worker->called_back, true)) return;
+  roster_.RecallAll(worker);
+}
+
+void Job::ReleaseWorker(TaskId task) {
+  EndTurn();  // what it has said is answered first
+  if (worker_admission_.Release(task)) Pump();
+}
+
+std::uint32_t Job::useful_workers() const {
+  if (WantsSealedExport()) return 1;
+  if (!active() || grants_stopped()) return 0;
+  if (id_.spec.strategy.deterministic) return 1;
+  std::uint64_t useful = 1;
+  if (phases_.In(JobPhase::kEvaluating)) useful = reading_.left();
+  if (phases_.In(JobPhase::kReporting) || phases_.In(JobPhase::kSaving)) useful = 0;
+  if (phases_.In(JobPhase::kTraining)) useful = source_->UsefulWorkers(roster_.workers().size());
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(useful, 1u << 30));
+}
+
 // ---------------------------------------------------------------- messages
+
+void Job::EndTurn() {
+  if (turn_.End()) Pump();
+}
 
 absl::Status Job::OnMessage(TaskId task, const v1::TaskMessage& message) {
   switch (message.message_case()) {
     case v1::TaskMessage::kHeartbeat:
       OnHeartbeat(task, message.heartbeat());
       return absl::OkStatus();
-    case v1::TaskMessage::kDone: return OnDone(task, message.done());
-    case v1::TaskMessage::kFailed: OnFailed(task, message.failed()); return absl::OkStatus();
-    case v1::TaskMessage::kDropped: OnDropped(task, message.dropped()); return absl::OkStatus();
+    case v1::TaskMessage::kDone: return reports_.OnDone(task, message.done());
+    case v1::TaskMessage::kFailed:
+      reports_.OnFailed(task, message.failed());
+      return absl::OkStatus();
+    case v1::TaskMessage::kDropped:
+      reports_.OnDropped(task, message.dropped());
+      return absl::OkStatus();
     case v1::TaskMessage::kAssigned:
       if (placer_.OnAssigned(task, message.assigned())) Pump();
       return absl::OkStatus();

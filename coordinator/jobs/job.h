@@ -60,6 +60,7 @@
 #include "coordinator/jobs/worker_admission.h"
 #include "coordinator/jobs/worker_claims.h"
 #include "coordinator/jobs/worker_pin.h"
+#include "coordinator/jobs/worker_reports.h"
 #include "coordinator/jobs/worker_roster.h"
 #include "evergrad/v1/api.pb.h"
 #include "evergrad/v1/session.pb.h"
@@ -231,14 +232,9 @@ class Job final : private JobActions {
   }
   Worker* FindWorker(TaskId task) { return roster_.Find(task); }
 
-  // job_grants.cc
   // Also looks whether a phase is over.
   void Pump() override;
   void SayNotReproducible(const std::string& why) override;
-  absl::Status OnDone(TaskId task, const v1::Done& done);
-  void OnReadingDone(Worker* worker, const v1::Done& done);
-  void OnFailed(TaskId task, const v1::Failed& failed);
-  void OnDropped(TaskId task, const v1::AttemptDropped& dropped);
   void OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat);
 
   // job_shards.cc
@@ -343,6 +339,20 @@ class Job final : private JobActions {
   // The end.
   ShardSeal seal_{Part()};
   SealedExport sealed_export_;
+  WorkerReports reports_{
+      Part(),
+      {.phases = &phases_,
+       .roster = &roster_,
+       .deaths = &deaths_,
+       .turn = &turn_,
+       .training = &training_,
+       .reading = &reading_,
+       .sealed_export = &sealed_export_,
+       .source = &source_},
+      {.described = [this](const v1::DescribeResult& described) { OnDescribed(described); },
+       .evaluated = [this] { FinishEvaluation(); },
+       .exported = [this](const v1::ExportResult& result,
+                          const std::string& worker) { export_.OnExported(result, worker); }}};
 
   RunTimes times_;
 };
