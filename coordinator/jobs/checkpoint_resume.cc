@@ -56,13 +56,13 @@ void CheckpointResume::Apply(Record* begun) {
   point_.reset();
 }
 
-// What a former job has done counts as done; its losses of whole epochs are in the manifest, those
-// of a part of one are not known.
+// The work of the former job counts as done. The manifest has its losses of whole epochs; those of
+// a part of an epoch are not known.
 void CheckpointResume::TakeOver(const ResumePoint& point, const Resumption& resumption) {
   claims_->TakeOver(point, resumption.same_plan);
   const IntervalSet& dead = book_->durable().dead;
   if (!dead.empty()) {
-    // A training job's user cancels no closure: what its shards refuse are updates that were lost
+    // A training job's user cancels no closure, so the updates that its shards refuse were lost
     // with a server.
     std::string which = dead.ToString();
     if (which.size() > kLostTextMax) which = absl::StrCat(which.substr(0, kLostTextMax), "...");

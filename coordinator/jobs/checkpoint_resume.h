@@ -25,7 +25,7 @@ namespace evergrad::coordinator {
 class CheckpointResume : private JobPart {
  public:
   struct Hooks {
-    std::function<void()> done;  // What there is to resume from is known, maybe nothing.
+    std::function<void()> done;  // The search has ended, with a checkpoint or without one.
     std::function<EpochAccount::Context()> account_context;
   };
   // The pointers outlive this object.
@@ -40,7 +40,8 @@ class CheckpointResume : private JobPart {
   // The plan is known, and has no book yet. Calls Hooks::done later, unless the job has ended by
   // then or fails because no checkpoint can be used.
   void Look();
-  // The book is new. What it takes over is appended to `begun`. Does nothing if nothing was found.
+  // The book is new, and takes over the former job's closures: their record is appended to `begun`.
+  // Does nothing if no checkpoint was found.
   void Apply(Record* begun);
 
  private:

@@ -413,12 +413,6 @@ void CheckpointRounds::Fill(v1::JobSnapshot* snapshot) const {
   snapshot->set_checkpoints_off(off_);
 }
 
-void CheckpointRounds::FillStatus(v1::JobStatus* status) const {
-  if (!on() && status_.number() == 0 && status_.trouble().empty()) return;
-  *status->mutable_checkpoint() = status_;
-  if (status_.uri().empty()) status->mutable_checkpoint()->set_uri(folder());
-}
-
 void CheckpointRounds::FillCounters(v1::JobCounters* counters) const {
   counters->set_checkpoint_trouble_said(trouble_said_);
 }

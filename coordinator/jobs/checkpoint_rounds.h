@@ -51,7 +51,6 @@ class CheckpointRounds : private JobPart {
   const v1::CheckpointStatus& status() const { return status_; }
   void SetResumedFrom(const std::string& uri) { status_.set_resumed_from(uri); }
   std::string WaitingFor() const;  // In kLast and kSealed; "": nothing.
-  void FillStatus(v1::JobStatus* status) const;
 
   void SetStage(Stage stage);
   // Ends the round that is due to end, begins the one that is due. `hurry`: somebody waits for a

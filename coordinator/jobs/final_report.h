@@ -1,5 +1,5 @@
-// The final report of a job: what every shard holds at the job's end, as its owner says. While the
-// job runs, the same questions are asked for others (ShardQueries).
+// The final report of a job: the contents of every shard at the job's end, as its owner states
+// them. While the job runs, other callers can ask the same questions (ShardQueries).
 //
 //   Begin ─▶ ReportShards to each server ─▶ OnReport ─▶ the answer is kept, then `done`
 //   a rollback, or another end of the job: Void; `done` is not called
@@ -30,7 +30,7 @@ class FinalReport : private JobPart {
   using Answer = ShardQueries::Answer;
   enum class Kind {
     kComplete,  // It has every shard. A server that sums many gigabytes is waited for.
-    kSealed     // Of a sealed job: it has what the owners answer within report_timeout.
+    kSealed     // For a sealed job: it has the answers that come within report_timeout.
   };
   explicit FinalReport(const JobPart& part);
 

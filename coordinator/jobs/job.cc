@@ -18,6 +18,13 @@ namespace {
 
 constexpr std::chrono::milliseconds kProgressEvery{100};
 
+void FillCheckpoint(const CheckpointRounds& rounds, v1::JobStatus* status) {
+  const v1::CheckpointStatus& newest = rounds.status();
+  if (!rounds.on() && newest.number() == 0 && newest.trouble().empty()) return;
+  *status->mutable_checkpoint() = newest;
+  if (newest.uri().empty()) status->mutable_checkpoint()->set_uri(rounds.folder());
+}
+
 std::optional<FormerTask> FormerOf(std::optional<TaskId> former, bool died) {
   if (!former) return std::nullopt;
   return FormerTask{*former, died};
@@ -251,7 +258,7 @@ void Job::CallBack(TaskId task) {
 }
 
 void Job::ReleaseWorker(TaskId task) {
-  EndTurn();  // what it has said is answered first
+  EndTurn();  // Its Dones are answered first.
   if (worker_admission_.Release(task)) Pump();
 }
 
@@ -375,7 +382,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   status->set_weights_exported(export_.weights_exported());
   times_.FillStatus(status);
   status->set_shards_rolled_back(placer_.rolled_back());
-  rounds_.FillStatus(status);
+  FillCheckpoint(rounds_, status);
 }
 
 std::string Job::WaitingFor() const {

@@ -1,4 +1,5 @@
-// What the files of a run are made of (run_output.h): the facts of the job, and its lines of rates.
+// The facts of a job and its samples of the speed, of which the files of a run are made
+// (run_output.h).
 #include "coordinator/jobs/job.h"
 #include "evergrad/v1/journal.pb.h"
 

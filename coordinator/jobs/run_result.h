@@ -1,4 +1,4 @@
-// What a job that has ended leaves to people and programs: result.json, the end line of
+// The results of a job that has ended, for people and programs: result.json, the end line of
 // metrics.jsonl and the data of report.html, made of the facts of the job. Pure; the order of the
 // fields of result.json is a part of the file's format (README, "The files of a run").
 #pragma once

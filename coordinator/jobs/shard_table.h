@@ -97,8 +97,8 @@ class ShardTable {
   void Give(ShardId shard, bool held);
   bool AllHeld() const;
 
-  // After a restart of the coordinator: what the book of the former life says of the shards. The
-  // table is planned.
+  // After a restart of the coordinator: takes the state of the shards from the book of the former
+  // life. The table is planned.
   void Restore(const ClosureBook& book);
   void Clear();  // The job has ended.
 

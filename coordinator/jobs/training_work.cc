@@ -30,7 +30,7 @@ std::uint32_t TrainingWork::LimitOf(const JobWorker& worker) const {
 }
 
 bool TrainingWork::GrantsBlocked() {
-  if (!host_->StoreTrouble().empty()) return true;  // What cannot be journaled is not begun.
+  if (!host_->StoreTrouble().empty()) return true;  // Nothing begins that cannot be journaled.
   const MonoTime now = host_->Now();
   if (now < held_until_) return true;
   const fault::Hit hit = host_->failpoints().At("coordinator.before_grant");
@@ -63,8 +63,8 @@ void TrainingWork::SendTraining(JobWorker& worker, const ClosureBook::Granted& g
   job_.Touch();
 }
 
-// [20b] It stays succeeded; what its targets lost with a server is not done again, and that is
-// said.
+// [20b] The closure stays succeeded. The updates that its targets lost with a server are not done
+// again, and an event says so.
 void TrainingWork::GiveUpRepair(ClosureId closure, Attempt attempt, absl::string_view why) {
   const auto& lost = book_->durable().lost;
   const bool lost_before = std::any_of(lost.begin(), lost.end(), [&](const IntervalSet& of) {
@@ -207,8 +207,8 @@ void TrainingWork::OnDropped(const JobWorker& worker, const v1::AttemptDropped& 
   if (dropped.superseded() && newest && !job_.grants_stopped() &&
       !parts_.claims->OnSuperseded(closure, ShardId(dropped.shard()), worker.identity))
     return;
-  // What was called back, or given back by a leaving worker, can go elsewhere at once; else a pause
-  // keeps a refusal from becoming a tight loop.
+  // An attempt that was called back, or given back by a leaving worker, can go elsewhere at once.
+  // Otherwise a pause keeps a refusal from becoming a tight loop.
   if (asked)
     book_->ReleaseAttempt(closure, attempt);
   else

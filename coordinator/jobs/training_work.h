@@ -1,4 +1,4 @@
-// The training attempts of a job: grants to workers, and what comes back of them. (Closures that
+// The training attempts of a job: grants to workers, and the answers to them. (Closures that
 // only read are in reading_work.h.)
 //
 //   ClosureSource::Grant ─▶ SendTraining ─▶ OnDone: the ledger decides, the turn answers

@@ -1,5 +1,5 @@
-// What the workers of a job report of their attempts: Dones, failures, and attempts that they give
-// back. Each report goes to the part that has granted the attempt.
+// The reports of the workers of a job about their attempts: Dones, failures, and attempts that are
+// given back. Each report goes to the part that has granted the attempt.
 //
 // Not thread-safe: the control executor's. No clock and no I/O but through the host.
 #pragma once
@@ -36,7 +36,7 @@ class WorkerReports : private JobPart {
     SealedExport* sealed_export;
     const std::unique_ptr<ClosureSource>* source;  // Made later.
   };
-  struct Hooks {  // What follows from the end of a closure that only reads.
+  struct Hooks {  // A closure that only reads has ended.
     std::function<void(const v1::DescribeResult&)> described;
     std::function<void()> evaluated;  // The last closure of the evaluation has ended.
     std::function<void(const v1::ExportResult&, const std::string& worker)> exported;
