@@ -126,7 +126,9 @@ TEST_CASE("a checkpoint of another model fails the job as the user's error") {
 TEST_CASE("damaged checkpoints fail the job with the setting's name") {
   Fixture f;
   f.Save(IntervalSet::Range(0, 5));
-  for (const auto& entry : *f.host.disk->List(kFolder)) {
+  const auto saved = f.host.disk->List(kFolder);
+  REQUIRE(saved.ok());
+  for (const auto& entry : *saved) {
     if (entry.name.find("shard") != std::string::npos)
       REQUIRE(f.host.disk->Remove(fs::JoinUri(kFolder, entry.name)).ok());
   }
