@@ -1,16 +1,12 @@
 #include "coordinator/jobs/job.h"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
 #include "common/client/run_file_names.h"
-#include "coordinator/jobs/job_error.h"
-#include "coordinator/jobs/training_rate.h"
 #include "evergrad/v1/journal.pb.h"
 
 namespace evergrad::coordinator {

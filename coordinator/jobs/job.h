@@ -11,19 +11,13 @@
 // through JobHost, so the tests and the daemon run the same class.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <deque>
-#include <functional>
-#include <limits>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "common/base/ids.h"
 #include "common/time/clock.h"

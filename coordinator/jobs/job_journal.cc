@@ -1,16 +1,10 @@
 // What a job leaves in a persistent store, and how it comes back from there. A snapshot holds
 // everything; between two snapshots notes ride beside the ledger's records. Reading a note runs the
 // same code as the event did.
-#include <algorithm>
-#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/client/protocol.h"
-#include "common/sharding/partitioner.h"
 #include "coordinator/jobs/job.h"
-#include "coordinator/jobs/job_error.h"
-#include "coordinator/jobs/plan_builder.h"
 #include "evergrad/v1/journal.pb.h"
 
 namespace evergrad::coordinator {

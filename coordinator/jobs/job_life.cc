@@ -1,8 +1,6 @@
 // The life of a job: what begins and ends its phases (job_phases.h), and the effects of each phase.
-#include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "common/client/protocol.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
 

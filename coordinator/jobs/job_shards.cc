@@ -1,14 +1,9 @@
 // The plan of a job, and its shards.
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/client/protocol.h"
-#include "common/sharding/partitioner.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
-#include "coordinator/jobs/plan_builder.h"
-#include "coordinator/scheduler/placement.h"
 
 namespace evergrad::coordinator {
 namespace {
