@@ -367,7 +367,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   epochs_.FillStatus({.active = active(),
                       .ended = ended(),
                       .training = phases_.In(JobPhase::kTraining),
-                      .paused = Paused(),
+                      .paused = waits_.TrainingPaused(),
                       .planned = plan_ && !source_->has_callers(),
                       .rate = rate_.rate()},
                      status);
@@ -379,41 +379,6 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   times_.FillStatus(status);
   status->set_shards_rolled_back(placer_.rolled_back());
   FillCheckpoint(rounds_, status);
-}
-
-std::string Job::WaitingFor() const {
-  if (!active()) return "";
-  if (std::string store = host_->WaitingForStore(); !store.empty()) return store;
-  if (phases_.In(JobPhase::kSealing)) return seal_.WaitingFor();
-  if (phases_.In(JobPhase::kSealedSaving)) return rounds_.WaitingFor();
-  if (phases_.In(JobPhase::kSealedExporting))
-    return "a worker to write the weights of the failed job";
-  if (phases_.closing()) return "";
-  std::string workers;
-  const bool training = phases_.In(JobPhase::kTraining);
-  if (training || phases_.ReadingKind() != v1::WORK_KIND_UNSPECIFIED) {
-    const std::optional<std::string> idle =
-        training && !(book_ && book_->RepairsPending()) ? source_->IdleText() : std::nullopt;
-    workers = idle ? *idle : roster_.WaitingFor();
-    if (!idle && workers.empty() && training)
-      workers = source_->WaitingForWorker(roster_.workers(), host_->Now());
-  }
-  const std::string servers = phases_.In(JobPhase::kDescribing) ? "" : placer_.WaitingFor();
-  if (phases_.window_open()) return "tasks to register again";
-  if (phases_.In(JobPhase::kSaving) && servers.empty()) return rounds_.WaitingFor();
-  if (phases_.In(JobPhase::kReporting) && servers.empty()) return report_.WaitingFor();
-  if (!workers.empty() && !servers.empty()) return absl::StrCat(workers, "; ", servers);
-  if (workers.empty() && servers.empty()) {
-    if (phases_.In(JobPhase::kExporting)) {
-      if (std::string space = export_.WaitingFor(); !space.empty()) return space;
-    }
-    for (const auto& what : {revoker_.reach().WaitingFor(), roster_.WaitingForPauses(),
-                             revoker_.reach().WaitingForAnswers()}) {
-      if (!what.empty()) return what;
-    }
-    return "";
-  }
-  return workers.empty() ? servers : workers;
 }
 
 }  // namespace evergrad::coordinator

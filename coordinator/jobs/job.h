@@ -37,6 +37,7 @@
 #include "coordinator/jobs/job_notices.h"
 #include "coordinator/jobs/job_phases.h"
 #include "coordinator/jobs/job_plan.h"
+#include "coordinator/jobs/job_waits.h"
 #include "coordinator/jobs/job_worker.h"
 #include "coordinator/jobs/journal_writer.h"
 #include "coordinator/jobs/reading_work.h"
@@ -177,7 +178,7 @@ class Job final : private JobActions {
     report_.Ask(digests, timeout, std::move(done));
   }
   const v1::Plan* plan_message() const { return plan_ ? &plan_.message() : nullptr; }
-  std::string WaitingFor() const;
+  std::string WaitingFor() const { return waits_.Text(); }
   std::uint64_t steps_done() const { return epochs_.steps_done(); }
   std::uint64_t open_closures() const { return book_ ? book_->InFlight() : 0; }
   // The number of ended closures behind the oldest one that has not ended: at most
@@ -264,7 +265,6 @@ class Job final : private JobActions {
   EpochAccount::Context AccountContext();
   void BeginRate() { rate_.Begin(host_->Now(), epochs_.examples_done()); }
   void SampleRate();
-  bool Paused() const;  // new examples are not trained on now: repair, or somebody is waited for
 
   void FlushLines();
 
@@ -349,6 +349,16 @@ class Job final : private JobActions {
                           const std::string& worker) { export_.OnExported(result, worker); }}};
 
   RunTimes times_;
+  JobWaits waits_{Part(),
+                  {.phases = &phases_,
+                   .roster = &roster_,
+                   .placer = &placer_,
+                   .reach = &revoker_.reach(),
+                   .exports = &export_,
+                   .report = &report_,
+                   .rounds = &rounds_,
+                   .seal = &seal_,
+                   .source = &source_}};
 };
 
 }  // namespace evergrad::coordinator

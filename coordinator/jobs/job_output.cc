@@ -40,11 +40,6 @@ void Job::FlushLines() {
   output_.lines().Write();
 }
 
-bool Job::Paused() const {
-  return phases_.In(JobPhase::kTraining) && book_ &&
-         (book_->RepairsPending() || !WaitingFor().empty());
-}
-
 EpochAccount::Context Job::AccountContext() {
   return {host_->Now(), host_->WallMillis(), &output_.lines()};
 }
@@ -52,7 +47,7 @@ EpochAccount::Context Job::AccountContext() {
 // A stretch of repair, or of waiting, is no slow training: it would make the time that is left look
 // endless.
 void Job::SampleRate() {
-  if (epochs_.examples_done() == rate_.examples() && Paused()) return BeginRate();
+  if (epochs_.examples_done() == rate_.examples() && waits_.TrainingPaused()) return BeginRate();
   if (!rate_.Sample(times_.started_at, host_->Now(), epochs_.examples_done())) return;
   if (v1::JobNote* const note = journal_.Note()) rate_.FillNote(note);
   output_.AddRate(rate_, epochs_);
