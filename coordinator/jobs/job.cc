@@ -52,7 +52,7 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
                          .totals = &totals_},
                         {.knows = [this](ClosureId closure) { return source_->Knows(closure); },
                          .adopted = std::bind_front(&ClosureTotals::OnAdopted, &closure_totals_),
-                         .want_whole = [this] { journal_.WantWhole(); }}),
+                         .want_whole = [this] { journal_.writer().WantWhole(); }}),
       reading_(Part(), &roster_,
                {.blocked = [this] { return training_.GrantsBlocked(); },
                 .fill_order = [this](v1::ExportOrder* order) { export_.FillOrder(order); },
@@ -84,8 +84,6 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
                .gave_up = [this](absl::string_view why) { sealed_export_.GiveUp(why); }}),
       output_(Part(), {.facts = [this] { return Facts(); },
                        .written = [this] { Apply(PhaseEvent::kWritten); }}),
-      journal_(host, &options_, id_.uid, &output_.lines(),
-               [this](v1::JobCounters* counters) { FillCounters(counters); }),
       source_(kind_.MakeSource(Part(), SourceParts())),
       sealed_export_(Part(), &reading_, &roster_, &rounds_.status(),
                      {.send_job = [this](TaskId task) { notices_.Introduce(task); },
@@ -100,12 +98,54 @@ ClosureSourceParts Job::SourceParts() {
           .totals = &totals_,
           .rounds = &rounds_,
           .claims = &claims_,
-          .journal = &journal_,
+          .journal = &journal_.writer(),
           .grants = &training_,
           .account_context = [this] { return AccountContext(); },
           .revoke = std::bind_front(&TrainingWork::OnCancelled, &training_),
           .calls = {.refusal = [this] { return phases_.CallsRefusal(name()); },
                     .waiting_for = [this] { return WaitingFor(); }}};
+}
+
+// ---------------------------------------------------------------- from the store
+
+bool Job::Keep() { return PersistWhole(); }
+
+absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions options, JobUid uid,
+                                                  const StoredJob& stored) {
+  v1::JobSnapshot snapshot;
+  const auto named = [&](const absl::Status& status) {
+    return absl::Status(
+        status.code(),
+        absl::StrCat("cannot resume a job of the journal: job=", JobUidString(uid),
+                     snapshot.name().empty() ? "" : absl::StrCat(" name=", snapshot.name()),
+                     " reason=", status.message()));
+  };
+  if (stored.snapshot.empty() || !snapshot.ParseFromString(stored.snapshot))
+    return named(absl::DataLossError("its snapshot is missing or unreadable"));
+  std::string refusal;
+  absl::StatusOr<JobIdentity> id = JobJournal::IdentityOf(uid, snapshot, &refusal);
+  if (!id.ok()) return named(id.status());
+  std::unique_ptr<Job> job(new Job(host, options, *std::move(id), Restored{}));
+  const auto make_book = [&] { return job->RestoreBook(stored.state); };
+  if (absl::Status status = job->journal_.Read(snapshot, stored, make_book, &refusal); !status.ok())
+    return named(status);
+  job->SetStages();
+  job->end_taken_ = job->ended();
+  if (!refusal.empty()) job->ShowRefusal(refusal);
+  job->phases_.OpenWindow();  // until Resume and CloseWindow nothing moves
+  if (job->active()) job->output_.lines().Resume();
+  return job;
+}
+
+absl::Status Job::RestoreBook(const DurableState& state) {
+  const ClosureBook::Options options = BookOptions();
+  if (state.map.size() > options.shards) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "more shards than the plan has: shards=", state.map.size(), " want=", options.shards));
+  }
+  book_ = std::make_unique<ClosureBook>(options, state);
+  shards_.Restore(*book_);
+  return absl::OkStatus();
 }
 
 // ---------------------------------------------------------------- life
@@ -136,7 +176,7 @@ void Job::Tick() {
   if (phases_.In(JobPhase::kTraining) && rate_.IsDue(now)) SampleRate();
   TickCheckpoints(now);
   if (ended()) return;
-  FlushLines();
+  journal_.FlushLines();
   if (touched_ && now >= next_progress_) {
     next_progress_ = now + kProgressEvery;
     touched_ = false;

@@ -33,6 +33,7 @@
 #include "coordinator/jobs/function_calls.h"
 #include "coordinator/jobs/granter.h"
 #include "coordinator/jobs/job_host.h"
+#include "coordinator/jobs/job_journal.h"
 #include "coordinator/jobs/job_kind.h"
 #include "coordinator/jobs/job_notices.h"
 #include "coordinator/jobs/job_phases.h"
@@ -204,21 +205,11 @@ class Job final : private JobActions {
   void Touch() override { touched_ = true; }
   void TickCheckpoints(MonoTime now);
 
-  // job_journal.cc
-  bool journals() const { return journal_.on(); }
-  bool Persist(const Record& record) override;
-  bool PersistWhole() override;
-  v1::JobNote* NoteIfJournaled() override { return journal_.Note(); }
-  void FillCounters(v1::JobCounters* counters) const;
-  void ReadCounters(const v1::JobCounters& counters);
-  void FillSnapshot(v1::JobSnapshot* snapshot) const;
-  // `refusal`: why this version cannot plan it, if it has ended; of a living one that is the error.
-  absl::Status ReadSnapshot(const v1::JobSnapshot& snapshot, const DurableState& state,
-                            std::string* refusal);
+  bool Persist(const Record& record) override { return journal_.Persist(record); }
+  bool PersistWhole() override { return journal_.PersistWhole(); }
+  v1::JobNote* NoteIfJournaled() override { return journal_.writer().Note(); }
   absl::Status RestoreBook(const DurableState& state);
   void ShowRefusal(const std::string& refusal);
-  absl::Status ReadNote(const v1::JobNote& note);
-  void ShiftClock(std::chrono::nanoseconds by);
   bool active() const { return phases_.active(); }
   bool grants_stopped() const override { return phases_.grants_stopped(); }
   void SendMap() override { notices_.SendMap(); }
@@ -266,8 +257,6 @@ class Job final : private JobActions {
   void BeginRate() { rate_.Begin(host_->Now(), epochs_.examples_done()); }
   void SampleRate();
 
-  void FlushLines();
-
   JobHost* const host_;
   const JobOptions options_;
   const Identity id_;
@@ -300,21 +289,13 @@ class Job final : private JobActions {
                                      .queries = &report_.queries(),
                                      .deaths = &deaths_,
                                      .totals = &totals_,
-                                     .want_whole = [this] { journal_.WantWhole(); }}};
+                                     .want_whole = [this] { journal_.writer().WantWhole(); }}};
 
   std::unique_ptr<ClosureBook> book_;
   DoneTurn turn_{Part()};
 
   // Work.
   ReadingWork reading_;
-  TrainingWork training_{Part(),
-                         {.roster = &roster_,
-                          .claims = &claims_,
-                          .deaths = &deaths_,
-                          .turn = &turn_,
-                          .journal = &journal_,
-                          .totals = &closure_totals_,
-                          .source = &source_}};
   WorkRevoker revoker_{
       Part(), {.roster = &roster_, .reading = &reading_, .deaths = &deaths_, .source = &source_}};
   MonoTime evaluation_held_until_{0};  // failpoint
@@ -326,9 +307,34 @@ class Job final : private JobActions {
   ExportFiles export_;
   TrainingRate rate_{options_.curve_points_max};
   RunOutput output_;
-  JournalWriter journal_;
   ClosureTotals closure_totals_{Part()};
+  JobJournal journal_{Part(),
+                      {.phases = &phases_,
+                       .times = &times_,
+                       .plan = &plan_,
+                       .epochs = &epochs_,
+                       .rate = &rate_,
+                       .closures = &closure_totals_,
+                       .tasks = &totals_,
+                       .roster = &roster_,
+                       .claims = &claims_,
+                       .deaths = &deaths_,
+                       .events = &events_,
+                       .placer = &placer_,
+                       .rounds = &rounds_,
+                       .exported = &export_,
+                       .report = &report_,
+                       .output = &output_,
+                       .source = &source_}};
   const std::unique_ptr<ClosureSource> source_;
+  TrainingWork training_{Part(),
+                         {.roster = &roster_,
+                          .claims = &claims_,
+                          .deaths = &deaths_,
+                          .turn = &turn_,
+                          .journal = &journal_.writer(),
+                          .totals = &closure_totals_,
+                          .source = &source_}};
 
   // The end.
   ShardSeal seal_{Part()};

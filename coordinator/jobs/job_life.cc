@@ -297,7 +297,7 @@ bool Job::BeginWriting() {
   epochs_.WriteEpochLines(AccountContext());
   output_.MakeResult();
   if (!PersistWhole()) return false;
-  FlushLines();
+  journal_.FlushLines();
   WriteFiles();
   return true;
 }
@@ -313,7 +313,7 @@ void Job::End() {
   roster_.workers().clear();
   source_->Clear();
   output_.lines().Close();
-  if (journals()) {
+  if (journal_.on()) {
     PersistWhole();
   } else if (absl::Status removed = host_->store().Remove(id_.uid); !removed.ok()) {
     host_->StoreFailed(removed);

@@ -27,19 +27,6 @@ RunFacts Job::Facts() const {
   return facts;
 }
 
-// Lines go to the file once the journal has them, so that a restart knows what the file must hold.
-void Job::FlushLines() {
-  if (!started()) return;
-  if (!journals()) {
-    output_.lines().Commit(/*durable=*/true);
-  } else if (journal_.whole_wanted()) {
-    PersistWhole();
-  } else {
-    Persist(Record());
-  }
-  output_.lines().Write();
-}
-
 EpochAccount::Context Job::AccountContext() {
   return {host_->Now(), host_->WallMillis(), &output_.lines()};
 }
@@ -49,7 +36,7 @@ EpochAccount::Context Job::AccountContext() {
 void Job::SampleRate() {
   if (epochs_.examples_done() == rate_.examples() && waits_.TrainingPaused()) return BeginRate();
   if (!rate_.Sample(times_.started_at, host_->Now(), epochs_.examples_done())) return;
-  if (v1::JobNote* const note = journal_.Note()) rate_.FillNote(note);
+  if (v1::JobNote* const note = journal_.writer().Note()) rate_.FillNote(note);
   output_.AddRate(rate_, epochs_);
 }
 

@@ -21,7 +21,7 @@ void Job::OnDescribed(const v1::DescribeResult& described) {
     Event("warning", described.warnings(i));
   if (const absl::Status fits = plan_.CheckServerBytes(); !fits.ok())
     return Fail(MakeError(fits, "user", "coordinator"), true);
-  if (!journals()) plan_.ForgetVariables();
+  if (!journal_.on()) plan_.ForgetVariables();
   if (rounds_.on() && id_.spec.checkpoint.resume) return resume_.Look();
   BeginPlan();
 }
@@ -42,7 +42,7 @@ void Job::BeginPlan() {
   resume_.Apply(&begun);
   source_->UpdateNewLimit();
   Event("state", source_->ReadyText(plan_.described()));
-  journal_.Add(begun);
+  journal_.writer().Add(begun);
   Apply(PhaseEvent::kPlanned);
 }
 

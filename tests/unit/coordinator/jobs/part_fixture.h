@@ -19,7 +19,7 @@ struct PartFixture : JobActions {
 
   // Server "a" is kFirst and "b" is kSecond; both are ready.
   virtual ~PartFixture() = default;
-  PartFixture() {
+  explicit PartFixture(const MemoryStateStore::Options& store = {}) : host(store) {
     id.uid = JobUid(0xabc);
     id.spec.name = "part";
     id.runs_folder = "/runs/part";

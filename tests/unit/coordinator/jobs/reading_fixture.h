@@ -10,6 +10,7 @@
 namespace evergrad::coordinator {
 
 struct ReadingFixture : PartFixture {
+  using PartFixture::PartFixture;
   JobWorker& AddWorker(std::uint64_t task) {
     JobWorker& worker = roster.workers()[TaskId(task)];
     worker.task = TaskId(task);

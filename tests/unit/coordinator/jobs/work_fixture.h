@@ -11,7 +11,7 @@
 namespace evergrad::coordinator {
 
 struct WorkFixture : ReadingFixture {
-  WorkFixture() {
+  explicit WorkFixture(const MemoryStateStore::Options& store = {}) : ReadingFixture(store) {
     id.spec.type = "training";
     Place();
     epochs.SetPlan(&*plan);
