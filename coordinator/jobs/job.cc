@@ -421,4 +421,31 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   FillCheckpoint(rounds_, status);
 }
 
+// What the files of a run are made of (run_output.h).
+RunFacts Job::Facts() const {
+  RunFacts facts{.id = id_,
+                 .times = times_,
+                 .started = !phases_.never_started(),
+                 .state = std::string(JobStateName(phases_.ending())),
+                 .cause = phases_.cause() ? &*phases_.cause() : nullptr,
+                 .epochs = epochs_,
+                 .rate = rate_,
+                 .closures = closure_totals_.Counts(epochs_.succeeded()),
+                 .tasks = totals_,
+                 .events = events_,
+                 .plan = plan_message(),
+                 .model_summary = plan_.described().model_summary(),
+                 .shards = report_.answer(),
+                 .shards_rolled_back = placer_.rolled_back(),
+                 .updates_exact = claims_.updates_exact(),
+                 .checkpoint = rounds_.status(),
+                 .files = export_.files()};
+  source_->FillResult(&facts.source);
+  return facts;
+}
+
+EpochAccount::Context Job::AccountContext() {
+  return {host_->Now(), host_->WallMillis(), &output_.lines()};
+}
+
 }  // namespace evergrad::coordinator

@@ -223,10 +223,9 @@ class Job final : private JobActions {
   void SayNotReproducible(const std::string& why) override;
   void OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat);
 
-  // job_shards.cc
-  void OnDescribed(const v1::DescribeResult& described);
+  RunFacts Facts() const;
+  EpochAccount::Context AccountContext();
   ClosureBook::Options BookOptions() const;
-  void BeginPlan();
 
   // job_life.cc
   // Begins the phase that follows `event`. Returns false if the event is refused, or if the store
@@ -236,6 +235,8 @@ class Job final : private JobActions {
   bool Enter(JobPhase phase);  // The effects of the phase. Returns false if the store failed.
   void ResumePhase();
   void Describe();
+  void OnDescribed(const v1::DescribeResult& described);
+  void BeginPlan();
   void Advance();
   void BeginEvaluation();
   void FinishEvaluation();
@@ -251,9 +252,6 @@ class Job final : private JobActions {
   void WriteFiles() { output_.Write(phases_.ending() == JobState::kSucceeded); }
   void End();
 
-  // job_output.cc
-  RunFacts Facts() const;
-  EpochAccount::Context AccountContext();
   void BeginRate() { rate_.Begin(host_->Now(), epochs_.examples_done()); }
   void SampleRate();
 

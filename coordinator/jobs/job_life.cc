@@ -1,11 +1,16 @@
 // The life of a job: what begins and ends its phases (job_phases.h), and the effects of each phase.
+#include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
+#include "evergrad/v1/journal.pb.h"
 
 namespace evergrad::coordinator {
 namespace {
+
+constexpr int kDescribeWarningsMax = 16;
 
 CheckpointRounds::Stage StageOf(JobPhase phase) {
   using Stage = CheckpointRounds::Stage;
@@ -175,6 +180,49 @@ void Job::Describe() {
   reading_.Begin(v1::DESCRIBE, described ? 0 : 1, MonoTime{0});
   if (described) return OnDescribed(*described);
   Pump();
+}
+
+void Job::OnDescribed(const v1::DescribeResult& described) {
+  if (const absl::Status built = plan_.Build(described, placer_.ServersLimit()); !built.ok()) {
+    const bool user = BlameOf(built) == Blame::kUser;
+    return Fail(MakeError(built, user ? "user" : "internal", "coordinator"), user);
+  }
+  for (int i = 0; i < std::min(described.warnings_size(), kDescribeWarningsMax); ++i)
+    Event("warning", described.warnings(i));
+  if (const absl::Status fits = plan_.CheckServerBytes(); !fits.ok())
+    return Fail(MakeError(fits, "user", "coordinator"), true);
+  if (!journal_.on()) plan_.ForgetVariables();
+  if (rounds_.on() && id_.spec.checkpoint.resume) return resume_.Look();
+  BeginPlan();
+}
+
+ClosureBook::Options Job::BookOptions() const {
+  ClosureBook::Options options;
+  options.closures = plan_->closures();
+  options.shards = shards_.size();
+  options.open_max = options_.closures_open_max;
+  return options;
+}
+
+void Job::BeginPlan() {
+  book_ = std::make_unique<ClosureBook>(BookOptions(), DurableState{});
+  Record begun = book_->BeginLife(host_->term());
+  book_->CloseWindow();
+  epochs_.BeginPlan();
+  resume_.Apply(&begun);
+  source_->UpdateNewLimit();
+  Event("state", source_->ReadyText(plan_.described()));
+  journal_.writer().Add(begun);
+  Apply(PhaseEvent::kPlanned);
+}
+
+// A stretch of repair, or of waiting, is no slow training: it would make the time that is left look
+// endless.
+void Job::SampleRate() {
+  if (epochs_.examples_done() == rate_.examples() && waits_.TrainingPaused()) return BeginRate();
+  if (!rate_.Sample(times_.started_at, host_->Now(), epochs_.examples_done())) return;
+  if (v1::JobNote* const note = journal_.writer().Note()) rate_.FillNote(note);
+  output_.AddRate(rate_, epochs_);
 }
 
 // Begins the next phase if this one is over.

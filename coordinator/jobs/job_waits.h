@@ -42,8 +42,8 @@ class JobWaits : private JobPart {
 
  private:
   std::string WhileClosing() const;
-  std::string ForWorkers() const;   // Who would do the work of the phase.
-  std::string ForProgress() const;  // Of workers and servers that are here.
+  std::string ForWorkers() const;   // Workers that can do the work of the phase.
+  std::string ForProgress() const;  // By workers and servers that are here.
 
   const Parts parts_;
 };
