@@ -22,7 +22,7 @@
 #include "common/base/ids.h"
 #include "common/config/job_spec.h"
 #include "common/fs/file_system.h"
-#include "coordinator/closures/closure_book.h"
+#include "coordinator/closures/durable_state.h"
 #include "evergrad/v1/snapshot.pb.h"
 
 namespace evergrad::coordinator {

@@ -6,91 +6,12 @@
 #include "coordinator/closures/closure_rules.h"
 
 namespace evergrad::coordinator {
-namespace {
-
-void Resize(std::uint32_t shards, DurableState* state) {
-  if (state->map.size() < shards) state->map.resize(shards);
-  if (state->todo.size() < shards) state->todo.resize(shards);
-  if (state->lost.size() < shards) state->lost.resize(shards);
-  if (state->snapshots.size() < shards) state->snapshots.resize(shards);
-}
-
-}  // namespace
-
-bool Record::empty() const {
-  return !term && !version && map.empty() && succeeded_add.empty() && dead_add.empty() &&
-         todo_add.empty() && todo_remove.empty() && lost_add.empty() && snapshot_add.empty() &&
-         snapshot_remove.empty();
-}
-
-void ApplyRecord(const Record& record, DurableState* state) {
-  if (record.term) state->term = *record.term;
-  if (record.version) {
-    state->version = *record.version;
-    state->known[record.version->term] = record.version->n;
-    if (state->known.size() > kKnownTermsMax) state->known.erase(state->known.begin());
-  }
-  for (const auto& [p, owner] : record.map) {
-    Resize(p + 1, state);
-    state->map[p] = owner;
-  }
-  state->succeeded.UnionWith(record.succeeded_add);
-  state->dead.UnionWith(record.dead_add);
-  for (const auto& [p, set] : record.todo_remove) {
-    Resize(p + 1, state);
-    state->todo[p].Subtract(set);
-  }
-  for (const auto& [p, set] : record.todo_add) {
-    Resize(p + 1, state);
-    state->todo[p].UnionWith(set);
-  }
-  for (const auto& [p, set] : record.lost_add) {
-    Resize(p + 1, state);
-    state->lost[p].UnionWith(set);
-  }
-  for (const auto& [p, uris] : record.snapshot_remove) {
-    Resize(p + 1, state);
-    std::erase_if(state->snapshots[p],
-                  [&uris = uris](const Snapshot& s) { return uris.contains(s.Uri()); });
-  }
-  for (const auto& [p, snapshots] : record.snapshot_add) {
-    Resize(p + 1, state);
-    state->snapshots[p].insert(state->snapshots[p].end(), snapshots.begin(), snapshots.end());
-  }
-}
-
-void AppendRecord(const Record& later, Record* into) {
-  if (later.term) into->term = later.term;
-  if (later.version) into->version = later.version;
-  for (const auto& [p, owner] : later.map) into->map[p] = owner;
-  into->succeeded_add.UnionWith(later.succeeded_add);
-  into->dead_add.UnionWith(later.dead_add);
-  for (const auto& [p, set] : later.todo_remove) {
-    into->todo_remove[p].UnionWith(set);
-    if (const auto it = into->todo_add.find(p); it != into->todo_add.end())
-      it->second.Subtract(set);
-  }
-  for (const auto& [p, set] : later.todo_add) into->todo_add[p].UnionWith(set);
-  for (const auto& [p, set] : later.lost_add) into->lost_add[p].UnionWith(set);
-  for (const auto& [p, uris] : later.snapshot_remove) {
-    into->snapshot_remove[p].insert(uris.begin(), uris.end());
-    if (const auto it = into->snapshot_add.find(p); it != into->snapshot_add.end()) {
-      std::erase_if(it->second,
-                    [&uris = uris](const Snapshot& s) { return uris.contains(s.Uri()); });
-      if (it->second.empty()) into->snapshot_add.erase(it);
-    }
-  }
-  for (const auto& [p, snapshots] : later.snapshot_add) {
-    std::vector<Snapshot>& all = into->snapshot_add[p];
-    all.insert(all.end(), snapshots.begin(), snapshots.end());
-  }
-}
 
 ClosureBook::ClosureBook(Options options, DurableState state)
     : options_(options), state_(std::move(state)) {
   EG_CHECK(state_.map.size() <= options_.shards && state_.todo.size() <= options_.shards &&
            state_.lost.size() <= options_.shards && state_.snapshots.size() <= options_.shards);
-  Resize(options_.shards, &state_);
+  state_.Resize(options_.shards);
   refusing_.resize(options_.shards);
   for (std::uint32_t p = 0; p < options_.shards; ++p) {
     if (!state_.todo[p].empty()) with_todo_.insert(p);
@@ -132,10 +53,6 @@ void ClosureBook::Commit(const Record& record, Record* all) {
 
 IntervalSet ClosureBook::DoneFor(std::uint32_t shard) const {
   return ClosureRules::DoneAt(state_.succeeded, state_.todo[shard], state_.lost[shard]);
-}
-
-IntervalSet ClosureBook::RefusedFor(std::uint32_t shard) const {
-  return state_.dead.Union(state_.lost[shard]);
 }
 
 Record ClosureBook::TodoBecomes(std::uint32_t shard, IntervalSet wanted,
@@ -392,7 +309,7 @@ ClosureBook::MapChange ClosureBook::RollBack(ShardId shard, const std::string& s
   Commit(record, &change.record);
   change.map_changed = true;
   AssignOrder order{shard, server, owner.epoch, owner.start, version, {}, std::nullopt};
-  if (ClosureRules::AssignCarriesRefused()) order.refused = RefusedFor(p);
+  if (ClosureRules::AssignCarriesRefused()) order.refused = state_.RefusedAt(p);
   if (snapshot != nullptr) order.snapshot = *snapshot;
   refusing_[p] = {owner.epoch, order.refused.Union(snapshot_refused)};
   change.assigns.push_back(std::move(order));
@@ -478,7 +395,7 @@ ClosureBook::MapChange ClosureBook::Move(ShardId shard, ShardEpoch from,
   Commit(record, &change.record);
   change.map_changed = true;
   change.assigns.push_back(
-      {shard, server, owner.epoch, owner.start, state_.version, RefusedFor(p), std::nullopt});
+      {shard, server, owner.epoch, owner.start, state_.version, state_.RefusedAt(p), std::nullopt});
   refusing_[p] = {owner.epoch, change.assigns.back().refused};
   return change;
 }
@@ -589,7 +506,7 @@ std::vector<ClosureBook::CloseOrder> ClosureBook::MakeCloses(TaskId server_sessi
       sent.epoch = owner.epoch;
     }
     if (sent.pending || (sent.revision == revision_ && !sent.whole_next)) continue;
-    IntervalSet done = DoneFor(p), refused = RefusedFor(p);
+    IntervalSet done = DoneFor(p), refused = state_.RefusedAt(p);
     CloseOrder order{ShardId(p), owner.epoch, state_.version, {}, {}, sent.whole_next};
     order.done = sent.whole_next ? done : done.Minus(sent.done);
     order.refused = sent.whole_next ? refused : refused.Minus(sent.refused);
@@ -631,7 +548,7 @@ bool ClosureBook::ClosesSettled() const {
       settled[p] = true;
   }
   for (std::uint32_t p = 0; p < options_.shards; ++p) {
-    if (!settled[p] && !(DoneFor(p).empty() && RefusedFor(p).empty())) return false;
+    if (!settled[p] && !(DoneFor(p).empty() && state_.RefusedAt(p).empty())) return false;
   }
   return true;
 }

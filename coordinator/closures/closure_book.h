@@ -17,72 +17,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/ids.h"
-#include "common/base/interval_set.h"
+#include "coordinator/closures/durable_state.h"
 
 namespace evergrad::coordinator {
-
-struct ShardOwner {
-  std::string server;  // identity; "" if nobody holds the shard
-  ShardEpoch epoch;
-  MapVersion start;
-  friend bool operator==(const ShardOwner&, const ShardOwner&) = default;
-};
-
-// [27] A durable cut of one shard, from which a rollback may begin.
-struct Snapshot {
-  std::string folder, file;  // URI of the folder; name of the file in it
-  std::uint64_t bytes = 0;
-  std::string sha256;            // hash of the whole file
-  JobUid job;                    // the job that wrote it
-  std::string plan_fingerprint;  // fingerprint of that job's plan
-  ShardEpoch epoch;              // this field and the next four are as in the file
-  MapVersion start;
-  std::uint64_t lsn = 0, vlsn = 0;
-  IntervalSet done, refused;  // sets of the file's ledger; with replace_ledger, of the new ledger
-  bool resumed = false;  // [28] another job wrote the file: attempts of open closures are forgotten
-  bool replace_ledger = false;  // [28] another plan numbered the updates of the file
-  std::string host;             // host of the server that wrote the file, for messages
-  std::string Uri() const { return folder + "/" + file; }
-  friend bool operator==(const Snapshot&, const Snapshot&) = default;
-};
-
-// The state of line "Coordinator, durable". It lacks the n of the (term, n) pairs: a life numbers
-// nothing before its term is durable, so each life counts from 1.
-struct DurableState {
-  Term term;
-  MapVersion version;
-  // [18] For each of the last kKnownTermsMax terms, the highest n of a V that the journal holds.
-  // The journal has forgotten every other V of an older life. One number for all terms would not be
-  // enough, because a later life counts past the numbers that a torn tail lost.
-  std::map<std::uint64_t, std::uint64_t> known;
-  std::vector<ShardOwner> map;
-  IntervalSet succeeded, dead;
-  std::vector<IntervalSet> todo, lost;  // by shard
-  // By shard, in the order in which the snapshots became durable.
-  std::vector<std::vector<Snapshot>> snapshots;
-  friend bool operator==(const DurableState&, const DurableState&) = default;
-};
-
-inline constexpr std::size_t kKnownTermsMax = 64;
-
-// One transaction. Absent fields are unchanged. Sets are differences, so the size of a record is
-// that of the change.
-struct Record {
-  std::optional<Term> term;
-  std::optional<MapVersion> version;
-  std::map<std::uint32_t, ShardOwner> map;
-  IntervalSet succeeded_add, dead_add;
-  std::map<std::uint32_t, IntervalSet> todo_add, todo_remove, lost_add;
-  std::map<std::uint32_t, std::vector<Snapshot>> snapshot_add;
-  std::map<std::uint32_t, std::set<std::string>> snapshot_remove;  // by URI
-  bool empty() const;
-  friend bool operator==(const Record&, const Record&) = default;
-};
-// Removals come before additions.
-void ApplyRecord(const Record& record, DurableState* state);
-// Makes `into` one record with the effect of `into` followed by `later`.
-void AppendRecord(const Record& later, Record* into);
 
 class ClosureBook {
  public:
@@ -291,7 +228,6 @@ class ClosureBook {
   void Commit(const Record& record, Record* all);
   MapVersion NextVersion() { return {state_.term.value(), ++n_}; }
   IntervalSet DoneFor(std::uint32_t shard) const;  // the done set of line 24
-  IntervalSet RefusedFor(std::uint32_t shard) const;
   Record TodoBecomes(std::uint32_t shard, IntervalSet wanted, const IntervalSet& refused) const;
   MapChange RollBack(ShardId shard, const std::string& server, const IntervalSet& snapshot_done,
                      const IntervalSet& snapshot_refused, const Snapshot* snapshot);

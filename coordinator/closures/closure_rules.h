@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <string>
 
-#include "coordinator/closures/closure_book.h"
+#include "coordinator/closures/durable_state.h"
 
 namespace evergrad::coordinator {
 

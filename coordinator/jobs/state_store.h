@@ -23,7 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
-#include "coordinator/closures/closure_book.h"
+#include "coordinator/closures/durable_state.h"
 
 namespace evergrad::coordinator {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "coordinator/closures/closure_book.h"
+#include "coordinator/closures/durable_state.h"
 
 namespace evergrad::v1 {
 class JournalRecord;

@@ -1,0 +1,86 @@
+// The durable state of one job's half of the ledger protocol, and the records that change it
+// (LEDGER lines 18 to 28). Values without a clock, a thread or I/O.
+//
+// A Record is one transaction of the journal. ApplyRecord over all records of the journal, in their
+// order, restores the state.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/interval_set.h"
+
+namespace evergrad::coordinator {
+
+struct ShardOwner {
+  std::string server;  // identity; "" if nobody holds the shard
+  ShardEpoch epoch;
+  MapVersion start;
+  friend bool operator==(const ShardOwner&, const ShardOwner&) = default;
+};
+
+// [27] A durable cut of one shard, from which a rollback may begin.
+struct Snapshot {
+  std::string folder, file;  // URI of the folder; name of the file in it
+  std::uint64_t bytes = 0;
+  std::string sha256;            // hash of the whole file
+  JobUid job;                    // the job that wrote it
+  std::string plan_fingerprint;  // fingerprint of that job's plan
+  ShardEpoch epoch;              // this field and the next four are as in the file
+  MapVersion start;
+  std::uint64_t lsn = 0, vlsn = 0;
+  IntervalSet done, refused;  // sets of the file's ledger; with replace_ledger, of the new ledger
+  bool resumed = false;  // [28] another job wrote the file: attempts of open closures are forgotten
+  bool replace_ledger = false;  // [28] another plan numbered the updates of the file
+  std::string host;             // host of the server that wrote the file, for messages
+  std::string Uri() const { return folder + "/" + file; }
+  friend bool operator==(const Snapshot&, const Snapshot&) = default;
+};
+
+// The state of the line "Coordinator, durable" of LEDGER. It lacks the n of the (term, n) pairs: a
+// life numbers nothing before its term is durable, so each life counts from 1.
+struct DurableState {
+  Term term;
+  MapVersion version;
+  // [18] For each of the last kKnownTermsMax terms, the highest n of a V that the journal holds.
+  // The journal has forgotten every other V of an older life. One number for all terms would not be
+  // enough, because a later life counts past the numbers that a torn tail lost.
+  std::map<std::uint64_t, std::uint64_t> known;
+  std::vector<ShardOwner> map;
+  IntervalSet succeeded, dead;
+  std::vector<IntervalSet> todo, lost;  // by shard
+  // By shard, in the order in which the snapshots became durable.
+  std::vector<std::vector<Snapshot>> snapshots;
+  // Gives each vector at least `shards` entries.
+  void Resize(std::size_t shards);
+  // The refused closures of line 24: those that an owner of the shard must refuse.
+  IntervalSet RefusedAt(std::uint32_t shard) const { return dead.Union(lost[shard]); }
+  friend bool operator==(const DurableState&, const DurableState&) = default;
+};
+
+inline constexpr std::size_t kKnownTermsMax = 64;
+
+// One transaction. Absent fields are unchanged. Sets are differences, so the size of a record is
+// that of the change.
+struct Record {
+  std::optional<Term> term;
+  std::optional<MapVersion> version;
+  std::map<std::uint32_t, ShardOwner> map;
+  IntervalSet succeeded_add, dead_add;
+  std::map<std::uint32_t, IntervalSet> todo_add, todo_remove, lost_add;
+  std::map<std::uint32_t, std::vector<Snapshot>> snapshot_add;
+  std::map<std::uint32_t, std::set<std::string>> snapshot_remove;  // by URI
+  bool empty() const;
+  friend bool operator==(const Record&, const Record&) = default;
+};
+// Removals come before additions.
+void ApplyRecord(const Record& record, DurableState* state);
+// Makes `into` one record with the effect of `into` followed by `later`.
+void AppendRecord(const Record& later, Record* into);
+
+}  // namespace evergrad::coordinator
