@@ -140,8 +140,10 @@ class Transcript {
     } else if (command == "window") {
       book_->CloseWindow();
     } else if (command == "rollback") {
-      Print(book_->RollbackTo(Shard(1), Word(2), SetFrom(Option("done=")),
-                              SetFrom(Option("refused="))));
+      Snapshot state;
+      state.done = SetFrom(Option("done="));
+      state.refused = SetFrom(Option("refused="));
+      Print(book_->RollbackTo(Shard(1), Word(2), &state));
     } else if (command == "move") {
       const auto change = book_->Move(Shard(1), StampFrom<ShardEpoch>(Word(2)), Word(3));
       Print(change);
