@@ -40,7 +40,7 @@ bool IsNeeded(const DurableState& state, const ClosureBook::HeldAttempt& held) {
 ClosureBook::ClosureBook(Options options, DurableState state)
     : options_(options),
       durable_(options.closures, options.shards, std::move(state)),
-      refusing_(options.shards) {
+      closes_(options.shards) {
   for (std::uint32_t p = 0; p < options_.shards; ++p) {
     if (!durable().todo[p].empty()) with_todo_.insert(p);
   }
@@ -53,8 +53,7 @@ Record ClosureBook::BeginLife(Term term) {
   requeued_.clear();
   next_new_ = 0;
   repair_hint_ = 0;
-  sent_closes_.clear();
-  std::fill(refusing_.begin(), refusing_.end(), Refusing{});
+  closes_.BeginLife();
   return durable_.BeginLife(term);
 }
 
@@ -82,16 +81,8 @@ ClosureBook::MapChange ClosureBook::PassOn(MapChange change) {
     }
     std::erase_if(requeued_, [&](std::uint64_t c) { return dead.Contains(c); });
   }
-  for (const AssignOrder& order : change.assigns) {
-    Refusing& known = refusing_[order.shard.value()];
-    known = {order.epoch, order.refused};
-    if (order.snapshot) known.refused.UnionWith(order.snapshot->refused);
-  }
+  for (const AssignOrder& order : change.assigns) closes_.OnAssign(order);
   return change;
-}
-
-IntervalSet ClosureBook::DoneFor(std::uint32_t shard) const {
-  return ClosureRules::DoneAt(durable().succeeded, durable().todo[shard], durable().lost[shard]);
 }
 
 bool ClosureBook::IsForgotten(MapVersion v1) const {
@@ -237,20 +228,6 @@ Record ClosureBook::Cancel(const IntervalSet& closures) {
   return record;
 }
 
-bool ClosureBook::RefusedEverywhere(ClosureId closure) const {
-  return RefusedEverywhere(IntervalSet{closure.value()});
-}
-
-bool ClosureBook::RefusedEverywhere(const IntervalSet& closures) const {
-  if (!ClosureRules::CancelAwaitsOwners()) return true;
-  for (std::uint32_t p = 0; p < options_.shards; ++p) {
-    if (durable().map[p].server.empty()) continue;
-    if (refusing_[p].epoch != durable().map[p].epoch || !refusing_[p].refused.ContainsAll(closures))
-      return false;
-  }
-  return true;
-}
-
 Record ClosureBook::FailRepair(ClosureId closure, Attempt attempt) {
   Record record;
   const auto it = current_.find(closure);
@@ -299,67 +276,6 @@ std::vector<ClosureBook::HeldAttempt> ClosureBook::RegisterWorker(
     adopted.push_back(h);
   }
   return adopted;
-}
-
-// ---------------------------------------------------------------- 24
-
-std::vector<ClosureBook::CloseOrder> ClosureBook::MakeCloses(TaskId server_session,
-                                                             const std::string& server) {
-  std::vector<CloseOrder> closes;
-  for (std::uint32_t p = 0; p < options_.shards; ++p) {
-    const ShardOwner& owner = durable().map[p];
-    if (owner.server != server) continue;
-    SentClose& sent = sent_closes_[{server_session, p}];
-    if (sent.epoch != owner.epoch) {
-      sent = SentClose{};
-      sent.epoch = owner.epoch;
-    }
-    if (sent.pending || (sent.revision == durable_.revision() && !sent.whole_next)) continue;
-    IntervalSet done = DoneFor(p), refused = durable().RefusedAt(p);
-    CloseOrder order{ShardId(p), owner.epoch, durable().version, {}, {}, sent.whole_next};
-    order.done = sent.whole_next ? done : done.Minus(sent.done);
-    order.refused = sent.whole_next ? refused : refused.Minus(sent.refused);
-    sent.revision = durable_.revision();
-    if (order.done.empty() && order.refused.empty()) continue;
-    sent.done = std::move(done);
-    sent.refused = std::move(refused);
-    sent.whole_next = false;
-    sent.pending = true;
-    closes.push_back(std::move(order));
-  }
-  return closes;
-}
-
-void ClosureBook::OnClosed(TaskId server_session, ShardId shard, ShardEpoch epoch, bool taken) {
-  const auto it = sent_closes_.find({server_session, shard.value()});
-  if (it == sent_closes_.end() || it->second.epoch != epoch || !it->second.pending) return;
-  it->second.pending = false;
-  if (!taken) {
-    it->second.whole_next = ClosureRules::WholeAfterIgnored();
-    return;
-  }
-  if (durable().map[shard.value()].epoch == epoch)
-    refusing_[shard.value()] = {epoch, it->second.refused};
-}
-
-void ClosureBook::EndServerSession(TaskId server_session) {
-  sent_closes_.erase(sent_closes_.lower_bound({server_session, 0}),
-                     sent_closes_.upper_bound({server_session, ~0u}));
-}
-
-bool ClosureBook::ClosesSettled() const {
-  // This code runs with each answer, so it must not allocate for each shard.
-  std::vector<bool> settled(options_.shards);
-  for (const auto& [key, sent] : sent_closes_) {
-    const std::uint32_t p = key.second;
-    if (sent.epoch == durable().map[p].epoch && !sent.pending && !sent.whole_next &&
-        sent.revision == durable_.revision())
-      settled[p] = true;
-  }
-  for (std::uint32_t p = 0; p < options_.shards; ++p) {
-    if (!settled[p] && !(DoneFor(p).empty() && durable().RefusedAt(p).empty())) return false;
-  }
-  return true;
 }
 
 // ---------------------------------------------------------------- questions

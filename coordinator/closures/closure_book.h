@@ -1,7 +1,8 @@
 // The coordinator's half of the ledger protocol for one job (LEDGER lines 18 to 28). The class is a
 // pure state machine: no clock, no threads, no I/O. Not thread-safe; the job's driver calls it.
 //
-// The durable state and the changes that depend on it alone are in DurableBook.
+// It has two parts: the durable state (DurableBook), and the closures that each owner of a shard
+// was told of (CloseTracker).
 //
 // Every durable change is a Record. The book applies the record to its DurableState and returns it.
 // The driver commits it to the StateStore before it sends a message of the same call. A replay of
@@ -18,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/closures/close_tracker.h"
 #include "coordinator/closures/durable_book.h"
 #include "coordinator/closures/durable_state.h"
 
@@ -29,6 +31,7 @@ class ClosureBook {
   using MapChange = DurableBook::MapChange;
   using HeldShard = DurableBook::HeldShard;
   using ServerRegistration = DurableBook::ServerRegistration;
+  using CloseOrder = CloseTracker::Order;
 
   struct Options {
     std::uint64_t closures = 0;  // number of closures of the plan
@@ -93,8 +96,12 @@ class ClosureBook {
   Record Cancel(const IntervalSet& closures);
   // [20] Returns whether each owner has answered a Close with them, or got them in its Assign. Then
   // the user may be told.
-  bool RefusedEverywhere(ClosureId closure) const;
-  bool RefusedEverywhere(const IntervalSet& closures) const;
+  bool RefusedEverywhere(const IntervalSet& closures) const {
+    return closes_.RefusedEverywhere(closures, durable());
+  }
+  bool RefusedEverywhere(ClosureId closure) const {
+    return RefusedEverywhere(IntervalSet{closure.value()});
+  }
   // [20b] The record is empty unless this is the current attempt of a repair.
   Record FailRepair(ClosureId closure, Attempt attempt);
 
@@ -147,22 +154,15 @@ class ClosureBook {
   // Returns the adopted attempts.
   std::vector<HeldAttempt> RegisterWorker(TaskId worker, const std::vector<HeldAttempt>& held);
 
-  // --- line 24. For each (session, shard, epoch) the first Close is whole, and each later one
-  // holds the closures added since. After `ignored` the next one is whole again. One Close is in
-  // flight for each; the next one follows OnClosed. EndServerSession forgets the session.
-  struct CloseOrder {
-    ShardId shard;
-    ShardEpoch epoch;
-    MapVersion version;
-    IntervalSet done, refused;
-    bool whole = false;
-  };
-  // Returns orders only for shards with changes.
-  std::vector<CloseOrder> MakeCloses(TaskId server_session, const std::string& server);
-  void OnClosed(TaskId server_session, ShardId shard, ShardEpoch epoch, bool taken);
-  void EndServerSession(TaskId server_session);
-  // Returns whether every owner has taken all closures that a Close could name now.
-  bool ClosesSettled() const;
+  // --- line 24: as in CloseTracker
+  std::vector<CloseOrder> MakeCloses(TaskId server_session, const std::string& server) {
+    return closes_.Make(server_session, server, durable_);
+  }
+  void OnClosed(TaskId server_session, ShardId shard, ShardEpoch epoch, bool taken) {
+    closes_.OnClosed(server_session, shard, epoch, taken, durable());
+  }
+  void EndServerSession(TaskId server_session) { closes_.EndSession(server_session); }
+  bool ClosesSettled() const { return closes_.Settled(durable_); }
 
   // --- questions
   // Returns whether every closure of the plan has ended, todo is empty, every shard has an owner,
@@ -196,10 +196,8 @@ class ClosureBook {
   using CurrentIterator = std::map<ClosureId, Current>::iterator;
   // Applies the record to the durable state and to the attempts.
   void Commit(const Record& record);
-  // Ends the attempts at closures that the change made dead, remembers what the new owners refuse,
-  // and returns the change.
+  // Passes a change of the durable state on to the attempts and the Closes, and returns it.
   MapChange PassOn(MapChange change);
-  IntervalSet DoneFor(std::uint32_t shard) const;  // the done set of line 24
   void OnCommit(const Record& record);  // updates the members that follow from the durable state
   void Release(CurrentIterator it);     // removes it from current_; it is granted again
   void Forget(CurrentIterator it);      // removes it from current_
@@ -208,6 +206,7 @@ class ClosureBook {
 
   const Options options_;
   DurableBook durable_;
+  CloseTracker closes_;
   bool window_open_ = true;
   std::map<ClosureId, Current> current_;
   std::uint64_t current_all_ = 0;  // number of members of current_ that have all targets
@@ -218,18 +217,6 @@ class ClosureBook {
   std::uint64_t repairs_granted_ = 0;
   std::set<std::uint32_t> with_todo_;  // shards whose todo set is not empty
   std::uint64_t repair_hint_ = 0;      // every closure below it that is in a todo set is current
-  struct SentClose {
-    ShardEpoch epoch;
-    std::uint64_t revision = 0;
-    bool pending = false, whole_next = true;
-    IntervalSet done, refused;  // everything that was sent under this epoch
-  };
-  std::map<std::pair<TaskId, std::uint32_t>, SentClose> sent_closes_;
-  struct Refusing {
-    ShardEpoch epoch;
-    IntervalSet refused;
-  };
-  std::vector<Refusing> refusing_;  // by shard: closures that its owner is known to refuse
 };
 
 }  // namespace evergrad::coordinator

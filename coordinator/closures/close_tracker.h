@@ -1,0 +1,59 @@
+// The ended closures that the owner of each shard was told of: the Closes that its session was sent
+// (LEDGER line 24), and the closures that it is known to refuse (line 20). A life of the
+// coordinator begins without this knowledge. A pure state machine: no clock, no threads, no I/O.
+// Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/closures/durable_book.h"
+
+namespace evergrad::coordinator {
+
+class CloseTracker {
+ public:
+  struct Order {
+    ShardId shard;
+    ShardEpoch epoch;
+    MapVersion version;
+    IntervalSet done, refused;
+    bool whole = false;
+  };
+  explicit CloseTracker(std::uint32_t shards) : refusing_(shards) {}
+  void BeginLife();
+
+  // [24] For each (session, shard, epoch) the first Close is whole, and each later one holds the
+  // closures added since. After `ignored` the next one is whole again. One Close is in flight for
+  // each; the next one follows OnClosed. Returns orders only for shards with changes.
+  std::vector<Order> Make(TaskId session, const std::string& server, const DurableBook& book);
+  void OnClosed(TaskId session, ShardId shard, ShardEpoch epoch, bool taken,
+                const DurableState& state);
+  void EndSession(TaskId session);
+  // Returns whether every owner has taken all closures that a Close could name now.
+  bool Settled(const DurableBook& book) const;
+
+  // [20] The owner of the Assign refuses the order's closures and those of its file.
+  void OnAssign(const DurableBook::AssignOrder& order);
+  // [20] Returns whether each owner has answered a Close with them, or got them in its Assign.
+  bool RefusedEverywhere(const IntervalSet& closures, const DurableState& state) const;
+
+ private:
+  struct Sent {
+    ShardEpoch epoch;
+    std::uint64_t revision = 0;
+    bool pending = false, whole_next = true;
+    IntervalSet done, refused;  // everything that was sent under this epoch
+  };
+  struct Refusing {
+    ShardEpoch epoch;
+    IntervalSet refused;
+  };
+  std::map<std::pair<TaskId, std::uint32_t>, Sent> sent_;  // by session and shard
+  std::vector<Refusing> refusing_;  // by shard: closures that its owner is known to refuse
+};
+
+}  // namespace evergrad::coordinator
