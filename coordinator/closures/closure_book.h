@@ -1,8 +1,8 @@
 // The coordinator's half of the ledger protocol for one job (LEDGER lines 18 to 28). The class is a
 // pure state machine: no clock, no threads, no I/O. Not thread-safe; the job's driver calls it.
 //
-// It has two parts: the durable state (DurableBook), and the closures that each owner of a shard
-// was told of (CloseTracker).
+// It has three parts: the durable state (DurableBook), the attempts (AttemptTable), and the
+// closures that each owner of a shard was told of (CloseTracker).
 //
 // Every durable change is a Record. The book applies the record to its DurableState and returns it.
 // The driver commits it to the StateStore before it sends a message of the same call. A replay of
@@ -11,14 +11,13 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "coordinator/closures/attempt_table.h"
 #include "coordinator/closures/close_tracker.h"
 #include "coordinator/closures/durable_book.h"
 #include "coordinator/closures/durable_state.h"
@@ -27,6 +26,8 @@ namespace evergrad::coordinator {
 
 class ClosureBook {
  public:
+  using Granted = AttemptTable::Granted;
+  using Current = AttemptTable::Current;
   using AssignOrder = DurableBook::AssignOrder;
   using MapChange = DurableBook::MapChange;
   using HeldShard = DurableBook::HeldShard;
@@ -53,13 +54,6 @@ class ClosureBook {
   void CloseWindow() { window_open_ = false; }
 
   // --- line 23
-  struct Granted {
-    ClosureId closure;
-    Attempt attempt;
-    bool all_targets = true;
-    std::set<ShardId> targets;
-    bool repair = false;
-  };
   // Returns the next grant, or nullopt if there is none for this worker now, as always inside the
   // start-up window. `worker` is the registration that will run the closure. Grants are not
   // journaled. `grants_new` is false while an evaluation or the end is due: only repairs and
@@ -69,13 +63,15 @@ class ClosureBook {
   // function. Without `may`, it can run all. Closures that it cannot run wait for another worker; a
   // new one that waits counts as granted for the limit of new closures, but not for open_max.
   std::optional<Granted> NextGrant(TaskId worker, bool grants_new = true,
-                                   const std::function<bool(ClosureId)>& may = {});
+                                   const AttemptTable::Filter& may = {});
   // Returns a number for work that this book does not count (evaluation, describe, export). All
   // attempts share one sequence, and no number is used twice.
   Attempt NextAttempt() { return durable_.NextAttempt(); }
   // The worker has disconnected or has registered anew (call RegisterWorker first). Its closures
   // that nobody adopted are granted again before new ones, with higher attempts. Returns them.
-  std::vector<ClosureId> ReleaseWorker(TaskId worker);
+  std::vector<ClosureId> ReleaseWorker(TaskId worker) {
+    return attempts_.ReleaseWorker(worker, durable());
+  }
   // The worker has dropped this attempt. Nothing changes unless the attempt is current.
   void ReleaseAttempt(ClosureId closure, Attempt attempt);
 
@@ -168,55 +164,37 @@ class ClosureBook {
   // Returns whether every closure of the plan has ended, todo is empty, every shard has an owner,
   // nothing is current and the window is closed.
   bool Quiet() const;
-  bool RepairsPending() const { return !with_todo_.empty(); }  // some todo set is not empty
+  bool RepairsPending() const { return attempts_.RepairsPending(); }  // some todo set is not empty
   // The sum of all todo sets: a closure counts once for each shard that lacks it.
-  std::uint64_t RepairsLeft() const;
+  std::uint64_t RepairsLeft() const { return attempts_.RepairsLeft(durable()); }
   // [29] Returns whether an evaluation after the closures below `limit` may begin: each has ended,
   // none has a current attempt, no shard needs repair. After a rollback the evaluation begins anew.
   bool BarrierReached(std::uint64_t limit) const;
   // Number of closures with a current attempt.
   std::uint64_t InFlight() const { return current().size(); }
-  std::uint64_t repairs_granted() const { return repairs_granted_; }
+  std::uint64_t repairs_granted() const { return attempts_.repairs_granted(); }
   // Returns the lowest closure number that was not granted yet. All closures below it have ended,
   // or were granted in this term.
-  std::uint64_t next_new() const { return next_new_; }
+  std::uint64_t next_new() const { return attempts_.next_new(); }
   // Returns whether NextGrant may return a grant that is not a new closure.
-  bool regrants_wait() const { return !requeued_.empty() || !with_todo_.empty(); }
+  bool regrants_wait() const { return attempts_.RequeuedWait() || RepairsPending(); }
   // Holds back closures >= limit, for the barrier of an evaluation at an epoch's end.
-  void SetNewLimit(std::uint64_t limit) { new_limit_ = limit; }
-  struct Current {
-    Attempt attempt;
-    TaskId worker;
-    bool all_targets = true;
-    std::set<ShardId> targets;
-  };
-  const std::map<ClosureId, Current>& current() const { return current_; }
+  void SetNewLimit(std::uint64_t limit) { attempts_.SetNewLimit(limit); }
+  const std::map<ClosureId, Current>& current() const { return attempts_.current(); }
 
  private:
-  using CurrentIterator = std::map<ClosureId, Current>::iterator;
   // Applies the record to the durable state and to the attempts.
   void Commit(const Record& record);
   // Passes a change of the durable state on to the attempts and the Closes, and returns it.
   MapChange PassOn(MapChange change);
-  void OnCommit(const Record& record);  // updates the members that follow from the durable state
-  void Release(CurrentIterator it);     // removes it from current_; it is granted again
-  void Forget(CurrentIterator it);      // removes it from current_
   // [19], [26] Returns whether V1 is a map of an older life that the journal forgot.
   bool IsForgotten(MapVersion v1) const;
 
   const Options options_;
   DurableBook durable_;
+  AttemptTable attempts_;
   CloseTracker closes_;
   bool window_open_ = true;
-  std::map<ClosureId, Current> current_;
-  std::uint64_t current_all_ = 0;  // number of members of current_ that have all targets
-  // Closures granted or adopted in this life that are neither current nor ended.
-  std::set<std::uint64_t> requeued_;
-  std::uint64_t next_new_ = 0;
-  std::uint64_t new_limit_ = ~0ull;
-  std::uint64_t repairs_granted_ = 0;
-  std::set<std::uint32_t> with_todo_;  // shards whose todo set is not empty
-  std::uint64_t repair_hint_ = 0;      // every closure below it that is in a todo set is current
 };
 
 }  // namespace evergrad::coordinator

@@ -1,6 +1,6 @@
 // The rules by which a ClosureBook and its parts decide. Each rule is a predicate of its arguments
 // alone. A number in brackets is a line of LEDGER (19 to 27 and 29). Pure: no state, no thread, no
-// error. The callers are closure_book.cc, durable_book.cc and close_tracker.cc.
+// error. The callers are closure_book.cc, durable_book.cc, attempt_table.cc and close_tracker.cc.
 //
 // tests/mutants compiles these sources a second time with its own rules, each of which a test can
 // break. A rule that is inlined into one of the sources or their headers would escape those tests.

@@ -1,0 +1,91 @@
+// The closures of one job that workers hold, and those that can be granted next (LEDGER lines 23
+// and 26). A life of the coordinator learns them from its own grants and from the workers'
+// registrations; the journal has none of them. A pure state machine: no clock, no threads, no I/O.
+// Not thread-safe.
+//
+// A closure has at most one current attempt. The ClosureBook passes each Record to OnCommit after
+// it was applied to the durable state, and passes that state to the functions that read it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "coordinator/closures/durable_state.h"
+
+namespace evergrad::coordinator {
+
+class AttemptTable {
+ public:
+  struct Current {
+    Attempt attempt;
+    TaskId worker;
+    bool all_targets = true;
+    std::set<ShardId> targets;
+  };
+  using Map = std::map<ClosureId, Current>;
+  struct Granted {
+    ClosureId closure;
+    Attempt attempt;
+    bool all_targets = true;
+    std::set<ShardId> targets;
+    bool repair = false;
+  };
+  // Says whether a worker can run a closure. An empty function stands for "can run all".
+  using Filter = std::function<bool(ClosureId)>;
+
+  AttemptTable(std::uint64_t closures, std::uint32_t open_max, const DurableState& state);
+  // Forgets the attempts of the former life. The limit of new closures and the counter stay.
+  void BeginLife();
+  void OnCommit(const Record& record, const DurableState& state);
+
+  // [23] Chooses the next grant without its attempt, or nullopt. The choice leaves the queue of its
+  // kind, so each choice must be followed by Begin.
+  std::optional<Granted> ChooseNext(const DurableState& state, bool grants_new, const Filter& may);
+  void Begin(const Granted& granted, TaskId worker);
+  // [26] Makes the attempt of a registered worker current, unless a higher one is. Returns whether
+  // it did.
+  bool Adopt(ClosureId closure, Current adopted);
+
+  // The attempt has ended and its closure is not granted again for its sake.
+  void Forget(Map::const_iterator it);
+  // The attempt has ended and its closure is granted again, unless the closure has ended.
+  void Release(Map::const_iterator it, const DurableState& state);
+  std::vector<ClosureId> ReleaseWorker(TaskId worker, const DurableState& state);
+  // The members of `closures` are not granted again. Their current attempts stay.
+  void Unqueue(const IntervalSet& closures);
+  // The members of `closures` are not granted again, and none of their attempts stays current.
+  void Forget(const IntervalSet& closures);
+  void SetNewLimit(std::uint64_t limit) { new_limit_ = limit; }
+
+  const Map& current() const { return current_; }
+  // Number of current attempts that are not repairs.
+  std::uint64_t with_all_targets() const { return with_all_targets_; }
+  std::uint64_t next_new() const { return next_new_; }
+  bool RequeuedWait() const { return !requeued_.empty(); }
+  bool RepairsPending() const { return !with_todo_.empty(); }
+  std::uint64_t RepairsLeft(const DurableState& state) const;  // sum of all todo sets
+  std::uint64_t repairs_granted() const { return repairs_granted_; }
+
+ private:
+  std::optional<Granted> ChooseRepair(const DurableState& state, const Filter& may);
+  std::optional<ClosureId> TakeRequeued(const Filter& may);
+  std::optional<ClosureId> TakeNew(const DurableState& state, const Filter& may);
+
+  const std::uint64_t closures_;
+  const std::uint32_t open_max_;
+  Map current_;
+  std::uint64_t with_all_targets_ = 0;
+  // Closures granted or adopted in this life that are neither current nor ended.
+  std::set<std::uint64_t> requeued_;
+  std::uint64_t next_new_ = 0;
+  std::uint64_t new_limit_ = ~0ull;
+  std::set<std::uint32_t> with_todo_;  // shards whose todo set is not empty
+  std::uint64_t repair_hint_ = 0;      // every closure below it that is in a todo set is current
+  std::uint64_t repairs_granted_ = 0;
+};
+
+}  // namespace evergrad::coordinator

@@ -1,0 +1,5 @@
+// coordinator/closures/attempt_table.cc, compiled with rules that a mutant breaks.
+#include "tests/mutants/breakable_closure_rules.h"
+
+#define ClosureRules BreakableClosureRules
+#include "coordinator/closures/attempt_table.cc"
