@@ -58,7 +58,7 @@ std::vector<AttemptBook::Held> AttemptBook::HeldForHello() const {
   for (const DoneReport& report : unanswered_) held.push_back({report.work, report.v1, true, true});
   // A push may be in flight under the newest map, so the attempt may have used that map.
   if (running_) held.push_back({running_->work, std::max(running_->v1, map_.version), true, false});
-  // It has used no map yet.
+  // Queued work has used no map yet.
   for (const Work& work : queued_) held.push_back({work, MapVersion{}, false, false});
   return held;
 }
@@ -107,7 +107,7 @@ Disposition AttemptBook::OnPushAnswer(Attempt attempt, UpdateIndex update, Shard
                                       PushAnswer answer, MapVersion server_version) {
   if (!running_ || running_->work.attempt != attempt) return {Next::kDropAttempt, {}};
   const auto it = running_->unsettled.find(update.value());
-  // This is a late answer to a push that the answer to another copy has settled.
+  // The push is settled already: another copy of it was answered before.
   if (it == running_->unsettled.end() || !it->second.contains(shard)) return {Next::kSettled, {}};
   if (AttemptRules::Settles(answer)) {
     it->second.erase(shard);

@@ -52,8 +52,8 @@ struct Work {
   std::string proof = {}, granted_to = {};
 };
 
-// The content of a Done, which is kept and resent unchanged until it is answered [16]. The driver
-// stores the payload (metrics, describe, …) by attempt.
+// The content of a Done. The book keeps it unchanged until the Done is answered, and the driver
+// resends it in each session [16]. The driver stores the payload (metrics, describe, …) by attempt.
 struct DoneReport {
   Work work;
   MapVersion v0, v1;
@@ -108,7 +108,8 @@ class AttemptBook {
   // ordered by closure. Returns false if the attempt is already held, or if kQueuedMax attempts are
   // queued; in the second case the driver answers AttemptDropped.
   bool OnGrant(Work work);
-  // Returns the attempt to the coordinator if it has not begun.
+  // Gives a queued attempt back to the coordinator: removes and returns it. Returns {} if the
+  // attempt is not queued.
   std::vector<Attempt> OnRecall(Attempt attempt);
   // Forgets a Done that was acknowledged or SUPERSEDED, and drops a superseded attempt that is
   // queued or running. Returns whether the attempt was held. Each job has its own attempt numbers,
@@ -125,17 +126,18 @@ class AttemptBook {
   std::vector<DoneReport> Unanswered() const;  // resent in every session, in this order
 
   // --- running one attempt at a time
-  const Work* NextToBegin() const;  // the front of the queue; null while an attempt runs
+  // Returns the front of the queue, or null while an attempt runs or if the queue is empty.
+  const Work* NextToBegin() const;
   // Sets V0 to the present map. No other attempt may run (EG_CHECK).
   void Begin(Attempt attempt);
-  const Work* running() const;
+  const Work* running() const;  // null if no attempt runs
   // Declares that the running attempt will push `update` to `shards`, the shards of the update that
   // are also its targets. They count as unsettled from now on. The caller declares each update
   // once, before its first push leaves.
   void Expect(UpdateIndex update, const std::vector<ShardId>& shards);
-  // The shards of `update` that are still unsettled.
+  // Returns the shards of `update` whose pushes are not settled yet.
   std::vector<ShardId> Unsettled(UpdateIndex update) const;
-  bool AllSettled() const;
+  bool AllSettled() const;  // an attempt runs, and every declared push of it is settled
   // Line 15. `server_version` is the map version V in a STALE answer.
   Disposition OnPushAnswer(Attempt attempt, UpdateIndex update, ShardId shard, PushAnswer answer,
                            MapVersion server_version);
