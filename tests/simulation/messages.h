@@ -1,0 +1,168 @@
+// The messages of the simulation: those of the sessions between coordinator and tasks, and the
+// calls between workers and servers. Bracketed numbers are lines of LEDGER.md.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coordinator/closures/closure_book.h"
+#include "coordinator/closures/term_rule.h"
+#include "coordinator/closures/update_account.h"
+#include "tests/simulation/cluster.h"
+#include "tests/simulation/ground_truth.h"
+#include "worker/runner/attempt_book.h"
+
+namespace evergrad::simulation {
+
+using coordinator::ClosureBook;
+using coordinator::DurableState;
+using coordinator::Snapshot;
+using worker::ShardMap;
+using worker::Work;
+
+// A message from the coordinator to a task.
+struct Down {
+  enum Kind {
+    kRegistered,
+    kMap,
+    kGrant,
+    kDoneAnswer,
+    kAssign,
+    kDrop,
+    kClose,
+    kWantSnapshot,
+    kRelease,
+    kSeal,
+    kJobEnded
+  } kind = kRegistered;
+  JobUid job{};
+  std::uint32_t p = 0;
+  ShardEpoch epoch{};
+  MapVersion version{}, start{};
+  IntervalSet done{}, refused{};
+  std::unique_ptr<HeldState> state{};  // for a move
+  std::optional<Snapshot> source{};    // for an Assign without a state; none for the seed
+  std::shared_ptr<const ShardMap> map{};
+  Work work{};
+  Attempt attempt{};
+  std::string key{};  // for an Assign [34]
+  bool superseded = false;
+  Term term{};
+  std::uint64_t life = 0;
+  std::vector<ClosureBook::HeldAttempt> adopted{};
+  std::vector<Attempt> adopted_evaluations{};
+
+  // A message about a shard.
+  static Down AboutShard(Kind kind, std::uint32_t p, ShardEpoch epoch) {
+    Down m;
+    m.kind = kind;
+    m.p = p;
+    m.epoch = epoch;
+    return m;
+  }
+  static Down AnswerToDone(Attempt attempt, bool superseded) {
+    Down m;
+    m.kind = kDoneAnswer;
+    m.attempt = attempt;
+    m.superseded = superseded;
+    return m;
+  }
+  // Without a job, Send means the running one.
+  static Down JobEnded(JobUid job = {}) {
+    Down m;
+    m.kind = kJobEnded;
+    m.job = job;
+    return m;
+  }
+};
+
+// The shards that an evaluation closure has read: the tag, the values and the updates of each.
+struct Evaluated {
+  struct OfShard {
+    bool read = false;
+    MapVersion start;
+    std::uint64_t vlsn = 0;
+    std::array<float, kElementsMax> values{};
+    std::array<std::uint8_t, kClosures * kUpdates> count{};
+  };
+  std::array<OfShard, kShards> shards{};
+};
+
+// An attempt in hand, as in a Hello.
+struct HeldAttempt {
+  JobUid job;
+  ClosureBook::HeldAttempt attempt;
+  std::string worker, proof;  // [36], [35] those of its Grant
+};
+
+// A message from a task to the coordinator.
+struct Up {
+  enum Kind {
+    kHello,
+    kDone,
+    kDropped,
+    kFailed,
+    kClosed,
+    kSnapshot,
+    kReleased,
+    kSealed,
+    kAssigned
+  } kind = kHello;
+  JobUid job{};
+  std::uint32_t p = 0;
+  ShardEpoch epoch{};
+  ClosureId closure{};
+  Attempt attempt{};
+  MapVersion v0{}, v1{};
+  bool taken = false;
+  std::unique_ptr<HeldState> state{};
+  std::optional<Snapshot> snapshot{};  // kSnapshot, kSealed: the durable file; kAssigned: the file
+                                       // that could not be loaded
+  bool ok = true;                      // kAssigned
+  std::vector<std::pair<JobUid, ClosureBook::HeldShard>> shards{};
+  std::vector<HeldAttempt> attempts{};
+  // In hand, in a Hello; two jobs never use one number.
+  std::vector<std::pair<ClosureId, Attempt>> evaluations{};
+  std::shared_ptr<const Evaluated> evaluated{};            // in the Done of an evaluation closure
+  coordinator::UpdateAccount::TouchedLess touched_less{};  // in a Done [38]
+  coordinator::ReportedLife reported{};
+
+  // A message about an attempt.
+  static Up AboutAttempt(Kind kind, JobUid job, ClosureId closure, Attempt attempt) {
+    Up m;
+    m.kind = kind;
+    m.job = job;
+    m.closure = closure;
+    m.attempt = attempt;
+    return m;
+  }
+  static Up AboutShard(Kind kind, JobUid job, std::uint32_t p, ShardEpoch epoch) {
+    Up m;
+    m.kind = kind;
+    m.job = job;
+    m.p = p;
+    m.epoch = epoch;
+    return m;
+  }
+};
+
+// A push, or its answer, in flight between a worker and a server.
+struct Call {
+  bool push = false;
+  JobUid job{};
+  int server = 0, worker = 0;
+  std::uint32_t p = 0, update = 0;
+  ShardEpoch epoch{};
+  ClosureId closure{};
+  Attempt attempt{};
+  worker::PushAnswer answer = worker::PushAnswer::kApplied;
+  MapVersion version{};
+  std::string worker_name{}, proof{};  // [35]
+};
+
+}  // namespace evergrad::simulation

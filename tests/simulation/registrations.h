@@ -1,0 +1,50 @@
+// The Hellos of tasks at the coordinator [18, 25, 26], and its start-up window.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "tests/simulation/coordinator_parts.h"
+
+namespace evergrad::simulation {
+
+class Registrations {
+ public:
+  // `parts` outlives this object.
+  explicit Registrations(CoordinatorParts& parts) : parts_(parts), walk_(parts.walk) {}
+
+  // The coordinator begins a process with this number, which each process draws.
+  void BeginLife(std::uint64_t life) { life_ = life; }
+  void Clear() { waiting_.clear(); }
+  // A worker waits until the start-up window closes: no worker gets a map while a shard that the
+  // journal forgot may be adopted.
+  void Register(SimulatedWorker& w, Up hello);
+  void Register(SimulatedServer& s, Up hello);
+  void CloseWindow();
+
+ private:
+  struct Held {
+    std::vector<ClosureBook::HeldShard> shards;                 // of the running job
+    std::vector<std::pair<std::uint32_t, ShardEpoch>> stopped;  // of these, for a move
+  };
+  // [18] Begins anew if the task has met a coordinator of a later life.
+  void BeginAnewIfNeeded(const coordinator::ReportedLife& reported, const Task& from);
+  std::vector<ClosureBook::HeldAttempt> ProvedAttempts(const Up& hello);
+  void ReleaseEarlier(SimulatedWorker& w);
+  // Tells the server which of its jobs have ended. Returns the shards of the running job.
+  Held SortShards(const SimulatedServer& s, Up hello);
+  // A server holds a shard of a job that is not the running one.
+  void CheckUnknownJob(JobUid job);
+  void RegisterShards(const SimulatedServer& s, const std::vector<ClosureBook::HeldShard>& held);
+  // The server is leaving. The move that its last session had begun begins again.
+  void BeginMovesAgain(const SimulatedServer& s, const Held& held);
+
+  CoordinatorParts& parts_;
+  WalkContext& walk_;
+  std::uint64_t life_ = 0;
+  // Hellos of workers, until the start-up window closes.
+  std::vector<std::pair<TaskId, Up>> waiting_;
+};
+
+}  // namespace evergrad::simulation

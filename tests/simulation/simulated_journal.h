@@ -1,0 +1,73 @@
+// The journal of the coordinator, and what happens to it: commits become durable later or are lost,
+// and an older journal comes back.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "coordinator/jobs/state_store.h"
+#include "tests/simulation/messages.h"
+#include "tests/simulation/walk_context.h"
+
+namespace evergrad::simulation {
+
+class SimulatedJournal {
+ public:
+  // `walk` outlives the journal.
+  explicit SimulatedJournal(WalkContext& walk);
+
+  coordinator::MemoryStateStore& store() { return *store_; }
+  // Returns whether every accepted commit is durable, and the number of those that are not.
+  bool all_durable() const { return undurable() == 0; }
+  std::uint64_t undurable() const { return store_->accepted() - durable_; }
+  void MakeDurable() { durable_ = store_->accepted(); }
+
+  // The coordinator dies, and with it the commits that are not durable.
+  void LoseUndurable();
+  // A coordinator starts and may find another journal than the last one left: without its tail, or
+  // an older one. `knows_newest_life` says whether a living task knows the newest life; otherwise
+  // no older journal comes back, because its numbers would be used again. Line 18 assumes this.
+  void Recover(bool knows_newest_life);
+  // [18] Takes the term of a new life, above the journal's own and those that tasks report.
+  Term TakeTerm(std::uint64_t reported);
+  // The cluster is lost, and the journal with it.
+  void LoseAll();
+
+  // [18a] Returns whether a coordinator with this journal must end because of a shard of this job.
+  bool HasLost(JobUid job) const { return HasLost(*store_, job); }
+  static bool HasLost(const coordinator::MemoryStateStore& journal, JobUid job);
+  // [18a] Returns whether the journal may lack jobs that it once had.
+  bool may_lack_jobs() const { return lost_ || backup_used_; }
+
+  // [22] A move whose record is torn off before its source gets the Drop. By chance alone both
+  // happen together once in five thousand walks. BeginForgetting keeps the journal before the
+  // move; the coordinator dies some events later, and the next life begins with that journal. Until
+  // then the process `source` is disconnected. In half of the cases the process `next`, which gets
+  // the shard, is disconnected until the window of the next life has closed.
+  bool forgets_a_move() const { return forgotten_.has_value(); }
+  std::unique_ptr<coordinator::MemoryStateStore> Copy() const;
+  void BeginForgetting(std::unique_ptr<coordinator::MemoryStateStore> before, int source, int next);
+  // Returns whether the coordinator dies now, so that the move is forgotten.
+  bool ForgetsNow() const;
+  bool KeepsDisconnected(int process) const;
+  void OnWindowClosed();
+
+ private:
+  struct ForgottenMove {
+    // The journal before the move; null if the next life has begun with it.
+    std::unique_ptr<coordinator::MemoryStateStore> journal;
+    int at = 0;  // the event at which the coordinator dies
+    int source = 0, next = 0;
+  };
+
+  WalkContext& walk_;
+  std::unique_ptr<coordinator::MemoryStateStore> store_, backup_;
+  // The store before the term of this life; only a mutant returns to it.
+  std::unique_ptr<coordinator::MemoryStateStore> unsynced_;
+  std::optional<ForgottenMove> forgotten_;
+  std::uint64_t durable_ = 0;  // commits
+  bool lost_ = false, backup_used_ = false;
+};
+
+}  // namespace evergrad::simulation

@@ -1,0 +1,88 @@
+// A server process. It holds shards with their ledgers, and loads and writes their files.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/simulation/grant_proofs.h"
+#include "tests/simulation/invariant_checker.h"
+#include "tests/simulation/snapshot_folder.h"
+#include "tests/simulation/snapshot_writer.h"
+#include "tests/simulation/task.h"
+
+namespace evergrad::simulation {
+
+class SimulatedServer : public Task {
+ public:
+  // All three references outlive the server.
+  SimulatedServer(WalkContext& walk, SnapshotFolder& folder, InvariantChecker& checker, int number,
+                  std::string identity);
+
+  const std::string& identity() const { return identity_; }
+  void Handle(Down m);
+  // Applies or refuses a push, and returns the answer.
+  Call Serve(const Call& push);
+  // Performs one step of the I/O thread.
+  void DoFileWork();
+  void DropJob(JobUid job);
+  void ForgetJobs(JobUid newest) override;
+
+  // Returns the shard that it holds as the newest at p; nullptr if it holds none.
+  HeldState* At(std::uint32_t p) const { return shards_[p].get(); }
+  // Returns the shard if it has this job and epoch, and nullptr otherwise.
+  HeldState* At(std::uint32_t p, JobUid job, ShardEpoch epoch) const;
+  // Returns the job of the shard that it holds or loads at p.
+  std::optional<JobUid> JobAt(std::uint32_t p) const;
+  // [25] Returns whether it loads nothing and holds only shards that it owns.
+  bool HoldsOnlyItsOwn() const;
+  // [35] Returns whether the proof of a push is valid.
+  bool Fits(const Granted& claimed) const;
+  // Prints the state at the end of a walk that broke a promise.
+  void TraceState() const;
+
+ private:
+  struct Loading {
+    JobUid job;
+    ShardEpoch epoch;
+    MapVersion start;
+    IntervalSet refused;
+    std::optional<Snapshot> source;
+  };
+
+  void SendHello() override;
+  void OnAssign(Down m);
+  void OnDrop(const Down& m);
+  void OnSeal(const Down& m);
+  void OnClose(const Down& m);
+  void OnRelease(const Down& m);
+  worker::PushAnswer Apply(const Call& call, HeldState& held);
+  // The state that answers a push of this job; nullptr: the answer is STALE.
+  HeldState* Find(JobUid job, std::uint32_t p) const;
+  bool Loads(const Down& m) const;
+  void Load(std::uint32_t p);
+  void WriteSnapshot();
+
+  SnapshotFolder& folder_;
+  InvariantChecker& checker_;
+  const std::string identity_;
+  JobUid version_of_{};
+  MapVersion version_;  // the highest version that it received
+  std::array<std::unique_ptr<HeldState>, kShards> shards_;
+  // Shards of earlier jobs of whose end the server was not told.
+  std::vector<std::pair<std::uint32_t, std::unique_ptr<HeldState>>> others_;
+  // The ledger at the time of the seal [20a].
+  std::array<std::optional<ps_server::Ledger>, kShards> sealed_;
+  std::array<std::optional<Loading>, kShards> loading_;
+  std::vector<Up> unsent_;  // messages `Assigned` that no session accepted
+  SnapshotWriter writer_;
+  // [35] made at the first Assign of the job.
+  std::map<JobUid, std::unique_ptr<grants::GrantGuard>> guards_;
+};
+
+}  // namespace evergrad::simulation

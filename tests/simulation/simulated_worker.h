@@ -1,0 +1,71 @@
+// A worker process. It runs the attempts of its AttemptBook: it pulls, pushes and reports.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tests/simulation/task.h"
+#include "worker/runner/attempt_book.h"
+
+namespace evergrad::simulation {
+
+class Network;
+
+class SimulatedWorker : public Task {
+ public:
+  // `walk` outlives the worker.
+  SimulatedWorker(WalkContext& walk, int number);
+
+  void Handle(Down m);
+  // Does one step of the work in hand: begins an attempt, declares an update, or sends a push.
+  void Act(Network& network);
+  void HandleAnswer(const Call& answer);
+  void ForgetJobs(JobUid newest) override;
+  // Prints the state at the end of a walk that broke a promise.
+  void TraceState() const;
+
+ private:
+  struct Cached {  // the last pull, by reference and as a copy
+    ps_server::PullResult read;
+    std::vector<float> values;
+  };
+
+  void SendHello() override;
+  void OnAdopted(Down m);
+  // Versions and tags of two jobs cannot be compared.
+  void OnMap(const ShardMap& map);
+  // Sends a message that needs an accepted Hello. Without one, the message is lost.
+  void Tell(Up m) {
+    if (welcomed) out.Push(std::move(m));
+  }
+  Up DoneOf(const worker::DoneReport& report) const;
+
+  // Computes one step of a training closure.
+  void Train(const Work& work, Network& network);
+  void DeclareUpdate(const Work& work, const Network& network);
+  void SendPush(const Work& work, std::uint32_t update, std::uint32_t p, Network& network);
+  void FinishIfSettled();
+  // Pulls the shard, and checks line 13: a pull changes nothing, (start, vlsn) identifies the
+  // values that it returns, and returned values never change.
+  void PullOne(std::uint32_t p, const Network& network);
+  void CheckCachedValues(const Cached& cached);
+  // Computes one step of an evaluation closure, which reads the present values of one shard after
+  // another.
+  void Evaluate(const Network& network);
+  // Returns whether the values were read. Otherwise the worker reads again under a newer map.
+  bool ReadForEvaluation(std::uint32_t p, const Network& network);
+
+  worker::AttemptBook book_;
+  std::uint32_t declared_ = 0;          // updates that the running attempt has declared
+  std::shared_ptr<Evaluated> reading_;  // values of the running evaluation closure
+  std::map<Attempt, std::shared_ptr<const Evaluated>> evaluated_;  // for Dones without an answer
+  std::map<Attempt, coordinator::UpdateAccount::TouchedLess> touched_less_;  // the same
+  std::array<MapVersion, kShards> wait_for_{};
+  std::array<Cached, kShards> cache_;
+};
+
+}  // namespace evergrad::simulation

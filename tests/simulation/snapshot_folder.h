@@ -1,0 +1,80 @@
+// The folder that all processes share: the files of shards [27], the manifests, and the sweeps that
+// delete files [30].
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/simulation/messages.h"
+#include "tests/simulation/walk_context.h"
+
+namespace evergrad::simulation {
+
+// A durable cut of a shard.
+struct File {
+  std::uint32_t p = 0;
+  std::unique_ptr<HeldState> state;
+  enum {
+    kWhole,
+    kBadInside,
+    // Damage shows when a server loads the file or a manifest is chosen.
+    kBadAtTheEnds
+  } health = kWhole;
+};
+
+struct ManifestFile {
+  JobUid job;
+  std::uint64_t number = 0;
+  std::vector<Snapshot> shards;
+  std::uint64_t evaluated = 0;  // barriers with a metric
+  bool damaged = false;
+};
+
+// The files that a sweep must keep, like SweepRequest of coordinator/checkpoints.
+struct Sweep {
+  std::set<std::string> needed;
+  std::array<std::pair<ShardEpoch, std::uint64_t>, kShards> newest{};
+};
+
+// Compares states of one shard at one lsn. Attempts may differ, since a DUPLICATE that raises an
+// attempt is no event [6].
+bool SameUpdates(const HeldState& a, const HeldState& b);
+
+// Returns the file that a cut of shard p becomes.
+Snapshot DescribeCut(const HeldState& cut, std::uint32_t p);
+
+class SnapshotFolder {
+ public:
+  // `walk` outlives the folder.
+  explicit SnapshotFolder(WalkContext& walk) : walk_(walk) {}
+
+  // Makes a cut durable. A file of the same name must have the same content.
+  Snapshot Write(std::unique_ptr<HeldState> cut, std::uint32_t p);
+  // Returns nullptr if there is no such file.
+  const File* Find(const std::string& uri) const;
+  // Adds a manifest of the job and deletes its old ones. Returns the files that the kept manifests
+  // name.
+  std::set<std::string> AddManifest(JobUid job, std::vector<Snapshot> shards,
+                                    std::uint64_t evaluated);
+  void DeleteFiles(JobUid job, const Sweep& sweep);
+  // Damages a random file or manifest.
+  void Damage();
+  // Returns the newest manifest from which a job can resume, or nullptr.
+  const ManifestFile* ResumePoint() const;
+
+ private:
+  void CheckUnneeded(const std::string& uri, const File& file);
+
+  WalkContext& walk_;
+  std::map<std::string, File> files_;    // by URI
+  std::set<std::string> given_up_;       // damaged and deleted
+  std::vector<ManifestFile> manifests_;  // of all jobs, oldest first
+};
+
+}  // namespace evergrad::simulation

@@ -1,0 +1,73 @@
+// A server's orders to write snapshots [27]. An order is a cut of a shard, and then a durable file
+// of the cut; each takes an event of its own. Pushes may come between them, and between the slices
+// of a slot's cut.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "tests/simulation/invariant_checker.h"
+#include "tests/simulation/snapshot_folder.h"
+
+namespace evergrad::simulation {
+
+class SnapshotWriter {
+ public:
+  // An order to cut a shard.
+  struct Order {
+    JobUid job;
+    std::uint32_t p = 0;
+    ShardEpoch epoch;
+    TaskId session;                  // that gets the report
+    std::unique_ptr<HeldState> cut;  // taken and not durable yet
+    // For a slot whose moment has been taken and whose rows are being captured, slice by slice.
+    struct Slicing {
+      ps_server::ShardCut cut;
+      std::unique_ptr<HeldState> facts;  // of that moment
+    };
+    std::optional<Slicing> slicing = std::nullopt;
+  };
+  // A file for the coordinator, to be reported only in the session of the order.
+  struct Report {
+    TaskId session;
+    JobUid job;
+    std::uint32_t p = 0;
+    Snapshot snapshot;
+  };
+
+  // All three outlive the writer.
+  SnapshotWriter(WalkContext& walk, SnapshotFolder& folder, InvariantChecker& checker)
+      : walk_(walk), folder_(folder), checker_(checker) {}
+
+  // Adds an order. If one for this shard waits already, its report goes to `session`.
+  void Add(JobUid job, std::uint32_t p, ShardEpoch epoch, TaskId session);
+  void DropJob(JobUid job);
+  // The server gets the shard anew, so its newest file is none of the present state.
+  void ForgetFile(std::uint32_t p) { durable_file_[p].reset(); }
+  // Returns the first order, or nullptr.
+  const Order* next() const { return orders_.empty() ? nullptr : &orders_.front(); }
+  // Advances the first order by one step. `held` is the state that it names; nullptr if the server
+  // does not hold that state.
+  std::optional<Report> Advance(const HeldState* held);
+
+ private:
+  // Returns whether the newest file of the shard has its present state.
+  bool IsUnchanged(const HeldState& held, const Order& order);
+  // Takes the cut of the order. A slot's cut takes several calls.
+  void Cut(const HeldState& held, Order& order);
+  // Captures a few slices of a slot's cut, which is whole after the last one.
+  void CutSlices(const HeldState& held, Order& order);
+  Snapshot MakeDurable(const HeldState* held, Order& order);
+
+  WalkContext& walk_;
+  SnapshotFolder& folder_;
+  InvariantChecker& checker_;
+  std::vector<Order> orders_;
+  // The newest file of each shard that the server holds.
+  std::array<std::optional<Snapshot>, kShards> durable_file_;
+};
+
+}  // namespace evergrad::simulation

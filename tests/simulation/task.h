@@ -1,0 +1,69 @@
+// The session of a task with the coordinator. Servers and workers are tasks.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "tests/simulation/messages.h"
+#include "tests/simulation/walk_context.h"
+
+namespace evergrad::simulation {
+
+// A queue that keeps its storage.
+template <class T>
+class Fifo {
+ public:
+  bool empty() const { return head_ == items_.size(); }
+  void Push(T item) { items_.push_back(std::move(item)); }
+  T Pop() {
+    T item = std::move(items_[head_++]);
+    if (head_ == items_.size()) Clear();
+    return item;
+  }
+  void Clear() {
+    items_.clear();
+    head_ = 0;
+  }
+
+ private:
+  std::vector<T> items_;
+  std::size_t head_ = 0;
+};
+
+class Task {
+ public:
+  // `walk` outlives the task.
+  Task(WalkContext& walk, int number) : process(number), walk_(walk) {}
+  virtual ~Task() = default;
+
+  // Begins a session under a new registration, with a Hello.
+  void BeginSession(TaskId registration) {
+    connected = true;
+    task = registration;
+    SendHello();
+  }
+  // Messages under way in the session are lost.
+  void EndSession();
+  // Forgets all jobs up to `newest`, as the coordinator of another store tells the task.
+  virtual void ForgetJobs(JobUid newest) = 0;
+
+  const int process;            // number of the process; never reused
+  bool connected = false;       // it has a session
+  bool registered = false;      // the coordinator has accepted its Hello
+  bool welcomed = false;        // it has read Registered, and may send more than the Hello
+  TaskId task;                  // the present registration
+  std::vector<TaskId> earlier;  // registrations of this process in this life of the coordinator
+  std::uint64_t highest_term = 0, life = 0;  // of the newest life that registered it [18]
+  Fifo<Down> in;
+  Fifo<Up> out;
+
+ protected:
+  virtual void SendHello() = 0;
+  // Reads the answer to the Hello, and checks I4 for the lives that the task has seen.
+  void OnRegistered(const Down& m);
+
+  WalkContext& walk_;
+};
+
+}  // namespace evergrad::simulation
