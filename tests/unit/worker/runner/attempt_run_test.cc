@@ -42,11 +42,7 @@ struct Describing {
     work.job = job.uid();
     work.attempt = {1, 2};
     work.kind = WorkKind::kDescribe;
-    owner.run = std::make_shared<DescribeRun>(environment, work, [] {
-      v1::DescribeResult result;
-      result.set_train_examples(40);
-      return absl::StatusOr<v1::DescribeResult>(std::move(result));
-    });
+    owner.run = std::make_shared<DescribeRun>(environment, work, [this] { return described; });
   }
   void Start() {
     const auto starting = owner.run;
@@ -68,6 +64,12 @@ struct Describing {
   metrics::Registry registry;
   metrics::Limit limit{registry, "data_bytes", "bytes", 1e9};
   AttemptBook book;
+  // The result of the computation.
+  absl::StatusOr<v1::DescribeResult> described = [] {
+    v1::DescribeResult result;
+    result.set_train_examples(40);
+    return result;
+  }();
   JobContext job{
       [] {
         v1::JobInfo info;
@@ -91,6 +93,14 @@ TEST_CASE("a run is done once its computation has resumed, with its part of the 
   d.Run();
   CHECK(d.owner.ends == std::vector<std::string>{"done"});
   CHECK(d.owner.done.describe().train_examples() == 40);
+}
+
+TEST_CASE("a description that fails ends the attempt with its error") {
+  Describing d;
+  d.described = absl::InvalidArgumentError("no examples");
+  d.Start();
+  d.Run();
+  CHECK(d.owner.ends == std::vector<std::string>{"no examples"});
 }
 
 TEST_CASE("the continuations of a run that has ended do nothing") {
