@@ -29,6 +29,7 @@
 #include "coordinator/jobs/done_turn.h"
 #include "coordinator/jobs/event_log.h"
 #include "coordinator/jobs/export_files.h"
+#include "coordinator/jobs/failpoint_hold.h"
 #include "coordinator/jobs/final_report.h"
 #include "coordinator/jobs/function_calls.h"
 #include "coordinator/jobs/granter.h"
@@ -238,7 +239,6 @@ class Job final : private JobActions {
   void OnDescribed(const v1::DescribeResult& described);
   void BeginPlan();
   void Advance();
-  void BeginEvaluation();
   void FinishEvaluation();
   void AfterRollback(absl::string_view why) override;
   void BeginReport();
@@ -296,7 +296,7 @@ class Job final : private JobActions {
   ReadingWork reading_;
   WorkRevoker revoker_{
       Part(), {.roster = &roster_, .reading = &reading_, .deaths = &deaths_, .source = &source_}};
-  MonoTime evaluation_held_until_{0};  // failpoint
+  FailpointHold evaluation_hold_{"coordinator.evaluate"};
 
   EpochAccount epochs_;
   WorkerClaims claims_{Part(), &epochs_};

@@ -237,7 +237,10 @@ void Job::Advance() {
   if (!source_->Complete()) return;
   if (!book_->BarrierReached(source_->Limit()) || !shards_.AllHeld()) return;
   if (!source_->has_callers()) {
-    if (epochs_.EvaluationDue()) return BeginEvaluation();
+    if (epochs_.EvaluationDue()) {
+      if (!evaluation_hold_.Holds(host_)) Apply(PhaseEvent::kEvaluationDue);
+      return;
+    }
     if (epochs_.PassBarrier(AccountContext())) {
       source_->UpdateNewLimit();
       PersistWhole();  // the lines of these epochs stand in no note
@@ -245,17 +248,6 @@ void Job::Advance() {
     }
   }
   Apply(PhaseEvent::kTrained);
-}
-
-void Job::BeginEvaluation() {
-  const MonoTime now = host_->Now();
-  if (now < evaluation_held_until_) return;
-  if (const fault::Hit hit = host_->failpoints().At("coordinator.evaluate")) {
-    evaluation_held_until_ =
-        now + std::chrono::milliseconds(hit.action == fault::Action::kDelay ? hit.delay_ms : 50);
-    return;
-  }
-  Apply(PhaseEvent::kEvaluationDue);
 }
 
 void Job::FinishEvaluation() {

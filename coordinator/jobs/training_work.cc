@@ -1,12 +1,10 @@
 #include "coordinator/jobs/training_work.h"
 
 #include <algorithm>
-#include <chrono>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/client/protocol.h"
-#include "common/fault/failpoints.h"
 #include "coordinator/jobs/job_error.h"
 #include "coordinator/jobs/task_answers.h"
 #include "coordinator/scheduler/grant_sizing.h"
@@ -30,14 +28,8 @@ std::uint32_t TrainingWork::LimitOf(const JobWorker& worker) const {
 }
 
 bool TrainingWork::GrantsBlocked() {
-  if (!host_->StoreTrouble().empty()) return true;  // Nothing begins that cannot be journaled.
-  const MonoTime now = host_->Now();
-  if (now < held_until_) return true;
-  const fault::Hit hit = host_->failpoints().At("coordinator.before_grant");
-  if (!hit) return false;
-  held_until_ =
-      now + std::chrono::milliseconds(hit.action == fault::Action::kDelay ? hit.delay_ms : 50);
-  return true;
+  // Nothing begins that cannot be journaled.
+  return !host_->StoreTrouble().empty() || hold_.Holds(host_);
 }
 
 void TrainingWork::SendTraining(JobWorker& worker, const ClosureBook::Granted& granted,

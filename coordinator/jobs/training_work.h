@@ -23,6 +23,7 @@
 #include "coordinator/jobs/closure_totals.h"
 #include "coordinator/jobs/death_watch.h"
 #include "coordinator/jobs/done_turn.h"
+#include "coordinator/jobs/failpoint_hold.h"
 #include "coordinator/jobs/job_host.h"
 #include "coordinator/jobs/job_worker.h"
 #include "coordinator/jobs/journal_writer.h"
@@ -94,7 +95,7 @@ class TrainingWork final : public GrantActions, private JobPart {
   std::map<std::uint64_t, std::uint32_t> failures_;  // By closure, in a row.
   std::multimap<MonoTime, std::pair<ClosureId, Attempt>> releases_;
   std::vector<Deferred> deferred_;
-  MonoTime held_until_{0};  // By the failpoint.
+  FailpointHold hold_{"coordinator.before_grant"};
 };
 
 }  // namespace evergrad::coordinator
