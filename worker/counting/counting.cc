@@ -92,6 +92,7 @@ void CountRows(const std::shared_ptr<const Layout>& layout, std::uint64_t closur
   for (std::uint32_t t = 0; t < layout->tables().size(); ++t)
     drawn.push_back(
         plan::CountingRowsOf(closure, update, t, layout->tables()[t].dimension, table_ids));
+  ids.reserve(drawn.size());
   for (const plan::CountingRows& table : drawn) ids.emplace_back(table.ids);
   auto slots = std::make_shared<const SlotRows>(layout, ids);
   if (slots->parts().empty()) return;

@@ -267,7 +267,7 @@ absl::Status Exchange::TakePullAnswers(const Request& request, const SharedAnswe
 void Exchange::Continue(bool pushed) {
   if (pushed && sections_.AnyPushReady() && Sequential()) {
     AtFailpoint(env_.failpoints, "worker.between_pushes", env_.executor,
-                [weak = weak_from_this()](absl::Status status) {
+                [weak = weak_from_this()](const absl::Status& status) {
                   const auto alive = weak.lock();
                   if (alive == nullptr) return;
                   if (!status.ok()) return alive->events_.on_failed(status);
@@ -318,13 +318,13 @@ void Exchange::OnCallFailed(const Request& request, const absl::Status& status) 
 
 void Exchange::BackOff(Retry retry) {
   if (retry.empty()) return;
-  env_.executor->PostAfter(retry.Delay(env_.backoff_min, env_.backoff_max),
-                           [weak = weak_from_this(), retry = std::move(retry)] {
-                             const auto self = weak.lock();
-                             if (self == nullptr) return;
-                             self->sections_.Resume(retry);
-                             self->Flush();
-                           });
+  const std::chrono::milliseconds delay = retry.Delay(env_.backoff_min, env_.backoff_max);
+  env_.executor->PostAfter(delay, [weak = weak_from_this(), retry = std::move(retry)] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    self->sections_.Resume(retry);
+    self->Flush();
+  });
 }
 
 void Exchange::OnMap() {

@@ -26,7 +26,8 @@ absl::Status CompareExamples(const char* source, std::uint64_t want, const Datas
 }
 
 absl::Status CompareFingerprint(const JobContext& job, const Work& work, const Dataset& train) {
-  const std::string want = job.data_fingerprint(), got = train.Fingerprint();
+  const std::string& want = job.data_fingerprint();
+  const std::string got = train.Fingerprint();
   if (want.empty() || got == want) return absl::OkStatus();
   const auto line = [](const std::string& text) {
     return absl::StrReplaceAll(text, {{"\n", ", "}});
@@ -67,7 +68,7 @@ bool InputOpener::Open(const ComputeJob::Needs& needs, Attempt attempt) {
                                  needs.graph || opened_.graph};
   AtFailpoint(env_.failpoints, "worker.open_data", env_.control,
               [weak = weak_from_this(), all, attempt,
-               close_first = std::exchange(close_first_, false)](absl::Status hit) {
+               close_first = std::exchange(close_first_, false)](const absl::Status& hit) {
                 const auto self = weak.lock();
                 if (self == nullptr) return;
                 if (!hit.ok()) return self->Opened(all, attempt, {hit, nullptr, nullptr});

@@ -87,7 +87,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
   log::Context About() const {
     return {job ? job->name() : "", run ? ClosureName(run->work()) : ""};
   }
-  void SendDropped(const Work& work, AttemptReports::Dropped dropped) {
+  void SendDropped(const Work& work, const AttemptReports::Dropped& dropped) {
     reports.SendDropped(work, dropped, About(work));
   }
   void SendDone(Attempt attempt) { reports.SendDone(attempt, Progress()); }

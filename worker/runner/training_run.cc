@@ -87,7 +87,7 @@ void TrainingRun::AnnounceLater() {
 std::vector<ShardId> TrainingRun::DenseTargets() const {
   std::vector<ShardId> shards;
   for (std::uint32_t i = 0; i < env_.job->layout()->dense_shards(); ++i) {
-    if (IsTarget(ShardId(i))) shards.push_back(ShardId(i));
+    if (IsTarget(ShardId(i))) shards.emplace_back(i);
   }
   return shards;
 }

@@ -86,6 +86,7 @@ void UpdateRun::PushStep(const Update& update) {
   const UpdateIndex index(next_step_);
   std::vector<Exchange::Gradient> gradients = GradientsOf(update);
   std::vector<ShardId> shards;
+  shards.reserve(gradients.size());
   for (const Exchange::Gradient& gradient : gradients) shards.push_back(gradient.shard);
   env_.book->Expect(index, shards);
   exchange_->Push(index, env_.job->plan()->GlobalStep(work_.closure, index), std::move(gradients),
