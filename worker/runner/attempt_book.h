@@ -31,7 +31,7 @@ struct ShardMap {
   JobUid job{};                    // versions of different jobs cannot be compared
 };
 
-// Work of a functions job.
+// The part of a grant that only functions jobs have.
 struct FunctionWork {
   std::string function, arguments;
 };
@@ -72,7 +72,7 @@ enum class PushAnswer {
 };
 enum class Next {
   kSettled,     // the push needs no further action
-  kWaitForMap,  // STALE with a V above our map: resend once a map >= `wait_for` has arrived
+  kWaitForMap,  // STALE with a newer map version: resend once a map >= `wait_for` has arrived
   kBackoff,  // STALE at our map, transport error, BUSY, or OVER_BUDGET under `pause`: resend after
              // a delay (10 ms to 1 s, doubling)
   // SUPERSEDED or REFUSED: the book has dropped the attempt. Also the answer for an attempt that is
@@ -94,12 +94,13 @@ class AttemptBook {
   void SetOverBudget(OverBudget over_budget) { over_budget_ = over_budget; }
 
   // --- session
-  // Line 26 in one message. Drops all attempts that `adopted` does not name, and returns them. (The
-  // line requires this only for older terms. An attempt of this term that is not named was
-  // superseded while the worker was disconnected: grants come only inside a session, so none has
-  // arrived since the Hello.) An adopted attempt may have been dropped since the Hello. For each
-  // adopted attempt that the book no longer holds (Holds), the driver must answer AttemptDropped;
-  // otherwise the coordinator would wait for it forever.
+  // LEDGER line 26. Drops all attempts that `adopted` does not name, and returns them.
+  // (Line 26 requires this only for attempts of older terms. An attempt of this term that `adopted`
+  // does not name was superseded while the worker was disconnected. It cannot be a new grant,
+  // because grants come only inside a session, and none has arrived since the Hello.) An adopted
+  // attempt may have been dropped since the Hello. For each adopted attempt that the book no longer
+  // holds (Holds), the driver must answer AttemptDropped; otherwise the coordinator would wait for
+  // it forever.
   std::vector<Attempt> OnRegistered(Term term, const std::set<Attempt>& adopted);
   // Ignores a map of the same job whose version is below the present one, unless `replace` is set.
   void OnMap(ShardMap map, bool replace = false);
@@ -144,8 +145,8 @@ class AttemptBook {
   // LEDGER line 38. Returns (shard, updates) for each shard that only some of the declared updates
   // of the running attempt touch, in rising order.
   std::vector<std::pair<std::uint32_t, std::uint32_t>> TouchedLess() const;
-  // Line 16. Returns whether an attempt runs, all its updates are declared, and every push is
-  // settled.
+  // LEDGER line 16. Returns whether an attempt runs, all its updates are declared, and every push
+  // is settled.
   bool MayFinish(bool all_declared) const;
   // Ends the running attempt, returns its report, and keeps the report until OnDoneAnswer.
   // MayFinish(true) must hold (EG_CHECK).

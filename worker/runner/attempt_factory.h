@@ -1,5 +1,5 @@
 // Creates the run of a granted attempt: an export is the same for all jobs, and the kind of the job
-// creates all other runs. Control executor.
+// creates all other runs. The factory is used on the control executor.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ class AttemptFactory {
   struct Environment {
     JobKind::Parts parts;  // `run.job` and the job's part of the exchange are filled in by Make
     std::function<bool(v1::TaskMessage)> send;
-    std::string host;  // folder of exported files
+    std::string host;  // name of this host, reported with exported files
   };
   explicit AttemptFactory(Environment environment) : env_(std::move(environment)) {}
 

@@ -1,5 +1,6 @@
 // Reports to the coordinator how attempts end: Dropped, Failed, or Done. A Done is kept and resent
-// in each session until the coordinator has acknowledged it [LEDGER 16]. Control executor.
+// in each session until the coordinator has acknowledged it [LEDGER 16]. The class is used on the
+// control executor.
 #pragma once
 
 #include <cstdint>

@@ -75,8 +75,8 @@ class AttemptRun : public std::enable_shared_from_this<AttemptRun> {
   // A new session has begun, and messages of the previous one may be lost.
   virtual void OnSession() {}
   virtual void OnFileAnswer(const v1::RunFileAnswer&) {}
-  // The coordinator recalls the attempt. It continues nevertheless, unless it waits for a server's
-  // budget.
+  // The coordinator recalls the attempt. The attempt continues nevertheless, unless it waits for
+  // memory of a server.
   void Recall();
   // The worker is stopping. An update ends after its running step, at most `step_max` from now.
   // Other work is given up at once, unless its report is being sent.
@@ -126,8 +126,8 @@ class AttemptRun : public std::enable_shared_from_this<AttemptRun> {
   // The attempt is done: passes the failpoint and sends the report.
   void Finish();
   bool finishing() const { return finishing_; }
-  // Hands the attempt back if it waits for a server's budget while another job needs the worker,
-  // because the wait may last until that job has ended. Returns whether the attempt was handed
+  // Hands the attempt back if it waits for memory of a server while another job needs the worker,
+  // because the wait may last until the other job has ended. Returns whether the attempt was handed
   // back.
   bool GiveBackIfPaused();
   log::Context About() const { return {env_.job->name(), ClosureName(work_)}; }

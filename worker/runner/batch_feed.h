@@ -4,8 +4,8 @@
 //   Ask ─▶ reader's thread ─▶ control executor: requests the rows, on_batch ─▶ Take
 //                               └▶ compute executor: copies the batch to a device in advance
 //
-// Control executor. At most one batch is requested and at most one is held. A feed ends with its
-// attempt and makes no callbacks afterwards.
+// The feed is used on the control executor. At most one batch is requested and at most one is held.
+// A feed ends with its attempt and makes no callbacks afterwards.
 #pragma once
 
 #include <cstdint>

@@ -157,8 +157,8 @@ absl::StatusOr<std::shared_ptr<const Dataset>> ComputeJob::OpenSource(
 
 absl::Status ComputeJob::Open(const Needs& needs) {
   if (!config::TypeOf(*spec_).trains_model) return absl::OkStatus();
-  if (needs.graph &&
-      graph_ == nullptr) {  // the model comes first: its errors show without reading data
+  // The model comes first, because its errors can be found without reading data.
+  if (needs.graph && graph_ == nullptr) {
     EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
     EG_ASSIGN_OR_RETURN(precision_, PrecisionOf(*spec_, *backend));
     EG_ASSIGN_OR_RETURN(graph_, Graph::Build(spec_->model, backend, precision_));

@@ -32,8 +32,8 @@
 
 namespace evergrad::worker {
 
-// The backend. It is created on the compute thread at first use and kept for all jobs, because its
-// memory pools belong to that thread.
+// Owns the backend. The compute thread creates the backend at first use and keeps it for all jobs,
+// because the memory pools of the backend belong to that thread.
 class ComputeBackend {
  public:
   using Make = std::function<absl::StatusOr<std::unique_ptr<Backend>>()>;
@@ -108,7 +108,7 @@ class ComputeJob {
   struct BatchRows {
     std::vector<TableRows> lookup;
     std::shared_ptr<const SlotRows> slots;
-    // [ids, dimension] of each table: float32, or as pulled if `as_pulled`
+    // The rows of each table, [ids, dimension], in float32, or as they were pulled if `as_pulled`.
     std::vector<tensor::AlignedBuffer> values;
     // Each table's values have its wire type and are at the end of the buffer (tensor::NarrowHome).
     bool as_pulled = false;
@@ -135,7 +135,7 @@ class ComputeJob {
   // Opens the needed objects that are not open. Returns user errors for files, for shapes that do
   // not match the model, and for the model itself.
   absl::Status Open(const Needs& needs);
-  // The data differ from the plan's, so the next Open reads them again.
+  // Drops the open data, which differ from the plan's. The next Open reads the data again.
   void CloseData() { train_ = eval_ = nullptr; }
   const std::shared_ptr<const Dataset>& train() const { return train_; }
   const std::shared_ptr<const Dataset>& eval() const { return eval_; }
@@ -152,7 +152,7 @@ class ComputeJob {
   absl::StatusOr<std::vector<std::span<const float>>> Weights(
       std::vector<tensor::AlignedBuffer>* widened) const;
   // Starts the copies of a batch, without its rows of tables, to the device before its step. Does
-  // nothing on the CPU. The step of the batch returns an error, if there is one.
+  // nothing on the CPU. If a copy fails, the step of the batch returns the error.
   void CopyAhead(std::shared_ptr<const ReadyBatch> batch);
   bool on_device() const { return backend_->on_device(); }  // any thread
   // Returns the rows of tables that the batch reads, nullptr if the model has no tables. Call it
@@ -210,16 +210,16 @@ class ComputeJob {
   const std::uint64_t seed_;
   const std::shared_ptr<ComputeBackend> backend_;  // shared by all jobs of the runner
   const DataOptions data_options_;
-  // the largest source in memory, and refused sources; outlives the job
+  // Shows the largest source in memory, and counts refused sources. It outlives the job.
   metrics::Limit* const data_limit_;
   std::shared_ptr<const Dataset> train_, eval_;
-  // Declared before steps_, because the destructor of steps_ waits for copies from them.
-  // Labels of the current step and of the batch copied ahead, if the field is int64.
+  // Labels of the current step and of the batch copied ahead, if the field is int64. They are
+  // declared before steps_, because the destructor of steps_ waits for copies from them.
   tensor::AlignedBuffer labels_[2];
-  int labels_side_ = 0;  // side of the last step
-  // Copied ahead, before its step has begun; shared with the run.
+  int labels_side_ = 0;  // index in labels_ for the last step
+  // The batch that is copied to the device before its step has begun; shared with the run.
   std::shared_ptr<const ReadyBatch> ahead_;
-  Batch ahead_inputs_;                         // views of it
+  Batch ahead_inputs_;                         // views of ahead_
   Precision precision_ = Precision::kFloat32;  // precision of graph_
   std::unique_ptr<Graph> graph_;
   std::optional<HostStep> steps_;        // optional, because only float16 needs one

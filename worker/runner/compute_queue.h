@@ -6,7 +6,7 @@
 //
 // Each computation takes these two hops and no others. The control executor must not compute. The
 // compute executor must not touch the exchange, the attempt book or the session, so that they need
-// no lock. It is used on the control executor.
+// no lock. The queue is used on the control executor.
 #pragma once
 
 #include <cstdint>
@@ -50,8 +50,8 @@ class ComputeQueue {
  private:
   runtime::Executor* const control_;
   runtime::Executor* const compute_;
-  // It is used on the control executor only. Shared with the posted tasks, which may outlive the
-  // queue.
+  // The number of computations that have not returned, used on the control executor only. It is
+  // shared with the posted tasks, which may outlive the queue.
   const std::shared_ptr<std::uint64_t> under_way_ = std::make_shared<std::uint64_t>(0);
 };
 

@@ -6,11 +6,11 @@
 
 namespace evergrad::worker {
 
-// The runner counts it, in addition to the backend's measurements.
+// The counts of the runner, in addition to the backend's measurements.
 struct DeviceReport::Counts {
   std::atomic<std::uint64_t> batches_ahead{0}, waits{0};
   std::atomic<double> wait_seconds{0};
-  // Both belong to the current job; 0 if its losses are not scaled.
+  // Both values belong to the current job. They are 0 if its losses are not scaled.
   std::atomic<float> loss_scale{0};
   std::atomic<std::uint64_t> overflows{0};
 
@@ -54,21 +54,22 @@ using Samples = metrics::Registry::Samples;
 const std::vector<metrics::Registry::Named>& GaugeNames() {
   static const auto* const names = new std::vector<metrics::Registry::Named>{
       {"evergrad_worker_device_memory_bytes",
-       "Memory of the device: used by arrays now and at most, reserved for them, free"},
+       "Device memory: used by arrays now (used) and at most (peak), reserved for arrays "
+       "(reserved), and free"},
       {"evergrad_worker_device_memory_fragmentation_ratio",
        "Fragmentation of the device memory kept for reuse: the share outside its largest piece"},
       {"evergrad_worker_device_seconds",
-       "Total time in copies to the device (in), kernels, copies from it (out), waits inside steps "
-       "(stalled) and waits between steps (wait)"},
+       "Total time in copies to the device (in), in kernels, in copies from the device (out), "
+       "in waits inside steps (stalled) and in waits between steps (wait)"},
       {"evergrad_worker_device_utilization_ratio",
        "Share of time in kernels, as the driver last sampled it (nvml) or as measured (kernels)"},
       {"evergrad_worker_device_steps",
-       "Steps by how they were submitted, eager steps because the graph limit was reached "
-       "(crowded), and steps whose batch had been copied before they began (ahead)"},
+       "Steps by the way in which they were submitted. crowded counts the eager steps because "
+       "the graph limit was reached, ahead the steps whose batch was copied before they began"},
       {"evergrad_worker_graph_recaptures", "Steps captured again, by reason"},
       {"evergrad_worker_device_in_bytes",
-       "Bytes copied to the device: directly from page-locked memory (direct), or first copied "
-       "into it by the compute thread (staged)"},
+       "Bytes copied to the device: directly from page-locked memory (direct), or after the "
+       "compute thread had copied them into page-locked memory (staged)"},
       {"evergrad_worker_device_staging_refused",
        "Failed reservations of page-locked memory, for a batch or for data from or to servers"}};
   return *names;
@@ -157,13 +158,13 @@ void DeviceReport::Fill(v1::WorkerProgress* progress) const {
 void DeviceReport::WarnOnce(log::Logger* logger, const log::Context& context) {
   if (backend_->staging_refused() > 0 && !std::exchange(warned_of_staging_, true))
     logger->Warning(
-        "out of page-locked memory: batches and data from the servers are copied once more on "
-        "their way to the device",
+        "out of page-locked memory: batches and data from the servers are copied one more time "
+        "before they reach the device",
         context);
   const std::optional<DeviceUse> use = backend_->use();
   if (use && use->crowded > 0 && !std::exchange(warned_of_graphs_, true))
-    logger->Warning(absl::StrCat("steps have more shapes than graphs are kept; the other shapes "
-                                 "run call by call: graphs=",
+    logger->Warning(absl::StrCat("steps have more different shapes than the worker keeps CUDA "
+                                 "graphs; steps of the other shapes run without a graph: graphs=",
                                  use->graphs, " captures=", use->captures),
                     context);
 }

@@ -25,8 +25,8 @@ class DeviceReport {
   // Adds a time during which the device had no step to compute.
   void AddWait(double seconds);
   void Fill(v1::WorkerProgress* progress) const;
-  // Logs each of two warnings at most once: page-locked memory is exhausted; steps have more shapes
-  // than there are graphs.
+  // Logs each of two warnings at most once: that page-locked memory is exhausted, and that steps
+  // have more shapes than there are graphs.
   void WarnOnce(log::Logger* logger, const log::Context& context);
 
  private:

@@ -1,7 +1,7 @@
 // The drain of a worker. It waits for the running attempt, then a bounded time for the
 // coordinator's answers to finished attempts, and then calls `done`. Without a session there are no
 // answers. The drain then gives the running attempt up after another bounded time, and calls
-// `done`. Control executor.
+// `done`. The class is used on the control executor.
 #pragma once
 
 #include <chrono>

@@ -40,8 +40,8 @@ void Count(metrics::Counter* counter, std::uint64_t n = 1) {
   if (counter != nullptr) counter->Add(n);
 }
 
-// Gives `cache` the values of a dense shard, which keep the answer. Internal for `unchanged`
-// without values.
+// Gives `cache` the values of a dense shard. The values keep the memory of the answer. Internal for
+// `unchanged` without values.
 absl::Status AcceptDense(
     ShardId shard, const v1::PullResult& result,
     const std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>& answer,

@@ -94,13 +94,13 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   void WantPulls(std::uint64_t count) { sections_.WantPulls(count); }
   // Declares that values pulled under the current map before this attempt serve as its first pulls.
   void HavePulls(std::uint64_t count) { sections_.HavePulls(count); }
-  // For dense shards.
+  // Returns whether every dense shard was pulled `count` times.
   bool PullsDone(std::uint64_t count) const { return sections_.PullsDone(count); }
   // Requests rows of embedding tables for one step, once for each `count`; the caller numbers the
   // requests from 1. They are sent with pull `after` of the dense shards, or later. Flush sends
   // them.
   void WantRows(std::uint64_t count, std::shared_ptr<const SlotRows> rows, std::uint64_t after);
-  // Also false if the rows were not requested.
+  // Returns whether all rows of request `count` have arrived; false if they were not requested.
   bool RowsDone(std::uint64_t count) const { return sections_.RowsDone(count); }
   // Returns the rows of request `count`, [ids, dimension] for each table; RowsDone(count) must be
   // true. The values are float32 with `widen`, otherwise as received (SlotRows::Scatter).
@@ -118,12 +118,12 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   // The map or the addresses have changed. Sends the sections that waited for this, and resends to
   // the new owners the requests that went to former owners.
   void OnMap();
-  // Returns the reason for waiting, as a text for people, or "".
+  // Returns the object for which the exchange waits, as a text for people, or "".
   std::string WaitingFor() const;
   // Returns whether a push was answered OVER_BUDGET and is repeated until the server has memory
   // (AttemptBook::OverBudget::kPause).
   bool WaitsForRoom() const { return !sections_.OverBudget().empty(); }
-  // Adds the servers that have not answered, with times.
+  // Adds the servers that have not answered, and since when.
   void FillUnreached(v1::WorkerProgress* progress) const;
 
  private:
@@ -133,11 +133,11 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   using Retry = ExchangeSections::Retry;
   struct Request {
     std::string server;
-    bool part = false;  // one of several parts
-    // With the serials of the sections.
+    bool part = false;  // true if the request is one of several parts
+    // The sections of the request, with their serials.
     std::vector<std::pair<PushKey, std::uint64_t>> pushes;
     std::vector<std::pair<PullKey, std::uint64_t>> pulls;
-    std::uint64_t pulls_wanted = 0;  // when it was sent
+    std::uint64_t pulls_wanted = 0;  // the number of wanted pulls when the request was sent
   };
   // Shared with the values that PullCache holds as views of the answer.
   using SharedAnswer = std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>;

@@ -81,7 +81,8 @@ class ExchangeSections {
 
   explicit ExchangeSections(std::shared_ptr<const Layout> layout);
 
-  // As in Exchange. `values` is memory for the rows (SlotRows::MakeRows).
+  // These methods have the meaning of their namesakes in Exchange. `values` is memory for the rows
+  // (SlotRows::MakeRows).
   void WantPulls(std::uint64_t count) { pulls_wanted_ = std::max(pulls_wanted_, count); }
   void HavePulls(std::uint64_t count);
   bool PullsDone(std::uint64_t count) const;
@@ -131,16 +132,16 @@ class ExchangeSections {
   // The section waits for a map of at least `version`, if `held` is older. Otherwise it backs off.
   void WaitOrBackOff(const PushKey& key, MapVersion version, MapVersion held, Retry* retry);
   void WaitOrBackOff(const PullKey& key, MapVersion version, MapVersion held, Retry* retry);
-  // The answer did not count, or is being accepted: the pull is ready again.
+  // Makes the pull ready again, because its answer did not count or is being accepted.
   void MakeReady(const PullKey& key);
   // A dense shard was pulled `count` times.
   void AcceptDense(const PullKey& key, std::uint64_t count);
   // Copies the values of a pull of rows, which is then done. Internal for values of another size.
   absl::Status AcceptRows(const PullKey& key, std::span<const std::byte> values);
 
-  // Ends the delay of sections that have not changed their state since.
+  // Ends the delay of the sections whose state has not changed since `retry` was filled.
   void Resume(const Retry& retry);
-  // Makes ready what waited for this map, and what was sent to former owners.
+  // Makes the sections ready that waited for this map, or that were sent to former owners.
   void OnMap(const ShardMap& map, const Endpoints& endpoints);
 
   bool WaitsForMap() const;
@@ -153,8 +154,10 @@ class ExchangeSections {
     State state = State::kReady;
     std::uint64_t serial = 0;
     std::uint32_t tries = 0;
-    MapVersion wait_for;      // kWaitMap: the item waits for a map at least this new …
-    bool wait_newer = false;  // … or any newer than `sent_version`
+    // An item in the state kWaitMap waits for a map newer than sent_version or for the endpoint of
+    // its owner if wait_newer is set, and otherwise for a map of at least the version wait_for.
+    MapVersion wait_for;
+    bool wait_newer = false;
     MapVersion sent_version;
     ShardPlace sent_to;
   };
@@ -163,8 +166,8 @@ class ExchangeSections {
     std::string over_budget_reason;
   };
   struct PullItem : Item {
-    std::uint64_t have = 0;                   // dense: pulls done
-    const SlotRows::OfShard* part = nullptr;  // rows: the part of row_pulls_[key.rows]
+    std::uint64_t have = 0;                   // for a dense shard, the pulls done
+    const SlotRows::OfShard* part = nullptr;  // for rows, the part of row_pulls_[key.rows]
   };
   struct RowPull {
     std::shared_ptr<const SlotRows> rows;

@@ -42,7 +42,7 @@ class ExportRun final : public AttemptRun {
   struct Made {
     std::shared_ptr<const ComputeJob::Exported> exported;
     bool sees_runs_folder = false;
-    std::vector<v1::RunFileInfo> written;  // if this worker writes the files itself
+    std::vector<v1::RunFileInfo> written;  // the files that this worker wrote itself
   };
 
   // While files are sent, the progress is the number of confirmed MiB.
@@ -59,7 +59,7 @@ class ExportRun final : public AttemptRun {
   v1::ExportResult result_;
   std::optional<Upload> upload_;                          // set while files are sent
   std::shared_ptr<const ComputeJob::Exported> exported_;  // shared with the compute executor
-  // It is used on the compute executor.
+  // The reader is used on the compute executor.
   const std::shared_ptr<ExportReader> reader_ = std::make_shared<ExportReader>();
   std::map<std::string, v1::RunFileInfo> sent_;  // files whose last part was sent
 };

@@ -4,7 +4,7 @@ namespace evergrad::worker {
 
 FunctionRun::FunctionRun(const Environment& environment, Work work, const Measures& measures,
                          const sdk::Registry* functions, bool skip_not_finite)
-    // More steps than are allowed, until the last step is known.
+    // Until the last step is known, the number of steps is one more than the limit.
     : UpdateRun(environment, std::move(work), measures, kUpdatesPerClosureMax + 1),
       functions_(functions),
       skip_not_finite_(skip_not_finite) {}

@@ -1,5 +1,5 @@
 // The contents of heartbeats: the worker's state and progress, traffic, device use, and step
-// records. Control executor.
+// records. The class is used on the control executor.
 #pragma once
 
 #include <cstdint>

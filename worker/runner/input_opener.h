@@ -1,8 +1,8 @@
 // Opens the input of one job (data sets, model) before an attempt begins, and checks that the data
 // are those from which the plan was made [LEDGER 33].
 //
-// Control executor. The opening itself runs on the compute executor and resumes on the control
-// executor. A destroyed opener makes no callbacks.
+// The class is used on the control executor. The opening itself runs on the compute executor and
+// resumes on the control executor. A destroyed opener makes no callbacks.
 #pragma once
 
 #include <functional>
@@ -29,7 +29,8 @@ class InputOpener : public std::enable_shared_from_this<InputOpener> {
     fault::Failpoints* failpoints = nullptr;
     const Clock* clock = nullptr;
   };
-  // It is called when the opening for this attempt has ended, with or without an error.
+  // A function that is called when the opening for this attempt has ended, with or without an
+  // error.
   using OnOpened = std::function<void(Attempt, const absl::Status&)>;
 
   InputOpener(Environment environment, std::shared_ptr<ComputeJob> compute, OnOpened on_opened);

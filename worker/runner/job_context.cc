@@ -21,7 +21,7 @@ JobContext::JobContext(const v1::JobInfo& info, Environment environment)
 
 void JobContext::Read(const v1::JobInfo& info) {
   config::ParseOptions parse;
-  parse.file_name = "job.yaml";  // its name in the runs folder
+  parse.file_name = "job.yaml";  // the name of the job file in the runs folder
   parse.submission = true;
   config::ParsedJob parsed = config::ParseJob(info.yaml(), parse);
   if (!parsed.spec) {

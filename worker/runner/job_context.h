@@ -1,6 +1,6 @@
 // The job that the worker serves: its specification, its plan, and the state that one attempt
-// passes to the next. Control executor only, except `compute`, whose methods belong to the compute
-// executor.
+// passes to the next. The context is used on the control executor only, except `compute`, whose
+// methods belong to the compute executor.
 //
 // If the job is unreadable or its plan is inconsistent, the context keeps the error; Check then
 // ends each attempt of the job with it.
@@ -40,15 +40,15 @@ class JobContext {
   };
   JobContext(const v1::JobInfo& info, Environment environment);
 
-  // Processes a newer message about the same job, which brings the runs folder, and the plan once
-  // it exists.
+  // Processes a newer message about the same job. The message names the runs folder, and contains
+  // the plan once the plan exists.
   void Learn(const v1::JobInfo& info);
 
   JobUid uid() const { return uid_; }
   const std::string& name() const { return name_; }
   std::uint64_t seed() const { return seed_; }
   const std::string& runs_folder() const { return runs_folder_; }
-  // Call it only if Check succeeds.
+  // kind() may be called only if Check succeeds.
   const JobKind& kind() const { return *kind_; }
   bool reads_data() const { return spec_ != nullptr && config::TypeOf(*spec_).trains_model; }
   bool pauses_over_budget() const {

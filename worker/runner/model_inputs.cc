@@ -8,8 +8,8 @@
 namespace evergrad::worker {
 namespace {
 
-// (28, 28) and (28, 28, 1) name the same pixels in the same order, and a flat input accepts any
-// shape.
+// Returns whether examples of shape `example` fit an input. (28, 28) and (28, 28, 1) name the same
+// pixels in the same order, and a flat input accepts any shape.
 bool ShapesFit(const tensor::Shape& input, const tensor::Shape& example) {
   if (input.elements() != example.elements()) return false;
   if (input.rank() == 1) return true;
@@ -66,8 +66,8 @@ absl::Status ModelInputs::Bind(const config::JobSpec& spec, const Graph& graph, 
   if (!field) return wrong(loss, "no field of the data has the name of the labels", labels, "");
   const std::uint64_t elements = data.fields()[*field].shape.elements();
   if (elements != graph.label_elements())
-    return wrong(loss, "labels mismatch: the loss needs another number per example", labels,
-                 absl::StrCat("want=", graph.label_elements(), " got=", elements));
+    return wrong(loss, "labels mismatch: the loss needs a different number of labels per example",
+                 labels, absl::StrCat("want=", graph.label_elements(), " got=", elements));
   label_field_ = *field;
   integer_labels_ = data.fields()[*field].dtype == tensor::DType::kInt64;
   return absl::OkStatus();

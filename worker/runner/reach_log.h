@@ -38,7 +38,7 @@ class ReachLog {
     MonoTime since{0};
   };
   struct Awaited {
-    std::uint32_t calls = 0;  // 0 if the last call failed and is repeated
+    std::uint32_t calls = 0;  // calls in flight; 0 if the last call failed and will be repeated
     MonoTime since{0};        // time of the last answer, or of the first call after it
   };
   std::map<std::string, Unreached> unreached_;  // by identity; at most the servers of the map

@@ -22,7 +22,7 @@ class RequestParts {
     // part has been answered.
     std::vector<Group> now;
     bool in_parts = false;  // each request is a part: call Sent and Answered
-    // This section exceeds every request, so the attempt must end. `now` is empty.
+    // A section that does not fit into any request, so the attempt must end. `now` is then empty.
     std::optional<SectionSize> never_fits;
   };
 

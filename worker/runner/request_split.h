@@ -42,7 +42,7 @@ struct SplitPlan {
   std::vector<std::vector<std::size_t>> requests;
   // The sections are divided into parts, of which at most kPartsUnderWayMax are in flight.
   bool in_parts = false;
-  // This section exceeds every request, and `requests` lacks it.
+  // A section that does not fit into any request; `requests` lacks it.
   std::optional<std::size_t> never_fits;
 };
 

@@ -49,7 +49,8 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
         heartbeat(env.client, &device, &step_log, env.logger),
         streams({options.prefetch_batches_max, options.prefetch_bytes_max, allocate}, env.registry),
         reports({env.send, env.logger, &metrics, options.message_bytes_max}) {}
-  // It is called once a shared_ptr owns the runner, because the drain holds a weak_ptr to it.
+  // The owner calls Init once a shared_ptr owns the runner, because the drain holds a weak_ptr to
+  // the runner.
   void Init() {
     drain = std::make_shared<worker::Drain>(worker::Drain::Environment{
         env.control, options.drain_done_max, options.drain_alone_max, [weak = weak_from_this()] {
@@ -315,8 +316,8 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
 
   void Start(const Work& work) {
     book.Begin(work.attempt);  // V0 is the map of the pull that is sent in this turn [14]
-    // This line, the line of the first push and the line of the end let the logs of a dead worker
-    // tell how far its work was.
+    // Three log lines show how far an attempt of a dead worker had come: this line, the line of the
+    // first push, and the line of the end.
     env.logger->Debug(absl::StrCat("attempt begins: attempt=", work.attempt.ToString()),
                       About(work));
     if (job->reads_data() && (work.kind == WorkKind::kTrain || work.kind == WorkKind::kEvaluate))
@@ -369,7 +370,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     SchedulePump();
   }
 
-  // Ends the run, whatever the book's state of its attempt is.
+  // Ends the run, whether or not the book still holds its attempt.
   void EndRun() {
     const std::shared_ptr<AttemptRun> ended = std::exchange(run, nullptr);
     ended->Cancel();

@@ -7,8 +7,8 @@
 namespace evergrad::worker {
 
 // The kinds of shortfall, as in v1::Lack. kAbility means that the worker's device, build or
-// settings do not suit the job. kInput means that its data are missing, or differ from the plan's
-// [LEDGER 33].
+// settings do not suit the job. kInput means that the data on this worker are missing, or differ
+// from the plan's [LEDGER 33].
 enum class Shortfall { kNone, kAbility, kInput };
 
 // Marks `status` and makes it a user error, for the case that no worker can do the work. The mark

@@ -21,8 +21,8 @@ void UpdateRun::OnExchange() {
   if (InputReady() && exchange_->PullsDone(next_step_ + 1)) BeginStep();
 }
 
-// Returns false if the failpoint after a push was passed or delays the run. The failpoint then
-// continues the run.
+// Returns false if a failpoint after a push delays the run or has already continued it. The caller
+// must then do nothing, because the failpoint continues the run.
 bool UpdateRun::CountSettledSteps() {
   while (!paused_ && settled_steps_ < next_step_ &&
          env_.book->Unsettled(UpdateIndex(settled_steps_)).empty()) {

@@ -43,8 +43,8 @@ class UpdateRun : public AttemptRun {
     std::string skip_reason;  // if not "", the step is skipped and pushes no values
   };
 
-  // Returns whether the next step has its input, apart from the pulled values. If it has not, the
-  // call requests the input, and OnExchange follows once the input has arrived.
+  // Returns whether the next step has its input, apart from the pulled values. If the input is
+  // missing, the call requests it, and OnExchange follows once it has arrived.
   virtual bool InputReady() { return true; }
   // Computes step next_step() and then pushes it with PushUpdate. The implementation may also end
   // the attempt or call EndSteps.
