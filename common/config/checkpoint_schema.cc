@@ -12,8 +12,8 @@ Key<CheckpointSpec> EveryKey() {
   return {
       "every",
       absl::StrCat("duration from ", FormatDuration(kEveryMin), " to ", FormatDuration(kEveryMax)),
-      "time between two checkpoints; losing a server costs about half of it in work of the whole "
-      "job",
+      "time between two checkpoints. The loss of a server costs, on average, the work of the "
+      "whole job in half of this time",
       false,
       [](Reader& r, const Node& n, CheckpointSpec* t) {
         const auto text = r.Text(n, "every");
@@ -35,8 +35,9 @@ Key<CheckpointSpec> EveryKey() {
 Key<CheckpointSpec> DirectoryKey() {
   Key<CheckpointSpec> key =
       PlainText<CheckpointSpec>("directory", &CheckpointSpec::directory,
-                                "folder that all daemons share; each job writes to NAME-JOB_UID in "
-                                "it. If omitted: checkpoint/ in the job's runs folder");
+                                "folder that all daemons share; each job writes to the folder "
+                                "NAME-JOB_UID in it. If omitted, the job writes to checkpoint/ "
+                                "in its runs folder");
   key.type = "path or file:// URI";
   key.read = [](Reader& r, const Node& n, CheckpointSpec* t) {
     const auto text = r.Text(n, "directory");
@@ -62,8 +63,8 @@ Key<CheckpointSpec> DirectoryKey() {
 Key<JobSpec> CheckpointKey() {
   Key<JobSpec> key = Section<JobSpec, CheckpointSpec>(
       "checkpoint", &JobSpec::checkpoint, &CheckpointTable(),
-      "how the job is saved; if omitted, these defaults apply, but a job that cannot be saved then "
-      "continues with a warning");
+      "how the job is saved. If the section is omitted, these defaults apply, but a job that "
+      "cannot be saved continues with a warning");
   key.type = "mapping, or off";
   key.read = [](Reader& r, const Node& n, JobSpec* t) {
     t->checkpoint.given = true;
@@ -93,8 +94,9 @@ const Table<CheckpointSpec>& CheckpointTable() {
                                "number of checkpoints that are kept"),
        Flag<CheckpointSpec>(
            "resume", &CheckpointSpec::resume,
-           "resume from the newest checkpoint of an earlier job of this name; if there is none, "
-           "the job begins at its first step; a checkpoint that does not fit the job is an error"),
+           "whether the job resumes from the newest checkpoint of an earlier job of this name. "
+           "Without such a checkpoint, the job begins at its first step. A checkpoint that does "
+           "not fit the job is an error"),
        DirectoryKey()},
       {"every_steps", "steps", "on_end", "codec", "compression", "async", "format", "best"}};
   return table;

@@ -20,9 +20,10 @@ const Table<CountingSpec>& CountingTable() {
        Integer<CountingSpec>("table_ids", &CountingSpec::table_ids, 1, 1u << 20,
                              "number of ids of each table"),
        ByteSize<CountingSpec>("table_bytes_max", &CountingSpec::table_bytes_max, 0, 1ull << 40,
-                              "byte limit of the last table; 0: none"),
+                              "byte limit of the last table; 0 means no limit"),
        Choice<CountingSpec>("optimizer", &CountingSpec::optimizer, {"counting"},
-                            {"sgd", "adam", "adagrad"}, "counting.", "weight += g, slot += 2 g")},
+                            {"sgd", "adam", "adagrad"}, "counting.",
+                            "the optimizer of counting jobs: weight += g, slot += 2 g")},
       {}};
   return table;
 }

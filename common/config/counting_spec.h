@@ -12,7 +12,7 @@ struct JobSpec;
 struct CountingSpec {
   std::uint64_t examples = 0;
   std::uint32_t shards = 8;   // partitions of the [examples, 1] variable
-  std::uint32_t step_ms = 0;  // each step waits this long, by the injected clock
+  std::uint32_t step_ms = 0;  // least duration of a step, by the injected clock
   std::uint32_t tables = 0;   // additional embedding tables
   std::uint64_t table_ids = 500,
                 // number of ids of each table; byte limit of the last table, 0 for none

@@ -110,7 +110,7 @@ Key<DataSpec> FieldsKey() {
       "the fields of an example, each with its transforms in order; an idx source has the fields "
       "image and label (docs/data.md)",
       false,
-      [](Reader&, const Node&, DataSpec*) {},  // ReadFields reads it after the sources.
+      [](Reader&, const Node&, DataSpec*) {},  // ReadFields reads this key after the sources.
       &WriteFields};
   key.explain_inner = ExplainFields;
   return key;

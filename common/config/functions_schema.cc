@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::size_t kVariableNameBytesMax = 128;
 
-// Accepts "w" and "dense/kernel": parts are named like layers, with slashes between them.
+// Accepts "w" and "dense/kernel": a name has parts that are named like layers, with slashes between
+// them.
 bool IsVariableName(absl::string_view name) {
   const std::vector<absl::string_view> parts = absl::StrSplit(name, '/');
   return name.size() <= kVariableNameBytesMax &&
@@ -51,7 +52,7 @@ const Table<FunctionVariable>& VariableTable() {
     };
     Key<FunctionVariable> shape{"shape",
                                 "list of up to 8 integers",
-                                "[]: one number",
+                                "shape of the variable; [] means one number",
                                 true,
                                 ReadShape,
                                 [](const FunctionVariable& t) {
@@ -66,7 +67,8 @@ const Table<FunctionVariable>& VariableTable() {
     Key<FunctionVariable> optimizer{
         "optimizer",
         "mapping",
-        "optimizer of this variable, with the keys of spec.optimizer; if omitted: spec.optimizer",
+        "optimizer of this variable, with the keys of spec.optimizer. If omitted, "
+        "spec.optimizer applies",
         false,
         [](Reader& r, const Node& n, FunctionVariable* t) {
           optimizers::Settings& settings = t->optimizer.emplace();
@@ -129,16 +131,17 @@ const Table<FunctionsSpec>& FunctionsTable() {
       "spec.functions",
       {VariablesKey(),
        Integer<FunctionsSpec>("queue_limit", &FunctionsSpec::queue_limit, 1, 65536,
-                              "largest number of closures that are scheduled and have not ended; "
-                              "schedule() waits while it is reached"),
+                              "largest number of closures that are scheduled and have not "
+                              "ended; schedule() waits while there are so many"),
        ByteSize<FunctionsSpec>(
            "argument_bytes_max", &FunctionsSpec::argument_bytes_max, 1u << 20, 1u << 28,
            "memory for arguments, which are kept until a checkpoint holds the effect of their "
-           "closures; when it is full, a checkpoint is made and schedule() waits"),
+           "closures. When the memory is full, a checkpoint is made and schedule() waits"),
        ByteSize<FunctionsSpec>("result_bytes_max", &FunctionsSpec::result_bytes_max, 1u << 20,
                                1u << 28,
                                "memory for results, which are kept until their handles are "
-                               "released; when it is full, the oldest results are discarded")},
+                               "released. When the memory is full, the oldest results are "
+                               "discarded")},
       {"functions", "retries", "timeout", "priority", "tables"}};
   return table;
 }
@@ -157,7 +160,7 @@ const Table<JobSpec>& FunctionsJobTable() {
   static const Table<TrainingSpec> training{
       "spec.training of a functions job",
       {Integer<TrainingSpec>("seed", &TrainingSpec::seed, 0, kAny,
-                             "seed of initializers and of the random numbers in a step"),
+                             "seed of the initializers and of the random numbers in a step"),
        WireTypeKey()},
       {}};
   static const Table<JobSpec> table = [] {

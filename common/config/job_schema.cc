@@ -7,12 +7,13 @@ const Table<ResourcesSpec>& ResourcesTable() {
   static const Table<ResourcesSpec> table{
       "spec.resources",
       {RealNumber<ResourcesSpec>("share", &ResourcesSpec::share, {.min = 0.001, .max = 1000},
-                                 "weight of the job when workers are divided among the running "
-                                 "jobs (--jobs-running-max of the coordinator)"),
+                                 "weight of the job when the workers are divided among the "
+                                 "running jobs (--jobs-running-max of the coordinator)"),
        ByteSize<ResourcesSpec>(
            "server_memory_bytes_max", &ResourcesSpec::server_memory_bytes_max, 0, 1ull << 50,
-           "limit for the job's variables on the servers, with optimizer state, and tables counted "
-           "as their bytes_max; a job above it is refused once it is planned; 0: no limit")},
+           "memory limit for the job's variables and optimizer state on the servers; a table "
+           "counts as its bytes_max. A job above the limit is refused when it is planned. 0 "
+           "means no limit")},
       {"workers", "gpus", "priority", "cpus", "memory"}};
   return table;
 }

@@ -39,9 +39,9 @@ Key<JobSpec> TypeKey();
 std::vector<std::string> NamesOfJobTypes();
 extern const JobType kFunctionsJobs, kCountingJobs;
 
-// The node at the end of the path `path`, or nullptr.
+// Returns the node at the end of the path `path`, or nullptr.
 const Node* At(const Node& root, std::initializer_list<const char*> path);
-// The place of a key of `map`, or `otherwise` if `map` is nullptr or lacks the key.
+// Returns the place of a key of `map`, or `otherwise` if `map` is nullptr or lacks the key.
 Location KeyPlace(const Node* map, const char* key, const Location& otherwise);
 
 // The key `match` of an entry that applies to the variables and tables whose names match a pattern.

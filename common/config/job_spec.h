@@ -88,19 +88,19 @@ struct TrainingSpec {
   // Reaction if a server is out of memory for a push (LEDGER line 15, OVER_BUDGET): fail or pause.
   std::string on_over_budget = "fail";
   // Type in which steps are computed (Keras' policies): float32, tf32, mixed_bfloat16 or
-  // mixed_float16. Servers keep float32. Not part of the plan.
+  // mixed_float16. Servers keep float32. The precision is not part of the plan.
   std::string precision = "float32";
-  // The first entry whose `match` fits applies. Without one, the type is float32. Not part of the
-  // plan.
+  // The first entry whose `match` fits applies. If no entry fits, the type is float32. The entries
+  // are not part of the plan.
   std::vector<WireRule> wire;
   friend bool operator==(const TrainingSpec&, const TrainingSpec&) = default;
 };
-// Interval and place of checkpoints (LEDGER lines 27, 28). Not part of the plan, so it may change
-// from one submission to the next.
+// Interval and place of checkpoints (LEDGER lines 27, 28). These settings are not part of the plan,
+// so they may change from one submission to the next.
 struct CheckpointSpec {
   bool on = true;  // false for `checkpoint: off`
-  // Whether the job file has the section. If true, the job fails if it cannot be saved. Otherwise
-  // it continues, and reports that it is not saved.
+  // Whether the job file has the section `checkpoint`. If true, the job fails when it cannot be
+  // saved. Otherwise the job continues, and reports that it is not saved.
   bool given = false;
   std::chrono::milliseconds every{60000};
   std::uint32_t keep = 3;  // number of manifests kept
@@ -109,15 +109,15 @@ struct CheckpointSpec {
   std::string directory;
   friend bool operator==(const CheckpointSpec&, const CheckpointSpec&) = default;
 };
-// Limits of a job on a cluster that other jobs use as well. Not part of the plan.
+// Limits of a job on a cluster that other jobs use as well. They are not part of the plan.
 struct ResourcesSpec {
   double share = 1;  // weight in the division of workers among the running jobs
-  // Limit of values and optimizer state of all its variables; 0 for no limit.
+  // Limit of values and optimizer state of all variables of the job; 0 for no limit.
   std::uint64_t server_memory_bytes_max = 0;
   friend bool operator==(const ResourcesSpec&, const ResourcesSpec&) = default;
 };
 // A job with `spec.type: functions`. A client's schedule() creates its closures; workers built with
-// the SDK have their code.
+// the SDK contain the code of the closures.
 struct FunctionVariable {
   std::string name;
   std::vector<std::uint64_t> shape;
@@ -160,7 +160,7 @@ const optimizers::Settings* OptimizerFor(const JobSpec& spec, absl::string_view 
 inline constexpr int kVariablesMax = 4096;
 // The wire type of gradients and values of the variable or table `name`: float32, bf16 or fp16.
 std::string WireTypeFor(const JobSpec& spec, absl::string_view name);
-// Whether `name` matches. `*` matches any text, `?` matches one character.
+// Returns whether `name` matches the pattern. `*` matches any text, `?` matches one character.
 bool GlobMatches(absl::string_view pattern, absl::string_view name);
 
 // An override such as `--set spec.training.epochs=3`. Overrides apply in order. They are typed and
@@ -178,8 +178,8 @@ struct ParseOptions {
   // Values for ${NAME} and ${NAME:-default} in `data` and `checkpoint`.
   std::map<std::string, std::string> environment;
   std::vector<Override> overrides;
-  // It is true if the text comes from EmitSubmission. The places of the user's file that the text
-  // contains then replace the places in the text itself.
+  // Whether the text comes from EmitSubmission. If so, the places of the user's file that the text
+  // contains replace the places in the text itself.
   bool submission = false;
 };
 // A data file that the job names.
@@ -202,8 +202,8 @@ ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options);
 // the job has no `checkpoint` section, the section is written as a comment, because its absence is
 // a value, too.
 std::string EmitYaml(const JobSpec& spec);
-// Like EmitYaml, with a comment at the end (ParseOptions::submission). It holds the places of
-// layers, inputs, tables, losses, optimizers and sources in the user's file, so that a worker's
+// Like EmitYaml, with a comment at the end (ParseOptions::submission). The comment holds the places
+// of layers, inputs, tables, losses, optimizers and sources in the user's file, so that a worker's
 // later error messages name the user's line. The comment is omitted if it would be too long.
 std::string EmitSubmission(const JobSpec& spec);
 // `spec` on one line, without its name and without default values. A version with more keys gives

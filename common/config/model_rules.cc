@@ -107,7 +107,8 @@ class ModelCheck {
     else if (model_.inputs.size() == 1)
       layer.inputs = {model_.inputs[0].name};
     else if (!model_.inputs.empty() && !layer.type.empty())
-      reader_.Report(layer.where, "the first layer needs `input`: the model has several inputs");
+      reader_.Report(layer.where,
+                     "the first layer needs `input`, because the model has several inputs");
   }
 
   void CheckNumberOfInputs(const LayerDescriptor& type, const LayerSpec& layer, const Node* node) {
@@ -136,8 +137,8 @@ class ModelCheck {
     CheckKind(layer, layer.weights, ValueKind::kReal, weights);
   }
 
-  // The kind of value that the input must have. Integers are ids for embeddings; all other layers
-  // read real numbers. nullopt if the job does not tell the kind of the field.
+  // Returns the kind of the values of the field. Integers are ids for embeddings; all other layers
+  // read real numbers. nullopt if the job does not state the kind.
   std::optional<ValueKind> KindOfInput(const std::string& input) const {
     if (!Contains(inputs_, input) || !fields_known_) return std::nullopt;
     const DataFormat* const format = FindDataFormat(spec_.data.train->format);

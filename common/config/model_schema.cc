@@ -17,8 +17,8 @@ Key<ModelSpec> InputsKey() {
   return {
       "inputs",
       "mapping of field name to {shape}",
-      "the fields of the data that the model reads, with the shape of one example ([]: one "
-      "number); the inputs of embeddings are ids",
+      "the fields of the data that the model reads, with the shape of one example ([] means one "
+      "number). The inputs of embeddings are ids",
       true,
       [](Reader& r, const Node& n, ModelSpec* t) {
         if (!r.IsMap(n, "model.inputs")) return;
@@ -158,27 +158,29 @@ const Table<TableSpec>& EmbeddingTableTable() {
       "an embedding table",
       {Required(Integer<TableSpec>(
                     "dimension", &TableSpec::dimension, 1, optimizers::kRowFloatsMax,
-                    absl::StrCat("elements of a row; a row and its optimizer state have at most ",
+                    absl::StrCat("number of elements of a row. A row and its optimizer state "
+                                 "have at most ",
                                  optimizers::kRowFloatsMax)),
                 "16"),
        InitializerKey<TableSpec>(
            "initializer", &TableSpec::initializer,
            "initial values of a row, a function of the job's seed, the table's name and the id"),
        RegularizerKey<TableSpec>("embeddings_regularizer", &TableSpec::l2,
-                                 "l2 times the sum of the squares of the rows that a batch reads "
-                                 "(each row once) is added to the loss"),
+                                 "l2 times the sum of the squares of the rows that a batch "
+                                 "reads (each row counts once) is added to the loss"),
        Integer<TableSpec>(
            "admit_after", &TableSpec::admit_after, 1, 1u << 30,
-           "number of the push to an id that creates its row; until then the id reads default_row"),
+           "the N-th push to an id creates its row; until then, the id reads default_row"),
        RealNumber<TableSpec>(
            "default_row", &TableSpec::default_row, {-3e38, 3e38, false, false},
-           "value of each element that is read for an id without a row; needs admit_after above 1"),
+           "value of each element for an id without a row; needs an admit_after above 1"),
        Integer<TableSpec>(
            "ttl_steps", &TableSpec::ttl_steps, 0, 1ull << 48,
-           "a row is removed after this many steps of the plan without a push to it; 0: never"),
+           "a row is removed after this number of steps of the plan without a push to it; 0 "
+           "means never"),
        ByteSize<TableSpec>("bytes_max", &TableSpec::bytes_max, 0, 1ull << 50,
-                           "memory for the table's rows and index, on all servers together; 0: "
-                           "only the servers' own limit applies"),
+                           "memory limit for the table's rows and index, on all servers "
+                           "together; 0 means that only the servers' own limit applies"),
        Choice<TableSpec>("evict", &TableSpec::evict, {"none", "lru"}, {"lfu", "random"}, "table.",
                          "behaviour at the limit: lru evicts the rows whose last push is oldest, "
                          "none refuses pushes")},

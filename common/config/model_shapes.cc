@@ -13,7 +13,7 @@
 namespace evergrad::config {
 namespace {
 
-// The number of elements of a field in one example; nullopt if the job does not state it.
+// Returns the number of elements of a field in one example; nullopt if the job does not state it.
 std::optional<std::uint64_t> ElementsOf(const DataSpec& data, const std::string& name) {
   if (!data.train) return std::nullopt;
   const std::string& format = data.train->format;

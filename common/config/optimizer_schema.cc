@@ -23,7 +23,8 @@ Key<T> NumberKey(const optimizers::Parameter& parameter) {
   return key;
 }
 
-// T is optimizers::Settings, or OptimizerRule, whose first key is `match`.
+// Makes the table of the keys of an optimizer. T is optimizers::Settings, or OptimizerRule, whose
+// first key is `match`.
 template <class T>
 Variant<T> VariantOf(std::string what) {
   Variant<T> variant{std::move(what), "type", &T::type, {}, optimizers::TypesNotBuilt(), ""};
@@ -93,9 +94,9 @@ Key<JobSpec> OptimizerKey() {
 Key<JobSpec> OptimizersKey() {
   return {"optimizers",
           "list of {match, type, ...}",
-          "in place of `optimizer`: each variable (dense1/kernel) and table uses the first entry "
-          "whose `match` fits its name (`*`: any text, `?`: any character); an entry without "
-          "`match` fits all, and must be the last",
+          "replaces `optimizer`. Each variable (dense1/kernel) and table uses the first entry "
+          "whose `match` fits its name (`*` matches any text, `?` any character). An entry "
+          "without `match` fits all names, and must be the last",
           false,
           [](Reader& r, const Node& n, JobSpec* t) {
             if (!r.IsList(n, "optimizers", "optimizers")) return;
@@ -112,7 +113,8 @@ Key<JobSpec> OptimizersKey() {
               if (optimizer.match.empty() && i + 1 < n.items.size() &&
                   n.items[i].Find("match") == nullptr)
                 r.Report(n.items[i].where(),
-                         "an entry without `match` fits everything: those below it are never used");
+                         "an entry without `match` fits all names, so the entries below it are "
+                         "never used");
             }
           },
           [](const JobSpec& t) {

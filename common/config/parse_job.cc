@@ -214,7 +214,7 @@ void CheckRest(const Node& root, Reader* reader, JobSpec* spec) {
   if (spec->strategy.deterministic && spec->strategy.pipeline != 0) {
     reader->Report(At(root, {"spec", "strategy", "deterministic"})->where(),
                    "`deterministic: true` needs pipeline 0 (and one worker): a pipelined pull "
-                   "races with the pushes before it");
+                   "races with the pushes before the pull");
   }
   const Node* const optimizer = At(root, {"spec", "optimizer"});
   if (optimizer != nullptr) CheckOptimizer(*reader, *optimizer, spec->optimizer);
@@ -236,8 +236,8 @@ void CheckRest(const Node& root, Reader* reader, JobSpec* spec) {
   }
 }
 
-// Checks a job of unknown type. In each section only the mistakes are reported on which all types
-// agree.
+// Checks a job of unknown type. In each section, it reports only the mistakes that are mistakes in
+// a job of every type.
 void JudgeJob(const Node& body, Reader* reader, JobSpec* spec) {
   std::vector<const Table<JobSpec>*> tables;
   for (const JobType* type : JobTypes()) tables.push_back(&type->table());

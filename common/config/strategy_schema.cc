@@ -18,7 +18,7 @@ const Variant<PartitionerSpec>& PartitionerVariant() {
                        {"the partitioner min_size",
                         {ByteSize<PartitionerSpec>(
                              "min_shard_bytes", &PartitionerSpec::min_shard_bytes, 1, 1ull << 40,
-                             "least size of a shard; a smaller variable is one shard"),
+                             "smallest size of a shard; a smaller variable is one shard"),
                          cap},
                         {}},
                        defaults});
@@ -70,14 +70,16 @@ const Table<StrategySpec>& StrategyTable() {
         {Choice<StrategySpec>("mode", &StrategySpec::mode, {"async"}, kModesNotBuilt, "strategy.",
                               "synchronization between workers"),
          Integer<StrategySpec>("pipeline", &StrategySpec::pipeline, 0, 1,
-                               "1: the pull of the next step overlaps the computation of this "
-                               "step, at one step of staleness"),
+                               "with 1, the pull of the next step overlaps the computation of "
+                               "the current step, so its values are one step older"),
          Flag<StrategySpec>("deterministic", &StrategySpec::deterministic,
-                            "two runs give the same bits; one worker and pipeline 0 only"),
+                            "whether two runs give the same bits; requires one worker and "
+                            "pipeline 0"),
          partitioner,
          Integer<StrategySpec>(
              "table_slots", &StrategySpec::table_slots, 1, 65536,
-             "number of shards that hold the rows of all embedding tables; fixed for the job")},
+             "number of shards that hold the rows of all embedding tables; it cannot change "
+             "during the job")},
         {"staleness", "backup_workers", "workers", "codec", "compression", "local_steps",
          "replicas", "durability"}};
   }();

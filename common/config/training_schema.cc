@@ -11,7 +11,8 @@ Key<TrainingSpec> EvaluateKey() {
   return {
       "evaluate_every",
       "N epochs, or end",
-      "evaluate on data.eval after every N-th epoch and at the end",
+      "when the model is evaluated on data.eval: after every N-th epoch and at the end, or at "
+      "the end only",
       false,
       [](Reader& r, const Node& n, TrainingSpec* t) {
         const auto v = r.Text(n, "evaluate_every");
@@ -81,8 +82,9 @@ Key<TrainingSpec> WireTypeKey() {
   return {"wire_dtype",
           absl::StrCat("one of ", absl::StrJoin(kWireTypes, ", "), ", or list of {match, dtype}"),
           "type of gradients and values between workers and servers; servers keep and compute "
-          "float32. In a list, each variable (dense1/kernel) and table uses the first entry whose "
-          "`match` fits its name (`*`: any text, `?`: any character), or float32 if none does",
+          "float32. In a list, each variable (dense1/kernel) and table uses the first entry "
+          "whose `match` fits its name (`*` matches any text, `?` any character), or float32 if "
+          "no entry fits",
           false,
           [](Reader& r, const Node& n, TrainingSpec* t) {
             if (n.kind != Node::Kind::kSequence) {
@@ -102,7 +104,8 @@ Key<TrainingSpec> WireTypeKey() {
               if (t->wire.back().match.empty() && i + 1 < n.items.size() &&
                   n.items[i].Find("match") == nullptr)
                 r.Report(n.items[i].where(),
-                         "an entry without `match` fits everything: those below it are never used");
+                         "an entry without `match` fits all names, so the entries below it are "
+                         "never used");
             }
             if (t->wire.size() == 1 && t->wire[0] == WireRule{"", "float32"}) t->wire.clear();
           },
@@ -119,31 +122,34 @@ Key<TrainingSpec> WireTypeKey() {
 const Table<TrainingSpec>& TrainingTable() {
   static const Table<TrainingSpec> table{
       "spec.training",
-      {Integer<TrainingSpec>("epochs", &TrainingSpec::epochs, 1, 1000000, "passes over the data"),
+      {Integer<TrainingSpec>("epochs", &TrainingSpec::epochs, 1, 1000000,
+                             "number of passes over the data"),
        Integer<TrainingSpec>("steps_per_closure", &TrainingSpec::steps_per_closure, 1, 4096,
-                             "steps of a closure, the unit that is granted, retried and reported"),
+                             "number of steps in a closure, which is the unit that is granted, "
+                             "retried and reported"),
        EvaluateKey(),
        Integer<TrainingSpec>("seed", &TrainingSpec::seed, 0, kAny,
-                             "seed of initializers and dropout"),
+                             "seed of the initializers and of dropout"),
        Choice<TrainingSpec>("on_lost_updates", &TrainingSpec::on_lost_updates, {"fail", "report"},
                             {}, "",
-                            "reaction if a lost server needs a closure again that cannot run "
-                            "again, because its data was changed or removed: fail ends the job, "
-                            "report continues without its updates there and counts them as lost"),
+                            "reaction if the loss of a server requires that a closure runs "
+                            "again, and the closure cannot run because its data was changed or "
+                            "removed. fail ends the job. report continues without the updates "
+                            "of the closure on the lost shards, and counts them as lost"),
        Choice<TrainingSpec>(
            "on_over_budget", &TrainingSpec::on_over_budget, {"fail", "pause"}, {}, "",
            "reaction if a server is out of memory for a push (a table is at its bytes_max, or "
-           "the server's tables are at --memory-bytes-max, and no row may be evicted): fail ends "
-           "the job, pause lets its workers wait and retry until memory is free"),
+           "the server's tables are at --memory-bytes-max, and no row may be evicted). fail "
+           "ends the job. pause lets the workers wait and retry until memory is free"),
        Choice<TrainingSpec>(
            "precision", &TrainingSpec::precision,
            {"float32", "tf32", "mixed_bfloat16", "mixed_float16"}, {}, "",
-           "type in which steps are computed; servers keep and apply float32. mixed_bfloat16 and "
-           "mixed_float16: activations, their gradients and the weights read by products have 16 "
-           "bits, as in Keras' policies of these names (mixed_float16 scales its losses "
-           "automatically); tf32: float32, but GPUs may round the operands of products to 10 bits. "
-           "A worker whose device lacks the precision gets no work of the job; the job fails if no "
-           "device has it"),
+           "type in which steps are computed; servers keep and apply float32. With "
+           "mixed_bfloat16 and mixed_float16, activations, their gradients and the weights read "
+           "by products have 16 bits, as in Keras' policies of these names (mixed_float16 "
+           "scales its losses automatically). With tf32, GPUs may round the operands of float32 "
+           "products to 10 bits. A worker whose device lacks the precision gets no work of the "
+           "job; the job fails if no device has it"),
        WireTypeKey()},
       {"max_steps", "early_stopping", "max_seconds", "nan_policy", "on_nan", "steps", "callbacks",
        "validation_split"}};

@@ -385,7 +385,7 @@ TEST_CASE("mistakes about optimizers, slots and transforms are reported") {
       RefusalOfCsv("  optimizers:\n", "  optimizer: {type: sgd}\n  optimizers:\n"),
       Catch::Contains("`optimizers` and `optimizer` exclude each other: remove one of the two"));
   CHECK_THAT(RefusalOfCsv("{match: \"emb/*\", type: rowwise_adagrad", "{type: rowwise_adagrad"),
-             Catch::Contains("an entry without `match` fits everything"));
+             Catch::Contains("an entry without `match` fits all names"));
   CHECK_THAT(
       Refusal(absl::StrReplaceAll(kCsv, {{"{match: \"emb/*\"", "{match: \"emp/*\""},
                                          {"    - {type: adamw, weight_decay: 0.01}\n", ""}})),
@@ -437,7 +437,7 @@ TEST_CASE(
              says("missing key `dtype` in an entry of `wire_dtype`"));
   CHECK_THAT(Refusal(with("[{match: \"\", dtype: bf16}]")), says("`match`: expected a pattern"));
   CHECK_THAT(Refusal(with("[{dtype: bf16}, {match: x, dtype: fp16}]")),
-             says("an entry without `match` fits everything"));
+             says("an entry without `match` fits all names"));
   CHECK_THAT(Refusal(with("{match: x, dtype: fp16}")), says("`wire_dtype`: expected"));
 }
 
