@@ -74,14 +74,16 @@ class MessageStream {
   // Sends messages in order. kResourceExhausted if `unsent_bytes_max` would be exceeded because the
   // peer does not read; kUnavailable once the stream has ended.
   virtual absl::Status Send(std::string message) = 0;
-  // Half-closes the stream after the messages sent before, then ends it. Idempotent. No callback
-  // runs after it has returned. The peer has 2 s to accept unsent messages, which are dropped
-  // afterwards. A transport or server that ends in these 2 s waits for the peer.
+  // Half-closes the stream after the messages that were sent before, then ends the stream.
+  // Idempotent. No callback runs after it has returned. The peer has 2 s to accept unsent messages,
+  // which are dropped afterwards. A transport or server that is destroyed in these 2 s waits for
+  // the peer.
   virtual void Close() = 0;
 };
 struct MessageStreamEvents {
   std::function<void(std::string)> on_message;
-  // It is called exactly once, unless Close() came first. OK means that the peer ended the stream.
+  // on_end is called exactly once, unless Close() came first. OK means that the peer ended the
+  // stream.
   std::function<void(absl::Status)> on_end;
 };
 
@@ -96,20 +98,20 @@ struct DataOptions {
 
 class DataStream {
  public:
-  // Every outstanding call ends with kCancelled before it returns.
+  // Every outstanding call ends with kCancelled before the destructor returns.
   virtual ~DataStream() = default;
   // Announces a request of `request_bytes` in advance. A later `Call` with the returned ticket then
   // already has its grant. Optional; a request of at most 64 KiB (with its answer) needs no ticket.
   // A ticket ends at its deadline, with the link, or when it has been unused for the server's
-  // grant_unused_max. Its Call then announces again, or ends with Aborted (retryable) if the Call
-  // crossed the notice.
+  // grant_unused_max. A Call with an ended ticket announces its request again, or ends with Aborted
+  // (retryable) if the end of the ticket was still in flight.
   virtual std::uint64_t Announce(std::uint64_t request_bytes, const DataOptions& options) = 0;
   // Ends a ticket without a Call, so that the server frees the reserved memory. No effect for a
   // ticket that was used or has ended.
   virtual void Abandon(std::uint64_t ticket) = 0;
   // With `ticket` 0 the call announces itself if necessary. More bytes than announced are
-  // InvalidArgument. `done` is called exactly once. kUnavailable if the stream is down: it redials
-  // by itself with backoff, and calls made while it is down fail at once.
+  // InvalidArgument. `done` is called exactly once. The result is kUnavailable if the stream is
+  // down. A stream that is down redials with backoff, and its calls fail at once.
   virtual void Call(std::uint64_t ticket, Frame request, const DataOptions& options,
                     DataDone done) = 0;
 };
@@ -124,7 +126,8 @@ class Channel {
   virtual std::unique_ptr<DataStream> OpenData() = 0;
 };
 
-// A blocking helper for psctl and tests. It must not be called on a transport thread.
+// A unary call that blocks until it has ended, for psctl and tests. It must not be called on a
+// transport thread.
 absl::StatusOr<std::string> UnaryAndWait(Channel& channel, absl::string_view method,
                                          std::string request, std::chrono::milliseconds deadline);
 
@@ -144,7 +147,7 @@ struct PeerInfo {
 // coordinator".
 absl::Status CheckPeer(const PeerInfo& peer, absl::string_view task);
 
-// Answers a call once. If destroyed without an answer, it answers Internal.
+// Answers a call once. A responder that is destroyed without an answer answers Internal.
 class UnaryResponder {
  public:
   virtual ~UnaryResponder() = default;
@@ -197,22 +200,23 @@ struct ServerOptions {
   // Memory shared with all clients of this host together, for payload that bypasses the socket; 0
   // for none.
   std::uint64_t lane_bytes_max = 0;
-  // Receives the result of a client's lane offer: OK, or the reason why its payload uses the
-  // socket. It is called on a transport thread.
+  // A function that receives the result of a client's lane offer: OK, or the reason why the
+  // client's payload uses the socket. It is called on a transport thread.
   std::function<void(const std::string& address, const absl::Status&)> on_lane = {};
-  std::chrono::milliseconds unary_request_max{
-      // from the beginning of a unary call to its complete request; then DeadlineExceeded
-      10000};
+  // Longest time from the beginning of a unary call to its complete request. After that, the call
+  // ends with DeadlineExceeded.
+  std::chrono::milliseconds unary_request_max{10000};
   std::chrono::milliseconds progress_timeout{5000};  // the watchdog (rule 8)
   // A grant without payload for this time has expired (rule 5): Aborted, retryable.
   std::chrono::milliseconds grant_unused_max{30000};
-  // A shorter limit than grant_unused_max while other peers wait. It applies to a stream that sends
-  // nothing, or whose peer holds more than its share of the budget. A stream that repeatedly leaves
-  // grants unused is ended with ResourceExhausted, and its peer gets no new one for `unused_pause`.
+  // A shorter limit than grant_unused_max, for the time in which other peers wait. It applies to a
+  // stream that sends nothing, or whose peer holds more than its share of the budget. A stream that
+  // repeatedly leaves grants unused is ended with ResourceExhausted, and its peer gets no new one
+  // for `unused_pause`.
   std::chrono::milliseconds grant_idle_max{1000};
   std::chrono::milliseconds unused_pause{10000};
-  // It is called on a transport thread when grants were taken back from this peer. `ended` tells
-  // whether the stream was ended for this reason.
+  // A function that is called on a transport thread when grants of `peer` were taken back. `ended`
+  // tells whether the stream was ended for this reason.
   std::function<void(const std::string& peer, std::uint64_t grants, std::uint64_t bytes,
                      bool ended)>
       on_unused_grants = {};
@@ -227,10 +231,10 @@ class Server {
   virtual void Shutdown() = 0;
   struct Stats {
     std::uint64_t budget_used = 0, budget_waiting = 0, small_used = 0, streams = 0;
-    std::uint64_t peer_small_used = 0;  // use of the small reserve by the peer that uses most
+    std::uint64_t peer_small_used = 0;  // bytes of the small reserve that its largest user holds
     // lane_bytes_refused counts the bytes refused because of lane_bytes_max.
     std::uint64_t lanes = 0, lane_bytes = 0, lane_bytes_refused = 0;
-    // Refusals by limit. refused_total counts these and the refusals of other bounds.
+    // Refusals by limit. refused_total counts these refusals and those of other limits.
     std::uint64_t budget_refused = 0, small_refused = 0, peer_small_refused = 0, frame_refused = 0,
                   streams_refused = 0;
     std::uint64_t taken_back_total = 0;  // grants that were not used
@@ -248,8 +252,8 @@ struct ChannelOptions {
   std::string peer_task;
   bool check_host = false;
   bool use_unix = false;
-  // The client's own name on data streams, ASCII. It selects the share of a server's budget if no
-  // certificate does.
+  // The client's own name on data streams, in ASCII. It identifies the client at a server's budget
+  // if no certificate does.
   std::string client_name = {};
   std::uint64_t message_bytes_max = 4ull << 20;
   std::uint64_t frame_bytes_max = 1ull << 30;
@@ -259,8 +263,8 @@ struct ChannelOptions {
   // Memory to share with a server on this host, per direction of a data stream; 0 for none.
   // InvalidArgument unless it is a multiple of 64 KiB up to 64 MiB.
   std::uint64_t lane_ring_bytes = 0;
-  // Receives the result of the offer: OK, or the reason why payload uses the socket. It is called
-  // on a transport thread, once per connection.
+  // A function that receives the result of the offer: OK, or the reason why payload uses the
+  // socket. It is called on a transport thread, once per connection.
   std::function<void(const absl::Status&)> on_lane = {};
 };
 
@@ -268,8 +272,8 @@ class Transport {
  public:
   virtual ~Transport() = default;
   // Serves at the address. InvalidArgument for an address off loopback with neither TLS nor
-  // insecure_listen (P10); the error names both remedies. InvalidArgument that names the file for
-  // bad certificates. Unavailable if the address cannot be bound.
+  // insecure_listen (P10); the error names both remedies. Bad certificates give an InvalidArgument
+  // that names the file. Unavailable if the address cannot be bound.
   virtual absl::StatusOr<std::unique_ptr<Server>> Listen(const ServerOptions& options,
                                                          Handlers handlers) = 0;
   // Opens a channel. An unreachable peer is no error here; its calls fail. InvalidArgument for

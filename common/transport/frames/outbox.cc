@@ -84,7 +84,7 @@ std::optional<Outbox::Message> Outbox::Next(std::uint64_t bytes_max, std::uint8_
     room -= n;
     entry.piece_offset += n;
     if (entry.piece_offset == piece.bytes.size()) {
-      pieces[entry.piece] = {};  // the message now holds the owner
+      pieces[entry.piece] = {};  // the message now holds the owner of the piece
       ++entry.piece;
       entry.piece_offset = 0;
     }

@@ -52,7 +52,7 @@ class ClientLink final : public Link,
   void Start(std::shared_ptr<LinkEvents> events) override {
     if (loop_->stopping()) return;  // The listener has been detached.
     events_ = std::move(events);
-    self_ = shared_from_this();  // until the last operation has completed
+    self_ = shared_from_this();  // keeps this object until the last operation has completed
     loop_->Add(this);
     if (method_ != kDataMethod) {
       context_.AddMetadata("evergrad-call", "stream");
@@ -198,7 +198,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
   }
 
   // Ends the waits of the callers. The objects of the calls are destroyed once gRPC has completed
-  // them.
+  // the calls.
   void Close() {
     closed_ = true;
     self_ = calls_.empty() ? nullptr : shared_from_this();
@@ -261,7 +261,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
   }
 
   // Returns whether gRPC reports that it had no connection for the call, a state that may end by
-  // itself. gRPC has only a text for this; an error from a peer carries details.
+  // itself. gRPC reports this state only by a text; an error from a peer carries details.
   static bool NoConnection(const grpc::Status& status) {
     const std::string& message = status.error_message();
     return status.error_code() == grpc::StatusCode::UNAVAILABLE && status.error_details().empty() &&
@@ -270,8 +270,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
            !absl::StrContains(message, "certificate verify failed") &&
            !absl::StrContains(message, kOurVerdict);
   }
-  // Returns whether gRPC omitted the reason, which is that the peer disconnected during a
-  // handshake.
+  // Returns whether the peer disconnected during a handshake, in which case gRPC omits the reason.
   static bool WantsProbe(const std::string& message) {
     return absl::StrContains(message, "Socket closed") || absl::StrContains(message, "handshake") ||
            absl::StrContains(message, "reset");
@@ -339,7 +338,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
   std::uint64_t next_call_ = 1;
   std::map<std::uint64_t, std::unique_ptr<UnaryCall>> calls_;
   std::shared_ptr<ChannelCore> self_;  // set after the close, until the calls have completed
-  // It is set while a probe runs.
+  // The calls that wait for the result of a probe; not empty while a probe runs.
   std::vector<std::pair<absl::Status, std::function<void(absl::Status)>>> unexplained_;
   std::optional<std::string> hint_;
   MonoTime hint_until_{0};

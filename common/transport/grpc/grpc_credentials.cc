@@ -27,7 +27,7 @@ class PeerVerifier final : public tls::ExternalCertificateVerifier {
     const absl::Status status = Check(*request);
     if (!status.ok())
       *verdict = grpc::Status(grpc::StatusCode::UNAUTHENTICATED, std::string(status.message()));
-    return true;  // Decided synchronously.
+    return true;  // The decision was made synchronously.
   }
   void Cancel(tls::TlsCustomVerificationCheckRequest*) override {}
 

@@ -7,8 +7,8 @@
 namespace evergrad::transport {
 
 namespace {
-// Limit of queued tasks, as in any executor. Callers are bounded (post_limit.h), and so are
-// streams, calls and answers.
+// Limit of queued tasks, as in any executor. The number of tasks that callers post is bounded
+// (post_limit.h), and so are the numbers of streams, calls and answers.
 constexpr std::size_t kTasksMax = 1u << 20;
 constexpr MonoTime kDelayMax = std::chrono::hours(24 * 365);  // Keeps now + delay from overflowing.
 
@@ -39,7 +39,7 @@ bool GrpcLoop::Post(runtime::Task task) {
     }
   }
   if (wake) WakeUp();
-  return wake;  // otherwise the loop is stopping, and `task` is destroyed without the lock
+  return wake;  // If the loop is stopping, `task` is destroyed here, without the lock.
 }
 
 bool GrpcLoop::PostAfter(std::chrono::nanoseconds delay, runtime::Task task) {

@@ -66,7 +66,7 @@ class GrpcLoop final : public Loop {
   void Shutdown();
 
   grpc::CompletionQueue* queue() { return queue_.get(); }
-  // The calls themselves use these, on the loop.
+  // Calls register and remove themselves by these methods, on the loop.
   void Add(GrpcCall* call) { calls_.insert(call); }
   void Remove(GrpcCall* call) { calls_.erase(call); }
   bool stopping() const { return cancelling_; }

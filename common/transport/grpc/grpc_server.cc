@@ -60,8 +60,8 @@ class OpenCalls {
   int count_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// One incoming call, which its method and metadata make a unary call or a link. It owns itself
-// while gRPC has operations of it. Everything happens on the loop.
+// One incoming call. Its method and metadata decide whether it is a unary call or a link. The
+// object owns itself while gRPC has operations of the call. Everything happens on the loop.
 class ServerCall final : public Link,
                          public GrpcCall,
                          public std::enable_shared_from_this<ServerCall> {
@@ -181,7 +181,7 @@ class ServerCall final : public Link,
     }
     unary_ = true;
     Read();
-    // A peer that never sends its request would occupy its place forever.
+    // Without this limit, a call whose peer never sends its request would count as open forever.
     const auto patience = core_->options().unary_request_max;
     loop_->PostAfter(patience, [weak = weak_from_this(), patience] {
       const auto self = weak.lock();
@@ -320,7 +320,7 @@ void SetArguments(grpc::ServerBuilder& builder, const ServerOptions& options) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
   grpc::ResourceQuota quota("evergrad");
-  // Rule 5; below 64 MiB gRPC starves itself.
+  // Rule 5. With a quota below 64 MiB, gRPC cannot make progress.
   quota.Resize(std::max<std::uint64_t>(2 * options.budget_bytes_max, 64u << 20));
   builder.SetResourceQuota(quota);
 }

@@ -55,8 +55,8 @@ absl::StatusOr<bool> Lane::HasRoom(std::uint64_t bytes) {
   const auto taken_ref = Shared(Number(wire::LaneTakenAt(out_)));
   const auto wake_ref = Shared(Number(wire::LaneWakeAt(out_)));
   for (const bool again : {false, true}) {
-    // Each side writes one number and then reads the other's, sequentially consistent. Therefore
-    // this side sees the space, or the peer sees the request to be woken.
+    // Each side writes one number and then reads the number of the other side, sequentially
+    // consistent. Therefore this side sees the space, or the peer sees the request for a wake-up.
     const std::uint64_t taken = taken_ref.load(std::memory_order_seq_cst);
     if (taken > written_ || taken < peer_taken_) {
       return absl::InvalidArgumentError(
@@ -125,10 +125,10 @@ absl::Status LanePort::OnOffer(const wire::StreamHeader& header, MessageView pay
     return absl::InvalidArgumentError(
         absl::StrCat("malformed lane offer: bytes=", header.bytes, " want=", bytes.size()));
   CopyPayload(payload, bytes.data());
-  auto lane = take == nullptr ? absl::FailedPreconditionError("no lanes here")
+  auto lane = take == nullptr ? absl::FailedPreconditionError("no lanes on this connection")
                               : take(wire::DecodeLaneOffer(bytes));
   if (lane.ok()) Open(*std::move(lane));
-  // Precedes any piece in the lane, because messages without a frame are sent first.
+  // This answer precedes any piece in the lane, because messages without a frame are sent first.
   outbox.AddControl(
       {.kind = wire::MessageKind::kLane},
       open() ? "" : CleanText(absl::StrCat("refused: ", lane.status().message()), 256));

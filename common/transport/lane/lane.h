@@ -51,7 +51,7 @@ class Lane {
   std::uint64_t piece_bytes_max() const { return piece_bytes_max_; }
 
   // Returns whether the ring has space for `bytes`, at most piece_bytes_max(). If it has not, the
-  // peer reports later that it has (RING_SPACE). InvalidArgument if the peer claims to have taken
+  // peer sends RING_SPACE once there is space. InvalidArgument if the peer claims to have taken
   // bytes that were not written.
   absl::StatusOr<bool> HasRoom(std::uint64_t bytes);
   // Writes the pieces. HasRoom must have returned true for as many bytes.
@@ -84,7 +84,7 @@ class Lane {
 // The use of a lane by a session, once there is a lane.
 class LanePort {
  public:
-  // Returns our end of the memory that a client offers, or the reason for a refusal.
+  // Returns the server's end of the memory that a client offers, or the reason for a refusal.
   using TakeLane = std::function<absl::StatusOr<std::unique_ptr<Lane>>(const wire::LaneOffer&)>;
 
   void Open(std::unique_ptr<Lane> lane) { lane_ = std::move(lane); }

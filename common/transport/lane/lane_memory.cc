@@ -74,8 +74,8 @@ absl::StatusOr<OfferedLane> OfferLane(std::uint64_t ring_bytes) {
   const auto file =
       std::make_shared<File>(memfd_create("evergrad-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (file->fd() < 0) return absl::UnavailableError(Error("memfd_create"));
-  // Allocate the memory now. A machine that is out of memory then reports an error here, and not by
-  // a signal at the first access.
+  // The memory is allocated now. A machine that is out of memory then reports an error here, and
+  // not by a signal at the first access.
   if (const int error = posix_fallocate(file->fd(), 0, static_cast<off_t>(bytes)); error != 0) {
     return absl::UnavailableError(
         absl::StrCat("fallocate: ", std::strerror(error), ": bytes=", bytes));

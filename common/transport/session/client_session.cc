@@ -197,7 +197,8 @@ absl::Status ClientSession::OnOne(const wire::StreamHeader& header, MessageView 
       state_ = State::kUp;
       liveness_.OnWork(now);
       peer_frame_bytes_max_ = header.frame_bytes;
-      // half of it, because the server releases a token shortly after the answer has arrived here
+      // Half of the server's limit is used, because the server releases a token shortly after the
+      // answer has arrived here.
       small_max_ = header.response_bytes_max / 2;
       OfferLane(header.offset);
       for (auto& [id, pending] : pending_) Advance(id, pending);
@@ -281,8 +282,8 @@ void ClientSession::OnError(const wire::StreamHeader& header, MessageView payloa
   if (it == pending_.end()) return;
   std::string detail(header.bytes, '\0');
   CopyPayload(payload, reinterpret_cast<std::byte*>(detail.data()));
-  // The server is told in this case, too. Pieces of the request may be in flight, and the server
-  // drops them until it receives the end.
+  // The client sends CANCEL in this case, too. Pieces of the request may be in flight, and the
+  // server drops them until it receives the CANCEL.
   Finish(it, DecodeStatus(detail), /*tell=*/true);
 }
 

@@ -63,7 +63,7 @@ class ClientSession {
   // error. The caller has reported earlier messages by OnSent, or sends them together with this
   // one.
   std::optional<Outbox::Message> NextMessage();
-  // Errors mean the same as those of OnMessage.
+  // An error has the same meaning as an error of OnMessage.
   const absl::Status& lane_status() const { return lane_.status(); }
   void OnSent(MonoTime now);
 
@@ -92,7 +92,7 @@ class ClientSession {
     DataDone done;
     MonoTime patience{0};  // DataOptions::deadline
     MonoTime moved_at{0};  // time of the call, of its grant, or of the last byte sent or received
-    // Its time in `checks_`, if it is there; never later than DueAt.
+    // The time of the call in `checks_`, if it is there; never later than DueAt.
     MonoTime check_at = MonoTime::max();
     Reassembly answer;
   };
@@ -126,7 +126,7 @@ class ClientSession {
   std::uint64_t small_used_ = 0;
   Outbox outbox_;
   LanePort lane_;
-  std::optional<OfferedLane> offered_;  // until the server has answered the offer
+  std::optional<OfferedLane> offered_;  // kept until the server has answered the offer
   Liveness liveness_;
   bool pong_queued_ = false;  // One PONG answers all earlier PINGs.
   PendingMap pending_;

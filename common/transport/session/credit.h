@@ -5,12 +5,12 @@
 // - Peers take turns, and the announcements of a peer are admitted in the order of arrival. The
 //   peer whose turn it is waits until there is memory for its request, so that no peer starves.
 // - The share of a peer is the budget divided by the number of peers that want some of it, and at
-//   most half. A peer that holds something gets more than its share only if all waiting requests
-//   could be admitted as well. It gets more than half of the budget only while no other peer has
-//   been active lately. The reason is a peer that works with small requests, one after another: it
-//   does not wait at every moment, and must find free memory when it asks again.
-// - A peer that leaves its grants unused gets less for a while, for all that it holds: half of half
-//   of the budget, then a quarter, and so on. Meanwhile the budget is not kept free for it.
+//   most half. A peer that holds memory gets more than its share only if all waiting requests could
+//   be admitted as well. It gets more than half of the budget only while no other peer has been
+//   active lately. The reason is that a peer with small requests, one after another, does not wait
+//   at every moment, and must find free memory at its next request.
+// - A peer that leaves its grants unused has a lower limit for a while: a quarter of the budget,
+//   then an eighth, and so on. Meanwhile no memory is kept free for this peer.
 //
 // Small requests are never announced and never wait. A request that does not fit its peer's share
 // of the reserve is refused.
@@ -43,9 +43,8 @@ class CreditCore {
     // Limit of waiting announcements of all peers; one peer may have an eighth of it, and at least
     // one.
     std::size_t waiting_max = 65536;
-    MonoTime lately = std::chrono::seconds(
-        // a peer counts as active for this time after it last held or wanted some of the budget
-        10);
+    // A peer counts as active for this time after it last held or requested some of the budget.
+    MonoTime lately = std::chrono::seconds(10);
   };
   explicit CreditCore(Options options) : options_(options) {}
 
@@ -77,8 +76,8 @@ class CreditCore {
   // for a while. Returns the number of such events since it last used a grant. Several events
   // within half a second (for `lately` of ten seconds) count once.
   std::uint32_t LeftUnused(std::uint64_t peer);
-  // The peer has sent this much payload for a grant. It is trusted to use four times as much (parts
-  // of a request, see RequestLimits).
+  // The peer has sent this much payload for a grant. The peer is then trusted to use four times as
+  // much (parts of a request, see RequestLimits).
   void Used(std::uint64_t peer, std::uint64_t bytes);
 
   // Withdraws an announcement that waits, or that was admitted but not taken. May admit other
@@ -120,7 +119,8 @@ class CreditCore {
     std::deque<Admitted> waiting;
     bool active = false;    // the peer uses or wants some of the budget
     MonoTime active_at{0};  // last time that `active` was true
-    // Number of times that its half of the budget is halved, because of unused grants.
+    // The number of times that the peer's limit, half of the budget, is halved because of unused
+    // grants.
     std::uint32_t unused = 0;
     MonoTime unused_at{0};              // last time that the peer left a grant unused
     MonoTime distrusted_to{0};          // end of its current distrust
@@ -136,7 +136,8 @@ class CreditCore {
   // applies in every case, MayGoBeyond only if no waiting peer is InTurn.
   bool InTurn(std::uint64_t id) const;
   bool MayGoBeyond(std::uint64_t id) const;
-  // Updates the books after a change in the peer's use or in its waiting requests.
+  // Updates turns_, lately_ and the activity of the peer after a change in the peer's use or in its
+  // waiting requests.
   void Note(std::uint64_t id, Peer& peer);
   void ForgetIfGone(std::uint64_t id, const Peer& peer);
 

@@ -2,9 +2,10 @@
 // taken back, and when the peer has left too many unused. No clock, no threads. Not thread-safe.
 //
 // A grant is taken back when no piece of its request has come for `unused_max`. While other peers
-// wait for the budget, it is taken back earlier: after `idle_max` if it is unused and the stream
-// has sent no payload meanwhile, or if it is unused and its peer holds more than its share; after
-// `unused_max` since the grant if its request has begun and its peer holds more than its share.
+// wait for the budget, a grant is taken back earlier. An unused grant is taken back after
+// `idle_max` if the stream has sent no payload meanwhile, or if its peer holds more than its share.
+// A grant whose request has begun is taken back `unused_max` after the grant if its peer holds more
+// than its share.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,8 @@ class GrantWatch {
     MonoTime idle_max{0};
     std::uint32_t unused_in_a_row_max = 0;
   };
-  // Kept with each request by the caller. Default: the request has no grant.
+  // The state of a request's grant, which the caller keeps with the request. A default-constructed
+  // Grant means that the request has no grant.
   struct Grant {
     MonoTime granted_at{0};
     MonoTime last_piece{0};
@@ -38,14 +40,14 @@ class GrantWatch {
   void OnPiece(std::uint64_t request, Grant* grant, MonoTime now);
   // The request, of `bytes`, has come whole.
   void OnComplete(std::uint64_t request, const Grant& grant, std::uint64_t bytes, MonoTime now);
-  // The peer has cancelled a request before it sent a piece. A late return counts like a grant that
-  // was left unused.
+  // The peer has cancelled a request before it sent a piece. If the peer returns the grant late,
+  // the grant counts as left unused.
   void OnReturned(const Grant& grant, MonoTime now);
   // The request has ended. No effect if its grant is not watched.
   void Remove(std::uint64_t request, const Grant& grant) {
     granted_.erase({grant.last_piece, request});
   }
-  // The stream has ended. That does not hide unused grants: they count for the peer.
+  // The stream has ended. Its unused grants still count for the peer.
   void OnEnd();
 
   // Calls `take_back` for each grant to be taken back; the caller ends the request and calls
@@ -77,10 +79,10 @@ class GrantWatch {
   const std::uint64_t peer_;
   std::set<Entry> granted_;   // by the time of the last piece, to find dead ones
   MonoTime check_at_{0};      // the next time to look for grants that others could use
-  MonoTime last_payload_{0};  // of a granted request
+  MonoTime last_payload_{0};  // time of the last payload of a granted request
   std::uint64_t taken_back_ = 0;
   std::uint32_t unused_in_a_row_ = 0;  // grants taken back since the stream last used one
-  std::uint32_t unused_of_peer_ = 0;   // the same on any stream of the peer
+  std::uint32_t unused_of_peer_ = 0;   // unused_in_a_row of the peer, over all of its streams
 };
 
 }  // namespace evergrad::transport

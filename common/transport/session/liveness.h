@@ -1,7 +1,7 @@
 // The progress watchdog of one side of a data stream (rule 8). With outstanding work and no byte in
 // either direction, it sends a PING after a third of the limit, and ends the stream after the whole
-// limit. The PING distinguishes a request that waits long at a gate from a peer that has stopped.
-// Pure, not thread-safe.
+// limit. The answer to the PING distinguishes a request that waits long at the server from a peer
+// that has stopped. Pure, not thread-safe.
 #pragma once
 
 #include <algorithm>

@@ -35,13 +35,13 @@ class ServerSession {
     std::uint64_t message_bytes_max = wire::kMessagePayloadBytesMax;
     MonoTime progress_timeout = std::chrono::seconds(5);
     MonoTime grant_unused_max = std::chrono::seconds(30);
-    // How long a grant may be unused while other peers wait (grant_watch.h). A stream is ended
-    // after this number of taken-back grants in a row, on it or for its peer. Waiting requests are
-    // checked at the same interval.
+    // grant_idle_max limits how long a grant may be unused while other peers wait (grant_watch.h).
+    // Waiting requests are checked at this interval, too. A stream is ended after the stated number
+    // of taken-back grants in a row, of the stream or of its peer.
     MonoTime grant_idle_max = std::chrono::seconds(1);
     std::uint32_t unused_in_a_row_max = 8;
-    std::uint64_t lane_ring_bytes_max = 0;  // the largest ring that is accepted; 0: none
-    // nullptr: no lane is accepted.
+    std::uint64_t lane_ring_bytes_max = 0;  // the largest ring that is accepted; 0 for none
+    // If it is nullptr, no lane is accepted.
     LanePort::TakeLane take_lane = nullptr;
   };
   // Counts events; the owner reads them after each step.
@@ -70,7 +70,7 @@ class ServerSession {
   absl::Status OnMessage(MessageView messages, MonoTime now);
   // Grants a waiting request that the budget has admitted.
   void OnAdmitted(std::uint64_t request, std::uint64_t bytes, MonoTime now);
-  // Both have no effect for a request that was cancelled meanwhile.
+  // Both methods have no effect for a request that was cancelled meanwhile.
   void Answer(std::uint64_t request, Frame response, MonoTime now);
   void Fail(std::uint64_t request, const absl::Status& status);
 
@@ -108,7 +108,8 @@ class ServerSession {
   void OnCancel(std::uint64_t id, MonoTime now);
   void Grant(RequestMap::iterator it, MonoTime now);
   void Refuse(std::uint64_t id, const absl::Status& status);
-  // Refuses a request if the stream has as many as it may have; returns whether it did.
+  // Refuses a request if the stream has requests_max requests. Returns whether the request was
+  // refused.
   bool RefuseAsTooMany(std::uint64_t id);
   // Adds a request that comes whole and without a grant, or refuses it.
   absl::Status AddSmall(const wire::StreamHeader& header, MonoTime now);
@@ -131,10 +132,10 @@ class ServerSession {
       dropping_;  // Requests ended by us; their pieces are dropped until the client's CANCEL.
   std::vector<std::uint64_t> answers_sent_;  // Requests whose last piece is being sent.
   std::size_t waiting_ = 0;                  // Requests in the waiting phase.
-  // While there are waiting requests: the next time to tell the budget the time.
+  // The next time at which Tick passes the time to the budget while requests wait.
   MonoTime advance_at_{0};
-  bool writing_ = false;  // NextMessage has returned a message that is not sent yet …
-  std::optional<MonoTime> writing_since_;  // … and that was unsent at this tick, too
+  bool writing_ = false;  // NextMessage has returned a message that is not sent yet
+  std::optional<MonoTime> writing_since_;  // first tick at which that message was unsent
   bool pong_queued_ = false;
   std::vector<Ready> ready_;
   Counters counters_;

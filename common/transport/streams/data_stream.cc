@@ -73,8 +73,8 @@ class Core final : public LinkEvents, public std::enable_shared_from_this<Core> 
     Pump();
   }
   void OnEnd(absl::Status status) override {
-    // Codes that tell a caller what to do are kept: a refusal by the server, bad certificates.
-    // Other codes become "peer is disconnected".
+    // A code is kept if it tells a caller what to do, for example after a refusal by the server or
+    // with bad certificates. Other codes become "peer is disconnected".
     switch (status.code()) {
       case absl::StatusCode::kInvalidArgument:
       case absl::StatusCode::kUnimplemented:

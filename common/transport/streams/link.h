@@ -16,7 +16,7 @@ class LinkEvents {
  public:
   virtual ~LinkEvents() = default;
   virtual void OnOpen() = 0;  // Messages may be sent. A server's link is open from the start.
-  // The link continues to read in every case (rule 2).
+  // The link continues to read whatever the callback does (rule 2).
   virtual void OnMessage(MessageView message) = 0;
   virtual void OnSent() = 0;  // The message given to Send has been accepted; the next may be sent.
   // The last event. OK means that the peer ended the stream.
@@ -31,9 +31,9 @@ class Link {
   virtual void Start(std::shared_ptr<LinkEvents> events) = 0;
   // Sends one message at a time. Its owners are held until the bytes have left the process.
   virtual void Send(OutgoingPieces pieces) = 0;
-  // Takes effect after the messages sent before: a server ends the stream with `status`, a client
-  // half-closes. OnEnd follows; a server gets no OnMessage before it. A server may also call it to
-  // refuse a link that was never started.
+  // Takes effect after the messages that were sent before. A server ends the stream with `status`;
+  // a client half-closes. OnEnd follows. A server gets no OnMessage before OnEnd. A server may also
+  // call it to refuse a link that was never started.
   virtual void Finish(absl::Status status) = 0;
   // Ends both directions now. No more events follow, even for operations in flight.
   virtual void Detach() = 0;

@@ -28,7 +28,7 @@ std::unique_ptr<MessageStream> MessageStreamCore::MakeHandle() {
 }
 
 void MessageStreamCore::Start(std::shared_ptr<Link> link, MessageStreamEvents events) {
-  if (closing_) return;  // Closed by its owner before the loop ran this task.
+  if (closing_) return;  // The owner closed the stream before the loop ran this task.
   link_ = std::move(link);
   events_ = std::make_shared<MessageStreamEvents>(std::move(events));
   link_->Start(shared_from_this());

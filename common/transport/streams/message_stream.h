@@ -1,4 +1,4 @@
-// Message streams over a Link, the same for client and server. Private to the room.
+// Message streams over a Link. Client and server use the same class. Private to the room.
 #pragma once
 
 #include <chrono>
@@ -23,16 +23,17 @@ class MessageStreamCore final : public LinkEvents,
     std::uint64_t unsent_bytes_max = 0;
     MonoTime progress_timeout{0};
     std::function<void()> on_gone;  // called on the loop, once, when the link is no longer used
-    // Reports received and sent bytes. It is called on the loop; may be empty.
+    // A function that is called on the loop with the numbers of received and sent bytes; may be
+    // empty.
     std::function<void(std::uint64_t received, std::uint64_t sent)> count;
   };
   // `failpoints` may be null.
   MessageStreamCore(std::shared_ptr<Loop> loop, fault::Failpoints* failpoints, Options options);
 
-  // It is called on the loop, once, before or after the first Send.
+  // Start is called once, on the loop, before or after the first Send.
   void Start(std::shared_ptr<Link> link, MessageStreamEvents events);
-  // It is called on the loop when a server shuts down. Calls on_end(status) now, unless the stream
-  // is closed.
+  // Abort is called on the loop when a server shuts down. It calls on_end(status) now, unless the
+  // stream is closed.
   void Abort(const absl::Status& status);
 
   // Any thread.

@@ -152,12 +152,12 @@ class ServerCore::DataPeer final : public LinkEvents,
 
   void Malformed(const absl::Status& status) {
     server_->malformed_.fetch_add(1, std::memory_order_relaxed);
-    link_->Finish(status);  // sends the typed error
+    link_->Finish(status);  // sends the status to the client
     Gone();
   }
 
-  // Ends a stream that keeps memory from other peers. Its client is told, and may return after a
-  // pause.
+  // Ends a stream that keeps memory from other peers. Its client receives `status`, and may open a
+  // new stream after a pause.
   void EndForUnused(const absl::Status& status) {
     const auto counters = session_->TakeCounters();
     server_->TakenBack(SharerOf(peer_), counters.taken_back, counters.taken_back_bytes,
@@ -379,7 +379,7 @@ absl::Status ServerCore::CheckNotKeptOut(const std::string& peer) {
   std::erase_if(kept_out_, [now = loop_->Now()](const auto& entry) { return entry.second <= now; });
   if (!kept_out_.contains(peer)) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
-      "a stream of ", peer, " left its grants unused; it is not served for ",
+      "a stream of ", peer, " left its grants unused; the peer gets no stream for ",
       std::chrono::duration_cast<std::chrono::milliseconds>(options_.unused_pause).count(), " ms"));
 }
 

@@ -23,8 +23,8 @@ namespace evergrad::transport {
 
 class ServerCore : public std::enable_shared_from_this<ServerCore> {
  public:
-  // Answers a unary call. It is called once, on any thread; with an error if the responder was
-  // dropped.
+  // Answers a unary call. The function is called once, on any thread. If the responder was dropped,
+  // it gets an error.
   using UnaryAnswer = std::function<void(absl::StatusOr<std::string>)>;
 
   static std::shared_ptr<ServerCore> Make(const ServerOptions& options, Handlers handlers,
@@ -35,7 +35,7 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   bool AdmitCall();
   void CallEnded() { open_calls_.fetch_sub(1, std::memory_order_relaxed); }
 
-  // Both take over an admitted call, and start `link`.
+  // Both methods take over an admitted call, and start `link`.
   void AcceptData(std::shared_ptr<Link> link, const PeerInfo& peer);
   void AcceptStream(std::shared_ptr<Link> link, const PeerInfo& peer, absl::string_view method);
   // `answer` runs on the loop.
@@ -60,7 +60,8 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
                                                    const wire::LaneOffer& offer);
 
   const ServerOptions options_;
-  // Released after Shutdown, because they may hold responders, which hold the server.
+  // The handlers are released after Shutdown, because they may hold responders, which hold the
+  // server.
   Handlers handlers_;
   const std::shared_ptr<Loop> loop_;
   fault::Failpoints* const failpoints_;

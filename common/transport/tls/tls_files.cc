@@ -59,7 +59,7 @@ absl::StatusOr<Certificate> ParseCertificate(absl::string_view what, const std::
 }
 
 // Verifies our own certificate against our own authorities, as the peer will do. A file may hold
-// several authorities while one replaces another.
+// several authorities during the replacement of one by another.
 absl::Status Verify(const std::string& ca_pem, X509* certificate, const TlsFiles& files) {
   const Store store(X509_STORE_new());
   const StoreContext context(X509_STORE_CTX_new());

@@ -53,7 +53,7 @@ int Connect(const std::string& host_port) {
   if (getaddrinfo(host.c_str(), host_port.substr(colon + 1).c_str(), &hints, &found) != 0)
     return -1;
   const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  // In progress; the caller waits.
+  // The connection is in progress, and the caller waits for it.
   if (fd >= 0) (void)connect(fd, found->ai_addr, found->ai_addrlen);
   freeaddrinfo(found);
   return fd;
