@@ -20,43 +20,45 @@ constexpr std::size_t kNameBytesMax = 63;
 
 void AddOptions(daemon::OptionTable* table, Config* config) {
   table->Add("name", &config->name,
-             "identity of this worker; empty: the ordinal of the host name (worker-3 is 3), or "
-             "else a number from the coordinator");
+             "identity of this worker. Empty means the ordinal of the host name (3 for worker-3), "
+             "or else a number from the coordinator");
   // The number of workers on this host is unknown; two is the usual number on a desktop machine.
   table->Add("threads", &config->threads,
-             "number of compute threads; 0: half of the cores, at least one", {0, 1024});
+             "number of compute threads; 0 means half of the cores, at least one", {0, 1024});
   table->Add(
       "device", &config->device,
       "compute device: cpu, gpu (the first), gpu:N, or auto: the first usable GPU, else the CPU");
   table->Add("cuda_library", &config->cuda_library,
-             "path of libevergrad_cuda.so; empty: the one beside this program");
+             "path of libevergrad_cuda.so; empty means the file beside this program");
   table->AddPrint("list_devices", "print the GPUs of this host, one per line, and end",
                   [config] { return ListDevices(config->cuda_library); });
   table->Add("prefetch_batches_max", &config->prefetch_batches_max, "number of batches read ahead",
              {1, 1u << 16});
   table->AddBytes("prefetch_bytes_max", &config->prefetch_bytes_max,
                   "memory limit of the batches read ahead", {64 << 10, 1ull << 40});
-  table->Add("data_root", &config->data_roots,
-             "folder that must hold the data files that jobs name, after following links. If "
-             "omitted: any file that this process can read, if only this machine is involved (it "
-             "and its coordinator listen on loopback, no TLS), and no file at all otherwise");
+  table->Add(
+      "data_root", &config->data_roots,
+      "folder that must contain the data files that jobs name, with links followed. If omitted, "
+      "every file that this process can read is allowed if only this machine is involved (the "
+      "worker and its coordinator listen on loopback, without TLS), and otherwise no file");
   table->AddBytes("data_bytes_max", &config->data_bytes_max,
                   "memory limit of one data source; a larger source is refused",
                   {kMiB, 1ull << 42});
   table->Add("step_records_max", &config->step_records_max,
-             "number of step records kept between two heartbeats; the oldest are dropped",
+             "number of step records that are kept between two heartbeats; when there are more, "
+             "the oldest are dropped",
              {16, 1u << 16});
   table->Add("call_deadline", &config->call_deadline,
              "a push or pull is sent again after this time without a grant, a sent byte or an "
-             "answer; the wait for its grant may take six times as long",
+             "answer; the wait for a grant may take six times as long",
              std::chrono::milliseconds(100), std::chrono::minutes(10));
   table->AddBytes("lane_bytes", &config->lane_bytes,
                   "memory shared with each server of this host, per direction, that carries "
-                  "payload in place of a socket; a multiple of 64KiB; 0: none",
+                  "payload in place of a socket; a multiple of 64KiB; 0 means none",
                   {0, transport::kLaneRingBytesMax});
-  table->AddChoice(
-      "not_finite", &config->not_finite, {"fail", "skip"},
-      "reaction to a NaN or infinite loss or gradient: end the job, or skip and count the update");
+  table->AddChoice("not_finite", &config->not_finite, {"fail", "skip"},
+                   "reaction to a NaN or infinite loss or gradient: fail ends the job, skip skips "
+                   "the update and counts it");
 }
 
 fs::Roots RootsOf(const Config& config, bool local_only) {
@@ -64,8 +66,8 @@ fs::Roots RootsOf(const Config& config, bool local_only) {
   return fs::Roots::Only(
       config.data_roots,
       config.data_roots.empty()
-          ? "this worker was started without --data-root, and its cluster is not on this machine "
-            "alone: start it with --data-root FOLDER, the folder that holds the data"
+          ? "this worker was started without --data-root, and its cluster is not only on this "
+            "machine: start the worker with --data-root FOLDER, the folder that contains the data"
           : "start the worker with one more --data-root FOLDER to allow another folder");
 }
 

@@ -17,7 +17,7 @@ namespace evergrad::worker {
 struct Config {
   std::string name;  // if "", the ordinal of the host name, or else a number from the coordinator
   std::string device = "auto";  // auto | cpu | gpu | gpu:N; Resolve leaves cpu or gpu:N
-  // Resolve sets it: the device and the reason, "cpu: no CUDA driver (cudart 35)".
+  // The device and the reason for its choice, "cpu: no CUDA driver (cudart 35)". Resolve sets it.
   std::string device_text = {};
   std::string cuda_library = {};  // "" means libevergrad_cuda.so beside the executable
   std::uint32_t threads = 0;      // 0 for half of the cores, at least one
@@ -36,7 +36,7 @@ struct Config {
 void AddOptions(daemon::OptionTable* table, Config* config);
 
 // Fills in the values that depend on the machine: the name, the threads, the device. UserError for
-// an invalid identity, and for a device that is unusable or does not compute the same as the CPU
+// an invalid identity, and for a device that is unusable or computes other results than the CPU
 // (worker/backend/self_check.h) on numbers drawn from `check_seed`.
 absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config,
                      std::uint64_t check_seed = 1);

@@ -17,7 +17,7 @@ inline std::optional<std::uint64_t> CheckedMul(std::uint64_t a, std::uint64_t b)
   if (__builtin_mul_overflow(a, b, &r)) return std::nullopt;
   return r;
 }
-// The product of all values, 1 for an empty span; nullopt on overflow.
+// Returns the product of all values, 1 for an empty span, and nullopt on overflow.
 inline std::optional<std::uint64_t> CheckedProduct(std::span<const std::uint64_t> values) {
   std::uint64_t product = 1;
   for (std::uint64_t v : values) {

@@ -56,7 +56,7 @@ using Term = StrongId<struct TermTag, std::uint64_t>;  // Number of one life of 
 
 using ShardEpoch = Stamp<struct ShardEpochTag>;  // One ownership of a shard.
 using Attempt = Stamp<struct AttemptTag>;        // One execution of a closure.
-// V, the version of the whole shard map; `start` of a shard is one, too.
+// V, the version of the whole shard map. The `start` of a shard is also a map version.
 using MapVersion = Stamp<struct MapVersionTag>;
 
 inline constexpr std::uint32_t kUpdatesPerClosureMax = 4096;  // LEDGER.md line 3.

@@ -22,7 +22,7 @@ bool IntervalSet::AddRange(std::uint64_t begin, std::uint64_t end) {
   auto it = intervals_.upper_bound(begin);
   if (it != intervals_.begin()) {
     auto before = std::prev(it);
-    if (before->second >= end) return false;  // Already covered.
+    if (before->second >= end) return false;  // The set contains the whole range.
     if (before->second >= begin) {
       begin = before->first;
       it = before;

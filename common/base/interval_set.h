@@ -28,7 +28,8 @@ class IntervalSet {
   IntervalSet(std::initializer_list<std::uint64_t> members);
   static IntervalSet Range(std::uint64_t begin, std::uint64_t end);
 
-  // Both return whether the set changed. Adding an empty range (begin >= end) changes nothing.
+  // Add and AddRange return whether the set changed. Adding an empty range (begin >= end) changes
+  // nothing.
   bool Add(std::uint64_t member) { return AddRange(member, member + 1); }
   bool AddRange(std::uint64_t begin, std::uint64_t end);
   bool Remove(std::uint64_t member) { return RemoveRange(member, member + 1); }
@@ -38,16 +39,16 @@ class IntervalSet {
   bool Contains(std::uint64_t member) const;
   bool ContainsAll(const IntervalSet& other) const;
   bool empty() const { return intervals_.empty(); }
-  // Number of members, number of intervals.
+  // Return the number of members and the number of intervals.
   std::uint64_t size() const;
   std::size_t interval_count() const { return intervals_.size(); }
   std::optional<std::uint64_t> First() const;
-  // Smallest member >= `from`.
+  // Returns the smallest member >= `from`.
   std::optional<std::uint64_t> FirstAtLeast(std::uint64_t from) const;
-  // Smallest number >= `from` that is not a member.
+  // Returns the smallest number >= `from` that is not a member.
   std::uint64_t FirstMissing(std::uint64_t from = 0) const;
 
-  // Return whether the set changed.
+  // Each of these functions returns whether the set changed.
   bool UnionWith(const IntervalSet& other);
   bool Subtract(const IntervalSet& other);
   IntervalSet Union(const IntervalSet& other) const;

@@ -32,8 +32,8 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex* const mu_;
 };
 
-// The caller holds the mutex while it waits. Spurious wake-ups happen, so callers must wait in a
-// loop.
+// A condition variable. The caller of a wait must hold the mutex. Spurious wake-ups happen, so
+// callers must wait in a loop.
 class CondVar {
  public:
   void Wait(Mutex* mu) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {

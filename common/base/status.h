@@ -29,8 +29,8 @@ std::string OriginOf(const absl::Status& status);
 // The retryability that a peer states overrules the default of the status code. An OK status stays
 // OK.
 absl::Status WithRetryable(absl::Status status, bool retryable);
-// The single rule for retries: Unavailable, DeadlineExceeded, Aborted and ResourceExhausted are
-// retryable unless WithRetryable or UserError says otherwise.
+// Returns whether a retry makes sense. Unavailable, DeadlineExceeded, Aborted and ResourceExhausted
+// are retryable unless WithRetryable or UserError says otherwise.
 bool IsRetryable(const absl::Status& status);
 
 }  // namespace evergrad

@@ -78,10 +78,10 @@ struct ParameterClient::Impl {
     int users = 0;
   };
 
-  // host:port, unix path, identity.
+  // The key of a peer: host:port, unix path, identity.
   using PeerKey = std::tuple<std::string, std::string, std::string>;
 
-  // Returns the peer, with `users` incremented.
+  // Returns the peer of `endpoint`, with `users` incremented. Dials the peer if there is none.
   absl::StatusOr<std::shared_ptr<Peer>> Use(const v1::Endpoint& endpoint) {
     const bool same_host = !host_id.empty() && endpoint.host_id() == host_id;
     const transport::Address address{

@@ -27,8 +27,8 @@ class ParameterClient {
   // socket is used only if the endpoint names the same host and options.use_unix is set.
   ParameterClient(transport::Transport* transport, transport::ChannelOptions options,
                   std::string client_name, std::string host_id = "");
-  // Calls Retain({}), so outstanding calls end with kCancelled before it returns. Must not run in a
-  // callback.
+  // Calls Retain({}), so outstanding calls end with kCancelled before the destructor returns. It
+  // must not run in a callback.
   ~ParameterClient();
 
   // Sends one request to `endpoint`. The channel and the stream are created on first use and kept

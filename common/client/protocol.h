@@ -40,8 +40,8 @@ inline constexpr std::size_t kRunFileWindow = 4 * kRunFileChunkMax;
 inline constexpr char kRunMarkFile[] = ".evergrad-run";
 inline constexpr std::uint64_t kRunMarkBytesMax = 4096;  // larger files are no marks
 
-// Limit of a batch of messages of a session, in both directions; a larger message is a batch of its
-// own.
+// Limit of a batch of messages in a session, in both directions. A larger message is sent as a
+// separate batch.
 inline constexpr std::uint64_t kSessionBatchBytesMax = 1u << 20;
 
 // Limits for the servers that a worker reports as unreachable (WorkerProgress::unreached).
@@ -55,7 +55,7 @@ v1::Stamp ToProto(const Stamp<Tag>& stamp) {
   proto.set_n(stamp.n);
   return proto;
 }
-// Use: FromProto<ShardEpoch>(m.epoch()). Every pair is a valid stamp; an absent message is (0,0).
+// Usage: FromProto<ShardEpoch>(m.epoch()). Every pair is a valid stamp; an absent message is (0,0).
 template <class S>
 S FromProto(const v1::Stamp& proto) {
   S stamp;
@@ -79,7 +79,8 @@ using evergrad::CleanText;
 // status has none. The status must not be OK (EG_CHECK).
 inline constexpr std::size_t kErrorDetailBytesMax = 4096;
 v1::ErrorDetail ToErrorDetail(const absl::Status& status, absl::string_view origin = "");
-// The result is never OK; an unknown code becomes kUnknown.
+// Returns the status that `detail` describes. The result is never OK; an unknown code becomes
+// kUnknown.
 absl::Status FromErrorDetail(const v1::ErrorDetail& detail);
 
 // Returns the fields of a plan message that define the numbering of closures; Plan::Create checks

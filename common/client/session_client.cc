@@ -45,7 +45,7 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     channel = *std::move(made);
     transport::MessageStreamEvents stream_events;
     const auto weak = weak_from_this();
-    // Outlives the stream, because callbacks may run until Close() returns.
+    // The executor outlives the stream, because callbacks may run until Close() returns.
     runtime::Executor* const where = executor;
     stream_events.on_message = [weak, where, this_dial](std::string bytes) {
       if (const auto self = weak.lock())
@@ -196,7 +196,7 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     const std::string why = absl::StrCat(CleanText(rejected.kind(), kQuotedBytesMax), ": ",
                                          CleanText(rejected.message(), kQuotedBytesMax));
     const bool had = state == State::kRegistered;
-    // The batch that `rejected` belongs to may be freed while the events run.
+    // The batch that contains `rejected` may be freed while the events run.
     const v1::Rejected kept = rejected;  // NOLINT(performance-unnecessary-copy-initialization)
     EndStream();
     const std::uint64_t ended = dial;
@@ -230,7 +230,7 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
 
   bool Send(v1::TaskMessage message) {
     if (state != State::kRegistered || broken) return false;
-    // Its tag and length inside the batch.
+    // The 16 bytes are for the tag and the length of the message inside the batch.
     const std::uint64_t bytes = message.ByteSizeLong() + 16;
     if (bytes > options.channel.message_bytes_max) {
       logger->Error(absl::StrCat("message to the coordinator is too large: field=",
@@ -284,7 +284,8 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
   State state = State::kWaiting;
   bool stopped = false;
   bool broken = false;  // a send failed, and Lose() has been posted
-  // Changes with each dial and each end; tasks posted for another number do nothing.
+  // The number of the current dial. It changes with each dial and each end, and tasks posted for
+  // another number do nothing.
   std::uint64_t dial = 0;
   std::uint64_t redials = 0;
   std::uint64_t heartbeats = 0;

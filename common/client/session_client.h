@@ -32,17 +32,18 @@ class SessionClient {
     // that a thousand tasks do not redial at the same time.
     std::chrono::milliseconds backoff_min{50}, backoff_max{1000};
     std::uint64_t jitter_seed = 0;  // the process uid
-    // Limit from dialing to Registered; then the dial is abandoned and repeated.
+    // Longest time from dialing to Registered. After that, the dial is abandoned and repeated.
     std::chrono::milliseconds registered_within{5000};
   };
   struct Events {
-    // It is called at every dial to get identity and holdings. The client fills in protocol_version
-    // and build_id.
+    // Returns the Hello with identity and holdings; called at every dial. The client fills in
+    // protocol_version and build_id.
     std::function<v1::Hello()> make_hello;
     std::function<void(const v1::Registered&)> on_registered;
     // Receives every message except Registered and Rejected.
     std::function<void(const v1::CoordinatorMessage&)> on_message;
-    // If `exit` is true, the daemon must end, and the client dials no more.
+    // The coordinator has refused the session. If `exit` is true, the daemon must end, and the
+    // client dials no more.
     std::function<void(const v1::Rejected&)> on_rejected;
     // A registered session has ended; called before on_rejected if the session was rejected.
     std::function<void(absl::string_view why)> on_lost;

@@ -8,8 +8,8 @@
 
 namespace evergrad::client {
 
-// Limit of a host name that is kept and shown. No Linux host has a longer name, and the limit keeps
-// tables readable.
+// Limit of a host name that is stored and shown. No Linux host has a longer name, and the limit
+// keeps tables readable.
 inline constexpr std::size_t kHostBytesMax = 64;
 
 struct TaskIdentity {

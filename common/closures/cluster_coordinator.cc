@@ -25,7 +25,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kWait{5000};
 constexpr milliseconds kAnswerWithin{5000};  // additional time for the answer
 constexpr milliseconds kBackoffMin{20}, kBackoffMax{1000};
-constexpr milliseconds kGoodbye{500};  // limit of the last release of results
+constexpr milliseconds kGoodbye{500};  // longest wait for the last release of results
 constexpr std::uint64_t kMessageBytesMax = 4ull << 20;
 
 // Collects handles whose last copy has been destroyed. The client may have been destroyed before
@@ -234,7 +234,7 @@ absl::StatusOr<bool> ClusterCoordinator::Done() {
 
 absl::StatusOr<std::string> ClusterCoordinator::Fetch(const RemoteValue& value) {
   if (!value.valid())
-    return UserError(absl::InvalidArgumentError("a handle that names no closure"));
+    return UserError(absl::InvalidArgumentError("the handle refers to no closure"));
   v1::FetchResultRequest request;
   request.set_job(impl_->options.job);
   request.set_closure(value.closure());
@@ -258,7 +258,7 @@ absl::StatusOr<std::string> ClusterCoordinator::Fetch(const RemoteValue& value) 
             absl::NotFoundError(absl::StrCat("the result was discarded because newer results "
                                              "filled functions.result_bytes_max: closure=",
                                              value.closure())));
-      default: break;  // not yet
+      default: break;  // the closure has not ended yet
     }
   }
 }
@@ -267,7 +267,7 @@ absl::Status ClusterCoordinator::Cancel(const std::vector<RemoteValue>& values) 
   v1::CancelClosuresRequest request;
   for (const RemoteValue& value : values) {
     if (!value.valid())
-      return UserError(absl::InvalidArgumentError("a handle that names no closure"));
+      return UserError(absl::InvalidArgumentError("the handle refers to no closure"));
     request.add_closures(value.closure());
   }
   return impl_->Cancel(std::move(request));

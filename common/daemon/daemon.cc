@@ -48,12 +48,13 @@ Daemon::Daemon(Role role, std::string summary)
     table_.Add("coordinator", &common_.coordinator, "address of evergrad-coordinator, host:port");
   if (role != Role::kCoordinator)
     table_.Add("preemption_notice_file", &common_.preemption_notice_file,
-               "file whose appearance announces that the machine will be reclaimed, whatever it "
-               "holds: the daemon hands over its work and ends, as after SIGTERM; empty: no file");
+               "file whose creation announces that the machine will be reclaimed; its contents are "
+               "ignored. The daemon then hands over its work and ends, as after SIGTERM. Empty "
+               "means no file");
   table_.Add("metrics_listen", &common_.metrics_listen,
-             "serve Prometheus text at ADDRESS/metrics and `ok` at ADDRESS/healthz: plain HTTP on "
-             "loopback and with --insecure-listen; off loopback with TLS it is HTTPS, and /metrics "
-             "requires a client certificate; empty: off");
+             "serve Prometheus text at ADDRESS/metrics and `ok` at ADDRESS/healthz. The protocol "
+             "is plain HTTP on loopback and with --insecure-listen. Off loopback with TLS it is "
+             "HTTPS, and /metrics requires a client certificate. Empty means off");
   table_.Add("insecure_metrics", &common_.insecure_metrics,
              "serve --metrics-listen off loopback as plain HTTP, WITHOUT encryption or "
              "authentication, whatever --listen does");
@@ -61,7 +62,7 @@ Daemon::Daemon(Role role, std::string summary)
                    "format of a log message: one line, or one JSON object");
   table_.AddChoice("log_level", &common_.log_level, {"debug", "info", "warning", "error"},
                    "lowest level that is logged");
-  table_.Add("log_file", &common_.log_file, "append the log to this file; empty: stderr");
+  table_.Add("log_file", &common_.log_file, "append the log to this file; empty means stderr");
   table_.Add("tls.ca", &common_.tls.ca,
              "PEM file of the authority that signed every task's certificate; gives mutual TLS on "
              "every listener and channel");
@@ -76,7 +77,7 @@ Daemon::Daemon(Role role, std::string summary)
   table_.Add("failpoint_seed", &common_.failpoint_seed,
              "seed of failpoints that act with a probability");
   table_.Add("address_file", &common_.address_file,
-             "write the bound address to this file once listening");
+             "write the bound address to this file once the daemon listens");
 }
 
 Daemon::~Daemon() = default;

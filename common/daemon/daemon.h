@@ -88,7 +88,7 @@ class Daemon {
   // InvalidArgument, else 1).
   int Fail(const absl::Status& status);
 
-  // Valid after Start.
+  // The following objects exist after Start.
   log::Logger& logger() { return *logger_; }
   metrics::Registry& registry() { return *registry_; }
   fault::Failpoints& failpoints() { return *failpoints_; }
@@ -99,7 +99,8 @@ class Daemon {
     enum class Kind {
       kDrain,  // SIGTERM, the preemption notice or RequestDrain: the task first hands over its work
       kAtOnce,  // SIGINT: the task ends at once
-      // Only signals().RequestStop() was called: the coordinator refuses the task permanently.
+      // signals().RequestStop() was called without a signal, because the coordinator refuses the
+      // task permanently.
       kRefused,
     };
     Kind kind = Kind::kRefused;
@@ -110,7 +111,7 @@ class Daemon {
   End WaitForEnd();
   // Thread-safe; only the first call has an effect.
   void RequestDrain(absl::string_view reason);
-  // Whether the daemon was "started with --failpoints".
+  // Returns whether the daemon was started with --failpoints.
   bool failpoints_allowed() const { return !common_.failpoints.empty(); }
   bool insecure() const { return !common_.insecure_listen.empty(); }
   std::string metrics_address() const;  // the bound address; "" if off
@@ -119,8 +120,8 @@ class Daemon {
   transport::ServerOptions server_options() const;
   transport::ChannelOptions channel_options() const;
 
-  // It is called once the daemon listens. Logs the address (with a warning for --insecure-listen)
-  // and writes --address-file atomically.
+  // The role calls it once the daemon listens. Logs the address (with a warning for
+  // --insecure-listen) and writes --address-file atomically.
   absl::Status ReportListening(const std::string& bound_address);
   // Returns the address that peers are told: --advertise, or else the bound address. Valid after
   // ReportListening.

@@ -10,8 +10,8 @@ constexpr char kEvery[] = "every daemon", kWorkers[] = "evergrad-worker",
 constexpr ExitCode kCodes[] = {
     {kExitOk, "ok", kEvery,
      "The daemon was told to end (SIGTERM, SIGINT, a preemption notice or `psctl task drain`) and "
-     "has ended in good order.",
-     "Start it again when it is wanted again."},
+     "has ended without an error.",
+     "Start it again when it is needed."},
     {kExitFailed, "failed", kEvery,
      "The daemon could not start, or met an error that it cannot recover from; the log states it.",
      "Start it again after a pause."},
@@ -24,17 +24,17 @@ constexpr ExitCode kCodes[] = {
     {kExitRefused, "refused", kTasks,
      "The coordinator refuses this process permanently: it speaks another version of the protocol, "
      "or its certificate belongs to another task.",
-     "Start the version of the coordinator, or correct the certificate."},
+     "Start the version that the coordinator runs, or correct the certificate."},
     {kExitDevice, "device", kWorkers, "The device that the worker computes on has failed.",
      "Start it again: the device may work again in a new process."},
     {kExitJournal, "journal", kCoordinator,
      "The journal in --state-dir is damaged, or parameter servers hold shards of a job that is "
      "missing from the journal. Nothing was changed.",
-     "Restore the folder from a backup, or discard what is lost with --forget-unknown-jobs."},
+     "Restore the folder from a backup, or discard the lost jobs with --forget-unknown-jobs."},
     {kExitIdentityTaken, "identity_taken", kServers,
      "The server was started without --index, took the index 0 by default, and a living server on "
      "another host has that index.",
-     "Start it with an index of its own (--index)."},
+     "Start it with an index that no other server has (--index)."},
 };
 
 }  // namespace

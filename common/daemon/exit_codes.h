@@ -20,7 +20,7 @@ inline constexpr int kExitIdentityTaken = 11;
 struct ExitCode {
   int code;
   const char* name;
-  const char* of;       // the daemons that end with it
+  const char* of;       // the daemons that end with this code
   const char* meaning;  // a sentence
   const char* restart;  // action for a supervisor or an operator
 };

@@ -37,7 +37,7 @@ std::string HelpText(const std::string& program, const std::string& summary, boo
                     " ", option.help, notes, "\n");
   }
   width = std::max<std::size_t>(width, 11);
-  absl::StrAppend(&out, "  --help", std::string(width - 8 + 2, ' '), "print this and exit\n");
+  absl::StrAppend(&out, "  --help", std::string(width - 8 + 2, ' '), "print this help and exit\n");
   absl::StrAppend(&out, "  --version", std::string(width - 11 + 2, ' '),
                   "print the version and exit\n");
   if (has_file)

@@ -30,11 +30,11 @@ class NoticeFile {
   NoticeFile(const NoticeFile&) = delete;
   NoticeFile& operator=(const NoticeFile&) = delete;
 
-  // Whether the file existed when the watch began.
+  // Returns whether the file existed when the watch began.
   bool was_there() const { return before_.has_value(); }
 
  private:
-  // Inode, time of its last change.
+  // The inode of the file and the time of its last change.
   using Seen = std::tuple<std::uint64_t, std::int64_t, std::int64_t>;
   std::optional<Seen> Look();
   void Watch();

@@ -18,7 +18,7 @@ struct Option {
   bool is_bool = false;
   bool is_text = false;
   bool repeatable = false;
-  char letter = 0;                                     // 0: none
+  char letter = 0;                                     // 0 for none
   std::function<absl::Status(absl::string_view)> set;  // parses the value and stores it
   std::function<absl::StatusOr<std::string>()> print;  // set for a flag like --version
   bool set_by_flag = false, set_by_file = false;

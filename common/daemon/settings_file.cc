@@ -74,7 +74,7 @@ class Reader {
       Report(value.where(), option.name, ": ", status.message());
   }
 
-  // The keys of the mapping `prefix`, for a suggestion.
+  // Returns the keys of the mapping `prefix`, for a suggestion.
   std::vector<std::string> KeysOf(const std::string& prefix) const {
     std::vector<std::string> keys;
     for (const Option& known : options_) {

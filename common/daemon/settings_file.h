@@ -14,8 +14,8 @@ namespace evergrad::daemon {
 // mistake, which has file:line:column.
 absl::Status ReadSettingsFile(const std::string& path, std::vector<Option>* options);
 
-// All options as YAML with their explanations, which is a valid settings file with the default
-// values.
+// Returns all options as YAML with their explanations. The text is a valid settings file with the
+// default values.
 std::string ReferenceYaml(const std::vector<Option>& options);
 
 }  // namespace evergrad::daemon

@@ -84,7 +84,7 @@ Where WhereIsPeer(absl::string_view peer) {
     return Where::kUnknown;
   const std::string plain = absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}});
   std::string host = HostOf(plain);
-  // Unwrap an IPv4 address as a dual-stack listener reports it.
+  // A dual-stack listener reports an IPv4 address in this form.
   if (absl::StartsWith(host, "::ffff:")) host = host.substr(7);
   return LookUp(host, AI_NUMERICHOST);
 }

@@ -7,7 +7,7 @@
 
 namespace evergrad::daemon {
 
-// "evergrad-worker 0.1.0+1a2b3c4d5e6f (protocol 1, g++ 12.2.0)".
+// Returns a line such as "evergrad-worker 0.1.0+1a2b3c4d5e6f (protocol 1, g++ 12.2.0)".
 std::string VersionLine(absl::string_view program);
 
 }  // namespace evergrad::daemon
