@@ -35,21 +35,21 @@ struct DataFormat {
   // `fields` is a required key.
   std::vector<std::string> own_fields;
   std::vector<std::string> transforms;  // transforms that a field may have
-  // Reports mistakes between the values of one field, or between these and the sources. It is
-  // called for fields whose own keys were read without a mistake. `entry` is the field in the job
+  // Reports mistakes between the values of one field, or between these and the sources. The reader
+  // calls it for fields whose own keys were read without a mistake. `entry` is the field in the job
   // file. Null if there are no such rules.
   void (*check_field)(Reader& reader, const YamlEntry& entry, const DataSpec& data,
                       const FieldSpec& field);
   // Returns the kind of value that the model reads. nullopt if the field is only a label, or if its
-  // transforms are mistaken.
+  // transforms have a mistake.
   std::optional<ValueKind> (*kind)(const FieldSpec& field);
   // Returns whether `field` was read with the keys of this format. A plan's text is written without
   // sources, so only the field tells the format.
   bool (*wrote)(const FieldSpec& field);
   // Appends an example of a field to the reference, without indentation.
   void (*explain_field)(std::string* out);
-  // Add settings to model.json, which load.py reads: those of the source, and those of a field,
-  // beside the settings that every field has. Null if there are none.
+  // Add the settings of a source and of a field to model.json, which load.py reads. The settings
+  // that every field has are added elsewhere. Null if the format has no such settings.
   void (*describe_source)(const SourceSpec& source, nlohmann::ordered_json* object);
   void (*describe_field)(const FieldSpec& field, nlohmann::ordered_json* object);
 };
@@ -61,16 +61,16 @@ const std::vector<const DataFormat*>& DataFormats();
 const NotBuilt& DataFormatsNotBuilt();
 // Returns nullptr if there is no such format.
 const DataFormat* FindDataFormat(absl::string_view name);
-// The format of a field of `data`: the format of the source if it is known, otherwise a format that
-// can have written the field.
+// Returns the format of a field of `data`: the format of the source if it is known, otherwise a
+// format that can have written the field.
 const DataFormat& FormatOfField(const DataSpec& data, const FieldSpec& field);
 
-// Every key of any format whose value is a path, each once.
+// Returns the keys of all formats whose value is a path, each key once.
 const std::vector<SourceFile>& AllSourceFiles();
-// The path of the first file that `source` names; empty if the format has no files.
+// Returns the path of the first file that `source` names; empty if the format has no files.
 std::string FirstFile(const SourceSpec& source);
 
-// The JSON objects of a source and of a field in a run's model.json.
+// Return the JSON objects of a source and of a field in a run's model.json.
 nlohmann::ordered_json DescribeSource(const SourceSpec& source);
 nlohmann::ordered_json DescribeField(const std::string& format, const FieldSpec& field);
 

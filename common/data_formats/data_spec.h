@@ -15,7 +15,7 @@
 
 namespace evergrad::config {
 
-// Divides the examples of one file between training and evaluation. Example n (from 0) belongs to
+// Divides the examples of one file into training and evaluation data. Example n (from 0) belongs to
 // the evaluation data if n % modulo == equals, otherwise to the training data.
 struct SplitSpec {
   std::uint64_t modulo = 0;  // 0 for no split
@@ -63,12 +63,12 @@ struct FieldSpec {
   std::vector<std::string> columns;  // numbers from 0, or names
   bool list = false;                 // the shape is [columns] instead of []
   std::string type;  // typed columns: int | float | string; synthetic: ids | float | label
-  std::optional<std::string> default_text;  // replaces a missing value
+  std::optional<std::string> default_text;  // the text that replaces a missing value
   std::uint64_t size = 0;                   // the shape is [size]; with 0 it is [], or [columns]
   // synthetic
   std::vector<std::uint64_t> shape;      // float; replaces `size` if it is not empty
   std::uint64_t classes = 2;             // label
-  std::uint64_t ids = 0;                 // element j draws from [j * ids, (j + 1) * ids)
+  std::uint64_t ids = 0;                 // element j is drawn from [j * ids, (j + 1) * ids)
   std::string distribution = "uniform";  // uniform | zipf
   double exponent = 1.05;                // zipf
   std::vector<Transform> transforms;

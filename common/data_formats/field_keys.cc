@@ -63,17 +63,17 @@ Key<FieldSpec> ColumnTypeKey(std::string help) {
 }
 
 Key<FieldSpec> DefaultKey() {
-  return {
-      "default",
-      "text",
-      "replacement of a missing value; if omitted: id 0 of a vocabulary, otherwise a user error",
-      false,
-      [](Reader& r, const Node& n, FieldSpec* t) {
-        if (const auto v = r.Text(n, "default")) t->default_text = *v;
-      },
-      [](const FieldSpec& t) {
-        return t.default_text ? std::optional<Node>(MakeText(*t.default_text)) : std::nullopt;
-      }};
+  return {"default",
+          "text",
+          "replacement of a missing value. If omitted, a missing value is id 0 of a vocabulary, "
+          "and a user error in other fields",
+          false,
+          [](Reader& r, const Node& n, FieldSpec* t) {
+            if (const auto v = r.Text(n, "default")) t->default_text = *v;
+          },
+          [](const FieldSpec& t) {
+            return t.default_text ? std::optional<Node>(MakeText(*t.default_text)) : std::nullopt;
+          }};
 }
 
 void CheckTypedField(Reader& r, const YamlEntry& entry, const FieldSpec& field) {

@@ -31,19 +31,18 @@ Key<SourceSpec> SeparatorKey() {
 }
 
 Table<SourceSpec> SourceTable() {
-  return {
-      "a csv source",
-      {PathKey("path", &SourceSpec::path, "path of a file, .gz or plain",
-               "relative paths are taken from the job file's folder",
-               "\"${EVERGRAD_DATA:-../data}/ratings/ratings.csv\""),
-       Flag<SourceSpec>("header", &SourceSpec::header,
-                        "whether the first record holds the columns' names"),
-       SeparatorKey(),
-       Flag<SourceSpec>(
-           "quoting", &SourceSpec::quoting,
-           "whether values may be quoted, as in RFC 4180; false: a quote is an ordinary character"),
-       MissingKey(), SplitKey()},
-      SourceKeysNotBuilt()};
+  return {"a csv source",
+          {PathKey("path", &SourceSpec::path, "path of a file, .gz or plain",
+                   "relative paths are taken from the job file's folder",
+                   "\"${EVERGRAD_DATA:-../data}/ratings/ratings.csv\""),
+           Flag<SourceSpec>("header", &SourceSpec::header,
+                            "whether the first record holds the columns' names"),
+           SeparatorKey(),
+           Flag<SourceSpec>("quoting", &SourceSpec::quoting,
+                            "whether values may be quoted, as in RFC 4180; with false, a quote is "
+                            "an ordinary character"),
+           MissingKey(), SplitKey()},
+          SourceKeysNotBuilt()};
 }
 
 bool IsNumber(const std::string& column) {

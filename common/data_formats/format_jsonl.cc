@@ -15,7 +15,7 @@ constexpr std::uint64_t kListMax = 4096;
 Key<FieldSpec> SizeKey() {
   Key<FieldSpec> key = Integer<FieldSpec>("size", &FieldSpec::size, 0, kListMax,
                                           "length of the member's list, which makes a field of "
-                                          "shape [size]; 0: the member is one value");
+                                          "shape [size]; 0 means that the member is one value");
   key.write = [write = key.write](const FieldSpec& t) {
     return t.size == 0 ? std::optional<Node>() : write(t);
   };

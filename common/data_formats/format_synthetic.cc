@@ -17,7 +17,7 @@ Table<SourceSpec> SourceTable() {
                            "seed of the examples and of the hidden model behind their labels"),
        Integer<SourceSpec>("skip", &SourceSpec::skip, 0, 1ull << 40,
                            "number of the first example in the seed's endless sequence; evaluation "
-                           "data needs another range than training data")},
+                           "data should have a different range than training data")},
       SourceKeysNotBuilt()};
 }
 
@@ -39,7 +39,8 @@ bool IsLabel(const FieldSpec& field) { return field.type == "label"; }
 Key<FieldSpec> ShapeKey() {
   return {"shape",
           "list of up to 7 integers",
-          "shape of a field of type float, in place of size: images are [height, width, channels]",
+          "shape of a field of type float, in place of size; an image has the shape [height, "
+          "width, channels]",
           false,
           [](Reader& r, const Node& n, FieldSpec* t) { r.Shape(n, &t->shape); },
           [](const FieldSpec& t) {
@@ -50,19 +51,20 @@ Key<FieldSpec> ShapeKey() {
 Table<FieldSpec> FieldTable() {
   return {
       "a field of a synthetic source",
-      {Required(Choice<FieldSpec>("type", &FieldSpec::type, {"ids", "float", "label"}, {}, "field.",
-                                  "ids of tables; normally distributed numbers; or a class, drawn "
-                                  "by a hidden model of all other fields")),
-       OnlyFor(&HasSize,
-               Integer<FieldSpec>("size", &FieldSpec::size, 0, 4096,
-                                  "length of the field, which has shape [size]; 0: one value")),
+      {Required(
+           Choice<FieldSpec>("type", &FieldSpec::type, {"ids", "float", "label"}, {}, "field.",
+                             "ids are ids of tables, float are normally distributed numbers, and "
+                             "label is a class that a hidden model of all other fields draws")),
+       OnlyFor(&HasSize, Integer<FieldSpec>(
+                             "size", &FieldSpec::size, 0, 4096,
+                             "length of the field, which has shape [size]; 0 means one value")),
        ShapeKey(),
        OnlyFor(&IsLabel, Integer<FieldSpec>("classes", &FieldSpec::classes, 2, 1u << 24,
-                                            "number of classes of a label, all about equally "
+                                            "number of classes of a label, which are about equally "
                                             "frequent; the values are 0 to classes - 1")),
        OnlyFor(&DrawsIds, Integer<FieldSpec>("ids", &FieldSpec::ids, 0, 1ull << 40,
-                                             "number of ids per element of type ids: element j "
-                                             "draws from j * ids to (j + 1) * ids - 1")),
+                                             "number of ids per element of type ids; element j is "
+                                             "drawn from j * ids to (j + 1) * ids - 1")),
        OnlyFor(&DrawsIds,
                Choice<FieldSpec>("distribution", &FieldSpec::distribution, {"uniform", "zipf"},
                                  {"normal"}, "field.",
@@ -79,7 +81,7 @@ void CheckField(Reader& r, const YamlEntry& entry, const DataSpec&, const FieldS
   const Location where = given("type") ? entry.value.Find("type")->where() : entry.where();
   const auto report = [&](const std::string& text) { r.Report(where, text); };
   if (field.type == "ids" && field.ids == 0)
-    report("a field of type ids needs `ids`, the number of them");
+    report("a field of type ids needs `ids`, the number of ids");
   if (field.type != "ids" && (field.ids != 0 || given("distribution") || given("exponent")))
     report(absl::StrCat(
         "`ids`, `distribution` and `exponent` are settings of type ids, this field is of type ",

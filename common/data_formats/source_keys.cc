@@ -94,13 +94,14 @@ Key<SourceSpec> MissingKey() {
 }
 
 Key<SourceSpec> SplitKey() {
-  Key<SourceSpec> key{"split",
-                      "mapping {modulo, equals, take: eval}",
-                      "in data.train: line n of the data (from 0) is used for evaluation if n % "
-                      "modulo == equals, and otherwise for training; data.eval must be omitted",
-                      false,
-                      &ReadSplit,
-                      &WriteSplit};
+  Key<SourceSpec> key{
+      "split",
+      "mapping {modulo, equals, take: eval}",
+      "only in data.train: line n of the data (from 0) is used for evaluation if n % modulo == "
+      "equals, and otherwise for training. data.eval must then be omitted",
+      false,
+      &ReadSplit,
+      &WriteSplit};
   key.example = "{modulo: 10, equals: 9, take: eval}";
   return key;
 }

@@ -8,7 +8,7 @@
 
 namespace evergrad::config {
 
-// The path of one file: a local path or a file:// URI, without patterns.
+// A key whose value is the path of one file: a local path or a file:// URI, without patterns.
 Key<SourceSpec> PathKey(const std::string& name, std::string SourceSpec::*member, std::string type,
                         std::string help, std::string example);
 // The key `missing`: the texts that mark a missing value.

@@ -32,13 +32,13 @@ struct TransformType {
   bool (*read)(Reader& reader, const Node& node, Transform* transform);
   // Returns the settings as YAML. Null if the transform has none.
   Node (*write)(const Transform& transform);
-  // Adds the settings to the transform's object in model.json, which load.py reads. Null if it has
-  // none.
+  // Adds the settings to the transform's object in model.json, which load.py reads. Null if the
+  // transform has none.
   void (*describe)(const Transform& transform, nlohmann::ordered_json* object);
   // The list item of an example, and an explanation, for the reference.
   std::string example, help;
-  // Whether the transform numbers the values of the training data, so that evaluation needs that
-  // data first. A field has at most one such transform.
+  // Whether the transform numbers the values of the training data, so that evaluation needs the
+  // training data first. A field has at most one such transform.
   bool learned = false;
 };
 
@@ -48,11 +48,11 @@ std::vector<std::string> TransformNames();
 // Returns nullptr if there is no such transform.
 const TransformType* FindTransformType(absl::string_view name);
 
-// The kind of the result of `transform` for a value of `kind`. InvalidArgument if the transform
-// does not take values of that kind.
+// Returns the kind of the result of `transform` for a value of `kind`. InvalidArgument if the
+// transform does not take values of that kind.
 absl::StatusOr<ValueKind> KindAfter(const Transform& transform, ValueKind kind);
 
-// The key `transforms` of a field that may have the transforms `allowed`.
+// Returns the key `transforms` of a field that may have the transforms `allowed`.
 Key<FieldSpec> TransformsKey(const std::vector<std::string>& allowed);
 
 // ---- parts of descriptors

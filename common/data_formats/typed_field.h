@@ -7,14 +7,14 @@
 
 namespace evergrad::config {
 
-// The kind that the field's `type` reads from the file.
+// Returns the kind of the values that a field of this `type` reads from the file.
 ValueKind KindOf(const FieldSpec& field);
-// The kind after all of the field's transforms: kInteger (int64) or kReal (float32).
+// Returns the kind after all of the field's transforms: kInteger (int64) or kReal (float32).
 // InvalidArgument if a transform does not take the kind of its input, if the field has two
 // vocabularies, or if the result is a text.
 absl::StatusOr<ValueKind> KindOfField(const FieldSpec& field);
-// The first transform of the field that is learned from the training data (TransformType::learned),
-// or the number of its transforms if none is.
+// Returns the index of the field's transform that is learned from the training data
+// (TransformType::learned), or the number of its transforms if none is.
 std::size_t LearnedTransform(const FieldSpec& field);
 
 }  // namespace evergrad::config

@@ -184,7 +184,8 @@ Hit Failpoints::At(absl::string_view name) {
   }
   if (!fired) return {};
   switch (fired->verb) {
-    case Verb::kKill: ::kill(::getpid(), SIGKILL); return {};  // Not reached.
+    // SIGKILL ends the process, so the return is not reached.
+    case Verb::kKill: ::kill(::getpid(), SIGKILL); return {};
     case Verb::kStop:
       // raise() signals this thread, so that it does not continue while the other threads are being
       // stopped.

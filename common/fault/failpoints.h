@@ -11,9 +11,10 @@
 //                          Arm and of the hit's number
 //
 // The specification may be the single word `none`. Then nothing is armed, but the daemon accepts
-// what is for tests only (counting jobs). Several actions for one name are separated by `,`; at a
-// hit the first one that fires acts. A name that no site has declared (known_failpoints.inc) is
-// refused at start, and so is an action that the site of the name does not perform.
+// counting jobs, which are for tests only. Several actions for one name are separated by `,`; at a
+// hit, the first action that applies is performed. A name that no site has declared
+// (known_failpoints.inc) is refused at start, and so is an action that the site of the name does
+// not perform.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,7 @@ enum class Action { kNone, kOn, kError, kUserError, kDrop, kDelay };
 
 struct Hit {
   Action action = Action::kNone;
-  // For kDelay. The site waits on its own timer, because the registry never sleeps.
+  // The delay of kDelay. The site waits on its own timer, because the registry never sleeps.
   std::int64_t delay_ms = 0;
   explicit operator bool() const { return action != Action::kNone; }
 };
@@ -54,7 +55,7 @@ class Failpoints {
   // changes then.
   absl::Status Arm(absl::string_view spec, std::uint64_t seed);
 
-  // Every site, for `--help` and for the checks in Arm.
+  // Returns every site, for `--help` and for the checks in Arm.
   static absl::Span<const KnownFailpoint> Known();
 
   // Counts a hit of `name` and returns the action for the site; kill and stop are performed inside.

@@ -175,7 +175,7 @@ absl::Status MakeDirectories(const std::string& path) {
   }
   if (errno != ENOENT) return FromErrno(errno, "cannot make folder", path);
   const std::string parent = std::filesystem::path(path).parent_path().string();
-  // "" if the topmost folder has been reached.
+  // The parent equals the path if the topmost folder has been reached.
   if (parent == path) return FromErrno(ENOENT, "cannot make folder", path);
   if (!parent.empty()) EG_RETURN_IF_ERROR(MakeDirectories(parent));
   const bool made = ::mkdir(path.c_str(), 0777) == 0;

@@ -32,7 +32,7 @@ absl::Status RestoreEnd(const std::string& path, std::uint64_t offset, absl::str
 // folder is OK.
 absl::Status MakeDirectories(const std::string& path);
 bool Exists(const std::string& path);
-// "file:///x" -> "/x"; "s3://…" -> Unimplemented naming the scheme.
+// Returns "/x" for "file:///x". Unimplemented, with the name of the scheme, for "s3://…".
 absl::StatusOr<std::string> LocalPath(absl::string_view uri);
 
 }  // namespace evergrad::fs

@@ -7,12 +7,12 @@ namespace evergrad::fs {
 
 // Returns an id that is equal for two processes of one running system and network namespace: the
 // boot id (or else the machine id) and the namespace. Such processes may try each other's unix
-// sockets. Returns "" if the system does not tell; then no process counts as being on the same
-// host.
+// sockets. Returns "" if the system does not provide these ids; then no process counts as being on
+// the same host.
 std::string HostId();
 // Like HostId, but from the boot id alone: equal results mean the same running system, even among
-// cloned machines. "" if the system does not tell.
+// cloned machines. "" if the system does not provide the boot id.
 std::string BootAndNetwork();
-std::string HostName();  // "localhost" if the system does not tell
+std::string HostName();  // "localhost" if the system reports no name
 
 }  // namespace evergrad::fs

@@ -264,7 +264,7 @@ class LocalFileSystem final : public FileSystem {
       const std::string name = found->d_name;
       if (name == "." || name == ".." || absl::StartsWith(name, kTemporaryPrefix)) continue;
       struct stat info;
-      // Removed meanwhile, or a dangling link.
+      // The file was removed meanwhile, or is a dangling link.
       if (::fstatat(::dirfd(entries), name.c_str(), &info, 0) != 0) continue;
       if (list.size() == kListEntriesMax) {
         status = absl::ResourceExhaustedError(
@@ -328,7 +328,7 @@ class LocalFileSystem final : public FileSystem {
   }
 
  private:
-  // The error of a failed Roots::Open.
+  // Returns the error of a failed Roots::Open.
   absl::Status Failed(absl::string_view what, const std::string& path) const {
     return errno == EXDEV ? roots_.Refusal("a checkpoint's file", path)
                           : FileError(errno, what, path);

@@ -13,7 +13,7 @@
 namespace evergrad::grants {
 namespace {
 
-// No other text that this key may ever sign begins like this.
+// Any other kind of text that is signed with this key must begin differently.
 constexpr absl::string_view kDomain = "evergrad grant 1";
 
 void AppendU64(std::uint64_t value, std::string* out) {

@@ -19,9 +19,9 @@ std::vector<LayerDescriptor> DotLayers() {
   return {{.type = "dot",
            .article = "a",
            .keras = "Dot",
-           .keys = {Flag<LayerSpec>(
-               "normalize", &LayerSpec::normalize,
-               "whether both vectors are divided by their length first, which gives the cosine")},
+           .keys = {Flag<LayerSpec>("normalize", &LayerSpec::normalize,
+                                    "whether both vectors are first divided by their length; the "
+                                    "result is then the cosine")},
            .keys_not_built = {"axes"},
            .inputs = {2, 2},
            .infer = &InferDot,

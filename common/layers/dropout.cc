@@ -18,12 +18,11 @@ std::vector<LayerDescriptor> DropoutLayers() {
       {.type = "dropout",
        .article = "a",
        .keras = "Dropout",
-       .keys =
-           {Required(RealNumber<LayerSpec>("rate", &LayerSpec::rate, {0, 1, false, true},
-                                           "share of the inputs set to zero while training")),
-            OptionalInteger<LayerSpec>(
-                "seed", &LayerSpec::seed, 0, kAny,
-                "seed of the layer; if omitted: derived from the job's seed and the layer's name")},
+       .keys = {Required(RealNumber<LayerSpec>("rate", &LayerSpec::rate, {0, 1, false, true},
+                                               "share of the inputs that training sets to zero")),
+                OptionalInteger<LayerSpec>("seed", &LayerSpec::seed, 0, kAny,
+                                           "seed of the layer. If omitted, the seed is derived "
+                                           "from the job's seed and the layer's name")},
        .infer = &InferDropout,
        .example = {{"name", "drop"}, {"rate", "0.2"}, {"input", "act"}},
        .reference_position = 8}};

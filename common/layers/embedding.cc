@@ -52,29 +52,29 @@ const std::vector<CombinerDescriptor>& Combiners() {
 }
 
 std::vector<LayerDescriptor> EmbeddingLayers() {
-  Key<LayerSpec> weights =
-      PlainText<LayerSpec>("weights", &LayerSpec::weights,
-                           "model input with a weight for each id of a bag; if omitted: 1");
+  Key<LayerSpec> weights = PlainText<LayerSpec>(
+      "weights", &LayerSpec::weights,
+      "model input with a weight for each id of a bag. If omitted, every weight is 1");
   weights.type = "name of a model input";
-  return {
-      {.type = "embedding",
-       .article = "an",
-       .keras = "Embedding",
-       .keys = {Required(PlainText<LayerSpec>("table", &LayerSpec::table,
-                                              "name of one of model.tables")),
-                Choice<LayerSpec>("combiner", &LayerSpec::combiner, NamesOf(Combiners(), true),
-                                  NamesOf(Combiners(), false), "embedding.",
-                                  "how the rows of an example's ids are combined; none: [n, "
-                                  "dimension], or [dimension] for one id of shape []. A negative "
-                                  "id is padding: it reads zeros and is no part of a bag"),
-                std::move(weights)},
-       .inputs = {1, InputCount::kAny},
-       .reads_ids = true,
-       .infer = &InferEmbedding,
-       .example = {{"name", "user"},
-                   {"table", "users"},
-                   {"weights", "user_weights"},
-                   {"input", "[user_id]"}}}};
+  return {{.type = "embedding",
+           .article = "an",
+           .keras = "Embedding",
+           .keys = {Required(PlainText<LayerSpec>("table", &LayerSpec::table,
+                                                  "name of one of model.tables")),
+                    Choice<LayerSpec>(
+                        "combiner", &LayerSpec::combiner, NamesOf(Combiners(), true),
+                        NamesOf(Combiners(), false), "embedding.",
+                        "how the rows of an example's ids are combined. With none, the output has "
+                        "the shape [n, dimension], or [dimension] for one id of shape []. A "
+                        "negative id is padding: it reads zeros and is not part of a bag"),
+                    std::move(weights)},
+           .inputs = {1, InputCount::kAny},
+           .reads_ids = true,
+           .infer = &InferEmbedding,
+           .example = {{"name", "user"},
+                       {"table", "users"},
+                       {"weights", "user_weights"},
+                       {"input", "[user_id]"}}}};
 }
 
 }  // namespace evergrad::config

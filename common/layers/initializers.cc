@@ -51,7 +51,7 @@ const std::vector<InitializerDescriptor>& Initializers() {
        true,
        {RealNumber<InitializerSpec>(
            "stddev", &InitializerSpec::stddev, {0, 1e6, true, false},
-           "standard deviation; values beyond two of them are drawn again")},
+           "standard deviation; values beyond two standard deviations are drawn again")},
        {"mean", "seed", "scale"}},
       {"constant",
        true,

@@ -24,7 +24,7 @@ struct InitializerDescriptor {
 // The initializers in the order of messages and of the reference.
 const std::vector<InitializerDescriptor>& Initializers();
 
-// The values that a key for an initializer takes, for the reference.
+// Returns the values that a key for an initializer takes, for the reference.
 std::string InitializerType();
 // Reads a name or a mapping; reports mistakes with the name of the key.
 void ReadInitializer(Reader& reader, const Node& node, const std::string& key,

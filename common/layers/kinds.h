@@ -1,12 +1,12 @@
-// The computations that names of the tables stand for. The tables map the names; the worker's
-// backends compute.
+// Identifiers of the computations that a job file names. The tables of this room map the names to
+// them; the worker's backends compute.
 #pragma once
 
 namespace evergrad::config {
 
 enum class Activation { kLinear, kRelu, kTanh, kSigmoid, kSoftmax };
 
-// Not at all, or into one row (a bag).
+// kNone keeps the rows of an example separate. The others combine them into one row (a bag).
 enum class Combiner { kNone, kSum, kMean, kSqrtN };
 
 enum class LossType { kSparseCategoricalCrossentropy, kBinaryCrossentropy, kMeanSquaredError };

@@ -35,10 +35,10 @@ struct LayerDescriptor {
   // The keys of the type, in addition to name, input and dtype, which every layer has.
   std::vector<Key<LayerSpec>> keys = {};
   NotBuilt keys_not_built = {};
-  // It is true if the layer neither moves nor computes data, so it has no dtype.
+  // Whether the layer neither moves nor computes data. Such a layer has no dtype.
   bool is_view = false;
   InputCount inputs = {};
-  // Whether it reads ids, and only from model inputs; otherwise it reads real numbers.
+  // Whether the layer reads ids, which come only from model inputs. Other layers read real numbers.
   bool reads_ids = false;
   ShapeRule infer = nullptr;  // null if the type is not built yet
   // Values of keys in the reference that replace their defaults.
@@ -46,7 +46,7 @@ struct LayerDescriptor {
   // The position in the reference's own model, from 1 on. With 0 the reference shows the layer as a
   // comment.
   int reference_position = 0;
-  // It is called after reading, if a default depends on another key. May be null.
+  // A function that is called after reading, if a default depends on another key. May be null.
   void (*complete)(const Node& node, LayerSpec* spec) = nullptr;
 };
 

@@ -44,7 +44,8 @@ Key<LayerSpec> NameKey() {
 Key<LayerSpec> InputKey() {
   return {"input",
           "name, or a list of names",
-          "the layers or model inputs that the layer reads; if omitted: the layer above",
+          "the layers or model inputs that the layer reads. If omitted, the layer reads the layer "
+          "above",
           false,
           [](Reader& r, const Node& n, LayerSpec* t) {
             std::vector<const Node*> names;
@@ -110,7 +111,7 @@ std::vector<LayerDescriptor> TypesOfFamilies(bool built) {
   return all;
 }
 
-// The keys of a layer with the values of its example.
+// Returns the keys of a layer with the values of its example.
 std::string Explained(const LayerDescriptor& layer, const std::string& indent) {
   Variant<LayerSpec>::Case c = *LayerVariant().Find(layer.type);
   for (Key<LayerSpec>& key : c.table.keys)

@@ -10,10 +10,12 @@ Table<LossSpec> LossTable(const LossDescriptor& loss) {
                         {},
                         {"weight", "label_smoothing", "reduction", "class_weight", "ignore_class"}};
   if (!loss.activation.empty())
-    table.keys.push_back(Flag<LossSpec>("from_logits", &LossSpec::from_logits,
-                                        "whether the output is logits rather than probabilities"));
-  Key<LossSpec> output = PlainText<LossSpec>(
-      "output", &LossSpec::output, "the layer whose output the loss reads; if omitted: the last");
+    table.keys.push_back(
+        Flag<LossSpec>("from_logits", &LossSpec::from_logits,
+                       "whether the output consists of logits and not of probabilities"));
+  Key<LossSpec> output =
+      PlainText<LossSpec>("output", &LossSpec::output,
+                          "the layer whose output the loss reads. If omitted, the last layer");
   output.type = "name of a layer";
   Key<LossSpec> labels = PlainText<LossSpec>("labels", &LossSpec::labels,
                                              "the field of the data that holds the labels");

@@ -21,7 +21,7 @@ struct LossDescriptor {
   std::string name;
   bool built = true;
   LossType kind = LossType::kMeanSquaredError;  // valid if `built`
-  // The loss compares classes, so an example is either right or wrong.
+  // Whether the loss compares classes, so that an example is either right or wrong.
   bool has_classes = false;
   // The activation that turns logits into probabilities. The loss then has the key `from_logits`,
   // which contradicts an output that ends in this activation. "" means that the loss has no such
@@ -41,7 +41,7 @@ const Variant<LossSpec>& LossVariant();
 // Checks whether the loss accepts an output of this shape with this last activation.
 absl::Status CheckLoss(const LossSpec& spec, const tensor::Shape& output,
                        absl::string_view output_activation);
-// The number of labels of one example for an output of this shape.
+// Returns the number of labels of one example for an output of this shape.
 std::uint64_t LabelElements(const LossDescriptor& loss, const tensor::Shape& output);
 
 }  // namespace evergrad::config

@@ -13,8 +13,9 @@ struct MetricDescriptor {
   std::string name;
   bool built = true;
   MetricType kind = MetricType::kAccuracy;  // valid if `built`
-  std::vector<std::string> losses = {};     // losses for which it is defined
-  bool one_label = false;                   // it needs a loss with one label per example
+  std::vector<std::string> losses = {};     // losses for which the metric is defined
+  // whether the metric needs a loss with one label per example
+  bool one_label = false;
   // the corresponding metric for another loss with classes, for the error message
   std::string instead = {};
   std::string nickname = {};  // another name that users try

@@ -1,7 +1,7 @@
 // Lists of names from a table whose entries have a `name` and a flag `built`.
 //
-// A name that is not built is known from other frameworks. The reader refuses it with the words
-// "not built yet". Pure.
+// An entry that is not built has a name known from other frameworks. The reader refuses this name
+// with the words "not built yet". Pure.
 #pragma once
 
 #include <string>
@@ -11,7 +11,8 @@
 
 namespace evergrad::config {
 
-// The names of the built entries (or, if not `built`, of the others), in the table's order.
+// Returns the names of the entries that are built, or of the others if `built` is false, in the
+// table's order.
 template <class T>
 std::vector<std::string> NamesOf(const std::vector<T>& table, bool built) {
   std::vector<std::string> names;
@@ -20,7 +21,7 @@ std::vector<std::string> NamesOf(const std::vector<T>& table, bool built) {
   return names;
 }
 
-// The built entry of this name, or nullptr. The result points into `table`.
+// Returns the entry of this name that is built, or nullptr. The result points into `table`.
 template <class T>
 const T* FindBuilt(const std::vector<T>& table, absl::string_view name) {
   for (const T& entry : table)

@@ -22,7 +22,7 @@ inline constexpr std::uint64_t kArrayElementsMax = (std::uint64_t{1} << 31) - 1;
 // Returns "(3, 4), (4)".
 std::string ShapeList(const std::vector<tensor::Shape>& shapes);
 
-// The shape with the dimensions `dims`. The error for an invalid shape, or for more than
+// Returns the shape with the dimensions `dims`. The error for an invalid shape, or for more than
 // kArrayElementsMax elements, names `what` ("its kernel").
 absl::StatusOr<tensor::Shape> CheckedShape(absl::string_view what, std::vector<std::uint64_t> dims);
 
@@ -35,9 +35,9 @@ struct WindowAxis {
 struct Window {
   WindowAxis h, w;
 };
-// The window of a convolution or a pool over `input` (height, width, channels), with the padding of
-// `spec`. Checks that window and stride are at least 1, and that the window fits. `key` and `noun`
-// name the window in errors ("kernel_size", "kernel").
+// Returns the window of a convolution or a pool over `input` (height, width, channels), with the
+// padding of `spec`. Checks that window and stride are at least 1, and that the window fits. `key`
+// and `noun` name the window in errors ("kernel_size", "kernel").
 absl::StatusOr<Window> SlideWindow(const LayerSpec& spec, const tensor::Shape& input,
                                    std::uint64_t window_h, std::uint64_t window_w,
                                    absl::string_view key, absl::string_view noun);

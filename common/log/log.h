@@ -32,7 +32,8 @@ struct Line {
 };
 
 struct Options {
-  // --log-format json: one object per line with the keys time, level, task, job, closure, text.
+  // With true (--log-format json), each line is an object with the keys time, level, task, job,
+  // closure, text.
   bool json = false;
   Level level = Level::kInfo;
   std::string file;  // "" for stderr

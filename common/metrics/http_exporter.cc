@@ -30,7 +30,7 @@ constexpr int kBacklog = 256;
 constexpr int kAcceptedAtOnceMax = 32;
 constexpr MonoTime kAcceptAgain = std::chrono::milliseconds(100);
 
-// Presents a complete request to httplib and collects its answer, which ScrapeConnection sends.
+// Passes a complete request to httplib and collects the answer, which ScrapeConnection sends.
 class Stream final : public httplib::Stream {
  public:
   explicit Stream(const std::string& request) : request_(request) {}
@@ -135,14 +135,15 @@ class ScrapeServer final : public httplib::Server {
     return stream.TakeAnswer();
   }
 
-  // Accepts a bounded number per turn, so that earlier connections are served in between. Otherwise
-  // a crowd would displace a connection that arrived with it.
+  // Accepts a bounded number of connections per turn, so that earlier connections are served in
+  // between. Otherwise many new connections at once would displace one that arrived with them.
   void Accept() {
     for (int i = 0; i < kAcceptedAtOnceMax && clock_->Now() >= accept_at_; ++i) {
       const int fd = accept4(svr_sock_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
       if (fd < 0) {
         if (errno == EINTR || errno == ECONNABORTED) continue;
-        // Without descriptors or memory, drop the oldest connection, or try again later.
+        // If descriptors or memory are exhausted, the oldest connection is dropped. If there is
+        // none, the listener tries again later.
         if (errno != EAGAIN && errno != EWOULDBLOCK && !DropOldest())
           accept_at_ = clock_->Now() + kAcceptAgain;
         return;

@@ -19,14 +19,16 @@ struct TlsPems {
 
 struct ExporterOptions {
   std::string listen;  // host:port or [v6]:port; port 0 selects a free port
-  // HTTPS with this certificate. /healthz answers every client. /metrics requires a client
-  // certificate signed by `ca`, and otherwise answers 403 with the reason.
+  // If set, the exporter serves HTTPS with this certificate. /healthz answers every client.
+  // /metrics requires a client certificate signed by `ca`, and otherwise answers 403 with the
+  // reason.
   std::optional<TlsPems> tls;
   // Serves plain HTTP at an address that other machines can reach. Such an address is refused (P10)
   // if neither this nor `tls` is set.
   bool plain_off_loopback = false;
   ConnectionLimits limits;
-  // One more connection closes the oldest one without a complete request.
+  // The limit of open connections. A connection above the limit closes the oldest connection
+  // without a complete request.
   std::size_t connections_max = 256;
 };
 

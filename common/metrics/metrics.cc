@@ -204,8 +204,8 @@ void Registry::AddCallbackGauges(const std::vector<Named>& gauges,
 }
 
 std::string Registry::PrometheusText() const {
-  // The needed data is copied first, because callbacks run without the lock: they may take their
-  // owner's lock.
+  // The needed data is copied first, because callbacks run without the registry's lock. A callback
+  // may take the lock of its owner.
   struct Sample {
     std::string labels;
     std::string value;

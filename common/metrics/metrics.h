@@ -67,7 +67,7 @@ class Registry {
   // registry. A second call with the same name and labels replaces `read`.
   void AddCallbackGauge(absl::string_view name, absl::string_view help, const Labels& labels,
                         std::function<double()> read);
-  // A counter that its owner keeps. The values of `read` never fall.
+  // A counter whose value the caller owns and `read` returns. The values of `read` never fall.
   void AddCallbackCounter(absl::string_view name, absl::string_view help, const Labels& labels,
                           std::function<std::uint64_t()> read);
   // Like AddCallbackGauge, for a changing set of objects (jobs). Each object has one sample at the

@@ -116,7 +116,8 @@ void ScrapeConnection::Ask() {
         return;
       }
     }
-    // Look for an empty line, whose beginning may be in the previous piece.
+    // The search for an empty line begins in the previous piece, which may contain the line's
+    // beginning.
     const std::size_t from = request_.size() - std::min<std::size_t>(request_.size(), 2);
     request_.append(piece, static_cast<std::size_t>(n));
     if (request_.find("\n\r\n", from) != std::string::npos) {

@@ -49,7 +49,7 @@ class ScrapeConnection {
   MonoTime deadline() const { return deadline_; }
   // The line and headers of the request, with any bytes that followed. Valid in kAsked.
   const std::string& request() const { return request_; }
-  // nullptr for plain HTTP.
+  // Returns the TLS session, nullptr for plain HTTP.
   const ssl_st* session() const;
   // Sends the answer; called once, in kAsked. Continues like Proceed.
   State Answer(std::string answer);
@@ -57,7 +57,7 @@ class ScrapeConnection {
   std::size_t unsent_bytes() const { return answer_.size() - sent_; }
 
  private:
-  // Both continue as far as possible. Afterwards state_ and events_ describe the next wait.
+  // Both methods continue as far as possible. Afterwards state_ and events_ describe the next wait.
   void Ask();
   void Send();
   void Drain();

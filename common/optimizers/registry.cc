@@ -46,8 +46,10 @@ constexpr Parameter kFirstDecay{
     kBeta1, {0, 1, false, true}, kBelowOne, "decay of the first moment"};
 constexpr Parameter kSecondDecay{
     kBeta2, {0, 1, false, true}, kBelowOne, "decay of the second moment"};
-constexpr Parameter kDivisor{
-    kEpsilon, {0, 1, true, false}, kPositive, "keeps the divisor from zero"};
+constexpr Parameter kDivisor{kEpsilon,
+                             {0, 1, true, false},
+                             kPositive,
+                             "number added to the divisor, so that it is never zero"};
 constexpr Parameter kAccumulator{kInitialAccumulator, kStrength, kNotNegative,
                                  "initial value of the sum of squares"};
 
@@ -61,19 +63,21 @@ std::vector<Descriptor> OfJobFiles() {
        .counts_gradients = true},
       {.defaults = {.type = "sgd", .learning_rate = 0.01},
        .parameters = {kRate,
-                      {kMomentum, {0, 1, false, false}, kUpToOne, "0: none"},
+                      {kMomentum,
+                       {0, 1, false, false},
+                       kUpToOne,
+                       "factor of the momentum; 0 means no momentum"},
                       {kNesterov, {}, {}, "Nesterov's momentum; needs a momentum above 0"}},
        .states = {{.only_with = &Settings::momentum}},
        .rules = {{"nesterov", [](const Settings& s) { return s.nesterov && s.momentum == 0; },
                   "`nesterov: true` needs a momentum above 0"}}},
       {.defaults = {.type = "adamw", .learning_rate = 0.001},
-       .parameters =
-           {kRate,
-            kFirstDecay,
-            kSecondDecay,
-            kDivisor,
-            {kWeightDecay, kStrength, kNotNegative,
-             "share of each weight that is subtracted per step, multiplied by the learning rate"}},
+       .parameters = {kRate,
+                      kFirstDecay,
+                      kSecondDecay,
+                      kDivisor,
+                      {kWeightDecay, kStrength, kNotNegative,
+                       "each step subtracts learning_rate * weight_decay of each weight"}},
        .states = {{}, {}},
        .counts_gradients = true},
       {.defaults = {.type = "nadam", .learning_rate = 0.001},
@@ -90,35 +94,37 @@ std::vector<Descriptor> OfJobFiles() {
       {.defaults = {.type = "rmsprop", .learning_rate = 0.001},
        .parameters = {kRate,
                       {kRho, {0, 1, false, true}, kBelowOne, "decay of the mean square"},
-                      {kMomentum, {0, 1, false, true}, kUpToOne, "0: none"},
+                      {kMomentum,
+                       {0, 1, false, true},
+                       kUpToOne,
+                       "factor of the momentum; 0 means no momentum"},
                       kDivisor},
        .states = {{}, {.only_with = &Settings::momentum}}},
       {.defaults = {.type = "ftrl", .learning_rate = 0.001},
-       .parameters = {{kLearningRate, kRate.bounds, kPositive, kRate.help},
-                      {kPower,
-                       {-10, 0, false, false},
-                       {{-64, 0, false, false}, "-64 to 0"},
-                       "0: a fixed rate"},
-                      kAccumulator,
-                      {kL1, kStrength, kNotNegative,
-                       "strength of the L1 penalty, which makes weights zero"},
-                      {kL2, kStrength, kNotNegative, "shrinks weights"},
-                      {kBeta, kStrength, kNotNegative,
-                       "number added to the root of the accumulator"}},
+       .parameters =
+           {{kLearningRate, kRate.bounds, kPositive, kRate.help},
+            {kPower,
+             {-10, 0, false, false},
+             {{-64, 0, false, false}, "-64 to 0"},
+             "exponent with which the learning rate falls; 0 means a fixed rate"},
+            kAccumulator,
+            {kL1, kStrength, kNotNegative, "strength of the L1 penalty, which makes weights zero"},
+            {kL2, kStrength, kNotNegative, "strength of the L2 penalty, which shrinks weights"},
+            {kBeta, kStrength, kNotNegative, "number added to the root of the accumulator"}},
        .states = {{.initial = &Settings::initial_accumulator_value}, {}}},
   };
 }
 
 std::vector<Descriptor> Internal() {
   return {
-      // For the statistics of batch normalization. The layer selects this type and sets its
-      // momentum.
+      // This type is for the statistics of batch normalization. The layer selects the type and sets
+      // its momentum.
       {.defaults = {.type = "moving_average", .momentum = 0.99},
        .parameters = {{kMomentum, {0, 1, false, true}, kBelowOne, ""}},
        .use = Use::kDenseOnly,
        .internal = true,
        .is_moving_average = true},
-      // For counting jobs only.
+      // This type is for counting jobs only.
       {.defaults = {.type = "counting"}, .states = {{}}, .internal = true},
   };
 }

@@ -75,18 +75,20 @@ bool IsForTablesOnly(absl::string_view type);
 // compute.
 absl::Status Check(const Settings& settings);
 
-// The optimizer state of these settings; empty for an unknown type.
+// Returns the optimizer state of these settings; empty for an unknown type.
 std::vector<State> StatesOf(const Settings& settings);
-// The number of states that have one number per value.
+// Returns the number of states that have one number per value.
 std::uint32_t StatesPerValue(const Settings& settings);
-// The number of floats in a table's row: its `dimension` values, followed by its optimizer state.
+// Returns the number of floats in a table's row: its `dimension` values, followed by its optimizer
+// state.
 std::uint64_t RowFloats(const Settings& settings, std::uint64_t dimension);
 // The largest number of floats in a row (16 KiB), and of floats in its gradient.
 inline constexpr std::uint64_t kRowFloatsMax = 4096;
 inline constexpr std::uint64_t kCounterBytesPerRow = 4;
-// Memory per row for its place in the index. A table's bytes_max counts it in addition to the row's
-// floats and its gradient counter. An id that waits for admission uses only this place. It is the
-// size of a place at the lowest load of the index, two thirds: 16 bytes with a stamp, 12.8 without.
+// Memory per row for its entry in the index. A table's bytes_max counts this memory in addition to
+// the row's floats and its gradient counter. An id that waits for admission uses only the entry.
+// The number is the size of an entry at the lowest load of the index, two thirds: 16 bytes with a
+// stamp, 12.8 without.
 inline constexpr std::uint64_t kIndexBytesPerRow = 24;
 // Returns kCounterBytesPerRow for a type that counts gradients, otherwise 0.
 std::uint64_t CounterBytesPerRow(absl::string_view type);

@@ -38,7 +38,8 @@ inline float NormalOf(std::uint32_t a, std::uint32_t b) {
   for (const double odd : {19.0, 17.0, 15.0, 13.0, 11.0, 9.0, 7.0, 5.0, 3.0, 1.0})
     series = series * z + 1.0 / odd;
   const double log = exponent * 0.693147180559945309417232121458 + 2.0 * s * series;
-  // The number of the nearest quarter of a turn and the angle from it, exact in integers.
+  // `quarter` is the number of the nearest quarter of a turn. It and the angle from there are exact
+  // in integers.
   const std::uint32_t quarter = (b + (1u << 29)) >> 30;
   const double x = static_cast<double>(static_cast<std::int32_t>(b - (quarter << 30))) *
                    (6.283185307179586476925286766559 * 0x1p-32),
@@ -62,7 +63,8 @@ inline float NormalOf(std::uint32_t a, std::uint32_t b) {
 constexpr std::size_t kBlocks = 8;
 void TwoWords(std::uint64_t key, std::uint64_t index, std::uint32_t* a, std::uint32_t* b) {
 #if defined(__AVX2__)
-  // Four blocks at a time, each number in the lower half of 64 bits; the upper half is ignored.
+  // Computes four blocks at a time, with each number in the lower half of 64 bits. The upper half
+  // is ignored.
   const __m256i first = _mm256_set1_epi64x(0xD2511F53), second = _mm256_set1_epi64x(0xCD9E8D57);
   for (std::size_t i = 0; i < kBlocks; i += 4) {
     const __m256i counter = _mm256_add_epi64(_mm256_set1_epi64x(static_cast<long long>(index + i)),

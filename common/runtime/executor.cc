@@ -17,7 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Keeps now + delay from overflowing.
+// The limit of a delay, so that now + delay does not overflow.
 constexpr std::chrono::nanoseconds kDelayMax = std::chrono::hours(24 * 365 * 10);
 constexpr std::size_t kThreadNameMax = 15;
 
@@ -103,10 +103,11 @@ struct ThreadExecutor::Impl {
   // The thread that runs tasks. It changes only under the lock, so each thread sees the effects of
   // the thread before.
   User user ABSL_GUARDED_BY(mu) = User::kNobody;
-  // It is true if the executor's thread must look again once the borrower has finished.
+  // Whether the executor's thread must look for tasks again once the borrowing thread has finished.
   bool awaits_borrower ABSL_GUARDED_BY(mu) = false;
   std::atomic<std::size_t> running{0};
-  // It is held while joining, so that a second Shutdown() returns only once the thread has ended.
+  // This mutex is held while joining, so that a second Shutdown() returns only once the thread has
+  // ended.
   Mutex join_mu;
   std::thread thread;
   std::thread::id id;
@@ -232,8 +233,8 @@ WaitableEvent::WaitableEvent() : impl_(std::make_unique<Impl>()) {}
 WaitableEvent::~WaitableEvent() = default;
 
 void WaitableEvent::Set() {
-  // The notification is sent under the lock, because a waiter may destroy the event as soon as it
-  // sees it set.
+  // The notification is sent under the lock, because a waiter may destroy the event as soon as the
+  // waiter sees that the event is set.
   MutexLock lock(&impl_->mu);
   impl_->set = true;
   impl_->changed.NotifyAll();

@@ -38,11 +38,12 @@ class ThreadExecutor final : public Executor {
  public:
   struct Options {
     std::string name;  // Thread name; the system shows 15 characters.
-    // Limit of waiting tasks. More tasks mean that a bound of the callers is broken (EG_CHECK).
+    // Limit of waiting tasks. The limit is reached only if callers do not keep their own bounds
+    // (EG_CHECK).
     std::size_t queue_max = 1u << 20;
   };
   explicit ThreadExecutor(Options options);
-  ~ThreadExecutor() override;  // Calls Shutdown().
+  ~ThreadExecutor() override;  // The destructor calls Shutdown().
 
   bool Post(Task task) override;
   bool PostAfter(std::chrono::nanoseconds delay, Task task) override;

@@ -9,10 +9,11 @@ namespace evergrad::config {
 
 inline constexpr std::size_t kNameBytesMax = 64;
 
-// A lower-case DNS label: letters, digits and inner dashes, at most 63.
+// Returns whether `name` is a lower-case DNS label: letters, digits and inner dashes, at most 63
+// characters.
 bool IsDnsLabel(absl::string_view name);
-// A valid name of a layer, an input or a field, which becomes part of a variable's name
-// ("dense1/kernel").
+// Returns whether `name` is a valid name of a layer, an input or a field. Such a name becomes part
+// of a variable's name ("dense1/kernel").
 bool IsPartName(absl::string_view name);
 
 }  // namespace evergrad::config

@@ -33,7 +33,8 @@ bool SplitUnit(absl::string_view text, absl::string_view* number, absl::string_v
 }
 
 bool LooksReal(absl::string_view text) {
-  // [+-] digits [. digits] [e [+-] digits]; no hexadecimal, no inf, no nan, no underscore.
+  // The accepted form is [+-] digits [. digits] [e [+-] digits], without hexadecimal numbers, inf,
+  // nan and underscores.
   std::size_t i = 0;
   if (i < text.size() && (text[i] == '+' || text[i] == '-')) ++i;
   std::size_t digits = 0;

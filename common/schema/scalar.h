@@ -32,12 +32,12 @@ std::string FormatByteSize(std::uint64_t bytes);              // "64KiB", "65537
 std::string FormatDuration(std::chrono::milliseconds value);  // "5s", "200ms"
 std::string FormatReal(double value);                         // shortest text that reads back equal
 
-// An outside value as it appears in a message: its first 60 characters, escaped
+// Returns a value from outside in the form for a message: its first 60 characters, escaped
 // (common/base/escape.h).
 std::string Shown(absl::string_view text);
-// "a, b or c"; "" without names.
+// Returns "a, b or c" for three names, and "" for none.
 std::string JoinWithOr(const std::vector<std::string>& names);
-// "; did you mean `x`?" for the nearest candidate (common/base/nearest_name.h), or "".
+// Returns "; did you mean `x`?" for the nearest candidate (common/base/nearest_name.h), or "".
 std::string Suggestion(absl::string_view name, const std::vector<std::string>& candidates);
 
 }  // namespace evergrad::config

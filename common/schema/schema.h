@@ -40,8 +40,8 @@ class Reader {
   void Report(const Location& where, std::string text) {
     if (mistakes_->size() < kMistakesMax) mistakes_->push_back({where, std::move(text)});
   }
-  // These report an error and return nullopt if the node has another type. They report nothing for
-  // a node that was already refused.
+  // These functions report an error and return nullopt if the node has another type. They report
+  // nothing for a node that was already refused.
   std::optional<std::string> Text(const Node& node, absl::string_view key);
   std::optional<std::uint64_t> Unsigned(const Node& node, absl::string_view key, std::uint64_t min,
                                         std::uint64_t max);
@@ -68,12 +68,12 @@ struct Key {
   std::function<void(Reader&, const Node&, T*)> read;
   std::function<std::optional<Node>(const T&)> write;  // returns nullopt to omit the key
   std::string example;  // shown in the reference if the key has no default
-  // Explains the section's own keys; only set for a section.
+  // Explains the keys of a section; set only if the key is a section.
   std::function<void(std::string* out, const std::string& indent)> explain_inner;
   std::string default_text;  // shown in the reference if the default depends on another key
-  // For a key that `write` omits because of another key.
+  // Writes the default value of a key that `write` omits because of another key.
   std::function<std::optional<Node>(const T&)> write_default;
-  // Shown in the reference for an optional key that is sometimes required ("required unless …").
+  // A text for the reference of an optional key that is sometimes required ("required unless …").
   std::string needed;
 };
 
@@ -118,7 +118,7 @@ struct Table {
         reader.Report(map.where(), absl::StrCat("missing key `", key.name, "` in ", what,
                                                 ": expected ", key.type));
   }
-  // Writes the values. Those that equal the values of `defaults` are marked as `usual`.
+  // Writes the values. A value that equals that of `defaults` is marked as `usual`.
   void Write(const T& source, Node* map, const T& defaults = T{}) const {
     map->kind = Node::Kind::kMap;
     for (const auto& key : keys) {
@@ -168,8 +168,9 @@ struct Table {
 };
 
 // Reads a mapping that may follow any of `tables`. Keys that some tables know are read into
-// `target`. A mistake in a key is reported if every table that knows the key reports one. Unknown
-// keys may belong to something that is not built, so neither they nor missing keys are reported.
+// `target`. A mistake in a key is reported if every table that knows the key reports one. Neither
+// unknown nor missing keys are reported, because the mapping may belong to a type that is not
+// built.
 template <class T>
 void Judge(Reader& reader, const Node& map, const std::vector<const Table<T>*>& tables, T* target) {
   for (const YamlEntry& entry : map.entries) {

@@ -19,8 +19,8 @@
 namespace evergrad::config {
 namespace {
 
-// Only the handler throws it, and the caller of the parser catches it, because yaml-cpp cannot be
-// stopped in another way.
+// Only the event handler throws this type, and the caller of the parser catches it, because
+// yaml-cpp cannot be stopped in another way.
 struct TooMuch {
   YAML::Mark mark;
   std::string text;

@@ -59,9 +59,9 @@ struct TextOrigin {
   int first_column = 1;
 };
 
-// Returns nullopt if the text cannot be read at all; the mistakes tell why. After other mistakes (a
-// duplicate key, an anchor) the tree is returned nevertheless, so that all mistakes are reported
-// together. An empty text is a kNull node.
+// Returns the tree of a text. Returns nullopt if the text cannot be read at all; `mistakes` then
+// has the reason. After other mistakes (a duplicate key, an anchor) the tree is returned
+// nevertheless, so that all mistakes are reported together. An empty text is a kNull node.
 std::optional<Node> ReadYamlTree(absl::string_view text, const TextOrigin& origin,
                                  std::vector<Mistake>* mistakes);
 

@@ -11,8 +11,8 @@
 
 namespace evergrad::sharding {
 
-// `floats` are a part of the row, from its element `first` on. The optimizer state follows the
-// values, so its `first` is the dimension.
+// Returns the digest of a part of a row: `floats` are the elements from `first` on. The optimizer
+// state follows the values, so its part has the dimension as `first`.
 inline std::uint64_t DigestOfRow(std::int64_t id, std::uint32_t first,
                                  std::span<const float> floats) {
   const std::uint64_t row = Mix64(static_cast<std::uint64_t>(id)) + first;

@@ -16,8 +16,8 @@ namespace evergrad::snapshot {
 // Returns the CRC-32C (Castagnoli, reflected, as in iSCSI). `crc` is the checksum of the preceding
 // bytes, or 0 at the start.
 std::uint32_t Crc32c(std::span<const std::byte> bytes, std::uint32_t crc = 0);
-// The same checksum computed with a table, for machines without the instruction. Tests compare the
-// two.
+// Returns the same checksum as Crc32c, computed with a table, for machines without the instruction.
+// Tests compare the two functions.
 std::uint32_t Crc32cPortable(std::span<const std::byte> bytes, std::uint32_t crc = 0);
 
 using Sha256Digest = std::array<std::byte, 32>;

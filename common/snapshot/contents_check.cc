@@ -15,7 +15,7 @@ namespace {
 
 std::string Text(std::uint64_t n) { return absl::StrCat(n); }
 
-// The size of a dense shard's values in bytes; nullopt for an invalid description.
+// Returns the size of a dense shard's values in bytes; nullopt for an invalid description.
 std::optional<std::uint64_t> ValueBytes(const v1::ShardSpec& spec) {
   const auto& shape = spec.variable().shape();
   if (spec.row_begin() >= spec.row_end() || spec.row_end() > (shape.empty() ? 1 : shape[0]))
@@ -25,7 +25,8 @@ std::optional<std::uint64_t> ValueBytes(const v1::ShardSpec& spec) {
   return bytes;
 }
 
-// Blocks of varying sizes, each complete in itself.
+// Returns whether the blocks of the section have varying sizes and are each complete without the
+// others.
 bool IsSelfContained(Section section) {
   return section == Section::kRows || section == Section::kFilter;
 }
@@ -49,8 +50,8 @@ class SectionsCheck {
         return Bad("section", "1 to 6", Text(entry.section()));
       if (entry.offset() != offset)
         return Bad("offset of a section", Text(offset), Text(entry.offset()));
-      // The size of its blocks: headers, payload, padding. The exact place of each block is checked
-      // when it is read.
+      // The least size of the section's blocks: headers, payload, padding. The exact place of each
+      // block is checked when the block is read.
       const std::uint64_t least = entry.blocks() * std::uint64_t{kBlockHeaderBytes} + entry.bytes();
       if (entry.bytes() > footer_offset_ || least > footer_offset_ - offset)
         return Bad("bytes of a section", absl::StrCat("at most ", footer_offset_ - offset),
@@ -109,8 +110,8 @@ class SectionsCheck {
     return absl::OkStatus();
   }
 
-  // The end of a section of self-contained blocks, whose places are known only when they are read:
-  // the offset of the next section.
+  // Returns the end of a section of self-contained blocks, which is the offset of the next section.
+  // The places of the blocks are known only when they are read.
   absl::StatusOr<std::uint64_t> EndOfSelfContained(int section, std::uint64_t least) const {
     const v1::SectionEntry& entry = footer_.sections(section);
     const std::uint64_t end = section + 1 < footer_.sections_size()
@@ -121,7 +122,7 @@ class SectionsCheck {
     return end;
   }
 
-  // The end of a section whose blocks are full, except the last one.
+  // Returns the end of a section whose blocks are full, except the last one.
   absl::StatusOr<std::uint64_t> EndOfFull(const v1::SectionEntry& entry) const {
     const std::uint64_t full = entry.bytes() / kBlockBytes, rest = entry.bytes() % kBlockBytes;
     if (entry.blocks() != full + (rest != 0))

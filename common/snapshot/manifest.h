@@ -18,7 +18,7 @@
 
 namespace evergrad::snapshot {
 
-// 10,000 shards with 1,000 intervals each are 150 MB.
+// Limit of a manifest's size. A manifest of 10,000 shards with 1,000 intervals each has 150 MB.
 inline constexpr std::uint64_t kManifestBytesMax = 256u << 20;
 
 // Returns "manifest-000000000012.egmanifest". The order of names is the order of numbers.
@@ -27,9 +27,10 @@ std::optional<std::uint64_t> ParseManifestName(absl::string_view name);
 
 // Returns InvalidArgument for a manifest that DecodeManifest would refuse.
 absl::StatusOr<std::string> EncodeManifest(const v1::Manifest& manifest);
-// `path` is for messages. The checks are: there is one entry per shard of the plan, in its order;
-// file names are valid, hashes have 32 bytes and sets are well-formed; entries without a file are
-// empty; `complete` agrees with the done sets.
+// Decodes and checks a manifest. `path` is for messages. There must be one entry per shard of the
+// plan, in the order of the plan. File names must be valid, hashes must have 32 bytes, and sets
+// must be well-formed. Entries without a file must be empty, and `complete` must agree with the
+// done sets.
 absl::StatusOr<v1::Manifest> DecodeManifest(absl::string_view bytes, absl::string_view path);
 
 // Writes the manifest as folder/ManifestName(number). AlreadyExists if the number is taken.

@@ -1,5 +1,6 @@
 // Conversions between the messages of a file and the types of common/base. common/client has
-// similar functions for the wire. These exist because files must be readable without the transport.
+// similar functions for the wire. The functions of this header exist because files must be readable
+// without the transport.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -16,7 +17,7 @@ v1::Stamp ToProto(const Stamp<Tag>& stamp) {
   proto.set_n(stamp.n);
   return proto;
 }
-// Use: FromProto<ShardEpoch>(m.epoch()). Every pair is a valid stamp; an absent message is (0,0).
+// Usage: FromProto<ShardEpoch>(m.epoch()). Every pair is a valid stamp; an absent message is (0,0).
 template <class S>
 S FromProto(const v1::Stamp& proto) {
   S stamp;

@@ -32,7 +32,7 @@ inline constexpr std::uint64_t kHeaderBytesMax = 4u << 20;
 inline constexpr std::uint64_t kFooterBytesMax = 4u << 20;
 inline constexpr int kTablesMax = 4096;  // tables of a job, and therefore of a slot
 inline constexpr std::uint64_t kCountersBytesMax = 64u << 10;
-// 65,536 open closures of 4,096 updates are 36 MiB.
+// Limit of the ledger's size. A ledger with 65,536 open closures of 4,096 updates has 36 MiB.
 inline constexpr std::uint64_t kLedgerBytesMax = 64u << 20;
 
 enum class Section : std::uint32_t {
@@ -70,8 +70,8 @@ class ShardFileWriter {
                                                                 const v1::ShardFileHeader& header);
   absl::Status BeginSection(Section section, std::uint32_t index);
   absl::Status Append(std::span<const std::byte> bytes);
-  // Lets the next bytes start a new block. The section kRows needs this, because its blocks are
-  // self-contained.
+  // Ends the current block, so that the next bytes start a new block. The section kRows needs this,
+  // because its blocks are self-contained.
   absl::Status EndBlock();
   absl::Status WriteCounters(const v1::ShardCounters& counters);
   absl::Status WriteLedger(const v1::ShardLedger& ledger);
@@ -107,7 +107,7 @@ class ShardFileReader {
   const std::string& uri() const { return uri_; }
 
   // The payload of one block of kValues, kState, kRows or kFilter: bytes [offset, offset +
-  // data.size()) of that section.
+  // data.size()) of its section.
   struct Piece {
     Section section = Section::kValues;
     std::uint32_t index = 0;
@@ -118,15 +118,15 @@ class ShardFileReader {
   // Reads the whole file once, in order. Data given to `take` may be used only if the result is OK,
   // because the last byte decides. An error of `take` ends the reading.
   absl::Status ReadAll(const std::function<absl::Status(const Piece&)>& take);
-  // Reads only counters and ledger, and checks each of their blocks and nothing else of the file.
+  // Reads and checks only the blocks of the counters and of the ledger.
   absl::Status ReadLedger();
 
-  // Valid after ReadAll or ReadLedger.
+  // The following results are valid after ReadAll or ReadLedger.
   const v1::ShardCounters& counters() const { return counters_; }
   const v1::ShardLedger& ledger() const { return ledger_; }
   const IntervalSet& done() const { return done_; }
   const IntervalSet& refused() const { return refused_; }
-  // Valid after ReadAll.
+  // The following results are valid after ReadAll.
   const Sha256Digest& sha256() const { return sha256_; }
 
  private:
@@ -142,10 +142,10 @@ class ShardFileReader {
   absl::Status ReadEnds(const std::optional<Expected>& expected);
   absl::Status ReadPreamble();
   absl::Status ReadTrailer();
-  // `bytes` begins with the part, at `offset` of the file.
+  // Decodes the part at the beginning of `bytes`, which are the bytes of the file from `offset` on.
   absl::Status Decode(const Part& part, std::span<const std::byte> bytes, std::uint64_t offset,
                       absl::string_view name, google::protobuf::MessageLite* message) const;
-  std::uint64_t EndOf(int section) const;  // offset of the first byte after it
+  std::uint64_t EndOf(int section) const;  // offset of the first byte after the section
   // Reads one section block by block; with `hash`, all its bytes are hashed.
   absl::Status ReadSection(int section, Sha256* hash,
                            const std::function<absl::Status(const Piece&)>& take);

@@ -46,7 +46,7 @@ std::optional<ShardFileKey> ParseShardFileName(absl::string_view name) {
     return std::nullopt;
   }
   key.shard = ShardId(shard);
-  // Each number has only one valid spelling.
+  // A name with another spelling of a number, such as leading zeros, is not valid.
   if (ShardFileName(key.shard, key.epoch, key.lsn) != whole) return std::nullopt;
   return key;
 }

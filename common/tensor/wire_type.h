@@ -9,7 +9,8 @@ namespace evergrad::tensor {
 
 // The numbers are those of v1::DType; any number may come from outside.
 enum class WireType : std::uint8_t {
-  // Unspecified; or rows of tables with different types, each row of its table's type.
+  // The type is unspecified, or the message has rows of tables with different types, and each row
+  // has the type of its table.
   kSeveral = 0,
   kFloat32 = 1,
   kFloat16 = 3,

@@ -14,7 +14,7 @@ class Clock {
  public:
   virtual ~Clock() = default;
   virtual MonoTime Now() const = 0;
-  // Milliseconds since 1970-01-01 UTC. No decision may depend on it.
+  // Returns milliseconds since 1970-01-01 UTC. No decision may depend on the wall time.
   virtual std::int64_t WallMillis() const = 0;
 };
 

@@ -40,7 +40,7 @@ std::uint32_t Narrow(std::uint64_t value) {
   return value >= kFull32 ? kFull32 : static_cast<std::uint32_t>(value);
 }
 
-// The common fields of a local header and of a directory entry, after the signature and the
+// Appends the common fields of a local header and of a directory entry, after the signature and the
 // versions.
 void EntryFields(std::uint32_t crc, std::uint64_t bytes, std::size_t name, std::size_t extra,
                  std::string* out) {
@@ -57,8 +57,8 @@ void EntryFields(std::uint32_t crc, std::uint64_t bytes, std::size_t name, std::
 
 }  // namespace
 
-// The format is https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html, version
-// 1.0.
+// Returns the header of a .npy file, version 1.0 of
+// https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html.
 std::string NpyHeader(const StreamedTensor& tensor) {
   std::string dims;
   for (const std::uint64_t d : tensor.shape.dims()) absl::StrAppend(&dims, d, ", ");

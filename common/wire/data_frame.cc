@@ -73,7 +73,8 @@ std::vector<tensor::SharedBytes> Build(const Header& header, std::vector<Part> c
   }
   const std::uint64_t first_part = RoundUp(kLengthBytes + header.ByteSizeLong(), kAlignment);
   EG_CHECK_MSG(first_part + bytes <= kWidestOffset, "a frame must be below 4 GiB");
-  // The offset of the next part, the end of the frame, the size of the piece with the header.
+  // `at` is the offset of the next part, `end` the end of the frame, and `head_bytes` the size of
+  // the piece with the header.
   std::uint64_t at = first_part, end = 0, head_bytes = 0;
   for (std::vector<Part>* list : {&copied, &parts}) {
     for (Part& part : *list) {
@@ -149,8 +150,8 @@ absl::StatusOr<std::uint64_t> ParseHeader(std::span<const std::byte> frame,
   return kLengthBytes + header_bytes;
 }
 
-// Hands out byte ranges of a frame. Each lies inside the frame, and after a successful Check no two
-// overlap.
+// Returns byte ranges of a frame. Each range lies inside the frame, and after a successful Check no
+// two ranges overlap.
 class Ranges {
  public:
   Ranges(std::span<const std::byte> frame, std::uint64_t header_end, int sections)

@@ -1,8 +1,8 @@
 // A data frame: `u32 header_bytes | header (protobuf) | zero padding | tensor bytes at 64-byte
 // aligned offsets` (FORMAT.md).
 //
-// The builder and the reader of requests and answers. Input is not trusted: offsets, lengths and
-// counts are checked against the frame before a span is handed out. Pure.
+// This header has the builder and the reader of requests and answers. Input is not trusted:
+// offsets, lengths and counts are checked against the frame before a span is returned. Pure.
 #pragma once
 
 #include <google/protobuf/arena.h>
@@ -40,9 +40,9 @@ inline std::vector<tensor::SharedBytes> BuildRequest(v1::RequestHeader header,
 }
 std::vector<tensor::SharedBytes> BuildResponse(v1::ResponseHeader header,
                                                std::vector<tensor::SharedBytes> payloads);
-// The same for payloads in pieces, because the values of a shard are in chunks. The pieces are
-// moved from. `order`, a permutation of the sections, is their order in the frame; if empty, they
-// have the order of the sections.
+// Builds an answer whose payloads are in pieces, because the values of a shard are in chunks. The
+// pieces are moved from. `order`, a permutation of the sections, is their order in the frame; if
+// empty, they have the order of the sections.
 std::vector<tensor::SharedBytes> BuildResponseOfPieces(
     v1::ResponseHeader* header, std::span<const std::span<tensor::SharedBytes>> payloads,
     std::span<const std::uint32_t> order);
@@ -53,8 +53,9 @@ class Packed {
  public:
   // An empty object, whose `operator*` is invalid.
   Packed() = default;
-  // For about `sections` sections, which the caller adds. The other constructor takes the
-  // approximate encoded size of the message that will be parsed into it.
+  // Returns an object with memory for about `sections` sections, which the caller adds. The public
+  // constructor takes the approximate encoded size of a message that will be parsed into the
+  // object.
   static Packed OfSections(std::size_t sections) { return Packed(sections * 40); }
   explicit Packed(std::uint64_t encoded_bytes)
       : arena_(std::make_unique<google::protobuf::Arena>(Options(encoded_bytes))) {
@@ -80,7 +81,8 @@ class Packed {
 struct Request {
   Packed<v1::RequestHeader> header;
   std::vector<std::span<const std::byte>> payloads;  // one per push, as views into the frame
-  // One per section, empty without an IdList; views into the frame, which is aligned.
+  // One list per section, which is empty without an IdList. The lists are views into the frame,
+  // which is aligned.
   std::vector<std::span<const std::int64_t>> push_ids, pull_ids;
 };
 struct Response {

@@ -58,15 +58,16 @@ struct StreamHeader {
   std::uint8_t flags = 0;  // kInLane
   // Chosen by the client, in any order; never 0 except for HELLO, PING, PONG, LANE, RING_SPACE.
   std::uint64_t request_id = 0;
-  // Size of the whole request or answer. In HELLO: the largest accepted size.
+  // Size of the whole request or answer; in a HELLO, the largest accepted size.
   std::uint64_t frame_bytes = 0;
-  // Offset of this piece in the frame. In HELLO: the largest accepted ring of a lane, 0 for none.
+  // Offset of this piece in the frame; in a HELLO, the largest accepted ring of a lane, 0 for none.
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;  // payload of this message, behind the header or in the lane
-  std::uint64_t response_bytes_max = 0;  // in ANNOUNCE and REQUEST: largest payload of the answer;
-                                         // in HELLO: small bytes of one peer
+  // In ANNOUNCE and REQUEST, the largest payload of the answer; in a HELLO, the limit of the small
+  // requests of one peer in bytes.
+  std::uint64_t response_bytes_max = 0;
   bool in_lane() const { return (flags & kInLane) != 0; }
-  // The number of bytes that follow the header in the stream.
+  // Returns the number of bytes that follow the header in the stream.
   std::uint64_t bytes_behind() const { return in_lane() ? 0 : bytes; }
   friend bool operator==(const StreamHeader&, const StreamHeader&) = default;
 };
@@ -100,9 +101,10 @@ LaneOffer DecodeLaneOffer(std::span<const std::byte, kLaneOfferBytes> in);
 inline constexpr std::size_t kLaneControlBytes = 4096;
 inline constexpr std::uint64_t kLaneMagic = 0x31304c4745;  // "EGL01"
 inline constexpr std::size_t kLaneNonceAt = 16;
-// Bytes that the reader of this ring has taken.
+// Returns the place of the number of bytes that the reader of this ring has taken.
 constexpr std::size_t LaneTakenAt(int ring) { return 64 + 128 * static_cast<std::size_t>(ring); }
-// The writer of this ring waits for this many bytes; 0 if it does not wait.
+// Returns the place of the number of bytes for which the writer of this ring waits. The number is
+// 0 if the writer does not wait.
 constexpr std::size_t LaneWakeAt(int ring) { return 128 + 128 * static_cast<std::size_t>(ring); }
 // Pieces begin at multiples of this number in a ring.
 inline constexpr std::uint64_t kLaneAlignment = 64;
