@@ -138,8 +138,8 @@ constexpr Element ElementOf(Precision p) {
                                          : Element::kFloat32;
 }
 
-// A piece of a backend's memory, uninitialized. Its destructor returns it to the backend, even
-// while queued work still uses it.
+// A piece of a backend's memory, uninitialized. The destructor returns the memory to the backend,
+// even while queued work still uses it.
 class Memory {
  public:
   Memory() = default;
@@ -160,7 +160,7 @@ class Memory {
 };
 
 // Host memory that Upload and Download use without an intermediate copy; for a device it is
-// page-locked. Thread-safe, shared with its buffers.
+// page-locked. The class is thread-safe, and its buffers share its ownership.
 class HostMemory {
  public:
   virtual ~HostMemory() = default;
@@ -186,7 +186,7 @@ struct DeviceUse {
   MemoryUse memory;
   std::uint64_t measured = 0;
   double in = 0, out = 0;  // copies, including the host's work to submit them
-  // Bytes uploaded so far, and those of them that the compute thread had to copy first.
+  // Bytes uploaded so far, and the part of them that the compute thread had to copy first.
   std::uint64_t in_bytes = 0, staged_bytes = 0;
   double kernels = 0;  // kCompute from the first kernel of a step to the last, without `stalled`
   double stalled = 0;  // time in which kCompute waits for copies within the step
@@ -324,7 +324,7 @@ class Backend {
   virtual bool BeginStep(std::span<const std::uint64_t> signature) = 0;
   // Ends the step: all its calls and events have been queued in kCompute. Does not wait.
   virtual void EndStep() = 0;
-  // Call it after EndStep. Waits until kCompute is done, and copies the step's `result` from the
+  // Called after EndStep. Waits until kCompute is done, and copies the step's `result` from the
   // backend's memory to `to`. After an error it returns the first one (see TakeError), and `to` is
   // unspecified.
   virtual absl::Status Finish(std::span<const std::byte> result, std::span<std::byte> to) = 0;
@@ -333,11 +333,10 @@ class Backend {
   // the device has failed and a new backend is needed.
   virtual absl::Status TakeError() = 0;
   // With true, the default, the bits are also equal in different processes. With false, a backend
-  // may measure once per shape which of its algorithms is the fastest, and use that one. Not
-  // allowed within a step.
+  // may measure its algorithms once per shape and use the fastest. Not allowed within a step.
   virtual void SetReproducible(bool) {}
-  // OK if this device supports the precision. Otherwise FailedPrecondition, whose message is the
-  // bare reason.
+  // OK if this device supports the precision. Otherwise FailedPrecondition; its message is only the
+  // reason.
   virtual absl::Status CheckPrecision(Precision precision) const = 0;
   // The largest number of inputs of an embedding or a factorization machine.
   virtual std::size_t InputsMax() const { return std::numeric_limits<std::size_t>::max(); }
@@ -354,8 +353,8 @@ class Backend {
   // bits, y may be float32 (and then dy is, too).
   virtual void DenseForward(std::int64_t batch, std::int64_t in, std::int64_t out, AnyIn x, AnyIn w,
                             In b, Activation activation, AnyOut y) = 0;
-  // Computes the gradients from dy, the gradient of the output y, through the activation. y is not
-  // read for kLinear and may then be empty. dy may be overwritten. dx may be empty (first layer);
+  // Computes the gradients from dy, the gradient of the output y, through the activation. For
+  // kLinear, y is not read and may be empty. dy may be overwritten. dx may be empty (first layer);
   // db is empty exactly if there is no bias.
   virtual void DenseBackward(std::int64_t batch, std::int64_t in, std::int64_t out, AnyIn x,
                              AnyIn w, Activation activation, AnyIn y, AnyOut dy, AnyOut dx, Out dw,
@@ -434,7 +433,7 @@ class Backend {
 
   // Normalizes each row by its own mean and variance (Ba, Kiros and Hinton, 2016). The forward pass
   // stores them in mean and variance [rows] for the backward pass. gamma and beta are [columns].
-  // Otherwise as above.
+  // The other arguments are those of BatchNormForward.
   virtual void LayerNormForward(std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x,
                                 In gamma, In beta, Out mean, Out variance, AnyOut y) = 0;
   virtual void LayerNormBackward(std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x,
@@ -491,9 +490,10 @@ class Backend {
   //   binary               from logits: max(x, 0) - x t + log(1 + exp(-|x|))
   //                        from p, clipped: -t log(p + 1e-7) - (1 - t) log(1 - p + 1e-7)
   //   mean squared error   (x - t)²
-  // The gradient is 0 where a probability was clipped. An example is correct if in all of its rows
-  // the first largest column is the label (binary: if x > 0.5, or x > 0 for logits, exactly where
-  // t > 0.5). A bad label is reported and not used as an index; the gradient is finite then.
+  // The gradient is 0 where a probability was clipped. An example is correct if, in all of its
+  // rows, the label is the first of the largest columns (for binary losses, if x > 0.5, or x > 0
+  // for logits, exactly where t > 0.5). A bad label is reported and not used as an index; the
+  // gradient is finite then.
   virtual void ComputeLoss(const Loss& loss, std::int64_t batch, In output, In labels, Out gradient,
                            LossResult* result) = 0;
   // Fills counts [2 kAucBins]: the numbers of positive elements (label > 0.5), then of negative
@@ -527,7 +527,7 @@ struct BackendOptions {
 // Returns a UserError that names the device and the reason, for an unknown name or an unusable GPU.
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);
 
-// The first line of a daemon's main(), before any thread:
+// Must be the first call of a daemon's main(), before any thread:
 // PrepareThreadPools(std::getenv("OMP_WAIT_POLICY"), argv). Between primitives that are far apart,
 // the compute pools then sleep instead of spin; otherwise two workers on one host would occupy each
 // other's cores. libgomp reads the variable when it is loaded, before main(). If the variable is

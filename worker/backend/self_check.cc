@@ -140,7 +140,7 @@ void Run(Backend& backend, Bench* bench) {
 // step.
 void RunSteps(Backend& backend, Bench* bench) {
   constexpr std::size_t kElements = 1 << 14;
-  // So long that a copy that does not wait would finish first.
+  // The step is so long that a copy that does not wait would finish before it.
   constexpr int kSteps = 6, kPasses = 64;
   Memory x = bench->Make(kElements), y = bench->Make(kElements), z = bench->Make(kElements);
   if (!bench->status().ok()) return;

@@ -1,4 +1,4 @@
-// Checks that a GPU computes the same as the CPU before a worker uses it.
+// Checks that a GPU computes the same results as the CPU, before a worker uses the GPU.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ absl::Status CompareBackends(Backend& device, Backend& reference, std::uint64_t 
 
 // Calls ChooseDevice, then opens a chosen GPU and compares it with the CPU. The check uses a
 // separate context, which is closed again, and takes about half a second. If the GPU cannot be
-// opened or computes something else, `auto` gives the CPU with the reason, and a request for a GPU
+// opened or computes other results, `auto` gives the CPU with the reason, and a request for a GPU
 // gives UserError.
 absl::StatusOr<DeviceChoice> ChooseCheckedDevice(absl::string_view device,
                                                  const std::string& library, std::uint64_t seed);

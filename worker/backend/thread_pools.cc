@@ -11,9 +11,9 @@ namespace evergrad::worker {
 
 void PrepareThreadPools(const char* wait_policy, char** argv) {
   if (wait_policy != nullptr) return;
-  // A pool sleeps and wakes for each of the dozens of primitives of a step. Spinning for about a
-  // tenth of a millisecond bridges the gaps between them, and ends before the values of the next
-  // step arrive.
+  // Without spinning, a pool would sleep and wake for each of the dozens of primitives of a step.
+  // Spinning for about a tenth of a millisecond covers the gaps between primitives, and ends before
+  // the values of the next step arrive.
   if (::setenv("OMP_WAIT_POLICY", "passive", 0) != 0 || ::setenv("GOMP_SPINCOUNT", "3000", 0) != 0)
     return;
   // Executes the resolved path and not /proc/self/exe, because the kernel names the process after

@@ -197,8 +197,7 @@ absl::Status ClientSession::OnOne(const wire::StreamHeader& header, MessageView 
       state_ = State::kUp;
       liveness_.OnWork(now);
       peer_frame_bytes_max_ = header.frame_bytes;
-      // Half of the server's limit is used, because the server releases a token shortly after the
-      // answer has arrived here.
+      // Uses half of the limit, because the server frees a token shortly after its answer arrives.
       small_max_ = header.response_bytes_max / 2;
       OfferLane(header.offset);
       for (auto& [id, pending] : pending_) Advance(id, pending);

@@ -10,7 +10,7 @@
 //   active lately. The reason is that a peer with small requests, one after another, does not wait
 //   at every moment, and must find free memory at its next request.
 // - A peer that leaves its grants unused has a lower limit for a while: a quarter of the budget,
-//   then an eighth, and so on. Meanwhile no memory is kept free for this peer.
+//   then an eighth, and so on. Meanwhile no part of the budget is kept free for this peer.
 //
 // Small requests are never announced and never wait. A request that does not fit its peer's share
 // of the reserve is refused.

@@ -83,8 +83,8 @@ dnnl::convolution_forward::primitive_desc ForwardDesc(const Conv2dShape& s, Elem
   return {desc, attributes, engine};
 }
 
-// Returns whether this CPU has those kernels. Without them, oneDNN would use reference code that is
-// a hundred times slower.
+// Returns whether oneDNN has the kernels of a first layer for this CPU. Without them, oneDNN would
+// use reference code that is a hundred times slower.
 bool IsFirstLayer(const Conv2dShape& s, Element type, const dnnl::engine& engine) {
   return type == Element::kFloat32 && s.in_c == 1 && s.filters == 16 &&
          std::strncmp(ForwardDesc(s, type, true, true, true, engine).impl_info_str(), "jit", 3) ==
@@ -125,7 +125,7 @@ std::unique_ptr<Convolution::Pass> Convolution::MakeForward() {
 
 std::unique_ptr<Convolution::Pass> Convolution::MakeBackwardData() {
   const Conv2dShape& s = shape_;
-  // The first-layer kernels have no backward pass by data.
+  // oneDNN's kernels of a first layer have no backward pass by data.
   const dnnl::convolution_backward_data::desc desc(
       dnnl::algorithm::convolution_direct, InputDesc(s, type_, false),
       Desc({s.filters, s.in_c, s.kernel_h, s.kernel_w}, Tag::any, type_),

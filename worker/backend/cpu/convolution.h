@@ -14,7 +14,8 @@
 
 namespace evergrad::worker::cpu {
 
-// Throws dnnl::error; the backend catches it. Not thread-safe. `engine` and `stream` outlive it.
+// The methods throw dnnl::error, which the backend catches. Not thread-safe. `engine` and `stream`
+// outlive the object.
 class Convolution {
  public:
   Convolution(const Conv2dShape& shape, Element type, bool with_bias, bool with_relu,
@@ -37,7 +38,7 @@ class Convolution {
   const bool first_layer_;  // one input channel, for which oneDNN has special kernels
   const dnnl::engine& engine_;
   dnnl::stream& stream_;
-  // Also the hint for the backward primitives.
+  // The descriptor is also the hint for the backward primitives.
   dnnl::convolution_forward::primitive_desc forward_desc_;
   std::unique_ptr<Pass> forward_, backward_data_, backward_weights_;
 };

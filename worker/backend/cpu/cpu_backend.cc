@@ -29,9 +29,9 @@ namespace evergrad::worker {
 namespace {
 
 constexpr int kThreadsMax = 1024;
-// A model has tens of shapes, and as many again for the short last batch. There are more only if
-// batch sizes keep changing. Then all plans are dropped, which bounds the memory: a plan holds its
-// reordered weights and scratch memory.
+// Limit of plans. A model has tens of shapes, and as many again for the short last batch. Only
+// changing batch sizes lead to more plans. At the limit all plans are dropped, because each plan
+// holds reordered weights and scratch memory.
 constexpr std::size_t kPlansMax = 256;
 
 std::string& IsaLimit() {
@@ -42,8 +42,8 @@ std::string& IsaLimit() {
 // oneDNN 2.6's bfloat16 products for AMX end in SIGILL, for every shape, because tiles are used
 // before they are configured (seen on Debian 12, kernel 6.18, with the kernel's permission to use
 // tiles). Therefore the first backend of a process limits the instruction set below AMX; oneDNN
-// accepts the limit only before its first use. A limit in the environment that is at least as low
-// is kept.
+// accepts the limit only before its first use. If the environment sets a limit that is at least as
+// low, that limit is kept.
 void GoWithoutTiles() {
   static const bool done = [] {
     const std::string isa = absl::AsciiStrToLower(IsaLimit());
@@ -114,8 +114,8 @@ class CpuBackend final : public Backend {
   }
   absl::Status TakeError() override { return std::exchange(error_, absl::OkStatus()); }
   void Enter(absl::string_view layer, Phase) override { layer_ = layer; }
-  // oneDNN 2.6 has no float16. It has bfloat16 from AVX-512 on; below avx512_core_bf16 this is
-  // correct but slow, because it uses float32 instructions.
+  // oneDNN 2.6 has no float16. It has bfloat16 from AVX-512 on. Below avx512_core_bf16, bfloat16 is
+  // correct but slow, because oneDNN then uses float32 instructions.
   absl::Status CheckPrecision(Precision precision) const override {
     switch (precision) {
       case Precision::kFloat32: return absl::OkStatus();
@@ -329,8 +329,8 @@ class CpuBackend final : public Backend {
   }
 
  private:
-  // Catches oneDNN's exceptions. The first error is kept, and nothing is computed until the error
-  // has been returned.
+  // Runs `body` and catches oneDNN's exceptions. The first error is kept, and nothing is computed
+  // until the error has been returned.
   template <typename Body>
   void Guard(absl::string_view what, Body body) {
     if (!error_.ok()) return;

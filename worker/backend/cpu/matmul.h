@@ -20,7 +20,8 @@ struct MatmulShape {
   friend auto operator<=>(const MatmulShape&, const MatmulShape&) = default;
 };
 
-// Throws dnnl::error; the backend catches it. Not thread-safe. `engine` and `stream` outlive it.
+// The methods throw dnnl::error, which the backend catches. Not thread-safe. `engine` and `stream`
+// outlive the object.
 class Matmul {
  public:
   Matmul(const dnnl::engine& engine, dnnl::stream& stream) : engine_(engine), stream_(stream) {}

@@ -20,7 +20,7 @@ Window Clip(std::int64_t out, std::int64_t stride, std::int64_t pad, std::int64_
   return {std::max<std::int64_t>(begin, 0), std::min(begin + pool, in)};
 }
 
-// 8 rows of a small image take about the 10 µs that it costs to wake a thread.
+// Eight rows of a small image take about 10 µs, which is also the time to wake a thread.
 constexpr std::int64_t kRowsPerPart = 8;
 
 // Processes eight channels at once, in the compilers' vector types. The running maximum and its
@@ -60,7 +60,8 @@ void ForwardFloats(int threads, const PoolShape& s, In x, Out y, std::span<std::
             const std::int64_t first = Pixel(s, image, h.begin, w.begin),
                                width = (w.end - w.begin) * s.channels;
             std::int64_t c = 0;
-            // Strictly greater keeps the first of equal values; the first NaN wins and stays.
+            // The comparison "strictly greater" keeps the first of equal values. The first NaN is
+            // taken and kept.
             for (; c + kLanes <= s.channels; c += kLanes) {
               Floats best = Load<Floats>(x.data() + first + c);
               Ints pixel = Ints{} + static_cast<std::int32_t>(first);

@@ -12,10 +12,11 @@
 
 namespace evergrad::worker::cpu {
 
-// Shared with the buffers in use. They may outlive the backend and be freed on any thread.
+// A heap with a count of its use. The buffers in use share its ownership, because they may outlive
+// the backend and be freed on any thread.
 class Heap final : public tensor::BufferHome {
  public:
-  // Returns ResourceExhausted as Backend::Allocate does.
+  // Allocates memory. ResourceExhausted as in Backend::Allocate.
   static absl::StatusOr<tensor::AlignedBuffer> Allocate(const std::shared_ptr<Heap>& self,
                                                         std::size_t bytes, absl::string_view what);
   void TakeBack(std::byte* data, std::size_t bytes) override;

@@ -12,7 +12,8 @@ namespace evergrad::worker::cpu {
 namespace {
 
 constexpr std::int64_t kElementsPerPart = 16384;  // as in elementwise.cc
-// Rows per partial sum; fixed, because another division would change the bits.
+// The elements of one partial sum. The number is fixed, because another division would change the
+// bits.
 constexpr std::int64_t kElementsPerBlock = 65536;
 
 // sums[k][c] = sum over the rows of the values that `visit(row, the row of each input, block sums)`

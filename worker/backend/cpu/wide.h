@@ -1,6 +1,6 @@
-// Gives loops written for float32 access to 16-bit elements. float32 arrays are used in place,
-// other arrays in pieces, through a buffer that stays in the cache. One object per thread and
-// array.
+// Gives access to 16-bit elements in loops that are written for float32. float32 arrays are used in
+// place, other arrays in pieces, through a buffer that stays in the cache. One object per thread
+// and array.
 #pragma once
 
 #include <algorithm>

@@ -9,7 +9,7 @@
 namespace evergrad::worker {
 
 BlockCache::~BlockCache() {
-  // A destructor cannot report errors.
+  // Errors are ignored, because a destructor cannot report them.
   for (const auto& [address, bytes] : segments_) driver_.release(address).IgnoreError();
 }
 
@@ -89,7 +89,7 @@ BlockCache::Address BlockCache::Take(Address address, std::uint64_t bytes) {
 void BlockCache::Free(Address address) {
   const auto found = blocks_.find(address);
   EG_CHECK_MSG(found != blocks_.end() && found->second.state == Block::State::kUsed,
-               absl::StrCat("freed twice, or never allocated: ", address));
+               absl::StrCat("the block was freed twice, or never allocated: ", address));
   stats_.in_use -= found->second.bytes;
   Settle(address);
 }

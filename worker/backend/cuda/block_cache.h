@@ -3,8 +3,8 @@
 //
 // cudaMalloc and cudaFree wait for the device, so segments are kept and divided into blocks. Work
 // on a stream runs in order. Therefore a freed block may be reused by the same stream while queued
-// kernels still read it: the new user's work comes after them. A block that another stream has
-// used, too, is held back until that stream has reached its mark.
+// kernels still read it: the new user's work comes after them. A block that a second stream has
+// used, too, is not reused until the second stream has reached its mark.
 //
 // Free neighbours of one stream are merged. The best fit is taken, on ties the lowest address.
 // Addresses are a function of the calls, so a repeated step gets the same addresses, on which CUDA
@@ -27,15 +27,15 @@ class BlockCache {
  public:
   using Address = std::uint64_t;
   using Stream = std::uint32_t;
-  // A mark grows with the work queued on a stream. Once it is reached, all work queued before it
-  // has ended.
+  // A number that grows with the work queued on a stream. Once the stream has reached a mark, all
+  // work that was queued before the mark has ended.
   using Mark = std::uint64_t;
 
   static constexpr std::uint64_t kAlignment = 512;        // alignment of blocks and of their sizes
   static constexpr std::uint64_t kSmallMax = 1ull << 20;  // largest block in a small segment
   static constexpr std::uint64_t kSmallSegment = 2ull << 20;
   static constexpr std::uint64_t kMediumMax = 10ull << 20, kMediumSegment = 20ull << 20;
-  // Larger blocks have their own segment, rounded up to this size.
+  // Larger blocks are allocated in separate segments, whose sizes are multiples of this unit.
   static constexpr std::uint64_t kLargeUnit = 2ull << 20;
 
   // Functions of the device. `allocate` returns ResourceExhausted if out of memory. `free_bytes` is
@@ -48,7 +48,7 @@ class BlockCache {
   struct Stats {
     std::uint64_t in_use = 0, in_use_peak = 0;      // bytes allocated, rounded up to blocks
     std::uint64_t reserved = 0, reserved_peak = 0;  // bytes taken from the device
-    std::uint64_t held_back = 0;                    // freed, and waiting for another stream
+    std::uint64_t held_back = 0;                    // freed bytes that wait for another stream
     std::uint64_t largest_free = 0;
     std::uint64_t allocations = 0, device_allocations = 0, device_releases = 0, splits = 0,
                   joins = 0;
@@ -86,7 +86,7 @@ class BlockCache {
     enum class State { kFree, kUsed, kHeldBack } state = State::kFree;
     std::map<Stream, Mark> others;  // other streams that use the block, with their marks
   };
-  // Stream, small, bytes, address.
+  // The key of a free block: stream, small, bytes, address.
   using FreeKey = std::tuple<Stream, bool, std::uint64_t, Address>;
 
   static std::uint64_t Round(std::uint64_t bytes, std::uint64_t unit) {

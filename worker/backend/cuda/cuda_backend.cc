@@ -35,13 +35,13 @@ static_assert(QueueNumber(DeviceQueue::kCompute) == EG_LANE_COMPUTE &&
               QueueNumber(DeviceQueue::kIn) == EG_LANE_IN &&
               QueueNumber(DeviceQueue::kOut) == EG_LANE_OUT);
 
-// One piece is filled while the previous one is transferred.
+// Size of a piece in the ring. One piece is filled while the previous one is transferred.
 constexpr std::uint64_t kStagingPiece = 4ull << 20;
 constexpr std::size_t kPlansMax = 4096;
 constexpr std::int32_t kCandidatesMax = 8, kFirstMax = 4;
 constexpr int kMeasuredRuns = 3;  // the first run warms up
-// After this number of calls, memory that the device lacked is requested again; at once if this
-// process has released some memory.
+// An allocation that failed because the device was out of memory is tried again after this number
+// of calls, or at once if this process has released some memory.
 constexpr std::uint32_t kAskedAgain = 1000;
 
 const char* PhaseName(Phase phase) {
@@ -124,7 +124,7 @@ class CudaBackendImpl final : public CudaBackend {
         capture_(options.capture) {}
 
   ~CudaBackendImpl() override {
-    // Queued work may read the memory that is freed now.
+    // The destructor waits, because queued work may read the memory that is freed now.
     EgCudaError ignored{};
     EgEvent* done = nullptr;
     for (const DeviceQueue queue : {DeviceQueue::kCompute, DeviceQueue::kIn, DeviceQueue::kOut}) {
@@ -279,7 +279,7 @@ class CudaBackendImpl final : public CudaBackend {
     if (decision.drop) DropGraph(key_);
     for (const GraphCapture::Key evicted : decision.evicted) DropGraph(evicted);
     if (!error_.ok()) {
-      // Nothing is computed until the error has been returned.
+      // Nothing may be computed until the earlier error has been returned.
       if (decision.action == GraphCapture::Action::kCapture)
         capture_.Failed(key_, "an earlier error");
       return false;
@@ -309,7 +309,7 @@ class CudaBackendImpl final : public CudaBackend {
       EgGraph* graph = nullptr;
       if (api_->end_capture(context_, &graph, &error) != EG_CUDA_OK) {
         RunRecorded(error.text);
-      } else if (!error_.ok()) {  // the graph lacks everything after the error, so it must not run
+      } else if (!error_.ok()) {  // the graph lacks the calls after the error, so it must not run
         api_->drop_graph(graph);
         recorded_.clear();
         capture_.Failed(key_, std::string(error_.message()));
@@ -335,7 +335,7 @@ class CudaBackendImpl final : public CudaBackend {
           grown.ok())
         result_ = *std::move(grown);
     }
-    // Without page-locked memory the driver copies.
+    // Without page-locked memory the driver copies the result.
     const bool direct = result_.size() < result.size();
     std::byte* const result_to = direct ? to.data() : result_.data();
     if (finished_ == nullptr)
@@ -345,7 +345,8 @@ class CudaBackendImpl final : public CudaBackend {
             api_->copy(context_, EG_LANE_COMPUTE, EG_COPY_OUT, result_to, result.data(),
                        result.size(), &error),
             error);
-    // Also after an error, no part of the step may still run when the caller continues.
+    // The host waits after an error, too, because no part of the step may still run when the caller
+    // continues.
     if (finished_ != nullptr) {
       if (api_->record(context_, EG_LANE_COMPUTE, finished_, &error) != EG_CUDA_OK ||
           api_->wait(finished_, &error) != EG_CUDA_OK) {
@@ -704,10 +705,10 @@ class CudaBackendImpl final : public CudaBackend {
     Phase phase = Phase::kForward;
   };
   struct Choice {
-    // nullptr if the library has none for this key, or if every one was out of memory.
+    // The plan. nullptr if the library has none for this key, or if every plan was out of memory.
     EgPlan* plan = nullptr;
     std::uint64_t workspace_bytes = 0;
-    std::string refused = {};     // why there is none, if the library reports a reason
+    std::string refused = {};     // the library's reason for offering no plan, if it reports one
     std::string no_memory = {};   // the memory error, if that is the reason; the plan is then
                                   // requested again later, not at each call
     std::uint64_t used_then = 0;  // bytes in use at that time
@@ -740,9 +741,9 @@ class CudaBackendImpl final : public CudaBackend {
     key.pad_right = PadBehind(s.out_w, s.stride_w, s.kernel_w, s.pad_left, s.in_w, s.pad_right);
     return key;
   }
-  // Returns the padding behind the last window. Padding below a stride has no effect there. Of the
-  // equivalent values the function chooses the one nearest to the padding in front, because cuDNN
-  // has engines mainly for equal padding on both sides.
+  // Returns the padding behind the last window. There, padding by less than a stride has no effect,
+  // so several values are equivalent. The function chooses the value nearest to the padding in
+  // front, because cuDNN has engines mainly for equal padding on both sides.
   static std::int64_t PadBehind(std::int64_t out, std::int64_t stride, std::int64_t kernel,
                                 std::int64_t before, std::int64_t in, std::int64_t given) {
     const std::int64_t needed = (out - 1) * stride + kernel - before - in;
@@ -803,8 +804,8 @@ class CudaBackendImpl final : public CudaBackend {
     return false;
   }
 
-  // The ranges mark requests, not kernels. A replayed step has one range, and its kernels have the
-  // ranges of their capture.
+  // The ranges of a profile mark requests, not kernels. A replayed step has one range, and its
+  // kernels have the ranges of their capture.
   void EnterRange(const std::string& name) {
     if (!profiled_) return;
     LeaveRange();
@@ -835,8 +836,9 @@ class CudaBackendImpl final : public CudaBackend {
   T* Scratch(std::int64_t bytes) {
     return reinterpret_cast<T*>(Grow(&scratch_, bytes, "scratch"));
   }
-  // A convolution whose gradients are those of a dense layer at each position. Sizes are whole
-  // accesses of 16 bytes, because a 16-bit product of another size would be widened.
+  // Returns whether the gradients of a convolution are those of a dense layer at each position.
+  // Sizes are whole accesses of 16 bytes, because a 16-bit product of another size would be
+  // widened.
   static bool IsProduct(const Conv2dShape& s) {
     return s.kernel_h == 1 && s.kernel_w == 1 && s.stride_h == 1 && s.stride_w == 1 &&
            s.out_h == s.in_h && s.out_w == s.in_w && s.in_c % 8 == 0 && s.filters % 8 == 0;
@@ -858,7 +860,7 @@ class CudaBackendImpl final : public CudaBackend {
   }
   std::optional<StagingRing::StagingBlock> Stage(std::size_t bytes) {
     EgCudaError error{};
-    // Collect the copies that have completed, without waiting.
+    // Frees the places of the copies that have completed, without waiting.
     while (!staged_.empty()) {
       std::int32_t passed = 0;
       EgEvent* const event = staged_.front().second;
@@ -1049,7 +1051,8 @@ class CudaBackendImpl final : public CudaBackend {
                     padded, arguments.d, type, 0});
     return true;
   }
-  // Runs the product of the key, or another one that is as exact if the library has none for it.
+  // Runs the product of the key. If the library has no plan for it, runs another product that is as
+  // exact.
   void MustRunPlan(const char* name, const EgPlanKey& key, const EgPlanArguments& arguments) {
     if (RunAnyPlan(name, key, arguments)) return;
     if (const Choice* const choice = Find(key); choice != nullptr && !choice->no_memory.empty())
@@ -1071,10 +1074,10 @@ class CudaBackendImpl final : public CudaBackend {
     return choice == plans_.end() ? nullptr : &choice->second;
   }
 
-  // Converts 16-bit operands to float32 and rounds the result once. TF32 has all of their bits, so
-  // such products are exact, and use tensor cores if there is an algorithm. For sizes that are no
-  // multiple of 16 bytes there may be few algorithms for 16 bits, or none. Costs a pass per
-  // operand.
+  // Computes a product of 16-bit operands in float32 and rounds the result once. The products are
+  // exact, because TF32 has all bits of the operands, and they use tensor cores if there is an
+  // algorithm. This function is for sizes that are not a multiple of 16 bytes, for which there may
+  // be few or no algorithms with 16 bits. The conversion costs a pass per operand.
   void RunWide(const char* name, EgPlanKey key, EgPlanArguments p) {
     const std::int64_t filters = key.filters * key.kernel_h * key.kernel_w * key.in_c;
     const std::int64_t inputs = key.batch * key.in_h * key.in_w * key.in_c,
@@ -1102,8 +1105,8 @@ class CudaBackendImpl final : public CudaBackend {
     if (d_type != EG_FLOAT32) Compute(EgCast{d, p.d, result, EG_FLOAT32, d_type});
   }
 
-  // Times the candidate plans on the arrays of the call, which overwrites its outputs anyway.
-  // Returns false if an error was stored.
+  // Measures the candidate plans on the arrays of the call. Their outputs may be overwritten,
+  // because the call overwrites them, too. Returns false if an error was stored.
   bool MakeChoice(const char* name, const EgPlanKey& key, const EgPlanArguments& arguments) {
     EgCudaError error{};
     EgPlanInfo infos[kCandidatesMax];
@@ -1253,14 +1256,14 @@ class CudaBackendImpl final : public CudaBackend {
   const CudaOptions options_;
   const std::string name_;
   std::shared_ptr<DeviceMemory> memory_;  // shared with its buffers
-  // Shared with its buffers, which may outlive the backend.
+  // Its buffers share the ownership, because they may outlive the backend.
   const std::shared_ptr<PinnedMemory> pinned_;
   std::unique_ptr<StepTimes> times_;  // destroyed before the context
   absl::Status error_;
   absl::string_view layer_;
   Phase phase_ = Phase::kForward;
   int ranges_ = 0;
-  bool profiled_ = true;  // true until the first range reports that no profiler listens
+  bool profiled_ = true;  // true until the first range reports that no profiler is attached
 
   tensor::AlignedBuffer scratch_, filters_, narrow_, wide_, padded_, workspace_, result_;
   EgEvent* finished_ = nullptr;
@@ -1274,12 +1277,13 @@ class CudaBackendImpl final : public CudaBackend {
   StagingRing ring_;
   tensor::AlignedBuffer ring_memory_;
   std::uint64_t in_bytes_ = 0, staged_bytes_ = 0;
-  std::deque<std::pair<StagingRing::Ticket, EgEvent*>> staged_;  // nullptr if the copy was refused
+  // The event is nullptr if the copy was refused.
+  std::deque<std::pair<StagingRing::Ticket, EgEvent*>> staged_;
 
   GraphCapture capture_;
   struct Replay {
     EgGraph* graph = nullptr;
-    std::size_t waits = 0;  // number of waits that are measured in it
+    std::size_t waits = 0;  // number of measured waits in the graph
     std::set<EgEvent*> events;
   };
   std::map<GraphCapture::Key, Replay> graphs_;

@@ -20,7 +20,7 @@
 namespace evergrad::worker {
 
 // Device memory from a BlockCache whose streams are the queues. It is used on the compute thread
-// only. Outlives its buffers; `context` outlives it.
+// only. The object outlives its buffers; `context` outlives the object.
 class DeviceMemory final : public tensor::BufferHome {
  public:
   DeviceMemory(const EgCudaApi* api, EgContext* context);
@@ -56,9 +56,9 @@ class DeviceMemory final : public tensor::BufferHome {
 // Page-locked memory. Allocating and freeing it in the driver is slow and may wait for the device.
 // Therefore returned memory is kept for later requests of its size. Kept memory and memory in use
 // together never exceed the largest amount that was in use at once, or kKeptMax if that is more;
-// beyond it the oldest kept memory is freed. A refusal by the driver may be slow, too. After it has
-// refused a size, that size or more is requested again only after kRefusedMax attempts, or once
-// some memory was freed.
+// beyond it the oldest kept memory is freed. A refusal by the driver may be slow, too. After the
+// driver has refused a size, this size or a larger one is requested again only after kRefusedMax
+// attempts, or once some memory was freed.
 class PinnedMemory final : public HostMemory,
                            public tensor::BufferHome,
                            public std::enable_shared_from_this<PinnedMemory> {
@@ -83,7 +83,7 @@ class PinnedMemory final : public HostMemory,
   // Removes kept memory, oldest first, until `more` bytes can be added. The caller frees the
   // removed memory in the driver.
   std::vector<std::byte*> MakeRoom(std::uint64_t more) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  std::vector<std::byte*> TakeKept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // removes all of it
+  std::vector<std::byte*> TakeKept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // removes all kept memory
   void Release(const std::vector<std::byte*>& gone);                      // called without the lock
 
   const EgCudaApi* const api_;
@@ -93,9 +93,9 @@ class PinnedMemory final : public HostMemory,
   std::uint64_t out_bytes_ ABSL_GUARDED_BY(mu_) = 0, out_peak_ ABSL_GUARDED_BY(mu_) = 0,
                            kept_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::uint64_t age_ ABSL_GUARDED_BY(mu_) = 0;
-  // The smallest size that the driver refused …
+  // The smallest size that the driver refused.
   std::size_t refused_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  // … and the number of attempts for which this size is not requested.
+  // The number of attempts for which refused_bytes_ or more are not requested from the driver.
   std::uint32_t refused_ ABSL_GUARDED_BY(mu_) = 0;
   std::string refused_because_ ABSL_GUARDED_BY(mu_);
 };

@@ -8,8 +8,8 @@
 //
 // Graphs take memory, so their number and the number of calls in them are bounded. At the limit,
 // the least recently used graphs are evicted, provided that they have been unused for much longer
-// than the interval of the new shape. Otherwise the new shape runs eagerly. Therefore too many
-// shapes that take turns do not evict each other in every step: as many as fit are replayed.
+// than the interval of the new shape. Otherwise the new shape runs eagerly. Therefore, if too many
+// shapes are used in turn, they do not evict each other in every step: as many as fit are replayed.
 //
 // A graph contains the addresses and numbers that were current at its capture; the caller passes a
 // fingerprint of them. This class only decides. Its owner captures, keeps the graphs under their
@@ -46,7 +46,7 @@ class GraphCapture {
     std::uint64_t eager = 0, captures = 0, replays = 0, failures = 0, evictions = 0;
     std::uint64_t crowded = 0;  // number of eager steps because the graph limit was reached
     std::uint64_t graphs = 0, calls = 0;  // numbers for the graphs that are kept now
-    // By reason: "addresses changed", "evicted", "capture failed".
+    // Number of repeated captures by reason: "addresses changed", "evicted", "capture failed".
     std::map<std::string, std::uint64_t> recaptures;
     std::uint64_t recaptures_total() const;
   };
@@ -55,11 +55,12 @@ class GraphCapture {
 
   // Decides about the next step of this shape.
   Decision Next(Key key, std::uint64_t fingerprint);
-  // Both report the result of the capture that Next requested. The reason for a failure is kept.
+  // Both functions report the result of the capture that Next requested. The reason for a failure
+  // is kept.
   void Captured(Key key, std::uint64_t calls);
   void Failed(Key key, const std::string& reason);
-  // The objects of the shape are destroyed, and its graph with them. The next use of this key is
-  // another shape.
+  // The objects of the shape were destroyed, and its graph with them. The next use of this key
+  // means another shape.
   void Forget(Key key);
   const Stats& stats() const { return stats_; }
   // Returns the reason why `key` always runs eagerly, or "".
@@ -72,10 +73,10 @@ class GraphCapture {
     std::uint64_t fingerprint = 0, used = 0, calls = 0;
     std::string reason;
   };
-  void Drop(CapturedShape* entry);  // counts the removal of its graph
+  void Drop(CapturedShape* entry);  // counts the removal of the entry's graph
   // Evicts graphs to make space for the graph of `entry`, which was last requested at `before`. The
-  // new graph is as large as the entry's last one; the size of a first one is unknown. Returns
-  // false and changes nothing if this is not possible.
+  // new graph is assumed to be as large as the entry's last graph; the size of a first graph is
+  // unknown. Returns false and changes nothing if this is not possible.
   bool MakeRoom(const CapturedShape& entry, std::uint64_t before, Decision* decision);
 
   const Options options_;

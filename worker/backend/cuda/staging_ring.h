@@ -24,7 +24,7 @@ class StagingRing {
     Ticket ticket = 0;  // 1, 2, …
   };
   struct Stats {
-    std::uint64_t in_use = 0, in_use_peak = 0;  // bytes, including those skipped at the end
+    std::uint64_t in_use = 0, in_use_peak = 0;  // bytes, including bytes skipped at the end
     std::uint64_t blocks = 0, refused = 0;
   };
 
@@ -35,11 +35,11 @@ class StagingRing {
   // Returns contiguous bytes. nullopt if the ring is too full: wait for oldest() and try again.
   // `bytes` must be in 1..capacity().
   std::optional<StagingBlock> Acquire(std::uint64_t bytes);
-  // The copy of this block is queued, so Reached will follow. It is called in the order of the
-  // tickets.
+  // Declares that the copy of the block is queued, so that Reached will follow. The caller submits
+  // the tickets in order.
   void Submit(Ticket ticket);
-  // All copies submitted up to `ticket` are done. A ticket that was already reached changes
-  // nothing.
+  // Declares that all copies submitted up to `ticket` are done. A ticket that was already reached
+  // changes nothing.
   void Reached(Ticket ticket);
   // Returns the oldest submitted ticket that was not reached, or nullopt.
   std::optional<Ticket> oldest() const;
@@ -48,7 +48,7 @@ class StagingRing {
  private:
   struct Held {
     Ticket ticket;
-    std::uint64_t begin, length;  // `length` includes bytes skipped before it
+    std::uint64_t begin, length;  // `length` includes bytes skipped before the block
   };
   const std::uint64_t bytes_;
   std::uint64_t head_ = 0;  // begin of the next block

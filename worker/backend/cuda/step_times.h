@@ -37,23 +37,24 @@ class StepTimes {
   void BeforeCopy(DeviceQueue queue);
   void AfterCopies(DeviceQueue queue);
 
-  // It is called when kCompute is told to wait while no step is open; the next step begins with
-  // this wait.
+  // Called when kCompute is told to wait while no step is open. The next step begins with this
+  // wait.
   void BeforeStep();
-  // Both are called around the requests to kCompute in a step, outside of its capture.
+  // BeginCompute and EndCompute are called around the requests to kCompute in a step, outside of
+  // its capture.
   void BeginCompute();
   void EndCompute();
-  // Both are called inside a step. They return the event to be recorded on kCompute before the
-  // first of a series of Awaits, and after the last; nullptr for none. They are not called for a
-  // replayed step, whose graph contains the events of `waits` waits.
+  // BeginWait and EndWait are called inside a step. They return the event to be recorded on
+  // kCompute before the first of a series of Awaits, and after the last; nullptr for none. They are
+  // not called for a replayed step, whose graph contains the events of `waits` waits.
   EgEvent* BeginWait();
   EgEvent* EndWait();
   bool waiting() const { return waiting_; }
   std::size_t waits() const { return waits_; }
   void Replayed(std::size_t waits) { waits_ = waits; }
 
-  // kCompute has done the whole step. The step's copies may still be in progress; they are read
-  // with the next step.
+  // kCompute has done the whole step. The step's copies may still be in progress; their times are
+  // read with the next step.
   void Finished();
   // The step failed and is not counted.
   void Abandon();
@@ -80,7 +81,7 @@ class StepTimes {
   std::array<std::array<Copies, 2>, 2> copies_;
   std::size_t turn_ = 0;
   Span step_{};
-  EgEvent* told_ = nullptr;  // for BeginCompute of a step that began in BeforeStep
+  EgEvent* told_ = nullptr;  // the event for BeginCompute of a step that began in BeforeStep
   std::vector<Span> edges_;  // edges of waits; graphs contain them, so they are kept
   std::size_t waits_ = 0;
   bool waiting_ = false, begun_ = false, before_ = false, ended_ = false;

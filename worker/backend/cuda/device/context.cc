@@ -49,7 +49,7 @@ int32_t OpenInto(EgContext* context, EgCudaError* error) {
 }
 
 void Close(EgContext* context) {
-  // Errors cannot be reported here.
+  // An error is ignored, because this function cannot report it.
   Ignore(Use(context->ordinal));
   for (const cudaStream_t lane : context->lanes)
     if (lane != nullptr) Ignore(cudaStreamSynchronize(lane));
@@ -101,7 +101,7 @@ int32_t Release(EgContext* context, uint64_t address, EgCudaError* error) {
   return EG_CUDA_OK;
 }
 
-// Both functions are called on threads that have opened no device.
+// Selects the opened device, for functions that are called on threads that have opened no device.
 void UseOpened() {
   if (opened >= 0) Ignore(Use(opened));
 }

@@ -26,8 +26,8 @@ struct EgContext {
   cudnnHandle_t dnn_handle = nullptr;
   bool capturing = false;
   void* nvml_device = nullptr;  // null until the utilization is first requested
-  // The plans of cuDNN that `plans` offered last. They are kept until they are made, because
-  // finalizing one may compile it.
+  // The key and the plans of cuDNN that `plans` offered last. They are kept until a plan is made of
+  // them, because finalizing a plan may compile it.
   EgPlanKey offered_key{};
   std::vector<std::unique_ptr<EgPlan>> offered = {};
 
@@ -56,7 +56,7 @@ int32_t ConvolutionPlans(EgContext* context, const EgPlanKey& key, EgPlanInfo* i
 int32_t MakeConvolutionPlan(EgContext* context, const EgPlanKey& key, int32_t index, EgPlan** plan,
                             EgCudaError* error);
 
-// Both implement EgCudaApi::check_plan.
+// Both functions implement EgCudaApi::check_plan.
 int32_t CheckMatmul(const EgPlanKey& key, EgCudaError* error);
 int32_t CheckConvolution(const EgPlanKey& key, EgCudaError* error);
 

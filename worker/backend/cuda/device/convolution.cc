@@ -19,7 +19,8 @@ namespace {
 
 #define EG_DNN_TRY(call) EG_CUDA_RETURN_IF(FromDnn(dnn, dnn.call, #call, error))
 
-// Limit per heuristic mode; with float32, most of the first ones may be TF32.
+// Limit of engines per heuristic mode. The limit is high because, with float32, most of the first
+// engines may use TF32.
 constexpr int64_t kEnginesMax = 256;
 // Limit of engines whose kernels are compiled when they are requested. Each takes a good part of a
 // second, and a network has a hundred keys.
@@ -272,7 +273,7 @@ struct ConvolutionPlan final : EgPlan {
 // The reason why no engine was offered, if none was.
 struct Refusals {
   int64_t found = 0, passed_over = 0;
-  EgCudaError last{};  // error of an engine that refuses the graph after all
+  EgCudaError last{};  // error of an offered engine that refuses the graph
 };
 
 // Calls visit(plan, info) for each engine that accepts the key and for which wanted(info) is true,
@@ -291,7 +292,7 @@ int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Wanted wanted, Vis
   EG_CUDA_RETURN_IF(graph.Set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1,
                               &context->dnn_handle, error));
   int compiled = 0;
-  // No engine supports such a graph, so none is offered.
+  // No engine supports this graph, so none is offered.
   if (graph.Finalize(&refusals->last) != EG_CUDA_OK) return EG_CUDA_OK;
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     Descriptor heuristics(dnn);
@@ -360,7 +361,7 @@ int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Wanted wanted, Vis
                                        &context->dnn_handle, error));
       EG_CUDA_RETURN_IF(
           plan->plan.Set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration, error));
-      // This engine refuses the graph after all.
+      // The engine was offered and refuses the graph nevertheless.
       if (plan->plan.Finalize(&refusals->last) != EG_CUDA_OK) continue;
       int64_t workspace = 0;
       EG_CUDA_RETURN_IF(plan->plan.Get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
@@ -406,9 +407,10 @@ int32_t MakeConvolutionPlan(EgContext* context, const EgPlanKey& key, int32_t in
   const std::size_t place = static_cast<std::size_t>(index);
   if (std::memcmp(&key, &context->offered_key, sizeof key) != 0 ||
       place >= context->offered.size() || context->offered[place] == nullptr)
-    return Fail(EG_CUDA_FAILED, index, error,
-                "a plan is made once of those that were offered last: got=%d of=%zu", index,
-                context->offered.size());
+    return Fail(
+        EG_CUDA_FAILED, index, error,
+        "a plan must be made of the plans that were offered last, and only once: got=%d of=%zu",
+        index, context->offered.size());
   *plan = context->offered[place].release();
   return EG_CUDA_OK;
 }

@@ -37,7 +37,8 @@ __device__ __forceinline__ T FirstLane(const T& value) {
   return result;
 }
 
-// Computes HostTeam's sums in the same order. All threads of a team must make each call of Reduce.
+// Computes the same sums as HostTeam, in the same order. All threads of a team must make each call
+// of Reduce.
 template <int kCount>
 struct DeviceTeam {
   static constexpr int kThreads = kCount;

@@ -26,7 +26,7 @@ struct Loaded {
   EgCudaError error;
 };
 
-// An opened library stays open, because its threads and handlers outlive any use of it. `load`
+// Opens a library. It stays open, because its threads and handlers outlive any use of it. `load`
 // names the first missing function.
 template <typename Functions, typename Load>
 Loaded<Functions> Open(const char* name, Load load) {

@@ -56,8 +56,8 @@ struct Product {
       EG_CUDA_RETURN_IF(Set(CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue, error));
       const cudaDataType_t type = CUDA_R_32F;
       EG_CUDA_RETURN_IF(Set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type, error));
-      // The offered algorithms may depend on the alignment of the pointer. Each run sets its own
-      // pointer.
+      // A pointer is set because the offered algorithms may depend on its alignment. Each run sets
+      // its own pointer.
       const void* const somewhere =
           reinterpret_cast<const void*>(static_cast<std::uintptr_t>(key.alignment));
       EG_CUDA_RETURN_IF(

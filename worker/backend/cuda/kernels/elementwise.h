@@ -96,7 +96,7 @@ struct ActivateBackF {
   int activation;
   EG_HD float operator()(const float* x, float) const { return Passed(activation, x[0], x[1]); }
 };
-// A NaN becomes quiet, as in the wire's conversion.
+// A NaN becomes quiet, as in the conversion for the wire.
 struct CastF {
   EG_HD float operator()(const float* x, float) const {
     return x[0] == x[0] ? x[0] : FloatOf(BitsOf(x[0]) | 0x400000u);
@@ -245,7 +245,7 @@ struct TransposeMap {
   }
 };
 
-// One read; only threads that find something write the flag.
+// There is one read. Only threads that find a non-finite element write the flag.
 template <typename T>
 struct NotFiniteMap {
   static constexpr int kWide = kAccess<T>;

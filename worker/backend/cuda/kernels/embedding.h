@@ -102,7 +102,7 @@ struct ScatterTeam {
   EG_HD void operator()(const Team& team, std::int64_t i) const {
     const std::int64_t n = a.s.batch * a.s.ids, dimension = a.s.dimension;
     const std::uint32_t row = keys[i];
-    // Absent, or not the first of its run.
+    // The id is absent, or is not the first of its run.
     if (row == static_cast<std::uint32_t>(a.rows) || (i > 0 && keys[i - 1] == row)) return;
     team.For(dimension, [&](std::int64_t d) {
       float* const to = a.row_gradients + static_cast<std::int64_t>(row) * dimension + d;
@@ -122,7 +122,8 @@ struct ScatterTeam {
     });
   }
 };
-// Keys, values, their sorted copies, scales, and the memory of the sort (`sort_bytes`).
+// The parts of the scratch memory: keys, values, their sorted copies, scales, and the memory of the
+// sort (`sort_bytes`).
 struct ScatterScratch {
   std::int64_t keys, values, sorted_keys, sorted_values, scales, sort, bytes;
   static ScatterScratch Of(std::int64_t batch, std::int64_t ids, std::int64_t sort_bytes) {

@@ -133,7 +133,7 @@ EG_HD ThreeSums ProductsOf(const Team& team, std::int64_t n, const float* a, con
       },
       Plus{});
 }
-// At least kSquareMin; NaN stays NaN.
+// Returns `square`, but at least kSquareMin; NaN stays NaN.
 EG_HD double HeldSquare(double square) { return square < 1e-12 ? 1e-12 : square; }
 
 struct DotTeam {

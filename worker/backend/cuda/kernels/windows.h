@@ -96,7 +96,8 @@ struct MaxPoolMap {
         for (int e = 0; e < kCount; ++e) {
           const float value = static_cast<float>(values.v[e]),
                       so_far = static_cast<float>(best.v[e]);
-          // Strictly greater keeps the first of equal values; the first NaN wins and stays.
+          // The comparison "strictly greater" keeps the first of equal values. The first NaN is
+          // taken and kept.
           if (value > so_far || (value != value && so_far == so_far))
             best.v[e] = values.v[e], index.v[e] = static_cast<std::int32_t>(at + e);
         }
