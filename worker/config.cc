@@ -25,9 +25,9 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
   // The number of workers on this host is unknown; two is the usual number on a desktop machine.
   table->Add("threads", &config->threads,
              "number of compute threads; 0 means half of the cores, at least one", {0, 1024});
-  table->Add(
-      "device", &config->device,
-      "compute device: cpu, gpu (the first), gpu:N, or auto: the first usable GPU, else the CPU");
+  table->Add("device", &config->device,
+             "compute device: cpu, gpu (the first GPU), gpu:N, or auto, which is the first usable "
+             "GPU, or else the CPU");
   table->Add("cuda_library", &config->cuda_library,
              "path of libevergrad_cuda.so; empty means the file beside this program");
   table->AddPrint("list_devices", "print the GPUs of this host, one per line, and end",

@@ -16,11 +16,11 @@
 namespace evergrad::worker {
 namespace {
 
-// More than the sum of the runner's own waits, less than the 10 s of grace.
+// This limit is above the sum of the runner's own waits, and below the 10 s in which Stop returns.
 constexpr std::chrono::milliseconds kDrainMax{8000};
 
-// Names the properties of this host that affect results, apart from the plan and the build: kernels
-// are selected by instruction set, and sums are divided by threads.
+// Returns the properties of this host that affect results, apart from the plan and the build.
+// Kernels are selected by instruction set, and sums are divided by threads.
 std::string ComputeName(const Config& config) {
   const char* const isa = __builtin_cpu_supports("avx512f") ? "avx512"
                           : __builtin_cpu_supports("avx2")  ? "avx2"
@@ -43,7 +43,7 @@ struct Worker::Impl {
   Dependencies dependencies;
   Config config;
   Identity identity;
-  // Control executor; a number from the coordinator if the worker has no configured name.
+  // The configured name, or else a number from the coordinator. Used on the control executor.
   std::string name;
   std::int64_t started_ms = 0;
   std::unique_ptr<transport::Server> server;  // for health checks
@@ -53,7 +53,7 @@ struct Worker::Impl {
   std::unique_ptr<Runner> runner;                  // control executor
   std::unique_ptr<client::SessionClient> session;  // control executor
   std::string last_rejection;                      // control executor
-  std::string leaving;           // control executor; the reason to stop, "" before
+  std::string leaving;           // control executor; the reason to stop, or "" if there is none
   bool warned_of_roots = false;  // control executor
   bool stopped = false;
 
@@ -112,7 +112,7 @@ struct Worker::Impl {
     registry.GetGauge("evergrad_worker_threads", "Threads that compute").Set(config.threads);
   }
 
-  // The next three run on the control executor, from Join.
+  // Join runs the next three functions on the control executor.
   void MakeClient(transport::ChannelOptions to_servers, const std::string& called) {
     to_servers.lane_ring_bytes = config.lane_bytes;
     to_servers.on_lane = [logger = dependencies.logger,
@@ -159,7 +159,7 @@ struct Worker::Impl {
     options.prefetch_bytes_max = config.prefetch_bytes_max;
     options.data_bytes_max = config.data_bytes_max;
     options.data_roots = RootsOf(
-        // until the coordinator has said whether others may submit jobs
+        // The value is false until the coordinator has stated whether other users may submit jobs.
         config, /*local_only=*/false);
     options.step_records_max = config.step_records_max;
     options.call_deadline = config.call_deadline;
@@ -183,8 +183,8 @@ struct Worker::Impl {
     events.on_message = [this,
                          on_drain = std::move(on_drain)](const v1::CoordinatorMessage& message) {
       if (!message.has_drain()) return runner->OnMessage(message);
-      dependencies.logger->Info(
-          absl::StrCat("told to leave: ", client::CleanText(message.drain().reason(), 200)));
+      dependencies.logger->Info(absl::StrCat("the coordinator asks this worker to leave: ",
+                                             client::CleanText(message.drain().reason(), 200)));
       if (on_drain) on_drain(client::CleanText(message.drain().reason(), 200));
     };
     events.on_lost = [this](absl::string_view) {
@@ -279,11 +279,11 @@ void Worker::Stop(absl::string_view reason) {
   });
   if (!drained->WaitFor(kDrainMax))
     impl->dependencies.logger->Warning(
-        "exiting before everything was handed back: the time limit has passed");
+        "exiting before all work was handed back, because the time limit has passed");
   runtime::WaitableEvent said;
   impl->control->Post([impl, &said, say] {
     if (impl->session != nullptr) {
-      say();  // sent again, because the session may be another one now
+      say();  // sent again, because the session may have changed
       impl->session->Stop();
     }
     said.Set();

@@ -54,7 +54,7 @@ class Worker {
   static absl::StatusOr<std::unique_ptr<Worker>> Listen(const Dependencies& dependencies,
                                                         const Config& config,
                                                         transport::ServerOptions server_options);
-  ~Worker();  // Calls Stop("destroyed").
+  ~Worker();  // The destructor calls Stop("destroyed").
 
   std::string address() const;  // the bound address
 

@@ -104,7 +104,7 @@ class CountingEvaluation final : public AttemptRun {
         });
   }
 
-  bool computing_ = false;  // also after the computation has finished
+  bool computing_ = false;  // stays true after the computation has finished
   std::int64_t count_ = 0;
   v1::ClosureMetrics metrics_;
 };

@@ -25,7 +25,7 @@ namespace evergrad::worker {
 class BatchReader {
  public:
   struct Options {
-    // Batches that are read and not yet taken, in all streams together.
+    // Limit of batches that are read and not yet taken, in all streams together.
     std::uint32_t batches_max = 8;
     std::uint64_t bytes_max = 64ull << 20;
     // Allocates memory for a float32 field that suits the device. If the function is null or
@@ -33,7 +33,7 @@ class BatchReader {
     std::function<tensor::AlignedBuffer(std::size_t bytes)> allocate = nullptr;
   };
   using StreamId = std::uint64_t;
-  // Returns the examples of a batch. A pure function, called on the reader's thread.
+  // A pure function that returns the examples of a batch. It is called on the reader's thread.
   using Indices = std::function<std::vector<std::uint64_t>(std::uint32_t batch)>;
   using Taken = std::function<void(absl::StatusOr<ReadyBatch>)>;
 

@@ -117,8 +117,8 @@ class CsvReader {
   }
 
   // Returns a warning if the header looks like an example, which would be lost; otherwise "". Only
-  // columns given by number are evidence. A name that was found proves the header, and so do
-  // numbers that count the columns.
+  // columns that are given by number are examined. If a column was found by its name, the first
+  // record is a header, and so it is if its texts are the numbers of the columns.
   std::string HeaderLooksLikeData() const {
     std::string first;
     bool counts = true;

@@ -63,7 +63,7 @@ void CsvRecords::Unquote(absl::string_view field, std::size_t index) {
   }
 }
 
-// Parses the buffer from `begin_` on. kMore: the record's end is not in it.
+// Parses the buffer from `begin_` on. Returns kMore if the end of the record is not in the buffer.
 absl::StatusOr<CsvRecords::Parsed> CsvRecords::Parse(std::vector<absl::string_view>* fields) {
   fields->clear();
   std::size_t at = begin_, used = 0;
@@ -89,7 +89,7 @@ absl::StatusOr<CsvRecords::Parsed> CsvRecords::Parse(std::vector<absl::string_vi
       field = absl::string_view(buffer_).substr(begin, at - begin);
       lines += static_cast<std::uint64_t>(std::count(field.begin(), field.end(), '\n'));
       if (doubled) Unquote(field, used++);
-      ++at;  // behind the closing quote
+      ++at;  // now behind the closing quote
       if (at >= safe && !end_) return Parsed::kMore;
       if (at < buffer_.size() && !SeparatorAt(at) && LineEndAt(at) == 0 &&
           !(buffer_[at] == '\r' && at + 1 == buffer_.size()))
@@ -97,7 +97,7 @@ absl::StatusOr<CsvRecords::Parsed> CsvRecords::Parse(std::vector<absl::string_vi
                    absl::StrCat("text after the closing quote of column ", fields->size()));
       // The texts in `unquoted_` are assigned below, because the vector may still grow.
       fields->push_back(doubled ? absl::string_view() : field);
-      // Index in `unquoted_`, from 1.
+      // `used` is the index in `unquoted_`, from 1.
       if (doubled) fields->back() = absl::string_view(nullptr, used);
     } else {
       const std::size_t begin = at;

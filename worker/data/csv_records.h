@@ -46,7 +46,7 @@ class CsvRecords {
   std::size_t ClosingQuoteFrom(std::size_t at, std::size_t safe, bool* doubled) const;
   // Stores the field in unquoted_[index], with one quote in place of two.
   void Unquote(absl::string_view field, std::size_t index);
-  // The length of a line end at `at`, or 0.
+  // Returns the length of a line end at `at`, or 0 if there is none.
   std::size_t LineEndAt(std::size_t at) const;
 
   const std::string separator_;

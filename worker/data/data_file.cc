@@ -57,9 +57,9 @@ const Packing* OtherPacking(absl::string_view head) {
 struct DataFile::Stream {
   z_stream z{};
   std::vector<unsigned char> stored = std::vector<unsigned char>(kStoredBytes);
-  bool between = false;  // one member has ended and no other has begun
+  bool between = false;  // true if one member has ended and no other has begun
   bool over = false;
-  // Gzip only; fails only if out of memory.
+  // The stream reads gzip only. The initialization fails only if out of memory.
   Stream() { EG_CHECK(inflateInit2(&z, 16 + MAX_WBITS) == Z_OK); }
   ~Stream() { inflateEnd(&z); }
   Stream(const Stream&) = delete;
@@ -172,7 +172,7 @@ absl::StatusOr<std::size_t> DataFile::Unpack(char* to, std::size_t bytes) {
       if (!another) continue;
     }
     const int result = inflate(&z, Z_NO_FLUSH);
-    offset_ = begin + (bytes - z.avail_out);  // for Damaged
+    offset_ = begin + (bytes - z.avail_out);  // Damaged names this offset
     if (result == Z_STREAM_END)
       stream_->between = true;
     else if (result != Z_OK && result != Z_BUF_ERROR)

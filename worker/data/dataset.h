@@ -42,8 +42,9 @@ class Dataset {
   virtual ~Dataset() = default;
   virtual std::uint64_t examples() const = 0;
   virtual const std::vector<Field>& fields() const = 0;
-  // Copies the examples `indices`. to[f] is [n, …] of field f, row-major, aligned for its dtype.
-  // InvalidArgument for an index outside of the source, or for spans of another size.
+  // Copies the examples `indices`. to[f] receives [n, …] values of field f, row-major, and is
+  // aligned for the dtype of the field. InvalidArgument for an index outside of the source, or for
+  // spans of another size.
   virtual absl::Status Read(const std::vector<std::uint64_t>& indices,
                             const std::vector<std::span<std::byte>>& to) const = 0;
   virtual std::uint64_t bytes_held() const = 0;  // memory in use
@@ -58,7 +59,7 @@ class Dataset {
   std::optional<std::size_t> FindField(const std::string& name) const;
 };
 
-// A check for Read: InvalidArgument if `to` does not have the sizes of `n` examples.
+// Checks the arguments of Read. InvalidArgument if `to` does not have the sizes of `n` examples.
 absl::Status CheckBatchBuffers(const Dataset& data, std::size_t n,
                                const std::vector<std::span<std::byte>>& to);
 

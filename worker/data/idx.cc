@@ -55,7 +55,7 @@ std::uint32_t BigEndian(const unsigned char* b) {
          static_cast<std::uint32_t>(b[2]) << 8 | b[3];
 }
 
-// `rank_min` and `rank_max` are for the check and its message.
+// Reads and checks the header. `rank_min` and `rank_max` are the limits of the rank.
 absl::StatusOr<Header> ReadHeader(DataFile& file, int rank_min, int rank_max,
                                   absl::string_view want) {
   std::array<unsigned char, 4> raw{};

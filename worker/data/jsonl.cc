@@ -94,7 +94,7 @@ struct Member {
   std::string name;
   bool present = false;  // true if it is in the current line
   bool seen = false;     // true if it was in some line of the file
-  Item value;            // kList: its elements
+  Item value;            // for kList, the elements of the list
   std::vector<Item> elements;
 };
 
@@ -151,7 +151,7 @@ class MemberHandler {
     if (current_ == nullptr && depth_ > 0) return true;
     return Scalar({.kind = Item::Kind::kText, .text = std::move(v)});
   }
-  bool binary(Json::binary_t&) { return false; }  // not in JSON texts
+  bool binary(Json::binary_t&) { return false; }  // JSON texts have no binary values
   bool start_object(std::size_t) {
     if (depth_ > 0 && !Scalar({.kind = Item::Kind::kObject})) return false;
     return Enter();
@@ -201,7 +201,7 @@ class MemberHandler {
   std::vector<Member>* const members_;
   absl::flat_hash_map<std::string, std::size_t> index_;
   int depth_ = 0;
-  // the member whose value is being parsed; nullptr for a value that no field reads
+  // The member whose value is being parsed; nullptr for a value that no field reads.
   Member* current_ = nullptr;
   std::string error_;
   std::size_t error_at_ = 0;  // number of characters read by the parser, from 1

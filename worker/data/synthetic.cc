@@ -38,7 +38,7 @@ double Ln(double x) {
   }
   return 2 * sum + e * 0.693147180559945309417;
 }
-// e^x for |x| < 700.
+// Returns e^x for |x| < 700.
 double Exp(double x) {
   const double e = std::floor(x / 0.693147180559945309417 + 0.5);
   const double r = x - e * 0.693147180559945309417;

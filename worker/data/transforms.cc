@@ -16,7 +16,7 @@ namespace {
 using config::Transform;
 using config::ValueKind;
 
-// Each function makes the step of one transform. `gives` is the kind of the result.
+// Each function makes the computation of one transform. `gives` is the kind of the result.
 
 TransformStep Scale(const Transform& transform, ValueKind) {
   return [factor = transform.value](const Value& v) { return RealValue(v.number() * factor); };

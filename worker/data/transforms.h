@@ -15,8 +15,8 @@ namespace evergrad::worker {
 // thread may call it.
 using TransformStep = std::function<absl::StatusOr<Value>(const Value&)>;
 
-// InvalidArgument if the transform does not take values of `kind`. Also InvalidArgument if the
-// transform has no computation because it is learned from the training data
+// Returns the computation of a transform. InvalidArgument if the transform does not take values of
+// `kind`, or if it has no computation because it is learned from the training data
 // (config::TransformType::learned).
 absl::StatusOr<TransformStep> MakeTransformStep(const config::Transform& transform,
                                                 config::ValueKind kind);

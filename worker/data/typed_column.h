@@ -28,12 +28,12 @@ class TypedColumn {
   // Adds the field's default, or id 0 if the field has a vocabulary. InvalidArgument if it has
   // neither. `found` is the text in place of a value, for the message.
   absl::Status AddMissing(absl::string_view found);
-  // It is called after the last value. Makes the vocabulary and assigns an id to every word.
+  // Called after the last value. Makes the vocabulary and assigns an id to every word.
   absl::Status End();
 
   const config::FieldSpec& spec() const { return spec_; }
   config::ValueKind reads() const { return reads_; }
-  // The number of values per example.
+  // Returns the number of values per example.
   std::size_t width() const;
   bool integers() const { return integers_; }
   // The values of all examples, `width` each. The vector of the other dtype is empty.

@@ -82,8 +82,9 @@ struct Rows {
 
 // Synchronizes a step with copies. There is one event per variable, or nullptr for none.
 struct StepMarks {
-  std::vector<QueueMark*> there;  // the step waits for it before it reads the variable
-  std::vector<QueueMark*> made;   // the step records it when the variable's gradient is complete
+  std::vector<QueueMark*> there;  // the step waits for this event before it reads the variable
+  // the step records this event when the variable's gradient is complete
+  std::vector<QueueMark*> made;
 };
 
 struct StepResult {
@@ -101,10 +102,10 @@ class Graph {
   // and every table must be used. The losses are added up and share the labels. Metrics belong to
   // the first loss. User errors (UserError) name the layer, the shapes and the expectation.
   //
-  // In mixed precision, these have 16 bits: the values between layers, their gradients, and the
-  // weights that products read. Weights, their gradients and the inputs of losses are float32; so
-  // are layers that request it (Layer::computes). `backend` must support the precision
-  // (CheckPrecision) and outlives the graph.
+  // In mixed precision, the values between layers, their gradients, and the weights that products
+  // read have 16 bits. The variables, their gradients, the inputs of losses, and layers that
+  // request it (Layer::computes) are float32. `backend` must support the precision (CheckPrecision)
+  // and outlives the graph.
   static absl::StatusOr<std::unique_ptr<Graph>> Build(const config::ModelSpec& model,
                                                       Backend* backend,
                                                       Precision precision = Precision::kFloat32);
@@ -135,10 +136,10 @@ class Graph {
   // (StepResult).
   virtual void SetLossScale(float scale) = 0;
 
-  // A step in two parts, so that the caller can queue copies in between. QueueTrainStep and
-  // QueueEvaluate queue the whole step in the backend; FinishStep waits and returns the result. If
-  // queuing fails, there is nothing to finish. The spans must live until FinishStep has returned;
-  // only the parts of `batch` that are not ids are read.
+  // These functions divide a step into two parts, so that the caller can queue copies in between.
+  // QueueTrainStep and QueueEvaluate queue the whole step in the backend; FinishStep waits and
+  // returns the result. If queuing fails, there is nothing to finish. The spans must live until
+  // FinishStep has returned; only the parts of `batch` that are not ids are read.
   //
   // UserError for a label out of range (naming value and classes), or for a batch that is too large
   // for the model. InvalidArgument for spans of wrong size. ResourceExhausted if out of memory. A
@@ -156,17 +157,17 @@ class Graph {
                                      const Batch& batch, const StepMarks& events) = 0;
   virtual absl::StatusOr<StepResult> FinishStep() = 0;
 
-  // Returns the error for a step of that many examples after the backend ran out of memory:
+  // Returns the error for a step of `examples` examples after the backend ran out of memory:
   // ResourceExhausted with the number of examples that may fit. The graph knows its own memory. The
-  // caller adds the bytes that it holds for the batch, needs per example, and still needs for any
-  // number of examples.
+  // caller states the bytes that it holds for the batch, those that it needs per example, and those
+  // that it needs for any number of examples.
   struct CallersMemory {
     std::uint64_t held = 0, per_example = 0, still_wanted = 0;
   };
   virtual absl::Status NoMemory(const absl::Status& cause, std::int64_t examples,
                                 bool with_gradients, const CallersMemory& callers) const = 0;
 
-  // Both parts in one call, for a model without tables.
+  // Computes both parts of a step in one call, for a model without tables.
   absl::StatusOr<StepResult> TrainStep(const std::vector<AnyIn>& weights, const Rows& rows,
                                        const Batch& batch, std::uint64_t dropout_key,
                                        const std::vector<AnyOut>& gradients,

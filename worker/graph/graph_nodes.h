@@ -28,7 +28,7 @@ struct GraphValue {
   std::string name;
   tensor::Shape shape;  // shape of one example
   std::size_t storage = 0;
-  bool needs_gradient = false;  // a variable is upstream of it
+  bool needs_gradient = false;  // the value depends on a variable
 };
 
 // The memory of a value and its views, and of their gradient.
@@ -36,12 +36,12 @@ struct GraphStorage {
   std::int64_t elements = 0;               // per example
   std::optional<std::size_t> model_input;  // the input whose memory is in the batch
   bool needs_gradient = false;
-  // Number of consumers that write its gradient: those of the value and of its views, losses
-  // included.
+  // The number of consumers that write the gradient: those of the value and of its views, including
+  // losses.
   int consumers = 0;
   bool at_loss = false;
   Element type = Element::kFloat32;  // type of the value and of its gradient
-  bool cast_wanted = false;          // some layer reads it in the policy's other type
+  bool cast_wanted = false;          // some layer reads the value in the policy's other type
 };
 
 struct GraphLayer {
@@ -54,9 +54,10 @@ struct GraphLayer {
   std::size_t table = 0;               // used by an embedding
   std::optional<std::size_t> weights;  // used by an embedding: the index of a model input
   std::size_t ids_before = 0;  // ids per example in the embeddings above that read the same table
-  std::optional<std::size_t> key;     // index of its key, for a layer that draws random numbers
-  bool wide = false;                  // the job requests float32 for it
-  Element reads = Element::kFloat32;  // type of its inputs and kernel
+  // index of the layer's key, for a layer that draws random numbers
+  std::optional<std::size_t> key;
+  bool wide = false;                  // the job requests float32 for the layer
+  Element reads = Element::kFloat32;  // type of the layer's inputs and kernel
 
   std::size_t end_variable() const { return first_variable + layer->variables().size(); }
 };

@@ -142,7 +142,7 @@ void HostStep::PrefetchBatch(const Batch& batch) {
 
 void HostStep::ForgetPrefetch() {
   if (!ahead_) return;
-  // The next step reports a device failure.
+  // The result is ignored, because the next step reports a device failure.
   static_cast<void>(backend_.Wait(*sides_[ahead_->side].there));
   ahead_.reset();
 }
@@ -231,12 +231,13 @@ absl::StatusOr<StepResult> HostStep::Finish(const absl::Status& queued,
   if (!result.ok()) {
     AllChanged();  // queued copies may have failed
     ForgetPrefetch();
-    backend_.Record(DeviceQueue::kIn, *all_in_);  // an error may have prevented the record
+    // recorded again, because an error may have prevented the record
+    backend_.Record(DeviceQueue::kIn, *all_in_);
   }
   backend_.Record(DeviceQueue::kOut, *all_out_);
   EG_RETURN_IF_ERROR(backend_.Wait(*all_in_));
   EG_RETURN_IF_ERROR(backend_.Wait(*all_out_));
-  // After an error, zeros may be missing behind the rows, and the memory holds other values.
+  // After an error, the zeros behind the rows may be missing, and the memory has undefined values.
   if (!result.ok()) {
     backend_.Record(DeviceQueue::kCompute, *all_made_);
     EG_RETURN_IF_ERROR(backend_.Wait(*all_made_));

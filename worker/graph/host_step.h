@@ -48,7 +48,7 @@ class HostStep {
  public:
   using Meanwhile = std::function<void()>;
 
-  HostStep(Graph* graph, Backend* backend);  // both outlive it
+  HostStep(Graph* graph, Backend* backend);  // both outlive the object
   ~HostStep();
 
   // Declares that the variable has new values since the last step, so the next step copies it
@@ -60,16 +60,17 @@ class HostStep {
   // Queues the copies of the next step's batch, without rows of tables, and does not wait. The next
   // step must get the same spans. They must live until that step has returned, or until
   // ForgetPrefetch, another PrefetchBatch, the destructor or a step with another batch has
-  // returned. The step itself copies parts that could not be copied. Call it inside `meanwhile` or
-  // between steps. It has no effect if the backend uses host memory.
+  // returned. The step itself copies parts that could not be copied. The caller may call
+  // PrefetchBatch inside `meanwhile` or between steps. The call has no effect if the backend uses
+  // host memory.
   void PrefetchBatch(const Batch& batch);
   void ForgetPrefetch();
-  // Number of steps whose batch had been copied before.
+  // Returns the number of steps whose batch had been copied before.
   std::uint64_t prefetched() const { return prefetched_; }
 
-  // Like the methods of Graph, but with host memory, which is accessed only until they return.
-  // `meanwhile` is called when the whole step is queued, before the wait for it. It is not called
-  // if the backend uses host memory, because the step has been computed by then.
+  // These methods work like those of Graph, but with host memory, which they access only until they
+  // return. `meanwhile` is called when the whole step is queued, before the wait for it. It is not
+  // called if the backend uses host memory, because the step has been computed by then.
   absl::StatusOr<StepResult> TrainStep(const std::vector<AnyIn>& weights, const Rows& rows,
                                        const Batch& batch, std::uint64_t dropout_key,
                                        const std::vector<AnyOut>& gradients,
@@ -111,23 +112,23 @@ class HostStep {
   absl::StatusOr<Batch> BringBatch(const Batch& batch, Side* side);
   absl::StatusOr<Over> BringAll(const std::vector<AnyIn>& weights, const Rows& rows,
                                 const Batch& batch);
-  // Adds the number of examples that may fit to an out-of-memory error; returns other errors
+  // Adds the number of examples that may fit to an out-of-memory error. Returns other errors
   // unchanged.
   absl::Status Told(const absl::Status& refused, const Batch& batch, bool with_gradients) const;
   absl::Status QueueTrain(const Over& over, std::uint64_t dropout_key,
                           const std::vector<AnyOut>& gradients,
                           const std::vector<AnyOut>& row_gradients);
-  // Returns once the caller's memory is no longer accessed.
+  // Waits until the caller's memory is no longer accessed, and returns the result.
   absl::StatusOr<StepResult> Finish(const absl::Status& queued, const Meanwhile& meanwhile);
 
   Graph& graph_;
   Backend& backend_;
-  std::vector<bool> current_;   // by variable: whether the copy equals the caller's values …
-  std::vector<Element> types_;  // … of this type
+  std::vector<bool> current_;   // by variable: whether the copy equals the caller's values
+  std::vector<Element> types_;  // by variable: the type of the copied values
   std::vector<std::size_t> rows_capacity_;  // by table: number of rows allocated
   std::vector<Memory> weights_, gradients_, row_values_, row_gradients_, positions_;
   Side sides_[2];
-  int side_ = 0;          // side of the last step
+  int side_ = 0;          // index in sides_ for the last step
   bool in_step_ = false;  // true inside `meanwhile`
   std::optional<Ahead> ahead_;
   std::uint64_t prefetched_ = 0;

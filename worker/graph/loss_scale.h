@@ -23,7 +23,7 @@ class LossScale {
   };
 
   float scale() const { return scale_; }
-  // Consecutive finite steps since the last change of the scale.
+  // Returns the number of consecutive finite steps since the last change of the scale.
   std::uint32_t finite_steps() const { return finite_steps_; }
   std::uint64_t overflows() const { return overflows_; }  // number of skipped steps
 

@@ -16,7 +16,7 @@ namespace evergrad::worker {
 
 class ResultBlock {
  public:
-  // The place of `count` values of one type.
+  // The place of `count` values of one type in the block.
   template <typename T>
   struct ResultField {
     std::size_t word = 0, count = 0;

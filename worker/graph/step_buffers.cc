@@ -52,7 +52,7 @@ absl::Status StepBuffers::ReserveWide(const std::vector<AnyIn>& weights, const R
     reserved.Update(reserve(row_gradients[t], nodes_.tables[t].name, &wide_row_gradients_[t]));
   if (reserved.ok()) return reserved;
   for (std::vector<Memory>* const of_tables :
-       {&wide_rows_, &wide_row_gradients_})  // fewer rows may fit
+       {&wide_rows_, &wide_row_gradients_})  // another call with fewer rows may fit
     for (Memory& memory : *of_tables) memory = {};
   return reserved;
 }
@@ -81,7 +81,7 @@ absl::Status StepBuffers::Allocate(const std::string& what, std::int64_t element
 }
 
 absl::Status StepBuffers::GrowValues(std::int64_t batch) {
-  batch_max_ = 0;  // stays 0 until all have grown
+  batch_max_ = 0;  // stays 0 until all buffers have grown
   for (StorageMemory& memory : memory_)
     memory.data = {},
     memory.cast = {};  // freed first, because the old and the new size may not fit together
@@ -108,7 +108,8 @@ absl::Status StepBuffers::GrowGradients(std::int64_t batch) {
   gradient_batch_max_ = 0;
   for (StorageMemory& memory : memory_) memory.gradient = {};
   scratch_ = {};
-  // Elements with several writing consumers, or with a consumer of another type.
+  // The number of elements of gradients with several writing consumers, or with a consumer of
+  // another type.
   std::int64_t added = 0;
   for (const GraphLayer& node : nodes_.layers) {
     const GraphStorage& storage = nodes_.StorageOf(node.output);
@@ -141,8 +142,8 @@ absl::Status StepBuffers::NoMemory(const absl::Status& cause, std::int64_t examp
   std::uint64_t fit = there <= callers.still_wanted ? 0
                                                     : (there - callers.still_wanted) /
                                                           std::max<std::uint64_t>(1, per_example);
-  // The batch did not fit although the estimate does, because of fragmentation or of a layer's own
-  // memory.
+  // The batch did not fit, although the estimate says that it does. The reason is fragmentation or
+  // a layer's own memory.
   if (fit >= static_cast<std::uint64_t>(examples)) fit = static_cast<std::uint64_t>(examples) / 2;
   return absl::ResourceExhaustedError(absl::StrCat(
       "out of memory for a batch: examples=", examples, " bytes_per_example=", per_example,

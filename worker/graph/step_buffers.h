@@ -1,8 +1,8 @@
 // The backend's memory that a graph keeps from step to step: outputs of layers, their gradients,
 // and copies of values, weights and rows in other types. It grows with the largest batch.
 //
-// The functions that return spans allocate nothing; a Reserve of that batch has come before. Not
-// thread-safe.
+// The functions that return spans allocate nothing; the caller must have reserved the memory for
+// the batch (Reserve). Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -18,26 +18,28 @@ namespace evergrad::worker {
 
 class StepBuffers {
  public:
-  StepBuffers(const GraphNodes& nodes, Backend& backend);  // both outlive it
+  StepBuffers(const GraphNodes& nodes, Backend& backend);  // both outlive the object
 
-  // Allocates the 16-bit copies of the variables that products read as 16 bits. To be called once.
+  // Allocates the 16-bit copies of the variables that products read as 16 bits. Must be called
+  // once.
   absl::Status AllocateNarrowed();
-  // Allocates memory for `batch` examples if it is not there. ResourceExhausted with the number of
-  // examples that may fit; all memory for examples is free then.
+  // Allocates memory for `batch` examples, unless there is enough. If out of memory, frees all
+  // memory for examples and returns ResourceExhausted with the number of examples that may fit.
   absl::Status Reserve(std::int64_t batch, bool with_gradients);
-  // Allocates a float32 copy for each span of 16 bits. ResourceExhausted; if it is for rows, the
-  // copies of all rows are free then.
+  // Allocates a float32 copy for each span of 16 bits. ResourceExhausted if out of memory. If rows
+  // do not fit, the copies of all rows are freed.
   absl::Status ReserveWide(const std::vector<AnyIn>& weights, const Rows& rows,
                            const std::vector<AnyOut>& gradients,
                            const std::vector<AnyOut>& row_gradients);
   absl::Status NoMemory(const absl::Status& cause, std::int64_t examples, bool with_gradients,
                         const Graph::CallersMemory& callers) const;
-  // Changes whenever a span that was returned earlier may have become invalid.
+  // Returns a number that changes whenever a span that was returned earlier may have become
+  // invalid.
   std::uint64_t generation() const { return generation_; }
 
-  // The value, as the layer that made it wrote it.
+  // Returns the value in the type that its layer wrote.
   AnyIn DataOf(std::size_t value, const Batch& batch) const;
-  // The value in `type`: itself or its cast.
+  // Returns the value in `type`, which is the value itself or its cast.
   AnyIn DataAs(std::size_t value, const Batch& batch, Element type) const;
   AnyOut OutputOf(std::size_t value, std::int64_t batch) {
     return FirstOf(MemoryOf(value).data, value, batch);
@@ -45,31 +47,32 @@ class StepBuffers {
   AnyOut GradientOf(std::size_t value, std::int64_t batch) {
     return FirstOf(MemoryOf(value).gradient, value, batch);
   }
-  // The memory of the value's cast, which is of the policy's other type.
+  // Returns the memory of the value's cast, which has the policy's other type.
   AnyOut CastOf(std::size_t value, std::int64_t batch) {
     const GraphStorage& storage = nodes_.StorageOf(value);
     return {MemoryOf(value).cast.as<std::byte>().data(),
             static_cast<std::size_t>(storage.elements * batch), nodes_.CastTypeOf(storage)};
   }
-  // Memory for a gradient before it is converted, or added to another consumer's.
+  // Returns memory for a gradient before the gradient is converted, or added to that of another
+  // consumer.
   AnyOut Scratch(std::size_t size, Element type) {
     return {scratch_.as<std::byte>().data(), size, type};
   }
 
-  // The 16-bit copy that products read, if it differs from the variable.
+  // Returns the 16-bit copy that products read, if it differs from the variable.
   AnyOut NarrowedOf(std::size_t variable) {
     return {narrowed_[variable].as<std::byte>().data(),
             static_cast<std::size_t>(nodes_.variables[variable].shape.elements()), nodes_.narrow};
   }
-  // The memory of the float32 copies of weights and rows.
+  // Return the memory of the float32 copies of weights and rows.
   Out WeightCopyOf(std::size_t variable, std::size_t size) {
     return wide_[variable].as<float>().first(size);
   }
   Out RowsCopyOf(std::size_t table, std::size_t size) {
     return wide_rows_[table].as<float>().first(size);
   }
-  // Float32 values. 16-bit data of the caller has a float32 copy here; float32 data is used in
-  // place.
+  // Return float32 values. For 16-bit data of the caller this is the float32 copy in this object;
+  // float32 data is used in place.
   In WideWeight(std::size_t variable, AnyIn given) const { return WideOf(given, wide_[variable]); }
   In WideRows(std::size_t table, AnyIn given) const { return WideOf(given, wide_rows_[table]); }
   Out WideGradient(std::size_t variable, AnyOut given) {
@@ -80,7 +83,8 @@ class StepBuffers {
   }
 
  private:
-  // Memory for batch_max_ examples of a storage, its gradient for gradient_batch_max_.
+  // The memory for batch_max_ examples of a storage, and for gradient_batch_max_ examples of its
+  // gradient.
   struct StorageMemory {
     Memory data, gradient, cast;
   };
@@ -108,11 +112,12 @@ class StepBuffers {
   Backend& backend_;
   std::vector<StorageMemory> memory_;  // by storage
   std::int64_t batch_max_ = 0,
-               gradient_batch_max_ = 0;  // batch sizes for which the buffers are large enough
+               gradient_batch_max_ = 0;  // the largest batch sizes that fit into the buffers
   Memory scratch_;
   std::vector<Memory> narrowed_;  // by variable
   std::vector<Memory> wide_,
-      wide_gradients_;  // by variable: set if values arrive or gradients are requested as 16 bits
+      // by variable; allocated if values arrive or gradients are requested as 16 bits
+      wide_gradients_;
   std::vector<Memory> wide_rows_, wide_row_gradients_;  // by table
   std::uint64_t generation_ = 0;
 };

@@ -13,7 +13,8 @@
 namespace evergrad::worker {
 namespace {
 
-// Several graphs may use one backend, which tells their steps apart by this number.
+// Returns a number for a new graph. Several graphs may use one backend, which distinguishes their
+// steps by this number.
 std::uint64_t NextGraphNumber() {
   static std::atomic<std::uint64_t> next{0};
   return ++next;
@@ -248,7 +249,7 @@ void StepExecutor::Backward(Pass pass, const std::vector<AnyIn>& weights, const 
     if (node.layer->is_view() || !nodes_.values[node.output].needs_gradient) continue;
     backend_.Enter(node.layer->name(), Phase::kBackward);
     pass.key = KeyOf(node);
-    // Every layer reaches a loss.
+    // The gradient exists, because every layer reaches a loss.
     EG_CHECK(gradient_written_[nodes_.values[node.output].storage]);
     const AnyOut dy = buffers_.GradientOf(node.output, batch.size);
     if (node.embedding != nullptr) {

@@ -23,8 +23,8 @@ namespace evergrad::worker {
 
 class StepExecutor final : public Graph {
  public:
-  StepExecutor(GraphNodes nodes, Backend* backend);  // `backend` outlives it
-  // Allocates the memory that every step needs: results, 16-bit copies of variables, keys. To be
+  StepExecutor(GraphNodes nodes, Backend* backend);  // `backend` outlives the executor
+  // Allocates the memory that every step needs: results, 16-bit copies of variables, keys. Must be
   // called once, before the first step.
   absl::Status Allocate();
 
@@ -93,7 +93,7 @@ class StepExecutor final : public Graph {
   void Backward(Pass pass, const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch,
                 const std::vector<AnyOut>& gradients, const std::vector<AnyOut>& row_gradients,
                 const StepMarks& marks);
-  // Completes the gradients of a node's variables, of all tables, and hands them out.
+  // Complete the gradients of variables and tables, and write them into the caller's memory.
   void FinishGradients(const GraphLayer& node, const std::vector<AnyIn>& weights,
                        const std::vector<AnyOut>& gradients, const StepMarks& marks);
   void FinishRowGradients(const Rows& rows, const std::vector<AnyOut>& row_gradients);
@@ -106,17 +106,17 @@ class StepExecutor final : public Graph {
   Backend& backend_;
   StepBuffers buffers_;
   float loss_scale_ = 1;
-  // By storage, of the current step: whether a consumer has written the gradient, so that further
-  // consumers add; whether the cast was made.
+  // The state of each storage in the current step: whether a consumer has written the gradient, so
+  // that further consumers add to it, and whether the cast was made.
   std::vector<bool> gradient_written_, cast_made_;
   StepResults results_;
-  bool handed_narrow_ = false;            // whether the step to be finished has 16-bit results
-  std::vector<std::uint64_t> step_keys_;  // of the current step
+  bool handed_narrow_ = false;            // whether the queued step has 16-bit results
+  std::vector<std::uint64_t> step_keys_;  // keys of the current step
   Memory keys_;                           // copy of step_keys_ in the backend's memory
-  std::int64_t queued_ = 0;               // number of examples of the step to be finished …
-  bool queued_gradients_ = false;         // … and whether it is a training step
+  std::int64_t queued_ = 0;               // number of examples of the queued step
+  bool queued_gradients_ = false;         // whether the queued step is a training step
   std::vector<std::uint64_t> signature_;
-  const std::uint64_t number_;  // of this graph, among those that use one backend
+  const std::uint64_t number_;  // number of this graph among those that use one backend
 };
 
 }  // namespace evergrad::worker

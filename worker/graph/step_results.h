@@ -1,5 +1,5 @@
-// Results of a step: the place of each in the ResultBlock, which primitives fill, and the
-// StepResult that they make once the step has ended. Not thread-safe.
+// The results of a step: their places in the ResultBlock, which primitives fill, and the StepResult
+// that is made of them once the step has ended. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,19 @@ namespace evergrad::worker {
 
 class StepResults {
  public:
-  explicit StepResults(const GraphNodes& nodes);  // outlives it
+  explicit StepResults(const GraphNodes& nodes);  // `nodes` outlives the object
   absl::Status Allocate(Backend& backend) { return block_.Allocate(backend); }
 
-  // The memory that primitives fill.
+  // Returns the memory that primitives fill.
   LossResult* loss(std::size_t loss) { return block_.Of(losses_[loss]).data(); }
-  // Counts of an auc, sum of a root mean squared error; empty for other metrics.
+  // Return the counts of an auc and the sum of a root mean squared error; empty for other metrics.
   std::span<std::int64_t> counts(std::size_t metric) { return block_.Of(metrics_[metric].counts); }
   std::span<double> sum(std::size_t metric) { return block_.Of(metrics_[metric].sum); }
-  // The sum of squares of a variable or table with a regularizer.
+  // Returns the sum of squares of a variable or table with a regularizer.
   double* squares(std::size_t variable) { return block_.Of(squares_[variable]).data(); }
   double* row_squares(std::size_t table) { return block_.Of(row_squares_[table]).data(); }
-  // One flag for all gradients, and one per gradient that is handed out: first those of the
-  // variables, then those of the tables.
+  // not_finite has one flag for all gradients. overflows has one flag per gradient for the caller:
+  // first those of the variables, then those of the tables.
   std::span<std::uint64_t> not_finite() { return block_.Of(not_finite_); }
   std::span<std::uint64_t> overflows() { return block_.Of(overflows_); }
 
@@ -43,7 +43,7 @@ class StepResults {
     ResultBlock::ResultField<std::int64_t> counts;
     ResultBlock::ResultField<double> sum;
   };
-  // The first of `count` gradients from `begin` that has overflowed, or -1.
+  // Returns the first of the `count` gradients from `begin` that has overflowed, or -1.
   int FirstOverflow(std::size_t begin, std::size_t count) const;
 
   const GraphNodes& nodes_;

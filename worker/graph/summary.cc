@@ -14,7 +14,7 @@ struct SummaryRow {
   std::string layer;             // "conv1 (Conv2D)"
   std::string output_shape;      // "(None, 26, 26, 32)"
   std::uint64_t parameters = 0;  // includes moving averages
-  std::uint64_t moving = 0;      // those of `parameters` that are moving averages
+  std::uint64_t moving = 0;      // the part of `parameters` that are moving averages
   std::string connected_to;      // the layer that it reads; "" for an input
 };
 
@@ -52,7 +52,7 @@ std::string SummaryTable(const std::vector<SummaryRow>& rows, bool show_connecti
     total += row.parameters;
     moving += row.moving;
   }
-  // Keras' column widths, larger if a name needs it.
+  // The column widths of Keras, which grow for a long name.
   std::vector<std::size_t> widths = {27, 25, 10, 17};
   widths.resize(cells[0].size());
   for (const auto& line : cells) {

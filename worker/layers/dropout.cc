@@ -1,5 +1,5 @@
-// Inverted dropout: in training each element is kept with probability 1 - rate and divided by it;
-// evaluation changes nothing.
+// Inverted dropout: in training, each element is kept with probability 1 - rate, and a kept element
+// is divided by 1 - rate; evaluation changes nothing.
 //
 // The mask is a function of (step's key, layer's name, layer's seed, element) and does not depend
 // on the worker: a retried closure draws the same mask.

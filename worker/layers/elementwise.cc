@@ -26,7 +26,7 @@ class Multiply final : public MergeLayer {
     pass.backend.Multiply(inputs[0], inputs[1], y);
     for (std::size_t i = 2; i < inputs.size(); ++i) pass.backend.Multiply(y, inputs[i], y);
   }
-  // dx is dy times all other inputs.
+  // The gradient dx is dy times the product of all other inputs.
   void Unmerge(const Pass& pass, const std::vector<AnyIn>& inputs, AnyIn, AnyIn dy,
                std::size_t input, AnyOut dx) override {
     AnyIn so_far = dy;

@@ -72,7 +72,7 @@ absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const config::LayerSpec& spec,
   if (!shapes.ok()) return LayerError(spec, shapes.status().message());
   const auto maker = std::find_if(makers.begin(), makers.end(),
                                   [&](const LayerMaker& m) { return m.type == spec.type; });
-  EG_CHECK(maker != makers.end());  // otherwise a family has a descriptor but no computation
+  EG_CHECK(maker != makers.end());  // each descriptor of a family has a computation
   return maker->make({spec, inputs, *shapes, config::FindLayer(spec.type)->keras});
 }
 

@@ -85,14 +85,14 @@ class Layer {
   // that draws none.
   virtual std::optional<std::uint64_t> StepKey(std::uint64_t dropout_key) const;
   virtual Computes computes() const { return Computes::kNarrow; }
-  // It is called before the first Forward of that many examples. Allocates the memory that is kept
-  // between Forward and Backward. ResourceExhausted if out of memory.
+  // The graph calls it before the first Forward of `batch` examples. Allocates the memory that is
+  // kept between Forward and Backward. ResourceExhausted if out of memory.
   virtual absl::Status Reserve(Backend& backend, std::int64_t batch);
 
-  // `weights` and `gradients` have the order of variables(). Those with of_products have x's type,
-  // the others float32. Forward writes all of y.
+  // `weights` and `gradients` have the order of variables(). Variables with of_products have the
+  // type of x, the others are float32. Forward writes all of y.
   virtual void Forward(const Pass& pass, const std::vector<AnyIn>& weights, AnyIn x, AnyOut y) = 0;
-  // It is called after Forward of the same batch in training. `dy` may be overwritten. dx is
+  // The graph calls it after Forward of the same batch in training. `dy` may be overwritten. dx is
   // overwritten; it is empty if it is not needed. Every gradient is overwritten.
   virtual void Backward(const Pass& pass, const std::vector<AnyIn>& weights, AnyIn x, AnyIn y,
                         AnyOut dy, AnyOut dx, const std::vector<Out>& gradients) = 0;

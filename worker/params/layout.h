@@ -1,7 +1,8 @@
 // The division of a job's variables into shards, according to the plan. It tells the rows of a
 // dense variable in each shard, and the shards that are the slots of the embedding tables.
 //
-// A value type, checked at construction and immutable afterwards; therefore thread-safe.
+// The class is a value type that is checked at construction and immutable afterwards; it is
+// therefore thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +42,8 @@ struct LaidVariable {
   tensor::Shape shape;
   tensor::WireType wire = tensor::WireType::kFloat32;
   std::vector<ShardId> shards;  // in row order; never empty
-  bool moving_average = false;  // updates are values towards which it moves, not gradients
+  // true if updates are values towards which the variable moves, not gradients
+  bool moving_average = false;
   std::uint64_t wire_bytes() const { return shape.elements() * tensor::WireBytes(wire); }
 };
 

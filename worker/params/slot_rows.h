@@ -4,7 +4,8 @@
 //   ids of each table ──SlotRows──▶ one part per slot ──▶ pulls ──Scatter──▶ rows of each table
 //                                    pushes ◀──Gather── row gradients of each table
 //
-// Immutable, therefore thread-safe. The requests that carry its ids share it.
+// The object is immutable, and therefore thread-safe. The requests that carry its ids share its
+// ownership.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@ namespace evergrad::worker {
 
 class SlotRows {
  public:
-  // The rows of one slot. Tables are in rising order; within a table, rows have the order of its
-  // ids.
+  // The rows of one slot. Tables are in rising order; within a table, rows have the order of the
+  // table's ids.
   struct OfShard {
     ShardId shard;
     std::size_t first_row = 0, rows = 0;      // position in ids

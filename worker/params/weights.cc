@@ -102,7 +102,7 @@ void WeightBuffer::CopyIn(const ShardSlice& slice, const LaidVariable& variable,
                       bytes = variable.shape.elements() * element;
   if (whole->assembled.size() != bytes) {
     whole->assembled = tensor::AlignedBuffer(bytes);
-    // Copy the values of the shards that were not pulled again.
+    // The values of the shards that were not pulled again are copied.
     if (whole->borrowed != nullptr && variable.shards.size() > 1)
       std::memcpy(whole->assembled.data(), whole->borrowed, bytes);
   }

@@ -40,16 +40,16 @@ class PullCache {
     MapVersion start;
     std::uint64_t vlsn = 0;
   };
-  // With `allocate`, accepted values of a variable are copied into memory from it, in the order of
-  // shards. If it returns an empty buffer, the values stay in their frame.
+  // If `allocate` is set, accepted values of a variable are copied into memory from `allocate`, in
+  // the order of shards. If `allocate` returns an empty buffer, the values stay in their frame.
   explicit PullCache(std::shared_ptr<const Layout> layout, Allocator allocate = nullptr);
 
   const Held& held(ShardId shard) const { return held_[shard.value()]; }
   // Replaces the held values of the shard. InvalidArgument for an unknown shard or a payload of
   // wrong size; nothing changes then.
   absl::Status Accept(PulledShard pulled);
-  // Moves out the values accepted since the last call, at most one per shard. The caller passes all
-  // of them to one WeightBuffer.
+  // Returns and removes the values that were accepted since the last call, at most one per shard.
+  // The caller passes all of them to one WeightBuffer.
   std::vector<PulledShard> Take();
 
  private:
@@ -113,13 +113,13 @@ class WeightBuffer {
 };
 
 // One gradient per variable: float32 during the computation and, after ToWire, in wire type. Pushes
-// send it from this memory without a copy and share the ownership.
+// send the gradients from this memory without a copy and share the ownership.
 class GradientBuffer {
  public:
   // The memory is uninitialized, or zeros if `zeroed`.
   explicit GradientBuffer(std::shared_ptr<const Layout> layout, bool zeroed = false);
-  // For gradients that already have their wire types, so that ToWire is not called. There is one
-  // buffer per variable, of its wire_bytes.
+  // This constructor is for gradients that already have their wire types, so that ToWire is not
+  // called. There is one buffer per variable, of its wire_bytes.
   GradientBuffer(std::shared_ptr<const Layout> layout, std::vector<tensor::AlignedBuffer> buffers);
   std::byte* wire(std::uint32_t index) { return buffers_[index].data(); }
   std::span<float> variable(std::uint32_t index) { return buffers_[index].floats(); }

@@ -39,7 +39,8 @@ absl::StatusOr<FunctionCall::Outcome> FunctionCall::Step(const std::vector<Varia
   } catch (const std::exception& e) {
     outcome = UserError(absl::UnknownError(absl::StrCat("exception: ", CleanText(e.what(), 1000))));
   } catch (...) {
-    outcome = UserError(absl::UnknownError("exception that is not a std::exception"));
+    outcome = UserError(
+        absl::UnknownError("the function threw an exception that is not a std::exception"));
   }
   variables_ = nullptr;
   gradient_ = nullptr;

@@ -1,6 +1,6 @@
 // One run of a user's function: its source, its steps, their pushes and its result. The class
-// converts exceptions of user code to a Status. It is used on one thread at a time, except for the
-// cancel flag.
+// converts exceptions of user code to a Status. The class is used on one thread at a time, except
+// for the cancel flag.
 #pragma once
 
 #include <any>
@@ -58,7 +58,7 @@ class FunctionCall {
   std::any input_;
   bool opened_ = false;
   std::string result_;
-  // These pointers are valid during a step.
+  // The following pointers are valid during a step.
   const std::vector<Variable>* variables_ = nullptr;
   const Gradient* gradient_ = nullptr;
   std::vector<std::uint32_t> pushed_;

@@ -43,7 +43,7 @@ namespace evergrad::sdk {
 
 class FunctionCall;
 
-// The values of one variable in this step; valid until the step function returns.
+// The values of one variable in this step. They are valid until the step function returns.
 struct Values {
   std::span<const float> data;  // row-major
   std::vector<std::uint64_t> shape;
@@ -63,8 +63,8 @@ class ClosureContext {
   float Uniform(std::uint64_t index) const;  // in [0, 1)
   float Normal(std::uint64_t index) const;
   std::uint64_t Bits(std::uint64_t index) const;
-  // Returns whether the closure was cancelled, or its worker gives it up; any result is then
-  // discarded. Thread-safe.
+  // Returns whether the closure was cancelled, or its worker stops working on it. In both cases any
+  // result is discarded. Thread-safe.
   bool cancelled() const;
 
  protected:
@@ -75,7 +75,7 @@ class ClosureContext {
   std::shared_ptr<const void> cancelled_;  // std::atomic<bool>, shared with the worker
 };
 
-// The context of a step function. It is used on the worker's compute thread; valid until the
+// The context of a step function. It is used on the worker's compute thread, and is valid until the
 // function returns.
 class StepContext : public ClosureContext {
  public:
@@ -146,7 +146,7 @@ class Registry {
 
  private:
   friend class FunctionCall;
-  // nullopt if there are no more inputs.
+  // Returns the next input, or nullopt if there are no more inputs.
   using AnySource = std::function<absl::StatusOr<std::any>()>;
   struct Function {
     std::function<absl::StatusOr<AnySource>(const ClosureContext&)> open;
