@@ -1,12 +1,12 @@
-# Run after a test executable was linked (cmake -P, by eg_tests): asks it for its test cases and
-# writes one add_test for each.
+# eg_tests runs this script (cmake -P) after a test executable was linked. The script asks the
+# executable for its test cases and writes one add_test for each.
 #
-# Catch2's own script keeps the names in a CMake list: a name with a semicolon becomes two tests,
-# neither of which exists, and Catch2 calls that a success. Here no name is ever in a list, and `-w
-# NoTests` makes a test that finds nothing fail.
+# Catch2's own script keeps the names in a CMake list. There, a name with a semicolon becomes two
+# tests that do not exist, and Catch2 reports them as passed. This script keeps no name in a list,
+# and `-w NoTests` makes a test fail if it finds no test case.
 execute_process(COMMAND "${TEST_EXECUTABLE}" --list-test-names-only OUTPUT_VARIABLE rest
   RESULT_VARIABLE count)
-if(NOT count GREATER 0)  # The exit code is their number.
+if(NOT count GREATER 0)  # The exit code is the number of test cases.
   message(FATAL_ERROR "no test cases in ${TEST_EXECUTABLE}: ${count}")
 endif()
 set(script "")
@@ -23,7 +23,7 @@ while(NOT rest STREQUAL "")
   if(line STREQUAL "")
     continue()
   endif()
-  # What Catch2 reads as a pattern.
+  # Escapes the characters that have a meaning in Catch2's patterns.
   set(pattern "${line}")
   foreach(character "\\" "," "[")
     string(REPLACE "${character}" "\\${character}" pattern "${pattern}")

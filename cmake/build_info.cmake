@@ -1,5 +1,5 @@
-# Run at each build: writes OUTPUT with the version and the commit, and leaves it untouched when
-# they are the same.
+# Runs at each build. Writes the version and the commit to OUTPUT, and leaves the file untouched if
+# they have not changed.
 execute_process(COMMAND git --no-optional-locks -C ${SOURCE_DIR} describe --always --dirty
   --abbrev=12 --exclude=* OUTPUT_VARIABLE commit
   OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)

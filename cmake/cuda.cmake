@@ -1,7 +1,7 @@
-# -DEVERGRAD_CUDA=AUTO|ON|OFF: whether libevergrad_cuda.so is built (worker/backend/cuda/device).
-# AUTO builds it where nvcc of CUDA 12 or 13 and cuDNN 9 are found, and says once why it does not;
-# ON fails with what is missing. Nothing else depends on CUDA: the worker loads the library when it
-# runs. Sets EVERGRAD_CUDA_FOUND.
+# -DEVERGRAD_CUDA=AUTO|ON|OFF selects whether libevergrad_cuda.so is built
+# (worker/backend/cuda/device). AUTO builds it if nvcc of CUDA 12 or 13 and cuDNN 9 are found, and
+# otherwise prints the reason once. ON fails with a list of the missing parts. Nothing else depends
+# on CUDA, because the worker loads the library at run time. Sets EVERGRAD_CUDA_FOUND.
 set(EVERGRAD_CUDA AUTO CACHE STRING "The CUDA backend: AUTO, ON or OFF")
 set_property(CACHE EVERGRAD_CUDA PROPERTY STRINGS AUTO ON OFF)
 if(NOT EVERGRAD_CUDA MATCHES "^(AUTO|ON|OFF)$")
@@ -14,13 +14,13 @@ endif()
 
 set(missing "")
 include(CheckLanguage)
-# Before the language is enabled, or CMake asks a device for its architecture. PTX of the newest
-# serves what comes after it.
+# The architectures are set before the language is enabled, because CMake would otherwise ask a
+# device for its architecture. The PTX of the newest architecture serves later ones.
 if(NOT CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
 endif()
-# CMake looks in PATH alone, where CUDA's installer puts nothing. By the environment, so that one
-# which does not work is no error here.
+# CMake searches only PATH, to which CUDA's installer adds nothing. The compiler is set through the
+# environment, so that a compiler that does not work is no error here.
 if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
   find_program(EVERGRAD_NVCC nvcc HINTS ENV PATH PATHS ENV CUDA_PATH ENV CUDA_HOME /usr/local/cuda
     /opt/cuda PATH_SUFFIXES bin NO_CACHE)
@@ -37,13 +37,13 @@ else()
     string(APPEND missing " CUDA 12 or 13 (found ${CUDAToolkit_VERSION});")
   endif()
   if(CUDAToolkit_FOUND AND NOT TARGET CUDA::cudart_static)
-    string(APPEND missing " libcudart_static.a;")  # wheels of CUDA 12 have the shared one alone
+    string(APPEND missing " libcudart_static.a;")  # wheels of CUDA 12 have only the shared library
   endif()
   if(NOT EXISTS "${CUDAToolkit_INCLUDE_DIRS}/cublasLt.h" AND NOT CUDAToolkit_INCLUDE_DIRS
     MATCHES ";")
     string(APPEND missing " cublasLt.h;")
   endif()
-  # cuDNN as a package beside CUDA, as a folder named by CUDNN_ROOT, or as Python's wheel brings it.
+  # cuDNN may be a package beside CUDA, a folder that CUDNN_ROOT names, or a part of Python's wheel.
   find_path(CUDNN_INCLUDE_DIR cudnn_graph.h HINTS ${CUDNN_ROOT} ENV CUDNN_ROOT PATH_SUFFIXES include
     PATHS ${CUDAToolkit_INCLUDE_DIRS})
   set(cudnn_major "")

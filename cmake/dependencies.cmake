@@ -1,5 +1,5 @@
-# Debian 12 packages only; deploy/scripts/setup.sh installs them.
-# Seen by a user's project, too, that has this one as a folder (examples/functions/README.md).
+# The dependencies are Debian 12 packages only; deploy/scripts/setup.sh installs them. A user's
+# project that contains this project as a folder uses this file, too (examples/functions/README.md).
 set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
 find_package(Threads REQUIRED)
 find_package(absl CONFIG REQUIRED)

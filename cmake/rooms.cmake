@@ -1,13 +1,13 @@
-# One target per room. A room is a folder; its target is its path with '_' for '/': common/base ->
-# common_base.
+# Each room has one target. A room is a folder, and the name of its target is its path with '_' for
+# '/', for example common_base for common/base.
 #
 #   eg_room([DEPS targets...] [EXCLUDE files...])      in the room's own CMakeLists.txt
 #   eg_daemon(NAME evergrad-worker DEPS targets...)    an executable from main.cc beside it
 #   eg_tests(ROOM common/base [DEPS targets...] [LABELS labels...])   every *_test.cc of the calling
 #       folder, one executable
-# A test that cannot run here prints "skipped: WHY" and returns; ctest counts it as skipped. Paths
-# reach a test through its environment (tests/support/paths.h), never through a definition: the
-# compiler cache stays warm.
+# A test that cannot run on this machine prints "skipped: WHY" and returns; ctest counts it as
+# skipped. Paths reach a test through its environment (tests/support/paths.h), never through a
+# definition, so that the compiler cache stays valid.
 function(eg_room)
   cmake_parse_arguments(ARG "" "" "DEPS;EXCLUDE" ${ARGN})
   file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
@@ -51,8 +51,8 @@ function(eg_tests)
   endif()
   add_executable(${target}_test ${sources})
   target_include_directories(${target}_test PRIVATE ${PROJECT_SOURCE_DIR})
-  # What a test compares takes no time beside compiling it: at -O1 that takes two thirds of -O2's
-  # time.
+  # Tests are compiled with -O1, which takes two thirds of the time of -O2. Compiling a test takes
+  # much longer than running it.
   target_compile_options(${target}_test PRIVATE ${EVERGRAD_WARNINGS} $<$<CONFIG:Release>:-O1>)
   if(TARGET ${target})
     target_link_libraries(${target}_test PRIVATE ${target})
@@ -64,7 +64,7 @@ function(eg_tests)
       "-DLABELS=${ARG_LABELS}" -DTIMEOUT=${ARG_TIMEOUT}
       -DSOURCE_DIR=${PROJECT_SOURCE_DIR} -DBIN_DIR=${CMAKE_BINARY_DIR}/bin -DOUT=${listed}
         -P ${PROJECT_SOURCE_DIR}/cmake/add_tests.cmake)
-  # A test program that is not built is a test that fails.
+  # A test program that is not built counts as a failed test.
   set(include ${CMAKE_CURRENT_BINARY_DIR}/${target}_include.cmake)
   file(WRITE ${include}
     "if(EXISTS [==[${listed}]==])\n"

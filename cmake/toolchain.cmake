@@ -7,7 +7,8 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
-# Line tables only: enough for a stack trace, a third of the compile time of full debug information.
+# The debug information has line tables only. They are enough for a stack trace and take a third of
+# the compile time of full debug information.
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")
 set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g")
 
@@ -23,10 +24,11 @@ if(MOLD_PROGRAM)
   add_link_options(-fuse-ld=mold)
 endif()
 
-# For the host's compilers only: nvcc has options of its own (worker/backend/cuda/device).
+# These options are for the host's compilers only, because nvcc has other options
+# (worker/backend/cuda/device).
 add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=>)
-# The CPU baseline. -ffp-contract=off: kernels give the same bits on every dispatch target (no
-# implicit FMA).
+# The CPU baseline. With -ffp-contract=off there is no implicit FMA, so kernels give the same bits
+# on every dispatch target.
 include(CheckCXXCompilerFlag)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-march=x86-64-v3>
