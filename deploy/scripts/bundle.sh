@@ -25,7 +25,7 @@ for tool in patchelf objdump strip gzip ldd; do
 done
 
 programs=(evergrad-coordinator evergrad-ps-server evergrad-worker psctl)
-parity=worker_backend_gpu_test  # lies beside the library that it loads
+parity=worker_backend_gpu_test  # in the folder of the library that it loads
 folder=$out/evergrad
 rm -rf "$folder"
 mkdir -p "$folder"/{bin,lib/gcc,jobs,bench}

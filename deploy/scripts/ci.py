@@ -1,27 +1,25 @@
 #!/usr/bin/env python3
-"""The run of continuous integration, in a fresh clone or in a folder that was built before
+"""Runs continuous integration, in a fresh clone or in a folder that was built before
 (./evergrad ci).
 
   ci.py [full] [--dry-run]
 
   1  checks.sh (and the packages that it needs)
   2  build and every test, as ./evergrad test does
-  3  for the rooms that have changed since the commit in .ci/checked, in what is left of 70 minutes:
-  clang's thread-safety errors, clang-tidy, unit
-     tests and the corpora of fuzz targets under AddressSanitizer and UBSan
+  3  in the remaining part of 70 minutes, for the rooms that have changed since the commit in
+     .ci/checked: clang's thread-safety errors, clang-tidy, and under AddressSanitizer and UBSan
+     the unit tests and the corpora of fuzz targets
 
-Step 3 begins when 1 and 2 have passed. Its checks without time are listed as not done, and so is a
-command that is cut off at the end of the 70
-minutes; neither is a failure. Its errors are failures; of clang-tidy's findings, those of the
-checks that .clang-tidy makes errors are. Where the
-commit in .ci/checked is unknown (a shallow clone), every room counts as changed; without
-.ci/checked there is nothing to compare with, and step 3
-is listed as not done until a `full` run has passed. A room that includes a changed one is not
-checked again for it: `full` is for that.
+Step 3 begins when steps 1 and 2 have passed. If time runs out, the remaining checks and the
+interrupted command are listed as not done, which is not a failure. An error in step 3 is a
+failure, and so is a finding of a clang-tidy check that .clang-tidy turns into an error. If the
+commit in .ci/checked is unknown (a shallow clone), every room counts as changed. If there is no
+.ci/checked, step 3 is listed as not done until a `full` run has passed. A room that only includes
+a changed room is not checked again; a `full` run checks it.
 
-full runs everything for all rooms, ThreadSanitizer included and without the limit, and writes the
-commit into .ci/checked when everything passed.
---dry-run says what would be run and runs nothing. Ends with 0 when nothing failed, else with 1.
+full runs all checks for all rooms, with ThreadSanitizer and without the time limit, and writes the
+commit into .ci/checked if all checks passed.
+--dry-run prints the plan and runs nothing. Ends with 0 if nothing failed, otherwise with 1.
 """
 import json
 import os
@@ -33,13 +31,13 @@ import sys
 import time
 
 LIMIT = 70 * 60
-# A cold build of one room's tests under the sanitizers compiles most of what is below it.
+# A cold build of one room's tests under the sanitizers compiles most of the rooms below it.
 COLD_ASAN = 25 * 60
-# CPU seconds, for a guess before a command begins (a release object takes 4 on the machine that
-# builds in 18 minutes). The limit holds whatever they are.
+# Estimated CPU seconds of a command before it begins (a release object takes 4 s on the machine
+# that builds everything in 18 minutes). The time limit does not depend on these estimates.
 OBJECT_SECONDS, TIDY_SECONDS, ASAN_OBJECT_SECONDS, TESTS_SECONDS = 5, 12, 8, 60
 ROLES = ("common", "coordinator", "ps_server", "worker")
-# Changed, they change every room.
+# A change of one of these files counts as a change of every room.
 EVERYWHERE = ("protos/", "cmake/", "tests/support/", "CMakeLists.txt", "CMakePresets.json")
 SOURCES = (".cc", ".h", ".cu", ".cuh", ".inc", ".c", "CMakeLists.txt")
 FUZZ_TARGETS = "tests/fuzz/CMakeLists.txt"
@@ -48,7 +46,7 @@ PASSED, FAILED, NOT_DONE = "passed", "failed", "not done"
 
 
 def cores():
-    """As many as ./evergrad builds on: 2 GiB for each."""
+    """Returns the number of parallel jobs of ./evergrad build, with 2 GiB for each."""
     number = len(os.sched_getaffinity(0))
     with open("/proc/meminfo") as f:
         gib = int(re.search(r"MemAvailable:\s+(\d+)", f.read()).group(1)) >> 20
@@ -60,8 +58,8 @@ def minutes(seconds):
 
 
 def room_of(path, rooms):
-    """The room of a source or of its unit test; the role itself for files outside its rooms; None
-    for anything else."""
+    """Returns the room of a source or of its unit test, the role for files outside its rooms, and
+    None for other files."""
     parts = path.split("/")
     if parts[:2] == ["tests", "unit"]:
         parts = parts[2:]
@@ -72,8 +70,8 @@ def room_of(path, rooms):
 
 
 def rooms_of(files):
-    """All rooms: folders of the roles that have sources, and the roles for the files outside
-    them."""
+    """Returns all rooms: the folders of the roles that have sources, and the roles for the files
+    outside these folders."""
     rooms = {
         "/".join(path.split("/")[:2])
         for path in files
@@ -89,7 +87,7 @@ def changed_rooms(changed, rooms):
 
 
 def killed(process):
-    """Ends a command with everything that it has started."""
+    """Ends a command with all processes that it has started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
@@ -118,8 +116,8 @@ class Ci:
         return float("inf") if self.full else self.limit - (self.clock() - self.begin)
 
     def command(self, arguments, timeout=None, env=None, stdin=None, quiet=False):
-        """(exit code, output); the code is None where the time was over. The output is shown, and
-        empty, unless it is `quiet`."""
+        """Returns (exit code, output). The code is None if the time was over. Without `quiet`, the
+        output is shown, and the returned text is empty."""
         sys.stdout.flush()
         process = subprocess.Popen(
             arguments,
@@ -155,7 +153,7 @@ class Ci:
         )
 
     def scope(self):
-        """The rooms of step 3, and one line that says why those."""
+        """Returns the rooms of step 3, and one line with the reason for the choice."""
         rooms = rooms_of(self.files())
         if self.full:
             return rooms, "all %d rooms" % len(rooms)
@@ -188,8 +186,8 @@ class Ci:
         )
 
     def test_programs(self, room, rooms):
-        """{beginning of ctest's names: target} of a room's unit tests and of the fuzz targets that
-        replay their corpora for it."""
+        """Returns {beginning of ctest's names: target} for a room's unit tests and for the fuzz
+        targets that replay their corpora for the room."""
         found = {}
         for path in self.files():
             if (
@@ -211,7 +209,7 @@ class Ci:
         return found
 
     def compiled(self, preset, room, rooms):
-        """[(source, object)] of a room and of its unit tests, from the preset's compile
+        """Returns [(source, object)] of a room and of its unit tests, from the preset's compile
         commands."""
         with open(os.path.join(self.root, "build", preset, "compile_commands.json")) as f:
             commands = json.load(f)
@@ -232,7 +230,7 @@ class Ci:
         return "cut off at the end of the %d minutes" % (self.limit // 60)
 
     def step(self, name, arguments, **options):
-        """One command that shows what it says, with what is left as its limit in step 3."""
+        """Runs one command and shows its output. In step 3, the remaining time is its limit."""
         begin = self.clock()
         self.say("== %s" % name)
         code, output = self.command(arguments, **options)
@@ -265,8 +263,8 @@ class Ci:
         )
 
     def thread_safety(self, rooms, all_rooms):
-        """Compiles what belongs to the rooms; nothing is linked, because the errors are the
-        compiler's."""
+        """Compiles the sources of the rooms. Nothing is linked, because only the compiler reports
+        these errors."""
         if not self.configured("thread-safety"):
             return False
         for room in rooms:
@@ -346,7 +344,7 @@ class Ci:
             if not programs[room]:
                 continue
             targets, name = sorted(programs[room].values()), "asan %s" % room
-            # Not by a dry run, which ends where ninja would look for new files.
+            # A dry run cannot be used here, because it ends where ninja would look for new files.
             _, commands = self.command(
                 ["ninja", "-C", "build/asan", "-t", "commands", *targets], timeout=60, quiet=True
             )
@@ -382,7 +380,7 @@ class Ci:
                 )
 
     def rest(self):
-        """Step 3, or everything that `full` has beyond 1 and 2."""
+        """Runs step 3, or the checks of `full` beyond steps 1 and 2."""
         rooms, why = self.scope()
         all_rooms = rooms_of(self.files())
         self.say("== step 3: %s" % why)
@@ -423,18 +421,18 @@ class Ci:
                 )
             )
         if not self.full:
-            self.say("   in what is left of %s" % minutes(self.limit))
+            self.say("   in the remaining part of %s" % minutes(self.limit))
 
     def record(self):
-        """The commit that everything has passed at; a tree that differs from its commit has
-        none."""
+        """Writes the commit at which all checks have passed into .ci/checked, unless the working
+        tree has changes."""
         if self.git("status", "--porcelain") != "":
-            self.say(".ci/checked is left as it is: the working tree has changes")
+            self.say(".ci/checked is not changed, because the working tree has changes")
             return
         with open(os.path.join(self.root, ".ci", "checked"), "w") as f:
             f.write(self.git("rev-parse", "HEAD"))
         self.say(
-            ".ci/checked names %s now: commit it"
+            ".ci/checked now names %s: commit the file"
             % self.git("rev-parse", "--short=12", "HEAD").strip()
         )
 
@@ -443,7 +441,7 @@ class Ci:
             self.plan()
             return 0
         self.say("== step 1: checks")
-        # A package that cannot be installed fails its check below; the tests run all the same.
+        # If a package cannot be installed, its check fails below, and the tests still run.
         self.step("set-up", ["bash", "deploy/scripts/setup.sh", "lint"])
         begin = self.clock()
         code, checks = self.command(["bash", "deploy/scripts/checks.sh"], quiet=True)
@@ -457,9 +455,10 @@ class Ci:
             self.rest()
         failed = [name for name, result, _, _ in self.results if result == FAILED]
         if "checks" in failed:
-            # They were the first, and a long log is read from its end.
+            # The checks ran first, and a long log is read from its end, so their last lines are
+            # shown again.
             self.say(
-                "== failed: checks, whose last lines were\n%s"
+                "== failed: checks; their last lines:\n%s"
                 % "\n".join(checks.rstrip().split("\n")[-40:])
             )
         self.say("== times")

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Fills the data folder, without a network: from Debian's dataset packages, from what lies packed
-in examples/data, from what can be derived from them,
-and from a seed. What is already there is left alone. A set that cannot be had is named with the
-reason; nothing is invented in its place.
+"""Fills the data folder, without a network: from Debian's dataset packages, from the packed files
+in examples/data, from data derived from these, and from a seed. Existing files are not changed. If
+a set is not available, the script prints its name and the reason, and puts nothing in its place.
 
-  data.py --out data [set ...]             without a set: all of them but ml-latest-small, which is
-  only checked where it lies
-  data.py --out data --for JOB.yaml        the sets that the job names below ${EVERGRAD_DATA}; so
-  may the text of --beside, for example `--set …`
+  data.py --out data [set ...]             fills these sets; without a set, all except
+                                           ml-latest-small, whose file is only checked
+  data.py --out data --for JOB.yaml        fills the sets that the job names below
+                                           ${EVERGRAD_DATA}, and those in the text of --beside, for
+                                           example `--set …`
 
 Sets: fashion-mnist fashion-mnist-12k fashion-mnist-sorted adult ratings ml-latest-small
 """
@@ -45,7 +45,7 @@ MovieLens may not be passed on or used commercially, so it is not part of this p
 
 
 def idx(name):
-    """Magic, dimensions, bytes a row and body of one of the package's files."""
+    """Returns magic number, dimensions, bytes per row and body of a file of the package."""
     path = os.path.join(PACKAGE, name + ".gz")
     with gzip.open(path, "rb") as f:
         raw = f.read()
@@ -94,8 +94,8 @@ def fashion_mnist_12k(folder):
 
 
 def fashion_mnist_sorted(folder):
-    """The whole training set ordered by class: what a reader that does not shuffle stumbles over.
-    Test files as they are."""
+    """The whole training set ordered by class, from which a reader that does not shuffle learns
+    badly. The test files are unchanged."""
     if absent(folder, FILES[:2]):
         magic, dims, row, body = idx(FILES[0])
         label_magic, label_dims, _, labels = idx(FILES[1])
@@ -120,7 +120,8 @@ def from_package(fill):
 
 
 def place(folder, name, raw):
-    """Writes the file `name` of the set's folder, whole or not at all. Returns why not."""
+    """Writes the file `name` of the set's folder, as a whole or not at all. Returns the error, or
+    None."""
     want, got = SHA256[os.path.basename(folder) + "/" + name], hashlib.sha256(raw).hexdigest()
     if got != want:
         return "%s: SHA-256 want %s got %s" % (name, want, got)
@@ -132,7 +133,7 @@ def place(folder, name, raw):
 
 
 def adult(folder):
-    """The two files that lie packed in examples/data/adult (CC BY 4.0, README.md there)."""
+    """The two packed files of examples/data/adult (CC BY 4.0, README.md there)."""
     for name in ("adult.data", "adult.test"):
         if os.path.exists(os.path.join(folder, name)):
             continue
@@ -183,13 +184,13 @@ def main():
     )
     parser.add_argument("--out", required=True, help="the data folder")
     parser.add_argument(
-        "--for", dest="job", metavar="JOB.yaml", help="a job: fill the sets that it names"
+        "--for", dest="job", metavar="JOB.yaml", help="job file; fills the sets that the job names"
     )
     parser.add_argument(
         "--beside",
         default="",
         metavar="TEXT",
-        help="what else may name some: the options beside the job",
+        help="another text that may name sets: the options given with the job",
     )
     parser.add_argument("sets", nargs="*", metavar="set")
     arguments = parser.parse_args()
@@ -207,12 +208,12 @@ def main():
         os.makedirs(folder, exist_ok=True)
         why = SETS[name](folder)
         if why:
-            print("data: %s: left out: %s" % (name, why))
+            print("data: %s: not available: %s" % (name, why))
             empty = not os.listdir(folder)
             if empty:
                 os.rmdir(folder)
-            # A file of the user's own in its place serves a job; only who asks for the set itself
-            # is refused.
+            # A job may use a file that the user has put in this place. Only a request for the set
+            # itself is refused.
             if name in arguments.sets or (arguments.job is not None and empty):
                 return 2
     return 0

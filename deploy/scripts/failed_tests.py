@@ -1,5 +1,5 @@
-"""What failed, where a reader of the end of a long log sees it: each failed test's name and its
-last lines, then ctest's own summary once more.
+"""Prints the failed tests at the end of a long log, where a reader sees them: the name and the last
+lines of each failed test, and then ctest's summary again.
 
   failed_tests.py CTEST_LOG JUNIT_XML [LINES]
 """
@@ -21,8 +21,8 @@ def main():
             if case.get("status") == "fail"
         ]
     except (OSError, xml.etree.ElementTree.ParseError) as why:
-        # It ended before it wrote that file: what it said stands above.
-        print("== what failed: ctest left no list of it: %s" % why)
+        # ctest ended before it wrote the list. Its output is above.
+        print("== failed tests: ctest left no list of them: %s" % why)
         failed = []
     for name, output, failure in failed:
         tail = [line.rstrip() for line in output.rstrip().splitlines()]
@@ -36,8 +36,8 @@ def main():
             )
         )
         if len(tail) > lines:
-            print("   (its last %d lines of %d; all of them are above)" % (lines, len(tail)))
-        print("\n".join(tail[-lines:]) if tail else "   (it said nothing)")
+            print("   (the last %d of its %d lines; all lines are further up)" % (lines, len(tail)))
+        print("\n".join(tail[-lines:]) if tail else "   (it printed nothing)")
     summary = next(
         (i for i in reversed(range(len(said))) if re.search(r"\d+% tests passed, ", said[i])), None
     )

@@ -3,11 +3,11 @@
 
   fuzz.py [TARGET] [SECONDS]
 
-One target or all of them, one after another, for SECONDS each (60 by default). A target starts
-from its seeds and from the inputs that earlier runs kept (build/fuzz/corpus/TARGET). For
-each one a line says how many inputs were executed, what they cover (libFuzzer's counters of edges
-and features) and where a finding lies: build/fuzz/findings/TARGET/. Ends with 0 when there is no
-finding, with 1 when there is one, with 2 when a target cannot be run.
+Runs one target, or all of them one after another, for SECONDS each (60 by default). A target
+starts from its seeds and from the inputs that earlier runs kept (build/fuzz/corpus/TARGET). One
+line per target gives the number of executed inputs, their coverage (libFuzzer's counters of edges
+and features) and the path of a finding (in build/fuzz/findings/TARGET/). Ends with 0 if there is
+no finding, with 1 if there is one, and with 2 if a target cannot be run.
 """
 import os
 import re
@@ -20,7 +20,7 @@ RSS_MB, ALLOCATION_MB, SECONDS_EACH, INPUT_BYTES = 2048, 512, 10, 65536
 
 
 def targets_of(folder):
-    """{name: folders of seeds}, as CMake has written it."""
+    """Returns {name: folders of seeds}, as written by CMake."""
     try:
         with open(os.path.join(folder, "fuzz_targets.txt")) as f:
             lines = [line.rstrip("\n").split("\t") for line in f]
@@ -30,7 +30,8 @@ def targets_of(folder):
 
 
 def figures_of(log):
-    """(executions, edges, features) of libFuzzer's output; the last line with figures counts."""
+    """Returns (executions, edges, features) from the last line with figures in libFuzzer's
+    output."""
     executions = re.findall(r"^stat::number_of_executed_units:\s+(\d+)", log, re.M)
     status = re.findall(r"^#(\d+)\s.*?\bcov: (\d+) ft: (\d+)", log, re.M)
     last = status[-1] if status else ("0", "0", "0")
@@ -38,7 +39,7 @@ def figures_of(log):
 
 
 def run(folder, name, seeds, seconds, say=print):
-    """Whether the target has ended without a finding."""
+    """Returns whether the target has ended without a finding."""
     corpus = os.path.join(folder, "corpus", name)
     findings = os.path.join(folder, "findings", name)
     for needed in (corpus, findings):

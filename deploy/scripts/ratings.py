@@ -1,13 +1,12 @@
-"""Ratings for the matrix factorization of the examples, drawn from a seed: no real people, free for
-any use.
+"""Ratings for the matrix factorization of the examples. They are drawn from a seed, so they contain
+no real people and are free for any use.
 
-A rating is 3.5 stars, a bias of its user, a bias of its movie, the product of two vectors of four
-numbers, and noise, rounded to half stars. That is
-the structure which the example's model learns. Some users rate often and some movies are rated
-often, as in real data.
+A rating is the sum of 3.5 stars, a bias of its user, a bias of its movie, the product of two
+vectors of four numbers, and noise, rounded to half stars. The example's model learns this
+structure. Some users rate often and some movies are rated often, as in real data.
 
-The same bytes come out everywhere: only integers and the four basic operations on doubles are used,
-and the generator is Python's Mersenne Twister.
+The bytes are the same everywhere, because only integers and the four basic operations on doubles
+are used, and the generator is Python's Mersenne Twister.
 """
 import bisect
 import random
@@ -16,13 +15,13 @@ USERS, MOVIES, FACTORS, SEED = 610, 3000, 4, 20
 
 
 def _normal(draw):
-    """About a standard normal number, without a function of the C library whose last bit may
-    differ."""
+    """Returns approximately a standard normal number. No function of the C library is used, because
+    its last bit may differ."""
     return sum(draw.random() for _ in range(12)) - 6
 
 
 def rows():
-    """Lines of the CSV file, header first."""
+    """Yields the lines of the CSV file, header first."""
     draw = random.Random(SEED)
 
     def vectors(count):

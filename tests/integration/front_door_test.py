@@ -173,7 +173,7 @@ class FrontDoor(Case):
         self.assertGreater(len(jobs), 10)
         r = self.evergrad("data", env={"EVERGRAD_DATA": "sets"})
         self.assertEqual(r.returncode, 0, r.stdout)
-        self.assertNotIn("left out", r.stdout)
+        self.assertNotIn("not available", r.stdout)
         for job in jobs:
             with open(job) as f:
                 text = f.read()
@@ -276,7 +276,7 @@ class FrontDoor(Case):
         self.assertEqual(told.count("\nline "), 59)
         self.assertIn("line 42\nline 43\n", told)
         self.assertIn("line 100\nthe reason <&>\n", told)
-        self.assertRegex(told, r"== failed: silent.*\n   \(it said nothing\)")
+        self.assertRegex(told, r"== failed: silent.*\n   \(it printed nothing\)")
         self.assertNotIn("good", told)
 
         good = self.evergrad("test", "-L", "easy")

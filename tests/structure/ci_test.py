@@ -353,12 +353,12 @@ class Runs(unittest.TestCase):
             ["evergrad test", "evergrad asan", "evergrad tsan"],
         )
         self.assertIn("ninja -C build/thread-safety -k 0 -j 2", commands)
-        self.assertIn(".ci/checked names %s now: commit it" % head[:12], said)
+        self.assertIn(".ci/checked now names %s: commit the file" % head[:12], said)
         with open(checked) as f:
             self.assertEqual(f.read(), head + "\n")
         # A tree that differs from its commit has no name.
         self.write("docs/a.md", "changed\n")
-        self.assertIn("left as it is: the working tree has changes", self.run_ci(0, full=True)[0])
+        self.assertIn("not changed, because the working tree has changes", self.run_ci(0, full=True)[0])
 
     def test_a_dry_run_says_the_plan_and_runs_nothing(self):
         self.checked()
@@ -367,7 +367,7 @@ class Runs(unittest.TestCase):
         self.assertRegex(
             said, r"   common/fs +thread-safety, clang-tidy, asan: common_fs_test fuzz_paths\n"
         )
-        self.assertIn("in what is left of 70 min 00 s", said)
+        self.assertIn("in the remaining part of 70 min 00 s", said)
         self.assertIn("no limit", self.run_ci(0, dry=True, full=True)[0])
 
 
