@@ -19,8 +19,9 @@
 namespace evergrad::psctl {
 namespace {
 
-// Returns whether update u of closure c has rows in this shard (LEDGER line 3). For a table slot
-// only the data decide this, unless it is a counting job, so the result is true.
+// Returns whether update u of closure c has rows in this shard (LEDGER line 3). Returns true for a
+// table slot of a job with data, because only the data decide which slots an update touches.
+// For a counting job (counted_ids > 0) the result is exact for table slots, too.
 bool Touches(const plan::Plan& plan, const v1::Manifest& manifest, const v1::ShardSpec& spec,
              std::uint64_t counted_ids, ClosureId c, std::uint32_t u) {
   if (spec.has_slot()) {
@@ -49,12 +50,13 @@ void ForEach(const IntervalSet& set, std::uint64_t closures, Each each) {
   for (auto c = set.FirstAtLeast(0); c && *c < closures; c = set.FirstAtLeast(*c + 1)) each(*c);
 }
 
-// The facts about the job that the audit needs, from the YAML in its manifest.
+// The facts about the job that the audit needs. They come from the YAML in the checkpoint's
+// manifest.
 struct AuditedJob {
   bool resumed = false;
-  bool functions = false;  // no plan states the number of updates of its closures
-  // Number of ids of the tables of a counting job. 0 for other jobs, in which only the data decide
-  // where rows are.
+  bool functions = false;  // a functions job: no plan states how many updates a closure has
+  // Number of ids of the tables of a counting job. It is 0 for other jobs, in which only the data
+  // decide which slots have rows.
   std::uint64_t counted_ids = 0;
 
   static AuditedJob Of(const v1::Manifest& manifest) {
@@ -143,8 +145,8 @@ class Auditor {
     for (const v1::SkipCount& skip : report.counters.skips()) got += skip.count();
     audit_.updates += got;
     if (job_.functions) return;
-    // Updates of a refused closure are not applied any more. The values contain the updates that
-    // were applied before the refusal, and no ledger names them.
+    // Updates of a refused closure are not applied any more. Updates that were applied before the
+    // refusal stay in the values, and no ledger lists them.
     const std::uint64_t over = got > want ? got - want : 0;
     const bool data_place_rows = manifest_.plan().shards(i).has_slot() && job_.counted_ids == 0;
     const bool fits = got < want
@@ -152,7 +154,7 @@ class Auditor {
                           : job_.resumed || over == 0 || over <= UpdatesOf(i, report.refused);
     if (!fits)
       Violated(i, absl::StrCat(
-                      "its values and its ledger disagree on the number of updates: ledger=", want,
+                      "its values and its ledger have different numbers of updates: ledger=", want,
                       " values=", got));
     if (job_.resumed)
       audit_.earlier_plan_updates += over;

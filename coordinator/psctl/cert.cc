@@ -116,7 +116,7 @@ absl::StatusOr<Certificate> Blank(EVP_PKEY* key, const std::string& name, std::u
   Certificate certificate(X509_new());
   const Number serial(BN_new());
   if (!certificate || !serial) return OpenSslError("cannot make a certificate");
-  // 127 random bits give a positive number, and no two certificates get the same.
+  // 127 random bits give a positive number, and two certificates never get the same number.
   if (BN_rand(serial.get(), 127, BN_RAND_TOP_ANY, BN_RAND_BOTTOM_ANY) != 1 ||
       BN_to_ASN1_INTEGER(serial.get(), X509_get_serialNumber(certificate.get())) == nullptr)
     return OpenSslError("cannot make a serial number");
@@ -188,13 +188,14 @@ int Issue(Context& context, const std::vector<std::string>& args) {
   table.AddArgument(
       "NAME", &request.name,
       "name of the certificate and of its files: worker-0 -> worker-0.pem, worker-0.key");
-  table.Add("task", &request.task,
-            "task that the certificate identifies: coordinator, ps_server/N, worker/NAME, "
-            "user/NAME, or a role alone for any task of that role; left out, it follows from NAME: "
-            "coordinator, ps-server-N and worker-NAME are tasks, any other name is a user");
+  table.Add(
+      "task", &request.task,
+      "task that the certificate identifies: coordinator, ps_server/N, worker/NAME, "
+      "user/NAME, or a role alone for any task of that role. If left out, it follows from NAME: "
+      "coordinator, ps-server-N and worker-NAME are tasks, and any other name is a user");
   table.Add("host", &request.hosts,
             "host name or address under which others connect to the task (the coordinator's "
-            "clients check it); left out: localhost, 127.0.0.1 and ::1");
+            "clients check it); if left out, localhost, 127.0.0.1 and ::1");
   table.Add("folder", &request.folder, "folder of ca.pem and ca.key");
   table.Add("days", &request.days, "days until the certificate expires", {1, 36500});
   if (const auto code = ParseArguments(context, &table, args)) return *code;

@@ -209,13 +209,13 @@ void Print(Context& context, const Checkpoint& checkpoint, bool verified) {
 
 int Show(Context& context, const std::vector<std::string>& args, bool verify) {
   std::string output = "text", path;
-  daemon::OptionTable table(verify ? "psctl checkpoint verify" : "psctl checkpoint describe",
-                            verify ? "reads every byte of a checkpoint and checks it: checksums, "
-                                     "hashes, and that its files belong together. Exit "
-                                     "code 1 when anything is damaged"
-                                   : "shows the contents of a checkpoint; reads the manifest, and "
-                                     "the header, footer and ledger of each shard file",
-                            daemon::OptionTable::Kind::kCommand);
+  daemon::OptionTable table(
+      verify ? "psctl checkpoint verify" : "psctl checkpoint describe",
+      verify ? "reads every byte of a checkpoint and checks the checksums, the hashes, and that "
+               "the files belong together. Exit code 1 if a file is damaged"
+             : "shows the contents of a checkpoint; reads the manifest, and "
+               "the header, footer and ledger of each shard file",
+      daemon::OptionTable::Kind::kCommand);
   table.AddArgument("PATH", &path,
                     "a job's checkpoint folder or runs folder (its newest manifest is used), a "
                     "manifest, or one shard file; file:// or a plain path");

@@ -87,8 +87,8 @@ absl::StatusOr<std::vector<Range>> Cut(const std::string& uri, const v1::Plan& p
   return ranges;
 }
 
-// Checks header and footer of every file before any memory is allocated, because they state the
-// true size and kind of the file. Adds up the rows of the slots.
+// Checks header and footer of every file before any memory is allocated, because header and footer
+// state the size and kind of the file. Adds up the rows of the slots.
 absl::Status CheckEnds(fs::FileSystem& files, const FoundManifest& found,
                        std::vector<Table>* tables) {
   const v1::Manifest& manifest = found.manifest;
@@ -345,19 +345,19 @@ int ExportCheckpoint(Context& context, const std::vector<std::string>& args) {
   std::uint64_t part_bytes = 1ull << 30;
   daemon::OptionTable table(
       "psctl checkpoint export",
-      "writes the weights of a checkpoint with the names and layouts of Keras, as in the "
-      "weights.npz of a job, and the ids and rows of each embedding table, in ascending order of "
-      "the ids; reads and checks every byte, in bounded memory. An existing file is replaced when "
-      "the new one is complete",
+      "writes the weights of a checkpoint with the names and layouts of Keras, like the "
+      "weights.npz of a job, and the ids and rows of each embedding table in ascending order of "
+      "the ids. Every byte of the checkpoint is read and checked, in bounded memory. An existing "
+      "output file is replaced when the new file is complete",
       daemon::OptionTable::Kind::kCommand);
   table.AddArgument("PATH", &path,
                     "a job's checkpoint folder or runs folder (its newest manifest is used, and "
                     "must not be damaged), or a manifest; file:// or a plain path");
   table.Add("to", &to, "the file to write: .npz or .safetensors");
-  table.AddBytes(
-      "part-bytes", &part_bytes,
-      "larger tables are written in parts of at most this size: NAME/ids.00000, NAME/rows.00000, …",
-      {4096, 1ull << 50});
+  table.AddBytes("part-bytes", &part_bytes,
+                 "tables above this size are written in parts of at most this size: "
+                 "NAME/ids.00000, NAME/rows.00000, …",
+                 {4096, 1ull << 50});
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   const bool npz = absl::EndsWith(to, ".npz");

@@ -251,7 +251,7 @@ int ListCheckpoints(Context& context, const std::vector<std::string>& args) {
   daemon::OptionTable table(
       "psctl checkpoint list",
       "shows the checkpoints below a folder, newest first; checks names and sizes only (verify "
-      "reads every byte). Exit code 1 when a checkpoint is damaged or lacks files",
+      "reads every byte). Exit code 1 if a checkpoint is damaged or lacks files",
       daemon::OptionTable::Kind::kCommand);
   table.AddArgument("FOLDER", &path,
                     "a coordinator's runs folder, a checkpoint.directory, or one job's folder in "

@@ -71,16 +71,17 @@ int UsageError(Context& context, const std::string& text) {
 
 void AddConnectionOptions(daemon::OptionTable* table, Connection* connection) {
   table->Add("coordinator", &connection->coordinator,
-             "address of the coordinator; left out: that of the cluster folder, else "
+             "address of the coordinator; if left out, the address in the cluster folder, or else "
              "$EVERGRAD_COORDINATOR");
   table->Add("folder", &connection->folder, "cluster folder (psctl cluster up)");
-  table->Add("tls.ca", &connection->tls.ca, "PEM file of the authority; all three --tls-… or none");
+  table->Add("tls.ca", &connection->tls.ca,
+             "PEM file of the authority; give all three --tls-… flags or none");
   table->Add("tls.cert", &connection->tls.cert, "PEM file of your certificate");
   table->Add("tls.key", &connection->tls.key, "PEM file of your private key");
   table->Add("timeout", &connection->timeout, "limit of one call", std::chrono::milliseconds(100),
              std::chrono::minutes(10));
   table->Add("wait", &connection->wait,
-             "how long to wait for a coordinator that does not listen yet; 0ms: not at all",
+             "how long to wait for a coordinator that does not listen yet; 0ms: do not wait",
              std::chrono::milliseconds(0), std::chrono::hours(24));
 }
 
@@ -96,7 +97,7 @@ absl::StatusOr<std::string> CoordinatorAddress(const Context& context,
     return UserError(
         absl::InvalidArgumentError("TLS needs all three of --tls-ca, --tls-cert and --tls-key "
                                    "(psctl cert issue writes them)"));
-  // `from` says where an address that cannot be dialed comes from.
+  // `from` names the source of the address, for the error of a malformed address.
   const auto checked = [](absl::string_view from,
                           std::string address) -> absl::StatusOr<std::string> {
     const std::optional<HostPort> parts = ParseHostPort(address);

@@ -53,19 +53,19 @@ struct Context {
 
 // The options of every verb that calls a coordinator.
 struct Connection {
-  // If "", the address of the cluster folder, or else EVERGRAD_COORDINATOR.
+  // If "", the address comes from the cluster folder, or else from EVERGRAD_COORDINATOR.
   std::string coordinator;
   std::string folder = ".evergrad";
   transport::TlsFiles tls;
   std::chrono::milliseconds timeout{10000};
   // Time for which a call that could not connect is repeated; 0 for no repeats.
   std::chrono::milliseconds wait{5000};
-  // Tells what this verb can do without a coordinator, for the message if no address is given.
+  // Describes how to use this verb without a coordinator, for the message if no address is given.
   std::string instead;
 };
 void AddConnectionOptions(daemon::OptionTable* table, Connection* connection);
 void AddOutputOption(daemon::OptionTable* table, std::string* output);
-// Returns a user's error that names the three ways to give an address, if there is none.
+// If there is no address, returns a user's error that names the three ways to give one.
 absl::StatusOr<std::string> CoordinatorAddress(const Context& context,
                                                const Connection& connection);
 

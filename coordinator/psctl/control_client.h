@@ -1,9 +1,9 @@
 // The calls of the service Control of one coordinator. All except GetJobAsync block. Only one
 // thread uses a client.
 //
-// A blocking call is repeated for Connection::wait if it was never sent, because nobody listened or
-// because the connection broke first. No other call is repeated, because the coordinator may have
-// received it.
+// A blocking call is repeated for Connection::wait if it was never sent, because no process
+// listened at the address or because the connection broke before. A call that was sent is not
+// repeated, because the coordinator may have received it.
 #pragma once
 
 #include <chrono>
@@ -20,8 +20,8 @@ namespace evergrad::psctl {
 
 class ControlClient {
  public:
-  // Dials. An unreachable coordinator shows at the first call, as Unavailable with the address and
-  // the cause. `context` outlives the client.
+  // Begins to connect. If the coordinator is unreachable, the first call returns Unavailable with
+  // the address and the cause. `context` outlives the client.
   static absl::StatusOr<std::unique_ptr<ControlClient>> Connect(Context& context,
                                                                 const Connection& connection);
   ~ControlClient();
@@ -33,8 +33,8 @@ class ControlClient {
     return Parse<Response>(address_, Exchange(client::ControlMethod<Request, Response>(),
                                               request.SerializeAsString(), longer));
   }
-  // `done` runs once, on a transport thread. If the client is destroyed before, `done` has run when
-  // the destructor returns.
+  // `done` runs once, on a transport thread. The destructor of the client waits until `done` has
+  // run.
   void GetJobAsync(const v1::GetJobRequest& request,
                    std::function<void(absl::StatusOr<v1::GetJobResponse>)> done);
 

@@ -22,8 +22,8 @@ struct FetchOptions {
   std::string job;     // uid or name
   std::string folder;  // created if it does not exist
   std::chrono::milliseconds retry_for{
-      // time for which calls are repeated while the coordinator does not answer, or has too many
-      // such calls
+      // time for which calls are repeated while the coordinator does not answer, or refuses them
+      // because too many calls are in progress
       60000};
 };
 struct Fetched {
@@ -36,7 +36,7 @@ struct Fetched {
 };
 // Unavailable if the coordinator stays unreachable; DataLoss if a file differs from its digest
 // after all retries; FailedPrecondition if the run has no files yet; Cancelled on a signal. Errors
-// of this machine name the path.
+// of this machine's file system name the path.
 absl::StatusOr<Fetched> FetchRun(Context& context, ControlClient& client,
                                  const FetchOptions& options);
 

@@ -16,7 +16,7 @@ namespace evergrad::psctl {
 template <class T>
 class Inbox {
  public:
-  // Enough, because one answer is requested at a time, and a person presses the keys.
+  // This limit is never reached: at most one answer is pending, and a person causes the signals.
   static constexpr std::size_t kItemsMax = 4096;
 
   void Put(T item) {

@@ -44,7 +44,7 @@ void AddJobFile(OptionTable* table, JobFile* file) {
       "set", &file->sets,
       "spec.training.epochs=3: replaces a value of the file; typed and checked like the file");
   table->Add("set_file", &file->set_files,
-             "spec.model.layers=layers.yaml: the same, with the value read from a file");
+             "spec.model.layers=layers.yaml: like --set, with the value read from a file");
 }
 
 struct LoadedJob {
@@ -287,7 +287,7 @@ int RunLocal(Context& context, RunOptions options, const config::JobSpec& spec,
 void AddRunOptions(OptionTable* table, RunOptions* options) {
   AddJobFile(table, &options->file);
   table->Add("local", &options->local,
-             "starts a cluster for the job on this machine, which ends with the job");
+             "starts a cluster on this machine for the job; the cluster ends with the job");
   table->Add("workers", &options->cluster.workers, "with --local: workers", {1, 256});
   table->Add("gpus", &options->cluster.gpus,
              "with --local: one worker per GPU of this machine, instead of --workers");
@@ -296,19 +296,19 @@ void AddRunOptions(OptionTable* table, RunOptions* options) {
              "with --local: compute threads of a worker; 0: cores / workers", {0, 256});
   table->Add("device", &options->cluster.device,
              "with --local: the workers' --device (auto, cpu, gpu, gpu:N); empty: auto");
-  table->Add(
-      "runs", &options->runs,
-      "folder for the files of runs: with --local they are written there; otherwise they are "
-      "copied there at the end of the job, unless this machine sees the coordinator's runs folder");
-  table->AddChoice(
-      "fetch", &options->fetch, {"auto", "never"},
-      "never: files that this machine does not see are not copied (psctl job fetch copies them)");
+  table->Add("runs", &options->runs,
+             "folder for the files of runs: with --local the coordinator writes them there; "
+             "otherwise psctl copies them there at the end of the job, unless this machine sees "
+             "the coordinator's runs folder");
+  table->AddChoice("fetch", &options->fetch, {"auto", "never"},
+                   "never: do not copy files that this machine does not see (psctl job fetch "
+                   "copies them later)");
   table->Add("supervise", &options->supervise,
              "with --local: restart processes that die, as a cluster manager would");
   table->Add("failpoints", &options->cluster.failpoints,
              "with --local, for tests: failpoints of every daemon; `none` allows counting jobs");
   table->Add("require", &options->requirements,
-             "accuracy>=0.86: exit code 5 if the result does not meet this");
+             "accuracy>=0.86: end with exit code 5 if the result does not meet this requirement");
   AddReconnectOption(table, &options->reconnect_timeout);
   AddConnectionOptions(table, &options->connection);
   AddOutputOption(table, &options->output);
@@ -600,7 +600,8 @@ int Watch(Context& context, const std::vector<std::string>& args) {
                     "follows a job to its end; Ctrl-C stops watching, the job continues",
                     OptionTable::Kind::kCommand);
   WatchOptions options;
-  table.Add("require", &require, "accuracy>=0.86: exit code 5 if the result does not meet this");
+  table.Add("require", &require,
+            "accuracy>=0.86: end with exit code 5 if the result does not meet this requirement");
   AddReconnectOption(&table, &options.reconnect_timeout);
   if (const auto code = Open(context, &table, args, &one)) return *code;
   const auto requirements = ParseRequirements(require);

@@ -26,15 +26,16 @@ struct Audit {
   std::vector<AuditEpoch> epochs;
   // closures_done counts closures that are done in every shard.
   std::uint64_t shards = 0, closures = 0, closures_done = 0;
-  IntervalSet open_closures;               // open in at least one shard
-  std::uint64_t updates = 0;               // sum over the values of all shards
-  std::uint64_t earlier_plan_updates = 0;  // those of `updates` that belong to the plan before a
-                                           // resume, which no ledger lists any more
-  // Those of `updates` that belong to closures that were begun and then refused: cancelled, or lost
-  // and reported.
+  IntervalSet open_closures;  // open in at least one shard
+  std::uint64_t updates = 0;  // sum over the values of all shards
+  // Updates of the plan before a resume, which no ledger lists any more; part of `updates`.
+  std::uint64_t earlier_plan_updates = 0;
+  // Updates of closures that were begun and then refused, because they were cancelled, or lost and
+  // reported. They are part of `updates`.
   std::uint64_t refused_updates = 0;
   bool complete = false;
-  // A client scheduled the closures, so there are no epochs and no planned updates.
+  // True for a functions job: a client schedules the closures, so there are no epochs and no
+  // planned updates.
   bool functions = false;
   std::vector<std::string> violations;  // empty if the checkpoint is exact
 };

@@ -26,9 +26,11 @@ struct LocalOptions {
   std::string device;                  // the workers' --device; with "" each worker chooses
   bool gpus = false;                   // worker i computes on gpu:i
   std::uint32_t jobs_running_max = 1;  // --jobs-running-max of the coordinator
-  // Absolute; if empty, the default of daemons on loopback, any folder.
+  // Absolute paths. If a list is empty, the daemons use their default on loopback, which allows any
+  // folder.
   std::vector<std::string> data_roots, checkpoint_roots;
-  std::string failpoints;  // with "" none are allowed; "none" allows counting jobs
+  std::string
+      failpoints;  // "" allows no failpoints and no counting jobs; "none" allows counting jobs
   bool supervise = false;  // restart processes that die
   bool detached = false;   // for `cluster up`: the daemons outlive this process
   // The logs move to another folder at the end, so messages do not name them.
@@ -65,13 +67,14 @@ class LocalCluster {
                std::function<bool(std::chrono::milliseconds)> pause);
   ~LocalCluster();  // calls Stop(), unless detached
 
-  // Starts the coordinator, waits until it listens, then starts the others. Returns Cancelled if
-  // interrupted.
+  // Starts the coordinator, waits until it listens, and then starts the servers and workers.
+  // Returns Cancelled if interrupted.
   absl::Status Start();
-  // Reaps ended children, restarts those that are due, and returns the events as texts for people.
+  // Reaps ended children, restarts the children whose restart is due, and returns the events as
+  // texts for people.
   std::vector<std::string> Tick();
-  // Returns why no job can continue, or nullopt. The reason is that the coordinator, a server or
-  // every worker has ended and is not restarted.
+  // Returns the reason why no job can continue, or nullopt if jobs can continue. The reason is that
+  // the coordinator, a server or every worker has ended and is not restarted.
   struct Broken {
     bool coordinator = false;
     std::string text;

@@ -25,14 +25,16 @@ int Logs(Context& context, const std::vector<std::string>& args) {
   std::chrono::milliseconds since{0};
   std::uint32_t lines_max = 1000;
   daemon::OptionTable table(
-      "psctl logs", "shows the newest log lines of tasks (worker/0, ps_server/1; none: all)",
+      "psctl logs",
+      "shows the newest log lines of the named tasks, or of all tasks if none is named",
       daemon::OptionTable::Kind::kCommand);
   table.AddRest("TASK", &tasks, "worker/0, ps_server/1, coordinator/0");
   table.Add("follow", &follow, "print new lines until Ctrl-C");
   table.Short('f', "follow");
   table.Add("job", &job, "only lines about this job");
-  table.Add("since", &since, "only lines of this last period; 0: all kept lines");
-  table.Add("lines", &lines_max, "how many of the newest lines are printed at most", {1, 100000});
+  table.Add("since", &since, "only lines of the last period of this length; 0: all kept lines");
+  table.Add("lines", &lines_max, "largest number of lines that are printed, the newest ones",
+            {1, 100000});
   AddConnectionOptions(&table, &connection);
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;

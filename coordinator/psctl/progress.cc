@@ -28,8 +28,8 @@ bool IsCounting(const v1::JobStatus& job) {
                      [](const v1::EpochRow& row) { return row.counting_sum() != 0; });
 }
 
-// Returns the known ones of "epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA 80
-// s".
+// Returns "epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA 80 s", without the
+// figures that are not known.
 std::string Figures(const v1::JobStatus& job) {
   std::vector<std::string> parts;
   if (job.epoch() > 0) parts.push_back(absl::StrCat("epoch ", job.epoch(), "/", job.epochs()));
@@ -195,8 +195,9 @@ std::vector<std::string> DeviceLines(const v1::WorkerRow& worker) {
                                   ms(d.out_seconds(), d.measured_steps()), " out, waits ",
                                   ms(d.stalled_seconds(), d.measured_steps()), " within");
   if (d.waits() > 0) absl::StrAppend(&step, " and ", ms(d.wait_seconds(), d.waits()), " before");
-  absl::StrAppend(&step, "; batch there before ", d.batches_ahead(), "; steps ", d.graph_replays(),
-                  " replayed, ", d.graph_captures(), " captured, ", d.steps_eager(), " eager");
+  absl::StrAppend(&step, "; batch copied ahead for ", d.batches_ahead(), "; steps ",
+                  d.graph_replays(), " replayed, ", d.graph_captures(), " captured, ",
+                  d.steps_eager(), " eager");
   const std::map<std::string, std::uint64_t> reasons(d.graph_recaptures().begin(),
                                                      d.graph_recaptures().end());
   for (const auto& [reason, count] : reasons)
@@ -238,7 +239,7 @@ void ProgressPrinter::Update(const v1::JobStatus& job, MonoTime now) {
   for (const v1::Event& event : job.events()) {
     if (event.number() <= events_shown_) continue;
     events_shown_ = event.number();
-    // The line below shows states; events of tasks and closures are news.
+    // The progress line below the events shows the job's state, so state events are not printed.
     if (event.kind() != "state") fresh.push_back(EventLine(event));
   }
   const bool counting = IsCounting(job);
@@ -270,7 +271,7 @@ void ProgressPrinter::Update(const v1::JobStatus& job, MonoTime now) {
   }
   for (const std::string& line : fresh) out_ << line << "\n";
   const std::string line = ProgressLine(job);
-  // Counted seconds of a wait are not news.
+  // A wait is printed when it begins, and not again each time its seconds change.
   std::string state = absl::StrCat(job.state(), "/", job.waiting_for());
   state.erase(
       std::remove_if(state.begin(), state.end(), [](char c) { return c >= '0' && c <= '9'; }),

@@ -21,7 +21,8 @@ bool IsEnded(const v1::JobStatus& job);  // SUCCEEDED, FAILED or CANCELLED
 // Returns "RUNNING  epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA 1 min 20 s
 // workers: worker/0 running, worker/1 idle".
 std::string ProgressLine(const v1::JobStatus& job);
-// Returns the same as a block with a bar and one line per worker; no line is wider than `columns`.
+// Returns the contents of ProgressLine as a block with a bar and one line per worker. No line is
+// wider than `columns`.
 std::vector<std::string> ProgressBlock(const v1::JobStatus& job, std::size_t columns);
 // `metrics` are the names of an evaluation's metrics in addition to loss and accuracy (auc). Each
 // has a column after the others.

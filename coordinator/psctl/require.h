@@ -16,7 +16,7 @@ struct Requirement {
   double value = 0;
   std::string text;  // as given by the user
 };
-// The error InvalidArgument states the expected form.
+// Returns InvalidArgument with the expected form if `text` is malformed.
 absl::StatusOr<Requirement> ParseRequirement(absl::string_view text);
 // Returns one line for each requirement that is not met. A metric that the job lacks, or that is
 // NaN, does not meet its requirement.

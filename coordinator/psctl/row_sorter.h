@@ -20,8 +20,8 @@ class RowSorter {
  public:
   struct Options {
     std::string folder;  // folder of the temporary file
-    // Limit of the approximate bytes of rows in memory. At least one added block, and one row of
-    // each run, are allowed.
+    // Approximate limit of the bytes of rows in memory. One added block and one row of each run are
+    // kept in memory even above this limit.
     std::uint64_t memory_bytes = 256ull << 20;
   };
   RowSorter(Options options, std::vector<std::uint32_t> dimensions);  // one dimension per table

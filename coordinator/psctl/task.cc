@@ -19,7 +19,7 @@ int List(Context& context, const std::vector<std::string>& args) {
   std::string output = "text";
   daemon::OptionTable table(
       "psctl task list",
-      "lists the tasks of the cluster with their hosts, and their present work or wait",
+      "lists the tasks of the cluster with their hosts and their present activity",
       daemon::OptionTable::Kind::kCommand);
   AddConnectionOptions(&table, &connection);
   AddOutputOption(&table, &output);
@@ -60,7 +60,7 @@ int Drain(Context& context, const std::vector<std::string>& args) {
   return kSucceeded;
 }
 
-// Shortens a text that a task sends, so that the table stays narrower than a terminal.
+// Shortens a text from a task, so that the table stays narrower than a terminal.
 std::string Cut(const std::string& text) {
   constexpr std::size_t kWidth = 64;
   if (text.size() <= kWidth) return text;

@@ -42,7 +42,7 @@ int List(Context& context, const std::vector<std::string>& args) {
       "psctl variable list",
       "lists a job's variables, their digests and the servers of their shards",
       daemon::OptionTable::Kind::kCommand);
-  table.Add("job", &job, "name or uid; left out: the newest job");
+  table.Add("job", &job, "name or uid; if left out, the newest job");
   table.Add("shards", &shards, "one more line per shard");
   AddConnectionOptions(&table, &connection);
   AddOutputOption(&table, &output);
@@ -86,7 +86,7 @@ struct OneVariable {
 };
 void AddOptions(daemon::OptionTable* table, OneVariable* one) {
   table->AddArgument("NAME", &one->name, "name of the variable or table (psctl variable list)");
-  table->Add("job", &one->job, "name or uid; left out: the newest job");
+  table->Add("job", &one->job, "name or uid; if left out, the newest job");
   table->Add("count", &one->count,
              "how many of the busiest shards and ids are shown; a server keeps 64 ids", {1, 65536});
   AddConnectionOptions(table, &one->connection);
@@ -124,8 +124,8 @@ int Top(Context& context, const std::vector<std::string>& args) {
   std::uint32_t samples = 0;
   std::chrono::milliseconds interval{2000};
   daemon::OptionTable table("psctl variable top",
-                            "shows where the traffic of a variable goes, by server and shard, and "
-                            "its hottest ids; on a terminal repeatedly until Ctrl-C",
+                            "shows the traffic of a variable by server and shard, and its hottest "
+                            "ids; on a terminal it is updated until Ctrl-C",
                             daemon::OptionTable::Kind::kCommand);
   AddOptions(&table, &one);
   table.Add("interval", &interval, "time between two samples", std::chrono::milliseconds(100));
@@ -229,8 +229,8 @@ std::vector<Verb> VariableVerbs() {
   return {
       {"variable", "list", "list a job's variables", List},
       {"variable", "describe", "show one variable or table, its memory and its traffic", Describe},
-      {"variable", "top", "watch the traffic of one by server and shard, and its hottest ids",
-       Top}};
+      {"variable", "top",
+       "watch the traffic of one variable by server and shard, and its hottest ids", Top}};
 }
 
 }  // namespace evergrad::psctl

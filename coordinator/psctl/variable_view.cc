@@ -158,7 +158,7 @@ std::string EvictionText(const v1::TableSpec& spec, const v1::TableState& table)
     parts.push_back(
         absl::StrCat("rows are evicted after ", spec.ttl_steps(), " steps without a push"));
   if (spec.bytes_max() > 0) {
-    // The size is counted as the limit counts it, without the allocator's spare memory.
+    // As for the limit, the size excludes the allocator's spare memory.
     const std::uint64_t counted =
         table.bytes() + table.slot_bytes() +
         (table.rows() + table.waiting()) * optimizers::kIndexBytesPerRow +
@@ -238,7 +238,7 @@ void AppendTraffic(const v1::VariableRow& row, const VariableView& view, std::si
          lines);
   if (!row.has_table()) return;
   if (view.hottest.empty())
-    Append({"hottest ids: none was in the sample yet (one push in 127)"}, lines);
+    Append({"hottest ids: none yet (one push in 127 is sampled)"}, lines);
   else
     Append(HotLines(view, count), lines);
 }

@@ -38,9 +38,9 @@ struct HotFlow {
   std::uint64_t pushes = 0, error = 0;
   double pushes_per_second = 0;  // NaN if not known
 };
-// Holds totals since each server got its shards. For two samples, it holds the increase per second
-// between them. A shard that moved meanwhile, or whose server restarted, counts from 0: its present
-// totals are the increase.
+// Holds totals since each server got its shards, or the increase per second between two samples. If
+// a shard moved or its server restarted between the samples, its counters began at 0, so its
+// present totals are its increase.
 struct VariableView {
   double seconds = 0;               // time between the samples; 0 for totals
   std::vector<ShardFlow> shards;    // most bytes first
@@ -52,7 +52,7 @@ VariableView ViewOf(const v1::VariableRow& row);
 VariableView ViewOf(const v1::VariableRow& row, const v1::VariableRow& before, double seconds);
 
 // Returns the hyper-parameters of this type in the order in which they are shown. For a type that
-// only newer programs know, it returns only the learning rate.
+// this program does not know, it returns only the learning rate.
 std::vector<optimizers::Member> ShownMembers(const std::string& type);
 
 // `job` is shown in the first line. At most `count` shards and ids are listed.

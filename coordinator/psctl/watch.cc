@@ -141,7 +141,7 @@ class Watcher {
 
   void OnSignal(int signal) {
     if (!options_.cancel_on_interrupt || cancel_until_) {
-      // The command only watches, or the user has pressed Ctrl-C a third time, so it stops.
+      // The command stops if it only watches, or if the user has pressed Ctrl-C a third time.
       End(kInterrupted, cancel_until_ ? "interrupted while the job was being cancelled" : "");
       return;
     }

@@ -1,5 +1,5 @@
-// Follows one job to its end. Prints progress on `out`, and handles Ctrl-C and a coordinator that
-// disconnects. The watch runs on the verb's thread.
+// Follows one job to its end. Prints progress on `out`, and handles Ctrl-C and the loss of the
+// connection to the coordinator. The watch runs on the verb's thread.
 #pragma once
 
 #include <functional>
@@ -24,7 +24,8 @@ struct WatchOptions {
   std::string fetch_to;
   std::chrono::milliseconds unreachable_after{5000};  // limit before the first answer
   std::chrono::milliseconds reconnect_timeout{
-      // limit for a coordinator that answered before and has disconnected; it may restart
+      // limit for a coordinator that has answered before and is now unreachable, because it may
+      // restart
       60000};
   std::chrono::milliseconds cancel_wait{15000};
   // It is called about ten times per second. It sends its lines to the printer, and returns exit
