@@ -12,7 +12,8 @@
 namespace evergrad::coordinator {
 namespace {
 
-// Limit of retries after another writer took the number, which should never happen.
+// Limit of retries with a higher number. A retry is needed only if another writer has used the
+// number, which should never happen.
 constexpr int kNumbersTried = 64;
 
 void Warn(std::vector<absl::Status>* warnings, absl::Status status) {
@@ -76,7 +77,7 @@ absl::StatusOr<Saved> SaveManifest(fs::FileSystem& files, const SaveRequest& req
     if (kept >= std::max<std::uint32_t>(request.keep, 1)) {
       if (const absl::Status removed = files.Remove(uri);
           !removed.ok() && !absl::IsNotFound(removed)) {
-        // Readers may still use the manifest, so its files stay as long as it does.
+        // Readers may still use a manifest that could not be deleted, so its files stay, too.
         Warn(&saved.warnings, removed);
         if (const auto old = snapshot::ReadManifest(files, uri); old.ok())
           name_files(*old);

@@ -2,9 +2,10 @@
 // manifest names, and finding the checkpoint from which a new submission resumes (LEDGER lines 27,
 // 28, 30). common/snapshot reads and writes the files themselves.
 //
-// The functions block and belong on the file thread; they are as thread-safe as the FileSystem.
-// PlanResumption is pure. Only the job itself writes in its folder. A repeat after any error is
-// safe: no file is overwritten, and no file that a kept manifest names is deleted.
+// The functions block, so they are called on the file thread. They are as thread-safe as the
+// FileSystem. PlanResumption is pure. Only the job itself writes in its folder. A function may be
+// called again after any error: no file is overwritten, and no file that a kept manifest names is
+// deleted.
 #pragma once
 
 #include <cstddef>
@@ -49,16 +50,16 @@ struct Saved {
 };
 inline constexpr std::size_t kWarningsMax = 16;
 // Writes a manifest whose files have been read back before (read_back.h), because a manifest with
-// unreadable files would hide an older complete one. Its number is 1 + the highest number of the
-// folder, readable or not; after AlreadyExists, the next number. Then deletes readable manifests
-// that are older than the newest `keep` readable ones, and damaged manifests older than those.
-// Newer damaged ones stay for inspection.
+// unreadable files would hide an older complete one. Its number is 1 + the highest number in the
+// folder, readable or not, or the next free number after AlreadyExists. Then deletes readable
+// manifests that are older than the newest `keep` readable manifests, and damaged manifests that
+// are older than these. Newer damaged manifests stay for inspection.
 //
 // InvalidArgument for a malformed manifest. Errors of the file system mean that the manifest is not
 // durable (after a crash it may exist nevertheless). SaveErrorIsFinal tells which errors a retry
 // cannot fix.
 absl::StatusOr<Saved> SaveManifest(fs::FileSystem& files, const SaveRequest& request);
-// Returns whether no retry can fix an error of a manifest or shard file. Examples are permission,
+// Returns true if no retry can fix this error of a manifest or shard file. Examples are permission,
 // an unknown scheme, a file in the place of a folder, a name that is too long, and two jobs in one
 // folder.
 bool SaveErrorIsFinal(const absl::Status& status);
@@ -70,10 +71,11 @@ struct SweepRequest {
   // (epoch, lsn) of the newest known file of each shard.
   std::map<ShardId, std::pair<ShardEpoch, std::uint64_t>> newest;
 };
-// Deletes the shard files of the folder that are neither in `needed` nor above the newest known
-// file of their shard. A file above it is being reported. A shard that is not in `newest` keeps all
-// its files, and other files are unchanged. Returns the number of deleted files. Stops at the first
-// error that is not NotFound. A missing folder counts as 0.
+// Deletes the shard files of the folder, except the files in `needed` and files that are newer than
+// the newest known file of their shard, because the report of a newer file may still arrive. A
+// shard that is not in `newest` keeps all its files. Files that are not shard files are unchanged.
+// Returns the number of deleted files. Stops at the first error that is not NotFound. A missing
+// folder counts as 0.
 absl::StatusOr<std::size_t> SweepFolder(fs::FileSystem& files, const SweepRequest& request);
 
 struct ResumePoint {
@@ -88,7 +90,8 @@ struct ResumePoint {
   // The number of updates in each shard's file, applied and skipped, in order. nullopt if this host
   // does not see the files.
   std::optional<std::vector<std::uint64_t>> updates = std::nullopt;
-  bool whole = false;  // this host sees the files, they hold the same closures, and none is open
+  // This host sees the files, they hold the same closures, and no closure is open.
+  bool whole = false;
   // One past the highest open closure of all files. 0 if none is open, or if this host does not see
   // the files.
   std::uint64_t open_end = 0;
@@ -106,7 +109,7 @@ absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files,
                                             absl::string_view job_name, JobUid self);
 
 struct Resumption {
-  // One per shard of the plan, in order, for ClosureBook::ResumeFrom.
+  // One snapshot per shard of the plan, in order, for ClosureBook::ResumeFrom.
   std::vector<Snapshot> snapshots;
   bool same_plan = true;
   std::uint64_t closures_done = 0;          // closures of the NEW plan that are done in every shard
@@ -114,10 +117,11 @@ struct Resumption {
   std::vector<v1::FinishedMetric> metrics;  // the metrics in the manifest
   std::string text;                         // one line for people
 };
-// [28] With the same fingerprint, each shard continues where its file ends, open closures included.
-// Another plan must have the same shards (variables by name, shape and rows, optimizer by type).
-// The manifest must then be complete, end with an epoch of its own plan, and have no open closure.
-// The shards start with a new ledger, in which the same number of epochs of the new plan is done.
+// [28] If the plan has the fingerprint of the checkpoint's plan, each shard continues where its
+// file ends, open closures included. A plan with another fingerprint must have the same shards
+// (variables by name, shape and rows, optimizer by type). In this case the manifest must be
+// complete, end with an epoch of its own plan, and have no open closure. The shards start with a
+// new ledger, in which the same number of epochs of the new plan is done.
 //
 // FailedPrecondition, a user's error that states the difference and the remedy, in all other cases,
 // for a shard that was not saved yet, and for a new plan with fewer epochs than are done or begun.

@@ -21,8 +21,8 @@ absl::Status ReadBack::Look(fs::FileSystem& files, int index, std::uint64_t* rea
   const v1::ShardFile& entry = manifest_.shards(index);
   const std::string uri = fs::JoinUri(folder_, entry.file());
   const auto found = sizes_.lower_bound({entry.file(), 0});
-  // A network file system may list a new file only after some seconds. Opening the file asks the
-  // server of the file system.
+  // A network file system may list a new file only after some seconds. Opening the file makes the
+  // client ask the server of the file system.
   if (found == sizes_.end() || found->first != entry.file())
     return snapshot::CheckShardOf(files, folder_, manifest_, index, options_.whole).status();
   if (found->second != entry.bytes()) {

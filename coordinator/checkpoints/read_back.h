@@ -6,8 +6,8 @@
 // that the last manifest did not name, and checks the size of the others. For the last manifest of
 // a job it reads every byte of every file.
 //
-// Not thread-safe; blocking. It runs on the file thread, one Step at a time, so that other files
-// are written in between.
+// Not thread-safe; blocking. It runs on the file thread, one Step at a time, so that the thread can
+// write other files between two steps.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ namespace evergrad::coordinator {
 struct UnreadFile {
   std::uint32_t shard = 0;
   std::string host;  // host of the server that wrote the file; "" if not known
-  // NotFound if this host does not see the file. DataLoss if the file is damaged or another one.
-  // Otherwise the error of the file system.
+  // NotFound if this host does not see the file. DataLoss if the file is damaged or is not the file
+  // that the manifest names. Otherwise the error of the file system.
   absl::Status status;
 };
 

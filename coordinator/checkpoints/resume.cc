@@ -56,8 +56,8 @@ absl::StatusOr<v1::Manifest> ReadOwn(fs::FileSystem& files, const Folder& folder
   return manifest;
 }
 
-// Removes manifests from the end of `folder` up to and including the first readable one, and
-// returns that one.
+// Removes manifests from the end of `folder`, up to and including the first readable manifest, and
+// returns the readable manifest.
 std::optional<v1::Manifest> NextReadable(fs::FileSystem& files, Folder* folder,
                                          absl::string_view job_name,
                                          std::vector<absl::Status>* passed_over) {
@@ -71,8 +71,8 @@ std::optional<v1::Manifest> NextReadable(fs::FileSystem& files, Folder* folder,
   return std::nullopt;
 }
 
-// Reads every byte of the files of the manifest. If a server found damage later, there would be no
-// older checkpoint to use.
+// Reads every byte of the files of the manifest. If a server found the damage later, the job could
+// not use an older checkpoint any more.
 struct Look {
   absl::Status damaged, unseen;  // the first error of each kind
   std::uint64_t open_closures = 0, open_end = 0;
@@ -278,7 +278,7 @@ std::string PlanDifferences(const v1::Plan& was, const v1::Plan& is) {
   };
   for (int i = 0; i < std::min(was.shards_size(), is.shards_size()); ++i) {
     if (was.shards(i).has_slot() || is.shards(i).has_slot()) continue;
-    // The others differ in the same way.
+    // One variable is enough, because the remaining variables differ in the same way.
     if (compare_rules(was.shards(i).variable(), is.shards(i).variable())) break;
   }
   for (int t = 0; t < std::min(was.tables_size(), is.tables_size()); ++t) {
@@ -318,7 +318,7 @@ bool EndsWithin(const IntervalSet& set, std::uint64_t end) {
   return !beyond.has_value();
 }
 
-// Which closures have ended, according to a manifest.
+// The closures that have ended, according to a manifest.
 struct Sets {
   std::vector<IntervalSet> done, refused;  // by shard
   IntervalSet common;                      // done at every shard
@@ -349,7 +349,8 @@ std::string ContinuesFrom(const ResumePoint& point) {
                       JobUidString(JobUid(point.manifest.job_uid())), ": ");
 }
 
-// The plan is that of the checkpoint, or it has other epochs: continues with the same closures.
+// Continues with the closures of the checkpoint. The plan is the checkpoint's plan, apart from the
+// number of epochs.
 absl::Status ResumeSamePlan(const ResumePoint& point, const Sets& sets, const v1::Plan& plan,
                             const plan::Plan& now, Resumption* out) {
   for (std::size_t i = 0; i < sets.done.size(); ++i) {
@@ -361,8 +362,8 @@ absl::Status ResumeSamePlan(const ResumePoint& point, const Sets& sets, const v1
           absl::StrCat("give at least ", point.manifest.plan().epochs(), " epochs"));
     }
   }
-  // Values from a closure that this plan does not have would be reported at the end of the job as
-  // forged updates.
+  // If the values contained updates of a closure that this plan does not have, the end of the job
+  // would report them as forged updates.
   if (point.open_end > now.closures()) {
     return Refused(
         point,

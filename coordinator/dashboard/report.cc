@@ -45,7 +45,7 @@ std::string Bytes(std::uint64_t bytes) {
 Json Points(const std::vector<ReportPoint>& points) {
   Json list = Json::array();
   for (const ReportPoint& p : points) {
-    // Beyond this number the arithmetic of the page would overflow.
+    // The arithmetic of the page's script would overflow with larger numbers.
     if (std::isfinite(p.x) && std::fabs(p.y) < 1e300) list.push_back({p.x, p.y});
   }
   return list;

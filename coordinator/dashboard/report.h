@@ -51,7 +51,7 @@ struct ReportData {
   std::string model_summary, yaml;
 };
 
-// Returns the page. All texts are escaped; there is no reference to anything outside the page.
+// Returns the page. All texts are escaped, and the page refers to nothing outside of itself.
 std::string RenderReport(const ReportData& data);
 
 }  // namespace evergrad::coordinator

@@ -1,9 +1,9 @@
 // Detects two worker processes with the same name that replace each other forever, because each is
 // restarted by its supervisor. Pure.
 //
-// The newer of two workers of one identity wins and the older exits, so such a pair alternates with
-// each restart. One replacement of a living process is normal: a worker may restart before its old
-// session has ended. Several in a short time mean a wrong configuration.
+// The newer of two workers of one identity replaces the older one, which exits and is restarted,
+// and then replaces the newer one. One replacement of a living process is normal: a worker may
+// restart before its old session has ended. Several in a short time mean a wrong configuration.
 #pragma once
 
 #include <chrono>
@@ -32,8 +32,8 @@ class IdentityContest {
   explicit IdentityContest(Options options) : options_(options) {}
   IdentityContest() : IdentityContest(Options()) {}
 
-  // Reports that `newer` has replaced `older`, whose session was open. Returns a message that names
-  // both if the replacements are too frequent, otherwise nullopt.
+  // Records that `newer` has replaced `older`, whose session was open. If the replacements are too
+  // frequent, returns a message that names both processes, otherwise nullopt.
   std::optional<std::string> OnReplaced(MonoTime now, const std::string& task, const Process& older,
                                         const Process& newer);
 

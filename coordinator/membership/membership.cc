@@ -98,8 +98,9 @@ std::optional<RegisterVerdict> Membership::Identify(Registration& one) {
   if (std::string mistake = MistakeOf(hello); !mistake.empty())
     return Refuse("malformed", std::move(mistake), false, options_.lease);
   one.identity = hello.identity;
-  // An assigned number was nobody's choice, and another number works as well, so a registration for
-  // it replaces and rejects no task.
+  // A user has not chosen an assigned number, and any other number works as well. Therefore a
+  // registration with an assigned number neither replaces another task nor is refused because of
+  // one.
   one.numbered = hello.role == Role::kWorker && (hello.numbered || hello.identity.empty());
   if (!one.numbered && replaced_.count(hello.process_uid) != 0) {
     const TaskEntry* holder = FindIdentity(hello.role, one.identity);
@@ -125,8 +126,8 @@ std::optional<RegisterVerdict> Membership::RefuseTakenServer(const Registration&
     return std::nullopt;
   const TaskEntry& former = *one.former;
   const bool lease_runs = one.now < former.last_heard + options_.lease;
-  // A server with a notice will not come back. If the new server proves that the former process has
-  // ended, the lease need not expire.
+  // A server that gave notice will not return. If the new server proves that the former process has
+  // ended, it need not wait for the end of the lease.
   const bool same_place = !former.lifeline.empty() && former.lifeline == one.hello.lifeline;
   const bool proved = same_place && one.hello.ended_process == former.process_uid;
   if (!former.session_open && (!lease_runs || former.leaving || proved)) return std::nullopt;
@@ -220,7 +221,7 @@ void Membership::Succeed(const Registration& one, TaskEntry& entry) {
                                                       options_.backoff_max);
   }
   if (!one.numbered && !former.numbered)
-    RememberReplaced(former.process_uid);  // two processes have the same name
+    RememberReplaced(former.process_uid);  // another process has taken its name
 }
 
 void Membership::Heard(MonoTime now, TaskId task) {
@@ -381,11 +382,12 @@ bool Membership::DiedYoung(const TaskEntry& entry, MonoTime end) const {
   return !entry.leaving && end - entry.registered_at < options_.short_life;
 }
 
-// A process that returns keeps its number unless a living task has it. A worker that starts where
-// another one died young gets that worker's number, and with it its backoff. All others get a
-// number that no listed task has, so that a healthy task does not inherit the deaths of another.
-// There is a limit, so that the numbers do not grow when deaths move from host to host. Beyond the
-// limit, the gone task with the fewest flaps gives up its number.
+// A process that registers again keeps its number unless a living task has it. A worker that starts
+// on a host where another worker has died shortly after its start gets the number and thus the
+// backoff of the dead worker. Any other worker gets a number that no listed task has, so that a
+// healthy worker does not inherit the flaps of another one. The numbers are limited, so that they
+// do not grow when workers die on one host after another. Beyond the limit, the worker gets the
+// number of the gone task with the fewest flaps.
 std::string Membership::NumberFor(const TaskHello& hello) const {
   std::uint64_t living = 0;
   const TaskEntry* again = nullptr;

@@ -1,8 +1,8 @@
 // Registrations and leases of tasks, and the changes that follow when a task is silent.
 //
 // A pure state machine: each call passes the time as `now`; no threads, no I/O. Not thread-safe;
-// the control executor calls it. Leases only serve progress: a wrong verdict about a lease never
-// makes the system unsafe (ARCHITECTURE section 3).
+// the control executor calls it. Leases only serve progress: if a living task is declared gone, no
+// promise is broken (ARCHITECTURE section 3).
 #pragma once
 
 #include <chrono>
@@ -26,16 +26,17 @@ struct MembershipOptions {
   // After this silence a worker is gone, and a server is suspected.
   std::chrono::milliseconds lease{1500};
   std::chrono::milliseconds grace{100};  // a worker whose stream has closed is gone after this time
-  // Lease of a task that gave notice, once its session has closed.
+  // A server that is disconnected for this time is lost.
   std::chrono::milliseconds server_lost_after{30000};
-  // A process that lived less counts as a flap of its identity.
+  // If a process dies within this time after its registration, the death counts as a flap of its
+  // identity.
   std::chrono::milliseconds short_life{5000};
   std::chrono::milliseconds backoff_min{100}, backoff_max{2000};
   std::uint32_t flaps_free = 3;       // flaps in a row before the identity backs off
   std::uint32_t tasks_max = 1024;     // limit of living tasks; a further registration is refused
   std::uint32_t gone_kept_max = 256;  // limit of gone tasks that are still listed
-  // Limits of the rate of registrations. For all tasks together they are at least twice `tasks_max`
-  // at once, and a tenth of it per second.
+  // Limits of the rate of registrations. The limits for all tasks together are raised to at least 2
+  // x `tasks_max` at once and `tasks_max` / 10 per second.
   RegistrationLimit::Options registrations;
 };
 
@@ -49,8 +50,8 @@ struct TaskHello {
   std::uint64_t process_uid = 0;
   std::int64_t pid = 0;
   std::string host;
-  // The place where a server's end can be proved ("" if it cannot), and the uid of the process
-  // whose end the server has proved there (0 for none).
+  // The place at which a later server can prove that this process has ended ("" if there is none),
+  // and the uid of the earlier process whose end this server has proved there (0 for none).
   std::string lifeline;
   std::uint64_t ended_process = 0;
   // Whether a coordinator assigned the number in the `identity` of a worker.
@@ -58,7 +59,7 @@ struct TaskHello {
 };
 
 struct TaskEntry {
-  TaskId id;  // number of this registration; fresh for each
+  TaskId id;  // number of this registration; no other registration has it
   Role role = Role::kWorker;
   std::string identity;
   std::uint64_t process_uid = 0;
@@ -83,7 +84,7 @@ struct RegisterVerdict {
   // --- if accepted
   TaskId task;
   std::string identity;
-  // The registration of this identity that the new one ends. If its session is open, the session
+  // The earlier registration of this identity, which ends now. If its session is open, the session
   // gets "replaced" and is closed.
   std::optional<TaskId> former;
   // Whether the same process has reconnected, which keeps its shards or attempts.
@@ -94,8 +95,8 @@ struct RegisterVerdict {
   // --- if refused
   std::string kind;  // "replaced" | "identity_taken" | "limit" | "malformed"
   std::string message;
-  // With "limit" it tells that the rate of registrations is too high, and not the number of living
-  // tasks.
+  // Used with "limit": true if the rate of registrations is too high, false if there are too many
+  // living tasks.
   bool too_often = false;
   bool exit = false;
   std::chrono::milliseconds retry_after{0};
@@ -123,7 +124,7 @@ struct MembershipChange {
   std::string identity;
   std::string reason;
   bool leaving = false;  // the task had given notice
-  // The stream is still open: close it, so that the task registers anew.
+  // The stream is still open. The caller closes it, so that the task registers again.
   bool close_session = false;
 };
 
@@ -134,12 +135,12 @@ class Membership {
   // Handles a new registration.
   //
   // - A worker replaces a living worker of the same identity. If the identity is an assigned
-  //   number, the new worker gets another number instead; so does a numbered worker that was
-  //   replaced.
-  // - A server of a living identity is refused until the lease of the other server is over, or
-  //   until its end is proved: its session is closed, and the new server has acquired the same
-  //   lifeline.
-  // - A process that returns (same process_uid) replaces its own former registration.
+  //   number, the new worker gets another number instead. A replaced worker with an assigned number
+  //   also gets another number when it registers again.
+  // - A server is refused if its identity belongs to a living server, until the lease of the living
+  //   server has expired or its end is proved. The end is proved if its session is closed and the
+  //   new server has acquired the same lifeline.
+  // - A process that registers again (same process_uid) replaces its own former registration.
   RegisterVerdict Register(MonoTime now, const TaskHello& hello);
   // A message of the task has arrived. Unknown or replaced tasks are ignored.
   void Heard(MonoTime now, TaskId task);
@@ -179,17 +180,17 @@ class Membership {
   struct Registration {
     MonoTime now;
     const TaskHello& hello;
-    std::string identity = {};  // of the Hello, or the number that the task gets
+    std::string identity = {};  // identity in the Hello, or the number that the task gets
     bool numbered = false;
-    TaskEntry* former = nullptr;  // the registration that this one ends; null: none
+    TaskEntry* former = nullptr;  // the earlier registration, which ends now; null: none
     bool same_process = false, former_living = false;  // of the former registration
   };
-  // The steps of Register, in their order. The first three return the refusal, if there is one.
+  // The steps of Register, in order. The first three return a refusal, or nullopt to continue.
   std::optional<RegisterVerdict> Identify(Registration& one);
   std::optional<RegisterVerdict> RefuseTakenServer(const Registration& one);
   std::optional<RegisterVerdict> RefuseBeyondLimits(const Registration& one);
   RegisterVerdict Enter(const Registration& one);
-  // Gives `entry` what it takes over from the former registration of its identity.
+  // Copies to `entry` the state that it inherits from the former registration of its identity.
   void Succeed(const Registration& one, TaskEntry& entry);
   TaskEntry* FindMutable(TaskId task);
   void SetState(MonoTime now, TaskEntry& entry, TaskState state, absl::string_view reason);
@@ -204,9 +205,10 @@ class Membership {
   const MembershipOptions options_;
   RegistrationLimit registrations_;
   std::map<Key, TaskEntry> tasks_;
-  std::map<TaskId, TaskEntry*> by_id_;        // into tasks_
-  std::set<std::uint64_t> replaced_;          // process uids that may not register again
-  std::deque<std::uint64_t> replaced_order_;  // bounded: the oldest is forgotten
+  std::map<TaskId, TaskEntry*> by_id_;  // into tasks_
+  std::set<std::uint64_t> replaced_;    // process uids that may not register again
+  // The same uids in order; beyond a limit the oldest is forgotten.
+  std::deque<std::uint64_t> replaced_order_;
   std::uint64_t next_id_ = 1;
   std::optional<MonoTime> last_tick_;
   std::uint64_t refused_ = 0, lease_restarts_ = 0;

@@ -4,10 +4,10 @@
 // certificate (or with access to a listener without TLS) can send any number of registrations. Two
 // kinds of token buckets limit this: one per identity, and one for all identities. A cluster whose
 // tasks all start at once, or all reconnect to a restarted coordinator, takes one token per task.
-// The common bucket is then full, and holds twice the largest number of living tasks. A process
-// that only renews its registration pays a tenth of a token to the bucket of its identity, and
-// nothing to the common bucket. A registration that ends without a message after its Hello costs
-// further tokens, because correct tasks send a heartbeat at once.
+// The common bucket is full before that, and holds twice as many tokens as the largest number of
+// living tasks. A process that only renews its registration pays a tenth of a token to the bucket
+// of its identity, and nothing to the common bucket. If a session ends without a message after its
+// Hello, its registration costs further tokens, because correct tasks send a heartbeat at once.
 #pragma once
 
 #include <chrono>

@@ -16,8 +16,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The keys of layers that computing a model's outputs needs, in the order of model.json. The other
-// keys only matter while a model is trained.
+// The keys of layers that are needed to compute a model's outputs, in the order of model.json. The
+// other keys are only needed to train a model.
 struct LayerKey {
   absl::string_view name;
   Json (*value)(const config::LayerSpec& layer);

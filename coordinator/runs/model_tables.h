@@ -24,9 +24,9 @@ class ModelTables {
               std::uint64_t bytes_max = kModelTablesBytesMax)
       : manifest_uri_(std::move(manifest_uri)), path_(std::move(path)), bytes_max_(bytes_max) {}
 
-  // Reads the manifest, then one file per step; the last step writes `path`. Returns true when this
-  // is done, or when status() has an error. The error is ResourceExhausted if the tables are larger
-  // than bytes_max or the disk is full; otherwise it is the error of a file.
+  // Reads the manifest, then one file per step; the last step writes `path`. Returns true when
+  // `path` is complete, or when status() has an error. The error is ResourceExhausted if the tables
+  // are larger than bytes_max or the disk is full; otherwise it is the error of a file.
   bool Step(fs::FileSystem& files);
   const absl::Status& status() const { return status_; }
 

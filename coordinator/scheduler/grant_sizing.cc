@@ -6,7 +6,7 @@
 namespace evergrad::coordinator {
 
 void ClosureRate::OnDone(MonoTime now, MonoTime began_max) {
-  // Answers of one batch arrive at the same instant. A minimum prevents an infinite speed.
+  // Answers of one batch arrive at the same time. The minimum prevents a duration of 0.
   const double seconds = std::max(1e-5, std::chrono::duration<double>(now - began_max).count());
   seconds_ = seconds_ == 0 ? seconds : 0.75 * seconds_ + 0.25 * seconds;
 }

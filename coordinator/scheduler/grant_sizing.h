@@ -1,5 +1,5 @@
-// Sizes the work that a worker holds ahead, so that a short absence of the coordinator does not
-// stop it. Pure.
+// Computes how many attempts a worker holds ahead, so that the worker continues while the
+// coordinator is unreachable for a short time. Pure.
 #pragma once
 
 #include <chrono>
@@ -10,16 +10,17 @@
 namespace evergrad::coordinator {
 
 struct GrantSizing {
-  std::chrono::milliseconds coordinator_away{5000};  // work in hand should last this long
-  std::uint32_t attempts_min = 2;                    // one running and one queued
+  // The attempts of a worker should last this long.
+  std::chrono::milliseconds coordinator_away{5000};
+  std::uint32_t attempts_min = 2;  // one running and one queued
   std::uint32_t attempts_max = 256;
 };
 
 // Average seconds per closure of a worker. The newest closure has a weight of a quarter.
 class ClosureRate {
  public:
-  // Records the end of a closure; `began_max` is the later of its grant and the end of the previous
-  // closure.
+  // Records the end of a closure. `began_max` is the time of its grant or of the end of the
+  // previous closure, whichever is later.
   void OnDone(MonoTime now, MonoTime began_max);
   double seconds_per_closure() const { return seconds_; }  // 0 if not known yet
 

@@ -9,7 +9,8 @@ std::vector<Placement> PlaceShards(std::vector<ShardSize> shards, std::vector<Se
   std::sort(shards.begin(), shards.end(), [](const ShardSize& a, const ShardSize& b) {
     return a.bytes != b.bytes ? a.bytes > b.bytes : a.shard < b.shard;
   });
-  // If the bytes are equal, the number of shards decides, so that empty shards are spread, too.
+  // If two servers have equal bytes, the server with fewer shards is chosen, so that shards without
+  // bytes are also spread.
   std::vector<std::uint64_t> counts(servers.size(), 0);
   std::vector<Placement> placements;
   placements.reserve(shards.size());

@@ -9,7 +9,7 @@ namespace evergrad::coordinator {
 std::vector<std::uint32_t> WorkerTargets(std::uint32_t workers, const std::vector<JobDemand>& jobs,
                                          bool turn_over) {
   std::vector<std::uint32_t> targets(jobs.size(), 0);
-  std::vector<std::size_t> open;  // jobs that want workers and are not settled yet
+  std::vector<std::size_t> open;  // jobs whose number of workers is not decided yet
   std::uint32_t left = workers;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     if (jobs[i].useful == 0) continue;
@@ -21,8 +21,8 @@ std::vector<std::uint32_t> WorkerTargets(std::uint32_t workers, const std::vecto
     }
   }
   const bool one_each = left >= open.size();
-  // Jobs that would get more than they can use, or less than one, are settled first; the others
-  // divide the rest.
+  // Jobs that would get more workers than they can use, or less than one worker, are decided first.
+  // The other jobs divide the remaining workers.
   for (bool settled = true; settled && !open.empty();) {
     settled = false;
     double shares = 0;
