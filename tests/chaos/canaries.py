@@ -72,7 +72,7 @@ def lines(told):
 
 
 def through_a_loss_of_power(c, r, survives):
-    """Power is lost in the middle of a job, and once more when its end has been reported."""
+    """Power is lost in the middle of a job, and again after the end of the job was reported."""
     shape = dict(examples=1200, step_ms=3, checkpoint=OFTEN)
     for _ in range(6):
         c.wait_usable()

@@ -26,7 +26,7 @@ from saved import (
 )
 from stage import METRICS, events, names_death, only_these_died, restart, scenario
 
-# Kept so long that no file that a scenario reads is deleted meanwhile.
+# Enough manifests are kept that no file is deleted while a scenario reads it.
 OFTEN = "{every: 50ms, keep: 20}"
 
 
@@ -160,8 +160,8 @@ def s4(c, r):
     victim = r.choice(c.servers)
     pids = c.pids()
     lost_after = 1.5 * c.scale
-    # A pause shorter than the lease may end its session, and nothing else. If the machine takes
-    # too long between the two signals, the pause was too long, and another one is made.
+    # A pause shorter than the lease may end the server's session, but has no other effect. If the
+    # machine takes too long between the two signals, the pause is repeated.
     for _ in range(8):
         since = [0.0]
 
@@ -195,8 +195,8 @@ def s4(c, r):
             )
     else:
         raise Failure("eight times it was stopped for longer than meant")
-    # A pause longer than the lease makes everything void that it acknowledged since its last
-    # snapshot. It learns this when it wakes.
+    # After a pause longer than the lease, the updates that the server acknowledged since its last
+    # snapshot are void. The server notices this when it continues.
     job = disturb_saved(c, r.randint(20, 60), lambda _: victim.stop(), victim.resume)
     try:
         if len(c.servers) > 1:
@@ -280,7 +280,8 @@ def s8(c, r):
         )
         if len(c.servers) == 1:
             replacement = c.add("ps_server", "7", ["--index", "7"])
-        # Workers still reach it, and it acknowledges their pushes: all of them are void.
+        # Workers still reach the server, and it acknowledges their pushes, but all these pushes are
+        # void.
         wait_for("its shards to be given away", lambda: rollbacks(job) or job.ended())
     finally:
         victim.session_proxy.heal()
@@ -311,8 +312,8 @@ def s9(c, r):
     others = c.workers[1:]
     for w in others:
         w.kill()
-    # It is armed before the job, so that the seed alone decides which update of the closure is the
-    # last that this life applies.
+    # The failpoint is armed before the job, so that only the seed decides after which update of the
+    # closure this process dies.
     victim = r.choice(c.servers)
     restart(victim, "server.after_apply=%d*kill" % r.randint(20, 150))
     c.wait_usable()
@@ -602,8 +603,8 @@ def k1(c, r):
             raise Failure("six jobs ended, and %s never came at %s" % (name, victim.name))
         died += 1
         if victim is c.coordinator:
-            # Nothing deletes files now: the newest manifest is whole, and its files hold what it
-            # says.
+            # No process deletes files now. The newest manifest is whole, and its files have the
+            # contents that it states.
             for path in manifests(
                 os.path.join(c.runs, "%s-%s" % (job.name, job.uid), "checkpoint")
             )[-1:]:
@@ -912,14 +913,14 @@ def k6(c, r):
             checkpoint="{every: 50ms, keep: 100}",
         )
         folder = folder_of(job)
-        # A file may be durable that was never reported. All files that are newer than those of the
-        # former manifest count as the newest.
+        # A durable file may not have been reported. Therefore all files that are newer than those
+        # of the former manifest count as the newest.
         written = manifests(folder)
         last = {f["shard"]: f for f in verified(c, written[-1])["files"]}
         older = {}
         for path in reversed(
             written[:-1]
-        ):  # the first that differs: the server must not be declared lost meanwhile
+        ):  # takes the first file that differs; the server must not be declared lost meanwhile
             older = {
                 f["shard"]: f
                 for f in verified(c, path)["files"]
@@ -1144,7 +1145,7 @@ def k9(c, r):
         )
         if not victim.alive():
             break
-        # It returned too late: its shards belong to other servers.
+        # the server returned too late, and its shards belong to other servers
     else:
         raise Failure("six times %s restored nothing: %s" % (victim.name, events(job, "rollback")))
     victim.start()

@@ -63,7 +63,7 @@ class Daemon:
         self.cluster, self.role, self.identity, self.arguments = cluster, role, identity, arguments
         self.process = None
         self.starts = 0
-        # Words before its command line, for example to start it in a control group.
+        # Words before the command line of the daemon, for example to start it in a control group.
         self.prefix = []
         self.address = ""
         self.session_proxy = self.data_proxy = None
@@ -140,7 +140,7 @@ class Daemon:
         return self.session_proxy.address
 
     def _read_address(self, path, failpoints):
-        # Asked first, so that the output that it wrote before its end counts.
+        # The process is polled first, so that output that it wrote before its end is read.
         ended = self.process.poll() is not None
         try:
             with open(path) as f:
@@ -245,7 +245,8 @@ class Cluster:
         self.disk = (
             Disk(power_library(self.bin), self.folder, ("state", "runs")) if powered else None
         )
-        # WallClocks: each process that is started from now on gets another wall clock.
+        # WallClocks. If it is set, each process that is started from now on gets a separate wall
+        # clock.
         self.clocks = None
         lease = int(600 * scale)
         self.lease_seconds = lease / 1000.0
@@ -284,7 +285,7 @@ class Cluster:
         self.extras = []
         self.proxied, self.proxies = proxied, []
         self.jobs, self.forms = 0, 1
-        self.shape = {}  # settings that every counting job of a scenario has besides its own
+        self.shape = {}  # settings that are added to every counting job of a scenario
         self.pauses = Pauses()
 
     def environment(self, daemon):

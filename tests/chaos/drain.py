@@ -138,8 +138,8 @@ def d3(c, r):
         f.write("of a former life\n")
     restart(victim, extra=("--preemption-notice-file", path))
     c.wait_usable()
-    # A file that exists already is no notice. From here on a newly written file is one, whether or
-    # not its removal was seen.
+    # A file that exists already is not a notice. From here on a newly written file is a notice,
+    # even if the daemon has not noticed the removal of the old file.
     wait_for(
         "the watch to begin",
         lambda: "the preemption notice file exists already and is ignored until it is written again"

@@ -249,7 +249,7 @@ def u3(c, r):
     with FunctionsJob(c) as job:
         job.fit(150, 4, wait=False)
         for _ in range(2):
-            # On a slow machine all may be done before the second time.
+            # On a slow machine all closures may have ended before the second kill.
             job.wait_steps(min(job.steps_done() + r.randint(20, 60), 150 * 4))
             c.coordinator.kill()
             c.coordinator.start()

@@ -155,8 +155,9 @@ def j2(c, r):
         big = dict(
             examples=3600, epochs=2, step_ms=4, shards=2, steps_per_closure=2, checkpoint="off"
         )
-        # Each of the four must have the machine to itself for that long. On a busy machine two
-        # jobs are measured again, with jobs twice as long if these ended too early.
+        # The four workers need the machine for themselves for that long. On a busy machine the
+        # measurement is repeated with two other jobs, which are twice as long if the first two
+        # ended too early.
         for _ in range(5):
             a, b = c.submit(resources="{share: 3}", **big), c.submit(resources="{share: 1}", **big)
             measured = shares(c, a, b)

@@ -129,7 +129,7 @@ def l2(c, r):
     victim = r.choice(c.workers)
     c.wait_usable()
     before = c.pids()
-    # A worker that has all the pages that it needs never asks for another one. Therefore each new
+    # A worker that has all its pages needs no further memory and is not killed. Therefore each new
     # start gets less memory.
     for room in (32 << 10, 8 << 10, 4 << 10):
         group = Group("memory")

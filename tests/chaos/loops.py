@@ -138,7 +138,7 @@ def w19(c, r):
         raise Failure(
             "the coordinator's log says nothing of refused registrations:\n" + c.coordinator.tail()
         )
-    # A process of a cluster still returns at once.
+    # a process of the cluster can still register at once
     victim = c.workers[0]
     since = time.monotonic()
     victim.kill()
@@ -156,7 +156,7 @@ def w19(c, r):
     told = [e for e in events(job, "death") + events(job, "requeue") if "worker/f" in e]
     if told:
         raise Failure("the job tells of sessions that it had nothing to do with: %s" % told[:3])
-    # Their tokens are refilled with time.
+    # the tokens of the limit are refilled with time
     wait_for(
         "the limit of registrations to be free again",
         lambda: metric(c, "evergrad_coordinator_registrations_recent_current") < 1000,

@@ -104,7 +104,8 @@ def takeover(bin_folder, seed, n, bound):
                 )
                 job.wait_steps(100)
             c.wait_usable()
-            # The effects of the last death are over by now, so that a single death is measured.
+            # Waits until the effects of the last death have ended, so that a single death is
+            # measured.
             moment(1.5 + r.uniform(0.0, 0.3))
             victim = r.choice(workers)
             killed = time.time()

@@ -90,7 +90,8 @@ class Connection:
         ]
         try:
             await asyncio.gather(*both)
-        except OSError:  # One side reset it, or we did: the other side must learn it.
+        except OSError:
+            # One side or the proxy has reset the connection, so the other side is reset, too.
             self.reset()
         finally:
             for one in both:
@@ -142,7 +143,7 @@ class Connection:
                 return
             at = 0
             while at < len(data):
-                # The present ones, including bytes that have been under way for a while.
+                # the present connections, including bytes that were delayed before
                 rules = self.proxy.rules
                 size = min(draw.randint(*rules.split) if rules.split else len(data), len(data) - at)
                 if draw.random() < rules.reset:
@@ -392,7 +393,7 @@ def main():
     a = parser.parse_args()
     rules = Rules(a.delay, a.rate, a.split, a.stall, a.stall_for, a.reset, a.half_open)
     proxy = Proxy(a.to, rules, a.seed, a.listen)
-    # Signals are waited for by this thread, and reach no other one.
+    # Only this thread receives signals.
     wanted = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
     signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
     try:

@@ -35,8 +35,8 @@ for name in ("W2", "W3", "W15", "S6", "S9", "N4"):
     "waits by its setting",
 )
 def s10(c, r):
-    # The last table of a slot has memory for some rows. A push that would create one more is
-    # refused, after the tables before it were found to have enough.
+    # The last table of a slot has memory for some rows only. A push that would create one row too
+    # many is refused, although the tables before it have enough memory.
     limited = dict(
         SHAPE,
         table_bytes_max=16 * 48 * r.randint(6, 9),
@@ -68,8 +68,8 @@ def s10(c, r):
             "want FAILED for want of room, got %s: %s" % (status["state"], status["first_cause"])
         )
     whole(status)
-    # Resubmitted with a lower limit, the job must stop again: its rows exist, and no new one can
-    # be created.
+    # The job is submitted again with a lower limit. It must stop again, because its rows exist and
+    # no new row can be created.
     status = c.submit(
         name=job.name,
         **dict(limited, table_bytes_max=16 * 48, checkpoint="{every: 50ms, keep: 20, resume: true}")
@@ -78,8 +78,8 @@ def s10(c, r):
         raise Failure(
             "want FAILED for want of room, got %s: %s" % (status["state"], status["first_cause"])
         )
-    # Resubmitted with a higher limit, the job continues where it had to stop, and everything is
-    # counted once.
+    # The job is submitted again with a higher limit. It continues where it had to stop, and every
+    # update is counted once.
     c.submit(
         name=job.name,
         **dict(limited, table_bytes_max=0, checkpoint="{every: 50ms, keep: 20, resume: true}")
@@ -96,7 +96,7 @@ def s10(c, r):
     status = job.wait_state("CANCELLED")
     whole(status)
     print("       %d of %d steps before the memory was full" % (at, job.steps))
-    # The same job without the limit fits.
+    # Without the limit the same job succeeds.
     c.submit(**SHAPE).finish()
 
 
