@@ -1098,7 +1098,7 @@ TEST_CASE("names that do not match are reported at their lines") {
         "mean `label`?");
   CHECK(RefusalWith("pipeline: 0, deterministic: false", "pipeline: 1, deterministic: true") ==
         "job.yaml:22:55: `deterministic: true` needs pipeline 0 (and one worker): a pipelined pull "
-        "races with the pushes before it");
+        "races with the pushes before the pull");
   CHECK(RefusalWith("{type: adam, learning_rate: 0.001}", "{type: sgd, nesterov: true}") ==
         "job.yaml:21:36: `nesterov: true` needs a momentum above 0");
   CHECK_THAT(RefusalWith("inputs: {image:", "inputs: {imgae:"),

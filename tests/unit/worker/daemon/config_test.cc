@@ -65,7 +65,7 @@ TEST_CASE(
   const fs::Roots none = RootsOf(config, false);
   CHECK_FALSE(none.Names("/data/x"));
   CHECK_THAT(std::string(none.Refusal("the data file", "/data/x").message()),
-             Catch::Contains("start it with --data-root FOLDER"));
+             Catch::Contains("start the worker with --data-root FOLDER"));
 
   test::TempFolder folder;
   config.data_roots = {folder / ""};
@@ -88,7 +88,8 @@ TEST_CASE(
   CHECK_THAT(
       table.Help(),
       Catch::Contains("--data-root") &&
-          Catch::Contains("any file that this process can read, if only this machine is involved"));
+          Catch::Contains(
+              "every file that this process can read is allowed if only this machine is involved"));
 }
 
 TEST_CASE("settings are flags and keys of one table, and invalid ones are refused") {
