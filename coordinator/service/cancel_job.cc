@@ -6,7 +6,7 @@ namespace evergrad::coordinator {
 
 // Begins the end of a job. A repeat, or a cancel of an ended job, changes nothing and returns the
 // state. Callers poll GetJob for CANCELLED.
-void JobCalls::Serve(const v1::CancelJobRequest& request, Responder responder) {
+void JobCalls::Serve(const v1::CancelJobRequest& request, const Responder& responder) {
   // An empty name selects the newest job only in calls that read; a cancel must name its job.
   if (request.job().empty())
     return responder->Answer(

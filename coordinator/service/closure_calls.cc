@@ -69,43 +69,43 @@ void ClosureCalls::AskJob(const Request& request, const Responder& responder, As
   waiting_.Add(parts_.clock->Now() + std::min(wait, parts_.options->wait_max), std::move(attempt));
 }
 
-void ClosureCalls::Serve(const v1::ScheduleClosureRequest& request, Responder responder) {
+void ClosureCalls::Serve(const v1::ScheduleClosureRequest& request, const Responder& responder) {
   AskJob(request, responder, [](FunctionCalls& calls, const auto& asked, std::string* waiting_for) {
     return calls.Schedule(asked, waiting_for);
   });
 }
 
-void ClosureCalls::Serve(const v1::JoinClosuresRequest& request, Responder responder) {
+void ClosureCalls::Serve(const v1::JoinClosuresRequest& request, const Responder& responder) {
   AskJob(request, responder, [](FunctionCalls& calls, const auto& asked, std::string* waiting_for) {
     return calls.Join(asked, waiting_for);
   });
 }
 
-void ClosureCalls::Serve(const v1::ClosuresDoneRequest& request, Responder responder) {
+void ClosureCalls::Serve(const v1::ClosuresDoneRequest& request, const Responder& responder) {
   AskJob(request, responder, [](FunctionCalls& calls, const auto& asked, std::string*) {
     return calls.ClosuresDone(asked);
   });
 }
 
-void ClosureCalls::Serve(const v1::FetchResultRequest& request, Responder responder) {
+void ClosureCalls::Serve(const v1::FetchResultRequest& request, const Responder& responder) {
   AskJob(request, responder, [](FunctionCalls& calls, const auto& asked, std::string* waiting_for) {
     return calls.FetchResult(asked, waiting_for);
   });
 }
 
-void ClosureCalls::Serve(const v1::CancelClosuresRequest& request, Responder responder) {
+void ClosureCalls::Serve(const v1::CancelClosuresRequest& request, const Responder& responder) {
   AskJob(request, responder, [](FunctionCalls& calls, const auto& asked, std::string* waiting_for) {
     return calls.CancelClosures(asked, waiting_for);
   });
 }
 
-void ClosureCalls::Serve(const v1::ReleaseResultsRequest& request, Responder responder) {
+void ClosureCalls::Serve(const v1::ReleaseResultsRequest& request, const Responder& responder) {
   AskJob(request, responder, [](FunctionCalls& calls, const auto& asked, std::string*) {
     return calls.ReleaseResults(asked);
   });
 }
 
-void ClosureCalls::Serve(const v1::FinishJobRequest& request, Responder responder) {
+void ClosureCalls::Serve(const v1::FinishJobRequest& request, const Responder& responder) {
   AskJob(request, responder, [](FunctionCalls& calls, const auto& asked, std::string* waiting_for) {
     return calls.Finish(asked, waiting_for);
   });

@@ -17,13 +17,13 @@ class ClosureCalls {
  public:
   explicit ClosureCalls(ServiceParts parts) : parts_(parts) {}
 
-  void Serve(const v1::ScheduleClosureRequest& request, Responder responder);
-  void Serve(const v1::JoinClosuresRequest& request, Responder responder);
-  void Serve(const v1::ClosuresDoneRequest& request, Responder responder);
-  void Serve(const v1::FetchResultRequest& request, Responder responder);
-  void Serve(const v1::CancelClosuresRequest& request, Responder responder);
-  void Serve(const v1::ReleaseResultsRequest& request, Responder responder);
-  void Serve(const v1::FinishJobRequest& request, Responder responder);
+  void Serve(const v1::ScheduleClosureRequest& request, const Responder& responder);
+  void Serve(const v1::JoinClosuresRequest& request, const Responder& responder);
+  void Serve(const v1::ClosuresDoneRequest& request, const Responder& responder);
+  void Serve(const v1::FetchResultRequest& request, const Responder& responder);
+  void Serve(const v1::CancelClosuresRequest& request, const Responder& responder);
+  void Serve(const v1::ReleaseResultsRequest& request, const Responder& responder);
+  void Serve(const v1::FinishJobRequest& request, const Responder& responder);
 
   // Asks the jobs of the waiting calls again.
   void Check() { waiting_.Check(parts_.clock->Now()); }

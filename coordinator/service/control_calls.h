@@ -1,8 +1,8 @@
 // One row of the table of Control RPCs: the method, the roles that may call it, and its handler.
 //
-// To add an RPC, declare it in api.proto, write `void Serve(const v1::NAMERequest&, Responder)` of
-// the class in CallHandlers whose tables it needs, in a file of its own, and add the row to
-// control_calls.cc. Clients call it by client::CallControl or, in psctl, by ControlClient::Call.
+// To add an RPC, declare it in api.proto, write `Serve` for its request in the class of
+// CallHandlers whose tables it needs, in a file of its own, and add the row to control_calls.cc.
+// Clients call it by client::CallControl or, in psctl, by ControlClient::Call.
 //
 // Rows are constant; FindCall and CheckCaller may be called from any thread.
 #pragma once

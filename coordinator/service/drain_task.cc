@@ -7,7 +7,7 @@ namespace evergrad::coordinator {
 
 // The session passes the request to the task, which then acts as after a preemption notice. A
 // repeat is passed on again and changes nothing.
-void TaskCalls::Serve(const v1::DrainTaskRequest& request, Responder responder) {
+void TaskCalls::Serve(const v1::DrainTaskRequest& request, const Responder& responder) {
   const std::pair<std::string, std::string> name =
       absl::StrSplit(request.task(), absl::MaxSplits('/', 1));
   const bool worker = name.first == RoleName(Role::kWorker),

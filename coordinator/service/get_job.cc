@@ -7,7 +7,7 @@ namespace evergrad::coordinator {
 
 // Answers at once if the revision of the job is above the caller's, or if the job has ended;
 // otherwise when the revision rises, after at most wait_ms.
-void JobCalls::Serve(const v1::GetJobRequest& request, Responder responder) {
+void JobCalls::Serve(const v1::GetJobRequest& request, const Responder& responder) {
   const Job* job = parts_.jobs->Find(request.job());
   if (job == nullptr) return responder->Answer(NoSuchJob(*parts_.life, request.job()));
   if (request.wait_ms() == 0 || job->revision() > request.seen_revision() || job->ended())
@@ -15,7 +15,7 @@ void JobCalls::Serve(const v1::GetJobRequest& request, Responder responder) {
   const auto wait = std::min<std::chrono::milliseconds>(
       std::chrono::milliseconds(request.wait_ms()), parts_.options->wait_max);
   // Shared because an attempt is copyable; it holds the only reference.
-  const auto call = std::make_shared<OpenCall>(std::move(responder));
+  const auto call = std::make_shared<OpenCall>(responder);
   waiting_.Add(parts_.clock->Now() + wait,
                [this, call, uid = job->uid(), seen = request.seen_revision(),
                 events_after = request.events_after()](bool late) {

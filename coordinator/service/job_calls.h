@@ -23,11 +23,11 @@ class JobCalls {
   JobCalls(ServiceParts parts, JobHost* host, JobSupervisor* supervisor)
       : parts_(parts), host_(host), supervisor_(supervisor) {}
 
-  void Serve(const v1::SubmitJobRequest& request, Responder responder);
-  void Serve(const v1::GetJobRequest& request, Responder responder);
-  void Serve(const v1::ListJobsRequest& request, Responder responder);
-  void Serve(const v1::CancelJobRequest& request, Responder responder);
-  void Serve(const v1::ListVariablesRequest& request, Responder responder);
+  void Serve(const v1::SubmitJobRequest& request, const Responder& responder);
+  void Serve(const v1::GetJobRequest& request, const Responder& responder);
+  void Serve(const v1::ListJobsRequest& request, const Responder& responder);
+  void Serve(const v1::CancelJobRequest& request, const Responder& responder);
+  void Serve(const v1::ListVariablesRequest& request, const Responder& responder);
 
   // Answers the calls that wait for a change, as far as they can be answered.
   void Check() { waiting_.Check(parts_.clock->Now()); }

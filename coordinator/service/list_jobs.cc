@@ -3,7 +3,7 @@
 namespace evergrad::coordinator {
 
 // In order of submission, without events and results: those are GetJob's.
-void JobCalls::Serve(const v1::ListJobsRequest&, Responder responder) {
+void JobCalls::Serve(const v1::ListJobsRequest&, const Responder& responder) {
   v1::ListJobsResponse response;
   for (const JobUid uid : parts_.jobs->by_submission()) {
     v1::JobStatus* status = response.add_jobs();

@@ -6,7 +6,7 @@ namespace evergrad::coordinator {
 
 // Lists the coordinator first, then servers, then workers. Tasks that are gone stay in the list
 // until newer ones displace them.
-void TaskCalls::Serve(const v1::ListTasksRequest&, Responder responder) {
+void TaskCalls::Serve(const v1::ListTasksRequest&, const Responder& responder) {
   v1::ListTasksResponse response;
   FillOwnRow(response.add_tasks());
   for (const TaskEntry* entry : parts_.membership->List()) {

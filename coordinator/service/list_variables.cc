@@ -127,7 +127,7 @@ std::vector<std::string> NamesOf(const v1::Plan& plan) {
 
 // For a running job the owners of the shards are asked now; for an ended one its final report is
 // used. Shards that do not answer in time leave their variable incomplete.
-void JobCalls::Serve(const v1::ListVariablesRequest& request, Responder responder) {
+void JobCalls::Serve(const v1::ListVariablesRequest& request, const Responder& responder) {
   constexpr std::size_t kNamesShown = 64;
   Job* job = parts_.jobs->Find(request.job());
   if (job == nullptr) return responder->Answer(NoSuchJob(*parts_.life, request.job()));

@@ -45,7 +45,7 @@ bool RunFileCalls::Begin(const Responder& responder) {
   return false;
 }
 
-void RunFileCalls::Serve(const v1::ListRunFilesRequest& request, Responder responder) {
+void RunFileCalls::Serve(const v1::ListRunFilesRequest& request, const Responder& responder) {
   const Job* job = parts_.jobs->Find(request.job());
   if (job == nullptr) return responder->Answer(NoSuchJob(*parts_.life, request.job()));
   if (!Begin(responder)) return;
@@ -59,7 +59,7 @@ void RunFileCalls::Serve(const v1::ListRunFilesRequest& request, Responder respo
   response.set_folder(status.runs_folder());
   StepListing(
       std::make_shared<RunFileListing>(status.runs_folder(), KnownFiles(status.result_json())),
-      std::move(response), std::move(responder));
+      std::move(response), responder);
 }
 
 // `listing` is shared with the file thread, which has exclusive use of it until its step has ended.
@@ -80,7 +80,7 @@ void RunFileCalls::StepListing(std::shared_ptr<RunFileListing> listing,
   });
 }
 
-void RunFileCalls::Serve(const v1::ReadRunFileRequest& request, Responder responder) {
+void RunFileCalls::Serve(const v1::ReadRunFileRequest& request, const Responder& responder) {
   const Job* job = parts_.jobs->Find(request.job());
   if (job == nullptr) return responder->Answer(NoSuchJob(*parts_.life, request.job()));
   if (!Begin(responder)) return;
@@ -89,8 +89,7 @@ void RunFileCalls::Serve(const v1::ReadRunFileRequest& request, Responder respon
           ? client::kRunFileChunkMax
           : std::min<std::size_t>(request.bytes_max(), client::kRunFileChunkMax);
   parts_.files->Run([this, folder = job->runs_folder(), name = request.name(),
-                     offset = request.offset(), bytes_max,
-                     responder = std::move(responder)]() -> std::function<void()> {
+                     offset = request.offset(), bytes_max, responder]() -> std::function<void()> {
     absl::StatusOr<std::string> data = ReadRunFilePart(folder, name, offset, bytes_max);
     return [this, data = std::move(data), responder]() mutable {
       --calls_;

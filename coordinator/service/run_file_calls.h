@@ -21,8 +21,8 @@ class RunFileCalls {
  public:
   explicit RunFileCalls(ServiceParts parts) : parts_(parts) {}
 
-  void Serve(const v1::ListRunFilesRequest& request, Responder responder);
-  void Serve(const v1::ReadRunFileRequest& request, Responder responder);
+  void Serve(const v1::ListRunFilesRequest& request, const Responder& responder);
+  void Serve(const v1::ReadRunFileRequest& request, const Responder& responder);
 
  private:
   void StepListing(std::shared_ptr<RunFileListing> listing, v1::ListRunFilesResponse response,

@@ -45,7 +45,7 @@ absl::StatusOr<config::JobSpec> ReadSpec(const v1::SubmitJobRequest& request,
 }  // namespace
 
 // Beside what ReadSpec refuses: a name that a living job has, and a full queue.
-void JobCalls::Serve(const v1::SubmitJobRequest& request, Responder responder) {
+void JobCalls::Serve(const v1::SubmitJobRequest& request, const Responder& responder) {
   if (!parts_.store_watch->no_new_jobs().ok())
     return responder->Answer(parts_.store_watch->Refusal("no new work is accepted"));
   absl::StatusOr<config::JobSpec> spec = ReadSpec(request, *parts_.options);

@@ -14,10 +14,10 @@ class TaskCalls {
  public:
   explicit TaskCalls(ServiceParts parts) : parts_(parts) {}
 
-  void Serve(const v1::ListTasksRequest& request, Responder responder);
-  void Serve(const v1::DrainTaskRequest& request, Responder responder);
-  void Serve(const v1::ReadTaskLogsRequest& request, Responder responder);
-  void Serve(const v1::GetClusterInfoRequest& request, Responder responder);
+  void Serve(const v1::ListTasksRequest& request, const Responder& responder);
+  void Serve(const v1::DrainTaskRequest& request, const Responder& responder);
+  void Serve(const v1::ReadTaskLogsRequest& request, const Responder& responder);
+  void Serve(const v1::GetClusterInfoRequest& request, const Responder& responder);
 
  private:
   // Rows of ListTasks.

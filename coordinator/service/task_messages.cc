@@ -77,7 +77,7 @@ absl::Status TaskMessages::RouteToJobs(Session& session, const v1::TaskMessage& 
     to.push_back(job);
   }
   for (Job* job : to) {
-    const absl::Status status = job->OnMessage(task, message);
+    absl::Status status = job->OnMessage(task, message);
     // Posted behind the batches that have arrived by now, which therefore belong to the same turn.
     if (job->turn_open() && !std::exchange(end_posted_, true))
       parts_.control->Post([this] { EndTurns(); });

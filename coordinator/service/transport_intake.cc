@@ -57,8 +57,8 @@ transport::Handlers TransportIntake::handlers() {
     OnUnary(peer, method, std::move(request), std::move(responder));
   };
   handlers.stream = [this](const transport::PeerInfo& peer, absl::string_view method,
-                           std::shared_ptr<transport::MessageStream> stream) {
-    return OnStream(peer, method, std::move(stream));
+                           const std::shared_ptr<transport::MessageStream>& stream) {
+    return OnStream(peer, method, stream);
   };
   return handlers;
 }
@@ -89,7 +89,7 @@ void TransportIntake::OnUnary(const transport::PeerInfo& peer, absl::string_view
 
 std::optional<transport::MessageStreamEvents> TransportIntake::OnStream(
     const transport::PeerInfo& peer, absl::string_view method,
-    std::shared_ptr<transport::MessageStream> stream) {
+    const std::shared_ptr<transport::MessageStream>& stream) {
   if (method != client::kSessionMethod) return std::nullopt;
   if (open_sessions_.fetch_add(1) >= parts_.options->membership.tasks_max + 64) {
     open_sessions_.fetch_sub(1);
@@ -104,7 +104,7 @@ std::optional<transport::MessageStreamEvents> TransportIntake::OnStream(
     return std::nullopt;
   }
   transport::MessageStreamEvents events;
-  events.on_message = [this, number, inbox](std::string bytes) {
+  events.on_message = [this, number, inbox](const std::string& bytes) {
     if (inbox->overflowed.load()) return;
     if (inbox->queued.fetch_add(1) >= parts_.options->batches_queued_max) {
       inbox->overflowed.store(true);

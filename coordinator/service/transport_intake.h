@@ -50,7 +50,7 @@ class TransportIntake {
                std::unique_ptr<transport::UnaryResponder> responder);
   std::optional<transport::MessageStreamEvents> OnStream(
       const transport::PeerInfo& peer, absl::string_view method,
-      std::shared_ptr<transport::MessageStream> stream);
+      const std::shared_ptr<transport::MessageStream>& stream);
 
   const ServiceParts parts_;
   const Receiver receiver_;
