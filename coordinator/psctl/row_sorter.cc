@@ -68,7 +68,7 @@ class RowSorter::Cursor {
   std::vector<float> own_values_;
 };
 
-RowSorter::RowSorter(Options options, std::vector<std::uint32_t> dimensions)
+RowSorter::RowSorter(Options options, const std::vector<std::uint32_t>& dimensions)
     : options_(std::move(options)), tables_(dimensions.size()) {
   for (std::size_t t = 0; t < tables_.size(); ++t) tables_[t].dimension = dimensions[t];
 }

@@ -24,7 +24,8 @@ class RowSorter {
     // kept in memory even above this limit.
     std::uint64_t memory_bytes = 256ull << 20;
   };
-  RowSorter(Options options, std::vector<std::uint32_t> dimensions);  // one dimension per table
+  // `dimensions` has one dimension per table.
+  RowSorter(Options options, const std::vector<std::uint32_t>& dimensions);
   ~RowSorter();
   RowSorter(const RowSorter&) = delete;
   RowSorter& operator=(const RowSorter&) = delete;
