@@ -36,7 +36,8 @@ bool Ledger::Close(const IntervalSet& done, const IntervalSet& refused) {
   return true;
 }
 
-Ledger Ledger::Restored(IntervalSet done, IntervalSet refused, std::map<ClosureId, Open> open) {
+Ledger Ledger::Restored(const IntervalSet& done, const IntervalSet& refused,
+                        std::map<ClosureId, Open> open) {
   Ledger ledger;
   ledger.open_ = std::move(open);
   ledger.Close(done, refused);

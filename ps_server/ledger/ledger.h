@@ -43,7 +43,8 @@ class Ledger {
     friend bool operator==(const Open&, const Open&) = default;
   };
   // Returns the ledger of a snapshot. Members of `done` and `refused` are removed from `open`.
-  static Ledger Restored(IntervalSet done, IntervalSet refused, std::map<ClosureId, Open> open);
+  static Ledger Restored(const IntervalSet& done, const IntervalSet& refused,
+                         std::map<ClosureId, Open> open);
   const IntervalSet& done() const { return done_; }
   const IntervalSet& refused() const { return refused_; }
   const std::map<ClosureId, Open>& open() const { return open_; }

@@ -30,7 +30,7 @@ absl::Status CheckSender(absl::string_view certificate_task, const v1::RequestHe
         "a parameter server may only read the images of shards that move: the certificate is for ",
         certificate_task));
   }
-  if (const absl::Status status = transport::CheckTask(certificate_task, "worker"); !status.ok())
+  if (absl::Status status = transport::CheckTask(certificate_task, "worker"); !status.ok())
     return status;
   const absl::string_view name = header.client_name();
   if (WorkerOf(header).empty() || !transport::CheckTask(certificate_task, name).ok()) {

@@ -52,7 +52,7 @@ absl::Status ReceivedShards::Begin(const v1::ReceiveShard& receive) {
     auto given = std::make_shared<absl::StatusOr<std::unique_ptr<Shard>>>(std::move(shard));
     options_.executor->Post([this, key, number, given] { OnRead(key, number, std::move(*given)); });
   };
-  const absl::Status status = options_.restorer->Submit(std::move(order));
+  absl::Status status = options_.restorer->Submit(std::move(order));
   if (!status.ok()) readings_.erase(key);
   return status;
 }

@@ -51,8 +51,9 @@ Shard::Shard() = default;
 Shard::~Shard() = default;
 
 absl::StatusOr<std::unique_ptr<Shard>> Shard::FromSeed(
-    const ShardSettings& settings, ShardEpoch epoch, MapVersion start, IntervalSet refused,
-    std::shared_ptr<storage::ChunkPool> pool, std::shared_ptr<storage::MemoryBudget> budget) {
+    const ShardSettings& settings, ShardEpoch epoch, MapVersion start, const IntervalSet& refused,
+    const std::shared_ptr<storage::ChunkPool>& pool,
+    const std::shared_ptr<storage::MemoryBudget>& budget) {
   EG_ASSIGN_OR_RETURN(std::unique_ptr<Contents> contents, SeedOf(settings, pool, budget));
   std::unique_ptr<Shard> shard(new Shard);
   shard->settings_ = std::make_shared<const ShardSettings>(settings);

@@ -193,9 +193,9 @@ class Shard {
   // memory. All shards of a server share `pool`, which gives blocks for writes out of place (null:
   // the heap does), and all tables of a server share `budget` (null: no limit).
   static absl::StatusOr<std::unique_ptr<Shard>> FromSeed(
-      const ShardSettings& settings, ShardEpoch epoch, MapVersion start, IntervalSet refused,
-      std::shared_ptr<storage::ChunkPool> pool = nullptr,
-      std::shared_ptr<storage::MemoryBudget> budget = nullptr);
+      const ShardSettings& settings, ShardEpoch epoch, MapVersion start, const IntervalSet& refused,
+      const std::shared_ptr<storage::ChunkPool>& pool = nullptr,
+      const std::shared_ptr<storage::MemoryBudget>& budget = nullptr);
   // The state of a cut under a new owner (lines 21, 22, 28), bit for bit: values, states, counters,
   // lsn, and the ledger, to which `refused` is added. `settings` are those of the job now: learning
   // rates may differ from the cut's. InvalidArgument, with both names: the cut has other rows,

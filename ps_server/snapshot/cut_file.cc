@@ -263,7 +263,7 @@ absl::Status ReadTables(const ShardSettings& settings, const CutSource& source,
     if (!block.Parse(piece.data, rows ? table.dimension() : 0, rows ? table.state_per_row() : 0))
       return damaged(absl::StrCat("block of rows is malformed: table=", table.settings().name,
                                   " bytes=", piece.data.size()));
-    const absl::Status restored =
+    absl::Status restored =
         rows ? table.Restore(storage::RestoredRows{block.ids, block.stamps, block.counts,
                                                    block.values, block.state})
              : table.Restore(storage::RestoredWaiting{block.ids, block.stamps, block.counts});
