@@ -88,6 +88,7 @@ Node MakeText(absl::string_view text) {
 
 Node MakeShape(const std::vector<std::uint64_t>& dims) {
   std::vector<Node> items;
+  items.reserve(dims.size());
   for (const std::uint64_t d : dims) items.push_back(MakePlain(absl::StrCat(d)));
   return MakeList(std::move(items));
 }

@@ -276,7 +276,6 @@ bool PutAt(Node* root, absl::string_view path, Node value, const Location& where
                                               Shown(path), "`")});
       return false;
     }
-    const bool last = i + 1 == parts.size();
     if (node->kind == Node::Kind::kNull) node->kind = Node::Kind::kMap;
     Node* next = nullptr;
     if (node->kind == Node::Kind::kSequence) {
@@ -314,11 +313,11 @@ bool PutAt(Node* root, absl::string_view path, Node value, const Location& where
                                               ", so it has no `", Shown(part), "`")});
       return false;
     }
-    if (last) *next = std::move(value);
     node = next;
     column += static_cast<int>(part.size()) + 1;
     walked = walked.empty() ? part : absl::StrCat(walked, ".", part);
   }
+  *node = std::move(value);
   return true;
 }
 

@@ -125,7 +125,7 @@ absl::Status ShardFileWriter::EndBlock() {
   Seal(head);
   entry.set_bytes(entry.bytes() + payload.size());
   entry.set_blocks(entry.blocks() + 1);
-  const absl::Status status = PutPadded(block_, kAlignment);
+  absl::Status status = PutPadded(block_, kAlignment);
   block_.clear();
   return status;
 }

@@ -37,7 +37,7 @@ class PeerVerifier final : public tls::ExternalCertificateVerifier {
     for (const auto& uri : request.uri_names()) uris.emplace_back(uri.data(), uri.size());
     const auto task = TaskOfUris(uris);
     if (!task.ok()) return task.status();
-    if (const absl::Status status = CheckTask(*task, expected_.task); !status.ok()) return status;
+    if (absl::Status status = CheckTask(*task, expected_.task); !status.ok()) return status;
     if (expected_.host_port.empty()) return absl::OkStatus();
     return CheckHost(std::string(request.peer_cert().data(), request.peer_cert().size()),
                      expected_.host_port);
