@@ -3,6 +3,7 @@
 #include <deque>
 #include <list>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
@@ -59,7 +60,7 @@ struct BatchReader::Impl {
     Indices indices;
   };
 
-  explicit Impl(Options o) : options(o) {}
+  explicit Impl(const Options& o) : options(o) {}
 
   Stream* Find(StreamId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     for (Stream& stream : streams) {
@@ -123,16 +124,16 @@ struct BatchReader::Impl {
         Stream* stream = Find(job->stream);
         if (stopping || stream == nullptr) continue;
         if (!batch.ok()) stream->error = batch.status();
-        if (stream->waiter) {
-          waiter = std::move(stream->waiter);
-          stream->waiter = nullptr;
-          if (batch.ok()) ++stream->next_taken;
-        } else if (batch.ok()) {
+        if (!stream->waiter) {
+          if (!batch.ok()) continue;
           Account(1, static_cast<std::int64_t>(BytesOf(*batch)));
           stream->ready.push_back(*std::move(batch));
+          continue;
         }
+        waiter = std::exchange(stream->waiter, nullptr);
+        if (batch.ok()) ++stream->next_taken;
       }
-      if (waiter) waiter(std::move(batch));
+      waiter(std::move(batch));
     }
   }
 
@@ -151,7 +152,7 @@ struct BatchReader::Impl {
   std::optional<runtime::Thread> thread;
 };
 
-BatchReader::BatchReader(Options options, metrics::Registry* registry)
+BatchReader::BatchReader(const Options& options, metrics::Registry* registry)
     : impl_(std::make_shared<Impl>(options)) {
   if (registry != nullptr) {
     metrics::Limit batches(*registry, "evergrad_worker_prefetch_batches",

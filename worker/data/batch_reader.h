@@ -38,7 +38,7 @@ class BatchReader {
   using Taken = std::function<void(absl::StatusOr<ReadyBatch>)>;
 
   // `registry` may be null; it outlives the reader.
-  BatchReader(Options options, metrics::Registry* registry);
+  BatchReader(const Options& options, metrics::Registry* registry);
   ~BatchReader();  // Stops the thread; pending callbacks are never called.
 
   // Starts reading batches 0 … batches-1 of a stream, behind the streams that are open. Opening an

@@ -93,7 +93,7 @@ absl::Status Layout::LayShard(const v1::ShardSpec& spec) {
   slice.elements = slice.rows() * row_elements;
   if (!CheckedMul(slice.elements, sizeof(float)))
     return Bad("shard too large", absl::StrCat("variable=", laid.name, " shard=", spec.shard()));
-  laid.shards.push_back(ShardId(spec.shard()));
+  laid.shards.emplace_back(spec.shard());
   return absl::OkStatus();
 }
 

@@ -1,6 +1,7 @@
 #include "worker/params/weights.h"
 
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
@@ -55,9 +56,7 @@ absl::Status PullCache::Accept(PulledShard pulled) {
 std::vector<PulledShard> PullCache::Take() {
   std::vector<PulledShard> taken;
   for (auto& fresh : fresh_) {
-    if (!fresh) continue;
-    taken.push_back(*std::move(fresh));
-    fresh.reset();
+    if (fresh) taken.push_back(*std::exchange(fresh, std::nullopt));
   }
   // The taker reads this memory, so the next values need other memory.
   for (auto& landing : landing_) landing.reset();
@@ -162,7 +161,7 @@ std::vector<std::span<const float>> WeightBuffer::Spans(
     EG_CHECK(widened != nullptr);
     tensor::AlignedBuffer& wide = widened->emplace_back(span.elements * sizeof(float));
     tensor::Widen(span.type, span.data, span.elements, wide.floats().data());
-    floats.push_back(wide.floats());
+    floats.emplace_back(wide.floats());
   }
   return floats;
 }

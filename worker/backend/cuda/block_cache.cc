@@ -163,7 +163,7 @@ absl::Status BlockCache::ReleaseCached() {
         segment != segments_.end() && segment->second == bytes)
       whole.emplace_back(address, stream);
   for (const auto& [address, stream] : whole) {
-    const absl::Status released = driver_.release(address);
+    absl::Status released = driver_.release(address);
     if (!released.ok()) return released;
     free_.erase(KeyOf(address, blocks_.at(address)));
     blocks_.erase(address);
