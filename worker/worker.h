@@ -60,8 +60,8 @@ class Worker {
 
   // Connects to the coordinator, and reconnects until Stop. `on_refused` is called at most once:
   // with the kind of the refusal if the coordinator has refused this process permanently, or with
-  // kDeviceLost. `on_drain` is called when an operator has requested a drain. Both run on the
-  // control executor.
+  // kDeviceLost. `on_drain` is called when an operator has requested a drain. Both functions run on
+  // the control executor.
   void Join(Identity identity, client::SessionClient::Options session,
             std::function<void(const std::string& kind)> on_refused,
             std::function<void(const std::string& reason)> on_drain = nullptr);

@@ -7,8 +7,8 @@
 
 namespace evergrad {
 
-// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014). It is a bijection on 64 bits in which
-// each output bit depends on all input bits.
+// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014). The function is a bijection on 64 bits
+// in which each output bit depends on all input bits.
 inline std::uint64_t Finalize(std::uint64_t x) {
   x ^= x >> 30;
   x *= 0xBF58476D1CE4E5B9ull;

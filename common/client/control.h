@@ -47,8 +47,8 @@ absl::StatusOr<Response> ParseAnswer(const absl::StatusOr<std::string>& bytes) {
   return response;
 }
 
-// Makes one call, without retries. It blocks until the answer arrives or `deadline` passes, so it
-// must not run on a transport thread.
+// Makes one call, without retries. The function blocks until the answer arrives or `deadline`
+// passes, so no transport thread may call it.
 template <class Response, class Request>
 absl::StatusOr<Response> CallControl(transport::Channel& channel, const Request& request,
                                      std::chrono::milliseconds deadline) {

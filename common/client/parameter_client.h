@@ -27,8 +27,8 @@ class ParameterClient {
   // socket is used only if the endpoint names the same host and options.use_unix is set.
   ParameterClient(transport::Transport* transport, transport::ChannelOptions options,
                   std::string client_name, std::string host_id = "");
-  // Calls Retain({}), so outstanding calls end with kCancelled before the destructor returns. It
-  // must not run in a callback.
+  // Calls Retain({}), so outstanding calls end with kCancelled before the destructor returns. The
+  // destructor must not run in a callback.
   ~ParameterClient();
 
   // Sends one request to `endpoint`. The channel and the stream are created on first use and kept
@@ -42,16 +42,17 @@ class ParameterClient {
   //
   // `done` is called exactly once with the parsed answer: one result per section, each for the
   // shard of its section. The payload spans live as long as `frame`. Unavailable means that the
-  // server is unreachable or has disconnected. It is then unknown whether the pushes were applied,
-  // and they must be sent again under the same identity. kInternal means that the answer does not
-  // match the request. A server's error about the whole frame carries its origin and retryability.
+  // server is unreachable or has disconnected. After Unavailable it is unknown whether the pushes
+  // were applied, and the caller must send them again under the same identity. kInternal means that
+  // the answer does not match the request. A server's error about the whole frame carries its
+  // origin and retryability.
   struct Answer {
     transport::ReceivedFrame frame;
     wire::Packed<v1::ResponseHeader> header;
     std::vector<std::span<const std::byte>> payloads;
   };
-  // Memory that was requested from a server ahead of a request. Its destructor returns the memory
-  // if it is unused. It may outlive the client.
+  // Memory that was requested from a server ahead of a request. The destructor of an announcement
+  // returns the memory if it is unused. An announcement may outlive the client.
   class Announcement;
   struct AnnouncementDeleter {
     void operator()(Announcement* announcement) const;
@@ -73,8 +74,8 @@ class ParameterClient {
   static std::uint64_t RequestBytesMax(std::uint64_t sections, std::uint64_t payload_bytes) {
     return payload_bytes + sections * 192 + 1024;
   }
-  // Closes the streams to all addresses that are not in `keep`. Their calls end with kCancelled
-  // before Retain returns. Must not run in a callback.
+  // Closes the streams to all addresses that are not in `keep`. The calls of closed streams end
+  // with kCancelled before Retain returns. Must not run in a callback.
   void Retain(const std::vector<std::string>& keep);
   struct Stats {
     std::uint64_t bytes_sent = 0, bytes_received = 0, calls = 0, failures = 0;

@@ -14,8 +14,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Bounds for values from the coordinator. They prevent a busy loop, and a silence longer than any
-// lease.
+// Bounds for values from the coordinator. The bounds prevent a busy loop, and a silence longer than
+// any lease.
 constexpr std::uint32_t kHeartbeatMsMin = 5, kHeartbeatMsMax = 60'000, kRetryAfterMsMax = 60'000;
 constexpr std::size_t kQuotedBytesMax = 500;
 
@@ -80,7 +80,7 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     Redial(milliseconds(0));
   }
 
-  // Ends a session. It makes a callback, so its caller must return directly afterwards.
+  // Ends a session. Lose makes a callback, so its caller must return directly afterwards.
   void Lose(const std::string& why) {
     const bool had = state == State::kRegistered;
     EndStream();
@@ -284,8 +284,8 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
   State state = State::kWaiting;
   bool stopped = false;
   bool broken = false;  // a send failed, and Lose() has been posted
-  // The number of the current dial. It changes with each dial and each end, and tasks posted for
-  // another number do nothing.
+  // The number of the current dial. The number changes with each dial and each end, and tasks
+  // posted for another number do nothing.
   std::uint64_t dial = 0;
   std::uint64_t redials = 0;
   std::uint64_t heartbeats = 0;

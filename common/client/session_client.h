@@ -1,7 +1,8 @@
-// A task's side of the session. It dials the coordinator, sends Hello, keeps the stream open, and
-// redials with backoff forever (P4). It logs the reason for waiting once per change. Callbacks run
-// on the given executor, in order. Not thread-safe: construct, call and destroy it on that
-// executor, or while the executor runs nothing (before its first task, after its shutdown).
+// A task's side of the session. The client dials the coordinator, sends Hello, keeps the stream
+// open, and redials with backoff forever (P4). The client logs the reason for waiting once per
+// change. Callbacks run on the given executor, in order. Not thread-safe: construct, call and
+// destroy it on that executor, or while the executor runs nothing (before its first task, after its
+// shutdown).
 //
 //   dial -> Hello -> Registered -> messages both ways, with a heartbeat every
 //   Registered.heartbeat_ms -> lost -> backoff -> dial

@@ -109,7 +109,7 @@ struct CheckpointSpec {
   std::string directory;
   friend bool operator==(const CheckpointSpec&, const CheckpointSpec&) = default;
 };
-// Limits of a job on a cluster that other jobs use as well. They are not part of the plan.
+// Limits of a job on a cluster that other jobs use as well. The limits are not part of the plan.
 struct ResourcesSpec {
   double share = 1;  // weight in the division of workers among the running jobs
   // Limit of values and optimizer state of all variables of the job; 0 for no limit.
@@ -163,8 +163,8 @@ std::string WireTypeFor(const JobSpec& spec, absl::string_view name);
 // Returns whether `name` matches the pattern. `*` matches any text, `?` matches one character.
 bool GlobMatches(absl::string_view pattern, absl::string_view name);
 
-// An override such as `--set spec.training.epochs=3`. Overrides apply in order. They are typed and
-// give the same errors as the file; their file name is "<--set N>".
+// An override such as `--set spec.training.epochs=3`. Overrides apply in order. Overrides are typed
+// and give the same errors as the file; their file name is "<--set N>".
 struct Override {
   std::string path, value;  // value is YAML
   // "" for `--set`; otherwise the file from which `--set-file path=file` read the value.

@@ -106,8 +106,8 @@ class Daemon {
     Kind kind = Kind::kRefused;
     std::string reason;  // "SIGTERM", …; "" if refused
   };
-  // Blocks until the task must end, and watches --preemption-notice-file meanwhile. It is called
-  // once, after Start.
+  // Blocks until the task must end, and watches --preemption-notice-file meanwhile. The program
+  // calls WaitForEnd once, after Start.
   End WaitForEnd();
   // Thread-safe; only the first call has an effect.
   void RequestDrain(absl::string_view reason);

@@ -1,5 +1,5 @@
-// The rules between common options. They are separate from daemon.cc so that tests need not start
-// anything.
+// The rules between common options. The rules are separate from daemon.cc so that tests need not
+// start a daemon.
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"

@@ -183,7 +183,7 @@ absl::Status MakeDirectories(const std::string& path) {
   // A folder's name must be durable, because otherwise a power loss would also lose the files
   // synced inside it.
   if (made) return SyncFolderOf(path);
-  // Another process created it first.
+  // Another process created the folder first.
   if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat("is a file, not a folder: path=", path));
 }

@@ -1,5 +1,5 @@
-// File operations whose errors name the file. They take paths (`file://` is removed) and refuse
-// other URI schemes by name.
+// File operations whose errors name the file. The operations take paths (`file://` is removed) and
+// refuse other URI schemes by name.
 #pragma once
 
 #include <cstdint>

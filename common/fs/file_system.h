@@ -6,10 +6,10 @@
 // existing file, so an object store could implement it.
 //
 // All calls block; they belong on I/O threads, never on an executor. A FileSystem is thread-safe;
-// an open file belongs to one thread. Errors name the path and a remedy. They are NotFound,
-// AlreadyExists, PermissionDenied, ResourceExhausted (disk or quota full, too many open files),
-// FailedPrecondition (a folder in place of a file, or the reverse), InvalidArgument (the URI), and
-// DataLoss (the device reports an error).
+// an open file belongs to one thread. Errors name the path and a remedy. The kinds of errors are
+// NotFound, AlreadyExists, PermissionDenied, ResourceExhausted (disk or quota full, too many open
+// files), FailedPrecondition (a folder in place of a file, or the reverse), InvalidArgument (the
+// URI), and DataLoss (the device reports an error).
 //
 // Failpoints: fs.write (each Append), fs.sync, fs.link, fs.sync_folder (the three steps of Commit),
 // fs.remove. `error` fails the step.

@@ -21,9 +21,9 @@ namespace evergrad::fs {
 class Roots {
  public:
   Roots() = default;  // every path is allowed
-  // Allows only paths inside of `folders`. These are absolute and may be links, which are followed
-  // at each use. An empty list allows no path. `advice` ends each refusal and states how to allow
-  // the path: "start the worker with --data-root FOLDER for another folder".
+  // Allows only paths inside of `folders`. The folders are absolute and may be links, which are
+  // followed at each use. An empty list allows no path. `advice` ends each refusal and states how
+  // to allow the path: "start the worker with --data-root FOLDER for another folder".
   static Roots Only(const std::vector<std::string>& folders, std::string advice);
 
   bool everything() const { return everything_; }

@@ -1,6 +1,6 @@
 // The proof that the coordinator granted an attempt of a closure to a worker (LEDGER lines 34 to
-// 36). It is a MAC under a key that the coordinator and the servers of one job share and that no
-// worker learns. Pure except for NewKey.
+// 36). The proof is a MAC under a key that the coordinator and the servers of one job share and
+// that no worker learns. Pure except for NewKey.
 #pragma once
 
 #include <cstddef>

@@ -20,7 +20,8 @@ struct LayerInputs {
   std::uint32_t dimension = 0;           // embedding: row size of the table
 };
 
-// A variable of a layer. Its full name is the layer's name, `/` and the suffix, as in Keras.
+// A variable of a layer. The full name of the variable is the layer's name, `/` and the suffix, as
+// in Keras.
 struct VariableSpec {
   std::string suffix;
   tensor::Shape shape;

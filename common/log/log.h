@@ -40,7 +40,7 @@ struct Options {
   std::size_t ring_lines_max = 4096;
 };
 
-// The subject of a line. It is copied into each line.
+// The subject of a line. The logger copies the context into each line.
 struct Context {
   std::string job;
   std::string closure;

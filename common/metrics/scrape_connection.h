@@ -1,6 +1,7 @@
-// One connection of the metrics listener, plain or TLS, as a state machine that never blocks. It
-// bounds everything that the peer controls: the duration of handshake and request together, the
-// duration of the answer, and the size of a request. Not thread-safe. Private to the room.
+// One connection of the metrics listener, plain or TLS, as a state machine that never blocks. The
+// connection bounds everything that the peer controls: the duration of handshake and request
+// together, the duration of the answer, and the size of a request. Not thread-safe. Private to the
+// room.
 #pragma once
 
 #include <chrono>

@@ -1,6 +1,6 @@
 // The rows that a counting job (spec.type: counting, the job of the fault scenarios) pushes to its
-// embedding tables. They are a function of the update's name, so a check of the outcome can compute
-// every row. Pure.
+// embedding tables. The rows are a function of the update's name, so a check of the outcome can
+// compute every row. Pure.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 
 namespace evergrad::plan {
 
-// A dense variable of a counting job. Its shards receive pushes only if a batch has samples in
-// them.
+// A dense variable of a counting job. The shards of this variable receive pushes only if a batch
+// has samples in them.
 inline constexpr char kCountingSamples[] = "counting/samples";
 
 // The rows of one table: none, or up to seven, possibly with duplicate ids. Mix is that of
 // common/base/mix.h. With k = Mix(4096 closure + update, table), there are k % 8 rows.
 //
-// Row i draws d = Mix(k, i + 1). Its id is Mix(d % table_ids, table) as an int64, or, if i % 3 = 2,
-// the id of row i - 1 once more. Its element e is 1 + (d >> 32) % 3 + e.
+// Row i draws d = Mix(k, i + 1). The id of row i is Mix(d % table_ids, table) as an int64, or, if i
+// % 3 = 2, the id of row i - 1 once more. Element e of row i is 1 + (d >> 32) % 3 + e.
 struct CountingRows {
   std::vector<std::int64_t> ids;
   std::vector<float> values;  // ids.size() x dimension

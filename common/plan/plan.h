@@ -1,8 +1,8 @@
 // The arithmetic of a plan: it computes epoch, positions and batches from a closure number. Pure.
 // Worker and coordinator must agree on it.
 //
-// A closure lies in one epoch. Its last batch and the last closure of an epoch may be short
-// (LEDGER.md line 2).
+// A closure lies in one epoch. The last batch of a closure and the last closure of an epoch may be
+// short (LEDGER.md line 2).
 #pragma once
 
 #include <cstdint>
@@ -53,8 +53,8 @@ class Plan {
     return Closure(c).first_global_step + u.value();
   }
 
-  // Evaluation closures have their own numbers, from 0 in each round. They read the file in order,
-  // not shuffled.
+  // Evaluation closures have their own numbers, from 0 in each round. Evaluation closures read the
+  // file in order, not shuffled.
   std::uint64_t eval_closures() const;
   ClosureRange EvalClosure(std::uint64_t n) const;  // epoch = 0, global step = 0
 

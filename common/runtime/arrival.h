@@ -27,7 +27,7 @@ class Arrival {
     if (!value_) value_ = std::move(value);
     arrived_.NotifyAll();
   }
-  // Returns the answer. It is called once, because the answer is moved out.
+  // Returns the answer. Wait is called once, because the answer is moved out.
   absl::StatusOr<T> Wait() {
     MutexLock lock(&mu_);
     while (!value_) arrived_.Wait(&mu_);

@@ -1,5 +1,5 @@
-// One table per mapping of the job file. It has each key once, with type, bounds, default and a
-// line of explanation. The same table reads a mapping, writes it and explains it, so these three
+// One table per mapping of the job file. A table has each key once, with type, bounds, default and
+// a line of explanation. The same table reads a mapping, writes it and explains it, so these three
 // cannot disagree.
 #pragma once
 
@@ -40,8 +40,8 @@ class Reader {
   void Report(const Location& where, std::string text) {
     if (mistakes_->size() < kMistakesMax) mistakes_->push_back({where, std::move(text)});
   }
-  // These functions report an error and return nullopt if the node has another type. They report
-  // nothing for a node that was already refused.
+  // These functions report an error and return nullopt if the node has another type. The functions
+  // report nothing for a node that was already refused.
   std::optional<std::string> Text(const Node& node, absl::string_view key);
   std::optional<std::uint64_t> Unsigned(const Node& node, absl::string_view key, std::uint64_t min,
                                         std::uint64_t max);

@@ -31,8 +31,8 @@ namespace evergrad::transport {
 
 struct Address {
   std::string host_port;  // "127.0.0.1:4000"; inproc: any name
-  // "", or the socket of a peer on this host. It is used if the options allow it and it is
-  // reachable.
+  // "", or the socket of a peer on this host. The socket is used if the options allow it and the
+  // peer can be reached through it.
   std::string unix_path;
 };
 
@@ -50,7 +50,7 @@ struct Frame {
   std::uint64_t size() const;
 };
 
-// A part of a limit that is held. Its destructor returns the credit to the owner of the limit (rule
+// A part of a limit that is held. The destructor returns the credit to the owner of the limit (rule
 // 5). Move-only.
 class Reservation {
  public:
@@ -126,8 +126,8 @@ class Channel {
   virtual std::unique_ptr<DataStream> OpenData() = 0;
 };
 
-// A unary call that blocks until it has ended, for psctl and tests. It must not be called on a
-// transport thread.
+// A unary call that blocks until it has ended, for psctl and tests. A transport thread must not
+// call this function.
 absl::StatusOr<std::string> UnaryAndWait(Channel& channel, absl::string_view method,
                                          std::string request, std::chrono::milliseconds deadline);
 
@@ -201,7 +201,7 @@ struct ServerOptions {
   // for none.
   std::uint64_t lane_bytes_max = 0;
   // A function that receives the result of a client's lane offer: OK, or the reason why the
-  // client's payload uses the socket. It is called on a transport thread.
+  // client's payload uses the socket. The function is called on a transport thread.
   std::function<void(const std::string& address, const absl::Status&)> on_lane = {};
   // Longest time from the beginning of a unary call to its complete request. After that, the call
   // ends with DeadlineExceeded.
@@ -209,10 +209,10 @@ struct ServerOptions {
   std::chrono::milliseconds progress_timeout{5000};  // the watchdog (rule 8)
   // A grant without payload for this time has expired (rule 5): Aborted, retryable.
   std::chrono::milliseconds grant_unused_max{30000};
-  // A shorter limit than grant_unused_max, for the time in which other peers wait. It applies to a
-  // stream that sends nothing, or whose peer holds more than its share of the budget. A stream that
-  // repeatedly leaves grants unused is ended with ResourceExhausted, and its peer gets no new one
-  // for `unused_pause`.
+  // A shorter limit than grant_unused_max, for the time in which other peers wait. The limit
+  // applies to a stream that sends nothing, or whose peer holds more than its share of the budget.
+  // A stream that repeatedly leaves grants unused is ended with ResourceExhausted, and its peer
+  // gets no new one for `unused_pause`.
   std::chrono::milliseconds grant_idle_max{1000};
   std::chrono::milliseconds unused_pause{10000};
   // A function that is called on a transport thread when grants of `peer` were taken back. `ended`
@@ -252,8 +252,8 @@ struct ChannelOptions {
   std::string peer_task;
   bool check_host = false;
   bool use_unix = false;
-  // The client's own name on data streams, in ASCII. It identifies the client at a server's budget
-  // if no certificate does.
+  // The client's own name on data streams, in ASCII. The name identifies the client at a server's
+  // budget if no certificate does.
   std::string client_name = {};
   std::uint64_t message_bytes_max = 4ull << 20;
   std::uint64_t frame_bytes_max = 1ull << 30;
@@ -264,7 +264,7 @@ struct ChannelOptions {
   // InvalidArgument unless it is a multiple of 64 KiB up to 64 MiB.
   std::uint64_t lane_ring_bytes = 0;
   // A function that receives the result of the offer: OK, or the reason why payload uses the
-  // socket. It is called on a transport thread, once per connection.
+  // socket. The function is called on a transport thread, once per connection.
   std::function<void(const absl::Status&)> on_lane = {};
 };
 

@@ -1,5 +1,5 @@
-// The bytes around the values of .npz (a stored zip of .npy entries) and .safetensors. Pure. It is
-// used by weight_stream and weight_image.
+// The bytes around the values of .npz (a stored zip of .npy entries) and .safetensors. Pure.
+// weight_stream and weight_image use these functions.
 #pragma once
 
 #include <cstddef>

@@ -40,8 +40,9 @@ if [[ -f $bin/libevergrad_cuda.so ]]; then
 fi
 
 # The host provides the C library, and most hosts provide libstdc++ and libgcc_s. The copies of
-# these two in the bundle need a C library as new as the one of this machine. They are therefore in
-# a folder of their own, and `run` uses them only where the programs do not start without them.
+# these two in the bundle need a C library as new as the one of this machine. The copies are
+# therefore in a separate folder, and `run` uses them only if the programs do not start without
+# them.
 for file in "$folder"/bin/*; do ldd "$file"; done |
   awk '$3 ~ /^\// {print $1, $3} $2 == "=>" && $3 == "not" {print $1, "missing"}' | sort -u |
   while read -r name path; do

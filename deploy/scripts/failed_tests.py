@@ -21,7 +21,7 @@ def main():
             if case.get("status") == "fail"
         ]
     except (OSError, xml.etree.ElementTree.ParseError) as why:
-        # ctest ended before it wrote the list. Its output is above.
+        # ctest ended before it wrote the list. The output of ctest is above.
         print("== failed tests: ctest left no list of them: %s" % why)
         failed = []
     for name, output, failure in failed:

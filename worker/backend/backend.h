@@ -202,7 +202,7 @@ struct DeviceUse {
 enum class DeviceQueue { kCompute, kIn, kOut };
 inline constexpr int kQueues = 3;
 
-// A point in the work of a queue. It is created once and recorded again in each step.
+// A point in the work of a queue. A mark is created once and recorded again in each step.
 class QueueMark {
  public:
   virtual ~QueueMark() = default;
@@ -258,7 +258,8 @@ struct LossResult {
   double bad_value;  // the value of that label
 };
 
-// The thresholds of Keras' AUC(num_thresholds=200): 0, 1/199, …, 1. They delimit kAucBins bins.
+// The thresholds of Keras' AUC(num_thresholds=200): 0, 1/199, …, 1. The thresholds delimit kAucBins
+// bins.
 inline constexpr int kAucThresholds = 200;
 inline constexpr int kAucBins = kAucThresholds - 1;
 
@@ -366,8 +367,9 @@ class Backend {
   virtual void Conv2dBackward(const Conv2dShape& s, AnyIn x, AnyIn w, Activation activation,
                               AnyIn y, AnyOut dy, AnyOut dx, Out dw, Out db) = 0;
 
-  // `argmax` [outputs] receives the flat input index of each maximum, for the backward pass. It is
-  // the first of equal maxima, or the first NaN if there is one. Padding is never the maximum.
+  // `argmax` [outputs] receives the flat input index of each maximum, for the backward pass. The
+  // maximum is the first of equal maxima, or the first NaN if there is one. Padding is never the
+  // maximum.
   virtual void MaxPoolForward(const PoolShape& s, AnyIn x, AnyOut y,
                               std::span<std::int32_t> argmax) = 0;
   virtual void MaxPoolBackward(const PoolShape& s, AnyIn dy, std::span<const std::int32_t> argmax,

@@ -1,6 +1,6 @@
-// The job of the fault scenarios (`spec.type: counting`). Its final state tells exactly how often
-// each update and each sample was applied. Workers accept it only if the daemon was started with
-// --failpoints. Pure.
+// The job of the fault scenarios (`spec.type: counting`). The final state of the job tells exactly
+// how often each update and each sample was applied. Workers accept it only if the daemon was
+// started with --failpoints. Pure.
 //
 //   counting/samples [examples, 1]
 //       +1 at the rows of the batch's examples; pushed only to the shards that hold such rows

@@ -6,8 +6,8 @@
 
 namespace evergrad::worker {
 
-// Returns the kind of counting jobs, whose evaluations add the counts of their examples. It lives
-// as long as the process.
+// Returns the kind of counting jobs, whose evaluations add the counts of their examples. The kind
+// lives as long as the process.
 const JobKind& CountingJobs();
 
 }  // namespace evergrad::worker

@@ -21,7 +21,7 @@
 namespace evergrad::worker {
 
 // Thread-safe. Callbacks run on the reader's thread, or inside Next if the batch is in the buffer.
-// They never run under a lock.
+// Callbacks never run under a lock.
 class BatchReader {
  public:
   struct Options {
@@ -29,11 +29,11 @@ class BatchReader {
     std::uint32_t batches_max = 8;
     std::uint64_t bytes_max = 64ull << 20;
     // Allocates memory for a float32 field that suits the device. If the function is null or
-    // returns an empty buffer, the heap is used. It is called on the reader's thread.
+    // returns an empty buffer, the heap is used. The function is called on the reader's thread.
     std::function<tensor::AlignedBuffer(std::size_t bytes)> allocate = nullptr;
   };
   using StreamId = std::uint64_t;
-  // A pure function that returns the examples of a batch. It is called on the reader's thread.
+  // A pure function that returns the examples of a batch. The reader's thread calls it.
   using Indices = std::function<std::vector<std::uint64_t>(std::uint32_t batch)>;
   using Taken = std::function<void(absl::StatusOr<ReadyBatch>)>;
 

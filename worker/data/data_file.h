@@ -28,7 +28,7 @@ class DataFile {
   // itself, a gzip file may have several members, and zeros after the last one. Other bytes there,
   // a wrong checksum and a truncated member are errors.
   absl::StatusOr<std::size_t> Read(void* to, std::size_t bytes);
-  // Readers of text use this function. It drops the first `used` bytes of `buffer`, appends the
+  // Readers of text use this function. Refill drops the first `used` bytes of `buffer`, appends the
   // next 256 KiB of the file, and returns true if the buffer holds the rest of the file.
   absl::StatusOr<bool> Refill(std::size_t used, std::string* buffer);
 

@@ -48,8 +48,8 @@ class Dataset {
   virtual absl::Status Read(const std::vector<std::uint64_t>& indices,
                             const std::vector<std::span<std::byte>>& to) const = 0;
   virtual std::uint64_t bytes_held() const = 0;  // memory in use
-  // Returns a text that identifies the contents (fingerprint.h). It has one line per file, and the
-  // settings that the plan does not contain.
+  // Returns a text that identifies the contents (fingerprint.h). The text has one line per file,
+  // and the settings that the plan does not contain.
   virtual std::string Fingerprint() const = 0;
   // Returns warnings for the user about a readable source, as sentences that name the file.
   virtual std::vector<std::string> Warnings() const { return {}; }

@@ -31,14 +31,14 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const config::SourceSpec& sourc
                                                  const std::vector<config::FieldSpec>& fields,
                                                  const Dataset* train = nullptr,
                                                  const DataOptions& options = {});
-// Opens a jsonl file, gzip or plain. It has one JSON object per line, at most 1 MiB and 64 levels
-// deep, whose members become typed columns. Errors name file:line and member.
+// Opens a jsonl file, gzip or plain. The file has one JSON object per line, at most 1 MiB and 64
+// levels deep, whose members become typed columns. Errors name file:line and member.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenJsonl(const config::SourceSpec& source,
                                                    const std::vector<config::FieldSpec>& fields,
                                                    const Dataset* train = nullptr,
                                                    const DataOptions& options = {});
-// Generates examples from (source.seed, fields) while they are read. They are the same on every
-// machine.
+// Generates examples from (source.seed, fields) while they are read. The examples are the same on
+// every machine.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenSynthetic(const config::SourceSpec& source,
                                                        const std::vector<config::FieldSpec>& fields,
                                                        const Dataset* train = nullptr,

@@ -1,9 +1,9 @@
 // Examples generated from a seed while they are read. Example i is a function of (seed, field, i),
 // so every example has the same cost on every machine.
 //
-// A hidden model draws the label. It is a factorization machine over all ids (a weight and kHidden
-// factors each) and a linear term over all numbers. Therefore there is something to learn, and also
-// noise that cannot be learned: even the hidden model makes errors.
+// A hidden model draws the label. The model is a factorization machine over all ids (a weight and
+// kHidden factors each) and a linear term over all numbers. Therefore there is something to learn,
+// and also noise that cannot be learned: even the hidden model makes errors.
 //
 // The bits are the same on every machine. Only +, -, *, / and sqrt are used; logarithms and powers
 // are computed from them here.

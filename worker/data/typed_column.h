@@ -1,5 +1,5 @@
-// One field of a data set with typed columns. Its values are converted and transformed when they
-// are added, and stored as int64 or float32.
+// One field of a data set with typed columns. Values are converted and transformed when they are
+// added, and stored as int64 or float32.
 #pragma once
 
 #include <cstdint>

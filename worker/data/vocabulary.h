@@ -9,8 +9,8 @@
 
 namespace evergrad::worker {
 
-// Ids start at 1. They are ordered by descending count in the training data, then by text. All
-// other texts have id 0, because they occur fewer than min_count times.
+// Ids start at 1. The order of the ids is by descending count in the training data, then by text.
+// All other texts have id 0, because they occur fewer than min_count times.
 using Vocabulary = absl::flat_hash_map<std::string, std::int64_t>;
 
 // Counts the words while the file is read, so that training data is read only once. A word gets a

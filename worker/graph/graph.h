@@ -1,9 +1,9 @@
-// A model as a DAG of layers. Its construction infers and checks shapes. A step computes the
-// forward pass, the loss and the backward pass over one batch.
+// A model as a DAG of layers. The construction of a graph infers and checks shapes. A step computes
+// the forward pass, the loss and the backward pass over one batch.
 //
-// The caller holds the weights. It passes one span per variable, and receives one gradient span per
-// variable. For an embedding table the caller passes the rows that the batch reads, which Lookup
-// determines, and receives a gradient for the same rows:
+// The caller holds the weights. The caller passes one span per variable, and receives one gradient
+// span per variable. For an embedding table the caller passes the rows that the batch reads, which
+// Lookup determines, and receives a gradient for the same rows:
 //
 //   batch ──Lookup──▶ unique ids ──pull──▶ rows [ids, dimension] ──TrainStep──▶ row gradients
 //            │                                                         [ids, dimension] ──push──▶

@@ -1,6 +1,6 @@
 // The nodes of a graph: the content of a job's model after its checks. GraphBuilder makes them
-// once, StepExecutor computes them. They do not change in a step, except the state
-// of the layers between its forward and its backward pass.
+// once, StepExecutor computes them. The nodes do not change in a step, except the state of the
+// layers between the forward and the backward pass.
 //
 // Indices connect the nodes: a layer names its inputs and its output by their index in `values`,
 // and a value names its storage by its index in `storages`.

@@ -9,8 +9,8 @@
 //   kCompute              layer 1 ─▶ layer 2 ─▶ … loss … ─▶ layer 2 back ─▶ layer 1 back
 //   kOut                                                                gradients of 2 ─▶ of 1
 //
-// The next step's batch may be copied before that step begins (PrefetchBatch). It follows the
-// copies of the current step:
+// The next step's batch may be copied before that step begins (PrefetchBatch). The copy of the
+// batch follows the copies of the current step:
 //
 //   kIn       … weights of layer 2 ─▶ batch of step t + 1
 //   kCompute        layer 1 ─▶ layer 2 ─▶ … loss … ─▶ layer 1 back     (step t + 1 finds it there)
@@ -58,7 +58,7 @@ class HostStep {
   void AllChanged() { current_.assign(current_.size(), false); }
 
   // Queues the copies of the next step's batch, without rows of tables, and does not wait. The next
-  // step must get the same spans. They must live until that step has returned, or until
+  // step must get the same spans. The spans must live until that step has returned, or until
   // ForgetPrefetch, another PrefetchBatch, the destructor or a step with another batch has
   // returned. The step itself copies parts that could not be copied. The caller may call
   // PrefetchBatch inside `meanwhile` or between steps. The call has no effect if the backend uses
@@ -69,8 +69,9 @@ class HostStep {
   std::uint64_t prefetched() const { return prefetched_; }
 
   // These methods work like those of Graph, but with host memory, which they access only until they
-  // return. `meanwhile` is called when the whole step is queued, before the wait for it. It is not
-  // called if the backend uses host memory, because the step has been computed by then.
+  // return. `meanwhile` is called when the whole step is queued, before the wait for it.
+  // `meanwhile` is not called if the backend uses host memory, because the step has been computed
+  // by then.
   absl::StatusOr<StepResult> TrainStep(const std::vector<AnyIn>& weights, const Rows& rows,
                                        const Batch& batch, std::uint64_t dropout_key,
                                        const std::vector<AnyOut>& gradients,

@@ -2,7 +2,7 @@
 // al., "Mixed precision training", ICLR 2018, section 3.2; Keras' LossScaleOptimizer). A step with
 // a non-finite gradient halves it; a series of finite steps doubles it.
 //
-// A pure state machine, one per job of a worker. Its state ends with the process. Not thread-safe.
+// A pure state machine, one per job of a worker. The state ends with the process. Not thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The results of a step. They are laid out once, filled by primitives in the backend's memory, and
-// fetched in one piece at the end.
+// The results of a step. The results are laid out once, filled by primitives in the backend's
+// memory, and fetched in one piece at the end.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // The backend's memory that a graph keeps from step to step: outputs of layers, their gradients,
-// and copies of values, weights and rows in other types. It grows with the largest batch.
+// and copies of values, weights and rows in other types. The memory grows with the largest batch.
 //
 // The functions that return spans allocate nothing; the caller must have reserved the memory for
 // the batch (Reserve). Not thread-safe.

@@ -1,6 +1,6 @@
 // The second-order term of a factorization machine (Rendle, "Factorization Machines", ICDM 2010,
-// lemma 3.1). It is the sum of the scalar products of all pairs of vectors, computed in linear
-// time: 0.5 * sum over d of ((sum over f of v[f,d])^2 - sum over f of v[f,d]^2).
+// lemma 3.1). The term is the sum of the scalar products of all pairs of vectors, computed in
+// linear time: 0.5 * sum over d of ((sum over f of v[f,d])^2 - sum over f of v[f,d]^2).
 #include "worker/layers/layer.h"
 
 namespace evergrad::worker {

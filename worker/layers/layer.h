@@ -2,11 +2,11 @@
 //
 // common/layers knows the types of layers, their inputs, output shapes and variables. Here each
 // family of types has a file with its computation. A layer has one input, or several (merges()),
-// and one output. The graph holds weights and activations and passes them to the layer. They are in
-// the backend's memory, so a layer calls primitives and accesses no element. A layer's own state
-// between Forward and Backward (pooling's argmax) is in that memory, too, so only one thread at a
-// time may use a layer. Shapes describe one example; a batch has its size as an additional first
-// dimension.
+// and one output. The graph holds weights and activations and passes them to the layer. Weights and
+// activations are in the backend's memory, so a layer calls primitives and accesses no element. A
+// layer's own state between Forward and Backward (pooling's argmax) is in that memory, too, so only
+// one thread at a time may use a layer. Shapes describe one example; a batch has its size as an
+// additional first dimension.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +33,9 @@ struct Variable {
   double stddev = 0.05;      // truncated_normal
   std::uint64_t fan_in = 0, fan_out = 0;
   double l2 = 0;  // regularizer: l2 * sum of squares is added to the loss
-  // If in [0, 1), the variable is a moving average. Its "gradient" is the value that a step
-  // measured, and an update moves the variable towards this value by the share 1 - momentum. A
-  // negative number means that the variable is a weight.
+  // If in [0, 1), the variable is a moving average. The "gradient" of a moving average is the value
+  // that a step measured, and an update moves the variable towards this value by the share 1 -
+  // momentum. A negative number means that the variable is a weight.
   double momentum = -1;
   bool of_products = false;  // true for a kernel: in mixed precision, products read it in 16 bits
   bool is_moving_average() const { return momentum >= 0; }

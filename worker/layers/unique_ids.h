@@ -10,8 +10,9 @@
 
 namespace evergrad::worker {
 
-// An open-addressing hash table of positions. It is kept between steps and cleared by generation,
-// so a step needs no allocation and no sweep once the largest batch has been seen. Not thread-safe.
+// An open-addressing hash table of positions. The table is kept between steps and cleared by
+// generation, so a step needs no allocation and no sweep once the largest batch has been seen. Not
+// thread-safe.
 class UniqueIds {
  public:
   // Begins a batch of at most `ids_max` ids (< 2^31).

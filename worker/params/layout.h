@@ -1,5 +1,5 @@
-// The division of a job's variables into shards, according to the plan. It tells the rows of a
-// dense variable in each shard, and the shards that are the slots of the embedding tables.
+// The division of a job's variables into shards, according to the plan. The layout tells the rows
+// of a dense variable in each shard, and the shards that are the slots of the embedding tables.
 //
 // The class is a value type that is checked at construction and immutable afterwards; it is
 // therefore thread-safe.
@@ -69,8 +69,8 @@ class Layout {
   // A slot has an empty slice (no elements).
   const ShardSlice& slice(ShardId shard) const { return slices_[shard.value()]; }
   const LaidVariable& variable_of(ShardId shard) const { return variables_[slice(shard).variable]; }
-  // The embedding tables, in the order of the plan. Their shards begin at dense_shards(); slots()
-  // is the number of these shards.
+  // The embedding tables, in the order of the plan. The shards of the tables begin at
+  // dense_shards(); slots() is the number of these shards.
   const std::vector<LaidTable>& tables() const { return tables_; }
   std::uint32_t slots() const { return slots_; }
   std::uint32_t dense_shards() const { return shard_count() - slots_; }

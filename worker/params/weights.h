@@ -124,8 +124,9 @@ class GradientBuffer {
   std::byte* wire(std::uint32_t index) { return buffers_[index].data(); }
   std::span<float> variable(std::uint32_t index) { return buffers_[index].floats(); }
   std::vector<std::span<float>> Spans();
-  // Converts each variable to its wire type in place. It is called once, before the first Slice.
-  // Returns the first variable with a gradient that was finite and now exceeds the range, or -1.
+  // Converts each variable to its wire type in place. ToWire is called once, before the first
+  // Slice. Returns the first variable with a gradient that was finite and now exceeds the range, or
+  // -1.
   int ToWire();
   // Returns the rows of `shard` in wire format; the bytes keep `self` alive.
   static tensor::SharedBytes Slice(const std::shared_ptr<const GradientBuffer>& self,

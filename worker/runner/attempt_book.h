@@ -1,6 +1,7 @@
-// The worker's half of the ledger protocol (LEDGER lines 14 to 17 and 26). It tracks the attempts
-// that the worker holds, the pushes that are settled, and the reports. The class is a pure state
-// machine: no clock, no threads, no I/O. It is not thread-safe; the runner's executor calls it.
+// The worker's half of the ledger protocol (LEDGER lines 14 to 17 and 26). The book tracks the
+// attempts that the worker holds, the pushes that are settled, and the reports. The class is a pure
+// state machine: no clock, no threads, no I/O. The class is not thread-safe; the runner's executor
+// calls it.
 #pragma once
 
 #include <cstdint>
@@ -71,12 +72,14 @@ enum class PushAnswer {
   kTransport
 };
 enum class Next {
-  kSettled,     // the push needs no further action
-  kWaitForMap,  // STALE with a newer map version: resend once a map >= `wait_for` has arrived
-  kBackoff,  // STALE at our map, transport error, BUSY, or OVER_BUDGET under `pause`: resend after
-             // a delay (10 ms to 1 s, doubling)
-  // SUPERSEDED or REFUSED: the book has dropped the attempt. Also the answer for an attempt that is
-  // not running.
+  kSettled,  // the push needs no further action
+  // STALE with a newer map version: the push is sent again once a map >= `wait_for` has arrived.
+  kWaitForMap,
+  // STALE at our map, transport error, BUSY, or OVER_BUDGET under `pause`: the push is sent again
+  // after a delay (10 ms to 1 s, doubling).
+  kBackoff,
+  // SUPERSEDED or REFUSED: the book has dropped the attempt. kDropAttempt is also the answer for an
+  // attempt that is not running.
   kDropAttempt,
   kFail,  // INVALID, or OVER_BUDGET under `fail`
 };
@@ -94,9 +97,9 @@ class AttemptBook {
   void SetOverBudget(OverBudget over_budget) { over_budget_ = over_budget; }
 
   // --- session
-  // LEDGER line 26. Drops all attempts that `adopted` does not name, and returns them.
-  // (Line 26 requires this only for attempts of older terms. An attempt of this term that `adopted`
-  // does not name was superseded while the worker was disconnected. It cannot be a new grant,
+  // LEDGER line 26. Drops all attempts that `adopted` does not name, and returns them. (Line 26
+  // requires this only for attempts of older terms. An attempt of this term that `adopted` does not
+  // name was superseded while the worker was disconnected. Such an attempt cannot be a new grant,
   // because grants come only inside a session, and none has arrived since the Hello.) An adopted
   // attempt may have been dropped since the Hello. For each adopted attempt that the book no longer
   // holds (Holds), the driver must answer AttemptDropped; otherwise the coordinator would wait for
@@ -133,8 +136,8 @@ class AttemptBook {
   void Begin(Attempt attempt);
   const Work* running() const;  // null if no attempt runs
   // Declares that the running attempt will push `update` to `shards`, the shards of the update that
-  // are also its targets. They count as unsettled from now on. The caller declares each update
-  // once, before its first push leaves.
+  // are also its targets. These shards count as unsettled from now on. The caller declares each
+  // update once, before its first push leaves.
   void Expect(UpdateIndex update, const std::vector<ShardId>& shards);
   // Returns the shards of `update` whose pushes are not settled yet.
   std::vector<ShardId> Unsettled(UpdateIndex update) const;

@@ -1,7 +1,7 @@
-// The objects of one job on the compute thread: data sets, graph, whole weights. They are used on
-// the compute thread only, except for open data sets, which are immutable. Weights, batches, rows
-// and gradients are in host memory; if the backend has other memory, HostStep copies them in both
-// directions.
+// The objects of one job on the compute thread: data sets, graph, whole weights. The objects are
+// used on the compute thread only, except for open data sets, which are immutable. Weights,
+// batches, rows and gradients are in host memory; if the backend has other memory, HostStep copies
+// them in both directions.
 #pragma once
 
 #include <atomic>
@@ -177,7 +177,7 @@ class ComputeJob {
   absl::StatusOr<StepResult> Evaluate(const ReadyBatch& batch, const BatchRows* rows,
                                       NextBatch* next = nullptr);
   // The files of an export: dense variables (none if there are only tables), and vocabularies of
-  // the training data. They are valid until the next Absorb.
+  // the training data. The files are valid until the next Absorb.
   struct Exported {
     // Memory of the files for variables that are not held as float32.
     std::vector<tensor::AlignedBuffer> widened;
@@ -210,10 +210,10 @@ class ComputeJob {
   const std::uint64_t seed_;
   const std::shared_ptr<ComputeBackend> backend_;  // shared by all jobs of the runner
   const DataOptions data_options_;
-  // Shows the largest source in memory, and counts refused sources. It outlives the job.
+  // Shows the largest source in memory, and counts refused sources. The limit outlives the job.
   metrics::Limit* const data_limit_;
   std::shared_ptr<const Dataset> train_, eval_;
-  // Labels of the current step and of the batch copied ahead, if the field is int64. They are
+  // Labels of the current step and of the batch copied ahead, if the field is int64. The labels are
   // declared before steps_, because the destructor of steps_ waits for copies from them.
   tensor::AlignedBuffer labels_[2];
   int labels_side_ = 0;  // index in labels_ for the last step
@@ -225,8 +225,8 @@ class ComputeJob {
   std::optional<HostStep> steps_;        // optional, because only float16 needs one
   std::optional<LossScale> loss_scale_;  // set if the precision needs it (float16)
   ModelInputs inputs_;
-  // The graph's inputs are bound to the fields of the open data. It is also true after a failed
-  // Open.
+  // Whether the graph's inputs are bound to the fields of the open data. The value is also true
+  // after a failed Open.
   bool bound_ = false;
   std::shared_ptr<const Layout> layout_;
   std::optional<WeightBuffer> weights_;

@@ -50,8 +50,8 @@ class ComputeQueue {
  private:
   runtime::Executor* const control_;
   runtime::Executor* const compute_;
-  // The number of computations that have not returned, used on the control executor only. It is
-  // shared with the posted tasks, which may outlive the queue.
+  // The number of computations that have not returned, used on the control executor only. The
+  // posted tasks share the number, because they may outlive the queue.
   const std::shared_ptr<std::uint64_t> under_way_ = std::make_shared<std::uint64_t>(0);
 };
 

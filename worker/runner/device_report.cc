@@ -10,7 +10,7 @@ namespace evergrad::worker {
 struct DeviceReport::Counts {
   std::atomic<std::uint64_t> batches_ahead{0}, waits{0};
   std::atomic<double> wait_seconds{0};
-  // Both values belong to the current job. They are 0 if its losses are not scaled.
+  // Both values belong to the current job. The values are 0 if the job's losses are not scaled.
   std::atomic<float> loss_scale{0};
   std::atomic<std::uint64_t> overflows{0};
 

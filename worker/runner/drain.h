@@ -1,4 +1,4 @@
-// The drain of a worker. It waits for the running attempt, then a bounded time for the
+// The drain of a worker. The drain waits for the running attempt, then a bounded time for the
 // coordinator's answers to finished attempts, and then calls `done`. Without a session there are no
 // answers. The drain then gives the running attempt up after another bounded time, and calls
 // `done`. The class is used on the control executor.

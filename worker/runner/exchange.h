@@ -1,5 +1,5 @@
-// The pushes and pulls of one attempt. They are split by owner, sent, and resent until settled
-// (LEDGER lines 14 and 15).
+// The pushes and pulls of one attempt. The exchange splits pushes and pulls by owner, sends them,
+// and resends them until they are settled (LEDGER lines 14 and 15).
 //
 //   Push(u, …)   ─┐
 //   WantPulls(n) ─┴▶ Flush ─▶ ParameterClient ─▶ answers, one per section
@@ -97,8 +97,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   // Returns whether every dense shard was pulled `count` times.
   bool PullsDone(std::uint64_t count) const { return sections_.PullsDone(count); }
   // Requests rows of embedding tables for one step, once for each `count`; the caller numbers the
-  // requests from 1. They are sent with pull `after` of the dense shards, or later. Flush sends
-  // them.
+  // requests from 1. The requests are sent with pull `after` of the dense shards, or later. Flush
+  // sends them.
   void WantRows(std::uint64_t count, std::shared_ptr<const SlotRows> rows, std::uint64_t after);
   // Returns whether all rows of request `count` have arrived; false if they were not requested.
   bool RowsDone(std::uint64_t count) const { return sections_.RowsDone(count); }

@@ -1,4 +1,4 @@
-// A failpoint on an executor. Its continuation runs at once, after a delay, or with the error that
+// A failpoint on an executor. The continuation runs at once, after a delay, or with the error that
 // a test requested.
 #pragma once
 

@@ -57,8 +57,8 @@ class JobContext {
 
   // Returns the input that this kind of work needs.
   ComputeJob::Needs NeedsOf(WorkKind kind) const;
-  // Checks whether the job can do work of this kind. It must be readable, have a kind and, except
-  // for a describe, have a plan.
+  // Checks whether the job can do work of this kind. The job must be readable, have a kind and,
+  // except for a describe, have a plan.
   absl::Status Check(WorkKind kind) const;
   // InvalidArgument if the plan lacks the closure or a target. Call it after Check, and not for a
   // describe.
@@ -71,7 +71,7 @@ class JobContext {
 
   // nullptr if the job is unreadable (Check).
   const config::JobSpec* spec() const { return spec_.get(); }
-  // Both are nullptr until there is a plan (Check).
+  // Both pointers are nullptr until there is a plan (Check).
   const std::shared_ptr<const plan::Plan>& plan() const { return plan_; }
   const std::shared_ptr<const Layout>& layout() const { return layout_; }
   PullCache* cache() const { return cache_.get(); }

@@ -1,6 +1,6 @@
 // The rules of a type of jobs (spec.type) on a worker. Every worker has the types training and
 // functions; the main program may add others (Runner::Environment::more_job_kinds). Kinds have no
-// state and live as long as the process. They are used on the control executor.
+// state and live as long as the process. Kinds are used on the control executor.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// The servers for which the running attempt waits, for the coordinator and for people. These are
+// The servers for which the running attempt waits, for the coordinator and for people. The log has
 // the unreachable servers, and the server whose answer is slow. A worker that cannot reach a living
 // server loses its work to a worker that can. Pure; not thread-safe.
 #pragma once

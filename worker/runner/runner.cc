@@ -34,8 +34,8 @@ using client::FromProto;
 
 }  // namespace
 
-// The router. It passes each message of the coordinator to the responsible part, and starts one
-// attempt after another.
+// The router. The router passes each message of the coordinator to the responsible part, and starts
+// one attempt after another.
 struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::Impl> {
   Impl(Environment e, Options o)
       : env(std::move(e)),
@@ -334,7 +334,8 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     v1::Done done;
     FillWork(work, &done);
     run->FillDone(&done);
-    // A Done that cannot be sent would be kept forever. It ends the attempt, and the job with it.
+    // A Done that cannot be sent would be kept forever. Such a Done ends the attempt, and the job
+    // with it.
     if (const absl::Status size = reports.CheckSize(work, done); !size.ok()) return Fail(size);
     const DoneReport report = book.Finish();
     *done.mutable_v0() = client::ToProto(report.v0);

@@ -45,8 +45,8 @@ class Runner {
     const sdk::Registry* functions = nullptr;    // null if no function is registered
     std::vector<const JobKind*> more_job_kinds;  // besides training and functions
     std::function<bool(v1::TaskMessage)> send;   // SessionClient::Send
-    // It is called after an attempt has been reported as Failed because the device has failed; all
-    // later steps would fail, too. May be null.
+    // A function that is called after an attempt has been reported as Failed because the device has
+    // failed; all later steps would fail, too. May be null.
     std::function<void(const absl::Status&)> on_device_lost = nullptr;
   };
   struct Options {

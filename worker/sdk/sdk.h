@@ -43,7 +43,7 @@ namespace evergrad::sdk {
 
 class FunctionCall;
 
-// The values of one variable in this step. They are valid until the step function returns.
+// The values of one variable in this step. The values are valid until the step function returns.
 struct Values {
   std::span<const float> data;  // row-major
   std::vector<std::uint64_t> shape;
@@ -57,8 +57,8 @@ class ClosureContext {
   std::uint64_t closure() const {
     return closure_;
   }  // number of the closure; numbers rise in the order of Schedule, with gaps
-  // Return random numbers, which are the same in every run of the closure. They depend
-  // on the job's seed and the closure, and within a step also on the number of the step. `index` is
+  // Return random numbers, which are the same in every run of the closure. The numbers depend on
+  // the job's seed and the closure, and within a step also on the number of the step. `index` is
   // the position in an infinite sequence.
   float Uniform(std::uint64_t index) const;  // in [0, 1)
   float Normal(std::uint64_t index) const;
@@ -75,8 +75,8 @@ class ClosureContext {
   std::shared_ptr<const void> cancelled_;  // std::atomic<bool>, shared with the worker
 };
 
-// The context of a step function. It is used on the worker's compute thread, and is valid until the
-// function returns.
+// The context of a step function. The context is used on the worker's compute thread, and is valid
+// until the function returns.
 class StepContext : public ClosureContext {
  public:
   std::uint32_t step() const { return step_; }  // from 0; a closure has at most 4096 steps
@@ -84,8 +84,8 @@ class StepContext : public ClosureContext {
   // pushes. All variables are read together before the step; unchanged values are not sent again.
   // NotFound (a user error) for an unknown variable.
   absl::StatusOr<Values> Pull(absl::string_view variable) const;
-  // Pushes a gradient of the variable's shape for the variable's optimizer. It is sent if the step
-  // function returns OK. A second push of a variable in one step is added to the first.
+  // Pushes a gradient of the variable's shape for the variable's optimizer. The gradient is sent if
+  // the step function returns OK. A second push of a variable in one step is added to the first.
   // InvalidArgument or NotFound (user errors) for a wrong size or an unknown variable.
   absl::Status Push(absl::string_view variable, std::span<const float> gradient);
   // Sets the closure's result, at most 1 MiB; a later result replaces it. InvalidArgument (a user
@@ -157,8 +157,8 @@ class Registry {
   absl::Status status_;
 };
 
-// The main of evergrad-worker with these functions. It parses the options, joins the coordinator,
-// and works until SIGTERM. Returns the exit code.
+// The main of evergrad-worker with these functions. The function parses the options, joins the
+// coordinator, and works until SIGTERM. Returns the exit code.
 int WorkerMain(int argc, char** argv, Registry functions);
 
 }  // namespace evergrad::sdk

@@ -83,8 +83,8 @@ void StreamPayload(MessageView payload, std::byte* out) {
     std::memcpy(out, from, tail);
     out += tail;
   }
-  // Such stores are not ordered with others. The fence precedes any store that tells another thread
-  // of the frame.
+  // Stores past the caches are not ordered with others. The fence precedes any store that tells
+  // another thread of the frame.
   _mm_sfence();
 #else
   CopyPayload(payload, out);

@@ -29,7 +29,7 @@ class GrpcEvent {
   virtual void OnEvent(bool ok) = 0;
 };
 
-// One tag of an owner that counts its operations. It calls OnOp(op, ok).
+// One tag of an owner that counts its operations. The tag calls OnOp(op, ok).
 template <class Owner, class Op>
 class GrpcTag final : public GrpcEvent {
  public:

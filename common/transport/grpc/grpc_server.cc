@@ -60,8 +60,9 @@ class OpenCalls {
   int count_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// One incoming call. Its method and metadata decide whether it is a unary call or a link. The
-// object owns itself while gRPC has operations of the call. Everything happens on the loop.
+// One incoming call. The method and the metadata of the call decide whether it is a unary call or a
+// link. The object owns itself while gRPC has operations of the call. Everything happens on the
+// loop.
 class ServerCall final : public Link,
                          public GrpcCall,
                          public std::enable_shared_from_this<ServerCall> {

@@ -20,8 +20,8 @@ std::atomic_ref<std::uint64_t> Shared(std::uint64_t* number) {
   return std::atomic_ref<std::uint64_t>(*number);
 }
 
-// ThreadSanitizer does not support fences. It has nothing to check here, because the two sides map
-// the memory at different addresses.
+// ThreadSanitizer does not support fences. The tool has nothing to check here, because the two
+// sides map the memory at different addresses.
 void Fence([[maybe_unused]] std::memory_order order) {
 #if !defined(__SANITIZE_THREAD__)
   std::atomic_thread_fence(order);

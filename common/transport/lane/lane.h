@@ -42,8 +42,8 @@ absl::Status CheckLaneOption(std::uint64_t ring_bytes);  // checks ChannelOption
 class Lane {
  public:
   enum class Side { kClient, kServer };
-  // `memory` has LaneMemoryBytes(ring_bytes) and is aligned to a cache line. It is a shared_ptr
-  // only for its deleter.
+  // `memory` has LaneMemoryBytes(ring_bytes) and is aligned to a cache line. `memory` is a
+  // shared_ptr only for its deleter.
   Lane(std::shared_ptr<std::byte> memory, std::uint64_t ring_bytes, Side side);
 
   std::uint64_t ring_bytes() const { return ring_bytes_; }

@@ -16,12 +16,12 @@ namespace evergrad::transport {
 class Budget : public std::enable_shared_from_this<Budget> {
  public:
   // `wake` is called if TakeAdmitted has new entries, without a lock, on the thread that released
-  // memory. It may only post a task.
+  // memory. `wake` may only post a task.
   Budget(CreditCore::Options options, std::function<void()> wake)
       : wake_(std::move(wake)), core_(options) {}
 
-  // An owned share of the budget; the destructor returns it. It shares ownership of the budget,
-  // which lives as long as its last token.
+  // An owned share of the budget; the destructor returns it. A token shares ownership of the
+  // budget, which lives as long as its last token.
   class Token final : public Reservation {
    public:
     Token(std::shared_ptr<Budget> budget, std::uint64_t peer, std::uint64_t bytes, bool small)

@@ -1,5 +1,5 @@
-// The client's half of a data stream as a pure state machine. Its inputs are calls and link events.
-// Its outputs are messages, finished calls and the time of the next tick. No clock, no threads, no
+// The client's half of a data stream as a pure state machine. The inputs are calls and link events.
+// The outputs are messages, finished calls and the time of the next tick. No clock, no threads, no
 // I/O. Not thread-safe: the DataStream drives it on its loop.
 //
 //   held -> (announced -> granted ->) sending -> sent -> finished

@@ -6,7 +6,7 @@
 //   peer whose turn it is waits until there is memory for its request, so that no peer starves.
 // - The share of a peer is the budget divided by the number of peers that want some of it, and at
 //   most half. A peer that holds memory gets more than its share only if all waiting requests could
-//   be admitted as well. It gets more than half of the budget only while no other peer has been
+//   be admitted as well. A peer gets more than half of the budget only while no other peer has been
 //   active lately. The reason is that a peer with small requests, one after another, does not wait
 //   at every moment, and must find free memory at its next request.
 // - A peer that leaves its grants unused has a lower limit for a while: a quarter of the budget,
@@ -54,7 +54,8 @@ class CreditCore {
   // A stream of the peer `name` begins. The returned id identifies the peer while it has streams or
   // holds memory.
   std::uint64_t Join(const std::string& name);
-  // A stream ends. Its waiting requests, and those admitted but not taken, are withdrawn.
+  // A stream ends. The waiting requests of the stream, and those admitted but not taken, are
+  // withdrawn.
   void Leave(std::uint64_t peer, std::uint64_t stream);
 
   enum class Answer {

@@ -47,7 +47,7 @@ class GrantWatch {
   void Remove(std::uint64_t request, const Grant& grant) {
     granted_.erase({grant.last_piece, request});
   }
-  // The stream has ended. Its unused grants still count for the peer.
+  // The stream has ended. The unused grants of the stream still count for the peer.
   void OnEnd();
 
   // Calls `take_back` for each grant to be taken back; the caller ends the request and calls

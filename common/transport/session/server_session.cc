@@ -110,7 +110,7 @@ absl::Status ServerSession::OnAnnounce(const wire::StreamHeader& header, MonoTim
   }
   if (RefuseAsTooMany(id)) return absl::OkStatus();
   const std::uint64_t bytes =
-      // Both are at most frame_bytes_max, so the sum does not overflow.
+      // Both numbers are at most frame_bytes_max, so the sum does not overflow.
       header.frame_bytes + header.response_bytes_max;
   budget_->Advance(now);
   switch (budget_->AskLarge(peer_, stream_, id, bytes)) {

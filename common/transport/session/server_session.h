@@ -1,5 +1,5 @@
-// The server's half of one data stream as a pure state machine. Its inputs are messages, answers
-// and admissions. Its outputs are messages, complete requests and the time of the next tick. No
+// The server's half of one data stream as a pure state machine. The inputs are messages, answers
+// and admissions. The outputs are messages, complete requests and the time of the next tick. No
 // clock, no threads, no I/O. Not thread-safe: its server drives it on its loop. Tokens passed on
 // with requests may be released on any thread.
 //

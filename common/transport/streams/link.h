@@ -26,10 +26,11 @@ class LinkEvents {
 class Link {
  public:
   virtual ~Link() = default;
-  // Starts the link. The link holds `events` until the end or Detach(). It emits no event inside a
-  // call into the link.
+  // Starts the link. The link holds `events` until the end or Detach(). The link emits no event
+  // inside a call into the link.
   virtual void Start(std::shared_ptr<LinkEvents> events) = 0;
-  // Sends one message at a time. Its owners are held until the bytes have left the process.
+  // Sends one message at a time. The owners of the message are held until its bytes have left the
+  // process.
   virtual void Send(OutgoingPieces pieces) = 0;
   // Takes effect after the messages that were sent before. A server ends the stream with `status`;
   // a client half-closes. OnEnd follows. A server gets no OnMessage before OnEnd. A server may also

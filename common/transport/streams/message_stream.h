@@ -32,8 +32,8 @@ class MessageStreamCore final : public LinkEvents,
 
   // Start is called once, on the loop, before or after the first Send.
   void Start(std::shared_ptr<Link> link, MessageStreamEvents events);
-  // Abort is called on the loop when a server shuts down. It calls on_end(status) now, unless the
-  // stream is closed.
+  // Abort is called on the loop when a server shuts down. Abort calls on_end(status) now, unless
+  // the stream is closed.
   void Abort(const absl::Status& status);
 
   // Any thread.

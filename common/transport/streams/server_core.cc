@@ -110,7 +110,7 @@ class ServerCore::DataPeer final : public LinkEvents,
   }
   void OnEnd(absl::Status) override { Gone(); }
 
-  // It is called only while this peer is in data_peers_.
+  // OnAdmitted is called only while this peer is in data_peers_.
   void OnAdmitted(std::uint64_t request, std::uint64_t bytes) {
     session_->OnAdmitted(request, bytes, Now());
     Pump();
@@ -156,8 +156,8 @@ class ServerCore::DataPeer final : public LinkEvents,
     Gone();
   }
 
-  // Ends a stream that keeps memory from other peers. Its client receives `status`, and may open a
-  // new stream after a pause.
+  // Ends a stream that keeps memory from other peers. The client of the stream receives `status`,
+  // and may open a new stream after a pause.
   void EndForUnused(const absl::Status& status) {
     const auto counters = session_->TakeCounters();
     server_->TakenBack(SharerOf(peer_), counters.taken_back, counters.taken_back_bytes,

@@ -114,8 +114,8 @@ class CpuBackend final : public Backend {
   }
   absl::Status TakeError() override { return std::exchange(error_, absl::OkStatus()); }
   void Enter(absl::string_view layer, Phase) override { layer_ = layer; }
-  // oneDNN 2.6 has no float16. It has bfloat16 from AVX-512 on. Below avx512_core_bf16, bfloat16 is
-  // correct but slow, because oneDNN then uses float32 instructions.
+  // oneDNN 2.6 has no float16. oneDNN 2.6 has bfloat16 from AVX-512 on. Below avx512_core_bf16,
+  // bfloat16 is correct but slow, because oneDNN then uses float32 instructions.
   absl::Status CheckPrecision(Precision precision) const override {
     switch (precision) {
       case Precision::kFloat32: return absl::OkStatus();

@@ -6,8 +6,8 @@
 #include <atomic>
 #include <vector>
 
-// libgomp's stable C interface. It is declared here because clang has no omp.h for libgomp;
-// `#pragma omp parallel` compiles to this call.
+// libgomp's stable C interface. The function is declared here because clang has no omp.h for
+// libgomp; `#pragma omp parallel` compiles to this call.
 extern "C" {
 void omp_set_num_threads(int threads);
 int omp_get_thread_num();

@@ -1,6 +1,6 @@
 // Gives access to 16-bit elements in loops that are written for float32. float32 arrays are used in
-// place, other arrays in pieces, through a buffer that stays in the cache. One object per thread
-// and array.
+// place, other arrays in pieces, through a buffer that stays in the cache. Each thread has one
+// object per array.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The caching allocator of device memory, which keeps track of the parts of each segment. It
-// computes with addresses and never dereferences one.
+// The caching allocator of device memory, which keeps track of the parts of each segment. The
+// allocator computes with addresses and never dereferences one.
 //
 // cudaMalloc and cudaFree wait for the device, so segments are kept and divided into blocks. Work
 // on a stream runs in order. Therefore a freed block may be reused by the same stream while queued
@@ -66,8 +66,8 @@ class BlockCache {
   absl::StatusOr<Address> Allocate(std::uint64_t bytes, Stream stream);
   // `address` must be a result of Allocate that has not been freed.
   void Free(Address address);
-  // `stream`, which is not the block's own stream, uses the block until `mark`. It is called before
-  // Free.
+  // `stream`, which is not the block's own stream, uses the block until `mark`. UsedOn is called
+  // before Free.
   void UsedOn(Address address, Stream stream, Mark mark);
   // `stream` has reached `mark`. Marks only grow.
   void Reached(Stream stream, Mark mark);

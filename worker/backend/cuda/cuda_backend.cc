@@ -271,7 +271,7 @@ class CudaBackendImpl final : public CudaBackend {
     in_step_ = true;
     key_ = HashOf(signature, (fastest_ ? 1 : 0) + (tf32_ ? 2 : 0));
     times_->BeginCompute();
-    // These are properties of a graph beyond the caller's signature.
+    // The following numbers are properties of a graph beyond the caller's signature.
     const std::uint64_t ours[] = {
         state_,         Address(scratch_), Address(filters_),  Address(narrow_),
         Address(wide_), Address(padded_),  Address(workspace_)};
@@ -463,7 +463,7 @@ class CudaBackendImpl final : public CudaBackend {
     ThroughActivation(activation, positions, s.filters, y, dy);
     if (!db.empty()) ColumnSums(positions, s.filters, dy, db);
     EgPlanKey key = ConvKey(EG_PLAN_CONV_FILTER, s);
-    // The sums are float32. They are rounded once, to the operands' type.
+    // The sums are float32. The sums are rounded once, to the operands' type.
     SetTypes(&key, x.type(), x.type());
     key.alignment = AlignmentOf({x.data(), filters, dy.data()});
     EgPlanArguments p{};
@@ -1105,8 +1105,8 @@ class CudaBackendImpl final : public CudaBackend {
     if (d_type != EG_FLOAT32) Compute(EgCast{d, p.d, result, EG_FLOAT32, d_type});
   }
 
-  // Measures the candidate plans on the arrays of the call. Their outputs may be overwritten,
-  // because the call overwrites them, too. Returns false if an error was stored.
+  // Measures the candidate plans on the arrays of the call. The outputs of the call may be
+  // overwritten, because the call itself overwrites them. Returns false if an error was stored.
   bool MakeChoice(const char* name, const EgPlanKey& key, const EgPlanArguments& arguments) {
     EgCudaError error{};
     EgPlanInfo infos[kCandidatesMax];
@@ -1256,7 +1256,7 @@ class CudaBackendImpl final : public CudaBackend {
   const CudaOptions options_;
   const std::string name_;
   std::shared_ptr<DeviceMemory> memory_;  // shared with its buffers
-  // Its buffers share the ownership, because they may outlive the backend.
+  // The buffers share the ownership of pinned_, because they may outlive the backend.
   const std::shared_ptr<PinnedMemory> pinned_;
   std::unique_ptr<StepTimes> times_;  // destroyed before the context
   absl::Status error_;

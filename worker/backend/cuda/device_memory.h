@@ -1,4 +1,4 @@
-// Device memory and page-locked host memory. Both own the memory of buffers.
+// Device memory and page-locked host memory. Both classes own the memory of buffers.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@
 
 namespace evergrad::worker {
 
-// Device memory from a BlockCache whose streams are the queues. It is used on the compute thread
-// only. The object outlives its buffers; `context` outlives the object.
+// Device memory from a BlockCache whose streams are the queues. The class is used on the compute
+// thread only. The object outlives its buffers; `context` outlives the object.
 class DeviceMemory final : public tensor::BufferHome {
  public:
   DeviceMemory(const EgCudaApi* api, EgContext* context);

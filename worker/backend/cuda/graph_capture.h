@@ -12,8 +12,8 @@
 // shapes are used in turn, they do not evict each other in every step: as many as fit are replayed.
 //
 // A graph contains the addresses and numbers that were current at its capture; the caller passes a
-// fingerprint of them. This class only decides. Its owner captures, keeps the graphs under their
-// keys, and destroys a graph when this class says so. Not thread-safe.
+// fingerprint of them. This class only decides. The owner of this class captures, keeps the graphs
+// under their keys, and destroys a graph when this class says so. Not thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Allocates pinned memory for the copies of a stream. It tracks which bytes are in use, and until
-// which ticket.
+// Allocates pinned memory for the copies of a stream. The ring tracks which bytes are in use, and
+// until which ticket.
 //
 //   Acquire ──▶ (the host or the copy fills it) ──▶ Submit: tickets in the stream's order ──▶
 //   Reached(ticket): the bytes are free

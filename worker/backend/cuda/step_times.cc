@@ -135,8 +135,8 @@ void StepTimes::Finished() {
   }
   begun_ = before_ = ended_ = waiting_ = false;
   turn_ = 1 - turn_;
-  // These are the copies of the previous step. They are done, because this step has waited for its
-  // own copies, which came later.
+  // The copies of the previous step are read here. They are done, because this step has waited for
+  // its own copies, which came later.
   ReadCopies(&copies_[turn_]);
 }
 

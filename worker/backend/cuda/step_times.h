@@ -6,8 +6,8 @@
 //               Begin and end are outside of a captured step, the edges of a wait inside it.
 //
 // The owner records the events that it is given, at the given places. An error of the measurement
-// is no error of the step: if the device refuses to measure, measuring ends. Not thread-safe. It is
-// used on the context's thread; the context outlives this object.
+// is no error of the step: if the device refuses to measure, measuring ends. Not thread-safe. The
+// object is used on the context's thread; the context outlives the object.
 #pragma once
 
 #include <array>
@@ -44,9 +44,9 @@ class StepTimes {
   // its capture.
   void BeginCompute();
   void EndCompute();
-  // BeginWait and EndWait are called inside a step. They return the event to be recorded on
-  // kCompute before the first of a series of Awaits, and after the last; nullptr for none. They are
-  // not called for a replayed step, whose graph contains the events of `waits` waits.
+  // BeginWait and EndWait are called inside a step. Each returns the event to record on kCompute
+  // before the first, or after the last, of a series of Awaits; nullptr for none. Neither is called
+  // for a replayed step, whose graph contains the events of `waits` waits.
   EgEvent* BeginWait();
   EgEvent* EndWait();
   bool waiting() const { return waiting_; }

@@ -26,8 +26,8 @@ struct EgContext {
   cudnnHandle_t dnn_handle = nullptr;
   bool capturing = false;
   void* nvml_device = nullptr;  // null until the utilization is first requested
-  // The key and the plans of cuDNN that `plans` offered last. They are kept until a plan is made of
-  // them, because finalizing a plan may compile it.
+  // The key and the plans of cuDNN that `plans` offered last. The plans are kept until one of them
+  // is made, because finalizing a plan may compile it.
   EgPlanKey offered_key{};
   std::vector<std::unique_ptr<EgPlan>> offered = {};
 

@@ -26,8 +26,8 @@ struct Loaded {
   EgCudaError error;
 };
 
-// Opens a library. It stays open, because its threads and handlers outlive any use of it. `load`
-// names the first missing function.
+// Opens a library. A library stays open, because its threads and handlers outlive any use of it.
+// `load` names the first missing function.
 template <typename Functions, typename Load>
 Loaded<Functions> Open(const char* name, Load load) {
   Loaded<Functions> result{};

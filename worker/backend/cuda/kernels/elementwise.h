@@ -234,8 +234,8 @@ struct CopyColumnsMap {
 };
 
 // Writes go to neighbours, and reads are `columns` apart: at worst eight times the traffic of a
-// tiled transpose. The transposed arrays are filters (HWIO to KRSC and back). They have a few MB,
-// compared with hundreds of MB of activations, and stay in the second-level cache (50 MB).
+// tiled transpose. The transposed arrays are filters (HWIO to KRSC and back). Filters have a few
+// MB, compared with hundreds of MB of activations, and stay in the second-level cache (50 MB).
 template <typename X, typename Y>
 struct TransposeMap {
   EgTranspose a;

@@ -1,5 +1,5 @@
-// The launches of each operation of cuda_ops.h. They are written once, for the device and for the
-// emulation on the host.
+// The launches of each operation of cuda_ops.h. The launches are written once, for the device and
+// for the emulation on the host.
 //
 // A Launcher has these functions, which return a kind (0 for ok). A count of 0 launches nothing.
 //   int32_t Map(std::int64_t count, Op op)            op(i) for each i below count

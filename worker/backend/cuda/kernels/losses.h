@@ -1,6 +1,6 @@
 // Losses and metrics. A warp processes an example; its threads share the row (classes, or
 // elements). The result of an example is stored in scratch memory. One thread adds the examples in
-// order, because the contract fixes the order. It reads 24 bytes per example, ahead of the
+// order, because the contract fixes the order. This thread reads 24 bytes per example, ahead of the
 // addition. A batch of 8,192 takes about 50 us (one addition of doubles after another), in parallel
 // with the rest of a step. Logits are read three times (maximum, sum, gradient), after the first
 // time from the first-level cache.
@@ -144,8 +144,8 @@ struct LossTeam {
   }
 };
 
-// One thread adds in order. It reads kAtOnce values at a time, so it waits for memory only once per
-// kAtOnce values.
+// One thread adds in order. The thread reads kAtOnce values at a time, so it waits for memory only
+// once per kAtOnce values.
 inline constexpr int kAtOnce = 16;
 struct LossSumMap {
   EgLoss a;
@@ -179,9 +179,9 @@ EG_HD int AucBin(double x, bool from_logits, int bins) {
   return bin > 0 ? static_cast<int>(bin < bins - 1 ? bin : bins - 1) : 0;
 }
 
-// A warp processes each bin of each sign and counts its elements. It reads the elements 398 times,
-// after the first time from the second-level cache; a batch has a few thousand. Counts are
-// integers, so the order has no effect.
+// A warp processes each bin of each sign and counts its elements. The warps read the elements 398
+// times, after the first time from the second-level cache. A batch has a few thousand elements.
+// Counts are integers, so the order has no effect.
 struct AucTeam {
   EgAuc a;
   template <typename Team>

@@ -109,8 +109,8 @@ struct MaxPoolMap {
 };
 
 // A thread gathers the gradients of one input (or of the channels of an access), in the order of
-// the outputs. It uses no atomics, so the bits are fixed. It reads the argmax of each window over
-// the input; there is one window if windows do not overlap.
+// the outputs. The kernel uses no atomics, so the bits are fixed. A thread reads the argmax of each
+// window over its input; there is one window if windows do not overlap.
 template <typename T>
 struct MaxPoolBackMap {
   static constexpr int kWide = kAccess<T>;
