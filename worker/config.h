@@ -1,4 +1,4 @@
-// Settings of evergrad-worker in addition to those of every daemon (common/daemon). Each is
+// Settings of evergrad-worker in addition to those of every daemon (common/daemon). Each setting is
 // declared once, in AddOptions.
 #pragma once
 

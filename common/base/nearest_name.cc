@@ -36,8 +36,8 @@ std::string NearestName(absl::string_view name, const std::vector<std::string>& 
       last = current;
     }
     std::size_t distance = last[b.size()];
-    // The beginning of a candidate ("learning" for "learning_rate") counts as near, whatever its
-    // distance.
+    // The beginning of a candidate ("learning" for "learning_rate") counts as near, even if its
+    // distance is large.
     if (a.size() >= 3 && absl::StartsWith(b, a)) distance = std::min<std::size_t>(distance, 1);
     if (distance < best_distance) {
       best_distance = distance;

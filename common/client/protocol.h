@@ -23,8 +23,8 @@ inline constexpr std::uint32_t kProtocolVersion = 1;
 // data stream in the transport.
 inline constexpr char kSessionMethod[] = "/evergrad.v1.Coordinator/Session";
 
-// Largest number of attempts that a Hello names: the queued attempts, the running one, and as many
-// that are done and not yet acknowledged.
+// Largest number of attempts that a Hello names: the queued attempts, the running attempt, and the
+// same number of attempts that are done and not yet acknowledged.
 inline constexpr int kHeldAttemptsMax = 2 * (4096 + 1);
 
 // Limits of closures of functions jobs. kFunctionsMax is the limit of functions in one worker.

@@ -27,8 +27,8 @@ struct RequestLimits {
   // Returns the target size of one of several requests, its answer included: an eighth of the
   // budget. A client has four of them in flight, which fill its share.
   std::uint64_t part_bytes() const;
-  // Returns the largest payload of one section in a request of its own. If the limits are unknown,
-  // this is the largest number.
+  // Returns the largest payload of a section that is alone in its request. If the limits are
+  // unknown, this is the largest number.
   std::uint64_t section_bytes_max() const;
   // Returns the flag that limits a section, with its value, for messages: "--budget-bytes-max 16
   // MiB".

@@ -63,9 +63,9 @@ class SessionClient {
   bool registered() const;
   // Sends in batches at the end of the executor's turn. Returns false if there is no session. The
   // caller must send Done, and other messages that must arrive, again in the next session, and
-  // drops the rest. The result true is no guarantee, because a session may end before the bytes are
-  // sent. A message larger than the channel's message_bytes_max is refused and logged. If the
-  // coordinator does not read, the session ends once unsent_bytes_max is reached.
+  // drops all other messages. The result true is no guarantee, because a session may end before the
+  // bytes are sent. A message larger than the channel's message_bytes_max is refused and logged. If
+  // the coordinator does not read, the session ends once unsent_bytes_max is reached.
   bool Send(v1::TaskMessage message);
 
  private:

@@ -1,4 +1,4 @@
-// The description of its own process that a worker or a server sends to the coordinator.
+// The description that a worker or a server sends of its process to the coordinator.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct TaskIdentity {
   std::uint64_t memory_bytes = 0;  // memory of the machine
 };
 
-// Fills in pid, host, host_id and memory of this process. The daemon adds the rest.
+// Fills in pid, host, host_id and memory of this process. The daemon adds the other members.
 TaskIdentity ThisProcess();
 // Fills in the endpoint's host_id, too; the caller sets the endpoint's address.
 void FillHello(const TaskIdentity& identity, v1::Hello* hello);

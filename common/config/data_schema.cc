@@ -33,8 +33,8 @@ void AppendCommented(const std::string& text, const std::string& indent, std::st
     absl::StrAppend(out, indent, "#   ", line.substr(indent.size()), "\n");
 }
 
-// Shows the first format as an example, and the others as comments below it. With `eval`, shows
-// only the first.
+// Shows the first format as an example, and the other formats as comments below the example. With
+// `eval`, shows only the first format.
 void ExplainSource(const std::string& section, const std::string& indent, std::string* out) {
   const Variant<SourceSpec>& variant = SourceVariant();
   for (const auto& c : variant.cases) {

@@ -66,13 +66,13 @@ class OptionTable {
   // Adds a repeatable flag. In a settings file it is a list, or one value.
   void Add(absl::string_view name, std::vector<std::string>* target, absl::string_view help);
   // Adds a flag like --version. Parse reads the other settings and then ends with the text that
-  // `print` returns. Not allowed in a settings file.
+  // `print` returns. Such a flag is not allowed in a settings file.
   void AddPrint(absl::string_view name, absl::string_view help,
                 std::function<absl::StatusOr<std::string>()> print);
   // Defines a one-letter flag: `-f` for `--follow`.
   void Short(char letter, absl::string_view name);
-  // Declares arguments without a flag, in order. `rest` takes all remaining ones. `name` is shown
-  // to people ("JOB.yaml").
+  // Declares arguments without a flag, in order. `rest` takes all remaining arguments. `name` is
+  // shown to people ("JOB.yaml").
   void AddArgument(absl::string_view name, std::string* target, absl::string_view help,
                    bool required = true);
   void AddRest(absl::string_view name, std::vector<std::string>* target, absl::string_view help);

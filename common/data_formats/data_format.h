@@ -54,8 +54,8 @@ struct DataFormat {
   void (*describe_field)(const FieldSpec& field, nlohmann::ordered_json* object);
 };
 
-// All formats, in the order of the reference. The reference shows the first as an example and the
-// others as comments.
+// All formats, in the order of the reference. The reference shows the first format as an example
+// and the other formats as comments.
 const std::vector<const DataFormat*>& DataFormats();
 // Names that users may expect and that are refused as not built yet.
 const NotBuilt& DataFormatsNotBuilt();

@@ -1,5 +1,5 @@
 // Files by URI, which are written as a whole or not at all and read at any offset. Snapshots and
-// manifests use them.
+// manifests use these files.
 //
 // `file:///x` and plain paths name the local file system. Any other scheme is refused by name
 // (Unimplemented). A commit needs no rename of a folder, no append and no second write to an

@@ -114,7 +114,7 @@ class LocalWriter final : public WritableFile {
 
   absl::Status Commit() override {
     EG_RETURN_IF_ERROR(Usable());
-    failed_ = true;  // a second Commit fails, whatever this one returns
+    failed_ = true;  // a second Commit fails, even if this Commit succeeds
     EG_RETURN_IF_ERROR(Sync(file_.get(), failpoints_, "fs.sync", "cannot sync file", path_));
     EG_RETURN_IF_ERROR(At(failpoints_, "fs.link"));
     EG_RETURN_IF_ERROR(Link());

@@ -59,7 +59,7 @@ std::vector<std::string> LayerTypes();
 // Reads, writes and explains layers.
 const Variant<LayerSpec>& LayerVariant();
 // Appends one example of each type, as a list of layers. The layers in the reference's own model
-// are a valid chain from the input `image`. The others follow as comments.
+// are a valid chain from the input `image`. The other types follow as comments.
 void ExplainLayers(const std::string& indent, std::string* out);
 
 // Returns OK if the number is valid, otherwise "a dot layer reads two inputs, got 3".

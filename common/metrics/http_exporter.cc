@@ -142,8 +142,8 @@ class ScrapeServer final : public httplib::Server {
       const int fd = accept4(svr_sock_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
       if (fd < 0) {
         if (errno == EINTR || errno == ECONNABORTED) continue;
-        // If descriptors or memory are exhausted, the oldest connection is dropped. If there is
-        // none, the listener tries again later.
+        // If descriptors or memory are exhausted, the oldest connection is dropped. If no
+        // connection is open, the listener tries again later.
         if (errno != EAGAIN && errno != EWOULDBLOCK && !DropOldest())
           accept_at_ = clock_->Now() + kAcceptAgain;
         return;
@@ -157,8 +157,8 @@ class ScrapeServer final : public httplib::Server {
     std::erase_if(open_,
                   [](const auto& connection) { return connection->state() == State::kOver; });
   }
-  // Drops the oldest connection, preferably one without a complete request. Returns false if there
-  // is none.
+  // Drops the oldest connection, preferably one without a complete request. Returns false if no
+  // connection is open.
   bool DropOldest() {
     if (open_.empty()) return false;
     const auto it = std::find_if(open_.begin(), open_.end(), [](const auto& connection) {

@@ -71,7 +71,7 @@ class Registry {
   void AddCallbackCounter(absl::string_view name, absl::string_view help, const Labels& labels,
                           std::function<std::uint64_t()> read);
   // Like AddCallbackGauge, for a changing set of objects (jobs). Each object has one sample at the
-  // time of the scrape. `read` bounds their number.
+  // time of the scrape. `read` bounds the number of objects.
   using Samples = std::vector<std::pair<Labels, double>>;
   void AddCallbackGauges(absl::string_view name, absl::string_view help,
                          std::function<Samples()> read);
@@ -87,8 +87,8 @@ class Registry {
   std::unique_ptr<Impl> impl_;
 };
 
-// A limit with its fill level and refusals. Every `_max` setting has one. A limit is exported as
-// <name>_current, <name>_limit and <name>_refused_total.
+// A limit with its fill level and refusals. Every `_max` setting has a limit. A limit is exported
+// as <name>_current, <name>_limit and <name>_refused_total.
 struct Limit {
   Limit(Registry& registry, absl::string_view name, absl::string_view help, double limit);
   Gauge& current;

@@ -29,8 +29,8 @@ int ErrorIndex() {
   return index;
 }
 
-// Lets every handshake continue and stores the first error, because OpenSSL's own verify result is
-// that of the last check.
+// Lets every handshake continue and stores the first error, because OpenSSL's verify result has
+// only the error of the last check.
 int RememberError(int good, X509_STORE_CTX* context) {
   if (good == 1) return 1;
   auto* session =

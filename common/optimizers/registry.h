@@ -16,7 +16,7 @@
 
 namespace evergrad::optimizers {
 
-// The numbers with which an update rule can compute. A server refuses all others.
+// The numbers with which an update rule can compute. A server refuses all other numbers.
 struct Accepted {
   config::RealBounds bounds;
   const char* want = "";  // the bounds in words, for the error message

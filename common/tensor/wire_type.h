@@ -16,7 +16,7 @@ enum class WireType : std::uint8_t {
   kFloat16 = 3,
   kBFloat16 = 4,
 };
-// Returns the bytes per element; 0 for a value that is none of the three types.
+// Returns the bytes per element; 0 for a value that is not one of the three types.
 constexpr std::size_t WireBytes(WireType t) {
   return t == WireType::kFloat32 ? 4 : t == WireType::kFloat16 || t == WireType::kBFloat16 ? 2 : 0;
 }

@@ -57,7 +57,7 @@ bool GoesOn(const tensor::SharedBytes& last, std::uint64_t gap, const tensor::Sh
 
 // Copies `copied` into one piece with the header; `parts` follow without a copy. The offsets are
 // part of the header that precedes them. Therefore the header's size is first computed with the
-// widest offsets, and the rest up to the first part is padding.
+// widest offsets, and padding fills the space between the header and the first part.
 template <class Header>
 std::vector<tensor::SharedBytes> Build(const Header& header, std::vector<Part> copied,
                                        std::vector<Part> parts) {

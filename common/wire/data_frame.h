@@ -81,8 +81,8 @@ class Packed {
 struct Request {
   Packed<v1::RequestHeader> header;
   std::vector<std::span<const std::byte>> payloads;  // one per push, as views into the frame
-  // One list per section, which is empty without an IdList. The lists are views into the frame,
-  // which is aligned.
+  // There is one list per section, which is empty without an IdList. The lists are views into the
+  // frame, which is aligned.
   std::vector<std::span<const std::int64_t>> push_ids, pull_ids;
 };
 struct Response {

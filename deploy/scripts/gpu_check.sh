@@ -14,11 +14,11 @@
 #     --seconds 510                time limit of the whole check
 #     --tiny                       small sizes, which test this script and measure nothing
 #
-# Each part has a time limit of its own, and never more than remains of --seconds. A part that does
-# not fit is `not run`, with the reason `no time`. A part that is cut off may need half a minute
-# more to stop. The exit status is 0 when every part ran and none failed, 1 when a part failed, and
-# 4 when no part failed but some did not run. Without a GPU, its rows are `skipped` with the reason,
-# and the parts that a CPU can do run there.
+# Each part has a separate time limit, which is never above the remaining part of --seconds. A part
+# that does not fit is `not run`, with the reason `no time`. A part that is cut off may need half a
+# minute more to stop. The exit status is 0 when every part ran and none failed, 1 when a part
+# failed, and 4 when no part failed but some did not run. Without a GPU, its rows are `skipped` with
+# the reason, and the parts that a CPU can do run there.
 #
 # Two files are complete at any time, so that they explain a check that was killed. The JSON has
 # `complete` false and names the part in `running` until the end. Beside it, gpu_check.log describes
@@ -169,7 +169,7 @@ keep_logs() {
 }
 # kept_kib STATUS: how many KiB of each daemon's log are kept after a run with this exit status.
 kept_kib() { if (( $1 )); then echo 128; else echo 16; fi; }
-# part NAME FUNCTION…: runs a part of the check in a shell of its own. An error in it, or in this
+# part NAME FUNCTION…: runs a part of the check in a separate shell. An error in it, or in this
 # script, becomes a row and does not stop the other parts.
 part() {
   local status=0
@@ -298,9 +298,9 @@ first_failure() {
       print substr((cause ? cause " || " : "") text, 1, 1000)
     }' "$1"
 }
-# parity_by_case ENDS: runs each case in a process of its own until SECONDS reaches ENDS, because a
-# device that has failed or hangs takes all later cases of its process with it. Sets `by_case`, the
-# summary.
+# parity_by_case ENDS: runs each case in a separate process until SECONDS reaches ENDS, because
+# after a device has failed or hangs, all later cases of the same process fail, too. Sets `by_case`,
+# the summary.
 parity_by_case() {
   local program=$bin/worker_backend_gpu_test ends=$1 name status of=0 passed=0 unrun=0 left each=30
   [[ -z $tiny ]] || each=3
@@ -386,7 +386,7 @@ device_said() {
     head -n 1 || true)
   printf '%s' "${said:+${said:0:600} || }"
 }
-# ran NAME YAML DEVICE [OPTIONS]: runs a job on a cluster of its own, with its files in $work/NAME.
+# ran NAME YAML DEVICE [OPTIONS]: runs a job on a separate cluster, with its files in $work/NAME.
 # Returns 1 and adds a row when the job failed or there was no time.
 ran() {
   local name=$1 job=$2 on=$3 status=0

@@ -25,8 +25,8 @@ class TypedColumn {
   // Adds a value of the kind `reads()`. InvalidArgument if a transform has no result for it, or if
   // the result exceeds float32; the message has no file, line and column.
   absl::Status Add(const Value& value);
-  // Adds the field's default, or id 0 if the field has a vocabulary. InvalidArgument if it has
-  // neither. `found` is the text in place of a value, for the message.
+  // Adds the field's default, or id 0 if the field has a vocabulary. InvalidArgument if the field
+  // has neither. `found` is the text in place of a value, for the message.
   absl::Status AddMissing(absl::string_view found);
   // Called after the last value. Makes the vocabulary and assigns an id to every word.
   absl::Status End();

@@ -53,8 +53,8 @@ class StepBuffers {
     return {MemoryOf(value).cast.as<std::byte>().data(),
             static_cast<std::size_t>(storage.elements * batch), nodes_.CastTypeOf(storage)};
   }
-  // Returns memory for a gradient before the gradient is converted, or added to that of another
-  // consumer.
+  // Returns memory for a gradient before the gradient is converted, or added to the gradient of
+  // another consumer.
   AnyOut Scratch(std::size_t size, Element type) {
     return {scratch_.as<std::byte>().data(), size, type};
   }

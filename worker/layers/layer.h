@@ -90,7 +90,7 @@ class Layer {
   virtual absl::Status Reserve(Backend& backend, std::int64_t batch);
 
   // `weights` and `gradients` have the order of variables(). Variables with of_products have the
-  // type of x, the others are float32. Forward writes all of y.
+  // type of x, other variables are float32. Forward writes all of y.
   virtual void Forward(const Pass& pass, const std::vector<AnyIn>& weights, AnyIn x, AnyOut y) = 0;
   // The graph calls it after Forward of the same batch in training. `dy` may be overwritten. dx is
   // overwritten; it is empty if it is not needed. Every gradient is overwritten.

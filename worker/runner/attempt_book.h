@@ -37,8 +37,8 @@ struct FunctionWork {
   std::string function, arguments;
 };
 
-// Work as granted. With all_targets, `targets` is empty and stands for every shard that an update
-// touches.
+// Work that the coordinator has granted. With all_targets, `targets` is empty and stands for every
+// shard that an update touches.
 struct Work {
   JobUid job;
   ClosureId closure;

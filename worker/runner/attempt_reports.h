@@ -56,7 +56,7 @@ class AttemptReports {
   std::map<Attempt, v1::Done> done_;  // one entry for each attempt of AttemptBook::Unanswered()
 };
 
-// Lists as many held attempts as fit into a message; a larger Hello would be refused at every dial.
+// Lists the held attempts that fit into a message; a larger Hello would be refused at every dial.
 // The attempts that are left out are the last to begin. The coordinator does not adopt them, so the
 // worker drops them, and they are granted again [LEDGER 26].
 void FillHeld(const std::vector<AttemptBook::Held>& held, std::uint64_t message_bytes_max,

@@ -7,7 +7,8 @@
 namespace evergrad::worker {
 namespace {
 
-constexpr int kStreamsAhead = 2;  // streams open in addition to that of the running attempt
+// number of open streams in addition to the stream of the running attempt
+constexpr int kStreamsAhead = 2;
 
 }  // namespace
 

@@ -320,8 +320,8 @@ HostStep::Meanwhile ComputeJob::CopyingNext(NextBatch* next) {
 
 namespace {
 
-// Names the variable or the table, given by index (-1: none), with a gradient that its wire type
-// cannot represent; "" if there is none.
+// Returns the name of the variable or the table, given by index (-1 for none), with a gradient that
+// its wire type cannot represent; "" if there is none.
 std::string Overflow(const Layout& layout, int variable, int table) {
   const auto say = [](const char* what, const auto& laid) {
     return absl::StrCat(what, "=", laid.name, " wire_dtype=", tensor::WireTypeName(laid.wire));

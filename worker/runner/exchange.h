@@ -98,7 +98,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   bool PullsDone(std::uint64_t count) const { return sections_.PullsDone(count); }
   // Requests rows of embedding tables for one step, once for each `count`; the caller numbers the
   // requests from 1. The requests are sent with pull `after` of the dense shards, or later. Flush
-  // sends them.
+  // sends the requests.
   void WantRows(std::uint64_t count, std::shared_ptr<const SlotRows> rows, std::uint64_t after);
   // Returns whether all rows of request `count` have arrived; false if they were not requested.
   bool RowsDone(std::uint64_t count) const { return sections_.RowsDone(count); }
@@ -143,8 +143,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   using SharedAnswer = std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>;
 
   bool Sequential() const;
-  // Sends the sections in one request, or in as many parts as may be in flight. Returns false if a
-  // section can never be sent; the attempt must then end.
+  // Sends the sections in one request, or in parts whose number in flight is limited. Returns false
+  // if a section can never be sent; the attempt must then end.
   bool SendGroup(const std::string& server, const Group& group);
   void Send(const std::string& server, const Group& group, bool is_part);
   void OnAnswer(const std::shared_ptr<Request>& request, const SharedAnswer& answer);

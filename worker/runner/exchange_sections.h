@@ -47,8 +47,8 @@ class ExchangeSections {
   struct Gradient {
     ShardId shard;
     tensor::SharedBytes bytes;  // empty for a SKIP
-    // The rows of a slot's gradients; null for a dense shard or a SKIP. `part` is one of their
-    // parts.
+    // The rows of a slot's gradients; null for a dense shard or a SKIP. `part` is one of the parts
+    // of `rows`.
     std::shared_ptr<const SlotRows> rows = nullptr;
     const SlotRows::OfShard* part = nullptr;
   };
@@ -129,7 +129,8 @@ class ExchangeSections {
   // The section becomes ready when Resume is called with `retry`.
   void BackOff(const PushKey& key, Retry* retry);
   void BackOff(const PullKey& key, Retry* retry);
-  // The section waits for a map of at least `version`, if `held` is older. Otherwise it backs off.
+  // The section waits for a map of at least `version`, if `held` is older. Otherwise the section
+  // backs off.
   void WaitOrBackOff(const PushKey& key, MapVersion version, MapVersion held, Retry* retry);
   void WaitOrBackOff(const PullKey& key, MapVersion version, MapVersion held, Retry* retry);
   // Makes the pull ready again, because its answer did not count or is being accepted.

@@ -31,7 +31,7 @@ class FunctionRun final : public UpdateRun {
   const sdk::Registry* const functions_;
   const bool skip_not_finite_;
   std::shared_ptr<sdk::FunctionCall> call_;  // shared with the compute executor
-  // Shared with the call.
+  // The call shares this flag.
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
   std::string result_;
 };

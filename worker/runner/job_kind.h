@@ -17,7 +17,7 @@ namespace evergrad::worker {
 
 class JobKind {
  public:
-  // The objects that runs need. All of them outlive the runs.
+  // The objects that runs need. All objects outlive the runs.
   struct Parts {
     AttemptRun::Environment run;
     UpdateRun::Measures measures;

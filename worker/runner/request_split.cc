@@ -12,7 +12,7 @@ constexpr std::uint64_t kAlignment = 64;
 // Largest size of a section's own message in the header, except for the lists of its tables.
 constexpr std::uint64_t kSectionHeaderBytes = 192;
 constexpr std::uint64_t kTableHeaderBytes = 16;
-// Size of the rest of the header: job, client, sizes.
+// Size of the other fields of the header: job, client, sizes.
 constexpr std::uint64_t kRequestHeaderBytes = 1024;
 
 std::uint64_t OnWire(std::uint64_t payload_bytes, std::uint64_t ids_bytes, std::size_t tables) {

@@ -1,10 +1,10 @@
 // Divides the sections for one server into requests. Pure.
 //
 // The sections form one request if it fits into the client's share of the server's budget.
-// Otherwise they are divided into parts. The push and the pull of a shard stay in the same part,
-// because a pull shows the worker's own update only if the server handles it after the push. If a
-// shard's push and pull together exceed one request, the push is sent alone, and the pull is sent
-// after the answer to the push.
+// Otherwise the sections are divided into parts. The push and the pull of a shard stay in the same
+// part, because a pull shows the worker's own update only if the server handles it after the push.
+// If a shard's push and pull together exceed one request, the push is sent alone, and the pull is
+// sent after the answer to the push.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +46,7 @@ struct SplitPlan {
   std::optional<std::size_t> never_fits;
 };
 
-// `in_parts` says that parts of an earlier plan are still in flight; the rest is then sent in
+// `in_parts` says that parts of an earlier plan are still in flight; the sections are then sent in
 // parts, too.
 SplitPlan SplitRequests(const client::RequestLimits& limits, std::span<const SectionSize> sections,
                         bool in_parts = false);

@@ -54,7 +54,7 @@ class Lane {
   // peer sends RING_SPACE once there is space. InvalidArgument if the peer claims to have taken
   // bytes that were not written.
   absl::StatusOr<bool> HasRoom(std::uint64_t bytes);
-  // Writes the pieces. HasRoom must have returned true for as many bytes.
+  // Writes the pieces. HasRoom must have returned true for this number of bytes.
   void Write(std::span<const tensor::SharedBytes> pieces);
 
   // Returns the next `bytes` of the peer, valid until Release(bytes). InvalidArgument for more than

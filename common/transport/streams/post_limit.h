@@ -1,7 +1,7 @@
-// Bounds the calls that callers have posted to a loop and that have not begun there. A loop's queue
-// has no limit of its own. The transport itself posts one task per stream, call, timer or answer,
-// and the numbers of these are limited. This class counts the tasks of callers before they are
-// queued. Thread-safe.
+// Bounds the calls that callers have posted to a loop and that have not begun there. The queue of a
+// loop has no limit. The transport itself posts one task per stream, call, timer or answer, and the
+// numbers of these are limited. This class counts the tasks of callers before they are queued.
+// Thread-safe.
 #pragma once
 
 #include <atomic>

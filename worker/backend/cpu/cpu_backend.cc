@@ -29,7 +29,7 @@ namespace evergrad::worker {
 namespace {
 
 constexpr int kThreadsMax = 1024;
-// Limit of plans. A model has tens of shapes, and as many again for the short last batch. Only
+// Limit of plans. A model has tens of shapes, and the same number for the short last batch. Only
 // changing batch sizes lead to more plans. At the limit all plans are dropped, because each plan
 // holds reordered weights and scratch memory.
 constexpr std::size_t kPlansMax = 256;

@@ -24,7 +24,7 @@ struct AlgorithmChoice {
 };
 
 // Chooses a candidate; on ties the first one wins. `measure` returns seconds, or an error for a
-// candidate that cannot run after all. InvalidArgument with the last reason if no candidate can
+// candidate that turns out not to run. InvalidArgument with the last reason if no candidate can
 // run.
 absl::StatusOr<AlgorithmChoice> ChooseAlgorithm(
     const std::vector<AlgorithmCandidate>& candidates, std::uint64_t workspace_bytes_max,

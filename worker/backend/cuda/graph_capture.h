@@ -9,7 +9,8 @@
 // Graphs take memory, so their number and the number of calls in them are bounded. At the limit,
 // the least recently used graphs are evicted, provided that they have been unused for much longer
 // than the interval of the new shape. Otherwise the new shape runs eagerly. Therefore, if too many
-// shapes are used in turn, they do not evict each other in every step: as many as fit are replayed.
+// shapes are used in turn, they do not evict each other in every step, and the shapes whose graphs
+// fit are replayed.
 //
 // A graph contains the addresses and numbers that were current at its capture; the caller passes a
 // fingerprint of them. This class only decides. The owner of this class captures, keeps the graphs
