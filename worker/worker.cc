@@ -84,8 +84,8 @@ struct Worker::Impl {
     if (!roots.everything() && roots.folders().empty() && !warned_of_roots) {
       warned_of_roots = true;
       dependencies.logger->Warning(
-          "started without --data-root: jobs whose data is in files are refused, synthetic data "
-          "and functions are accepted");
+          "started without --data-root: jobs with data files are refused, and jobs with synthetic "
+          "data or functions are accepted");
     }
     runner->SetDataRoots(roots);
     runner->SetIdentity(name);
@@ -189,7 +189,7 @@ struct Worker::Impl {
     };
     events.on_lost = [this](absl::string_view) {
       dependencies.logger->Info(
-          "continues with its shards and work, and connects to the coordinator again");
+          "this worker keeps its work, and connects to the coordinator again");
       runner->OnLost();
     };
     events.on_rejected = [this, on_refused = std::move(on_refused)](const v1::Rejected& rejected) {

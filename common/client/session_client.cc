@@ -201,7 +201,7 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     EndStream();
     const std::uint64_t ended = dial;
     if (kept.exit()) {
-      logger->Error(absl::StrCat("refused by the coordinator, the refusal is final: address=",
+      logger->Error(absl::StrCat("the coordinator refused this task permanently: address=",
                                  options.coordinator_address, " reason=", why));
     } else if (had) {
       logger->Warning(absl::StrCat("lost the coordinator: address=", options.coordinator_address,

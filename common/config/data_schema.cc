@@ -207,8 +207,8 @@ void ReadFields(Reader& r, const Node& data, DataSpec* t) {
                                                             : "");
   if (fields == nullptr) {
     if (format != nullptr && format->own_fields.empty())
-      r.Report(data.where(), absl::StrCat("missing key `fields` in spec.data: ",
-                                          format->source.what, " has those that are named there"));
+      r.Report(data.where(), absl::StrCat("missing key `fields` in spec.data: the fields of ",
+                                          format->source.what, " are named there"));
     return;
   }
   if (!r.IsMap(*fields, "data.fields")) return;

@@ -220,11 +220,12 @@ class ModelCheck {
     if (metric == nullptr || loss == nullptr || IsDefinedFor(*metric, loss->name)) return;
     const Node* const metrics = At(root_, {"spec", "model", "metrics"});
     const LossDescriptor* const wanted = FindBuilt(Losses(), metric->losses[0]);
-    reader_.Report(metrics->where(), wanted->has_classes && !loss->has_classes
-                                         ? absl::StrCat("the metric ", name,
-                                                        " needs classes: the loss is ", loss->name)
-                                         : absl::StrCat("the metric ", name, " needs the loss ",
-                                                        wanted->name, ", it is ", loss->name));
+    reader_.Report(metrics->where(),
+                   wanted->has_classes && !loss->has_classes
+                       ? absl::StrCat("the metric ", name,
+                                      " needs a loss with classes, but the loss is ", loss->name)
+                       : absl::StrCat("the metric ", name, " needs the loss ", wanted->name,
+                                      ", but the loss is ", loss->name));
   }
 
   const Node& root_;

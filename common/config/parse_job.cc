@@ -196,8 +196,8 @@ void CheckTable(const Node& root, Reader* reader, const JobSpec& spec, const Tab
   if (floats > optimizers::kRowFloatsMax) {
     reader->Report(
         KeyPlace(node, "dimension", table.where),
-        absl::StrCat("`dimension`: a row and what the optimizer ", rule->type, " keeps of it are ",
-                     floats, " numbers, of at most ", optimizers::kRowFloatsMax));
+        absl::StrCat("`dimension`: a row with the state of the optimizer ", rule->type, " has ",
+                     floats, " numbers, more than ", optimizers::kRowFloatsMax));
   }
   const std::uint64_t share = table.bytes_max / spec.strategy.table_slots,
                       row = floats * sizeof(float) + optimizers::kIndexBytesPerRow +

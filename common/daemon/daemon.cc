@@ -221,9 +221,9 @@ absl::Status Daemon::ReportListening(const std::string& bound_address) {
       advertised_ == bound_address ? "" : absl::StrCat(", advertised as ", advertised_),
       exporter_ == nullptr ? "" : absl::StrCat(", metrics at ", metrics_url())));
   if (insecure())
-    logger_->Warning(absl::StrCat(
-        "--insecure-listen: any host that reaches ", bound_address,
-        " can read, change and stop everything here; TLS prevents it (psctl cert init)"));
+    logger_->Warning(absl::StrCat("--insecure-listen: any host that reaches ", bound_address,
+                                  " can read, change and stop everything in this daemon; TLS "
+                                  "prevents this (psctl cert init)"));
   if (MetricsDoorOf(common_) == MetricsDoor::kPlainOffLoopback)
     logger_->Warning(absl::StrCat(
         common_.insecure_metrics ? "--insecure-metrics" : "--insecure-listen",

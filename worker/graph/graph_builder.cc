@@ -135,7 +135,7 @@ absl::StatusOr<config::LayerInputs> GraphBuilder::ReadIds(const config::LayerSpe
   }
   if (node->weights) {
     if (*node->weights >= nodes_.inputs.size())
-      return LayerError(spec, absl::StrCat("weights are a model input: `",
+      return LayerError(spec, absl::StrCat("weights must be a model input: `",
                                            nodes_.values[*node->weights].name, "` is a layer"));
     EG_RETURN_IF_ERROR(ReadAs(spec, *node->weights, tensor::DType::kFloat32));
     given.weights = nodes_.values[*node->weights].shape;

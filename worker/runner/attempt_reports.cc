@@ -48,7 +48,8 @@ void AttemptReports::SendFailed(const Work& work, const absl::Status& status,
   const Shortfall shortfall = ShortfallOf(status);
   if (shortfall != Shortfall::kNone) {
     env_.logger->Warning(
-        absl::StrCat("handed back, this worker cannot take part in the job: ", status.message()),
+        absl::StrCat("attempt handed back, because this worker cannot take part in the job: ",
+                     status.message()),
         about);
   } else {
     env_.logger->Error(

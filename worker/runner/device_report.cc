@@ -163,10 +163,11 @@ void DeviceReport::WarnOnce(log::Logger* logger, const log::Context& context) {
         context);
   const std::optional<DeviceUse> use = backend_->use();
   if (use && use->crowded > 0 && !std::exchange(warned_of_graphs_, true))
-    logger->Warning(absl::StrCat("steps have more different shapes than the worker keeps CUDA "
-                                 "graphs; steps of the other shapes run without a graph: graphs=",
-                                 use->graphs, " captures=", use->captures),
-                    context);
+    logger->Warning(
+        absl::StrCat("the steps have more shapes than the limit of CUDA graphs; steps of "
+                     "the other shapes run without a graph: graphs=",
+                     use->graphs, " captures=", use->captures),
+        context);
 }
 
 }  // namespace evergrad::worker

@@ -354,10 +354,10 @@ TEST_CASE("mistakes about tables, the layers that read them, and metrics are rep
              Catch::Contains("`default_row` needs an `admit_after` above 1"));
   CHECK_THAT(RefusalOfCsv("dimension: 4}", "dimension: 0}"),
              Catch::Contains("`dimension`: expected an integer from 1 to 4096"));
-  CHECK_THAT(RefusalOfCsv("dimension: 4}", "dimension: 4096}"),
-             Catch::Contains(
-                 "`dimension`: a row and what the optimizer rowwise_adagrad keeps of it are 4097 "
-                 "numbers"));
+  CHECK_THAT(
+      RefusalOfCsv("dimension: 4}", "dimension: 4096}"),
+      Catch::Contains(
+          "`dimension`: a row with the state of the optimizer rowwise_adagrad has 4097 numbers"));
   // No slot has enough memory for these rows, as the storage would count them: there are 64 slots.
   CHECK_THAT(RefusalOfCsv("dimension: 4}", "dimension: 4, bytes_max: 2KiB}"),
              Catch::Contains(
@@ -374,8 +374,8 @@ TEST_CASE("mistakes about tables, the layers that read them, and metrics are rep
              Catch::Contains("did you mean `root_mean_squared_error`?"));
   CHECK_THAT(
       RefusalOfCsv("metrics: [auc, binary_accuracy]", "metrics: [root_mean_squared_error]"),
-      Catch::Contains("the metric root_mean_squared_error needs the loss mean_squared_error, it is "
-                      "binary_crossentropy"));
+      Catch::Contains("the metric root_mean_squared_error needs the loss mean_squared_error, but "
+                      "the loss is binary_crossentropy"));
   CHECK_THAT(RefusalOfCsv("metrics: [auc, binary_accuracy]", "metrics: [auc, auc]"),
              Catch::Contains("`metrics`: duplicate metric auc"));
 }
@@ -1106,7 +1106,7 @@ TEST_CASE("names that do not match are reported at their lines") {
                              "can be read: expected image; did you mean `image`?"));
   CHECK_THAT(RefusalWith("type: sparse_categorical_crossentropy, from_logits: true",
                          "type: mean_squared_error"),
-             Catch::Contains("the metric accuracy needs classes"));
+             Catch::Contains("the metric accuracy needs a loss with classes"));
 }
 
 TEST_CASE("the loss reads the last layer and the label by default") {
