@@ -1,5 +1,5 @@
-// Settings of evergrad-ps-server, in addition to those of every daemon (common/daemon). Each is
-// declared once in AddOptions.
+// Settings of evergrad-ps-server, in addition to the settings of every daemon (common/daemon). Each
+// setting is declared once in AddOptions.
 #pragma once
 
 #include <chrono>

@@ -30,8 +30,8 @@ class Ledger {
   // Sets the update's bit, and raises open[c].attempt to `attempt` (line 12). A repeat changes
   // nothing.
   void Record(ClosureId closure, UpdateIndex update, Attempt attempt);
-  // Adds to `done` and `refused`, and frees open[c] of their members (line 24). Returns whether
-  // either set grew; a repeat changes nothing.
+  // Adds the closures to `done` and `refused`, and removes open[c] of each of them (line 24).
+  // Returns true if `done` or `refused` grew. A repeat changes nothing.
   bool Close(const IntervalSet& done, const IntervalSet& refused);
 
   struct Open {
@@ -50,7 +50,7 @@ class Ledger {
   const std::map<ClosureId, Open>& open() const { return open_; }
   // Returns whether the update is recorded in `open`, or its closure is in `done`.
   bool Has(ClosureId closure, UpdateIndex update) const;
-  // Returns a copy for a new job (line 28). Attempts begin anew in it: open[*].attempt = (0,0).
+  // Returns a copy for a new job (line 28). Its attempts begin again: open[*].attempt = (0,0).
   Ledger WithoutAttempts() const;
   // Returns the memory in bytes, for the bound of line 31 and for metrics.
   std::uint64_t MemoryBytes() const;

@@ -2,8 +2,9 @@
 // brackets is a line of LEDGER (7, 9, 10, 24, 28 and 30). Pure: no state, no thread, no error.
 // ledger.cc is the only caller.
 //
-// tests/mutants compiles ledger.cc a second time with its own rules, each of which a test can
-// break. A rule that is inlined into ledger.cc would escape those tests.
+// tests/mutants compiles ledger.cc a second time with its own copy of the rules, in which a test
+// can break each rule. A rule that is written into ledger.cc itself would not be tested in this
+// way.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +27,7 @@ struct LedgerRules {
   static bool IsRecorded(const Ledger::Open& open, UpdateIndex u) { return open.Test(u.value()); }
   // [10] A duplicate of a higher attempt fences off lower attempts, too.
   static Attempt AfterDuplicate(Attempt seen, Attempt attempt) { return std::max(seen, attempt); }
-  // [24, 30] An ended closure needs no bitmap.
+  // [24, 30] The bitmap of an ended closure is removed.
   static bool HasEnded(const IntervalSet& done, const IntervalSet& refused, ClosureId c) {
     return done.Contains(c.value()) || refused.Contains(c.value());
   }

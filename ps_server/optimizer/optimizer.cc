@@ -11,7 +11,8 @@
 #include "ps_server/optimizer/prefetch.h"
 
 // from and to are the same array or disjoint, so no element depends on another. Without this pragma
-// the compiler takes its slow path exactly when an update is in place.
+// the compiler's check for overlap fails if an update is in place, and the loop that is not
+// vectorised runs.
 #if defined(__clang__)
 #define EG_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -57,7 +58,8 @@ class Ahead {
   const std::size_t bytes_;
 };
 
-// With kDimension 0, any dimension. A dimension that the compiler knows needs no loop.
+// kDimension 0 stands for any dimension. With a constant dimension the compiler can unroll the
+// loop.
 template <std::size_t kDimension, class R>
 inline void ApplyRow(const R& rule, std::size_t dimension, const float* __restrict g,
                      float* __restrict w) {
@@ -100,7 +102,7 @@ void ApplyRowsBy(const Rows& r, RowRule rule_of) {
   }
 }
 
-// For a rule of rows, which keeps `state` floats behind the values of each row.
+// For a rule of rows, which keeps `state` floats after the values of each row.
 template <class R>
 void ApplyWholeRows(const R rule, std::size_t state, const Rows& r) {
   const Ahead ahead(r, state);
@@ -127,7 +129,7 @@ absl::StatusOr<Optimizer> Optimizer::Create(const optimizers::Settings& settings
   o.for_tables_only_ = descriptor.use == optimizers::Use::kTablesOnly;
   o.is_moving_average_ = descriptor.is_moving_average;
   o.counts_per_row_ = descriptor.counts_gradients;
-  // The rule and the descriptor are written in two places, so they are compared.
+  // The rule and the descriptor state the same properties, so they are compared.
   std::visit(
       [&]<class R>(const R&) {
         EG_CHECK_MSG(R::kStates == o.states_, settings.type);

@@ -21,8 +21,8 @@ namespace evergrad::ps_server::optimizer {
 
 inline constexpr int kStatesMax = 2;
 
-// Some elements of a dense shard, one behind the other. from and to are the same (in place) or
-// disjoint, for the values and for each state; the gradient overlaps neither.
+// Consecutive elements of a dense shard. For the values and for each state, `from` and `to` are the
+// same array (in place) or disjoint arrays. The gradient overlaps neither.
 struct ElementSpan {
   std::size_t size = 0;
   const float* gradient = nullptr;
@@ -32,39 +32,43 @@ struct ElementSpan {
   float* state_to[kStatesMax] = {};
 };
 
-// Rows of a table, updated in place. A row is its values and, behind them, its optimizer state.
+// Rows of a table, updated in place. A row consists of its values, followed by its optimizer state.
 // There are no duplicate rows, and no gradient overlaps a row.
 struct Rows {
   std::size_t count = 0, dimension = 0;
   float* const* rows = nullptr;
   const float* const* gradients = nullptr;
-  // With counts_per_row(), the number of gradients of each row, this one included: 1, 2, ...
+  // With counts_per_row(), the number of gradients of each row, including the present one: 1, 2,
+  // ...
   const std::uint32_t* t = nullptr;
-  // Rows of later calls. They are only prefetched, one after each update of a row, because its
-  // divisions leave the memory time.
+  // Rows of later calls, which are only prefetched. One row is prefetched after each update of a
+  // row, because the memory is idle during the divisions of an update.
   std::size_t next_count = 0;
   float* const* next = nullptr;
 };
 
 class Optimizer {
  public:
-  // InvalidArgument: optimizers::Check refuses the settings.
+  // Returns InvalidArgument if optimizers::Check refuses the settings.
   static absl::StatusOr<Optimizer> Create(const optimizers::Settings& settings);
 
-  // The states of a dense shard: moments, accumulators. Each has one float for each value.
+  // The number of states of a dense shard, such as moments and accumulators. A state has one float
+  // for each value.
   int states() const { return states_; }
   // The initial value of each float of state k.
   float state_initial(int k) const { return initial_[k]; }
   bool for_tables_only() const { return for_tables_only_; }
-  // Its updates are values towards which a variable moves, and not gradients.
+  // Returns true if an update contains values towards which the variable moves, in place of
+  // gradients.
   bool is_moving_average() const { return is_moving_average_; }
-  // The floats behind a row's `dimension` values: state by state, `dimension` each, or one for a
-  // state with one float per row. They begin with state_initial of their state.
+  // The number of floats after a row's `dimension` values. They are stored state by state:
+  // `dimension` floats, or one float for a state with one float per row. Their initial value is
+  // state_initial of their state.
   std::size_t state_per_row(std::size_t dimension) const {
     return static_cast<std::size_t>(states_) * dimension + static_cast<std::size_t>(row_states_);
   }
   void FillRowState(std::size_t dimension, float* state) const;
-  // The update depends on how many gradients the row has had.
+  // Returns true if an update depends on the number of earlier gradients of the row.
   bool counts_per_row() const { return counts_per_row_; }
 
   // The rule for update t, which is the same for all elements. t is the number of gradients of this

@@ -6,8 +6,9 @@
 
 namespace evergrad::ps_server {
 
-// Prefetches a row into the second cache. Into the first, a prefetch would hold one of its few line
-// buffers until the row has come. kWrite is 1 for a row that will be written.
+// Prefetches a row into the second-level cache. A prefetch into the first-level cache would occupy
+// one of its few line fill buffers until the row has arrived. kWrite is 1 for a row that will be
+// written.
 template <int kWrite>
 void PrefetchRow(const float* row, std::size_t bytes) {
   const auto begin = reinterpret_cast<std::uintptr_t>(row);

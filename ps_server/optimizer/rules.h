@@ -99,7 +99,7 @@ struct Nadam {
   float gradient_rate = 0, moment_rate = 0, correction = 0;  // valid for t
 
   // Keras keeps the product of mu(1) ... mu(t) as a variable of the optimizer. Here the product is
-  // computed from t, so that it is no state of a shard or a row.
+  // computed from t, so that no shard or row needs a state for it.
   void At(std::uint64_t t) {
     const double next = Mu(Power(kDecay, t + 1)), product = ProductOfMu(t);
     gradient_rate =
@@ -223,8 +223,8 @@ struct FtrlPower {
   }
 };
 
-// Keras' batch normalization: assign_moving_average. The "gradient" is the value towards which the
-// variable moves.
+// Keras' batch normalization: assign_moving_average. The "gradient" of an update is the value
+// towards which the variable moves.
 struct MovingAverage {
   static constexpr int kStates = 0;
   float one_minus_momentum;

@@ -131,7 +131,7 @@ bool Assignments::IsLoading(ShardKey key, ShardEpoch epoch) {
 void Assignments::BeginRestore(RestoreOptions what) {
   const ShardKey key{what.settings.job, what.settings.shard};
   const ShardEpoch epoch = what.epoch;
-  if (!IsLoading(key, epoch)) return;  // dropped or assigned anew meanwhile
+  if (!IsLoading(key, epoch)) return;  // dropped or assigned again meanwhile
   Restorer::Order order;
   order.what = std::move(what);
   order.done = [this, key, epoch](absl::StatusOr<std::unique_ptr<Shard>> shard) {
@@ -153,7 +153,7 @@ void Assignments::OnRestored(ShardKey key, ShardEpoch epoch,
 
 void Assignments::OnLoaded(ShardKey key, ShardEpoch epoch, const ShardExecutor::Loaded& loaded) {
   HeldShard* const held = options_.directory->Find(key, epoch);
-  // Dropped or assigned anew meanwhile, so nobody waits for this result.
+  // The shard was dropped or assigned again meanwhile, so no order waits for this result.
   if (held == nullptr) return;
   options_.directory->EndLoading(held);
   held->value_bytes = loaded.value_bytes;

@@ -1,10 +1,11 @@
 // Loads the shards that the coordinator assigns to this server, and answers each Assign (LEDGER
 // lines 21, 22 and 28).
 //
-// A shard comes from its seed, from a file, or from another server. It is in the directory as
-// loading from the Assign on, so that a Hello names it. Its answer is sent when its executor holds
-// it; a newer Assign or a Drop in between takes the place of the answer. Runs on the control
-// executor, except for the callbacks of shards and of the restorer.
+// A shard comes from its seed, from a file, or from another server. From the Assign on, the
+// directory contains the shard as loading, so that a Hello names it. The answer is sent when the
+// shard's executor holds the shard. If a newer Assign or a Drop arrives before, the older Assign is
+// not answered. Runs on the control executor, except for the callbacks of shards and of the
+// restorer.
 #pragma once
 
 #include <functional>
@@ -41,15 +42,16 @@ class Assignments {
     SessionSender* sender = nullptr;
     // Returns the executor of the shard.
     std::function<ShardExecutor&(ShardId)> shard_executor;
-    // Ends the orders about the shard's old copy that wait for an I/O thread.
+    // Cancels the orders about the shard's old copy that wait for an I/O thread.
     std::function<void(const ShardKey&)> cancel_orders;
   };
   explicit Assignments(Options options) : options_(std::move(options)) {}
 
-  // Begins to load the shard, in place of a held one. A repeat is answered when the shard is
-  // loaded. FailedPrecondition at once: the held epoch is higher. InvalidArgument or NotFound at
-  // once: the Assign is malformed, or the shard that it moves is not here; a received shard of this
-  // number is freed. Neither changes the held shard.
+  // Begins to load the shard, in place of a held copy. A repeated Assign is answered when the shard
+  // is loaded. Three errors are answered at once, and do not change the held shard:
+  // FailedPrecondition if the held epoch is higher, InvalidArgument if the Assign is malformed, and
+  // NotFound if the moved shard has not been received. After the latter two, a received shard of
+  // this number is freed.
   void Submit(const v1::Assign& assign);
 
  private:
@@ -61,7 +63,7 @@ class Assignments {
   // Takes the received shard, if the Assign names one.
   absl::StatusOr<Assignment> Check(const v1::Assign& assign, const ShardKey& key);
   void Load(const ShardKey& key, Assignment assignment);
-  // It is called when the old shard has been freed, so that the file can be read.
+  // Begins to read the file. It is called when the old shard has been freed.
   void BeginRestore(RestoreOptions what);
   void OnRestored(ShardKey key, ShardEpoch epoch, absl::StatusOr<std::unique_ptr<Shard>> shard);
   // Returns a function for any thread that calls OnLoaded.

@@ -139,8 +139,8 @@ void Control::OnClose(const v1::Close& close) {
   auto done = client::FromProto(close.done());
   auto refused = client::FromProto(close.refused());
   HeldShard* const held = directory_.Find(key, epoch);
-  // A shard that is being read from its file is skipped, because its sets are not known yet. The
-  // next Close is complete.
+  // A shard that is being read from its file is skipped, because its sets are not known yet.
+  // Nothing is lost, because the next Close lists all closures again.
   if (!done.ok() || !refused.ok() || held == nullptr || held->restoring() ||
       held->stopped_in != 0 || held->start > version) {
     if (!done.ok() || !refused.ok()) {
@@ -172,8 +172,8 @@ void Control::OnSeal(const v1::Seal& seal) {
   sealed->set_job_uid(seal.job_uid());
   sealed->set_shard(seal.shard());
   *sealed->mutable_epoch() = seal.epoch();
-  // A shard that is still being read would be live, and not sealed, once it is loaded. It is
-  // dropped, because the job does not need it any more.
+  // A shard that is still being read cannot be sealed, and would accept updates once it is loaded.
+  // It is dropped, because the job does not need it any more.
   const auto epoch = client::FromProto<ShardEpoch>(seal.epoch());
   if (const HeldShard* const held = directory_.Find(key, epoch);
       held != nullptr && held->restoring()) {

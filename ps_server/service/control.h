@@ -4,8 +4,8 @@
 // Runs on the control executor, except for the callbacks of shards. Control gives each message to
 // the part that it concerns: ShardDirectory has the held shards, Assignments loads shards,
 // ReceivedShards has the shards that are moved to this server, CutOrders has the orders for
-// snapshots, StopOrders those for shards that leave, and SessionSender the session. Control itself
-// passes the other orders on to the shards' executors.
+// snapshots, StopOrders has the orders for shards that move to another server, and SessionSender
+// sends the messages. Control itself passes the other orders on to the shards' executors.
 #pragma once
 
 #include <cstdint>
@@ -66,7 +66,7 @@ class Control {
 
  private:
   std::function<ShardExecutor&(ShardId)> ShardExecutors() const;
-  // Ends the orders of a shard, or of all shards of a job, that wait for an I/O thread.
+  // Cancels the orders of a shard, or of all shards of a job, that wait for an I/O thread.
   void CancelOrders(JobUid job, std::optional<ShardId> shard);
   void OnReceive(const v1::ReceiveShard& receive);
   void SendReceived(const ShardKey& key, ShardEpoch from, const absl::Status& status);

@@ -19,8 +19,9 @@
 namespace evergrad::ps_server {
 
 // Each executor of a shard writes its own sections. The thread that finishes the last section
-// builds the response. The executors that still hold a section share the call. If it is dropped
-// unanswered (an executor was shut down), the transport tells the caller.
+// builds the response. The executors that still hold a section share the call. If the call is
+// destroyed without an answer (an executor was shut down), the transport reports an error to the
+// caller.
 class DataCall {
  public:
   struct PushOutcome {
@@ -46,19 +47,19 @@ class DataCall {
   PushOutcome& push(std::size_t i) { return pushes_[i]; }
   PullOutcome& pull(std::size_t i) { return pulls_[i]; }
 
-  // Reserves bytes of the answer for copied values, within the reservation of the request, before
-  // any memory is allocated. If they do not fit, returns false and sets `invalid` to the text of
-  // the invalid section.
+  // Reserves bytes of the answer for copied values, within the reservation of the request. It is
+  // called before memory for the values is allocated. If the bytes exceed the reservation, returns
+  // false and sets `invalid` to the text for the invalid section.
   bool ReserveCopy(std::uint64_t bytes, std::string* invalid);
 
-  // [35] Returns whether the request carries the proof of this push. Any executor may call it, with
-  // the same guard each time.
+  // [35] Returns whether the request contains a valid proof of the grant for this push. Any
+  // executor may call it, with the same guard each time.
   bool IsProved(grants::GrantGuard& guard, const v1::PushSection& push);
 
   // Lets a failpoint of a test drop the answer; the caller gets Internal instead.
   void LoseAnswer() { answer_lost_.store(true, std::memory_order_relaxed); }
-  // Adds the number of sections that have their outcomes. The call that adds the last section
-  // answers.
+  // Records that `count` sections have their outcomes. The thread that records the last section
+  // answers the request.
   void FinishSections(std::size_t count);
   void FinishSection() { FinishSections(1); }
   // Answers a request without sections.

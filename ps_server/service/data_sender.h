@@ -15,10 +15,10 @@ inline constexpr std::size_t kSenderNameBytesMax = 100;
 // Returns "gpu-7" for a request of "worker/gpu-7", and "" if the request names no worker.
 absl::string_view WorkerOf(const v1::RequestHeader& header);
 
-// `certificate_task` is the task of the sender's certificate. It is "" without TLS; then the sender
-// cannot be checked, and OK is returned. PermissionDenied in these cases: the request names a
-// sender other than its certificate; a worker asks for an image of a shard; a server asks for
-// anything else; the sender is neither a worker nor a server.
+// `certificate_task` is the task of the sender's certificate. Without TLS it is "". In this case
+// the sender cannot be checked, and OK is returned. PermissionDenied in these cases: the request
+// names a sender other than its certificate; a worker asks for an image of a shard; a server asks
+// for something other than an image; the sender is neither a worker nor a server.
 absl::Status CheckSender(absl::string_view certificate_task, const v1::RequestHeader& header);
 
 }  // namespace evergrad::ps_server

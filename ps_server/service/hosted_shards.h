@@ -24,7 +24,8 @@ namespace evergrad::ps_server {
 
 // The work of one task of an executor, in bytes that it touches: about a millisecond of applies.
 inline constexpr std::uint64_t kTurnBytes = 1 << 20;
-// The cost of a section, or of the state of a shard in a report, beside its bytes.
+// The cost, in bytes, of a section or of the state of a shard in a report, in addition to the bytes
+// that it touches.
 inline constexpr std::uint64_t kSectionCost = 2048;
 
 // One push or one pull of a request.
@@ -44,7 +45,7 @@ struct RequestSection {
 
 struct HostedShard {
   std::unique_ptr<Shard> shard;
-  // Guard of its job, shared with the table of jobs; null if proofs are not required.
+  // The guard of the shard's job, shared with the table of jobs; null if proofs are not required.
   std::shared_ptr<grants::GrantGuard> grants;
   struct Traffic {  // see v1::ShardState
     std::uint64_t pulls = 0, pushes = 0, bytes_sent = 0, bytes_received = 0;
@@ -52,8 +53,9 @@ struct HostedShard {
   // In order of arrival. Bounded by the transport's budget: each entry is part of a request that
   // the budget granted.
   std::deque<RequestSection> queue;
-  bool waiting = false;                    // for its turn, or for the end of a failpoint's delay
-  std::optional<RequestSection> applying;  // its push was admitted, and its apply has not ended
+  bool waiting = false;  // waits for its turn, or for the end of a failpoint's delay
+  // A section whose push was admitted and whose apply has not ended.
+  std::optional<RequestSection> applying;
   // Posted when the apply has ended, or when the shard has been dropped.
   std::vector<std::function<void()>> after_apply;
 };
@@ -101,7 +103,8 @@ class HostedShards {
 
  private:
   std::map<ShardKey, HostedShard> shards_;
-  std::map<ShardKey, HostedShard>::iterator next_ = shards_.end();  // the guess of FindNext
+  // The entry that FindNext checks first.
+  std::map<ShardKey, HostedShard>::iterator next_ = shards_.end();
 };
 
 }  // namespace evergrad::ps_server

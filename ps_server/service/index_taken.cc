@@ -8,7 +8,8 @@ namespace evergrad::ps_server {
 
 IndexTaken::Verdict IndexTaken::Judge(const v1::Rejected& rejected) {
   Verdict verdict;
-  // If the holder is dead or disconnected, the server waits for it, as for its own former process.
+  // If the holder has ended or is disconnected, the server waits until the index is free, because
+  // the holder may be its own former process.
   if (rejected.kind() != "identity_taken" || !by_default_ || !rejected.holder_lives())
     return verdict;
   const std::string holder = client::CleanText(rejected.holder_host(), client::kHostBytesMax);

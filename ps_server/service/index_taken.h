@@ -1,6 +1,6 @@
 // Decides the reaction of a server if the coordinator reports that another server has its index.
-// The server waits (P7) and logs at once the holder and the remedy. It ends if waiting cannot be
-// the intention. Pure.
+// The server waits (P7), and logs the holder and the remedy at once. It ends if the index was a
+// default and the holder lives on another host. Pure.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace evergrad::ps_server {
 
 class IndexTaken {
  public:
-  // `by_default` says that neither --index nor the host's name gave the index.
+  // `by_default` is true if neither --index nor the host's name gave the index.
   IndexTaken(std::string index, bool by_default, std::string host)
       : index_(std::move(index)), by_default_(by_default), host_(std::move(host)) {}
   struct Verdict {

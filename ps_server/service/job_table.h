@@ -18,7 +18,7 @@
 
 namespace evergrad::ps_server {
 
-// Counts since the server learned of the job; `stint` numbers this period.
+// Counters since the server learned of the job. `stint` is the number of this period.
 struct JobCounters {
   std::uint64_t stint = 0;
   std::atomic<std::uint64_t> updates_applied{0}, duplicates_refused{0};
@@ -63,8 +63,8 @@ class JobTable {
         it == parts_.end() ? nullptr : it->second.lock();
     return part == nullptr ? 0 : part->used_by_part();
   }
-  // Learns the newest version; a lower or equal one changes nothing. `shards_total` 0 keeps the
-  // known number.
+  // Records the version if it is higher than the known version. `shards_total` 0 keeps the known
+  // number.
   void Learn(JobUid uid, MapVersion version, std::uint32_t shards_total) {
     MutexLock lock(&mu_);
     Job& job = jobs_[uid];
@@ -75,8 +75,8 @@ class JobTable {
     job.version = std::max(job.version, version);
     if (shards_total != 0) job.shards_total = shards_total;
   }
-  // [34] Sets the key that came with an Assign of a known job, before its shard is held. The first
-  // key stays. If it is empty, nothing is checked.
+  // [34] Sets the key that came with an Assign of a known job, before its shard is held. Later keys
+  // are ignored. With an empty key, proofs are not checked.
   void SetGrantKey(JobUid uid, const std::string& key) {
     if (key.empty()) return;
     MutexLock lock(&mu_);
@@ -101,7 +101,8 @@ class JobTable {
     MutexLock lock(&mu_);
     jobs_.erase(uid);
   }
-  // Returns only the part that each request needs, without copying the others.
+  // Returns only the counters, which each request needs, without copying the other parts of the
+  // job.
   std::shared_ptr<JobCounters> CountersOf(JobUid uid) const {
     MutexLock lock(&mu_);
     const auto it = jobs_.find(uid);

@@ -2,11 +2,11 @@
 // not prove it (P7).
 //
 // A process binds an abstract unix socket under a name that contains its uid. The kernel frees the
-// name when the last thread of the process has ended, in any way. Nothing is left behind, and a
-// stopped process keeps the name. A process that can bind this name in the same network namespace
-// of the same boot knows that the other process has ended. If names cannot be compared (another
-// host, another namespace, no abstract sockets), nothing is proved, and the wait is as long as
-// without a lifeline.
+// name when the last thread of the process has ended, whatever the reason. No file remains, and a
+// process that is only stopped keeps the name. A process that can bind this name in the same
+// network namespace of the same boot knows that the other process has ended. If the names cannot be
+// compared (another host, another namespace, no abstract sockets), nothing is proved, and a new
+// server waits as if there were no lifeline.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +24,11 @@ class Lifeline {
   Lifeline(const Lifeline&) = delete;
   Lifeline& operator=(const Lifeline&) = delete;
 
-  // Returns the boot and network namespace of the name. "" if the name could not be bound, so that
-  // the end of this process cannot be proved.
+  // Returns the boot and network namespace of the name, or "" if the name could not be bound. In
+  // this case the end of this process cannot be proved.
   const std::string& place() const { return place_; }
-  // Returns whether the process that held its name in `place` has ended. Returns false if this
-  // cannot be known.
+  // Returns true if the process `process_uid`, which had its name in `place`, has ended. Returns
+  // false if it runs, or if this cannot be determined.
   bool HasEnded(std::uint64_t process_uid, absl::string_view place) const;
 
  private:

@@ -21,7 +21,7 @@
 namespace evergrad::ps_server {
 
 struct PeerImage {
-  // Outlives all reads of the image; its destructor ends every call with an error.
+  // The client outlives all reads of the image. Its destructor ends every call with an error.
   client::ParameterClient* client = nullptr;
   const Clock* clock = nullptr;  // outlives the image
   v1::Endpoint server;

@@ -1,7 +1,8 @@
-// The shards that the coordinator is moving to this server (LEDGER line 22): those that are being
-// read from their owners, and those that have been read and are not assigned yet.
+// The shards that the coordinator is moving to this server (LEDGER line 22). Some are being read
+// from their owners; others have been read and are not assigned yet.
 //
-// They end with the session of their orders. Runs on the control executor; the restorer reads.
+// They are dropped when the session of their orders ends. Runs on the control executor; the
+// restorer reads.
 #pragma once
 
 #include <atomic>
@@ -42,14 +43,14 @@ class ReceivedShards {
   explicit ReceivedShards(Options options) : options_(std::move(options)) {}
 
   // Begins to read the shard, in place of an earlier reading of it. After an error `received` is
-  // not called, and an earlier reading continues unless the restorer refused the new one.
-  // Unimplemented: there are no peers. InvalidArgument: the order is malformed.
+  // not called, and an earlier reading of the shard continues, except if the restorer has refused
+  // the new one. Unimplemented: there are no peers. InvalidArgument: the order is malformed.
   absl::Status Begin(const v1::ReceiveShard& receive);
   // Returns the shard that was read at epoch `from`; null if there is none.
   std::unique_ptr<Shard> Take(const ShardKey& key, ShardEpoch from);
   // Ends the reading of a shard, or frees the shard.
   void Forget(const ShardKey& key);
-  void Forget(const ShardKey& key, ShardEpoch from);  // only if it is of this epoch
+  void Forget(const ShardKey& key, ShardEpoch from);  // only if the shard comes from this epoch
   void ForgetJob(JobUid job);
   void ForgetAll();
 

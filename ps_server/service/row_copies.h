@@ -2,8 +2,8 @@
 // share.
 //
 // The rows of all sections of a request are read together, because many lookups in flight hide the
-// latency of memory. The caller ends the copies before anything changes at a shard. Runs on the
-// shards' executor.
+// latency of memory. The caller calls Finish before it changes a shard. Runs on the shards'
+// executor.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,7 @@ class RowCopies {
   void Finish() {
     if (call_ != nullptr) Copy();
   }
-  // Ends the use of the current memory; the answers keep it.
+  // Stops adding rows to the current memory. The answers still own it.
   void ReleaseMemory() { memory_ = nullptr; }
 
  private:
@@ -41,7 +41,8 @@ class RowCopies {
 
   const std::shared_ptr<storage::ChunkPool> pool_;  // shared with the shards of the server
   std::vector<storage::RowReading> readings_;
-  std::shared_ptr<DataCall> call_;  // shared as in RequestSection; null: there are no readings
+  // Shared as in RequestSection; null if no rows wait to be copied.
+  std::shared_ptr<DataCall> call_;
   std::size_t sections_ = 0;
   // A block for the rows of one request, each section at a multiple of 64.
   std::shared_ptr<const void> memory_;  // shared with the answers

@@ -14,8 +14,8 @@ namespace {
 constexpr absl::string_view kUnproved =
     "the coordinator has not granted this attempt to the sender of the push";
 
-// Returns the error of a push, without its numbers, or "". The shard returns the text as the answer
-// to the push (line 11).
+// Returns the error of a push, without its numbers, or "". The text becomes the answer to the push
+// (LEDGER line 11).
 std::string DefectOf(const v1::PushSection& push) {
   if (push.kind() != v1::GRADIENT && push.kind() != v1::MOVING_AVERAGE && push.kind() != v1::SKIP) {
     return absl::StrCat("update kind is not built, expected GRADIENT, MOVING_AVERAGE or SKIP, got=",
@@ -141,14 +141,14 @@ std::uint64_t SectionRunner::RunPull(HostedShard* hosted, RequestSection section
     outcome.result.chunks.push_back(options_.copies->Add(plan, std::move(section.call)));
     return bytes;
   }
-  // References have no bytes of their own, but a cost.
+  // A reference to a chunk copies no bytes, but has a cost.
   const std::uint64_t cost = outcome.result.chunks.size() * 256;
   section.call->FinishSection();
   return cost;
 }
 
-// Line 22. Bypasses the checks of the shard: its next owner asks under the old epoch, for a state
-// from which no request is served any more.
+// LEDGER line 22. Skips the checks of the shard, because its next owner asks under the old epoch
+// for the state of a stopped shard, which serves no other request.
 std::uint64_t SectionRunner::ReadImage(const Shard& shard, const RequestSection& section) {
   const v1::PullSection& from =
       section.call->request().header->pulls(static_cast<int>(section.index));
@@ -172,8 +172,8 @@ std::uint64_t SectionRunner::ReadImage(const Shard& shard, const RequestSection&
   return 256;
 }
 
-// Line 8: answers STALE with the known V. A number that no shard of the job can have is the
-// caller's mistake.
+// LEDGER line 8: answers STALE with the known V. A shard number beyond the job's shards is the
+// caller's mistake, and is answered as invalid.
 void SectionRunner::AnswerUnheld(const RequestSection& section) {
   const ShardKey key = section.key();
   const JobTable::Job job = options_.jobs->Find(key.job);

@@ -33,7 +33,7 @@ class SectionRunner {
     const SectionMetrics* metrics = nullptr;
     const Images* images = nullptr;  // images of stopped shards; null if there are none
     RowCopies* copies = nullptr;     // the rows of pulls; the caller finishes them
-    // [35] Called when a push without the proof of its grant was refused. Must not block.
+    // [35] Called when a push was refused because it lacks the proof of its grant. Must not block.
     std::function<void(const v1::RequestHeader&, const v1::PushSection&)> on_unproved = {};
   };
   explicit SectionRunner(Options options) : options_(std::move(options)) {}

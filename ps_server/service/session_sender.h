@@ -1,9 +1,9 @@
 // Sends a server's messages to the coordinator, each in the session to which it belongs.
 //
 // An answer to an order is sent only in the session of the order, because the Hello of the next
-// session reports the held shards. `Assigned` is the exception: without a session it is kept, and
-// sent in the next one, because the Hello may have reported the shard as loading. Runs on the
-// control executor.
+// session reports the held shards. `Assigned` is the exception: without a session it is kept and
+// sent in the next session, because the Hello of that session may have reported the shard as
+// loading. Runs on the control executor.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,12 @@ class SessionSender {
   // `send` is SessionClient::Send, which returns false without a session.
   explicit SessionSender(std::function<bool(v1::TaskMessage)> send) : send_(std::move(send)) {}
 
-  // A session has begun. Sends the kept messages.
+  // Begins a session and sends the kept messages.
   void Begin() {
     ++session_;
     for (v1::TaskMessage& message : std::exchange(kept_, {})) send_(std::move(message));
   }
-  // The session has ended. Its late answers are recognised by its number and dropped.
+  // Ends the session. Late answers in this session are recognised by its number and dropped.
   void End() { ++session_; }
   std::uint64_t session() const { return session_; }
 
@@ -35,7 +35,7 @@ class SessionSender {
   void SendIn(std::uint64_t session, v1::TaskMessage message) {
     if (session == session_) send_(std::move(message));
   }
-  // Without a session, keeps the answer in place of an older one for the shard.
+  // Sends the answer. Without a session, keeps it in place of an older answer for the same shard.
   void SendAssigned(const v1::Assigned& assigned) {
     v1::TaskMessage message;
     *message.mutable_assigned() = assigned;

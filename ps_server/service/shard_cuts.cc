@@ -21,7 +21,7 @@ absl::Status NotHeld(const ShardKey& key, ShardEpoch epoch) {
 void ShardCuts::Take(const ShardKey& key, ShardEpoch epoch, bool stop, Ready ready) {
   HostedShard* const hosted = shards_.Find(key, epoch);
   if (hosted == nullptr) return ready(NotHeld(key, epoch));
-  if (stop) hosted->shard->Stop();  // queued sections are answered STALE in their turn
+  if (stop) hosted->shard->Stop();  // queued sections get the answer STALE in their turn
   if (!hosted->applying) return ready(CutOf(*hosted->shard));
   waiting_[key].push_back(std::move(ready));
 }

@@ -1,8 +1,8 @@
 // Takes the cuts of one executor's shards (LEDGER lines 22 and 27).
 //
-// A cut that is ordered during an apply waits for the end of the apply, and no other apply comes
-// between. The rows of a slot are captured later, slice by slice, between its pushes. Runs on the
-// shards' executor, except for ShardCut::next_slice.
+// A cut that is ordered during an apply is taken when the apply has ended, before the next apply
+// begins. The rows of a slot are captured later, slice by slice, between the pushes to the slot.
+// Runs on the shards' executor, except for ShardCut::next_slice.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ class ShardCuts {
   ShardCuts(runtime::Executor* executor, HostedShards* shards)
       : executor_(*executor), shards_(*shards) {}
 
-  // Must neither block nor call back. NotFound: the shard is not held at this epoch, or is no
-  // longer held when the update in progress has ended.
+  // Must neither block nor call this class. Gets NotFound if the shard is not held at this epoch,
+  // or is no longer held when the update in progress has ended.
   using Ready = std::function<void(absl::StatusOr<ShardCut>)>;
   // Cuts the state between two updates. With `stop` the shard stops first (Shard::Stop). If the
   // executor ends before, `ready` is destroyed without a call.
@@ -45,7 +45,8 @@ class ShardCuts {
 
   runtime::Executor& executor_;
   HostedShards& shards_;
-  std::map<ShardKey, std::vector<Ready>> waiting_;  // for the end of an apply; all shards are held
+  // Cuts that wait for the end of an apply; each key is a held shard.
+  std::map<ShardKey, std::vector<Ready>> waiting_;
 };
 
 }  // namespace evergrad::ps_server

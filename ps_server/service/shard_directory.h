@@ -1,9 +1,10 @@
 // The directory of the shards that this server holds, and the names of the jobs that it knows.
 //
 // The directory is needed because a Hello must be made without waiting for a shard's executor. Only
-// Assign and Close change the closed and refused closures of a shard, and both pass through Control
-// first, so the directory always covers the received orders. The sets of a snapshot are known once
-// it is loaded; until then the Hello reports "loading". Runs on the control executor.
+// Assign and Close change the sets of closed and refused closures of a shard. Control handles both
+// orders before the executor, so the sets in the directory always include the received orders. The
+// sets of a snapshot are known once it is loaded. Until then the Hello reports the shard as
+// loading. Runs on the control executor.
 #pragma once
 
 #include <cstddef>
@@ -27,12 +28,12 @@ struct HeldShard {
   IntervalSet done, refused;
   bool loading = true;
   std::uint64_t stopped_in = 0;  // term of the coordinator that stopped it; 0: it serves
-  std::string file;              // "": from the seed; otherwise the URI of its file
-  MonoTime assigned{};           // when
-  bool rows = false;             // a table slot: its size is read elsewhere
+  std::string file;     // the URI of the shard's file; "" if the shard starts from its seed
+  MonoTime assigned{};  // when
+  bool rows = false;    // true for a table slot, whose size JobTable::TableBytes returns
   std::uint64_t value_bytes = 0, state_bytes = 0;
 
-  // Whether the shard is being read from its file, so that its sets are not known yet.
+  // Returns true while the shard is being read from its file. Its sets are not known yet.
   bool restoring() const { return loading && !file.empty(); }
 };
 
@@ -53,8 +54,8 @@ class ShardDirectory {
   void EndLoading(HeldShard* held);
   // Removes a held shard.
   void Remove(const ShardKey& key);
-  // Forgets a job of which no shard is held. A running job stays known: it may get shards here
-  // again, and its counters are read.
+  // Forgets a job if no shard of it is held and it does not run. A running job may get shards on
+  // this server again, and its counters are reported.
   void ForgetJobIfUnheld(JobUid job);
   // Removes the shards and the name of a job, and returns the number of shards. The counters of the
   // job stay in the table of jobs.
@@ -62,8 +63,8 @@ class ShardDirectory {
 
   // Learns the name of a running job. The number of names is bounded.
   void NameJob(const v1::JobInfo& info);
-  // Drops the names of jobs without a held shard. Each session lists the running jobs again. If a
-  // job's end was missed because the session was interrupted, the list lacks the job.
+  // Drops the names of jobs without a held shard. Each session lists the running jobs again. A job
+  // that has ended while the session was interrupted is not in that list.
   void ForgetUnheldJobs();
   // Number of running jobs of the session, and of other jobs with a held shard.
   std::size_t jobs_named() const { return job_names_.size(); }

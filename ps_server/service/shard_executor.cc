@@ -49,9 +49,9 @@ void ShardExecutor::Turn() {
     const ShardKey key = ready_.front();
     ready_.pop_front();
     HostedShard* const hosted = shards_.FindNext(key);
-    if (hosted == nullptr) continue;  // dropped, and its sections have been answered
+    if (hosted == nullptr) continue;  // the shard was dropped, and its sections have been answered
     hosted->waiting = false;
-    // Dropped and assigned again meanwhile.
+    // The shard was dropped and assigned again meanwhile.
     if (hosted->queue.empty() && !hosted->applying) continue;
     spent += Run(key, hosted);
     if ((!hosted->queue.empty() || hosted->applying) && !hosted->waiting) {
@@ -93,7 +93,7 @@ std::uint64_t ShardExecutor::Run(const ShardKey& key, HostedShard* hosted) {
       });
       return kSectionCost;
     }
-    if (LosesAnswer(hit)) {  // acts as if the push had never arrived
+    if (LosesAnswer(hit)) {  // the failpoint acts as if the push had never arrived
       section.call->LoseAnswer();
       section.call->FinishSection();
       return kSectionCost;
@@ -106,8 +106,8 @@ std::uint64_t ShardExecutor::Run(const ShardKey& key, HostedShard* hosted) {
 std::uint64_t ShardExecutor::ContinuePush(const ShardKey& key, HostedShard* hosted) {
   const std::uint64_t bytes = runner_.ContinuePush(hosted);
   if (hosted->applying) return bytes;
-  // Waiters for the end of an apply run before the next apply begins, so that a continuous series
-  // of pushes delays no report.
+  // Callbacks that wait for the end of an apply run before the next apply begins, so that a
+  // continuous series of pushes does not delay reports.
   const bool awaited = !hosted->after_apply.empty();
   cuts_.ApplyEnded(key, *hosted->shard);
   PostWaiting(hosted);
@@ -166,7 +166,7 @@ void ShardExecutor::Remove(const ShardKey& key) {
   cuts_.Removed(key, hosted->shard->epoch());
   PostWaiting(hosted);
   std::deque<RequestSection> queue = std::move(hosted->queue);
-  // A half-applied update is lost together with the state, and its answer says so.
+  // A half-applied update is lost together with the state, and it is answered as STALE.
   if (hosted->applying) queue.push_front(*std::move(hosted->applying));
   shards_.Remove(key);
   for (const RequestSection& section : queue) runner_.AnswerUnheld(section);

@@ -3,7 +3,8 @@
 // Every shard has a queue of sections in order of arrival. Shards with work take turns. After about
 // a megabyte of work the executor lets other tasks of its executor run. A large apply yields after
 // each such piece, so that a small pull of another shard never waits behind large applies. During
-// an apply a shard answers nothing else in its queue, so a pull sees all of the update or nothing.
+// an apply a shard runs no other section of its queue, so a pull sees the whole update or nothing
+// of it.
 //
 // Control operations (assign, drop, close, seal, cut, report) run at once, before queued sections;
 // the fence and the ledger make either order correct. Only operations that read values (the answer
@@ -39,7 +40,7 @@ namespace evergrad::ps_server {
 class ShardExecutor {
  public:
   struct Options {
-    // Outlives the ShardExecutor, and is shut down before that is destroyed.
+    // Outlives the ShardExecutor, and is shut down before the ShardExecutor is destroyed.
     runtime::Executor* executor = nullptr;
     JobTable* jobs = nullptr;                 // All pointers outlive the ShardExecutor.
     fault::Failpoints* failpoints = nullptr;  // May be null.
@@ -63,7 +64,7 @@ class ShardExecutor {
   };
   void Assign(ShardSettings settings, ShardEpoch epoch, MapVersion start, IntervalSet refused,
               std::function<void(Loaded)> done);
-  // Holds a shard that was restored from its file, in place of the one that is held.
+  // Holds a shard that was restored from its file, in place of the held copy.
   void Adopt(std::unique_ptr<Shard> shard, std::function<void(Loaded)> done);
   // Drops the held shard, then calls `vacated`, so that the old copy is freed before its
   // replacement is allocated.

@@ -37,7 +37,8 @@ class ShardHost {
     std::uint64_t memory_bytes_max = 0;           // limit of embedding tables; 0 for no limit
     // Images of stopped shards; may be null; outlives the executors.
     const Images* images = nullptr;
-    // Both may be null; then refusals of foreign requests are only counted.
+    // Logger and clock may be null. In this case refusals of requests with a wrong sender are only
+    // counted.
     log::Logger* logger = nullptr;
     const Clock* clock = nullptr;
   };
@@ -61,7 +62,7 @@ class ShardHost {
   // The size of the largest frame that arrived or was sent as an answer. Shared with the registry,
   // which outlives the host.
   std::shared_ptr<const std::atomic<std::uint64_t>> largest_frame() const { return largest_frame_; }
-  // Returns the number since the process began.
+  // Returns the number of updates since the process began.
   std::uint64_t updates_applied() const {
     return metrics_.updates[static_cast<int>(PushCode::kApplied)]->value();
   }
@@ -72,9 +73,10 @@ class ShardHost {
  private:
   void Parse(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder,
              absl::string_view certificate_task);
-  // Adds the metrics that are read at each scrape: of the spare blocks, the jobs and the tables.
+  // Adds the metrics that are computed at each scrape: those of the spare blocks, the jobs and the
+  // tables.
   void AddGauges() const;
-  // Logs one line per kSayEvery; the next line has the number of suppressed ones.
+  // Logs at most one line per kSayEvery. The next line has the number of suppressed lines.
   void Say(const std::string& what);
 
   const Options options_;

@@ -1,9 +1,9 @@
 // Reports of the states of one executor's shards to the coordinator.
 //
 // A report is made in tasks of about a millisecond, so that the requests of other shards run in
-// between. It waits for the end of an apply in progress. Digests cost a pass over all values:
-// reports with digests share the pending sums, so that repeated requests slow nothing down. Runs on
-// the shards' executor.
+// between. It waits for the end of an apply in progress. Digests need a pass over all values.
+// Reports with digests that wait at the same time share one pass, so that repeated requests do not
+// slow down training. Runs on the shards' executor.
 #pragma once
 
 #include <deque>
@@ -26,8 +26,8 @@ class ShardReports {
       : executor_(*executor), shards_(*shards) {}
 
   using Done = std::function<void(std::vector<v1::ShardState>)>;
-  // Reports the shards that are held now, in no order, without those that are dropped before their
-  // turn. `job` 0 stands for all jobs.
+  // Reports the shards that are held now, in no order, except shards that are dropped before their
+  // state is read. `job` 0 stands for all jobs.
   void Begin(JobUid job, bool digests, Done done);
 
  private:

@@ -1,5 +1,5 @@
-// Converts the coordinator's description of a shard and of its file into the settings of this role.
-// The description is not trusted. Pure.
+// Converts and checks the coordinator's description of a shard and of its file. The result is the
+// settings of the shard at this server. Pure.
 #pragma once
 
 #include <cstdint>

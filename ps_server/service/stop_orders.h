@@ -2,8 +2,8 @@
 // line 22).
 //
 // An order is answered once, in its session: with the size and hash of the shard's image, or with
-// the reason for its absence. A shard that has been dropped meanwhile is not answered. Runs on the
-// control executor.
+// the reason for its absence. If the shard has been dropped meanwhile, the order is not answered.
+// Runs on the control executor.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,8 @@ class StopOrders {
   };
   explicit StopOrders(Options options) : options_(std::move(options)) {}
 
-  // Stops the shard and orders its image. `term` is that of the session; the directory keeps the
-  // term of the first order for the shard.
+  // Stops the shard and orders its image. `term` is the term of the session. The directory keeps
+  // the term of the first order for the shard.
   void Submit(const v1::StopShard& stop, std::uint64_t term);
 
  private:

@@ -1,4 +1,4 @@
-// The contents of a shard beside its ledger: values and optimizer state of one dense partition, or
+// The contents of a shard, except its ledger: values and optimizer state of one dense partition, or
 // of one slot of all tables.
 //
 // Single writer, like the shard that owns it. An update takes three steps: Prepare may refuse it
@@ -17,31 +17,32 @@ class Contents {
  public:
   virtual ~Contents() = default;
 
-  // Line 11, for a GRADIENT: checks that the push fits the contents, and reserves every row and
-  // byte that it needs. Otherwise returns the reason, with code kInvalid or kOverBudget, and has
-  // changed nothing. `where` names the shard in messages.
+  // LEDGER line 11, for a GRADIENT: checks that the push fits the contents, and reserves every row
+  // and byte that it needs. If this fails, nothing is changed, and the reason is returned with the
+  // code kInvalid or kOverBudget. `where` names the shard in messages.
   struct Refusal {
     PushCode code = PushCode::kInvalid;
     std::string message;
   };
   virtual std::optional<Refusal> Prepare(const Push& push, absl::string_view where) = 0;
-  // Line 12, after Prepare of the same push, whose memory the caller keeps until applying() is
-  // false. `t` is the number of gradients of this shard, this one included. Returns the number of
-  // further events: 1 if rows are evicted, because of the memory limit or of their age, else 0.
+  // LEDGER line 12. It is called after Prepare of the same push, and the caller keeps the memory of
+  // the push until applying() is false. `t` is the number of gradients of this shard, including
+  // this one. Returns the number of additional events: 1 if rows are evicted because of the memory
+  // limit or their age, otherwise 0.
   virtual std::uint64_t Begin(const Push& push, std::uint64_t t) = 0;
   virtual bool applying() const = 0;
-  // Applies about `bytes_max` bytes; returns about how many it has applied.
+  // Applies about `bytes_max` bytes, and returns the approximate number of applied bytes.
   virtual std::uint64_t Continue(std::uint64_t bytes_max) = 0;
 
-  // Plans the answer with the values that the pull names: their references or rows, and their wire
-  // type. If the pull does not fit the shard, sets `result.invalid`.
+  // Plans the answer to a pull: references to the values or the rows to copy, and their wire type.
+  // If the pull does not fit the shard, sets `result.invalid`.
   virtual PullPlan Read(const Pull& pull, absl::string_view where) const = 0;
 
   // Like the functions of Shard with these names.
   virtual void Cut(std::uint64_t preimage_bytes_max, ShardCut* cut) = 0;
   virtual absl::StatusOr<SlotSlice> NextSlice(std::uint64_t serial, std::uint64_t bytes_max) = 0;
   virtual void EndCut(std::uint64_t serial) = 0;
-  virtual std::unique_ptr<Contents> Copy() const = 0;  // shares nothing that changes
+  virtual std::unique_ptr<Contents> Copy() const = 0;  // shares no memory that changes
 
   virtual std::uint64_t value_bytes() const = 0;
   virtual std::uint64_t state_bytes() const = 0;

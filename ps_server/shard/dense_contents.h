@@ -47,8 +47,8 @@ class DenseContents final : public Contents {
 
  private:
   bool Reserve();
-  // Allocates the values in the wire type, and converts chunk `c` of the values into them. Both
-  // need `values_`.
+  // MakeWireValues allocates the values in the wire type. WriteWireValues converts chunk `c` of the
+  // values into them. Both need `values_`.
   absl::Status MakeWireValues();
   void WriteWireValues(std::size_t c, const float* values, std::size_t size);
   // Applies the gradient of one chunk.
@@ -59,11 +59,11 @@ class DenseContents final : public Contents {
   std::uint64_t rows_ = 0, first_element_ = 0;  // of the whole variable
   storage::DenseArray values_;
   storage::DenseArray states_[optimizer::kStatesMax];
-  // For a 16-bit wire type: the values in it, two in the space of a float, so that chunk c holds
-  // chunks 2 c and 2 c + 1 of the values. Otherwise empty.
+  // The values in a 16-bit wire type, two in the space of a float, so that chunk c holds chunks 2 c
+  // and 2 c + 1 of the values. Empty if the wire type is float32.
   tensor::WireType wire_ = tensor::WireType::kFloat32;
   storage::DenseArray wire_values_;
-  // The part of the gradient that belongs to chunk next_chunk_, as on the wire.
+  // The part of the gradient that belongs to chunk next_chunk_, in the wire type.
   bool applying_ = false;
   const std::byte* gradient_ = nullptr;
   std::size_t next_chunk_ = 0;

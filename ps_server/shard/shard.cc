@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kSkipReasonBytesMax = 64;
 
-// The contents of a shard at the seed, and those of a cut.
+// SeedOf returns the contents of a shard at its seed, and ContentsOf returns those of a cut.
 absl::StatusOr<std::unique_ptr<Contents>> SeedOf(
     const ShardSettings& settings, const std::shared_ptr<storage::ChunkPool>& pool,
     const std::shared_ptr<storage::MemoryBudget>& budget) {
@@ -137,7 +137,7 @@ PushResult Shard::BeginApply(const Push& push) {
     return {PushCode::kRefused, lsn_,
             absl::StrCat("shard is sealed, the job is ending: ", Where())};
   }
-  // Line 35: a sender without a grant neither learns of the ledger nor changes it.
+  // Line 35: a sender without a grant can neither read nor change the ledger.
   if (!ShardRules::IsProved(push)) {
     return Invalid(absl::StrCat(push.unproved, ": ", Where(), " closure=", push.closure.value(),
                                 " attempt=", push.attempt.ToString()));
@@ -177,7 +177,7 @@ PushResult Shard::BeginApply(const Push& push) {
       return {refusal->code, lsn_, std::move(refusal->message)};
   }
 
-  // Lines 12 and 13: from here nothing fails.
+  // Lines 12 and 13: no step after this point can fail.
   if (ShardRules::IsRecorded(push.kind)) ledger_.Record(push.closure, push.update, push.attempt);
   ++lsn_;
   if (push.kind == UpdateKind::kSkip) {
@@ -187,7 +187,7 @@ PushResult Shard::BeginApply(const Push& push) {
             : "other";
     ++skips_[reason];
   } else {
-    // The eviction of rows for this push is an event of its own (line 6).
+    // The eviction of rows for this push is a separate event (line 6).
     lsn_ += contents_->Begin(push, ++updates_applied_);
     vlsn_ = ShardRules::VlsnAfterGradient(vlsn_, lsn_);
   }

@@ -1,10 +1,10 @@
 // One shard: fence -> ledger -> check and reserve -> apply -> lsn+1, in one turn (LEDGER lines 6 to
 // 13, 24).
 //
-// Single writer: only the shard's own executor calls its methods (or the simulation's only thread).
-// An apply is a function of (state, record): it reads no clock, and its result depends neither on
-// scheduling nor on randomness other than the seed's. The interface has plain structs instead of
-// protobuf messages, so that the simulation uses the same class.
+// Single writer: only the shard's own executor (or the only thread of the simulation) calls its
+// methods. An apply is a function of (state, push): it reads no clock, and its result does not
+// depend on scheduling. The seed is the only source of randomness. The interface has plain structs
+// instead of protobuf messages, so that the simulation uses the same class.
 #pragma once
 
 #include <cstdint>
@@ -44,8 +44,8 @@ enum class PushCode {
   kInvalid
 };
 
-// The rows that a section of a slot names: rows[k] ids of tables[k]. Table numbers rise. The ids,
-// and the values or gradients of their rows, are in the order of the tables.
+// The rows that a section of a slot names: rows[k] ids of tables[k]. Table numbers are ascending.
+// The ids, and the values or gradients of their rows, are in the order of the tables.
 struct TableRows {
   bool present = false;  // the section has ids
   std::span<const std::int64_t> ids;
@@ -59,18 +59,18 @@ struct Push {
   Attempt attempt;
   UpdateKind kind = UpdateKind::kGradient;
   std::uint64_t global_step = 0;
-  std::uint64_t rows = 0;              // as the sender declares it
+  std::uint64_t rows = 0;              // number that the sender declares
   std::span<const std::byte> payload;  // as received: the shard checks its length, and for float32
                                        // its alignment of 4 bytes. Empty for kSkip
-  TableRows rows_of;                   // for slots; a dense shard refuses it
+  TableRows rows_of;                   // for slots only; a dense shard refuses it
   absl::string_view skip_reason;       // kSkip: 1 to 64 bytes
-  // The payload's type: the variable's wire type; for a slot the wire type of the named tables, or
-  // kSeveral if they have several. A kSkip may leave it out.
+  // The type of the payload: the variable's wire type, or for a slot the wire type of the named
+  // tables, or kSeveral if they have several wire types. A kSkip may leave it out.
   tensor::WireType wire = tensor::WireType::kFloat32;
   absl::string_view defect;  // not "": the decoder found this error. The answer is kInvalid with
                              // this text, after the ledger's answers (line 11)
-  // [35] Not "": the reason for which the sender's proof of its grant is not valid. The answer is
-  // kInvalid with this text, before the ledger is read.
+  // [35] If not "", the reason why the sender's proof of its grant is not valid. The answer is then
+  // kInvalid with this text, and the ledger is not read.
   absl::string_view unproved = {};
 };
 struct PushResult {
@@ -86,8 +86,8 @@ struct Pull {
   bool has = false;
   MapVersion have_start;
   std::uint64_t have_vlsn = 0;
-  TableRows rows_of = {};  // for slots, which never answer kUnchanged; a dense shard refuses it.
-                           // The ids must outlive the PullPlan and its readings.
+  TableRows rows_of = {};  // for slots only, which never answer kUnchanged; a dense shard refuses
+                           // it. The ids must outlive the PullPlan and its readings.
 };
 struct PullResult {
   PullCode code = PullCode::kStale;
@@ -101,15 +101,16 @@ struct PullResult {
   std::string invalid;  // not "": the section does not fit the shard; ignore the other fields
 };
 
-// The answer of Shard::Read. The rows of a slot are still to be copied, because the caller decides
-// where their memory comes from, and whether the answer may have it.
+// The answer of Shard::Read. The rows of a slot are not copied yet, because the caller provides
+// their memory, if the limit of the answer allows it.
 struct PullPlan {
   PullResult result;             // complete for a dense shard; for a slot, without its rows
-  std::uint64_t rows_bytes = 0;  // of the rows; 0: `result` is the whole answer
-  absl::InlinedVector<storage::RowReading, 2> rows;  // in the order of the answer; `out` is not set
+  std::uint64_t rows_bytes = 0;  // size of the rows; if 0, `result` is the whole answer
+  // In the order of the answer; ReadTo sets `out`.
+  absl::InlinedVector<storage::RowReading, 2> rows;
 
   // Appends the readings that copy the rows to `out`, which has `rows_bytes` bytes and is aligned
-  // for floats. The caller runs storage::ReadRows before anything at the shard changes.
+  // for floats. The caller runs storage::ReadRows before it changes the shard.
   void ReadTo(std::byte* out, std::vector<storage::RowReading>* readings) const;
 };
 
@@ -117,8 +118,8 @@ struct PullPlan {
 struct SlotSettings {
   std::uint32_t slot = 0, slots = 0;
   std::vector<storage::TableSettings>
-      tables;  // by index in the plan; bytes_max is that of this slot's partition
-  std::vector<tensor::WireType> wire = {};  // by index; empty: all are float32
+      tables;  // by index in the plan; bytes_max is the limit of this slot's partition
+  std::vector<tensor::WireType> wire = {};  // by index; if empty, all are float32
   tensor::WireType wire_of(std::size_t table) const {
     return table < wire.size() ? wire[table] : tensor::WireType::kFloat32;
   }
@@ -131,7 +132,7 @@ struct ShardSettings {
   ShardId shard;
   std::string variable;
   tensor::Shape variable_shape;      // of the whole variable
-  std::uint32_t variable_index = 0;  // its place in the plan
+  std::uint32_t variable_index = 0;  // index of the variable in the plan
   std::uint64_t row_begin = 0, row_end = 0;
   InitializerSettings initializer;
   optimizers::Settings optimizer;
@@ -144,14 +145,14 @@ struct ShardSettings {
 struct SlotSlice {
   std::uint32_t table = 0;
   storage::TableSlice rows;
-  bool end = false;  // there is no other slice, and this one is empty
+  bool end = false;  // the cut has no further slice, and this slice is empty
 };
 
 class Contents;
 
-// The state of a shard at one moment, between two of its turns: everything of lines 6 and 7, so
-// that values and optimizer state are exactly the effect of the updates in the ledger beside them
-// (P6). Values and states are references to chunks: while a cut is held, applies write out of
+// The state of a shard at one moment between two of its turns, with everything that LEDGER lines 6
+// and 7 list. Values and optimizer state are exactly the effect of the updates in the ledger of the
+// cut (P6). Values and states are references to chunks: while a cut is held, applies write out of
 // place, and the replaced chunks stay in memory, at most bytes(). The shard's executor makes a cut;
 // any thread may read and drop it. The rows of a slot are not part of the struct. Shard::NextSlice
 // captures them later, slice by slice; pushes save a row before they change it.
@@ -164,22 +165,22 @@ struct ShardCut {
   Ledger ledger;
   storage::DenseArray values;
   std::vector<storage::DenseArray> states;
-  // For slots: the number of rows and of waiting ids of each table at that moment, and the source
-  // of their slices, which the driver of the shard's executor sets. Call next_slice until it
-  // returns an empty slice. It blocks, so call it on any thread but the shard's. Aborted: the cut
-  // was dropped, because it took too long.
+  // For slots: the number of rows and of waiting ids of each table at the moment of the cut, and
+  // the source of the slices, which ShardCuts sets. Call next_slice until it returns an empty
+  // slice. It blocks, so it must not be called on the shard's thread. Aborted if the cut was
+  // dropped because pushes changed too many rows before their slices.
   std::uint64_t serial = 0;  // number of the cut, for NextSlice
   std::vector<std::uint64_t> table_rows, table_filtered, table_steps;
   std::uint64_t table_bytes = 0;
   std::function<absl::StatusOr<SlotSlice>()> next_slice;
   // For a slot that was read from its file: the whole tables.
   std::vector<std::shared_ptr<storage::EmbeddingTable>> tables;
-  std::uint64_t bytes() const;  // of values, optimizer state and ledger, or of a slot's tables
+  std::uint64_t bytes() const;  // size of values, optimizer state and ledger, or of a slot's tables
 };
 
-// Closures that may be open at one shard. The coordinator opens far fewer (line 31); the limit
-// bounds the memory that pushes of an unknown sender can take. A push that would open one more is
-// answered kBusy.
+// Limit of the closures that may be open at one shard. The coordinator opens far fewer (line 31).
+// The limit bounds the memory that pushes of an unknown sender can use. A push that would open one
+// more closure is answered kBusy.
 inline constexpr std::size_t kOpenClosuresMax = 64 * 1024;
 inline constexpr std::uint64_t kPreimageBytesMax = 256ull << 20;
 // Reasons of skips that are counted separately; further reasons are counted as "other".
@@ -187,11 +188,12 @@ inline constexpr std::size_t kSkipReasonsMax = 16;
 
 class Shard {
  public:
-  // The state of the seed: initial values and optimizer state, and a ledger that holds `refused`
-  // alone (line 21). InvalidArgument: the initializer or optimizer is unknown or for tables only,
-  // the rows are outside the shape, or the bytes are above the limits. ResourceExhausted: out of
-  // memory. All shards of a server share `pool`, which gives blocks for writes out of place (null:
-  // the heap does), and all tables of a server share `budget` (null: no limit).
+  // Returns a shard with initial values and optimizer state, and a ledger that holds only `refused`
+  // (line 21). InvalidArgument if the initializer or optimizer is unknown or for tables only, if
+  // the rows are outside the shape, or if the bytes exceed the limits. ResourceExhausted if memory
+  // is exhausted. All shards of a server share `pool`, which provides blocks for writes beside the
+  // old values; if it is null, the heap does. All tables of a server share `budget`; if it is null,
+  // there is no limit.
   static absl::StatusOr<std::unique_ptr<Shard>> FromSeed(
       const ShardSettings& settings, ShardEpoch epoch, MapVersion start, const IntervalSet& refused,
       const std::shared_ptr<storage::ChunkPool>& pool = nullptr,
@@ -206,41 +208,43 @@ class Shard {
   ~Shard();
 
   PushResult Apply(const Push& push);
-  // Apply in pieces, for the executor's turns. BeginApply does everything but the arithmetic of an
-  // admitted gradient; ContinueApply does that, for at least one chunk and about `bytes_max` bytes
-  // at a time, and returns the number of bytes applied. Ledger, lsn and counters have the update
-  // from BeginApply on. Values and optimizer state have all of it once applying() is false; until
-  // then Apply, BeginApply, Read, Snapshot, Cut, digests and Values are EG_CHECK failures, and the
-  // caller keeps push.payload. Seal and Close may be called in between, since they change no value.
-  // Destroying the shard drops the whole state.
+  // Apply in pieces, for the executor's turns. BeginApply does everything except the arithmetic of
+  // an admitted gradient. ContinueApply does the arithmetic, for at least one chunk and about
+  // `bytes_max` bytes per call, and returns the number of applied bytes. Ledger, lsn and counters
+  // contain the update after BeginApply. Values and optimizer state contain the whole update once
+  // applying() is false. Until then Apply, BeginApply, Read, Snapshot, Cut, digests and Values are
+  // EG_CHECK failures, and the caller keeps push.payload. Seal and Close may be called in between,
+  // since they change no value. Destroying the shard drops the whole state.
   PushResult BeginApply(const Push& push);
   bool applying() const;
   std::uint64_t ContinueApply(std::uint64_t bytes_max);
   // Checks the pull and plans its answer; changes nothing.
   PullPlan Read(const Pull& pull) const;
-  // Line 20a: from now on the shard answers every push kRefused, and nothing enters the ledger.
+  // Line 20a. After this call the shard answers every push with kRefused, and its ledger gets no
+  // update.
   void Seal() { sealed_ = true; }
-  // Line 22: from now on the shard answers every push and pull kStale and ignores every Close, so
-  // nothing changes any more. An apply in progress continues, and its update moves with the shard.
+  // Line 22. After this call the shard answers every push and pull with kStale and ignores every
+  // Close, so its state does not change any more. An apply in progress continues, and its update
+  // moves with the shard.
   void Stop() { stopped_ = true; }
-  // Line 24: false ("ignored") if `epoch` differs or start > version.
+  // Line 24. Returns false, and ignores the call, if `epoch` differs or start > version.
   bool Close(ShardEpoch epoch, MapVersion version, const IntervalSet& done,
              const IntervalSet& refused);
 
-  // An independent copy of everything of lines 6 and 7, with references to the values. The copy is
-  // neither sealed nor stopped and has counted no duplicates: these belong to the holder. Tests and
-  // the simulation use it.
+  // Returns an independent copy of the state of lines 6 and 7, with references to the values. The
+  // copy is not sealed, not stopped, and has counted no duplicates, because this state belongs to
+  // the present owner. Only tests and the simulation use it.
   std::unique_ptr<Shard> Snapshot() const;
-  // A cut for a snapshot file (line 27): one reference for each 256 KiB, and a copy of the ledger.
-  // EG_CHECKs that nothing is being applied. For a slot, pushes save the rows that they change
-  // before a slice has captured them, up to `preimage_bytes_max`; beyond it the cut is dropped.
-  // There is one cut at a time: the next Cut, or EndCut, ends it.
+  // Returns a cut for a snapshot file (line 27): one reference for each 256 KiB, and a copy of the
+  // ledger. EG_CHECKs that no update is being applied. For a slot, a push saves the rows that it
+  // changes and that no slice has captured yet. If the saved rows exceed `preimage_bytes_max`, the
+  // cut is dropped. A shard has one cut at a time: the next Cut, or EndCut, ends it.
   ShardCut Cut(std::uint64_t preimage_bytes_max = kPreimageBytesMax) const;
   // The next piece of a slot's cut, of about `bytes_max`. EG_CHECKs that nothing is being applied.
   // Aborted: the cut has ended.
   absl::StatusOr<SlotSlice> NextSlice(std::uint64_t serial, std::uint64_t bytes_max) const;
   void EndCut(std::uint64_t serial) const;
-  // Gives a snapshot's state a new owner (line 21 or 22).
+  // Gives the state of a snapshot a new owner (line 21 or 22).
   void BecomeOwned(ShardEpoch epoch, MapVersion start, const IntervalSet& refused);
 
   const ShardSettings& settings() const { return *settings_; }
@@ -262,14 +266,14 @@ class Shard {
   std::uint64_t state_bytes() const;
   // The sum of Mix(index in the whole variable, float bits) over all elements, mod 2^64, so that
   // the digests of a variable's shards add up to the same number for every partition. StateDigest
-  // is the sum over all optimizer states; state k adds k * 2^56 to the index, so that exchanged
-  // states show.
+  // is the sum over all optimizer states; state k adds k * 2^56 to the index, so that two states
+  // that were exchanged change the sum.
   std::uint64_t Digest() const;
   std::uint64_t StateDigest() const;
   // A copy of the values in row order, for tests and digests.
   std::vector<float> Values() const;
-  // The tables of a slot, by index in the plan; none for a dense shard. EG_CHECKs that nothing is
-  // being applied.
+  // The tables of a slot, by index in the plan. Empty for a dense shard. EG_CHECKs that no update
+  // is being applied.
   std::vector<const storage::EmbeddingTable*> Tables() const;
 
  private:

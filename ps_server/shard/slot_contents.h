@@ -30,14 +30,14 @@ class SlotContents final : public Contents {
   std::uint64_t value_bytes() const override;
   std::uint64_t state_bytes() const override;
   std::uint64_t Digest() const override;
-  std::uint64_t StateDigest() const override;  // stamps and counts included
+  std::uint64_t StateDigest() const override;  // includes stamps and counts
   std::vector<float> Values() const override { return {}; }
   std::vector<const storage::EmbeddingTable*> Tables() const override;
 
  private:
-  // Returns "" if the slot has the tables that a section names and their rows are as many as its
-  // ids, else the defect. Sets `bytes` to the size of the rows on the wire and `wire` to the type
-  // of all of them, or kSeveral.
+  // Returns "" if the slot has the tables that a section names and the numbers of rows add up to
+  // the number of ids, otherwise the defect. Sets `bytes` to the size of the rows on the wire, and
+  // `wire` to their common type, or kSeveral.
   std::string Misfit(const TableRows& rows, std::uint64_t* bytes, tensor::WireType* wire) const;
   tensor::WireType wire_of(std::size_t table) const {
     return table < wire_.size() ? wire_[table] : tensor::WireType::kFloat32;
@@ -45,18 +45,19 @@ class SlotContents final : public Contents {
 
   std::vector<tensor::WireType> wire_;  // as in SlotSettings
   std::vector<std::shared_ptr<storage::EmbeddingTable>>
-      tables_;  // never null; the contents are the only owner once they are made
+      tables_;  // never null; the contents are the only owner
   struct TablePart {
     storage::EmbeddingTable* table = nullptr;
     tensor::WireType wire = tensor::WireType::kFloat32;
-    std::size_t first_byte = 0;  // of the table's gradient in the payload
+    std::size_t first_byte = 0;  // offset of the table's gradient in the payload
   };
-  std::vector<TablePart> parts_;  // of the prepared push; those before next_part_ are applied
+  // Parts of the prepared push; the parts before next_part_ are applied.
+  std::vector<TablePart> parts_;
   std::size_t next_part_ = 0;
   bool applying_ = false, evicts_ = false;
   const std::byte* gradient_ = nullptr;
-  std::uint64_t cut_serial_ = 0;  // of the newest cut
-  std::size_t cut_table_ = 0;     // tables before it have been captured
+  std::uint64_t cut_serial_ = 0;  // number of the newest cut
+  std::size_t cut_table_ = 0;     // all tables before this one have been captured
   bool cut_open_ = false;
 };
 

@@ -17,7 +17,7 @@
 
 namespace evergrad::ps_server {
 
-// One durable file, as the coordinator writes it into a manifest.
+// The description of one durable file, which the coordinator writes into a manifest.
 struct DurableCut {
   JobUid job;
   ShardId shard;
@@ -35,12 +35,12 @@ struct CutTarget {
   std::string plan_fingerprint;             // of the job's plan
   fault::Failpoints* failpoints = nullptr;  // may be null: snapshot.write (each MiB),
                                             // snapshot.before_commit, snapshot.after_commit
-  // Called about once a MiB; true ends the writing with Cancelled. May be null.
+  // Called about once per MiB. If it returns true, the write ends with Cancelled. May be null.
   std::function<bool()> cancelled;
 };
-// Writes the cut and commits the file: after OK it survives a loss of power. A file of that name is
-// overwritten if it is from a commit of this job whose success was not known. Needs memory for one
-// block. The bytes are a function of the cut and the fingerprint.
+// Writes the cut and commits the file. After OK the file survives a power failure. An existing file
+// of this name is overwritten if it comes from an earlier commit of this job whose result was not
+// known. Needs memory for one block. The bytes are a function of the cut and the fingerprint.
 absl::StatusOr<DurableCut> WriteCut(const ShardCut& cut, const CutTarget& target);
 // Writes the same bytes to `out`, without a commit. Uses only fingerprint, failpoints
 // (snapshot.write) and `cancelled` of `target`.
@@ -56,13 +56,13 @@ struct CutSource {
   std::shared_ptr<storage::ChunkPool> pool;       // may be null
   std::shared_ptr<storage::MemoryBudget> budget;  // may be null
   fault::Failpoints* failpoints = nullptr;        // may be null: snapshot.restore (each MiB)
-  // Called about once a MiB; true ends the reading with Cancelled. May be null.
+  // Called about once per MiB. If it returns true, the read ends with Cancelled. May be null.
   std::function<bool()> cancelled = nullptr;
 };
 // Reads the file for a shard with `settings`, whose rows and variable must be those of the file.
-// Learning rates may differ (the plan's fingerprint does not cover them). DataLoss: the file is
-// damaged (path, offset, want, got). FailedPrecondition: the file is whole, but of another job,
-// plan or shard. Unimplemented: a newer version.
+// Learning rates may differ (the plan's fingerprint does not cover them). DataLoss if the file is
+// damaged (path, offset, want, got). FailedPrecondition if the file is whole, but belongs to
+// another job, plan or shard. Unimplemented for a file of a newer version.
 absl::StatusOr<ShardCut> ReadCut(const ShardSettings& settings, const CutSource& source);
 
 struct RestoreOptions {
@@ -70,11 +70,12 @@ struct RestoreOptions {
   ShardSettings settings;
   ShardEpoch epoch;
   MapVersion start;
-  IntervalSet refused;           // added to that of the file
+  IntervalSet refused;           // added to the refused closures of the file
   bool forget_attempts = false;  // line 28, resume as a new job: open[*].attempt = (0,0)
-  // Line 28, for another plan: the ledger becomes this set as `done`, with `refused` and without
-  // open closures. FailedPrecondition, which names shard and file, if a closure is open in the
-  // file: a part of it is in the values, and the ledger of another plan cannot record that.
+  // Line 28, for another plan: the new ledger has this set as `done`, has `refused`, and has no
+  // open closures. FailedPrecondition, with shard and file, if a closure is open in the file,
+  // because the values contain a part of this closure that the ledger of another plan cannot
+  // record.
   std::optional<IntervalSet> replace_ledger = std::nullopt;
 };
 // Makes an owned shard from a file. The caller gives the shard to its executor. Every error names

@@ -2,9 +2,9 @@
 // (LEDGER line 22).
 //
 // An image is the bytes of the shard's file (common/snapshot/FORMAT.md). One I/O thread makes one
-// image at a time. The shard of an image has stopped, so the image is its state until it is
-// dropped. Thread-safe. Callbacks run on the I/O thread, or on that of the caller of Submit, Drop
-// or the destructor, without a lock held.
+// image at a time. The shard of an image has stopped, so the image stays equal to the shard's
+// state. Thread-safe. Callbacks run on the I/O thread, or on the thread that calls Submit, Drop or
+// the destructor, without a lock held.
 #pragma once
 
 #include <functional>
@@ -25,7 +25,8 @@
 
 namespace evergrad::ps_server {
 
-// The largest piece of an image in one request and answer: below the smallest budget of a server.
+// The largest piece of an image in one request and answer. It is below the smallest budget of a
+// server.
 inline constexpr std::uint64_t kImagePieceBytesMax = 512 * 1024;
 
 class Images {
@@ -34,7 +35,7 @@ class Images {
     metrics::Registry* registry = nullptr;  // Outlives the images.
     fault::Failpoints* failpoints =
         nullptr;  // May be null: move.stopped (each image made), move.read (each piece read)
-    std::uint64_t bytes_max = 1ull << 30;  // of all images together
+    std::uint64_t bytes_max = 1ull << 30;  // limit for all images together
   };
   struct Order {
     ShardCut cut;
@@ -48,20 +49,20 @@ class Images {
   Images(const Images&) = delete;
   Images& operator=(const Images&) = delete;
 
-  // Never blocks. If the image of that shard and epoch exists, it is the answer at once.
-  // Unavailable: bytes_max is reached now, but a later call may succeed. ResourceExhausted: the
-  // image alone is above bytes_max. After an error `done` is not called.
+  // Never blocks. If the image of this shard and epoch exists already, `done` is called at once.
+  // Unavailable if bytes_max is reached now, but a later call may succeed. ResourceExhausted if the
+  // image alone exceeds bytes_max. After an error `done` is not called.
   absl::Status Submit(Order order);
-  // Returns bytes [offset, offset + bytes) of an image, fewer at its end; they live as long as
-  // `owner`. NotFound: there is no such image. InvalidArgument: beyond its end, no bytes, or more
-  // than kImagePieceBytesMax.
+  // Returns bytes [offset, offset + bytes) of an image, or fewer at its end. The bytes live as long
+  // as the `owner` of the result. NotFound if there is no such image. InvalidArgument for an offset
+  // beyond the end, for 0 bytes, and for more than kImagePieceBytesMax bytes.
   absl::StatusOr<tensor::SharedBytes> Read(JobUid job, ShardId shard, ShardEpoch epoch,
                                            std::uint64_t offset, std::uint64_t bytes) const;
   // Ends the move of the shard, or of all shards of a job: images are freed, and orders are
   // answered Cancelled.
   void Drop(JobUid job, std::optional<ShardId> shard = std::nullopt);
 
-  std::uint64_t bytes() const;  // of all images, and of those that are ordered
+  std::uint64_t bytes() const;  // size of all images that exist or are ordered
 
  private:
   using Key = std::tuple<JobUid, ShardId, ShardEpoch>;
@@ -81,7 +82,8 @@ class Images {
   mutable Mutex mu_;
   std::uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<Key, std::shared_ptr<const Image>> images_ ABSL_GUARDED_BY(mu_);
-  Orders orders_;  // bounded by bytes_max; last, because its thread uses the other members
+  Orders
+      orders_;  // bounded by bytes_max; this is the last member, because its thread uses the others
 };
 
 }  // namespace evergrad::ps_server

@@ -1,7 +1,7 @@
 // A queue of orders about shards, and the I/O thread that performs them one at a time.
 //
-// Orders are performed in order of arrival. The queue answers no order: it returns the orders that
-// a call ends, and the caller answers them without a lock held. Thread-safe.
+// Orders are performed in order of arrival. The queue itself answers no order. A call that ends
+// orders returns them, and the caller answers them without a lock held. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -34,8 +34,9 @@ class OrderQueue {
   struct Entry {
     Key key;
     Order order;
-    MonoTime due{0};                       // not before
-    std::chrono::milliseconds backoff{0};  // before the latest attempt; 0: it is the first one
+    MonoTime due{0};  // the order is not performed before this time
+    // Delay before the latest attempt; 0 for the first attempt.
+    std::chrono::milliseconds backoff{0};
   };
   // The effect of an order on earlier orders of its shard.
   enum class Earlier { kKept, kReplacedWhereWaiting, kReplacedAndEnded };
@@ -45,20 +46,20 @@ class OrderQueue {
     bool background = false;  // The thread has a low priority.
     Earlier earlier = Earlier::kKept;
     std::size_t orders_max = std::numeric_limits<std::size_t>::max();
-    std::string too_many = {};           // the message at orders_max
-    metrics::Limit* limit = nullptr;     // of waiting orders; may be null
-    const Clock* clock = nullptr;        // null: no order is performed again
+    std::string too_many = {};           // the message of the error at orders_max
+    metrics::Limit* limit = nullptr;     // metric of the waiting orders; may be null
+    const Clock* clock = nullptr;        // if null, no order is performed again
     std::function<void(Entry)> perform;  // Called on the queue's thread, without a lock held.
   };
 
-  // Everything that `perform` uses exists by now, and until End returns.
+  // All objects that `perform` uses must exist from this call until End returns.
   explicit OrderQueue(Options options)
       : options_(std::move(options)), thread_(options_.name, [this] { Run(); }) {}
   ~OrderQueue() { End(); }
 
-  // Never blocks. Returns the order that this one replaces; the new order keeps its place and its
-  // backoff. With kReplacedAndEnded an order of the shard that is being performed is unwanted from
-  // then on. ResourceExhausted: orders_max orders wait.
+  // Never blocks. Returns the waiting order that the new order replaces, if there is one. The new
+  // order gets its place in the queue and its backoff. With kReplacedAndEnded an order of the shard
+  // that is being performed becomes unwanted. ResourceExhausted if orders_max orders wait.
   absl::StatusOr<std::optional<Order>> Submit(const Key& key, Order order) {
     MutexLock lock(&mu_);
     if (options_.earlier == Earlier::kReplacedAndEnded && current_ == key) unwanted_ = true;
@@ -73,8 +74,8 @@ class OrderQueue {
     Add({key, std::move(order)});
     return std::nullopt;
   }
-  // Lets the order that is being performed wait again, behind all others, until its due time. Moves
-  // from `entry` if the result is kQueued. Called by `perform`.
+  // Puts the order that is being performed back at the end of the queue, to wait until its due
+  // time. Moves from `entry` if the result is kQueued. Called by `perform`.
   Again PerformAgain(Entry& entry) {
     MutexLock lock(&mu_);
     if (unwanted_ || stopping_) return Again::kUnwanted;
@@ -82,8 +83,8 @@ class OrderQueue {
     Add(std::move(entry));
     return Again::kQueued;
   }
-  // Removes and returns the waiting orders of the shard, or of all shards of a job. Such an order
-  // that is being performed is unwanted from then on.
+  // Removes and returns the waiting orders of the shard, or of all shards of a job. If such an
+  // order is being performed, it becomes unwanted.
   std::vector<Order> Cancel(JobUid job, std::optional<ShardId> shard) {
     const auto meant = [&](const Key& key) {
       return key.first == job && (!shard || key.second == *shard);
@@ -98,13 +99,14 @@ class OrderQueue {
     if (current_ && meant(*current_)) unwanted_ = true;
     return ended;
   }
-  // Makes the order that is being performed unwanted, and lets the thread begin no other.
+  // Makes the order that is being performed unwanted, and prevents the thread from beginning
+  // another order.
   void Stop() {
     MutexLock lock(&mu_);
     stopping_ = true;
     changed_.NotifyAll();
   }
-  // Stops, waits for the end of the thread, and returns the orders that wait. Idempotent.
+  // Stops, waits for the end of the thread, and returns the waiting orders. Idempotent.
   std::vector<Order> End() {
     Stop();
     thread_.Join();
@@ -180,10 +182,10 @@ class OrderQueue {
   CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   Waiting waiting_ ABSL_GUARDED_BY(mu_);
-  Turns turns_ ABSL_GUARDED_BY(mu_);  // in order of arrival; each order of waiting_ once
+  Turns turns_ ABSL_GUARDED_BY(mu_);  // in order of arrival; each order of waiting_ occurs once
   std::optional<Key> current_ ABSL_GUARDED_BY(mu_);  // the order that is being performed
   bool unwanted_ ABSL_GUARDED_BY(mu_) = false;
-  runtime::Thread thread_;  // last, because it uses the other members
+  runtime::Thread thread_;  // this is the last member, because the thread uses the others
 };
 
 }  // namespace evergrad::ps_server

@@ -1,8 +1,8 @@
 // Reads shards back from their files, on a separate I/O thread (LEDGER lines 21, 28).
 //
-// It reads one shard at a time, in the memory of that shard and one block. No other thread sees the
-// shard before its last byte was checked. Thread-safe. Callbacks run on the restorer's thread, or
-// on that of the caller of Submit, Cancel or the destructor, without a lock held.
+// It reads one shard at a time, and uses the memory of the shard and of one block. No other thread
+// sees the shard before its last byte was checked. Thread-safe. Callbacks run on the restorer's
+// thread, or on the thread that calls Submit, Cancel or the destructor, without a lock held.
 #pragma once
 
 #include <functional>
@@ -28,11 +28,11 @@ class Restorer {
     const Clock* clock = nullptr;
     fault::Failpoints* failpoints = nullptr;   // May be null: snapshot.restore (each MiB)
     std::shared_ptr<storage::ChunkPool> pool;  // of the server's shards; may be null
-    std::size_t orders_max = 64 * 1024;        // one for each shard; far above a server's shards
+    std::size_t orders_max = 64 * 1024;        // one per shard; a server has far fewer shards
   };
   struct Order {
-    // The restorer sets pool, failpoints and `cancelled` of the source, and its files unless the
-    // order has others (which `done` keeps alive).
+    // The restorer sets pool, failpoints and `cancelled` of the source, and also its file system if
+    // the order does not set one. `done` keeps a file system that the order sets alive.
     RestoreOptions what;
     // Called exactly once: with the shard, Cancelled, Aborted (a newer order has replaced this
     // one), or the error of RestoreShard.
@@ -40,13 +40,14 @@ class Restorer {
   };
 
   explicit Restorer(Options options);
-  ~Restorer();  // Ends the read in progress within a MiB; orders are answered Cancelled.
+  ~Restorer();  // Ends the read in progress after at most 1 MiB, and answers all orders with
+                // Cancelled.
   Restorer(const Restorer&) = delete;
   Restorer& operator=(const Restorer&) = delete;
 
-  // Never blocks. An order ends all earlier orders of its shard: a waiting one is answered Aborted,
-  // and a read in progress stops after at most 1 MiB. ResourceExhausted: orders_max orders wait;
-  // `done` is not called then.
+  // Never blocks. An order ends all earlier orders of its shard: a waiting order is answered
+  // Aborted, and a read in progress stops after at most 1 MiB. ResourceExhausted if orders_max
+  // orders wait. In this case `done` is not called.
   absl::Status Submit(Order order);
   // Cancels the orders of the shard, or of all shards of a job: waiting orders are answered
   // Cancelled, and a read in progress stops after at most 1 MiB.
@@ -62,7 +63,7 @@ class Restorer {
   metrics::Counter &bytes_read_, &restored_, &cancelled_, &failed_;
   metrics::Histogram& seconds_;
   metrics::Limit orders_limit_;
-  Orders orders_;  // last, because its thread uses the other members
+  Orders orders_;  // this is the last member, because its thread uses the others
 };
 
 }  // namespace evergrad::ps_server

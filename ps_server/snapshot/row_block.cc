@@ -20,7 +20,7 @@ void Put(std::vector<std::byte>* block, const T* from, std::size_t count) {
   block->insert(block->end(), bytes, bytes + count * sizeof(T));
 }
 
-// `floats[k]` is an array of widths[k] floats a row; they are behind each other in the block.
+// `floats[k]` is an array of widths[k] floats a row; the arrays follow each other in the block.
 template <class Blocks>
 void PutRows(std::span<const std::uint32_t> rows, const std::vector<std::int64_t>& ids,
              const std::vector<std::uint32_t>& stamps, const std::vector<std::uint32_t>& counts,
@@ -98,7 +98,7 @@ bool RowBlock::Parse(std::span<const std::byte> bytes, std::uint32_t dimension,
   std::uint32_t head[2];
   std::memcpy(head, bytes.data(), sizeof(head));
   const std::size_t n = head[0];
-  // A block has at most a MiB, so nothing here overflows.
+  // A block has at most 1 MiB, so no computation here overflows.
   const std::size_t row_bytes =
       snapshot::kRowFixedBytes + (std::size_t{dimension} + state_per_row) * sizeof(float);
   if (n == 0 || head[1] != 0 || n > bytes.size() / snapshot::kRowFixedBytes ||

@@ -12,8 +12,8 @@
 
 namespace evergrad::ps_server {
 
-// Writes slices of tables' cuts, in self-contained blocks with rising ids. Begins a section when
-// the last block was of another one.
+// Writes slices of tables' cuts, in self-contained blocks with ascending ids. Begins a new section
+// if the last block belongs to another section.
 class RowWriter {
  public:
   // The writer outlives this object.
@@ -25,9 +25,9 @@ class RowWriter {
   absl::Status Begin(snapshot::Section section, std::uint32_t table);
 
   snapshot::ShardFileWriter& writer_;
-  snapshot::Section section_ = snapshot::Section::kValues;  // at first, no section of rows
+  snapshot::Section section_ = snapshot::Section::kValues;  // initially not a section of rows
   std::uint32_t table_ = 0;
-  std::vector<std::uint32_t> order_;  // kept from one slice to the next
+  std::vector<std::uint32_t> order_;  // its memory is reused for the next slice
   std::vector<std::byte> block_;
 };
 
@@ -36,8 +36,8 @@ struct RowBlock {
   std::vector<std::int64_t> ids;
   std::vector<std::uint64_t> stamps, counts;
   std::vector<float> values, state;  // empty in FILTER
-  // Returns false if the length or the padding is not that of such rows. FILTER has neither values
-  // nor state.
+  // Returns false if the length or the padding of `bytes` is wrong for these rows. FILTER has
+  // neither values nor state.
   bool Parse(std::span<const std::byte> bytes, std::uint32_t dimension,
              std::uint32_t state_per_row);
 };

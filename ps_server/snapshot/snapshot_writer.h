@@ -3,9 +3,9 @@
 // A waiting order holds no memory: its cut is taken at its turn, so there is at most one cut, and
 // memory is bounded by the largest shard. A push never waits for the writer. If memory, disk space
 // or the disk fails, the cut is dropped, counted and taken again later. Errors that a retry cannot
-// repair are answered; one of them is a shard whose values and optimizer state alone are above the
-// limit. Thread-safe. Callbacks run on the writer's thread, or on that of the caller of Cancel or
-// the destructor, without a lock held.
+// repair are reported in the answer. An example is a shard whose values and optimizer state alone
+// exceed the limit. Thread-safe. Callbacks run on the writer's thread, or on the thread that calls
+// Cancel or the destructor, without a lock held.
 #pragma once
 
 #include <atomic>
@@ -40,22 +40,24 @@ class SnapshotWriter {
     fault::Failpoints* failpoints =
         nullptr;  // May be null: snapshot.before_cut, snapshot.report, and those of WriteCut.
     std::shared_ptr<storage::ChunkPool>
-        pool;  // of the server's shards, warmed before a cut; may be null
+        pool;  // pool of the server's shards, warmed before a cut; may be null
     std::uint64_t bytes_max = 1ull
                               << 30;     // of one cut: values, state, ledger (`snapshot_bytes_max`)
-    std::size_t orders_max = 64 * 1024;  // one for each shard; far above a server's shards
-    std::chrono::milliseconds retry_first{1000}, retry_max{30000};  // after a dropped cut, doubling
+    std::size_t orders_max = 64 * 1024;  // one per shard; a server has far fewer shards
+    std::chrono::milliseconds retry_first{1000},
+        retry_max{30000};  // delays after dropped cuts; each delay is twice the previous one
   };
   struct Order {
     JobUid job;
     ShardId shard;
     std::string folder;
     std::string plan_fingerprint;
-    // Of values and optimizer state. The pushes after a cut write this much out of place: the spare
-    // blocks are made here before it is taken, so that no push pays for new memory. 0: not known.
+    // Size of values and optimizer state; 0 if not known. The pushes after a cut write this much
+    // memory beside the old values. The writer allocates the spare blocks before the cut is taken,
+    // so that no push waits for new memory.
     std::uint64_t bytes = 0;
-    // Called at the order's turn; never blocks. Makes the shard's executor call `ready` with the
-    // cut, or with the reason why there is none (NotFound: the shard is no longer held). A `ready`
+    // Called at the order's turn; must not block. Makes the shard's executor call `ready` with the
+    // cut, or with the reason for its absence (NotFound if the shard is no longer held). A `ready`
     // that is destroyed without a call counts as Cancelled.
     std::function<void(std::function<void(absl::StatusOr<ShardCut>)> ready)> take;
     // Called exactly once: with the durable file, Cancelled, Aborted (a newer order has replaced
@@ -67,20 +69,20 @@ class SnapshotWriter {
   };
 
   explicit SnapshotWriter(Options options);
-  ~SnapshotWriter();  // drops the cut in progress; orders are answered Cancelled
+  ~SnapshotWriter();  // drops the cut in progress, and answers all orders with Cancelled
   SnapshotWriter(const SnapshotWriter&) = delete;
   SnapshotWriter& operator=(const SnapshotWriter&) = delete;
 
-  // Never blocks. A second order of a shard replaces a waiting one, which is answered Aborted. An
-  // order that is being written continues, and the new one follows. ResourceExhausted: orders_max
-  // orders wait; `done` is not called then.
+  // Never blocks. A second order of a shard replaces a waiting order, which is answered Aborted. If
+  // the first order is being written, it continues, and the second order follows. ResourceExhausted
+  // if orders_max orders wait. In this case `done` is not called.
   absl::Status Submit(Order order);
   // Cancels the orders of the shard, or of all shards of a job, which are no longer held: waiting
-  // orders are answered Cancelled, and a write in progress ends within a MiB.
+  // orders are answered Cancelled, and a write in progress ends after at most 1 MiB.
   void Cancel(JobUid job, std::optional<ShardId> shard = std::nullopt);
 
   std::size_t waiting() const { return orders_.waiting(); }
-  // Bytes of the cut in progress.
+  // Returns the bytes of the cut in progress.
   std::uint64_t held_bytes() const { return held_bytes_.load(std::memory_order_relaxed); }
 
  private:
@@ -108,7 +110,7 @@ class SnapshotWriter {
     DurableCut cut;
   };
   std::map<Orders::Key, Last> last_ ABSL_GUARDED_BY(mu_);
-  Orders orders_;  // last, because its thread uses the other members
+  Orders orders_;  // this is the last member, because its thread uses the others
 };
 
 }  // namespace evergrad::ps_server

@@ -49,7 +49,7 @@ void ChunkPool::Warm(std::uint64_t bytes) {
     if (chunk == nullptr) return;
     std::memset(chunk->data(), 0, kChunkBytes);
     if (GiveBack(chunk)) continue;
-    Chunk::Free(chunk);  // Other threads have filled the pool meanwhile.
+    Chunk::Free(chunk);  // other threads have filled the pool meanwhile
     return;
   }
 }

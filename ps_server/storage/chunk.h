@@ -1,8 +1,8 @@
 // Reference-counted blocks of floats: the values and optimizer state of dense shards.
 //
-// A pull, a snapshot or a move takes references. An apply writes in place, or into a pooled block
-// if a reader holds a reference to the old one. So a reader never sees half an update, and never
-// copies.
+// A pull, a snapshot or a move takes references. An apply writes in place, or into a block of the
+// pool if a reader holds a reference to the old block. Therefore a reader never sees a part of an
+// update, and needs no copy.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,8 @@ inline constexpr std::size_t kChunkBytes = kChunkFloats * sizeof(float);
 class ChunkPool;
 class ChunkRef;
 
-// Header and floats in one 64-byte aligned allocation. Only ChunkRef touches the count.
+// Header and floats in one allocation that is aligned to 64 bytes. Only ChunkRef changes the
+// reference count.
 class alignas(64) Chunk {
  public:
   float* data() { return reinterpret_cast<float*>(this + 1); }
@@ -35,23 +36,23 @@ class alignas(64) Chunk {
   friend class ChunkRef;
   friend class ChunkPool;
   explicit Chunk(std::uint32_t size) : size_(size) {}
-  static Chunk* Allocate(std::size_t floats);  // nullptr: out of memory
+  static Chunk* Allocate(std::size_t floats);  // returns nullptr if memory is exhausted
   static void Free(Chunk* chunk);
 
   std::atomic<std::uint32_t> refs_{1};
   const std::uint32_t size_;
   std::shared_ptr<ChunkPool>
-      pool_;  // Shared by every chunk that returns to it; null for a chunk that is simply freed.
+      pool_;  // Shared by all chunks that return to it; null for a chunk that is freed instead.
 };
 
-// An owner of one chunk. Copying takes a reference; thread-safe between copies, as shared_ptr is.
-// It is no shared_ptr, because unique() must be an acquire load: the reader's last access happens
-// before the owner's next write.
+// A counted reference to one chunk. Different copies may be used on different threads, as with
+// shared_ptr. It is not a shared_ptr, because unique() must be an acquire load, so that the
+// reader's last access happens before the owner's next write.
 class ChunkRef {
  public:
   ChunkRef() = default;
-  // Takes a spare block of this size from `pool`, else from the heap (`pool` may be null). Contents
-  // are not set. The reference is empty if memory is out.
+  // Takes a block of this size from `pool`, or from the heap if the pool is null or has no spare
+  // block. The contents are not initialised. The reference is empty if memory is exhausted.
   static ChunkRef New(std::size_t floats, const std::shared_ptr<ChunkPool>& pool);
   ChunkRef(const ChunkRef& other) : chunk_(other.chunk_) {
     if (chunk_ != nullptr) chunk_->refs_.fetch_add(1, std::memory_order_relaxed);
@@ -73,26 +74,26 @@ class ChunkRef {
   Chunk* chunk_ = nullptr;
 };
 
-// Spare full-size blocks, so that writing out of place costs no page faults. Thread-safe: a
-// reader's last reference may end on a transport thread. Bounded: above `bytes_max` a returned
-// block is freed.
+// Spare full-size blocks, so that writing beside the old values causes no page faults. Thread-safe,
+// because the last reference to a block may be released on a transport thread. Bounded: if the pool
+// has `bytes_max`, a returned block is freed.
 class ChunkPool {
  public:
   explicit ChunkPool(std::uint64_t bytes_max) : blocks_max_(bytes_max / kChunkBytes) {}
   ~ChunkPool();
   ChunkPool(const ChunkPool&) = delete;
   ChunkPool& operator=(const ChunkPool&) = delete;
-  // Allocates and touches spare blocks until there are `bytes` of them, at most the bound, so that
-  // their next user pays for no page fault. Slow, so never called on an executor. Stops early if
-  // memory is out.
+  // Allocates spare blocks and writes to their pages until the pool has `bytes`, at most the bound,
+  // so that the next user of a block causes no page fault. It is slow, so it is never called on an
+  // executor. Stops early if memory is exhausted.
   void Warm(std::uint64_t bytes);
-  std::uint64_t bytes() const;    // of spare blocks
-  std::uint64_t refused() const;  // blocks freed because of the bound
+  std::uint64_t bytes() const;    // size of the spare blocks
+  std::uint64_t refused() const;  // number of blocks that were freed because of the bound
 
  private:
   friend class ChunkRef;
-  Chunk* Take();                // nullptr: there is no spare block
-  bool GiveBack(Chunk* chunk);  // false: the pool is full
+  Chunk* Take();                // returns nullptr if there is no spare block
+  bool GiveBack(Chunk* chunk);  // returns false if the pool is full
 
   const std::uint64_t blocks_max_;
   mutable Mutex mu_;

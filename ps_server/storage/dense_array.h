@@ -20,7 +20,7 @@ namespace evergrad::ps_server::storage {
 class DenseArray {
  public:
   DenseArray() = default;
-  // Contents are not set. `pool` may be null. ResourceExhausted: out of memory.
+  // The contents are not initialised. `pool` may be null. ResourceExhausted if memory is exhausted.
   static absl::StatusOr<DenseArray> Create(std::uint64_t elements, std::shared_ptr<ChunkPool> pool);
   static absl::StatusOr<DenseArray> Filled(std::uint64_t elements, float value,
                                            std::shared_ptr<ChunkPool> pool);
@@ -35,23 +35,23 @@ class DenseArray {
   std::span<const float> chunk(std::size_t i) const {
     return {chunks_[i]->data(), chunks_[i]->size()};
   }
-  // For the first contents, while there is no other reference to the chunk.
+  // Used to write the initial contents, while no other reference to the chunk exists.
   std::span<float> fill_chunk(std::size_t i) { return {chunks_[i]->data(), chunks_[i]->size()}; }
 
   // Returns references in the order of the elements.
   std::vector<tensor::SharedBytes> Share() const;
 
   // Takes a spare block for every chunk that has another reference now. Returns false, without a
-  // change, if memory is out. After true the writes below cannot fail: only the owner's thread
-  // makes references, so their number can only fall meanwhile.
+  // change, if memory is exhausted. After true the writes below cannot fail: only the owner's
+  // thread makes new references, so no chunk gets another reference meanwhile.
   bool ReserveWrites();
   struct Write {
     const float* from = nullptr;
-    float* to = nullptr;  // == from if the chunk has no other reference
+    float* to = nullptr;  // equal to `from` if the chunk has no other reference
     std::size_t size = 0;
   };
   Write BeginWrite(std::size_t i);
-  void EndWrite(std::size_t i);  // `to` becomes the chunk.
+  void EndWrite(std::size_t i);  // `to` replaces the chunk
   void CancelWrites() { spares_.clear(); }
 
   // Sum over elements of Mix(first_index + i, bits) mod 2^64.
@@ -60,7 +60,8 @@ class DenseArray {
  private:
   std::uint64_t elements_ = 0;
   std::vector<ChunkRef> chunks_;
-  std::vector<ChunkRef> spares_;     // empty, or one for each chunk (null: written in place)
+  // Empty, or one for each chunk; null for a chunk that is written in place.
+  std::vector<ChunkRef> spares_;
   std::shared_ptr<ChunkPool> pool_;  // shared with the chunks that return to it
 };
 

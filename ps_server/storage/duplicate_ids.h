@@ -1,8 +1,8 @@
 // Finds the ids that a push names more than once.
 //
-// A filter (Bloom, CACM 1970) sees every id once and names suspects: all duplicates, and about one
-// in 300 of the other ids. Find then decides exactly, and looks closely only at ids that may be
-// one of the suspects. Not thread-safe.
+// A filter (Bloom, CACM 1970) gets every id once and selects suspects: all duplicates, and about
+// one in 300 of the other ids. Find then decides exactly, and compares only ids that may be equal
+// to a suspect. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,8 @@
 
 namespace evergrad::ps_server::storage {
 
-// From a hash to its position in a list that the caller keeps: open addressing, at most half full.
+// A hash table that maps a hash to its position in a list of the caller. It uses open addressing
+// and is at most half full.
 class HashPositions {
  public:
   static constexpr std::uint32_t kNone = 0xffffffff;
@@ -24,12 +25,13 @@ class HashPositions {
     if (after_.size() <= mask_) after_.resize(mask_ + 1);
     std::fill_n(after_.begin(), mask_ + 1, 0);
   }
-  // The position of `hash`, or kNone. hash_at(position) returns the hash of one that was added.
+  // Returns the position of `hash`, or kNone. hash_at(position) returns the hash that was added
+  // with this position.
   template <class HashAt>
   std::uint32_t Find(std::uint64_t hash, HashAt hash_at) const {
     return after_[Seek(hash, hash_at)] - 1;
   }
-  // Returns the position of `hash`; or adds it at `position` and returns kNone.
+  // Returns the position of `hash`. If it is absent, adds it with `position` and returns kNone.
   template <class HashAt>
   std::uint32_t FindOrAdd(std::uint64_t hash, std::uint32_t position, HashAt hash_at) {
     std::uint32_t& after = after_[Seek(hash, hash_at)];
@@ -46,20 +48,20 @@ class HashPositions {
     return at;
   }
 
-  std::vector<std::uint32_t> after_;  // position + 1; 0: free
+  std::vector<std::uint32_t> after_;  // position + 1, or 0 for a free entry
   std::size_t mask_ = 0;
 };
 
-// The filter. Both bits of a hash are in one word.
+// The filter. It sets two bits for each hash, both in one word.
 class HashFilter {
  public:
-  // Sized for false positives of about one in 300 hashes.
+  // The size gives a false positive for about one in 300 hashes.
   void Begin(std::size_t hashes_max) {
     mask_ = std::bit_ceil(std::max<std::size_t>(hashes_max / 4, 512)) - 1;
     if (words_.size() <= mask_) words_.resize(mask_ + 1);
     std::fill_n(words_.begin(), mask_ + 1, 0);
   }
-  // For a loop: a copy on the stack, whose fields stay in registers.
+  // A copy on the stack for use in a loop, so that its fields stay in registers.
   struct View {
     std::uint64_t* words;
     std::uint64_t mask;
@@ -67,7 +69,7 @@ class HashFilter {
       return std::uint64_t{1} << (hash % 64) | std::uint64_t{1} << (hash >> 6) % 64;
     }
     bool Get(std::uint64_t hash) const { return (~words[(hash >> 12) & mask] & BitsOf(hash)) == 0; }
-    // Returns whether the hash was set before, or seems so.
+    // Returns true if the hash was set before, or for a false positive.
     bool Set(std::uint64_t hash) {
       std::uint64_t& word = words[(hash >> 12) & mask];
       const std::uint64_t before = word, bits = BitsOf(hash);
@@ -98,19 +100,19 @@ class DuplicateIds {
     }
   };
   Marker marker() { return {seen_.view(), suspect_positions_.data()}; }
-  // `hashes` are those of the push, `suspects` is the count of its Marker.
+  // `hashes` are the hashes of the push, and `suspects` is the count of its Marker.
   void Find(std::span<const std::uint64_t> hashes, std::size_t suspects);
 
   bool any() const { return !positions_.empty(); }
-  // The positions, in rising order, whose id has an earlier position.
+  // The positions, in ascending order, whose id occurs at an earlier position.
   std::span<const std::uint32_t> positions() const { return positions_; }
-  // The next position of the same id, or kNone. Only if any().
+  // Returns the next position of the same id, or kNone. Valid only if any().
   std::uint32_t NextOf(std::size_t position) const { return next_[position]; }
 
  private:
   struct Suspect {
     std::uint64_t hash;
-    std::uint32_t last;  // position of the last one that was found, or kNone
+    std::uint32_t last;  // the last position of the id that was found, or kNone
   };
   HashFilter seen_, suspicious_;
   std::vector<std::uint32_t> suspect_positions_;

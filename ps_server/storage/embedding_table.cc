@@ -202,7 +202,8 @@ absl::Status EmbeddingTable::Restore(const RestoredWaiting& from) {
     if (!e)
       return absl::ResourceExhaustedError(
           absl::StrCat("out of memory for a table's index: table=", s.settings.name));
-    // A job that admits sooner than the one that was cut: the next push to it does.
+    // This job may admit ids after fewer pushes than the job that wrote the cut. The count is
+    // limited so that the next push to the id admits it.
     e.set_row(kWaiting |
               std::min(static_cast<std::uint32_t>(from.counts[i]), s.settings.admit_after - 1));
     if (s.stamped) {
@@ -236,7 +237,7 @@ TableStats EmbeddingTable::stats() const {
   stats.waiting = s.waiting;
   stats.value_bytes = s.rows * s.dimension * sizeof(float);
   stats.state_bytes = s.rows * state_per_row() * sizeof(float);
-  // Stamps lie in the index: 16 bytes a place instead of 12.8.
+  // Stamps are part of the index, which has 16 bytes per position with stamps and 12.8 without.
   const std::uint64_t stamp_bytes = s.stamped ? s.index.bytes() / 5 : 0;
   stats.index_bytes = s.index.bytes() - stamp_bytes;
   stats.counter_bytes = stamp_bytes + s.rows * (counts_per_row() ? sizeof(std::uint32_t) : 0);

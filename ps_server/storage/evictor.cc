@@ -15,9 +15,10 @@ namespace {
 
 using Entry = RowIndex::Entry;
 
-constexpr std::uint64_t kSweepParts = 64;  // of the index; all of them in ttl / 8 steps
-// A push that drops entries drops this part of the table at least: a scan of a full table for each
-// push would cost more than the push.
+// Parts of the index; all parts are searched within ttl / 8 steps.
+constexpr std::uint64_t kSweepParts = 64;
+// A push that drops entries drops at least 1/64 of the table, because a scan of a full table for
+// each push would cost more than the push.
 constexpr std::uint64_t kBatchParts = 64;
 
 struct Aged {
@@ -47,7 +48,8 @@ bool Evictor::IsNamed(std::uint64_t hash) {
   return positions_.Find(hash, hash_at) != HashPositions::kNone;
 }
 
-// Looks through a part of the index whenever the table's time passes the next 1/64 of ttl / 8.
+// Searches one of kSweepParts parts of the index each time that the table's time passes a multiple
+// of ttl / 8 / kSweepParts steps.
 void Evictor::Expire(std::uint32_t step_before, PushOutcome* outcome) {
   const std::uint64_t ttl = store_.settings.ttl_steps;
   if (ttl == 0 || store_.step == step_before) return;
@@ -102,7 +104,7 @@ absl::Status Evictor::MakeSpace(const Growth& growth, PushOutcome* outcome) {
   return absl::OkStatus();
 }
 
-// bytes_max, which counts the content.
+// Applies bytes_max, which limits the size of the rows and ids.
 absl::Status Evictor::FitBytesMax(const Growth& growth, Space* space) const {
   const std::uint64_t bytes_max = store_.settings.bytes_max;
   const std::uint64_t bytes = store_.bytes_of(space->after.rows, space->after.waiting);
@@ -129,7 +131,7 @@ std::uint64_t Evictor::MoreArenaRows(const Growth& growth, const PushOutcome& ou
   return growth.rows > free ? growth.rows - free : 0;
 }
 
-// The server's limit, which counts the memory that is held.
+// Applies the server's limit, which limits the memory that the tables hold.
 absl::Status Evictor::FitServerLimit(const Growth& growth, const PushOutcome& outcome,
                                      Space* space) {
   if (!store_.index_share.over_limit() &&
@@ -150,11 +152,11 @@ absl::Status Evictor::FitServerLimit(const Growth& growth, const PushOutcome& ou
                               " rows=", store_.rows, " wanted=", growth.rows + growth.waiting));
 }
 
-// The caller knows that there are `count` entries to drop.
+// The caller has checked that `count` entries can be dropped.
 void Evictor::DropOldest(bool rows, std::uint64_t count) {
   const absl::flat_hash_set<std::uint64_t> gone(dropped_.begin(), dropped_.end());
-  // A histogram of stamps first, so that few entries are looked at closely, and no memory of the
-  // size of the table is needed.
+  // A histogram of the stamps is made first, so that only few entries are compared, and no memory
+  // of the size of the table is needed.
   std::uint32_t least = ~0u, most = 0;
   store_.index.ForEach([&](const Entry& e) {
     if (IsRow(e) == rows) least = std::min(least, e.stamp), most = std::max(most, e.stamp);
@@ -165,7 +167,7 @@ void Evictor::DropOldest(bool rows, std::uint64_t count) {
   store_.index.ForEach([&](const Entry& e) {
     if (IsRow(e) == rows) ++histogram[(e.stamp - least) >> shift];
   });
-  // As many more as may turn out to be named or gone.
+  // The additional entries replace entries that the push names or that are dropped already.
   const std::uint64_t enough = count + named_.size() + gone.size();
   std::uint32_t last = 0;
   for (std::uint64_t sum = histogram[0]; sum < enough && last + 1 < histogram.size();

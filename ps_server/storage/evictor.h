@@ -1,9 +1,9 @@
-// Decides which rows and waiting ids a push drops: those that are too old (TTL), and the oldest
-// ones where a limit needs their memory (bytes_max and the server's budget).
+// Decides which rows and waiting ids a push drops: entries that are too old (TTL), and the oldest
+// entries if a limit (bytes_max or the server's budget) is exceeded otherwise.
 //
 // It only decides: the table changes when PushApplier drops the entries. Entries that the push
-// names are never dropped. The oldest is the one with the lowest (stamp, id), so the choice does
-// not depend on the layout of the memory. Single writer, like the table.
+// names are never dropped. The oldest entry is the entry with the lowest (stamp, id), so the choice
+// does not depend on the layout of the memory. Single writer, like the table.
 #pragma once
 
 #include <cstdint>
@@ -21,23 +21,27 @@ class Evictor {
  public:
   // The entries that a push adds.
   struct Growth {
-    std::uint64_t rows = 0, rows_from_waiting = 0;  // rows_from_waiting: those whose id waits now
+    std::uint64_t rows = 0,
+                  rows_from_waiting = 0;  // rows_from_waiting counts new rows whose id waits now
     std::uint64_t waiting = 0;
     bool any() const { return rows + waiting > 0; }
-    std::uint64_t entries() const { return rows - rows_from_waiting + waiting; }  // of the index
+    std::uint64_t entries() const {
+      return rows - rows_from_waiting + waiting;
+    }  // entries of the index
   };
 
   explicit Evictor(RowStore* store) : store_(*store) {}  // `store` outlives the evictor.
 
-  // Begins a push that names ids with these hashes, which stay where they are until the next one.
+  // Begins a push that names ids with these hashes. The memory of `named` stays valid until the
+  // next push.
   void Begin(std::span<const std::uint64_t> named);
-  // Drops what is older than ttl_steps at the store's step; `step_before` is the table's time
-  // before the push. Counts in `outcome`.
+  // Chooses the entries that are older than ttl_steps at the store's step. `step_before` is the
+  // table's time before the push. Counts the entries in `outcome`.
   void Expire(std::uint32_t step_before, PushOutcome* outcome);
-  // Charges and reserves the memory of `growth`, and drops the oldest entries if a limit requires
-  // it: waiting ids before rows. Counts in `outcome`, whose other numbers are final.
-  // ResourceExhausted: above a limit without enough entries that may be dropped, or out of memory.
-  // Then the caller takes the push back and calls RowStore::Settle.
+  // Charges and reserves the memory of `growth`, and chooses the oldest entries if a limit requires
+  // it, waiting ids before rows. Counts them in `outcome`, whose other numbers are final.
+  // ResourceExhausted if memory is exhausted, or if a limit is exceeded and not enough entries may
+  // be dropped. After an error the caller cancels the push and calls RowStore::Settle.
   absl::Status MakeSpace(const Growth& growth, PushOutcome* outcome);
 
   // The hashes of the entries to drop, in the order of the decisions.
@@ -48,9 +52,9 @@ class Evictor {
     std::uint64_t waiting = 0, rows = 0;
   };
   struct Space {
-    Entries after;      // the table's, after the push and the TTL
-    Entries evictable;  // those of `after` that the push does not name
-    Entries drop;       // at least
+    Entries after;      // entries of the table after the push and the TTL
+    Entries evictable;  // entries of `after` that the push does not name
+    Entries drop;       // number of entries that must be dropped at least
   };
   bool IsNamed(std::uint64_t hash);
   void ExpirePart(std::uint64_t part, PushOutcome* outcome);
@@ -64,7 +68,7 @@ class Evictor {
   RowStore& store_;
   std::span<const std::uint64_t> named_;
   bool positions_ready_ = false;
-  HashPositions positions_;  // of named_; only pushes that drop entries need it
+  HashPositions positions_;  // positions in named_; only pushes that drop entries need them
   std::vector<std::uint64_t> dropped_;
 };
 

@@ -9,7 +9,7 @@ namespace evergrad::ps_server::storage {
 void HotIds::AddOne(std::int64_t id) {
   if (kept_ == nullptr) kept_ = std::make_unique<Kept>();
   Kept& k = *kept_;
-  // Compares tags of 16 bits first: a block of them is a few vectors.
+  // Tags of 16 bits are compared first, because a few vector registers hold all tags of a block.
   const auto tag = static_cast<std::uint16_t>(sharding::Mix64(static_cast<std::uint64_t>(id)));
   std::size_t found = kIds;
   for (std::size_t block = 0; block < size_ && found == kIds; block += kBlock) {
@@ -24,8 +24,8 @@ void HotIds::AddOne(std::int64_t id) {
     if (size_ < kIds) {
       found = size_++;
     } else {
-      // Replaces the first id with the lowest count. Counts only rise, so it is behind the last
-      // replaced one, or all counts have risen.
+      // Replaces the first id with the lowest count. Counts only increase, so this id is after the
+      // id that was replaced last, or no id has the count least_ any more.
       while (next_least_ < kIds && k.counts[next_least_] != least_) ++next_least_;
       if (next_least_ == kIds) {
         least_ = *std::min_element(k.counts, k.counts + kIds);

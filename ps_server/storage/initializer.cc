@@ -9,8 +9,8 @@
 namespace evergrad::ps_server::storage {
 namespace {
 
-// Standard deviation of a standard normal that is truncated at two. Keras divides by it, so that
-// the truncated values have the wanted one.
+// The standard deviation of a standard normal distribution that is truncated at 2. Keras divides by
+// it, so that the truncated values have the requested standard deviation.
 constexpr double kTruncatedStddev = .87962566103423978;
 
 template <class ValueAt>
@@ -113,7 +113,7 @@ void RowInitializer::Fill(std::uint64_t row_key, std::span<float> row) const {
     case Kind::kConstant: std::ranges::fill(row, offset_); return;
     case Kind::kUniform:
       for (std::size_t j = 0; j < row.size();
-           j += 4) {  // random::Uniform of four elements from their one block
+           j += 4) {  // four elements of random::Uniform are computed from one block
         const random::Block block = random::Philox(row_key, j / 4, 0);
         for (std::size_t k = 0; k < 4 && j + k < row.size(); ++k)
           row[j + k] = (2.0f * (static_cast<float>(block[k] >> 8) * 0x1p-24f) - 1.0f) * scale_;

@@ -1,6 +1,6 @@
 // Initial values of a dense variable: a function of (job seed, variable name, element index in the
-// whole variable), so every partition over any servers gives the same values (LEDGER line 21,
-// "none: the seed"). Pure.
+// whole variable), so every division of the variable among servers gives the same values (LEDGER
+// line 21). Pure.
 #pragma once
 
 #include <cstdint>
@@ -18,23 +18,24 @@ struct InitializerSettings {
   std::string type =
       "zeros";  // zeros | ones | constant | glorot_uniform | he_normal | truncated_normal
   double value = 0, mean = 0, stddev = 0.05;
-  std::uint64_t fan_in = 0, fan_out = 0, seed = 0;  // fans of the whole variable
+  std::uint64_t fan_in = 0, fan_out = 0, seed = 0;  // fan_in and fan_out of the whole variable
 };
 
 namespace storage {
 
-// InvalidArgument: unknown type, fans of zero where they are used, numbers that are not finite.
+// InvalidArgument for an unknown type, for a fan of zero if the type uses it, and for numbers that
+// are not finite.
 absl::Status CheckInitializer(const InitializerSettings& settings);
 // Sets elements [first_index, first_index + array->size()) of the variable. The settings have
 // passed CheckInitializer.
 void FillInitial(const InitializerSettings& settings, absl::string_view variable,
                  std::uint64_t first_index, DenseArray* array);
 
-// The same for a row of a table, whose key replaces (seed, name): element j is number j of the
-// stream of `row_key`.
+// Initial values of a row of a table. The key of the row replaces (seed, name): element j is number
+// j of the random stream of `row_key`.
 class RowInitializer {
  public:
-  // The settings have passed CheckInitializer; the fans are those of one row.
+  // The settings have passed CheckInitializer. Their fans are the fans of one row.
   explicit RowInitializer(const InitializerSettings& settings);
   void Fill(std::uint64_t row_key, std::span<float> row) const;
 

@@ -1,8 +1,8 @@
 // The limit of the bytes that the tables of one server hold together, and the pages that they
-// share. The bytes of each job are also counted by themselves.
+// share. The bytes of each job are also counted separately.
 //
-// Thread-safe, without a lock. Tables charge memory in blocks and not row by row, so that the count
-// costs nothing when a row is made.
+// Thread-safe, without a lock. Tables charge memory in blocks and not for each row, so that making
+// a row does not change the counter.
 #pragma once
 
 #include <atomic>
@@ -17,22 +17,21 @@ namespace evergrad::ps_server::storage {
 
 class MemoryBudget {
  public:
-  // `limit_bytes` 0: no limit. `refuse` is that of PagePool.
+  // `limit_bytes` 0 means no limit. `refuse` is passed to PagePool.
   explicit MemoryBudget(std::uint64_t limit_bytes,
                         std::function<bool(std::size_t)> refuse = nullptr)
       : limit_(limit_bytes), pages_(std::move(refuse)) {}
-  // Makes a part of `whole`. The part counts the bytes of the tables that use it. Limit, pages and
-  // refusals are those of `whole`.
+  // Makes a part of `whole`. The part counts the bytes of the tables that use it. It uses limit,
+  // pages and count of refusals of `whole`.
   explicit MemoryBudget(std::shared_ptr<MemoryBudget> whole)
       : limit_(0), whole_(std::move(whole)) {}
   MemoryBudget(const MemoryBudget&) = delete;
   MemoryBudget& operator=(const MemoryBudget&) = delete;
 
-  // Returns false, and counts a refusal, if this would be above the limit; nothing has changed
-  // then.
+  // Returns false, counts a refusal and reserves nothing if the limit would be exceeded.
   bool TryReserve(std::uint64_t bytes);
-  // Ignores the limit: for memory that is held already. Its owner asks over_limit() before it takes
-  // more.
+  // Charges memory that is held already, and ignores the limit. The owner checks over_limit()
+  // before it takes more memory.
   void Charge(std::uint64_t bytes) {
     used_.fetch_add(bytes, std::memory_order_relaxed);
     if (whole_ != nullptr) whole_->Charge(bytes);
@@ -44,7 +43,7 @@ class MemoryBudget {
 
   std::uint64_t limit() const { return whole().limit_; }
   std::uint64_t used() const { return whole().used_.load(std::memory_order_relaxed); }
-  // For the whole, the same as used().
+  // For a whole budget this is equal to used().
   std::uint64_t used_by_part() const { return used_.load(std::memory_order_relaxed); }
   bool over_limit() const { return limit() != 0 && used() > limit(); }
   std::uint64_t refusals() const { return whole().refusals_.load(std::memory_order_relaxed); }
@@ -54,7 +53,7 @@ class MemoryBudget {
   const MemoryBudget& whole() const { return whole_ != nullptr ? *whole_ : *this; }
 
   const std::uint64_t limit_;
-  // Shared with its other parts; null: this is the whole.
+  // Shared with the other parts; null if this object is the whole.
   const std::shared_ptr<MemoryBudget> whole_;
   std::atomic<std::uint64_t> used_{0}, refusals_{0};
   PagePool pages_;
@@ -68,10 +67,10 @@ class BudgetShare {
   BudgetShare(const BudgetShare&) = delete;
   BudgetShare& operator=(const BudgetShare&) = delete;
 
-  // Grows the share to `bytes` if it is smaller. Returns false above the limit; the share is
-  // unchanged then.
+  // Grows the share to `bytes` if it is smaller. If the limit would be exceeded, returns false and
+  // leaves the share unchanged.
   bool TryGrowTo(std::uint64_t bytes);
-  // Sets the share and ignores the limit.
+  // Sets the share to `bytes`, and ignores the limit.
   void SetTo(std::uint64_t bytes);
   std::uint64_t bytes() const { return bytes_; }
   bool over_limit() const { return budget_->over_limit(); }

@@ -1,10 +1,12 @@
-// Memory for indexes and rows on large pages. On small pages every look-up in a large table is two
-// misses, one for the page's translation and one for the data. In a virtual machine the first is
-// the more expensive one: measured, a third of the time of look-ups.
+// Memory for indexes and rows on large pages. On small pages every look-up in a large table causes
+// two misses, one for the address translation and one for the data. In a virtual machine the
+// address translation is more expensive. Large pages saved a third of the measured time of
+// look-ups.
 //
-// The pool takes 2 MiB at a time from the system and gives out multiples of 4 KiB, by first fit
-// from the last place; neighbours that are freed merge. All tables of a server share it, so that
-// small ones share pages. Thread-safe; tables call it rarely. The pool charges no budget.
+// The pool takes slabs of 2 MiB from the system and allocates multiples of 4 KiB in them, by first
+// fit from the slab of the last allocation. Adjacent free pages merge. All tables of a server share
+// the pool, so that small tables share slabs. Thread-safe; tables call it rarely. The pool charges
+// no budget.
 #pragma once
 
 #include <array>
@@ -20,32 +22,35 @@ namespace evergrad::ps_server::storage {
 
 class PagePool {
  public:
-  // For tests: `refuse` is called with the bytes of each request, and true makes New return
+  // For tests: `refuse` is called with the bytes of each request. If it returns true, New returns
   // nullptr.
   explicit PagePool(std::function<bool(std::size_t)> refuse = nullptr)
       : refuse_(std::move(refuse)) {}
-  ~PagePool();  // All memory has been deleted.
+  ~PagePool();  // all memory must have been returned before
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
 
-  // Returns memory aligned to 64 bytes, contents not set; nullptr: out of memory. Small pieces come
-  // from the heap, and pieces of 2 MiB and more each from the system.
+  // Returns memory that is aligned to 64 bytes and not initialised, or nullptr if memory is
+  // exhausted. Small pieces come from the heap. Each piece of 2 MiB or more comes directly from the
+  // system.
   void* New(std::size_t bytes);
   void Delete(void* memory, std::size_t bytes);
-  // The bytes that New(bytes) takes.
+  // Returns the bytes that New(bytes) uses.
   static std::size_t Rounded(std::size_t bytes);
 
  private:
   static constexpr std::size_t kPage = 4096, kSlab = 2u << 20, kPagesOfSlab = kSlab / kPage,
                                kHeapMax = 2048;
   struct Slab {
-    char* base = nullptr;  // null: released to the system
+    char* base = nullptr;  // null if the slab was returned to the system
     std::size_t free = kPagesOfSlab;
     std::size_t too_long =
-        kPagesOfSlab + 1;  // So many pages in a row were not found since some were freed.
+        kPagesOfSlab +
+        1;  // the slab has no run of this many free pages; reset when pages of it are freed
     std::array<std::uint64_t, kPagesOfSlab / 64> used{};
   };
-  static std::size_t FindRun(const Slab& slab, std::size_t pages);  // kPagesOfSlab: none
+  static std::size_t FindRun(const Slab& slab,
+                             std::size_t pages);  // kPagesOfSlab if there is no such run
   void* Take(std::size_t slab, std::size_t first, std::size_t pages)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -30,8 +30,8 @@ void PushApplier::Drop(std::uint64_t hash, TableCut* cut) {
   store_.index.Erase(e);
 }
 
-// One call of Continue. Rows are updated in groups: while one group is updated, the memory is asked
-// for the rows of others.
+// One call of Continue. Rows are updated in groups: while one group is updated, the rows of the
+// next groups are prefetched.
 class PushApplier::Piece {
  public:
   Piece(PushApplier* applier, tensor::WireType wire, const std::byte* gradient,
@@ -62,7 +62,7 @@ class PushApplier::Piece {
         continue;
       }
       const Group& group = groups_[(step - kDelay) % kRing];
-      if (group.count == 0) return bytes_;  // All groups behind it are empty, too.
+      if (group.count == 0) return bytes_;  // all later groups are empty, too
       store_.update.ApplyRows(
           {group.count, dimension_, group.rows, group.gradients, group.t, next.count, next.rows});
     }
@@ -83,11 +83,11 @@ class PushApplier::Piece {
     AddRows(which * kGroup, &group);
   }
 
-  // Adds the next rows up to the first id that has none, for which more is needed than the address
-  // of the row.
+  // Adds the next rows up to the first id without a row, because such an id needs more than the
+  // address of its row.
   void AddKnownRows(Group* group) {
     const std::size_t next = applier_.next_;
-    // At least one row; `bytes_` is below `bytes_max_` here or the loop is over.
+    // At least one row is added. `bytes_` is below `bytes_max_` here, or the loop has ended.
     const std::uint64_t left =
         bytes_ < bytes_max_ ? (bytes_max_ - bytes_ - 1) / (dimension_ * sizeof(float)) + 1 : 0;
     const auto end = static_cast<std::size_t>(
@@ -140,7 +140,8 @@ class PushApplier::Piece {
     group->count = count;
   }
 
-  // The gradient of an id as float32, summed over its duplicates: where it lies, or in sums_.
+  // Returns the gradient of an id as float32, summed over its duplicates. The result points into
+  // the push, or into sums_ if the gradient was converted or summed.
   const float* GradientOf(std::size_t i, std::size_t place) {
     float* const sum =
         has_duplicates_ || convert_ ? applier_.sums_.data() + place * dimension_ : nullptr;
@@ -165,7 +166,7 @@ class PushApplier::Piece {
     return converted;
   }
 
-  // A push that does not make the row yet.
+  // Counts a push to a waiting id that is not admitted yet.
   void CountPush(std::uint64_t hash) {
     const RowIndex::Ref e = store_.index.Find(hash);
     const std::uint32_t before = CountOf(e);

@@ -1,4 +1,4 @@
-// The second half of a push to a table: carries a PushPlan out. Nothing here can fail.
+// The second half of a push to a table: applies a PushPlan. No function of this class can fail.
 //
 // Single writer, like the table.
 #pragma once
@@ -19,12 +19,12 @@ class PushApplier {
   // Both outlive the applier.
   PushApplier(RowStore* store, const PushPlan* plan) : store_(*store), plan_(*plan) {}
 
-  // Begins to apply the plan: drops the rows and waiting ids that it chose. `cut` (null: there is
-  // none) saves entries before they change; the same for Continue.
+  // Begins to apply the plan: drops the rows and waiting ids that it chose. Here and in Continue,
+  // `cut` saves entries before they change; null if there is no cut.
   void Begin(TableCut* cut);
-  // Applies at least one row, and about `bytes_max` of gradient at most. `gradient` has the rows of
-  // all ids of the plan, in its order and of type `wire`, at any address. Returns the bytes of
-  // float32 gradient that were applied.
+  // Applies at least one row, and at most about `bytes_max` bytes of gradient. `gradient` has the
+  // rows of all ids of the plan, in the order of the plan and of type `wire`. It may have any
+  // alignment. Returns the bytes of float32 gradient that were applied.
   std::uint64_t Continue(tensor::WireType wire, const std::byte* gradient, std::uint64_t bytes_max,
                          TableCut* cut);
   bool done() const { return next_ == plan_.size(); }
@@ -36,8 +36,8 @@ class PushApplier {
   RowStore& store_;
   const PushPlan& plan_;
   std::size_t next_ = 0;  // position of the next id
-  // Gradients that are converted, or summed over duplicates: those of all groups, and one that is
-  // being added.
+  // Gradients that were converted to float32 or summed over duplicates, for all groups, and space
+  // for one gradient that is being added.
   std::vector<float> sums_;
 };
 

@@ -9,7 +9,7 @@
 namespace evergrad::ps_server::storage {
 namespace {
 
-// Rows of a push that stay in the second cache from the plan to the update.
+// Bytes of rows that stay in the second-level cache from the plan to the update.
 constexpr std::size_t kNearBytesMax = 128u << 10;
 
 }  // namespace
@@ -45,7 +45,8 @@ absl::StatusOr<PushOutcome> PushPlan::Make(std::span<const std::int64_t> ids,
         "out of memory for a table's index: table=", store_.settings.name, " rows=", store_.rows));
   }
 
-  // Entries that are too old are dropped in any case; others only if a limit needs their memory.
+  // Entries that are too old are always dropped. Other entries are dropped only if a limit is
+  // exceeded otherwise.
   if (size_ > 0) store_.step = std::max(store_.step, stamp_);
   evictor_.Expire(step_before_, &outcome_);
   if (absl::Status fits = evictor_.MakeSpace(growth, &outcome_); !fits.ok()) {
@@ -62,8 +63,8 @@ inline std::uint32_t PushPlan::RowIn(RowIndex::Line* line, std::uint32_t positio
   return RowIndex::RowIn<false>(line, hashes_[position]);
 }
 
-// Sets the targets that one look at the home lines can say, and puts off the other ids. Inserts
-// nothing, so every home stays where it is. There is no branch that depends on the ids.
+// Sets the targets of ids that are in their home lines, and adds the other ids to the deferred
+// ones. Inserts nothing, so every home line keeps its address. No branch depends on the ids.
 template <bool kStamped>
 void PushPlan::LookUp(std::span<const std::int64_t> ids) {
   const std::size_t n = ids.size();
@@ -77,7 +78,7 @@ void PushPlan::LookUp(std::span<const std::int64_t> ids) {
   Deferred* const to_deferred = deferred_.data();
   RowIndex::Line* ring[kRing][kGroup];
   std::size_t deferred = 0;
-  // A push of few ids finds its rows in the cache when it is applied.
+  // If a push has few ids, its rows are still in the cache when it is applied.
   const std::size_t row_bytes = store_.row_floats * sizeof(float),
                     near = n * row_bytes <= kNearBytesMax ? row_bytes : 0;
   const std::size_t groups = (n + kGroup - 1) / kGroup;
@@ -116,8 +117,8 @@ void PushPlan::LookUp(std::span<const std::int64_t> ids) {
   for (const std::uint32_t i : duplicates_.positions()) to_target[i] = kDuplicate;
 }
 
-// Sets the targets of the ids that LookUp has put off, and inserts those that are absent. Returns
-// false if the index is out of memory.
+// Sets the targets of the deferred ids, and inserts the absent ids. Returns false if the index is
+// out of memory.
 template <bool kStamped>
 bool PushPlan::ResolveDeferred(Evictor::Growth* growth) {
   RowIndex& index = store_.index;
@@ -130,7 +131,8 @@ bool PushPlan::ResolveDeferred(Evictor::Growth* growth) {
     // An insertion may make the index grow, which moves its lines.
     RowIndex::Line* const home =
         index.homes_version() == homes_version ? deferred_[d].home : index.Home(hash);
-    // Nearly all rows stand in the next line, and to find the place of an entry costs more.
+    // The next line is read first, because nearly all rows are in it, and a search with Find costs
+    // more.
     if (const std::uint32_t row = RowIn<kStamped>(home + 1, i); row < kWaiting) {
       targets_[i] = row;
       continue;
@@ -164,8 +166,8 @@ bool PushPlan::ResolveDeferred(Evictor::Growth* growth) {
   return true;
 }
 
-// Takes back what the look-up has left in the index, in any order. Of duplicates only the first
-// position counts.
+// Removes the entries that the plan has inserted into the index, and restores the stamps. Only the
+// first position of a duplicate id is processed.
 void PushPlan::Cancel() {
   for (std::size_t i = 0; i < size_; ++i) {
     const std::uint32_t target = targets_[i];

@@ -1,9 +1,9 @@
-// The first half of a push to a table: everything that can fail, decided before anything changes.
+// The first half of a push to a table. It does everything that can fail, before the table changes.
 //
-// Make looks every id up, finds duplicates, counts new rows and waiting ids, chooses the rows that
-// give way (Evictor), and reserves all memory. PushApplier carries the plan out and cannot fail. A
-// plan may be made again after it was applied or cancelled; its arrays are reused. Single writer,
-// like the table.
+// Make looks up every id, finds duplicates, counts new rows and waiting ids, chooses the rows to
+// evict (Evictor), and reserves all memory. PushApplier applies the plan and cannot fail. A plan
+// may be made again after it was applied or cancelled; its arrays are reused. Single writer, like
+// the table.
 #pragma once
 
 #include <cstddef>
@@ -22,26 +22,26 @@ namespace evergrad::ps_server::storage {
 class PushPlan {
  public:
   // The target of an id is the row of the arena that it updates, or one of these numbers. A
-  // kDuplicate does nothing: its gradient is summed at the first position of its id. kDuplicate is
-  // no number of pushes that a waiting id can have.
+  // kDuplicate is skipped, because its gradient is added at the first position of its id. A waiting
+  // id never has the number of pushes that kDuplicate would stand for.
   static constexpr std::uint32_t kNewRow = kWaiting, kCountOnly = kWaiting | 1,
                                  kDuplicate = kWaiting | (kCountMax + 1);
 
   explicit PushPlan(RowStore* store) : store_(*store), evictor_(store) {}  // `store` outlives it.
 
   // Plans a push of `ids` at `global_step`. After OK the index has an entry for every id that will
-  // be a row or wait; PushApplier or Cancel must follow. After an error the store is as it was.
-  // ResourceExhausted: as Evictor::MakeSpace. InvalidArgument: global_step does not fit 32 bits, or
-  // too many ids.
+  // have a row or wait, and PushApplier or Cancel must follow. After an error the store is
+  // unchanged. ResourceExhausted as in Evictor::MakeSpace. InvalidArgument if global_step does not
+  // fit 32 bits, or if there are too many ids.
   absl::StatusOr<PushOutcome> Make(std::span<const std::int64_t> ids, std::uint64_t global_step);
-  // Takes the plan back.
+  // Cancels the plan and restores the store.
   void Cancel();
 
-  // --- of the last plan. An id is named by its position in the push.
+  // --- the last plan. A position is the index of an id in the push.
   std::size_t size() const { return size_; }
   const std::uint64_t* hashes() const { return hashes_.data(); }
   const std::uint32_t* targets() const { return targets_.data(); }
-  // The stamp of a row's entry before the push. Only if the store has stamps.
+  // The stamp of a row's entry before the push. Valid only if the store has stamps.
   std::uint32_t StampBefore(std::size_t position) const { return stamps_before_[position]; }
   std::uint32_t stamp() const { return stamp_; }  // 0 if the store has no stamps
   const DuplicateIds& duplicates() const { return duplicates_; }
@@ -49,7 +49,7 @@ class PushPlan {
   const PushOutcome& outcome() const { return outcome_; }
 
  private:
-  // An id that is not in its home line: it stands in a later line, or waits, or is absent.
+  // An id that is not in its home line. It is in a later line, or it waits, or it is absent.
   struct Deferred {
     RowIndex::Line* home;
     std::uint32_t position;

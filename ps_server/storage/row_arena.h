@@ -1,6 +1,6 @@
-// Rows of equal size under small numbers, in blocks that never move. Block k holds 64 x 2^k rows,
-// so a table of ten rows costs little, and a table of billions has few blocks. The kernel gives a
-// page of a block when its first row is written. Not thread-safe.
+// Rows of equal size with small numbers, in blocks that never move. Block k holds 64 x 2^k rows, so
+// a table of ten rows needs little memory, and a table of billions of rows has few blocks. The
+// kernel allocates a page of a block when a row in it is written first. Not thread-safe.
 #pragma once
 
 #include <bit>
@@ -16,7 +16,7 @@ class RowArena {
  public:
   static constexpr std::uint32_t kRowsMax = 1u << 30;
 
-  // `counted`: each row also has a 32-bit count. `pages` outlives the arena.
+  // If `counted`, each row also has a 32-bit count. `pages` outlives the arena.
   RowArena(PagePool* pages, std::size_t row_floats, bool counted)
       : pages_(pages),
         row_floats_(row_floats),
@@ -26,10 +26,11 @@ class RowArena {
   RowArena(const RowArena&) = delete;
   RowArena& operator=(const RowArena&) = delete;
 
-  // Makes sure that `rows` more can be taken. Returns false if memory is out, or if the arena would
-  // have more than kRowsMax.
+  // Reserves memory so that `rows` more rows can be taken. Returns false if memory is exhausted, or
+  // if the arena would have more than kRowsMax rows.
   bool Reserve(std::uint64_t rows);
-  // Takes a reserved row, a freed one if there is any. Its contents are not set, its count is 0.
+  // Takes a reserved row, preferably a freed one. Its contents are not initialised, and its count
+  // is 0.
   std::uint32_t Take();
   void Free(std::uint32_t row);
 
@@ -44,7 +45,7 @@ class RowArena {
   }
 
   std::uint64_t free_rows() const { return free_rows_; }
-  // All rows that were ever taken have lower numbers.
+  // All rows that were ever taken have numbers below this one.
   std::uint64_t high_water() const { return high_water_; }
   // The bytes of the rows below `high_water`.
   std::uint64_t BytesOf(std::uint64_t high_water) const {
@@ -71,8 +72,8 @@ class RowArena {
   const std::size_t row_floats_, row_bytes_;
   const bool counted_;
   void* blocks_[kBlocksMax] = {};
-  // By the leading zeros of row + kFirstRows, which determine the block: the address of the block,
-  // minus the bytes of the rows before it.
+  // The address of each block, minus the bytes of the rows before it. The index is the number of
+  // leading zeros of row + kFirstRows, which determines the block.
   std::uintptr_t bases_[32] = {};
   int made_ = 0;
   std::uint32_t high_water_ = 0, free_rows_ = 0,

@@ -9,15 +9,15 @@
 namespace evergrad::ps_server::storage {
 namespace {
 
-// A segment grows beyond this load, and a new one has kLoadAfter. An id costs 15.6 to 19.7 bytes
-// between the two loads, 19.5 to 24.6 with a stamp.
+// A segment grows beyond this load, and a new one has kLoadAfter. Between the two loads an id needs
+// 15.6 to 19.7 bytes, or 19.5 to 24.6 bytes with a stamp.
 constexpr std::uint64_t kLoadNumerator = 41, kLoadDenominator = 50;  // 0.82
 constexpr double kLoadAfter = 0.66;
 constexpr std::uint32_t kLinesMin = 4;
 constexpr std::uint32_t kDepthMax = 28;
 
-// Lines behind the last home. Of many segments one has a chain that needs more at its end; Filled
-// and Grow give it more.
+// Returns the number of lines after the last home line. A few segments have a chain at their end
+// that needs more lines. Filled and Grow add the lines to these segments.
 std::uint32_t SlackOf(std::uint32_t capacity) {
   return 2 + std::min<std::uint32_t>(capacity / 64, 8);
 }
@@ -108,8 +108,8 @@ RowIndex::Ref RowIndex::Insert(std::uint64_t hash) {
 void RowIndex::Erase(Ref entry) {
   const Segments& s = SegmentsOf(entry.hash());
   Ref at = entry;
-  // Entries behind their homes move up by one position, until an entry is at home or the chain
-  // ends.
+  // Entries after their home lines move forward by one position, until an entry is in its home line
+  // or the chain ends.
   for (Ref next = Next(at);
        next.row() != kNone && (next.at_ > 0 || HomeOf(s, next.hash()) < next.line_);
        at = next, next = Next(next))
@@ -119,13 +119,14 @@ void RowIndex::Erase(Ref entry) {
   --size_;
 }
 
-// Returns a new segment with entries [begin, end) of `from`, in order. nullptr: out of memory.
+// Returns a new segment with entries [begin, end) of `from`, in order, or nullptr if memory is
+// exhausted.
 RowIndex::Segment* RowIndex::Filled(const std::vector<Entry>& from, std::size_t begin,
                                     std::size_t end, std::uint32_t capacity, std::uint32_t depth) {
   for (std::uint32_t slack = SlackOf(capacity);; slack *= 2) {
     Segment* const segment = New(capacity, slack, depth);
     if (segment == nullptr) return nullptr;
-    // One position stays free for the entry that the segment was made for, wherever it belongs.
+    // One position stays free for the new entry for which the segment is made.
     const Line* const last = segment->lines() + capacity + slack - 1;
     Ref next(segment->lines(), 0, positions_);
     std::size_t i = begin;
@@ -154,19 +155,19 @@ bool RowIndex::Grow(std::uint64_t hash) {
       moving_.push_back(place.entry());
     }
   }
-  // The directory must stay bounded if a user chooses ids whose hashes share their upper bits: the
-  // segment then only becomes larger.
+  // If the hashes of a segment share their upper bits, because a user has chosen such ids, the
+  // segment becomes larger instead of being split. This bounds the directory.
   const bool split =
       old->count >= kSegmentEntries &&
       (depth < depth_ || (depth_ < kDepthMax && (1ull << depth_) * kSegmentEntries <= 16 * size_));
   if (!split) {
     Segment* segment;
     if (IsFull(*old)) {
-      // A small segment doubles.
+      // a small segment doubles
       const std::uint32_t capacity =
           std::max(LinesFor(old->count), old->capacity < 64 ? 2 * old->capacity : 0);
       segment = Filled(moving_, 0, moving_.size(), capacity, depth);
-    } else {  // A chain is longer than the slack, which doubles.
+    } else {  // a chain is longer than the slack, so the slack doubles
       segment = New(old->capacity, 2 * old->slack, depth);
       if (segment != nullptr) {
         std::memcpy(static_cast<void*>(segment->lines()), old->lines(),

@@ -1,16 +1,17 @@
-// A hash index from an id to its row: dense, sorted, and growing a segment at a time.
+// A hash index from an id to its row. It is dense and sorted, and grows by one segment at a time.
 //
-// Keys are hashes of ids under a bijection, so an id can be computed from its hash, and no two ids
-// share one. The upper bits choose a bucket of the directory, which names a segment (extendible
-// hashing); the other bits choose the home line of the entry in the segment, a cache line. Entries
-// of a segment are sorted by hash, each as close behind the beginning of its home as there was
-// space. So the whole index can be walked in the order of the hash from any hash, whatever has
-// grown or moved meanwhile; a miss ends at the first greater hash; and a full segment is copied in
-// order into a larger one, or into two: at most kSegmentEntries entries move at a time. Erased
-// entries leave no mark. Not thread-safe.
+// Keys are hashes of ids under a bijection, so an id can be computed from its hash, and different
+// ids have different hashes. The upper bits choose a bucket of the directory, which refers to a
+// segment (extendible hashing). The other bits choose the home line of the entry in the segment; a
+// line is a cache line. Entries of a segment are sorted by hash, and each entry is at the first
+// free position from the beginning of its home line. This order has three consequences. The whole
+// index can be walked in the order of the hashes, starting at any hash, even if segments have grown
+// or moved. A search for an absent hash ends at the first greater hash. A full segment is copied in
+// order into a larger segment or into two segments, so at most kSegmentEntries entries move at a
+// time. Erased entries leave no mark. Not thread-safe.
 //
-// A line holds five entries of hash and row, or four that also have a stamp: 12.8 or 16 bytes a
-// position. The cost of a look-up is the number of lines that it reads.
+// A line holds five entries of hash and row, or four entries that also have a stamp. This is 12.8
+// or 16 bytes per position. The cost of a look-up is the number of lines that it reads.
 #pragma once
 
 #if defined(__AVX2__)
@@ -26,9 +27,9 @@
 
 namespace evergrad::ps_server::storage {
 
-// A line of the index has first the hashes, then as many rows, then as many stamps if there are
-// any. Empty positions are behind the others, with row RowIndex::kNone and a hash that ends every
-// search.
+// A line of the index has the hashes first, then the same number of rows, and then the same number
+// of stamps in an index with stamps. Empty positions come last. They have the row RowIndex::kNone
+// and a hash that ends every search.
 struct alignas(64) IndexLine {
   static constexpr std::uint32_t kPositions = 5, kStampedPositions = 4;
   union {
@@ -57,27 +58,31 @@ class RowIndex {
   // `stamp` is 0 in an index without stamps.
   struct Entry {
     std::uint64_t hash;
-    std::uint32_t row;  // the owner's; never kNone
+    std::uint32_t row;  // number of the row at the owner; never kNone
     std::uint32_t stamp;
   };
   static constexpr std::uint32_t kNone = 0xffffffff;
-  static constexpr std::uint32_t kSegmentEntries = 4096;  // split beyond: 64 to 96 KiB
+  // A segment with more entries is split; it has 64 to 96 KiB.
+  static constexpr std::uint32_t kSegmentEntries = 4096;
 
   using Line = IndexLine;
   static constexpr std::uint32_t kPositions = Line::kPositions,
                                  kStampedPositions = Line::kStampedPositions;
 
   // `pages` outlives it.
-  RowIndex(PagePool* pages, bool stamped);  // EG_CHECKs that there are some hundred bytes.
+  RowIndex(PagePool* pages,
+           bool stamped);  // an EG_CHECK fails if a few hundred bytes cannot be allocated
   ~RowIndex();
   RowIndex(const RowIndex&) = delete;
   RowIndex& operator=(const RowIndex&) = delete;
 
   std::uint64_t size() const { return size_; }
-  std::uint64_t places() const { return places_total_; }  // size() / places() is the load.
+  std::uint64_t places() const {
+    return places_total_;
+  }  // number of positions; the load is size() / places()
   std::uint64_t bytes() const { return bytes_ + directory_.capacity() * sizeof(Segments); }
 
-  // An entry at its position; null if `line` is null. Valid until the next Insert or Erase.
+  // A reference to an entry, or null if `line` is null. Valid until the next Insert or Erase.
   class Ref {
    public:
     Ref() = default;
@@ -102,29 +107,31 @@ class RowIndex {
     std::uint32_t at_ = 0, positions_ = 0;
   };
 
-  // The line where Find begins; valid until homes_version() changes. A look-up takes steps, so that
-  // many are in flight: ask for the home, and look at it later; if the entry may stand in the next
-  // line, ask for that, and look later still. (To ask for both at once was a third slower, because
-  // the number of lines in flight is the bound.)
+  // Returns the line where Find begins; it is valid until homes_version() changes. A look-up is
+  // made in steps, so that many look-ups are in flight: the home line is prefetched and read later,
+  // and if the entry may be in the next line, that line is prefetched and read later still.
+  // (Prefetching both lines at once was a third slower, because the number of lines in flight
+  // limits the speed.)
   Line* Home(std::uint64_t hash) const { return HomeOf(SegmentsOf(hash), hash); }
   Line* AskFor(std::uint64_t hash) const {
     Line* const home = Home(hash);
     __builtin_prefetch(home);
     return home;
   }
-  // The second step. Returns whether the home line has the answer; if not, asks for the next line.
+  // The second step. Returns true if the home line decides the look-up. Otherwise prefetches the
+  // next line.
   bool IsInHome(const Line* home, std::uint64_t hash) const {
     if (home->hashes[positions_ - 1] >= hash) return true;
     __builtin_prefetch(home + 1);
     return false;
   }
-  // The row of `hash` if its entry is in this line, else kNone.
+  // Returns the row of `hash` if its entry is in this line, otherwise kNone.
   template <bool kStamped>
   static std::uint32_t RowIn(const Line* line, std::uint64_t hash) {
     std::uint32_t found = line->AmongFour(hash);
     if constexpr (!kStamped) {
-      // The number behind the rows is always kNone. It is read when the entry is not here, because
-      // a branch on that could not be predicted.
+      // The number after the rows is always kNone. It is read if the entry is not in this line,
+      // because a branch for this case could not be predicted.
       found |= std::uint32_t{line->hashes[kStampedPositions] == hash} << kStampedPositions |
                1u << kPositions;
       return line->numbers[2 * kPositions + static_cast<std::uint32_t>(std::countr_zero(found))];
@@ -136,15 +143,16 @@ class RowIndex {
   std::uint32_t RowInHome(const Line* home, std::uint64_t hash) const {
     return positions_ == kPositions ? RowIn<false>(home, hash) : RowIn<true>(home, hash);
   }
-  // The row of a `hash` that is not in its home, or kNone. Nearly all are in the next line.
+  // Returns the row of a `hash` that is not in its home line, or kNone. Nearly all such rows are in
+  // the next line.
   std::uint32_t RowBehind(Line* home, std::uint64_t hash) const {
     const std::uint32_t row = RowInHome(home + 1, hash);
     if (row != kNone) return row;
     const Ref e = Find(home + 1, hash);
     return e ? e.row() : kNone;
   }
-  // RowIn for an index with stamps. Sets `before` to the stamp and raises it to `now` at least. A
-  // row number with its highest bit set counts as absent.
+  // Like RowIn, for an index with stamps. Sets `before` to the entry's stamp, and raises the stamp
+  // to at least `now`. A row number with its highest bit set counts as absent.
   static std::uint32_t Touch(Line* line, std::uint64_t hash, std::uint32_t now,
                              std::uint32_t* before) {
     const std::uint32_t found = line->AmongFour(hash);
@@ -158,7 +166,8 @@ class RowIndex {
     return row;
   }
   std::uint64_t homes_version() const { return homes_version_; }
-  // Home() for a loop: its fields stay in registers. Valid until homes_version() changes.
+  // A copy of the fields that Home() needs, for a loop: they stay in registers. Valid until
+  // homes_version() changes.
   class Homes;
   Homes homes() const;
   Ref Find(Line* home, std::uint64_t hash) const {
@@ -166,13 +175,13 @@ class RowIndex {
     return first.hash() == hash && first.row() != kNone ? first : Ref();
   }
   Ref Find(std::uint64_t hash) const { return Find(Home(hash), hash); }
-  // Adds `hash`, which must be absent, with stamp 0. The caller must set its row at once, to
-  // another number than kNone. Null: out of memory, and nothing has changed.
+  // Adds `hash`, which must be absent, with stamp 0. The caller must set its row at once, to a
+  // number other than kNone. Returns null, without a change, if memory is exhausted.
   Ref Insert(std::uint64_t hash);
   void Erase(Ref entry);  // `entry` is from Find.
 
-  // Calls visit(Entry) for entries with hash >= `from` in rising order, until it returns false.
-  // Returns false if `visit` ended the walk. The index must not change meanwhile.
+  // Calls visit(Entry) for the entries with hash >= `from` in ascending order, until `visit`
+  // returns false. Returns false if `visit` ended the walk. The index must not change meanwhile.
   template <class Visit>
   bool ForEachFrom(std::uint64_t from, Visit visit) const;
   template <class Visit>
@@ -186,7 +195,8 @@ class RowIndex {
     std::uint32_t capacity = 0, slack = 0, count = 0, depth = 0;  // capacity and slack in lines
     Line* lines() { return reinterpret_cast<Line*>(this + 1); }
   };
-  struct Segments {  // a bucket of the directory; a segment has 2^(depth_ - its depth) of them
+  struct Segments {  // a bucket of the directory; 2^(depth_ - depth of the segment) buckets refer
+                     // to a segment
     Line* lines = nullptr;
     std::uint32_t capacity = 0, depth = 0;
     Segment* segment() const { return reinterpret_cast<Segment*>(lines) - 1; }
@@ -201,8 +211,8 @@ class RowIndex {
     return s.lines + HomeIn(s.capacity, s.depth, hash);
   }
 
-  // Counts the smaller hashes of a line. A search with branches would be slower: the position of an
-  // entry behind its home cannot be predicted.
+  // Returns the number of hashes of a line that are smaller than `hash`. A search with branches
+  // would be slower, because the position of an entry after its home line cannot be predicted.
   std::uint32_t Below(const Line* line, std::uint64_t hash) const {
     const std::uint64_t* const h = line->hashes;
     std::uint32_t below = (h[0] < hash) + (h[1] < hash) + (h[2] < hash) + (h[3] < hash);
@@ -238,13 +248,13 @@ class RowIndex {
   Segment* Filled(const std::vector<Entry>& from, std::size_t begin, std::size_t end,
                   std::uint32_t capacity, std::uint32_t depth);
   bool Grow(std::uint64_t hash);
-  // Sets all buckets of `segment`, which `hash` belongs to.
+  // Sets all buckets of `segment`, which contains `hash`.
   void SetSegments(std::uint64_t hash, Segment* segment);
 
   PagePool* const pages_;
   const std::uint32_t positions_;
   std::vector<Segments> directory_;
-  std::vector<Entry> moving_;  // of the segment that grows
+  std::vector<Entry> moving_;  // entries of the segment that grows
   std::uint32_t depth_ = 0;
   std::uint64_t size_ = 0, places_total_ = 0, bytes_ = 0, homes_version_ = 0;
 };

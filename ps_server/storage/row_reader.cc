@@ -17,21 +17,21 @@ namespace {
 constexpr std::size_t kReadGroup = 8, kReadDelay = 4, kReadRing = 16;
 static_assert(3 * kReadDelay < kReadRing);
 
-// Rows are short: a call of the library costs more than the copy.
+// Rows are short, so a call of memcpy costs more than the copy.
 inline void Copy(const float* from, std::size_t floats, float* to) {
   std::size_t i = 0;
   for (; i + 8 <= floats; i += 8) std::memcpy(to + i, from + i, 8 * sizeof(float));
   for (; i < floats; ++i) to[i] = from[i];
 }
 
-// A group of ids takes four steps: its home lines are asked for, then the rows that the home lines
-// have, then the rows of the few ids that stand in a later line; at last the values are copied.
+// A group of ids takes four steps. The first three prefetch the home lines, the rows of ids in
+// their home lines, and the rows of the few ids in later lines. The last step copies the values.
 struct Group {
   const RowReading* of;
   std::size_t first, size;
   std::uint64_t hashes[kReadGroup];
   RowIndex::Line* homes[kReadGroup];
-  const float* rows[kReadGroup];  // null: no row
+  const float* rows[kReadGroup];  // null for an id without a row
   std::uint32_t deferred[kReadGroup], deferred_size;
   const RowStore& store() const { return of->table->store(); }
 };
@@ -117,7 +117,8 @@ void ReadRows(std::span<const RowReading> readings) {
   float absent[optimizers::kRowFloatsMax];
   const RowReading* next = readings.data();
   const RowReading* const end = next + readings.size();
-  std::size_t next_id = 0, groups = 0;  // of `next`; those that have begun
+  // `next_id` is a position in `next`, and `groups` is the number of groups that have begun.
+  std::size_t next_id = 0, groups = 0;
   for (std::size_t step = 0;; ++step) {
     while (next != end && next_id == next->ids.size()) ++next, next_id = 0;
     if (next != end) {

@@ -1,5 +1,5 @@
-// Reads rows of tables. All readings of a call go through one pipeline: the memory is asked for the
-// rows of the next one while those of the one before are on their way.
+// Reads rows of tables. All readings of a call use one pipeline, so that the rows of the next
+// reading are prefetched while the rows of the previous one are still being loaded.
 #pragma once
 
 #include <cstddef>
@@ -21,10 +21,10 @@ struct RowReading {
 };
 
 // Writes the row of each id to `out`, in the order of the ids and in the type `wire`
-// (tensor/convert.h); a duplicate id is written again. `out` has ids.size() rows and may lie at any
-// address. An id without a row reads its initial value, f(seed, table name, id), or `default_row`
-// where ids wait for their admission. Changes nothing. Called from the executor of the tables, none
-// of which may be applying a push (EG_CHECK).
+// (tensor/convert.h); the row of a duplicate id is written again. `out` has space for ids.size()
+// rows and may have any alignment. An id without a row reads its initial value, f(seed, table name,
+// id), or `default_row` in a table with admit_after > 1. Changes nothing. Called on the executor of
+// the tables. No table may be applying a push (EG_CHECK).
 void ReadRows(std::span<const RowReading> readings);
 inline void ReadRows(std::initializer_list<RowReading> readings) {
   ReadRows(std::span(readings.begin(), readings.size()));

@@ -23,7 +23,7 @@ RowStore::RowStore(const TableSettings& of, const optimizer::Optimizer& optimize
 }
 
 std::uint64_t RowStore::ChargedBytes(std::uint64_t high_water) const {
-  // In steps of 256 KiB, and in smaller ones for a table that is small itself.
+  // Memory is charged in steps of 256 KiB, or in smaller steps for a small table.
   constexpr std::uint64_t kStep = 256u << 10, kLeast = 4096;
   const std::uint64_t bytes = arena.BytesOf(high_water);
   if (bytes == 0) return 0;

@@ -1,6 +1,6 @@
-// The rows and waiting ids of one table, in their index and arena, and the limits that they are
-// charged to. The parts of an EmbeddingTable share it: PushPlan, Evictor, PushApplier, TableCut and
-// RowReader. Single writer, like the table.
+// The rows and waiting ids of one table, in their index and arena, and the budget to which their
+// memory is charged. The parts of an EmbeddingTable (PushPlan, Evictor, PushApplier, TableCut and
+// RowReader) share it. Single writer, like the table.
 #pragma once
 
 #include <algorithm>
@@ -18,20 +18,21 @@
 
 namespace evergrad::ps_server::storage {
 
-// RowIndex::Entry::row is the number of a row in the arena, or kWaiting with the number of pushes
-// that have named the id, which is 0 only while the first of them is prepared.
+// RowIndex::Entry::row is the number of a row in the arena, or for a waiting id kWaiting plus the
+// number of pushes that have named the id. This number is 0 only while the first such push is
+// prepared.
 inline constexpr std::uint32_t kWaiting = 1u << 31, kCountMax = (1u << 30) - 2;
 inline bool IsRow(const RowIndex::Entry& e) { return (e.row & kWaiting) == 0; }
 inline std::uint32_t CountOf(const RowIndex::Entry& e) { return e.row & ~kWaiting; }
 inline bool IsRow(RowIndex::Ref e) { return (e.row() & kWaiting) == 0; }
 inline std::uint32_t CountOf(RowIndex::Ref e) { return e.row() & ~kWaiting; }
 
-// A loop over single entries prefetches the entry that is so many places ahead.
+// A loop over single entries prefetches the entry that is this many positions ahead.
 inline constexpr std::size_t kAheadRows = 16;
 // A push looks ids up, and updates rows, in groups of kGroup. A step works on one group while the
-// memory answers those of the kDelay steps before it. The loop of a step is so short that the
-// processor has many of its misses in flight (also those of page translations, which hold up a
-// prefetch).
+// prefetches of the previous kDelay steps are in flight. The loop of a step is short, so that the
+// processor has many misses in flight at once, including misses of the address translation, which
+// delay a prefetch.
 inline constexpr std::size_t kGroup = 16, kDelay = 2, kRing = 8;
 static_assert(kDelay < kRing);
 
@@ -50,12 +51,14 @@ struct RowStore {
   RowStore(const TableSettings& settings, const optimizer::Optimizer& update,
            std::shared_ptr<MemoryBudget> budget);
 
-  // The hash of an id under a bijection, with its halves exchanged: when the job's seed is 0, the
-  // upper bits of Mix64 have already chosen the slot.
+  // Returns the hash of an id under a bijection. Its halves are exchanged, because with the job's
+  // seed 0 the upper bits of Mix64 have already chosen the slot, so that they are equal for many
+  // ids of a slot.
   std::uint64_t HashOf(std::int64_t id) const {
     return std::rotl(sharding::Mix64(static_cast<std::uint64_t>(id) ^ key), 32);
   }
-  // Hashes of at most kSize ids: in a loop of its own the multiplications are vectorised.
+  // Computes the hashes of at most kSize ids. In this separate loop the compiler vectorises the
+  // multiplications.
   template <std::size_t kSize>
   void HashesOf(const std::int64_t* ids, std::size_t size, std::uint64_t* to) const {
     if (size == kSize) {
@@ -72,28 +75,28 @@ struct RowStore {
     initial.Fill(std::rotl(hash, 32), {to, dimension});
   }
 
-  // EmbeddingTable::bytes_of.
+  // See EmbeddingTable::bytes_of.
   std::uint64_t bytes_of(std::uint64_t rows_held, std::uint64_t waiting_held) const {
     return rows_held * ((row_floats + update.counts_per_row()) * sizeof(float) +
                         optimizers::kIndexBytesPerRow) +
            waiting_held * optimizers::kIndexBytesPerRow;
   }
-  // The bytes to charge for an arena of this size.
+  // Returns the bytes to charge for an arena of this size.
   std::uint64_t ChargedBytes(std::uint64_t high_water) const;
-  // Makes the charges those of the memory that is held.
+  // Sets the charges to the memory that is held.
   void Settle();
 
   const TableSettings settings;
   const optimizer::Optimizer update;
   const RowInitializer initial;
-  const bool stamped;                    // TTL or LRU needs the time of each row's last push.
-  BudgetShare arena_share, index_share;  // keep the budget, whose pages index and arena are made of
+  const bool stamped;  // true if TTL or LRU needs the time of each row's last push
+  BudgetShare arena_share, index_share;  // keep the budget alive, whose pages index and arena use
   const std::uint64_t key;
-  const std::size_t dimension, row_floats;  // row_floats: values and optimizer state
+  const std::size_t dimension, row_floats;  // row_floats counts values and optimizer state
   RowIndex index;
   RowArena arena;
   std::uint64_t rows = 0, waiting = 0;
-  std::uint32_t step = 0;  // the highest global step that was seen
+  std::uint32_t step = 0;  // the highest global step of all pushes so far
 };
 
 }  // namespace evergrad::ps_server::storage

@@ -9,7 +9,8 @@
 namespace evergrad::ps_server::storage {
 namespace {
 
-constexpr std::uint64_t kVisitsMax = 64 * 1024;  // entries of the index, for one slice
+// Limit of index entries that are visited for one slice.
+constexpr std::uint64_t kVisitsMax = 64 * 1024;
 constexpr std::uint64_t kPreimageSliceBytes = 1u << 20;
 
 }  // namespace
@@ -32,7 +33,7 @@ TableCut::TableCut(const RowStore* store, std::uint64_t preimage_bytes_max)
 bool TableCut::NextSlice(std::uint64_t bytes_max, TableSlice* slice) {
   slice->clear();
   if (lost_) return false;
-  // Preimages are held beside the table: they go first, to free capacity for further ones.
+  // Preimages are returned first, so that their memory is free for further preimages.
   if (TakePreimages(slice)) return !walked_ || !preimages_.empty();
   if (walked_) return false;
   Walk(bytes_max, slice);
@@ -89,7 +90,7 @@ void TableCut::SaveWaiting(std::uint64_t hash, std::uint32_t count, std::uint32_
 
 bool TableCut::LeaveOutWaiting(std::uint64_t hash) {
   if (left_out_waiting_.contains(hash)) return false;
-  // An entry of the set costs about as much as the id that it stands for.
+  // An entry of the set counts as many bytes as an id in a slice.
   preimage_bytes_ += kSliceIdBytes;
   left_out_waiting_.insert(hash);
   return PreimageSlice(0) != nullptr;

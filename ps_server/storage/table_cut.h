@@ -1,11 +1,11 @@
-// The copy of a table that a snapshot reads: all rows and waiting ids as they were when the cut
-// began, handed out in slices while pushes continue.
+// The state of a table that a snapshot reads: all rows and waiting ids as they were when the cut
+// began. It is read in slices while pushes continue.
 //
 // The cut walks the index in the order of the hash. Before a push changes or drops an entry that
-// the walk has not reached, it saves that entry here (a preimage), up to a limit: beyond it the cut
-// is lost and the push continues. The cost for the table is one bit for each row. Single writer,
-// like the table; never used while a push is between Prepare and the end of Apply, except by the
-// push itself.
+// the walk has not reached, the push saves the entry in the cut (a preimage). If the preimages
+// exceed a limit, the cut is lost, and the push continues. The cut needs one bit for each row of
+// the table. Single writer, like the table; never used while a push is between Prepare and the end
+// of Apply, except by the push itself.
 #pragma once
 
 #include <cstdint>
@@ -20,26 +20,28 @@ namespace evergrad::ps_server::storage {
 
 class TableCut {
  public:
-  // `store` outlives the cut. `preimage_bytes_max` is the limit of what pushes save.
+  // `store` outlives the cut. `preimage_bytes_max` limits the preimages.
   TableCut(const RowStore* store, std::uint64_t preimage_bytes_max);
 
-  // Clears `slice` and fills it with about `bytes_max` at most, at least one row. Returns false
-  // after the last slice, and if the cut is lost. O(bytes_max), whatever the table's size.
+  // Clears `slice` and fills it with at least one row and at most about `bytes_max` bytes. Returns
+  // false after the last slice, and if the cut is lost. Takes O(bytes_max), independent of the
+  // table's size.
   bool NextSlice(std::uint64_t bytes_max, TableSlice* slice);
-  // The preimages were above their limit: the slices that were handed out are void.
+  // Returns true if the preimages have exceeded their limit. The slices of this cut must not be
+  // used.
   bool lost() const { return lost_; }
 
-  // --- for the push that changes the table.
+  // --- calls by a push that changes the table
 
   // Returns whether an entry with this hash must be saved before it changes.
   bool Concerns(std::uint64_t hash) const { return IsWalking() && hash >= cursor_; }
   // Saves an entry unless it is saved already. Only for hashes that the cut concerns.
   void SaveRow(std::uint64_t hash, std::uint32_t row, std::uint32_t stamp);
   void SaveWaiting(std::uint64_t hash, std::uint32_t count, std::uint32_t stamp);
-  // The walk leaves out a waiting id that begins to wait now. Returns false if it is left out
-  // already, or if the cut is lost by this.
+  // Excludes an id that begins to wait now from the cut. Returns false if it is excluded already,
+  // or if the cut becomes lost.
   bool LeaveOutWaiting(std::uint64_t hash);
-  // The walk leaves out a row that was made after the cut began.
+  // Excludes a row that was made after the cut began from the cut.
   void LeaveOutRow(std::uint32_t row);
 
  private:
@@ -58,7 +60,8 @@ class TableCut {
   bool IsWalking() const { return !lost_ && !walked_; }
   bool TakePreimages(TableSlice* slice);
   void Walk(std::uint64_t bytes_max, TableSlice* slice);
-  // Returns the slice to save `bytes` in; or null, and the cut is lost.
+  // Returns the slice in which `bytes` are to be saved. If this would exceed the limit, returns
+  // null, and the cut is lost.
   TableSlice* PreimageSlice(std::uint64_t bytes);
   void Lose();
   void AppendRow(std::uint64_t hash, std::uint32_t row, std::uint32_t stamp,
@@ -67,13 +70,13 @@ class TableCut {
                      TableSlice* slice) const;
 
   const RowStore* store_;
-  bool lost_ = false, walked_ = false;  // walked_: all hashes are
+  bool lost_ = false, walked_ = false;  // walked_ is true if the walk has passed all hashes
   std::uint64_t preimage_bytes_max_ = 0, preimage_bytes_ = 0;
-  std::uint64_t cursor_ = 0;  // The walk has passed all hashes below.
-  Bits left_out_rows_;        // saved, or made after the beginning
+  std::uint64_t cursor_ = 0;  // the walk has passed all hashes below this one
+  Bits left_out_rows_;        // rows that were saved, or made after the cut began
   absl::flat_hash_set<std::uint64_t> left_out_waiting_;
   std::deque<TableSlice> preimages_;
-  std::vector<RowIndex::Entry> picked_;  // rows of the slice that is made
+  std::vector<RowIndex::Entry> picked_;  // rows of the slice that is being made
 };
 
 }  // namespace evergrad::ps_server::storage

@@ -12,15 +12,19 @@ namespace evergrad::ps_server::storage {
 struct TableSettings {
   std::string name;
   std::uint32_t dimension = 0;
-  InitializerSettings initializer;  // The fans are those of one row; the seed is the job's.
+  InitializerSettings
+      initializer;  // The fans are those of one row, and the seed is the seed of the job.
   optimizers::Settings optimizer;
-  // The push to an id that makes its row. Earlier pushes are only counted. 0 means 1.
+  // The number of the push to an id that makes the row of the id. Earlier pushes are only counted.
+  // 0 means 1.
   std::uint32_t admit_after = 1;
-  // With admit_after > 1: each element that an id without a row reads.
+  // With admit_after > 1, the value of each element of an id without a row.
   float default_row = 0;
-  // Rows and waiting ids whose last push is older than this many plan steps are dropped; 0: never.
+  // Rows and waiting ids whose last push is older than this many plan steps are dropped. With 0
+  // they are never dropped.
   std::uint64_t ttl_steps = 0;
-  // The limit of this partition: rows, index and counters, by their number (bytes_of()); 0: none.
+  // The limit of this partition for rows, index and counters, as bytes_of() computes them; 0 for no
+  // limit.
   std::uint64_t bytes_max = 0;
   // At bytes_max or at the server's limit, the rows whose last push is oldest are evicted.
   bool evict_lru = false;

@@ -1,4 +1,4 @@
-// Rows of a table outside of it: pieces of a cut, and rows that a snapshot file gives back.
+// Copies of rows of a table: pieces of a cut, and rows that are restored from a snapshot file.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace evergrad::ps_server::storage {
 
-// The bytes of a row's or waiting id's id, stamp and count in a slice.
+// The bytes of the id, stamp and count of a row or waiting id in a slice.
 inline constexpr std::uint64_t kSliceIdBytes = sizeof(std::int64_t) + 2 * sizeof(std::uint32_t);
 
 // A piece of a cut: rows, and ids that wait for their admission, in no order. The count of a row is
@@ -25,7 +25,7 @@ struct TableSlice {
   void clear();
 };
 
-// Rows and waiting ids as a snapshot file has them. A restore trusts none of the numbers.
+// Rows and waiting ids from a snapshot file. A restore checks all numbers.
 struct RestoredRows {
   std::span<const std::int64_t> ids;
   std::span<const std::uint64_t> stamps, counts;  // ids.size() each
