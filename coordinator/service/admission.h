@@ -1,5 +1,6 @@
 // Decides when a Hello is handled: at once, after the start-up window, or never. LEDGER line 18
-// chooses the term, and line 18a refuses servers with jobs that the journal has lost.
+// gives the rule for the term, and line 18a the refusal of servers with jobs that the journal has
+// lost.
 //
 // The servers of a window are registered before its workers. Not thread-safe: the control executor
 // owns it.
@@ -33,7 +34,7 @@ class Admission {
 
   // Opens the first window. A window of length 0 ends at once.
   void Start();
-  // Ends the window if its time has come.
+  // Ends the window when its time is over.
   void Tick();
   // Handles the first message of a session.
   void OnHello(Session& session, const v1::Hello& hello);
@@ -44,10 +45,11 @@ class Admission {
   void BeginAnew(Term term, std::uint64_t reported);
   // Line 18a, in lost_job_refusal.cc.
   LostJobs MakeLostJobs() const;
-  // Ends this life if a server that waits for the window's end holds a lost job. Returns whether it
-  // did.
+  // Ends this life if a server that waits for the window's end holds a lost job. Returns true if
+  // the life has ended.
   bool EndsForLostJobs();
-  // Refuses a server that comes later and holds a lost job. Returns whether it did.
+  // Refuses a server that registers after the window and holds a lost job. Returns true if the
+  // server was refused.
   bool RefusesForLostJobs(const Session& session, const v1::Hello& hello);
   void EndLife(const std::string& why);
 
@@ -56,7 +58,8 @@ class Admission {
   TaskEnds* const ends_;
   const std::function<void()> on_window_closed_;
   const std::function<void(const absl::Status&)> on_end_;
-  std::set<std::uint64_t> lost_jobs_said_;  // processes whose shards of lost jobs are in the log
+  // Uids of the processes whose shards of lost jobs have been logged.
+  std::set<std::uint64_t> lost_jobs_said_;
 };
 
 }  // namespace evergrad::coordinator

@@ -16,8 +16,8 @@ void JobCalls::Serve(const v1::CancelJobRequest& request, const Responder& respo
   if (!parts_.store_watch->status().ok() && !job->ended())
     return responder->Answer(parts_.store_watch->Refusal("the job was not cancelled"));
   if (!parts_.life->term_known) {
-    // No task has registered with this life yet; the tasks of the job are known once its window has
-    // closed.
+    // The call waits until the start-up window has closed, because only then are the tasks of the
+    // job known.
     early_.push_back({responder, [this, request, responder] { Serve(request, responder); }});
     return;
   }

@@ -24,7 +24,8 @@ void ClosureCalls::AskJob(const Request& request, const Responder& responder, As
   using Response = typename std::decay_t<decltype(ask(
       std::declval<FunctionCalls&>(), request,
       static_cast<std::string*>(nullptr)))>::value_type::value_type;
-  const auto call = std::make_shared<OpenCall>(responder);  // shared with the gate of the store
+  // Shared with the callback that waits for the store.
+  const auto call = std::make_shared<OpenCall>(responder);
   const auto shared = std::make_shared<const Request>(request);  // the attempts read it
   auto attempt = [this, call, shared, ask](bool late) {
     std::string waiting_for = "the coordinator to start";
@@ -36,7 +37,7 @@ void ClosureCalls::AskJob(const Request& request, const Responder& responder, As
                                            : NoSuchJob(*parts_.life, shared->job()));
         return true;
       }
-      job->EndTurn();  // commits first everything that an answer may show
+      job->EndTurn();  // commits the changes that an answer may show
       const absl::StatusOr<FunctionCalls*> calls = job->function_calls();
       if (!calls.ok()) {
         call->Answer(calls.status());

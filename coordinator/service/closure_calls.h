@@ -1,7 +1,7 @@
 // The seven RPCs of functions jobs: schedule, join, done, fetch, cancel, release, finish. They
 // share one mechanism: the job answers at once, or it is asked again after each change, in the
-// order of the calls. After at most wait_ms the caller is told the reason for the wait, and calls
-// again.
+// order of the calls. After at most wait_ms the answer states the reason for the wait, and the
+// caller calls again.
 //
 // Not thread-safe: the control executor owns it.
 #pragma once
@@ -25,9 +25,9 @@ class ClosureCalls {
   void Serve(const v1::ReleaseResultsRequest& request, const Responder& responder);
   void Serve(const v1::FinishJobRequest& request, const Responder& responder);
 
-  // Asks the jobs of the waiting calls again.
+  // Asks the jobs again to answer the waiting calls.
   void Check() { waiting_.Check(parts_.clock->Now()); }
-  void Stop() { waiting_.Clear(); }  // each call is answered as it is dropped
+  void Stop() { waiting_.Clear(); }  // dropping a call answers it
 
  private:
   template <class Request, class Ask>

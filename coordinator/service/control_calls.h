@@ -24,7 +24,7 @@ class JobCalls;
 class RunFileCalls;
 class TaskCalls;
 
-// The classes that serve the RPCs, by what the RPCs are about.
+// The classes that serve the RPCs, one for each subject.
 struct CallHandlers {
   JobCalls* jobs = nullptr;
   ClosureCalls* closures = nullptr;  // of functions jobs
@@ -32,7 +32,7 @@ struct CallHandlers {
   RunFileCalls* run_files = nullptr;
 };
 
-// Shared by a handler and the closures that answer later. It answers once.
+// A handler and the closures that answer later share it. It answers once.
 using Responder = std::shared_ptr<transport::UnaryResponder>;
 
 struct ControlCall {
@@ -50,7 +50,7 @@ void AnswerWith(transport::UnaryResponder& responder, const google::protobuf::Me
 // The table of the Control RPCs, in the order of api.proto.
 const std::vector<ControlCall>& ControlCalls();
 
-// Returns null if the method has no row, so that no caller may use it.
+// Returns null if the method has no row. No caller may use such a method.
 const ControlCall* FindCall(const std::vector<ControlCall>& calls, absl::string_view method);
 
 // Returns OK without TLS, where no peer has a proven role. With TLS it returns PermissionDenied

@@ -22,18 +22,18 @@ struct ControlOptions {
   std::chrono::milliseconds wait_max{10000};      // longest wait of GetJob
   std::chrono::milliseconds query_timeout{5000};  // limit for ListVariables and ReadTaskLogs
   std::string runs_folder = "runs";               // absolute path
-  fs::Roots checkpoint_roots = {};  // folders where a job's checkpoint.directory may lie
-  // Limit of jobs that run side by side; the others wait in the queue.
+  fs::Roots checkpoint_roots = {};  // folders that may contain a job's checkpoint.directory
+  // Limit of jobs that run at the same time. Further jobs wait in the queue.
   std::uint32_t jobs_running_max = 1;
   std::chrono::milliseconds share_turn{
       // time for which a job keeps a worker that does not divide evenly, while another job waits
       // for its turn
       10000};
   std::uint32_t jobs_queued_max = 64;
-  std::uint32_t jobs_kept_max = 100;  // limit of ended jobs about which questions are answered
+  std::uint32_t jobs_kept_max = 100;  // limit of ended jobs that are kept for queries
   std::uint32_t calls_max = 1024;     // Control RPCs in progress
-  std::uint32_t file_calls_max = 16;  // limit of those of `calls_max` that read runs' files
-  // Limit of one session's batches that are not handled yet.
+  std::uint32_t file_calls_max = 16;  // limit of calls in progress that read files of runs
+  // Limit of a session's batches that have arrived and are not handled yet.
   std::uint32_t batches_queued_max = 1024;
   std::uint64_t file_bytes_max = 64ull << 20;  // limit of bytes that wait to be written
   // Limit of messages that wait for the journal; beyond it sessions end.
@@ -44,8 +44,8 @@ struct ControlOptions {
   bool local_only = false;
   bool insecure_listen = false;
   bool forget_unknown_jobs = false;  // drop shards of jobs that the journal has lost (line 18a)
-  // Returns whether a server that registers over this connection has an endpoint that workers on
-  // other hosts cannot reach. If empty, false is assumed.
+  // Returns true if workers on other hosts cannot reach the endpoint of a server that registers
+  // over this connection. An empty function counts as false.
   std::function<bool(const std::string& peer_address, const std::string& endpoint)>
       unreachable_endpoint;
   std::string build_id;

@@ -1,5 +1,5 @@
-// The composition of the coordinator's parts: it constructs them, routes sessions, calls and ticks
-// to them, and ends them.
+// The control plane constructs the coordinator's parts, routes sessions, calls and ticks to them,
+// and ends them.
 //
 //   transport threads --(post)--> control executor: owns all of this, decides, sends --(post)-->
 //   file thread: writes
@@ -47,8 +47,8 @@ class ControlPlane final {
     metrics::Registry* registry = nullptr;
     fault::Failpoints* failpoints = nullptr;
     StateStore* store = nullptr;
-    // It is called once on the control executor if this process must end. Nothing was changed, and
-    // nothing will change any more. May be empty.
+    // It is called once on the control executor if this process must end. Nothing was changed
+    // before the call, and nothing changes after it. May be empty.
     std::function<void(const absl::Status&)> on_end;
   };
   ControlPlane(ControlOptions options, Parts parts);
@@ -65,11 +65,12 @@ class ControlPlane final {
   // All methods below run on the control executor.
   // Opens the window and begins to tick.
   void Start(std::string advertised_address, std::string metrics_address);
-  void Stop();  // ends every session; nothing happens afterwards
+  void Stop();  // ends every session and all work
 
  private:
   void Tick();
-  void CheckStore();  // its health or place has changed, or more of it is durable
+  void CheckStore();  // called when the store's health or place has changed, or when more changes
+                      // are durable
   void UpdateMetrics();
   void OpenSession(std::uint64_t number, transport::PeerInfo peer,
                    std::shared_ptr<transport::MessageStream> stream);

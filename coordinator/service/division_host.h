@@ -1,4 +1,5 @@
-// The jobs and workers of this room as WorkerDivision sees them: an implementation of DivisionHost.
+// Gives WorkerDivision access to the jobs and workers of this room: an implementation of
+// DivisionHost.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// Holds messages back until the store has made durable all changes that it accepted before them.
-// The order of messages is kept.
+// Holds a message back until all changes that the store accepted before the message are durable.
+// Messages keep their order.
 //
 // Bytes of waiting messages count against a limit. Not thread-safe: the control executor owns it.
 // The gate does no I/O; it only asks the store about its progress.
@@ -16,25 +16,25 @@ namespace evergrad::coordinator {
 class DurabilityGate {
  public:
   // `store` outlives the gate. `commit` passes all uncommitted changes to the store, and returns
-  // false if the store has failed. The gate calls it before it lets anything pass.
+  // false if the store has failed. The gate calls it before it lets a message pass.
   DurabilityGate(const StateStore* store, std::uint64_t bytes_max, std::function<bool()> commit);
 
-  // Runs `then` at once if the store has made everything durable, otherwise in Release. After a
-  // failed commit the contents of the store are unknown, so `then` never runs.
+  // Runs `then` at once if all accepted changes are durable, otherwise in Release. After a failed
+  // commit the contents of the store are unknown, so `then` never runs.
   void WhenDurable(std::function<void()> then);
   // Like WhenDurable, for a message of `bytes`. Returns false and does nothing if the message
   // exceeds the limit.
   bool Admit(std::uint64_t bytes, std::function<void()> then);
   // Returns whether a message would pass at once.
   bool IsOpen();
-  // Lets everything pass that the store has now made durable.
+  // Lets the messages pass whose changes are now durable.
   void Release();
 
   std::uint64_t bytes() const { return bytes_; }  // bytes of the waiting messages
 
  private:
   struct Waiting {
-    std::uint64_t accepted = 0;  // number of commits on which it depends
+    std::uint64_t accepted = 0;  // number of commits on which the message depends
     std::uint64_t bytes = 0;     // bytes of the message
     std::function<void()> then;
   };

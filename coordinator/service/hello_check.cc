@@ -13,7 +13,8 @@ namespace {
 
 constexpr std::uint64_t kTermMax = 1ull << 62;  // higher terms are forged
 constexpr std::uint64_t kTermStepMax =
-    1ull << 32;  // distance above the known term; no coordinator restarts so often meanwhile
+    1ull << 32;  // largest distance above the known term; a coordinator never restarts so often
+                 // while a task is disconnected
 constexpr int kShardsHeldMax = 1 << 16;
 
 }  // namespace
@@ -22,8 +23,8 @@ absl::Status CheckHello(const v1::Hello& hello, std::uint64_t known_term) {
   if (hello.role() != v1::ROLE_WORKER && hello.role() != v1::ROLE_PS_SERVER)
     return absl::InvalidArgumentError(
         absl::StrCat("hello of an unknown role: role=", hello.role()));
-  // A task with a forged term must not raise the coordinator's term so far that the hellos of all
-  // others become impossible.
+  // A task with a forged term must not raise the coordinator's term so far that the correct terms
+  // of all other tasks are refused.
   const std::uint64_t term_max =
       known_term == 0 ? kTermMax
                       : std::max(known_term, std::min(kTermMax, known_term + kTermStepMax));

@@ -12,11 +12,11 @@ void JobCalls::ServeEarly() {
 }
 
 void JobCalls::Stop() {
-  waiting_.Clear();  // each call is answered as it is dropped
+  waiting_.Clear();  // dropping a call answers it
   for (const EarlyCall& call : std::exchange(early_, {})) call.responder->Answer(StoppingError());
 }
 
-// What the job itself cannot know of its place among the others.
+// Adds the reason for the wait of a queued job, which depends on the other jobs.
 void JobCalls::FillStatus(const Job& job, v1::JobStatus* status, std::uint64_t events_after) const {
   job.FillStatus(status, events_after);
   status->set_workers_serving(parts_.division->workers(job.uid()));

@@ -29,9 +29,9 @@ class JobCalls {
   void Serve(const v1::CancelJobRequest& request, const Responder& responder);
   void Serve(const v1::ListVariablesRequest& request, const Responder& responder);
 
-  // Answers the calls that wait for a change, as far as they can be answered.
+  // Answers those waiting calls that can be answered after a change.
   void Check() { waiting_.Check(parts_.clock->Now()); }
-  void ServeEarly();  // the calls that came before the term was known
+  void ServeEarly();  // serves the calls that arrived before the term was known
   void Stop();        // answers all open calls with Unavailable
 
  private:
@@ -43,7 +43,7 @@ class JobCalls {
     std::function<void()> serve;
   };
   const ServiceParts parts_;
-  JobHost* const host_;  // of submitted jobs
+  JobHost* const host_;  // the host of submitted jobs
   JobSupervisor* const supervisor_;
   WaitingCalls waiting_;
   std::vector<EarlyCall> early_;

@@ -7,7 +7,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr std::uint64_t kForeignLoggedMax = 10;  // the counter has the others
+constexpr std::uint64_t kForeignLoggedMax = 10;  // further messages are only counted
 
 class ServiceJobHost final : public JobHost {
  public:
@@ -30,7 +30,8 @@ class ServiceJobHost final : public JobHost {
     parts_.logger->Write(level, text, context);
   }
   void Send(TaskId task, const v1::CoordinatorMessage& message) override {
-    if (message.has_drained())  // each job reports its own shards
+    if (message.has_drained())  // each job reports only its own shards, so ServerDrains collects
+                                // the reports
       return parts_.drains->OnDrained(task, message.drained());
     if (Session* session = parts_.sessions->Of(task)) parts_.sessions->Queue(*session, message);
   }

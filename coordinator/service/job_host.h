@@ -1,4 +1,5 @@
-// The process as its jobs see it: an implementation of JobHost over the parts of this room.
+// The interface of the process for its jobs: an implementation of JobHost over the parts of this
+// room.
 #pragma once
 
 #include <memory>

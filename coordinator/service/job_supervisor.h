@@ -1,4 +1,4 @@
-// Begins queued jobs, introduces tasks to them, and clears up after jobs that have ended.
+// Begins queued jobs, introduces tasks to them, and removes jobs that have ended.
 //
 // Not thread-safe: the control executor owns it.
 #pragma once
@@ -21,10 +21,10 @@ class JobSupervisor {
   absl::Status Recover(JobHost* host, const JobOptions& options);
   // Begins queued jobs, as many as may run now.
   void StartNext();
-  // Records that a job has changed. A job calls this in the middle of its own work, so the work
-  // that follows is posted.
+  // Records that a job has changed. A job calls this in the middle of its own work, so the reaction
+  // is posted and runs later.
   void JobChanged();
-  // Makes a task that registered before known to a job that it does not serve yet.
+  // Introduces a registered task to a job that it does not serve yet.
   void Introduce(Job& job, TaskId task);
   // Tells the jobs if the store's folder has moved, or has returned to its place.
   void CheckStorePlace();

@@ -36,8 +36,9 @@ class JobTable {
 
   // Adds a submitted job at the end of the queue.
   Job* Add(std::unique_ptr<Job> job);
-  void TakeBack(JobUid uid);  // removes the last added job without a trace
-  // Adds a job of the journal, in the order of submission. Returns whether it runs.
+  void TakeBack(JobUid uid);  // removes the job that was added last, as if it had not been added
+  // Adds a job of the journal. The jobs are added in the order of submission. Returns true if the
+  // job counts as running.
   bool Restore(std::unique_ptr<Job> job);
   // Returns the ended jobs beyond the newest `kept_max`, oldest first.
   std::vector<JobUid> EndedBeyond(std::size_t kept_max) const;
@@ -47,17 +48,17 @@ class JobTable {
   std::size_t queued() const { return queue_.size(); }
   std::optional<std::size_t> PlaceInQueue(JobUid uid) const;  // counted from 0
   void RemoveFromQueue(JobUid uid) { std::erase(queue_, uid); }
-  // Returns whether another job must wait for the end of a running one.
+  // Returns true if a queued job must wait for the end of a running job.
   bool full() const { return running_.size() >= running_max_; }
   // Returns the next job to begin, which counts as running from now on. Null if no job waits, or if
   // running_max jobs run. Jobs that were cancelled in the queue are skipped.
   Job* TakeNext();
 
-  // --- running jobs. A job that has ended is none, also before RemoveEnded.
-  // Null: it does not run, or there is no uid.
+  // --- running jobs. A job that has ended is not a running job, even before RemoveEnded.
+  // Returns null if the job does not run, or if there is no uid.
   Job* Running(std::optional<JobUid> uid) const;
   std::vector<Job*> Running() const;                       // in the order in which they began
-  std::size_t running() const { return running_.size(); }  // includes jobs that have ended
+  std::size_t running() const { return running_.size(); }  // includes ended jobs until RemoveEnded
   // Returns the jobs that ran and have ended since the last call.
   std::vector<JobUid> RemoveEnded();
 

@@ -10,7 +10,7 @@ absl::Status NoSuchJob(const Life& life, absl::string_view name_or_uid) {
   std::string text = name_or_uid.empty()
                          ? std::string("no job has been submitted")
                          : absl::StrCat("no such job: job=", name_or_uid.substr(0, 200));
-  // With a journal it has forgotten only what had ended long ago.
+  // With a journal the coordinator knows all jobs except old jobs that have ended.
   if (life.journaled)
     return UserError(
         absl::NotFoundError(absl::StrCat(text, " (psctl job list shows the known jobs)")));

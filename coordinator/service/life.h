@@ -23,8 +23,8 @@ struct Life {
   bool term_known = false, window_open = true;
   MonoTime window_until{0};
   std::uint64_t highest_reported = 0;  // the highest term that the store or a task has named
-  bool over = false;                   // line 18a: no task is registered any more
-  bool stopped = false;                // ControlPlane::Stop: nothing happens afterwards
+  bool over = false;                   // line 18a: no further task is registered
+  bool stopped = false;                // ControlPlane::Stop was called, and all work has ended
   std::uint64_t next_number = 1;
 
   // Returns whether jobs may begin: the term is known, and the tasks have registered.
@@ -33,8 +33,8 @@ struct Life {
   std::uint64_t NextNumber() { return next_number++; }
 };
 
-// Returns NotFound, a mistake of the user, for a job that this life does not know. Without a
-// journal the message says since when jobs are known.
+// Returns NotFound (a user's error) for a job that this life does not know. Without a journal the
+// message contains the time since which jobs are known.
 absl::Status NoSuchJob(const Life& life, absl::string_view name_or_uid);
 
 // The answer to a call that the coordinator cannot serve any more.

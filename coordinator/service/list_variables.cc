@@ -27,8 +27,8 @@ void Add(const v1::TableState& part, v1::TableState* sum) {
   sum->set_refused(sum->refused() + part.refused());
   sum->set_digest(sum->digest() + part.digest());
   sum->set_slot_digest(sum->slot_digest() + part.slot_digest());
-  // An id belongs to one slot only, so the hottest ids of the table are among the hottest of each
-  // slot.
+  // An id belongs to one slot only, so each of the table's hottest ids is among the hottest ids of
+  // its slot.
   sum->mutable_hottest()->MergeFrom(part.hottest());
 }
 

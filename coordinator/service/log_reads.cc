@@ -98,7 +98,7 @@ void LogReads::OnLines(TaskId task, const v1::LogLines& lines) {
     if (taken >= options_.lines_max) break;
     ++taken;
     read.lines.push_back(line);
-    read.lines.back().set_task(read.names[task]);  // replaces any name in the line
+    read.lines.back().set_task(read.names[task]);  // replaces a name that the task has set
   }
   if (!lines.end()) return;
   read.waiting.erase(task);
@@ -128,8 +128,8 @@ void LogReads::Finish(std::uint64_t number) {
   std::stable_sort(
       read.lines.begin(), read.lines.end(),
       [](const v1::LogLine& a, const v1::LogLine& b) { return a.wall_ms() < b.wall_ms(); });
-  // Leaves out the lines of the previous answer: for each task, those of earlier milliseconds, and
-  // the first lines of the cursor's millisecond.
+  // Leaves out the lines of the previous answer. For each task these are the lines before the
+  // cursor's millisecond, and the counted first lines of that millisecond.
   v1::ReadTaskLogsResponse response;
   // Newest millisecond of each task, and the number of its lines.
   std::map<std::string, std::pair<std::int64_t, std::uint64_t>> at;

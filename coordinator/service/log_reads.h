@@ -1,9 +1,9 @@
-// Reads the newest log lines of tasks, which it requests through each task's session. The answer is
-// ordered by wall time and has a cursor per task.
+// Reads the newest log lines of tasks by requests through their sessions. The answer is ordered by
+// wall time and has a cursor per task.
 //
-// A cursor is wall_ms x 100,000 + the number of returned lines of that millisecond. With it a
-// caller that continues neither misses nor repeats a line. A task that does not answer in time is
-// left out.
+// A cursor is wall_ms x 100,000 + the number of returned lines of that millisecond. A caller that
+// passes the cursor to its next call neither misses a line nor gets a line again. The answer lacks
+// the tasks that do not answer in time.
 //
 // Not thread-safe: the control executor owns it.
 #pragma once

@@ -1,5 +1,5 @@
 // Finds, from the shards that servers report, the jobs that a journal has lost or that belong to
-// another journal (LEDGER line 18a). Words the message to the operator. Pure.
+// another journal (LEDGER line 18a). Makes the message to the operator. Pure.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace evergrad::coordinator {
 
 // The knowledge of this coordinator's journal about a job.
 struct JournalKnows {
-  bool journals = false;                // there is a journal that outlives the process
-  bool forgets = false;                 // the operator has decided that no job counts as lost
+  bool journals = false;  // this coordinator has a journal that outlives the process
+  bool forgets = false;   // the operator has given up unknown jobs (--forget-unknown-jobs)
   std::function<bool(JobUid)> known;    // the journal has the job, ended or not
   std::function<bool(JobUid)> removed;  // the journal has removed the job
   std::uint64_t term = 0, jobs = 0;     // contents of the journal, for the message

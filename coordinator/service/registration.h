@@ -1,10 +1,11 @@
-// Makes a Hello a registered task, or refuses it, in these steps:
+// Registers the task that sent a Hello, or refuses the Hello, in these steps:
 //
-//   identify    who the task is, by its certificate and its Hello; membership accepts or refuses it
+//   identify    the certificate and the Hello give the task; membership accepts or refuses it
 //   fence       the former session of its identity ends
 //   enter       the session and the task are in the tables
 //   reconcile   the task's shards or attempts are compared with those of the jobs
-//   welcome     Registered is sent, then the end of what it holds in vain; then the jobs may use it
+//   welcome     Registered is sent, then the end of shards and attempts that the task may not keep;
+//               then the jobs may use the task
 //
 // Not thread-safe: the control executor owns it.
 #pragma once
@@ -36,7 +37,7 @@ class Registrar {
   void Enter(Registration& one);
   bool Reconcile(Registration& one);
   void AdmitWorker(Registration& one);
-  Job* JobFor(const Registration& one) const;  // the job for a worker; null: none
+  Job* JobFor(const Registration& one) const;  // the job that the worker is to serve, or null
   void Welcome(Registration& one);
   void EndHeld(Registration& one);
   void SayRefused(const TaskHello& said, const RegisterVerdict& verdict);
@@ -44,7 +45,7 @@ class Registrar {
   const ServiceParts parts_;
   TaskEnds* const ends_;
   IdentityContest contest_;
-  std::uint64_t too_often_ = 0;  // registrations refused since that was said
+  std::uint64_t too_often_ = 0;  // registrations refused since the last log line about refusals
   std::optional<MonoTime> too_often_said_;
 };
 

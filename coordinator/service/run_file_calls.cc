@@ -62,7 +62,7 @@ void RunFileCalls::Serve(const v1::ListRunFilesRequest& request, const Responder
       std::move(response), responder);
 }
 
-// `listing` is shared with the file thread, which has exclusive use of it until its step has ended.
+// `listing` is shared with the file thread, which alone uses it until its step has ended.
 void RunFileCalls::StepListing(std::shared_ptr<RunFileListing> listing,
                                v1::ListRunFilesResponse response, Responder responder) {
   parts_.files->Run([this, listing, response = std::move(response),

@@ -1,9 +1,9 @@
 // The files of a run for callers that do not see the coordinator's runs folder: ListRunFiles gives
 // a list with digests, and ReadRunFile gives chunks of the files.
 //
-// Files are read on the file thread in chunks of limited size. A runs folder belongs to the
-// coordinator, and the names come from a fixed list. Not thread-safe: the control executor owns
-// this.
+// Files are read on the file thread in chunks of limited size. No call can read other files: a runs
+// folder belongs to the coordinator, and the file names come from a fixed list. Not thread-safe:
+// the control executor owns this.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,8 @@ class RunFileCalls {
  private:
   void StepListing(std::shared_ptr<RunFileListing> listing, v1::ListRunFilesResponse response,
                    Responder responder);
-  // Returns false after it has answered that too many calls are in progress.
+  // Returns true if the call may begin. If too many calls are in progress, answers with an error
+  // and returns false.
   bool Begin(const Responder& responder);
 
   const ServiceParts parts_;

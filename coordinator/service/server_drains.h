@@ -1,5 +1,5 @@
-// Servers that leave and wait for Drained: a server is told once each running job has moved the
-// server's shards away, or has said why it cannot, or has ended.
+// The servers that leave and wait for Drained. A server gets Drained once each running job has
+// moved the server's shards to other servers, has given a reason why it cannot, or has ended.
 //
 // Not thread-safe: the control executor owns it. An entry lives as long as its session.
 #pragma once
@@ -22,17 +22,18 @@ class ServerDrains {
 
   // Records that a server leaves and waits for Drained. A repeat changes nothing.
   void Begin(TaskId server) { drains_[server].waits = true; }
-  bool Waits(TaskId server) const;  // also after the server was told
-  // Records that one job has moved its shards away, or cannot.
+  bool Waits(TaskId server) const;  // also after Drained was sent
+  // Records that one job has moved the server's shards to other servers, or cannot move them.
   void OnDrained(TaskId server, const v1::Drained& drained);
-  void Check(TaskId server);  // tells the server, once, if it waits for no job any more
+  void Check(TaskId server);  // sends Drained, once, if the server waits for no job any more
   void CheckAll();
   void Remove(TaskId server) { drains_.erase(server); }
 
  private:
   struct Drain {
     bool waits = false, said = false;
-    // Jobs that have moved their shards away, each with "" or the reason why they could not.
+    // The jobs that have finished their moves. The value is "", or the reason why the shards could
+    // not be moved.
     std::map<std::uint64_t, std::string> jobs;
   };
   void Check(TaskId server, Drain& drain);

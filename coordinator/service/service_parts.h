@@ -1,8 +1,8 @@
-// The parts of the control plane that several classes of this room work on, as one loan.
+// Pointers to the parts of the control plane that several classes of this room use.
 //
 // ControlPlane owns the tables and the process owns the others; all of them outlive the classes
-// that hold a copy of this struct. Everything here belongs to the control executor, but for what
-// the header of a part says.
+// that hold a copy of this struct. All parts are used only on the control executor, unless the
+// header of a part allows other threads.
 #pragma once
 
 #include "common/log/log.h"

@@ -103,7 +103,7 @@ void SessionTable::SendLast(Session& session, const v1::CoordinatorMessage& mess
     Flush(session.number);
     return;
   }
-  // Messages that wait for the store are reconciled in the task's next session.
+  // The queued messages are not sent. The task is reconciled in its next session instead.
   v1::CoordinatorBatch batch;
   *batch.add_messages() = message;
   SendBytes(session.number, batch.SerializeAsString());
@@ -118,8 +118,8 @@ void SessionTable::SendBytes(std::uint64_t number, std::string bytes) {
   parts_.logger->Warning(
       absl::StrCat("ending a session because messages could not be sent: task=", session->Name(),
                    " bytes=", size, " reason=", status.message()));
-  // The task does not read, or its stream has just ended. Unsent messages are reconciled when the
-  // task registers again. The session ends later because the caller is using it.
+  // The task does not read, or its stream has just ended. The task is reconciled when it registers
+  // again. The session ends by a posted call, because the caller still uses it.
   parts_.control->Post([this, number] { parts_.on_failed(number); });
 }
 

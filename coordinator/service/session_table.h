@@ -1,11 +1,11 @@
 // The open sessions, the task of each session, and the messages on their way to the tasks.
 //
 // Messages are batched. The messages of one turn of the control executor are sent as one batch, in
-// order, once the store has made their causes durable (DurabilityGate).
+// order, once the changes that caused them are durable (DurabilityGate).
 //
-// Not thread-safe: the control executor owns it. Functions that may close a session do so later, by
-// a posted call of on_failed. Therefore a reference to a Session is valid until its owner calls
-// Remove.
+// Not thread-safe: the control executor owns it. No function except Remove removes a session: a
+// session that must end is passed to on_failed by a posted call. Therefore a reference to a Session
+// is valid until the owner of the table calls Remove.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ namespace evergrad::coordinator {
 
 struct Session {
   std::uint64_t number = 0;
-  // Shared with the transport, whose callbacks end when the stream is closed.
+  // The transport shares the stream. Its callbacks end when the stream is closed.
   std::shared_ptr<transport::MessageStream> stream;
   transport::PeerInfo peer;
   MonoTime opened_at{0};
@@ -40,7 +40,7 @@ struct Session {
   Role role = Role::kWorker;
   std::string identity;
   bool spoke = false;  // the task has sent a message since its Hello
-  std::string out;     // the part of a CoordinatorBatch that has been written so far
+  std::string out;     // the encoded messages of the next CoordinatorBatch
   bool flush_posted = false;
 
   bool registered() const { return stage == Stage::kRegistered; }
@@ -54,10 +54,10 @@ class SessionTable {
     runtime::Executor* control = nullptr;
     log::Logger* logger = nullptr;
     DurabilityGate* gate = nullptr;
-    // Messages to the session were lost, so the session must end. The task's next session is
-    // reconciled.
+    // Called when messages to the session were lost. The session must end, and the task's next
+    // session is reconciled.
     std::function<void(std::uint64_t number)> on_failed;
-    // A batch did not fit into the gate, which ends its session.
+    // Called when the gate refuses a batch because of its limit. The session ends.
     std::function<void()> on_gate_full;
   };
   explicit SessionTable(Parts parts) : parts_(std::move(parts)) {}
@@ -87,8 +87,8 @@ class SessionTable {
   void Queue(Session& session, const v1::CoordinatorMessage& message);
   // Sends queued messages now, unless they must wait for the store.
   void Flush(std::uint64_t number);
-  // Sends the last message of a session, which depends on nothing. It follows the earlier messages
-  // if these can be sent; otherwise it is sent alone.
+  // Sends the last message of a session, which depends on no change. The message follows the queued
+  // messages if the gate is open. Otherwise it is sent without them.
   void SendLast(Session& session, const v1::CoordinatorMessage& message);
   // Sends at once, without waiting for queued messages or for the store.
   void SendBytes(std::uint64_t number, std::string bytes);

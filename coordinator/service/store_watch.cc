@@ -48,7 +48,8 @@ bool StoreWatch::CheckPlace() {
 bool StoreWatch::CheckHealth() {
   if (broken_) return false;
   const absl::Status health = store_->health();
-  if (!health.ok() && !absl::IsResourceExhausted(health)) {  // final, even after a full disk
+  if (!health.ok() && !absl::IsResourceExhausted(
+                          health)) {  // this error is final, even if the disk was full before
     Fail(health);
     return false;
   }

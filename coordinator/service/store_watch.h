@@ -26,16 +26,16 @@ class StoreWatch {
 
   // OK, or the reason for refusing new work.
   const absl::Status& status() const { return status_; }
-  // OK, or the reason for neither accepting nor starting a job. One reason is a store whose folder
-  // the next start would not find: running jobs continue, but a new job would be lost with this
+  // OK, or the reason why no job is accepted or started. One reason is that the next start would
+  // not find the store's folder: running jobs continue, but a new job would be lost with this
   // process.
   const absl::Status& no_new_jobs() const { return status_.ok() ? place_ : status_; }
   const absl::Status& place() const { return place_; }
-  // Returns Unavailable with that reason. Its origin is the coordinator, because the caller has
-  // reached it.
+  // Returns Unavailable with the reason of no_new_jobs(). The origin of the error is the
+  // coordinator, because the caller has reached it.
   absl::Status Refusal(absl::string_view what) const;
 
-  // Returns true if the store's folder has moved, or has returned to its place.
+  // Returns true if the store's folder was moved away or has returned since the last call.
   bool CheckPlace();
   // Returns true if the store has capacity again, so that new work is accepted.
   bool CheckHealth();
@@ -51,7 +51,8 @@ class StoreWatch {
   };
   StateStore* const store_;
   log::Logger* const logger_;
-  const std::shared_ptr<Listener> listener_;  // shared with the store, which may call it late
+  // Shared with the store, which may call it after the watch is destroyed.
+  const std::shared_ptr<Listener> listener_;
   absl::Status status_, place_;
   bool broken_ = false;
 };

@@ -11,8 +11,8 @@ namespace evergrad::coordinator {
 namespace {
 
 // Returns the spec of a job that may be submitted. Otherwise the error names all mistakes in the
-// YAML, a counting job without --failpoints, or a folder for checkpoints outside of the allowed
-// ones.
+// YAML, a counting job without --failpoints, or a folder for checkpoints that is not in an allowed
+// folder.
 absl::StatusOr<config::JobSpec> ReadSpec(const v1::SubmitJobRequest& request,
                                          const ControlOptions& control) {
   config::ParseOptions options;
@@ -72,7 +72,7 @@ void JobCalls::Serve(const v1::SubmitJobRequest& request, const Responder& respo
   const JobUid uid = identity.uid;
   Job* const job =
       parts_.jobs->Add(std::make_unique<Job>(host_, parts_.options->jobs, std::move(identity)));
-  if (parts_.jobs->full()) parts_.metrics->jobs_running.refused.Add();  // it waits
+  if (parts_.jobs->full()) parts_.metrics->jobs_running.refused.Add();  // the job waits
   if (!job->Keep()) {
     parts_.jobs->TakeBack(uid);
     return responder->Answer(parts_.store_watch->Refusal("the job was not accepted"));
@@ -88,8 +88,8 @@ void JobCalls::Serve(const v1::SubmitJobRequest& request, const Responder& respo
   job->FillStatus(&status, ~0ull);
   response.set_runs_folder(status.runs_folder());
   parts_.gate->WhenDurable([this, responder, response = std::move(response)] {
-    // As it is with the job's commit: nobody has been told of the job yet, and the next start might
-    // not know it.
+    // The place of the store is checked once more after the job's commit. If the next start would
+    // not find the job, it is cancelled, because no client knows it yet.
     supervisor_->CheckStorePlace();
     if (parts_.store_watch->place().ok()) return AnswerWith(*responder, response);
     if (Job* lost = parts_.jobs->Get(JobUid(response.job_uid()))) lost->Cancel();

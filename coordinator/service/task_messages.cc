@@ -63,8 +63,8 @@ void TaskMessages::OnLeaving(const Session& session, const v1::Leaving& leaving)
   parts_.drains->Check(task);
 }
 
-// A message that names no job is for every job that the task belongs to. A worker has nothing to
-// say about a job that it does not serve.
+// A message that names no job goes to every job that the task belongs to. A worker's message about
+// a job that it does not serve is not passed to the job.
 absl::Status TaskMessages::RouteToJobs(Session& session, const v1::TaskMessage& message,
                                        std::optional<std::uint64_t> named) {
   const TaskId task = session.task;

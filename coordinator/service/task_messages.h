@@ -1,8 +1,8 @@
 // The messages of registered tasks: those about the task itself are handled here, and the others go
 // to the jobs that they name.
 //
-// Dones of several batches are one turn of their job: the turn ends after the batches that have
-// arrived by then. Not thread-safe: the control executor owns it.
+// The Dones of several batches form one turn of their job. The turn ends after the batches that
+// have arrived before its end was posted. Not thread-safe: the control executor owns it.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ class TaskMessages {
   // Records that a batch has come from a registered task, so it is alive.
   void Heard(Session& session);
   // Handles one message of a registered task. Returns InvalidArgument, without any change, for a
-  // malformed one.
+  // malformed message.
   absl::Status OnMessage(Session& session, const v1::TaskMessage& message);
-  // Commits the open turns of all jobs, because what a job has taken in and not committed yet is
-  // part of what any message may follow from. Returns false if the store failed.
+  // Commits the open turns of all jobs, because any message that leaves may depend on changes of a
+  // turn that is not committed yet. Returns false if the store failed.
   bool CommitTurns();
 
  private:
@@ -35,7 +35,7 @@ class TaskMessages {
   void EndTurns();
 
   const ServiceParts parts_;
-  bool end_posted_ = false;  // EndTurns
+  bool end_posted_ = false;  // a call of EndTurns is posted
 };
 
 }  // namespace evergrad::coordinator

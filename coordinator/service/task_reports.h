@@ -16,7 +16,7 @@
 
 namespace evergrad::coordinator {
 
-// Of each text that a task sends about itself.
+// Limit of each text that a task sends about itself.
 inline constexpr std::size_t kTaskTextBytesMax = 1024;
 
 struct TaskReport {

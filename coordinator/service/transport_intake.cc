@@ -12,7 +12,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-// Releases its place among the calls in progress when it is destroyed, answered or not.
+// Counts as one call in progress until it is destroyed, answered or not.
 class CountedResponder final : public transport::UnaryResponder {
  public:
   CountedResponder(std::unique_ptr<transport::UnaryResponder> inner,
@@ -26,7 +26,7 @@ class CountedResponder final : public transport::UnaryResponder {
  private:
   std::unique_ptr<transport::UnaryResponder> inner_;
   std::shared_ptr<std::atomic<std::uint32_t>>
-      calls_;  // shared with every call: one may outlive the control plane
+      calls_;  // shared with every call, because a call may outlive the control plane
 };
 
 // The batches of one session that are not handled yet; shared by the session's callbacks.
@@ -35,8 +35,8 @@ struct Inbox {
   std::atomic<bool> overflowed{false};
 };
 
-// The transport's thread parses it, the control executor uses it: its parts are in few blocks of
-// memory, which are freed together.
+// A batch that a transport thread has parsed for the control executor. An arena holds its messages
+// in few blocks of memory, which are freed together.
 struct ParsedBatch {
   google::protobuf::Arena arena;
   v1::TaskBatch* const batch = google::protobuf::Arena::CreateMessage<v1::TaskBatch>(&arena);
@@ -111,7 +111,7 @@ std::optional<transport::MessageStreamEvents> TransportIntake::OnStream(
       parts_.control->Post([this, number] { receiver_.on_overflow(number); });
       return;
     }
-    // Read here, so that the control executor does not wait for the parser.
+    // The batch is parsed on the transport's thread, so that the control executor need not do it.
     auto parsed = std::make_shared<ParsedBatch>();
     const bool well = parsed->batch->ParseFromString(bytes);
     parts_.control->Post([this, number, inbox, parsed, well] {

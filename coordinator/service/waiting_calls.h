@@ -1,5 +1,5 @@
 // Calls that wait for a change. After every change, each call is retried, in the order of the
-// calls. At its deadline it is answered in any case.
+// calls. At its deadline a call is answered in any case.
 //
 // Not thread-safe: the control executor owns it.
 #pragma once

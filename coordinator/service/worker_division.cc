@@ -59,8 +59,8 @@ std::uint32_t WorkerDivision::SetTargets(std::vector<WorkerShare>& shares, std::
     const WorkerShare& share = shares[i];
     JobDemand& demand = demands.emplace_back();
     demand.share = host_->Share(share.job);
-    // A worker that has just finished something is not taken away because of a moment without work,
-    // such as the end of an epoch.
+    // A worker that has just finished an attempt counts as useful, so that a short time without
+    // work, such as the end of an epoch, does not move it to another job.
     demand.useful = std::min(share.suited, std::max(host_->UsefulWorkers(share.job),
                                                     host_->BusyWorkers(share.job, kIdleFor)));
     demand.has = share.has;
@@ -74,8 +74,8 @@ std::uint32_t WorkerDivision::SetTargets(std::vector<WorkerShare>& shares, std::
   return sum;
 }
 
-// In the order in which the jobs are given workers: functions jobs first, and among them those with
-// the least choice.
+// Returns the shares in the order in which the jobs are given workers: functions jobs first, and of
+// these the jobs with the fewest suitable workers first.
 std::vector<WorkerDivision::WorkerShare> WorkerDivision::Divide(
     const std::vector<TaskId>& workers) const {
   std::vector<WorkerShare> shares;
@@ -99,8 +99,8 @@ std::vector<WorkerDivision::WorkerShare> WorkerDivision::Divide(
   });
   const auto all = static_cast<std::uint32_t>(workers.size());
   SetTargets(shares, 0, shares.size(), all);
-  // If there are fewer workers with functions than the functions jobs are to get, these jobs take
-  // turns at those workers, and the other jobs share the rest.
+  // If the targets of the functions jobs exceed the number of workers that have functions, the
+  // functions jobs take turns at these workers, and the other jobs share the remaining workers.
   std::size_t functions_jobs = 0;
   std::uint32_t theirs = 0;
   while (functions_jobs < shares.size() && shares[functions_jobs].functions)
@@ -141,7 +141,7 @@ void WorkerDivision::CountService(MonoTime now) {
     if (host_->UsefulWorkers(job) > 0)
       least = std::min(least.value_or(account.served), account.served);
   }
-  // A job with nothing to do must not save up service for later.
+  // A job without work must not collect a claim to more service later.
   for (auto& [job, account] : accounts_) {
     if (host_->IsRunning(job) && least && host_->UsefulWorkers(job) == 0)
       account.served = std::max(account.served, *least);
@@ -172,13 +172,15 @@ void WorkerDivision::Tick(MonoTime now, bool may_divide) {
   turn_over_ = false;
   ReplaceUnfit(shares);
   for (std::size_t i = 0; i < shares.size(); ++i) Fill(shares, i, unserving);
-  // A worker that serves no job waits with one of them, which may have work in a moment.
+  // A worker that serves no job and is not needed is assigned to the first job, which may soon have
+  // work.
   for (const TaskId worker : unserving) host_->Introduce(jobs.front(), worker);
   MoveWorkers();
 }
 
-// Where a job lacks a worker and has one that cannot take part in it, that worker goes to another
-// job, beyond the other job's target. The other job then has a worker to spare that can take part.
+// If a job lacks workers and has a worker that cannot run it, this worker goes to another job,
+// beyond the target of the other job. The other job can then give up a worker that can run the
+// first job.
 void WorkerDivision::ReplaceUnfit(std::vector<WorkerShare>& shares) {
   std::vector<std::pair<JobUid, TaskId>> called_back;
   for (auto& [worker, serving] : serving_) {
@@ -226,9 +228,10 @@ void WorkerDivision::Fill(std::vector<WorkerShare>& shares, std::size_t which,
   }
 }
 
-// A worker is taken from a job that has too many, or that cannot use it. A functions job also takes
-// a worker from the jobs after it, which can find another one. Workers that hold nothing are
-// preferred, then those without functions that another job wants, then the newest.
+// A worker is taken from a job that has too many workers, or that cannot use the worker. A
+// functions job also takes workers from the jobs after it, which can find another worker. Workers
+// without work are preferred, then workers without functions that another job wants, and then the
+// newest workers.
 std::map<TaskId, WorkerDivision::Serving>::iterator WorkerDivision::FindSpare(
     std::vector<WorkerShare>& shares, std::size_t which, WorkerShare** donor) {
   const WorkerShare& share = shares[which];

@@ -1,8 +1,8 @@
 // Decides which job each worker serves when several jobs run.
 //
 // A worker serves one job at a time. Every 100 ms `scheduler/shares` divides the workers. A worker
-// that must change jobs is called back, and changes once it holds no work any more. Functions jobs
-// get only workers that have one of their functions.
+// that must change jobs gets no more work of its old job, and changes once it holds no work.
+// Functions jobs get only workers that have one of their functions.
 //
 // Pure, apart from its host, which shows jobs and workers and moves workers. Not thread-safe: the
 // control executor owns it.
@@ -21,8 +21,8 @@
 
 namespace evergrad::coordinator {
 
-// The jobs and workers for the division, and its effects on them. A JobUid passed to this interface
-// is that of a running job, which RunningJobs() has just listed.
+// The interface through which the division reads jobs and workers and moves workers. Each JobUid
+// that is passed to it belongs to a running job that RunningJobs() has just listed.
 class DivisionHost {
  public:
   virtual ~DivisionHost() = default;
@@ -31,7 +31,7 @@ class DivisionHost {
   virtual bool IsRunning(JobUid job) const = 0;
   virtual double Share(JobUid job) const = 0;
   // UsefulWorkers returns the number of workers that the job can use now. BusyWorkers returns the
-  // number of the job's workers that had something to do within `since`.
+  // number of the job's workers that have held work within `since`.
   virtual std::uint32_t UsefulWorkers(JobUid job) const = 0;
   virtual std::uint32_t BusyWorkers(JobUid job, std::chrono::milliseconds since) const = 0;
   // Returns whether the job is deterministic; its worker is then not taken for the turn of another
@@ -45,12 +45,13 @@ class DivisionHost {
   // Workers that are present and not leaving.
   virtual std::vector<TaskId> Workers() const = 0;
   virtual bool IsLeavingOrGone(TaskId worker) const = 0;
-  // Returns whether the worker has said that it cannot take part in the job, and it is too early to
-  // try again.
+  // Returns true if the worker has reported that it cannot run the job, and it is too early to try
+  // again.
   virtual bool IsUnfit(JobUid job, TaskId worker) const = 0;
   virtual bool HasOneOf(TaskId worker, const std::set<std::string>& functions) const = 0;
 
-  // Lets the job give the worker nothing more, and take back the work that it has not begun.
+  // Makes the job grant nothing more to the worker and take back the work that the worker has not
+  // begun.
   virtual void CallBack(JobUid job, TaskId worker) = 0;
   // Lets the worker serve `job` from now on, unless the worker is gone. Calls
   // WorkerDivision::Assign.
@@ -68,8 +69,8 @@ class WorkerDivision {
   WorkerDivision(DivisionHost* host, std::chrono::milliseconds turn) : host_(host), turn_(turn) {}
 
   // --- jobs
-  // A job has begun. Its account starts at that of the least served job, because it did not wait
-  // while the others were served.
+  // Adds a job that has begun. Its account starts with the amount of the least served job, because
+  // the new job has no claim for the time before.
   void Begin(JobUid job);
   // Adds a job of the journal, which counts as not served.
   void Restore(JobUid job) { accounts_[job] = Account{}; }
@@ -100,7 +101,7 @@ class WorkerDivision {
     std::optional<JobUid> next;  // the job for which the worker is called back
   };
   struct Account {
-    double served = 0;   // worker-seconds divided by share, and the amount credited at its start
+    double served = 0;   // worker-seconds divided by share, plus the amount at its start
     double seconds = 0;  // worker-seconds
   };
   // One running job while the workers are divided.
@@ -119,8 +120,8 @@ class WorkerDivision {
   void MoveWorkers();
   void ReplaceUnfit(std::vector<WorkerShare>& shares);
   void Fill(std::vector<WorkerShare>& shares, std::size_t which, std::vector<TaskId>& unserving);
-  // The worker that `which` takes from another job, and that job's share if the worker is of use
-  // there. End of serving_: none.
+  // Returns the worker that the job `which` takes from another job, or the end of serving_. Also
+  // returns the share of the other job if that job can use the worker.
   std::map<TaskId, Serving>::iterator FindSpare(std::vector<WorkerShare>& shares, std::size_t which,
                                                 WorkerShare** donor);
 

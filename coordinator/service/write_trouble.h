@@ -1,5 +1,5 @@
-// Limits the log lines about a file that cannot be written: the first failure, then a count once a
-// minute, and the end of the trouble. Pure; not thread-safe.
+// Limits the log lines about a file that cannot be written: one line for the first failure, then a
+// count once a minute, and one line when the file can be written again. Pure; not thread-safe.
 #pragma once
 
 #include <chrono>
