@@ -20,8 +20,8 @@ class Coordinator {
     metrics::Registry* registry = nullptr;
     fault::Failpoints* failpoints = nullptr;
     StateStore* store = nullptr;
-    // It is called once on the control executor, with the reason, if this process must end (line
-    // 18a). May be empty.
+    // It is called once on the control executor, with the reason, if this process must end (LEDGER
+    // line 18a). May be empty.
     std::function<void(const absl::Status&)> on_end;
   };
   // Starts to listen. Returns the errors of Transport::Listen, or an error for a runs folder that
@@ -32,7 +32,7 @@ class Coordinator {
   ~Coordinator();  // calls Stop()
 
   std::string address() const { return server_->address(); }  // the bound address
-  // Begins to register tasks. Calls that arrived earlier were queued.
+  // Begins to register tasks, and handles the calls that arrived before.
   void Start(const std::string& advertised_address, const std::string& metrics_address);
   // Ends sessions and calls, and joins the threads. Idempotent.
   void Stop();

@@ -16,12 +16,13 @@ std::string NetworkFileSystemName(long type);
 // Returns FailedPrecondition (a user's error) that names the type, or OK on a local file system.
 absl::Status CheckLocalFileSystem(const std::string& folder);
 
-// An flock on FOLDER/holder, whose text names the holder. The system releases it when the process
-// ends, in any way; the destructor removes the file.
+// A lock (flock) on the file FOLDER/holder, whose text describes the process that holds the lock.
+// The operating system releases the lock when the process ends for any reason. The destructor
+// removes the file.
 class Holder {
  public:
-  // Returns FailedPrecondition (a user's error) with the text of the holder if another process
-  // holds the folder.
+  // Returns FailedPrecondition (a user's error) with the text of the file if another process holds
+  // the lock.
   static absl::StatusOr<std::unique_ptr<Holder>> Take(const std::string& folder,
                                                       const std::string& who);
   ~Holder();

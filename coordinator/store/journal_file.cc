@@ -35,7 +35,7 @@ constexpr char kSchema[] =
 
 std::int64_t Crc(absl::string_view a, absl::string_view b = {}) {
   uLong crc = ::crc32(0, reinterpret_cast<const Bytef*>(a.data()), static_cast<uInt>(a.size()));
-  // Without bytes zlib would restart the checksum.
+  // With a null pointer zlib would return an initial checksum and discard `crc`.
   if (!b.empty())
     crc = ::crc32(crc, reinterpret_cast<const Bytef*>(b.data()), static_cast<uInt>(b.size()));
   return static_cast<std::int64_t>(crc);
@@ -48,8 +48,9 @@ std::uint64_t FileBytes(const std::string& path) {
   return ::stat(path.c_str(), &info) == 0 ? static_cast<std::uint64_t>(info.st_size) : 0;
 }
 
-// Bytes after the last complete frame: a write that the end of the process or machine interrupted.
-// SQLite drops them, and all frames with wrong checksums.
+// Returns the number of bytes after the last complete frame. They belong to a write that was
+// interrupted by the end of the process or machine. SQLite drops these bytes, and all frames with
+// wrong checksums.
 std::uint64_t TornBytes(const std::string& wal) {
   const std::uint64_t bytes = FileBytes(wal);
   if (bytes <= kWalHeaderBytes) return bytes % kWalHeaderBytes;
@@ -94,8 +95,8 @@ absl::StatusOr<std::int64_t> JournalFile::ReadInt(const char* sql) {
   return statement.Int(0);
 }
 
-// Called before SQLite sees the files: it deletes a -wal file whose database is missing or empty,
-// and this file may be the only record of all jobs.
+// It is called before SQLite opens the files. SQLite deletes a -wal file whose database is missing
+// or empty, but the -wal file may be the only record of all jobs.
 absl::Status JournalFile::CheckPair() {
   const std::uint64_t bytes = OrphanedWalBytes(path_);
   if (bytes == 0) return absl::OkStatus();
@@ -140,7 +141,8 @@ absl::Status JournalFile::Connect() {
                         SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
   if (code != SQLITE_OK) return OpenError(code);
   ::sqlite3_extended_result_codes(db_, 1);
-  // Exclusive mode before WAL keeps the index of the WAL in memory, and no -shm file is created.
+  // If the exclusive mode is set before the WAL mode, SQLite keeps the index of the WAL in memory
+  // and creates no -shm file.
   for (const char* pragma :
        {"PRAGMA page_size=4096", "PRAGMA locking_mode=EXCLUSIVE", "PRAGMA journal_mode=WAL",
         "PRAGMA synchronous=FULL", "PRAGMA wal_autocheckpoint=1000", "PRAGMA auto_vacuum=NONE",
@@ -230,7 +232,7 @@ absl::Status JournalFile::CheckWhole() {
   return answer == "ok" ? absl::OkStatus() : Damaged(answer.substr(0, 300));
 }
 
-// Numbers of jobs in their order, and the next number of an entry.
+// Reads the numbers of the jobs in order, and the next number of an entry.
 absl::Status JournalFile::ReadNumbers(Contents* contents) {
   Statement jobs;
   int code = jobs.Prepare(db_, "SELECT number, uid FROM job ORDER BY number");
@@ -261,13 +263,12 @@ absl::Status JournalFile::ReadRemoved(Contents* contents) {
   return code == SQLITE_DONE ? absl::OkStatus() : OpenError(code);
 }
 
-// Copies all commits to the database file and restarts the -wal file. An error loses nothing: the
-// -wal file stays.
+// Copies all commits to the database file and restarts the -wal file. After an error the -wal file
+// stays, so no commit is lost.
 void JournalFile::CheckpointWal() {
   ::sqlite3_wal_checkpoint_v2(db_, nullptr, SQLITE_CHECKPOINT_TRUNCATE, nullptr, nullptr);
 }
 
-// Runs one transaction; any result except SQLITE_OK has changed nothing.
 int JournalFile::Write(const std::vector<QueuedChange>& group) {
   if (parts_.failpoints->At("journal.full")) {
     failure_ = "failpoint";
@@ -289,7 +290,7 @@ int JournalFile::Write(const std::vector<QueuedChange>& group) {
     failure_ = DbError(code);
     if (::sqlite3_get_autocommit(db_) == 0)
       ::sqlite3_exec(db_, "ROLLBACK", nullptr, nullptr,
-                     nullptr);  // a full disk may have ended it already
+                     nullptr);  // a full disk may have ended the transaction already
     numbers_ = numbers_before;
     next_job_ = next_job_before;
     next_entry_ = next_entry_before;
@@ -298,7 +299,7 @@ int JournalFile::Write(const std::vector<QueuedChange>& group) {
 }
 
 int JournalFile::WriteChanges(const std::vector<QueuedChange>& group) {
-  // All changes of one group to one job are one row.
+  // All changes of one group to one job are stored as one row.
   std::map<JobUid, std::pair<Record, v1::JournalEntry>> open;
   const auto close = [&](JobUid job) -> int {
     auto node = open.extract(job);
@@ -392,8 +393,8 @@ absl::StatusOr<StoredJob> JournalFile::Read(JobUid job) {
 
 void JournalFile::EmptyWal() {
   ::sqlite3_exec(db_, "PRAGMA wal_checkpoint(TRUNCATE)", nullptr, nullptr, nullptr);
-  // SQLite deletes the -wal file by its name, which belongs to another store if the folder was
-  // replaced.
+  // SQLite deletes the -wal file by its name. If the folder was replaced, the file of this name
+  // belongs to another store.
   if (int keep = 1; !place_.Look().ok())
     ::sqlite3_file_control(db_, "main", SQLITE_FCNTL_PERSIST_WAL, &keep);
 }

@@ -1,7 +1,8 @@
 // The SQLite file of the coordinator's journal (FORMAT.md): opens and checks it, writes groups of
 // changes, and reads jobs. Private to this room.
 //
-// Used by one thread at a time: by the opening thread, then by the journal thread.
+// Used by one thread at a time: first by the thread that opens the journal, and then by the journal
+// thread.
 #pragma once
 
 #include <sqlite3.h>
@@ -37,7 +38,7 @@ struct PutJob {
 };
 struct DropJob {
   JobUid job;
-  std::optional<JobUid> forgotten;  // an earlier removal that is forgotten
+  std::optional<JobUid> forgotten;  // an earlier removed job, which the journal no longer lists
 };
 using Change = std::variant<PutTerm, PutEntry, PutJob, DropJob>;
 struct QueuedChange {
@@ -45,7 +46,7 @@ struct QueuedChange {
   std::uint64_t bytes = 0;
 };
 
-// A prepared statement of SQLite. Results are SQLite's codes.
+// A prepared statement of SQLite. The results are result codes of SQLite.
 class Statement {
  public:
   ~Statement() { ::sqlite3_finalize(raw_); }
@@ -69,13 +70,14 @@ class Statement {
     return *this;
   }
   int Step() { return ::sqlite3_step(raw_); }
-  // Runs a statement without rows; it is then ready for the next use.
+  // Runs a statement that returns no rows, and resets it for the next use.
   int Run() {
     const int code = ::sqlite3_step(raw_);
     ::sqlite3_reset(raw_);
     return code == SQLITE_DONE ? SQLITE_OK : code;
   }
-  // Returns the number in its only row, or 0; it is then ready for the next use.
+  // Returns the number in the statement's only row, or 0, and resets the statement for the next
+  // use.
   std::int64_t Number() {
     const std::int64_t number = ::sqlite3_step(raw_) == SQLITE_ROW ? Int(0) : 0;
     ::sqlite3_reset(raw_);
@@ -107,15 +109,17 @@ class JournalFile {
 
   // Errors as SqliteStateStore::Open.
   absl::StatusOr<Contents> Open();
-  // Runs one transaction; any result except SQLITE_OK has changed nothing, and failure() says why.
+  // Runs one transaction. With any result except SQLITE_OK nothing was changed, and failure() has
+  // the reason.
   int Write(const std::vector<QueuedChange>& group);
   const std::string& failure() const { return failure_; }  // of the last failed Write
   absl::StatusOr<StoredJob> Read(JobUid job);
   absl::Status Look() { return place_.Look(); }
   // Empties the -wal file at the end, so that the next start finds one file and replays nothing.
   void EmptyWal();
-  // Without free pages. The size of the database file shows little of it: SQLite rewrites the file
-  // from time to time, and uses the -wal file in between.
+  // Returns the bytes in use, without free pages. The size of the database file would not show
+  // them, because SQLite writes to the -wal file and copies it to the database file only from time
+  // to time.
   std::uint64_t UsedBytes();
   const std::string& path() const { return path_; }
   std::uint64_t torn_bytes() const { return torn_bytes_; }
@@ -126,7 +130,8 @@ class JournalFile {
     operator sqlite3*() const { return raw; }  // NOLINT(google-explicit-constructor)
     sqlite3* raw = nullptr;
   };
-  // Read before the next call of the database: a rollback replaces the text.
+  // Returns the text of the last error. It is called before the next call of SQLite, because a
+  // rollback replaces the text.
   std::string DbError(int code) const;
   absl::Status Damaged(absl::string_view what) const;
   absl::Status OpenError(int code) const;
@@ -154,9 +159,9 @@ class JournalFile {
   Connection db_;
   Statement entry_put_, entry_drop_, job_put_, job_drop_, term_put_, pages_used_, removed_put_,
       removed_drop_;
-  std::map<JobUid, std::int64_t> numbers_;  // of the jobs' rows
+  std::map<JobUid, std::int64_t> numbers_;  // numbers of the jobs' rows
   std::int64_t next_job_ = 1, next_entry_ = 1, next_removed_ = 1;
-  // The database file shall get the contents of the -wal file, so that it does not depend on it.
+  // True if the contents of the -wal file are to be copied to the database file.
   bool checkpoint_due_ = true;
   std::string failure_;
   JournalPlace place_{path_};

@@ -1,5 +1,5 @@
-// Finds out that the files of the journal, or their folder, were removed or replaced while SQLite
-// has them open. Private to this room. Not thread-safe.
+// Detects that the files of the journal, or their folder, were removed or replaced while SQLite has
+// the files open. Private to this room. Not thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -14,13 +14,14 @@ namespace evergrad::coordinator {
 
 class JournalPlace {
  public:
-  // `path` is that of the database.
+  // `path` is the path of the database.
   explicit JournalPlace(std::string path) : path_(std::move(path)) {}
 
-  // SQLite has opened the files that are there now.
+  // Records the identities of the present files. It is called when SQLite has opened them.
   void Remember();
-  // Returns OK if a start with this folder would find the journal of this process. SQLite creates
-  // the -wal file with its first commit, if there was none, and keeps it. The error has the remedy.
+  // Returns OK if a start with this folder would find the journal of this process. Otherwise the
+  // error contains the remedy. If there is no -wal file, SQLite creates it with its first commit
+  // and keeps it.
   absl::Status Look();
 
  private:
@@ -29,7 +30,7 @@ class JournalPlace {
   static FileId IdOf(const std::string& path);
 
   const std::string path_;
-  FileId database_id_, wal_id_;  // of the files that SQLite has open
+  FileId database_id_, wal_id_;  // identities of the files that SQLite has open
 };
 
 }  // namespace evergrad::coordinator

@@ -35,8 +35,8 @@ absl::StatusOr<std::string> SetWalAside(const std::string& database) {
     if (error)
       return absl::InternalError(
           absl::StrCat("cannot rename: from=", wal, " to=", to, " reason=", error.message()));
-    // The file is safe under either name. If a power failure undoes the rename, the next start
-    // repeats it.
+    // An error of the sync is ignored. If a power failure undoes the rename, the next start finds
+    // the orphaned file again and repeats the rename.
     fs::SyncFolder(std::filesystem::path(to).parent_path().string()).IgnoreError();
     return to;
   }

@@ -5,9 +5,9 @@
 //   durable() rises -> listener
 //
 // A group waits at most `commit_every` for further commits. While the disk is full, the group is
-// retried, and health() reports this. Any other error of the disk is final, because the stored
-// contents are then unknown. If the folder is removed or replaced while the process runs, the
-// process continues, and place() reports this.
+// retried, and health() reports this. After any other error of the disk the store accepts nothing
+// more, because the stored contents are unknown. If the folder is removed or replaced while the
+// process runs, the process continues, and place() reports this.
 #pragma once
 
 #include <chrono>
@@ -28,12 +28,12 @@ namespace evergrad::coordinator {
 struct SqliteStoreOptions {
   std::string folder;  // created if absent; must be on a local file system
   std::string holder;  // description of this process, for a second coordinator: "pid 12 on host h"
-  // Longest time that a commit waits to share its sync; with 0 it does not wait.
+  // Longest time that a commit waits to share its sync; with 0 a commit does not wait.
   std::chrono::milliseconds commit_every{5};
   std::chrono::milliseconds retry_every{200};  // interval of retries while the disk is full
   // Interval at which the place of the folder is checked while nothing is committed.
   std::chrono::milliseconds look_every{1000};
-  // Limit of bytes accepted and not yet durable; beyond it Commit is refused.
+  // Limit of bytes that are accepted and not yet durable. At this limit Commit is refused.
   std::uint64_t queue_bytes_max = 64ull << 20;
   // Limit of the size of the journal's file. At this size the disk counts as full.
   std::uint64_t file_bytes_max = 4ull << 30;
@@ -49,13 +49,13 @@ class SqliteStateStore final : public StateStore {
     metrics::Registry* registry = nullptr;
     fault::Failpoints* failpoints = nullptr;
   };
-  // FailedPrecondition (a user's error) for a network file system, for another coordinator that
-  // holds the folder (named), and for a newer schema. DataLoss, with the remedy, if the file is
-  // damaged, or missing beside an existing -wal file. Other errors if the folder or file cannot be
-  // created.
+  // FailedPrecondition (a user's error) for a network file system, for a folder that another
+  // coordinator holds (the error names it), and for a newer schema. DataLoss, with the remedy, if
+  // the file is damaged, or missing beside an existing -wal file. Other errors if the folder or
+  // file cannot be created.
   static absl::StatusOr<std::unique_ptr<SqliteStateStore>> Open(SqliteStoreOptions options,
                                                                 Parts parts);
-  // Commits the queue (one retry if the disk is full), closes the file, releases the folder.
+  // Commits the queue (one retry if the disk is full), closes the file, and releases the folder.
   ~SqliteStateStore() override;
 
   using StateStore::Commit;

@@ -8,7 +8,7 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::size_t kHeaderBytes = 32, kFrameHeaderBytes = 24, kPageBytesMax = 65536;
-// The byte order of the words that the checksums add up.
+// Magic numbers of the header. They give the byte order of the words that the checksums add up.
 constexpr std::uint32_t kMagicLittle = 0x377f0682, kMagicBig = 0x377f0683;
 
 using Sum = std::array<std::uint32_t, 2>;
@@ -48,7 +48,8 @@ std::optional<std::uint64_t> DamagedWalAt(const std::string& path) {
   std::optional<std::uint64_t> wrong;  // offset of the first wrong frame
   if (!header_whole) wrong = 0;
   Sum before = PairAt(header.data() + 24), salts = PairAt(header.data() + 16);
-  int commits = 0;  // commits after `wrong`, in frames that each follow from the previous one
+  // Commits after `wrong`, in frames whose checksums continue from the previous frame.
+  int commits = 0;
   for (std::uint64_t at = kHeaderBytes;
        file.read(reinterpret_cast<char*>(frame.data()), static_cast<std::streamsize>(frame.size()));
        at += frame.size()) {
@@ -60,7 +61,8 @@ std::optional<std::uint64_t> DamagedWalAt(const std::string& path) {
     if (!follows) commits = 0;
     if (follows && wrong && Word(frame.data() + 4, true) != 0 && ++commits == 2) return wrong;
     before = stored;
-    // The salts of the header are not known; within one life they stay the same.
+    // The salts of the header are not known. All frames of one life of the file have the same
+    // salts.
     if (!header_whole) salts = own_salts;
   }
   return std::nullopt;
