@@ -64,7 +64,7 @@ int main(int argc, char** argv) {
   parts.registry = &daemon.registry();
   parts.failpoints = &daemon.failpoints();
   parts.store = store.get();
-  absl::Status ended;  // written before the stop that it causes
+  absl::Status ended;  // the reason for the stop; it is written before the stop begins
   parts.on_end = [&](const absl::Status& why) {
     ended = why;
     daemon.signals().RequestStop();

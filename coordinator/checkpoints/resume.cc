@@ -187,8 +187,8 @@ bool SwitchesSlot(const optimizers::Member& member, const optimizers::Settings& 
   });
 }
 
-// Returns the first difference between the states of two optimizers, or "". `of` ends the name of
-// the differing setting.
+// Returns the first difference between the states of two optimizers, or "". `of` is appended to the
+// name of the differing setting.
 std::string SlotDifference(const v1::Optimizer& was, const v1::Optimizer& is,
                            absl::string_view of) {
   if (was.type() != is.type())

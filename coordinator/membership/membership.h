@@ -182,7 +182,7 @@ class Membership {
     const TaskHello& hello;
     std::string identity = {};  // identity in the Hello, or the number that the task gets
     bool numbered = false;
-    TaskEntry* former = nullptr;  // the earlier registration, which ends now; null: none
+    TaskEntry* former = nullptr;  // the earlier registration, which ends now; null if there is none
     bool same_process = false, former_living = false;  // of the former registration
   };
   // The steps of Register, in order. The first three return a refusal, or nullopt to continue.

@@ -147,7 +147,7 @@ int Status(Context& context, const std::vector<std::string>& args) {
   Connection connection;
   connection.folder = folder;
   connection.timeout = std::chrono::milliseconds(3000);
-  // Short, because the status should also show that the coordinator is gone.
+  // The wait is short, because the command must also work if no coordinator runs.
   connection.wait = std::chrono::milliseconds(500);
   auto client = ControlClient::Connect(context, connection);
   absl::StatusOr<v1::GetClusterInfoResponse> info =

@@ -217,7 +217,8 @@ bool SeesRun(const v1::JobStatus& job) {
                                  client::kRunMarkBytesMax);
   if (!mark.ok() || *mark != job.runs_mark()) return false;
   if (!IsEnded(job) || job.result_json().empty()) return true;
-  // A copy that was made before the job ended has the mark, too.
+  // The mark alone is not enough, because a copy of the folder from before the end of the job has
+  // it, too.
   const auto result =
       fs::ReadFile(absl::StrCat(job.runs_folder(), "/result.json"), kResultBytesMax);
   return result.ok() && *result == job.result_json();

@@ -74,7 +74,7 @@ VariableView View(const v1::VariableRow& row, const v1::VariableRow* before, dou
     v1::ShardState from;  // all counters 0
     const auto found = earlier.find(now.shard());
     if (found != earlier.end() && found->second.second == shard.server) from = *found->second.first;
-    // The shard did not answer then, so its increase is not known.
+    // If the shard did not answer at the first sample, its increase is not known.
     if (found == earlier.end() && before != nullptr && !before->complete()) from = now;
     // If one counter has fallen, all have restarted.
     if (now.pulls() < from.pulls() || now.pushes() < from.pushes() ||

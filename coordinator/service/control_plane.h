@@ -74,7 +74,7 @@ class ControlPlane final {
   void UpdateMetrics();
   void OpenSession(std::uint64_t number, transport::PeerInfo peer,
                    std::shared_ptr<transport::MessageStream> stream);
-  void OnBatch(std::uint64_t number, const v1::TaskBatch* batch);  // null: malformed bytes
+  void OnBatch(std::uint64_t number, const v1::TaskBatch* batch);  // null for malformed bytes
   absl::Status OnMessage(Session& session, const v1::TaskBatch& batch,
                          const v1::TaskMessage& message);
   void OnCall(const ControlCall& call, const std::string& request, const Responder& responder);

@@ -5,7 +5,7 @@ namespace evergrad::coordinator {
 
 void TaskCalls::Serve(const v1::GetClusterInfoRequest&, const Responder& responder) {
   v1::GetClusterInfoResponse response;
-  response.set_term(parts_.life->term.value());  // 0: registrations are still being collected
+  response.set_term(parts_.life->term.value());  // 0 while registrations are collected
   response.set_life_id(parts_.life->id);
   response.set_build_id(parts_.options->build_id);
   response.set_protocol_version(client::kProtocolVersion);

@@ -44,7 +44,7 @@ struct ServiceParts {
   LogReads* log_reads = nullptr;
   ControlMetrics* metrics = nullptr;
 
-  Job* JobOf(TaskId worker) const { return jobs->Running(division->JobOf(worker)); }  // null: none
+  Job* JobOf(TaskId worker) const { return jobs->Running(division->JobOf(worker)); }  // may be null
 };
 
 }  // namespace evergrad::coordinator

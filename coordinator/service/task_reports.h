@@ -25,7 +25,7 @@ struct TaskReport {
   v1::ServerProgress server;
   std::int64_t since_ms = 0;  // wall time at which the task entered its state
   TaskState last_state = TaskState::kAlive;
-  std::string leaving;  // reason for leaving; "": the task stays
+  std::string leaving;  // reason for leaving; "" if the task stays
 };
 
 class TaskReports {
@@ -36,7 +36,7 @@ class TaskReports {
   // Begins the report of a task that has just registered.
   void Enter(TaskId task, const v1::Hello& hello, std::int64_t wall_ms);
   void Remove(TaskId task) { reports_.erase(task); }
-  const TaskReport* Find(TaskId task) const;  // null: unknown
+  const TaskReport* Find(TaskId task) const;  // null if unknown
   // Both ignore an unknown task.
   void OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat);
   void SetLeaving(TaskId task, absl::string_view reason);

@@ -28,7 +28,7 @@ class TransportIntake {
                        std::shared_ptr<transport::MessageStream> stream)>
         on_session;
     std::function<void(std::uint64_t session, const v1::TaskBatch* batch)>
-        on_batch;  // null: malformed bytes
+        on_batch;  // null for malformed bytes
     std::function<void(std::uint64_t session)> on_overflow;
     std::function<void(std::uint64_t session)> on_end;
     std::function<void(const ControlCall& call, const std::string& request,

@@ -25,7 +25,7 @@ class JournalPlace {
   absl::Status Look();
 
  private:
-  // Identity of the file at a path; empty: none.
+  // Identity of the file at a path; empty if there is no file.
   using FileId = std::optional<std::pair<dev_t, ino_t>>;
   static FileId IdOf(const std::string& path);
 

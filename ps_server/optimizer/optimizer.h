@@ -82,8 +82,8 @@ class Optimizer {
 
  private:
   Rule rule_;
-  int states_ = 0;      // with one float per value
-  int row_states_ = 0;  // with one float per row
+  int states_ = 0;      // number of states with one float per value
+  int row_states_ = 0;  // number of states with one float per row
   float initial_[kStatesMax] = {};
   bool for_tables_only_ = false, is_moving_average_ = false, counts_per_row_ = false;
 };

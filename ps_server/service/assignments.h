@@ -31,7 +31,7 @@ namespace evergrad::ps_server {
 class Assignments {
  public:
   struct Options {
-    // All pointers outlive this object, except that the restorer is destroyed before it.
+    // All pointers outlive this object, except the restorer, which is destroyed first.
     runtime::Executor* executor = nullptr;
     Restorer* restorer = nullptr;
     log::Logger* logger = nullptr;

@@ -27,7 +27,7 @@ namespace evergrad::ps_server {
 class CutOrders {
  public:
   struct Options {
-    // All pointers outlive this object, except that the writer is destroyed before it.
+    // All pointers outlive this object, except the writer, which is destroyed first.
     runtime::Executor* executor = nullptr;
     SnapshotWriter* writer = nullptr;
     log::Logger* logger = nullptr;

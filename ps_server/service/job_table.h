@@ -29,13 +29,13 @@ struct JobCounters {
 class JobTable {
  public:
   struct Job {
-    MapVersion version;              // (0,0): unknown
-    std::uint32_t shards_total = 0;  // 0: unknown
+    MapVersion version;              // (0,0) if unknown
+    std::uint32_t shards_total = 0;  // 0 if unknown
     std::shared_ptr<JobCounters>
-        counters;  // null: the job is not known. Shared with requests in progress
+        counters;  // null if the job is not known; shared with requests in progress
     std::shared_ptr<grants::GrantGuard>
-        grants;        // null: grants are not checked. Shared with the job's shards
-    std::string name;  // "": not known
+        grants;        // null if grants are not checked; shared with the job's shards
+    std::string name;  // "" if unknown
     // Shards held here at the last count, and the bytes of their values and states; for tables all
     // memory.
     std::uint32_t shards = 0;

@@ -29,14 +29,14 @@ namespace evergrad::ps_server {
 class ReceivedShards {
  public:
   struct Options {
-    // All pointers outlive this object, except that the restorer is destroyed before it.
+    // All pointers outlive this object, except the restorer, which is destroyed first.
     runtime::Executor* executor = nullptr;
     Restorer* restorer = nullptr;
     // Connections to other servers; null for none.
     client::ParameterClient* peers = nullptr;
     const Clock* clock = nullptr;
     JobTable* jobs = nullptr;
-    fault::Failpoints* failpoints = nullptr;  // May be null: move.received
+    fault::Failpoints* failpoints = nullptr;  // for move.received; may be null
     // Called on the executor with the result of a reading that is still wanted.
     std::function<void(const ShardKey& key, ShardEpoch from, const absl::Status& status)> received;
   };

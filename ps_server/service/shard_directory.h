@@ -27,7 +27,8 @@ struct HeldShard {
   MapVersion start;
   IntervalSet done, refused;
   bool loading = true;
-  std::uint64_t stopped_in = 0;  // term of the coordinator that stopped it; 0: it serves
+  // Term of the coordinator that stopped the shard; 0 if the shard serves.
+  std::uint64_t stopped_in = 0;
   std::string file;     // the URI of the shard's file; "" if the shard starts from its seed
   MonoTime assigned{};  // when
   bool rows = false;    // true for a table slot, whose size JobTable::TableBytes returns

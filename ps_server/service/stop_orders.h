@@ -24,7 +24,7 @@ namespace evergrad::ps_server {
 class StopOrders {
  public:
   struct Options {
-    // All pointers outlive this object, except that the images are destroyed before it.
+    // All pointers outlive this object, except the images, which are destroyed first.
     runtime::Executor* executor = nullptr;
     Images* images = nullptr;  // null if this server moves no shards
     ShardDirectory* directory = nullptr;

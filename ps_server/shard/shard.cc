@@ -26,7 +26,7 @@ absl::StatusOr<std::unique_ptr<Contents>> ContentsOf(const ShardSettings& settin
   return DenseContents::FromCut(settings, std::move(cut));
 }
 
-// The defect of a skipped update, or "".
+// Returns the defect of a skipped update, or "".
 std::string DefectOfSkip(const Push& push, const ShardSettings& settings,
                          const std::string& where) {
   const bool fits =

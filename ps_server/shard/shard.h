@@ -67,8 +67,8 @@ struct Push {
   // The type of the payload: the variable's wire type, or for a slot the wire type of the named
   // tables, or kSeveral if they have several wire types. A kSkip may leave it out.
   tensor::WireType wire = tensor::WireType::kFloat32;
-  absl::string_view defect;  // not "": the decoder found this error. The answer is kInvalid with
-                             // this text, after the ledger's answers (line 11)
+  absl::string_view defect;  // error that the decoder found, or "". The answer is kInvalid with
+                             // this text, unless the ledger gives the answer (line 11)
   // [35] If not "", the reason why the sender's proof of its grant is not valid. The answer is then
   // kInvalid with this text, and the ledger is not read.
   absl::string_view unproved = {};
@@ -98,7 +98,8 @@ struct PullResult {
                // rows that the pull names
   tensor::WireType wire =
       tensor::WireType::kFloat32;  // kValues, kUnchanged: type of the values, as in Push
-  std::string invalid;  // not "": the section does not fit the shard; ignore the other fields
+  std::string invalid;  // if not "", the section does not fit the shard, and the other fields have
+                        // no meaning
 };
 
 // The answer of Shard::Read. The rows of a slot are not copied yet, because the caller provides
@@ -240,8 +241,8 @@ class Shard {
   // changes and that no slice has captured yet. If the saved rows exceed `preimage_bytes_max`, the
   // cut is dropped. A shard has one cut at a time: the next Cut, or EndCut, ends it.
   ShardCut Cut(std::uint64_t preimage_bytes_max = kPreimageBytesMax) const;
-  // The next piece of a slot's cut, of about `bytes_max`. EG_CHECKs that nothing is being applied.
-  // Aborted: the cut has ended.
+  // Returns the next piece of a slot's cut, of about `bytes_max` bytes. EG_CHECKs that nothing is
+  // being applied. Aborted: the cut has ended.
   absl::StatusOr<SlotSlice> NextSlice(std::uint64_t serial, std::uint64_t bytes_max) const;
   void EndCut(std::uint64_t serial) const;
   // Gives the state of a snapshot a new owner (line 21 or 22).

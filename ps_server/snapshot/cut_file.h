@@ -55,7 +55,7 @@ struct CutSource {
   std::string plan_fingerprint;
   std::shared_ptr<storage::ChunkPool> pool;       // may be null
   std::shared_ptr<storage::MemoryBudget> budget;  // may be null
-  fault::Failpoints* failpoints = nullptr;        // may be null: snapshot.restore (each MiB)
+  fault::Failpoints* failpoints = nullptr;        // for snapshot.restore (each MiB); may be null
   // Called about once per MiB. If it returns true, the read ends with Cancelled. May be null.
   std::function<bool()> cancelled = nullptr;
 };

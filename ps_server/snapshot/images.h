@@ -34,7 +34,7 @@ class Images {
   struct Options {
     metrics::Registry* registry = nullptr;  // Outlives the images.
     fault::Failpoints* failpoints =
-        nullptr;  // May be null: move.stopped (each image made), move.read (each piece read)
+        nullptr;  // for move.stopped (each image made) and move.read (each piece read); may be null
     std::uint64_t bytes_max = 1ull << 30;  // limit for all images together
   };
   struct Order {

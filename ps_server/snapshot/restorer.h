@@ -26,7 +26,7 @@ class Restorer {
     fs::FileSystem* files = nullptr;  // All pointers outlive the restorer.
     metrics::Registry* registry = nullptr;
     const Clock* clock = nullptr;
-    fault::Failpoints* failpoints = nullptr;   // May be null: snapshot.restore (each MiB)
+    fault::Failpoints* failpoints = nullptr;   // for snapshot.restore (each MiB); may be null
     std::shared_ptr<storage::ChunkPool> pool;  // of the server's shards; may be null
     std::size_t orders_max = 64 * 1024;        // one per shard; a server has far fewer shards
   };

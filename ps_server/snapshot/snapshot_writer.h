@@ -38,7 +38,7 @@ class SnapshotWriter {
     metrics::Registry* registry = nullptr;
     const Clock* clock = nullptr;
     fault::Failpoints* failpoints =
-        nullptr;  // May be null: snapshot.before_cut, snapshot.report, and those of WriteCut.
+        nullptr;  // for snapshot.before_cut, snapshot.report, and those of WriteCut; may be null
     std::shared_ptr<storage::ChunkPool>
         pool;  // pool of the server's shards, warmed before a cut; may be null
     std::uint64_t bytes_max = 1ull

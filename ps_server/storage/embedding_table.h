@@ -125,7 +125,7 @@ class EmbeddingTable {
   std::unique_ptr<RowStore> store_;
   std::unique_ptr<PushPlan> plan_;
   std::unique_ptr<PushApplier> applier_;
-  std::unique_ptr<TableCut> cut_;  // null: none
+  std::unique_ptr<TableCut> cut_;  // null if there is no cut
   HotIds hot_;
   TableStats counted_;  // only the counters since this process holds the table
   Phase phase_ = Phase::kIdle;

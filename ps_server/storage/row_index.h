@@ -190,7 +190,8 @@ class RowIndex {
   }
 
  private:
-  // Followed by capacity + slack + 1 lines, the last of which is always empty.
+  // The header of a segment. It is followed by capacity + slack + 1 lines. The last line is always
+  // empty.
   struct alignas(64) Segment {
     std::uint32_t capacity = 0, slack = 0, count = 0, depth = 0;  // capacity and slack in lines
     Line* lines() { return reinterpret_cast<Line*>(this + 1); }
