@@ -69,8 +69,8 @@ absl::StatusOr<ParameterClient::Answer> Read(const Asked& asked, transport::Rece
 
 struct ParameterClient::Impl {
   // A channel and its stream. `users` counts the Sends inside the stream. The thread that retires a
-  // peer waits for them and destroys the peer itself. The last user may be a transport thread,
-  // which must not wait for its own callbacks.
+  // peer waits for these Sends and destroys the peer itself. The last user may be a transport
+  // thread, which must not wait for its own callbacks.
   struct Peer {
     std::string address;
     std::unique_ptr<transport::Channel> channel;
@@ -179,7 +179,7 @@ class ParameterClient::Announcement {
   Announcement& operator=(const Announcement&) = delete;
 
   // Returns the ticket of the announcement if it fits a request like this one; the caller must use
-  // it with that request. Returns 0 if it does not fit.
+  // it with that request. Returns 0 if the announcement does not fit.
   std::uint64_t Take(const std::shared_ptr<Impl::Peer>& peer, std::uint64_t request_bytes,
                      std::uint64_t response_bytes) {
     if (peer_.lock() != peer || request_bytes > request_bytes_ || response_bytes > response_bytes_)

@@ -29,7 +29,7 @@ constexpr milliseconds kGoodbye{500};  // longest wait for the last release of r
 constexpr std::uint64_t kMessageBytesMax = 4ull << 20;
 
 // Collects handles whose last copy has been destroyed. The client may have been destroyed before
-// them.
+// the handles.
 struct Releases {
   Mutex mu;
   IntervalSet closures ABSL_GUARDED_BY(mu);

@@ -1,5 +1,5 @@
 // The settings of the job of the fault scenarios (`spec.type: counting`). Only daemons that were
-// started with --failpoints accept it.
+// started with --failpoints accept the job.
 #pragma once
 
 #include <cstdint>

@@ -116,8 +116,8 @@ Key<DataSpec> FieldsKey() {
   return key;
 }
 
-// Reads a field of an unknown format. Every format that knows its keys checks them. Formats whose
-// fields the job file names come first, because their keys accept more.
+// Reads a field of an unknown format. Every format that knows the keys of the field checks them.
+// Formats whose fields the job file names come first, because their keys accept more.
 void JudgeField(Reader& r, const Node& node, FieldSpec* field) {
   std::vector<const Table<FieldSpec>*> tables, fixed;
   for (const DataFormat* format : DataFormats())

@@ -173,7 +173,8 @@ struct Override {
 
 struct ParseOptions {
   std::string file_name;  // for messages
-  // Base of relative paths in `data` and `checkpoint`. "" leaves them unchanged (the coordinator).
+  // Base of relative paths in `data` and `checkpoint`. "" leaves the paths unchanged, as the
+  // coordinator requires.
   std::string base_folder;
   // Values for ${NAME} and ${NAME:-default} in `data` and `checkpoint`.
   std::map<std::string, std::string> environment;

@@ -29,8 +29,8 @@
 
 namespace evergrad::fs {
 
-// A file that is invisible until Commit(). Destroying it without a commit leaves nothing behind.
-// After an error every further call returns FailedPrecondition.
+// A file that is invisible until Commit(). Destroying a file without a commit leaves nothing
+// behind. After an error every further call returns FailedPrecondition.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
@@ -98,7 +98,7 @@ std::string JoinUri(absl::string_view folder, absl::string_view name);
 std::string FolderOf(absl::string_view uri);
 std::string NameOf(absl::string_view uri);
 
-// Reads a whole small file. ResourceExhausted if it is larger than `bytes_max`.
+// Reads a whole small file. ResourceExhausted if the file is larger than `bytes_max`.
 absl::StatusOr<std::string> ReadWhole(FileSystem& files, absl::string_view uri,
                                       std::uint64_t bytes_max);
 // Calls Create, Append and Commit.

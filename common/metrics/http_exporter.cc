@@ -47,7 +47,7 @@ class Stream final : public httplib::Stream {
     answer_.append(from, bytes);
     return static_cast<ssize_t>(bytes);
   }
-  // httplib calls these only for its log.
+  // httplib calls the following functions only for its log.
   void get_remote_ip_and_port(std::string& ip, int& port) const override { ip.clear(), port = 0; }
   void get_local_ip_and_port(std::string& ip, int& port) const override { ip.clear(), port = 0; }
   socket_t socket() const override { return INVALID_SOCKET; }
@@ -79,8 +79,8 @@ class ScrapeServer final : public httplib::Server {
     close(stop_);
   }
 
-  // Runs from the bind of the listener until Stop, which any thread may call. At the end it closes
-  // open connections.
+  // Runs from the bind of the listener until Stop, which any thread may call. At the end the server
+  // closes open connections.
   void Serve() {
     ::listen(svr_sock_, kBacklog);  // httplib's backlog is five.
     fcntl(svr_sock_, F_SETFL, fcntl(svr_sock_, F_GETFL) | O_NONBLOCK);

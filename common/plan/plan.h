@@ -1,5 +1,5 @@
 // The arithmetic of a plan: it computes epoch, positions and batches from a closure number. Pure.
-// Worker and coordinator must agree on it.
+// Worker and coordinator must agree on the results.
 //
 // A closure lies in one epoch. The last batch of a closure and the last closure of an epoch may be
 // short (LEDGER.md line 2).

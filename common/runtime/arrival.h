@@ -17,7 +17,7 @@
 
 namespace evergrad::runtime {
 
-// Thread-safe. The waiting side and the answering side share it.
+// Thread-safe. The waiting side and the answering side share the object.
 template <class T>
 class Arrival {
  public:

@@ -31,7 +31,7 @@ class BoundedQueue {
     not_empty_.NotifyOne();
     return true;
   }
-  // Waits while the queue is empty. Returns nullopt once it is closed and drained.
+  // Waits while the queue is empty. Returns nullopt once the queue is closed and drained.
   std::optional<T> Pop() {
     MutexLock lock(&mu_);
     while (items_.empty() && !closed_) not_empty_.Wait(&mu_);

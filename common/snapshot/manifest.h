@@ -43,7 +43,7 @@ absl::StatusOr<v1::Manifest> ReadManifest(fs::FileSystem& files, absl::string_vi
 absl::StatusOr<std::vector<std::uint64_t>> ListManifests(fs::FileSystem& files,
                                                          absl::string_view folder);
 
-// The newest readable manifest. The files that it names are not checked.
+// The newest readable manifest. The files that the manifest names are not checked.
 struct NewestManifest {
   std::string uri;
   v1::Manifest manifest;

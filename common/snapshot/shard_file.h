@@ -169,7 +169,7 @@ class ShardFileReader {
 };
 
 // The result of checking a shard file, with the digests that `psctl variable list` shows for a
-// shard on a server. For a slot they are the sums over its tables.
+// shard on a server. The digests of a slot are the sums over its tables.
 struct ShardFileReport {
   v1::ShardFileHeader header;
   v1::ShardCounters counters;

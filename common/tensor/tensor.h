@@ -44,7 +44,7 @@ class Shape {
 };
 
 // The owner of a buffer's memory if it is not the heap: the pool of a transport. Thread-safe. The
-// pool's owner and the buffers in use share it.
+// pool's owner and the buffers in use share this object.
 class BufferHome {
  public:
   virtual ~BufferHome() = default;

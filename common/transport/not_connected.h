@@ -11,7 +11,7 @@ namespace evergrad::transport {
 bool IsNotConnected(const absl::Status& status);
 
 // Marks `status` as the end of a call that was never sent. Implementations of the transport call
-// it. OK stays OK.
+// this function. OK stays OK.
 absl::Status MarkNotConnected(absl::Status status);
 
 }  // namespace evergrad::transport

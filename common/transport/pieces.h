@@ -15,7 +15,7 @@ using MessageView = std::span<const std::span<const std::byte>>;
 // Messages are combined up to this size, because each write has a cost.
 inline constexpr std::uint64_t kWriteBytes = 64u << 10;
 
-// A message to send. The owners live until its bytes have left the process.
+// A message to send. The owners live until the bytes of the message have left the process.
 using OutgoingPieces = std::vector<tensor::SharedBytes>;
 
 }  // namespace evergrad::transport

@@ -57,8 +57,8 @@ class Reservation {
   virtual ~Reservation() = default;
 };
 
-// Received bytes: one aligned buffer, exactly one copy from the network. `reservation` holds its
-// part of the budget.
+// Received bytes: one aligned buffer, exactly one copy from the network. `reservation` holds the
+// part of the budget for these bytes.
 struct ReceivedFrame {
   tensor::AlignedBuffer bytes;
   std::unique_ptr<Reservation> reservation;
@@ -75,9 +75,9 @@ class MessageStream {
   // peer does not read; kUnavailable once the stream has ended.
   virtual absl::Status Send(std::string message) = 0;
   // Half-closes the stream after the messages that were sent before, then ends the stream.
-  // Idempotent. No callback runs after it has returned. The peer has 2 s to accept unsent messages,
-  // which are dropped afterwards. A transport or server that is destroyed in these 2 s waits for
-  // the peer.
+  // Idempotent. No callback runs after Close has returned. The peer has 2 s to accept unsent
+  // messages, which are dropped afterwards. A transport or server that is destroyed in these 2 s
+  // waits for the peer.
   virtual void Close() = 0;
 };
 struct MessageStreamEvents {

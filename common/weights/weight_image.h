@@ -1,8 +1,8 @@
 // A weights file that is generated on demand. Any part of it can be read, so it can be sent or
 // written without a second copy of the values.
 //
-// Immutable, therefore thread-safe. The tensors' values must outlive it. The bytes equal those of
-// the files that weight_files.h writes.
+// Immutable, therefore thread-safe. The tensors' values must outlive the image. The bytes equal
+// those of the files that weight_files.h writes.
 #pragma once
 
 #include <cstddef>

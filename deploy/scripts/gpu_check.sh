@@ -212,7 +212,7 @@ cut_off() {
   row "$1" "not run" "no time: cut off after $limit s, of the $2 s that it may take"
 }
 # cluster FOLDER ROW LIMIT ENDS OPTIONS…: starts a cluster in FOLDER before SECONDS reaches ENDS.
-# Returns 1 and adds a row when it does not come up.
+# Returns 1 and adds a row when the cluster does not come up.
 cluster() {
   local folder=$1 as=$2 most=$3 ends=$4 status=0
   shift 4

@@ -85,7 +85,7 @@ constexpr const char* NameOf(Element e) {
   return e == Element::kFloat32 ? "float32" : e == Element::kFloat16 ? "float16" : "bfloat16";
 }
 
-// A span of elements of any of these types. A span of float32 converts to it implicitly.
+// A span of elements of any of these types. A span of float32 converts implicitly to this class.
 template <typename Void, typename Float>
 class AnySpan {
  public:

@@ -36,7 +36,8 @@
 
 namespace evergrad::worker {
 
-// A model input of a batch. Graph::inputs() states which span holds it; the other span is empty.
+// A model input of a batch. Graph::inputs() states which span holds the input; the other span is
+// empty.
 struct Values {
   std::span<const float> floats;
   std::span<const std::int64_t> ids;

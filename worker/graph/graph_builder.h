@@ -32,8 +32,8 @@ class GraphBuilder {
   // Returns the inputs of an embedding (ids, optional weights, the table), and stores them in
   // `node`, too.
   absl::StatusOr<config::LayerInputs> ReadIds(const config::LayerSpec& spec, GraphLayer* node);
-  // Declares that the model input is read as `dtype`. LayerError if another layer reads it as
-  // another type.
+  // Declares that the model input is read as `dtype`. LayerError if another layer reads the input
+  // as another type.
   absl::Status ReadAs(const config::LayerSpec& spec, std::size_t value, tensor::DType dtype);
   absl::Status AddLoss(const config::LossSpec& spec, const config::ModelSpec& model);
   absl::Status AddMetrics(const config::ModelSpec& model);

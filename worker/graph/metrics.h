@@ -1,5 +1,5 @@
 // Metrics as sums, which can be added over any division into batches and closures. The coordinator
-// computes one number from them.
+// computes one number from the sums.
 #pragma once
 
 #include <cstdint>

@@ -25,7 +25,7 @@ class BufferPool final : public tensor::BufferHome,
   explicit BufferPool(std::uint64_t bytes_max) : bytes_max_(bytes_max) {}
   ~BufferPool() override;
 
-  // Returns uninitialized memory. Below kPooledBytesMin it comes from the heap. Throws
+  // Returns uninitialized memory. Memory below kPooledBytesMin comes from the heap. Throws
   // std::bad_alloc.
   tensor::AlignedBuffer Take(std::size_t bytes);
   void TakeBack(std::byte* data, std::size_t bytes) override;

@@ -59,8 +59,8 @@ class Outbox {
 };
 
 // Takes the messages of one write from `session`: messages up to kWriteBytes, or one message whose
-// payload is in the lane, so that the peer can copy it while the next is filled. Returns their size
-// with payload. `pieces` stays empty if there is nothing to send now.
+// payload is in the lane, so that the peer can copy it while the next is filled. Returns the size
+// of the messages with payload. `pieces` stays empty if there is nothing to send now.
 template <class Session>
 std::uint64_t TakeWrite(Session& session, OutgoingPieces* pieces) {
   std::uint64_t in_write = 0, bytes = 0;

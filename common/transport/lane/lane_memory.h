@@ -1,5 +1,6 @@
 // The memory of a lane. The client creates it without a name, and the server finds it through
-// /proc. The system frees it when both processes have ended or released it. Private to the room.
+// /proc. The system frees the memory when both processes have ended or released it. Private to the
+// room.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ struct OfferedLane {
 };
 
 // Creates the client's end of a lane, with `ring_bytes` in each direction (a multiple of
-// kLaneRingUnit). Unavailable with the reason if the system does not support it.
+// kLaneRingUnit). Unavailable with the reason if the system does not support lanes.
 absl::StatusOr<OfferedLane> OfferLane(std::uint64_t ring_bytes);
 
 // Creates the server's end of a lane that a client offers. Rings above `ring_bytes_max` are

@@ -74,8 +74,8 @@ class CreditCore {
   void ReleaseSmall(std::uint64_t peer, std::uint64_t bytes);
 
   // The peer has left a grant unused, which is about to be released. The peer's limit is lowered
-  // for a while. Returns the number of such events since it last used a grant. Several events
-  // within half a second (for `lately` of ten seconds) count once.
+  // for a while. Returns the number of grants left unused since the peer last used a grant. Several
+  // events within half a second (for `lately` of ten seconds) count once.
   std::uint32_t LeftUnused(std::uint64_t peer);
   // The peer has sent this much payload for a grant. The peer is then trusted to use four times as
   // much (parts of a request, see RequestLimits).
@@ -98,7 +98,7 @@ class CreditCore {
 
   // Returns whether another peer waits.
   bool OthersWait(std::uint64_t peer) const;
-  // Returns whether another peer waits while this one holds more than its share.
+  // Returns whether another peer waits while this peer holds more than its share.
   bool OverShare(std::uint64_t peer) const;
   // Returns the share of one peer while others wait.
   std::uint64_t share() const;
@@ -153,7 +153,7 @@ class CreditCore {
   std::uint64_t next_peer_ = 1;
   std::map<std::uint64_t, Peer> peers_;
   std::map<std::string, std::uint64_t> names_;
-  // Peers that are active, or were active lately. Peers without streams are among them.
+  // Peers that are active, or were active lately. The set includes peers without streams.
   std::set<std::uint64_t> lately_;
   std::list<std::uint64_t> turns_;  // peers with waiting requests, the next one first
   // Requests that are charged and not yet returned by TakeAdmitted.

@@ -43,7 +43,7 @@ class GrantWatch {
   // The peer has cancelled a request before it sent a piece. If the peer returns the grant late,
   // the grant counts as left unused.
   void OnReturned(const Grant& grant, MonoTime now);
-  // The request has ended. No effect if its grant is not watched.
+  // The request has ended. No effect if the grant of the request is not watched.
   void Remove(std::uint64_t request, const Grant& grant) {
     granted_.erase({grant.last_piece, request});
   }

@@ -13,7 +13,7 @@ void SetTeamSize(int threads);
 
 // Binds the calling thread and its team of `threads` to one CPU each. Does nothing unless these are
 // all the CPUs that this process may use, and more than one. Threads that the calling thread starts
-// later inherit its CPU. Returns whether it has bound them.
+// later inherit its CPU. Returns whether the threads were bound.
 bool BindTeam(int threads);
 
 // Calls body(begin, end) over disjoint ranges that cover [0, n), on at most `threads` threads. No
