@@ -27,12 +27,12 @@ enum EgCudaKind {
   EG_CUDA_NO_LIBRARY = 3, /* cuBLASLt or cuDNN cannot be loaded */
   EG_CUDA_NO_MEMORY = 4,  /* out of device memory or pinned memory */
   EG_CUDA_BAD_SHAPE = 5,  /* the library refuses this shape, or has no algorithm for it */
-  EG_CUDA_FAILED = 6      /* any other error; after some of them this process has lost the device */
+  EG_CUDA_FAILED = 6      /* other errors; after some of these this process has lost the device */
 };
 
 typedef struct EgCudaError {
   int32_t kind;
-  int32_t code;   /* code of CUDA, cuBLAS or cuDNN; `text` names which */
+  int32_t code;   /* code of CUDA, cuBLAS or cuDNN; `text` names the library */
   char text[496]; /* "cudaMalloc: out of memory (cudart 2)" */
 } EgCudaError;
 
@@ -103,8 +103,8 @@ typedef struct EgCudaApi {
   int32_t (*device_count)(int32_t* count, EgCudaError* error);
   int32_t (*device)(int32_t ordinal, EgCudaDevice* device, EgCudaError* error);
 
-  /* Loads cuBLASLt and cuDNN. Only the thread that opened a context uses it. `close` waits for
-   * queued work. */
+  /* `open` loads cuBLASLt and cuDNN. Only the thread that opened a context uses the context.
+   * `close` waits for queued work. */
   int32_t (*open)(const EgOpenOptions* options, EgContext** context, EgCudaError* error);
   void (*close)(EgContext* context);
 
@@ -112,8 +112,8 @@ typedef struct EgCudaApi {
                     EgCudaError* error);
   int32_t (*allocate)(EgContext* context, uint64_t bytes, uint64_t* address, EgCudaError* error);
   int32_t (*release)(EgContext* context, uint64_t address, EgCudaError* error);
-  /* Page-locked memory of the host, for all devices. Any thread may call these, also after the
-   * context was closed. */
+  /* Allocate and release page-locked memory of the host, for all devices. Any thread may call these
+   * two functions, also after the context was closed. */
   int32_t (*allocate_host)(uint64_t bytes, void** memory, EgCudaError* error);
   void (*release_host)(void* memory);
 
@@ -132,9 +132,9 @@ typedef struct EgCudaApi {
   int32_t (*milliseconds)(EgEvent* from, EgEvent* to, float* milliseconds,
                           EgCudaError* error); /* both must be timed and have passed */
 
-  /* Between the two calls, work queued on the compute queue is recorded and not run. Its events are
-   * recorded and awaited when the graph runs. end_capture always ends the capture; *graph is null
-   * after an error. */
+  /* Between the two calls, work queued on the compute queue is recorded and not run. The events of
+   * this work are recorded and awaited when the graph runs. end_capture always ends the capture;
+   * *graph is null after an error. */
   int32_t (*begin_capture)(EgContext* context, EgCudaError* error);
   int32_t (*end_capture)(EgContext* context, EgGraph** graph, EgCudaError* error);
   int32_t (*launch)(EgContext* context, EgGraph* graph,
@@ -146,15 +146,15 @@ typedef struct EgCudaApi {
    * one, if it exists. EG_CUDA_BAD_SHAPE with the reason if there is no algorithm. */
   int32_t (*plans)(EgContext* context, const EgPlanKey* key, EgPlanInfo* infos, int32_t infos_max,
                    int32_t* count, EgCudaError* error);
-  /* Makes one of the algorithms that `plans` has offered last, for this key. Each may be made at
-   * most once. */
+  /* Makes one of the algorithms that `plans` has offered last, for this key. Each algorithm may
+   * be made at most once. */
   int32_t (*make_plan)(EgContext* context, const EgPlanKey* key, int32_t index, EgPlan** plan,
                        EgCudaError* error);
   int32_t (*run_plan)(EgContext* context, EgPlan* plan, const EgPlanArguments* arguments,
                       EgCudaError* error); /* on the compute queue */
   void (*drop_plan)(EgPlan* plan);
   /* Makes the parts of a plan that need no device (descriptors of tensors, convolutions,
-   * operations, products), so it also works on a machine without a device. */
+   * operations, products). The function also works on a machine without a device. */
   int32_t (*check_plan)(const EgPlanKey* key, EgCudaError* error);
 
   /* Queues one of our own kernels (cuda_ops.h) on the compute queue; `arguments` is its struct. */
