@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "common/base/status.h"
+#include "coordinator/closures/closure_book.h"
 #include "tests/support/memory_files/memory_file_system.h"
 #include "tests/unit/coordinator/checkpoints/checkpoints_fixture.h"
 
