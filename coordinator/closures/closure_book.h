@@ -67,38 +67,40 @@ class ClosureBook {
   // Returns a number for work that this book does not count (evaluation, describe, export). All
   // attempts share one sequence, and no number is used twice.
   Attempt NextAttempt() { return durable_.NextAttempt(); }
-  // The worker has disconnected or has registered anew (call RegisterWorker first). Its closures
-  // that nobody adopted are granted again before new ones, with higher attempts. Returns them.
+  // Releases the attempts of a worker that has disconnected or has registered anew (call
+  // RegisterWorker first). Returns their closures, which are granted again before new ones, with
+  // higher attempts.
   std::vector<ClosureId> ReleaseWorker(TaskId worker) {
     return attempts_.ReleaseWorker(worker, durable());
   }
-  // The worker has dropped this attempt. Nothing changes unless the attempt is current.
+  // Releases an attempt that its worker has dropped. Nothing changes unless the attempt is current.
   void ReleaseAttempt(ClosureId closure, Attempt attempt);
 
-  // --- line 19, 20, 20b
+  // --- lines 19, 20 and 20b
   struct DoneResult {
-    // The start-up window is open: keep the Done, and call again after CloseWindow().
+    // The start-up window is open. The caller keeps the Done and calls again after CloseWindow().
     bool deferred = false;
     bool acknowledged = false;  // if false (and not deferred), the answer is SUPERSEDED
-    bool counted = false;       // the first success of the closure, so its metrics count
+    bool counted = false;       // this is the first success of the closure, so its metrics count
     Record record;
   };
   // The targets of the Done are those of the current attempt, as granted or adopted.
   DoneResult OnDone(ClosureId closure, Attempt attempt, MapVersion v0, MapVersion v1);
-  Record Cancel(ClosureId closure);  // [20] empty if the closure is in succeeded or dead
+  // [20] Cancels a closure and ends its attempt. The record is empty if the closure has ended.
+  Record Cancel(ClosureId closure);
   // [20] Cancels the closures in one transaction. Closures in succeeded, in dead or outside the
   // plan are unchanged. The attempts at the others stay current until the driver has told the
   // workers and releases them.
   Record Cancel(const IntervalSet& closures);
-  // [20] Returns whether each owner has answered a Close with them, or got them in its Assign. Then
-  // the user may be told.
+  // [20] Returns whether every owner is known to refuse the closures. Then the user may be told.
   bool RefusedEverywhere(const IntervalSet& closures) const {
     return closes_.RefusedEverywhere(closures, durable());
   }
   bool RefusedEverywhere(ClosureId closure) const {
     return RefusedEverywhere(IntervalSet{closure.value()});
   }
-  // [20b] The record is empty unless this is the current attempt of a repair.
+  // [20b] Gives up the repair of a closure at the targets of the attempt. The record is empty
+  // unless this is the current attempt of a repair.
   Record FailRepair(ClosureId closure, Attempt attempt);
 
   // --- lines 20a, 21, 22, 27 and 28: as in DurableBook
@@ -113,7 +115,7 @@ class ClosureBook {
   MapChange Move(ShardId shard, ShardEpoch from, const std::string& server) {
     return PassOn(durable_.Move(shard, from, server));
   }
-  // The owner does not answer.
+  // Takes the shard from an owner that does not answer.
   MapChange Unmap(ShardId shard) { return PassOn(durable_.Unmap(shard)); }
   std::vector<ShardId> ShardsOf(const std::string& server) const {
     return durable_.ShardsOf(server);
@@ -121,8 +123,8 @@ class ClosureBook {
   Record AddSnapshot(ShardId shard, Snapshot snapshot) {
     return durable_.AddSnapshot(shard, std::move(snapshot));
   }
-  // Forgets files that are damaged, or that no kept manifest names. Delete a file only once the
-  // record is durable.
+  // Forgets files that are damaged, or that no kept manifest names. The caller deletes a file only
+  // once the record is durable.
   Record RemoveSnapshots(ShardId shard, const std::set<std::string>& uris) {
     return durable_.RemoveSnapshots(shard, uris);
   }
@@ -132,7 +134,7 @@ class ClosureBook {
     return durable_.ResumeFrom(std::move(snapshots));
   }
 
-  // --- line 25: as in DurableBook
+  // --- line 25: as in DurableBook, with the present state of the start-up window
   ServerRegistration RegisterServer(const std::string& server, const std::vector<HeldShard>& held,
                                     bool restore = true);
 
@@ -162,13 +164,14 @@ class ClosureBook {
 
   // --- questions
   // Returns whether every closure of the plan has ended, todo is empty, every shard has an owner,
-  // nothing is current and the window is closed.
+  // no attempt is current and the window is closed.
   bool Quiet() const;
   bool RepairsPending() const { return attempts_.RepairsPending(); }  // some todo set is not empty
   // The sum of all todo sets: a closure counts once for each shard that lacks it.
   std::uint64_t RepairsLeft() const { return attempts_.RepairsLeft(durable()); }
-  // [29] Returns whether an evaluation after the closures below `limit` may begin: each has ended,
-  // none has a current attempt, no shard needs repair. After a rollback the evaluation begins anew.
+  // [29] Returns whether an evaluation after the closures below `limit` may begin: each of them has
+  // ended, no attempt is current, and no shard needs a repair. After a rollback the evaluation
+  // begins anew.
   bool BarrierReached(std::uint64_t limit) const;
   // Number of closures with a current attempt.
   std::uint64_t InFlight() const { return current().size(); }
