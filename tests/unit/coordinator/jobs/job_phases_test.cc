@@ -164,7 +164,7 @@ TEST_CASE("a job that fails is sealed, reported, saved and exported before its f
         {E::kWritten, P::kEnded, JobState::kFailed}});
 }
 
-TEST_CASE("a job that is cancelled in the queue is QUEUED until it is CANCELLED") {
+TEST_CASE("the state of a job that was cancelled in the queue stays QUEUED until its end") {
   Play({{E::kCancelled, P::kSealing, JobState::kQueued},
         {E::kFinished, P::kWriting, JobState::kQueued},
         {E::kWritten, P::kEnded, JobState::kCancelled}});
