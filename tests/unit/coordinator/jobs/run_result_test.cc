@@ -142,6 +142,18 @@ constexpr char kFailed[] = R"({
       "identity": "0",
       "steps": 4,
       "bytes": 0
+    },
+    {
+      "role": "ps_server",
+      "identity": "a",
+      "steps": 3,
+      "bytes": 0
+    },
+    {
+      "role": "ps_server",
+      "identity": "b",
+      "steps": 3,
+      "bytes": 0
     }
   ],
   "closures": {
