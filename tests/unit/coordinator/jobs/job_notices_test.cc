@@ -42,6 +42,17 @@ TEST_CASE("the job is told to every task that is ready, with its plan once there
   }
 }
 
+TEST_CASE("no task is told the key of the grants with the job") {  // [34] Servers get it by Assign.
+  Fixture f;
+  f.id.grant_key = "the key";
+  f.notices.SendInfo();
+  for (const TaskId task : {TaskId(7), f.kFirst}) {
+    const auto sent = f.Take(task);
+    REQUIRE(sent.size() == 1);
+    CHECK(sent[0].SerializeAsString().find("the key") == std::string::npos);
+  }
+}
+
 TEST_CASE("the map names the owner of each shard and the owner's address, and goes to workers") {
   Fixture f;
   f.Place();

@@ -63,9 +63,6 @@ TEST_CASE("a job keeps its key over a restart of the coordinator, and shows it t
   CHECK(c.assigns.back().grant_key() == FakeCluster::kGrantKey);
   CHECK(c.granted.back().kind() == v1::EXPORT);
   CHECK_THAT(c.Status().SerializeAsString(), !Contains(FakeCluster::kGrantKey));
-  v1::JobInfo info;
-  c.job->FillJobInfo(&info);
-  CHECK_THAT(info.SerializeAsString(), !Contains(FakeCluster::kGrantKey));
 }
 
 TEST_CASE(
