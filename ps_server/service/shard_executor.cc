@@ -127,7 +127,7 @@ void ShardExecutor::Assign(ShardSettings settings, ShardEpoch epoch, MapVersion 
     // The replaced shard is freed first, because both may not fit into memory. Its sections are
     // stale by now.
     Remove(key);
-    auto shard = Shard::FromSeed(settings, epoch, start, std::move(refused), options_.pool,
+    auto shard = Shard::FromSeed(settings, epoch, start, refused, options_.pool,
                                  options_.jobs->TablesOf(key.job));
     if (!shard.ok()) return done({shard.status(), 0, 0, 0, {}, {}});
     Loaded loaded = LoadedOf(**shard);

@@ -248,6 +248,7 @@ TableStats EmbeddingTable::stats() const {
 
 std::vector<HotId> EmbeddingTable::Hottest(std::size_t count) const {
   std::vector<HotId> all;
+  all.reserve(hot_.size());
   for (std::size_t i = 0; i < hot_.size(); ++i)
     all.push_back(
         {hot_.id(i), hot_.count(i) * HotIds::kSampledEvery, hot_.error(i) * HotIds::kSampledEvery});

@@ -25,8 +25,8 @@ ShardSettings Counting(std::uint64_t rows = 4) {
   return s;
 }
 
-std::unique_ptr<Shard> Seeded(const ShardSettings& settings, IntervalSet refused = {}) {
-  auto shard = Shard::FromSeed(settings, {1, 5}, {1, 2}, std::move(refused));
+std::unique_ptr<Shard> Seeded(const ShardSettings& settings, const IntervalSet& refused = {}) {
+  auto shard = Shard::FromSeed(settings, {1, 5}, {1, 2}, refused);
   REQUIRE(shard.ok());
   return *std::move(shard);
 }

@@ -5,8 +5,8 @@ namespace evergrad::ps_server {
 namespace {
 
 std::unique_ptr<Shard> Seeded(const ShardSettings& settings,
-                              std::shared_ptr<storage::MemoryBudget> budget = nullptr) {
-  auto shard = Shard::FromSeed(settings, kSlotEpoch, {1, 2}, {}, nullptr, std::move(budget));
+                              const std::shared_ptr<storage::MemoryBudget>& budget = nullptr) {
+  auto shard = Shard::FromSeed(settings, kSlotEpoch, {1, 2}, {}, nullptr, budget);
   REQUIRE(shard.ok());
   return *std::move(shard);
 }
