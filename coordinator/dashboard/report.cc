@@ -64,7 +64,7 @@ std::vector<std::string> MetricsShown(const ReportData& data) {
   for (const std::string& name : others) {
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
-  if (names.empty() && loss) names.push_back("loss");
+  if (names.empty() && loss) names.emplace_back("loss");
   return names;
 }
 

@@ -194,8 +194,8 @@ RegisterVerdict Membership::Enter(const Registration& one) {
     Succeed(one, entry);
     by_id_.erase(one.former->id);
   }
-  TaskEntry& kept =
-      tasks_.insert_or_assign(Key{entry.role, one.identity}, std::move(entry)).first->second;
+  const Key key{entry.role, one.identity};
+  TaskEntry& kept = tasks_.insert_or_assign(key, std::move(entry)).first->second;
   by_id_.emplace(kept.id, &kept);
   return verdict;
 }

@@ -72,7 +72,7 @@ Row ReadRow(fs::FileSystem& files, const std::string& folder, std::uint64_t numb
   const auto manifest = snapshot::ReadManifest(files, row.uri);
   if (!manifest.ok()) {
     row.state = "damaged";
-    row.errors.push_back(std::string(manifest.status().message()));
+    row.errors.emplace_back(manifest.status().message());
     return row;
   }
   row.job = manifest->job_name();

@@ -41,7 +41,7 @@ std::vector<std::string> SupervisorArguments(const LocalOptions& local) {
     args.push_back(std::move(value));
   };
   if (local.gpus)
-    args.push_back("--gpus");
+    args.emplace_back("--gpus");
   else
     add("--workers", absl::StrCat(local.workers));
   if (!local.device.empty()) add("--device", local.device);

@@ -35,7 +35,7 @@ std::vector<LocalTask> PlanTasks(const LocalOptions& options, unsigned cores) {
   std::vector<LocalTask> tasks;
   auto add = [&](Role role, std::string identity, std::vector<std::string> args) {
     if (!options.failpoints.empty()) {
-      args.push_back("--failpoints");
+      args.emplace_back("--failpoints");
       args.push_back(options.failpoints);
     }
     LocalTask task;

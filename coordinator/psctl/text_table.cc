@@ -13,6 +13,7 @@ namespace evergrad::psctl {
 std::vector<std::string> RenderTable(const std::vector<Column>& columns,
                                      const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths;
+  widths.reserve(columns.size());
   for (const Column& column : columns) widths.push_back(Width(column.title));
   for (const auto& row : rows)
     for (std::size_t i = 0; i < columns.size() && i < row.size(); ++i)

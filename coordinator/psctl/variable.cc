@@ -210,7 +210,7 @@ std::vector<std::string> VariableTable(const v1::ListVariablesResponse& variable
                       absl::StrCat(shard.lsn()), absl::StrCat(shard.updates_applied()),
                       absl::StrCat(shard.duplicates_refused()), ShowHex(shard.digest())});
     }
-  lines.push_back("");
+  lines.emplace_back();
   for (std::string& line : RenderTable({{"shard", true},
                                         {"variable"},
                                         {"rows"},

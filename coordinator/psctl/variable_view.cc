@@ -40,6 +40,7 @@ template <class Row>
 Skew SkewOf(const std::vector<Row>& rows) {
   const auto over = [&](auto number) {
     std::vector<double> values;
+    values.reserve(rows.size());
     for (const Row& row : rows) values.push_back(number(row.flow));
     return OverMedian(std::move(values));
   };
@@ -175,6 +176,7 @@ std::vector<std::string> ServerLines(const VariableView& view) {
   double all = 0;
   for (const ServerFlow& server : view.servers) all += server.flow.bytes();
   std::vector<std::vector<std::string>> rows;
+  rows.reserve(view.servers.size());
   for (const ServerFlow& server : view.servers)
     rows.push_back({Server(server.server), absl::StrCat(server.shards), Count(server.flow.pulls),
                     Count(server.flow.pushes), Bytes(server.flow.bytes_in),
@@ -225,7 +227,7 @@ std::vector<std::string> HotLines(const VariableView& view, std::size_t count) {
 }
 
 void Append(std::vector<std::string> more, std::vector<std::string>* lines) {
-  lines->push_back("");
+  lines->emplace_back();
   std::move(more.begin(), more.end(), std::back_inserter(*lines));
 }
 
@@ -384,7 +386,7 @@ std::vector<std::string> VariableDescription(const v1::VariableRow& row, absl::s
   Append({is_table ? "traffic since the servers got the shards; a slot's is that of all its tables"
                    : "traffic since the servers got the shards"},
          &lines);
-  lines.push_back("");
+  lines.emplace_back();
   std::vector<std::string> traffic;
   AppendTraffic(row, view, count, &traffic);
   std::move(traffic.begin() + 1, traffic.end(), std::back_inserter(lines));
