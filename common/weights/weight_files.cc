@@ -9,6 +9,7 @@ namespace {
 absl::Status Write(const std::string& path, Format format,
                    const std::vector<NamedTensor>& tensors) {
   std::vector<StreamedTensor> streamed;
+  streamed.reserve(tensors.size());
   for (const NamedTensor& tensor : tensors)
     streamed.push_back({tensor.name, Element::kFloat32, tensor.shape});
   EG_ASSIGN_OR_RETURN(const auto stream, WeightStream::Create(path, format, std::move(streamed)));

@@ -277,6 +277,7 @@ std::vector<tensor::SharedBytes> BuildRequest(v1::RequestHeader* header,
 std::vector<tensor::SharedBytes> BuildResponse(v1::ResponseHeader header,
                                                std::vector<tensor::SharedBytes> payloads) {
   std::vector<std::span<tensor::SharedBytes>> pieces;
+  pieces.reserve(payloads.size());
   for (auto& payload : payloads) pieces.push_back({&payload, 1});
   return BuildResponseOfPieces(&header, pieces, {});
 }
