@@ -42,7 +42,7 @@ std::string BatchShape(const tensor::Shape& shape) {
 // The column "Connected to" is shown if some layer reads a layer other than the one above it.
 std::string SummaryTable(const std::vector<SummaryRow>& rows, bool show_connections) {
   std::vector<std::vector<std::string>> cells = {{"Layer (type)", "Output Shape", "Param #"}};
-  if (show_connections) cells[0].push_back("Connected to");
+  if (show_connections) cells[0].emplace_back("Connected to");
   std::uint64_t total = 0, moving = 0;
   for (const SummaryRow& row : rows) {
     cells.push_back({row.layer, row.output_shape, std::to_string(row.parameters)});
@@ -81,6 +81,7 @@ std::string SummaryTable(const std::vector<SummaryRow>& rows, bool show_connecti
 
 std::string SummaryOf(const GraphNodes& nodes) {
   std::vector<SummaryRow> rows;
+  rows.reserve(nodes.inputs.size());
   for (std::size_t i = 0; i < nodes.inputs.size(); ++i)
     rows.push_back({absl::StrCat(nodes.values[i].name, " (InputLayer)"),
                     absl::StrCat("[", BatchShape(nodes.values[i].shape), "]"), 0, 0, ""});

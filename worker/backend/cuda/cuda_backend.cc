@@ -1119,6 +1119,7 @@ class CudaBackendImpl final : public CudaBackend {
     else if (!Check(name, offered, error))
       return false;
     std::vector<AlgorithmCandidate> candidates;
+    candidates.reserve(static_cast<std::size_t>(count));
     for (std::int32_t i = 0; i < count; ++i)
       candidates.push_back({infos[i].workspace_bytes, infos[i].deterministic != 0});
     std::vector<EgPlan*> made(candidates.size(), nullptr);
