@@ -22,7 +22,7 @@ ControlOptions WithDerived(ControlOptions options) {
 
 // The classes refer to one another, so some get the address of a member that is constructed later.
 // Their constructors only store that address; only later calls use the member.
-ControlPlane::ControlPlane(ControlOptions options, Parts parts)
+ControlPlane::ControlPlane(ControlOptions options, const Parts& parts)
     : options_(WithDerived(std::move(options))),
       life_{.id = random::EntropyFromOs() | 1, .journaled = parts.store->persistent()},
       store_watch_(parts.store, parts.control, parts.logger),

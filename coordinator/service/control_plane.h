@@ -51,7 +51,7 @@ class ControlPlane final {
     // before the call, and nothing changes after it. May be empty.
     std::function<void(const absl::Status&)> on_end;
   };
-  ControlPlane(ControlOptions options, Parts parts);
+  ControlPlane(ControlOptions options, const Parts& parts);
 
   // Restores the jobs of the store. It is called on the creating thread, before handlers() and
   // Start. An error names a living job that this version cannot continue (all such jobs are
