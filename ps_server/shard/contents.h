@@ -42,7 +42,7 @@ class Contents {
   virtual void Cut(std::uint64_t preimage_bytes_max, ShardCut* cut) = 0;
   virtual absl::StatusOr<SlotSlice> NextSlice(std::uint64_t serial, std::uint64_t bytes_max) = 0;
   virtual void EndCut(std::uint64_t serial) = 0;
-  virtual std::unique_ptr<Contents> Copy() const = 0;  // shares no memory that changes
+  virtual std::unique_ptr<Contents> Copy() const = 0;  // shares memory only that does not change
 
   virtual std::uint64_t value_bytes() const = 0;
   virtual std::uint64_t state_bytes() const = 0;
