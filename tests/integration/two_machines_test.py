@@ -548,7 +548,8 @@ spec:
         )
         worker.wait_log("started without --data-root")
         self.assertIn(
-            "start the worker with --data-root FOLDER", run("closed", os.path.join(data, "good.csv"))
+            "start the worker with --data-root FOLDER",
+            run("closed", os.path.join(data, "good.csv")),
         )
         self.assertEqual(worker.end(), 0)
         worker = self.start(

@@ -358,7 +358,8 @@ class Runs(unittest.TestCase):
             self.assertEqual(f.read(), head + "\n")
         # A tree that differs from its commit has no name.
         self.write("docs/a.md", "changed\n")
-        self.assertIn("not changed, because the working tree has changes", self.run_ci(0, full=True)[0])
+        said = self.run_ci(0, full=True)[0]
+        self.assertIn("not changed, because the working tree has changes", said)
 
     def test_a_dry_run_says_the_plan_and_runs_nothing(self):
         self.checked()
