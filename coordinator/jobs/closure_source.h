@@ -91,8 +91,8 @@ class ClosureSource : protected JobPart {
     return std::nullopt;
   }
   virtual bool CanRun(const JobWorker&, ClosureId) const { return true; }
-  // The number was given out. The journal may have forgotten the schedule() of an attempt that a
-  // worker still holds.
+  // Returns whether schedule() gave the closure's number out, as far as the journal knows. It may
+  // have lost the schedule() of an attempt that a worker still holds.
   virtual bool Knows(ClosureId) const { return true; }
   // How often closures that have not ended held new ones back, since the last call.
   virtual std::uint64_t TakeWindowRefusals() { return 0; }

@@ -234,8 +234,8 @@ int RunLocal(Context& context, RunOptions options, const config::JobSpec& spec,
   if (config::TypeOf(spec).for_tests_only && options.cluster.failpoints.empty())
     return Report(context, UserError(absl::InvalidArgumentError(
                                absl::StrCat(spec.type,
-                                            " jobs are for tests: add --failpoints none (or "
-                                            "failpoints) to --local"))));
+                                            " jobs are for tests and need --failpoints: give "
+                                            "--failpoints none together with --local"))));
   if (const absl::Status made = fs::MakeDirectories(options.cluster.runs); !made.ok())
     return Report(
         context,

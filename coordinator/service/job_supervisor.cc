@@ -34,9 +34,9 @@ absl::Status JobSupervisor::Recover(JobHost* host, const JobOptions& options) {
                    absl::IsDataLoss(refused)
                        ? ""
                        : "start the version that ran the job, to let it end or to cancel it, or ",
-                   "start with another --state-dir (and --forget-unknown-jobs, where parameter "
-                   "servers still hold its shards) and submit "
-                   "it again (its checkpoints are files of their own)"));
+                   "start with another --state-dir and submit the job again, which can resume from "
+                   "its checkpoints, because they are not in the journal (add "
+                   "--forget-unknown-jobs if parameter servers still hold shards of the job)"));
 }
 
 void JobSupervisor::JobChanged() {

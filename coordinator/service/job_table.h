@@ -3,7 +3,7 @@
 //
 //   Add -> queued -> TakeNext -> running -> RemoveEnded -> (still known) -> Forget
 //
-// Not thread-safe: the control executor owns it. It never calls a method that changes a job.
+// Not thread-safe: the control executor owns it. The table calls no method that changes a job.
 #pragma once
 
 #include <cstddef>

@@ -51,9 +51,9 @@ struct RowStore {
   RowStore(const TableSettings& settings, const optimizer::Optimizer& update,
            std::shared_ptr<MemoryBudget> budget);
 
-  // Returns the hash of an id under a bijection. Its halves are exchanged, because with the job's
-  // seed 0 the upper bits of Mix64 have already chosen the slot, so that they are equal for many
-  // ids of a slot.
+  // Returns the hash of an id under a bijection. The upper bits of Mix64 choose the slot of an id.
+  // If the job's seed is 0, this hash would have the same upper bits for many ids of one slot, so
+  // its halves are exchanged.
   std::uint64_t HashOf(std::int64_t id) const {
     return std::rotl(sharding::Mix64(static_cast<std::uint64_t>(id) ^ key), 32);
   }

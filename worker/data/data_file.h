@@ -24,9 +24,9 @@ class DataFile {
                                                         absl::string_view want);
   ~DataFile();
 
-  // Reads the next decompressed bytes; returns fewer than `bytes` only at the end. As for gzip
-  // itself, a gzip file may have several members, and zeros after the last one. Other bytes there,
-  // a wrong checksum and a truncated member are errors.
+  // Reads the next decompressed bytes; returns fewer than `bytes` only at the end. As with the gzip
+  // program, a file may have several members, and zeros after the last one. Other bytes there, a
+  // wrong checksum and a truncated member are errors.
   absl::StatusOr<std::size_t> Read(void* to, std::size_t bytes);
   // Readers of text use this function. Refill drops the first `used` bytes of `buffer`, appends the
   // next 256 KiB of the file, and returns true if the buffer holds the rest of the file.

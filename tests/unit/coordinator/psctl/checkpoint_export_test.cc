@@ -18,8 +18,8 @@ std::string Contents(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// A checkpoint of three variables. One is in three shards of unequal numbers of rows, with more
-// than a block each; one is in one shard; one is a scalar.
+// A checkpoint of three variables. The kernel is in three shards, of which the first and the last
+// need more than one block of a shard file (1 MiB). The bias is in one shard. The scale is a scalar.
 struct Saved : Stage {
   std::vector<float> kernel, bias, scale;
   v1::Manifest manifest;

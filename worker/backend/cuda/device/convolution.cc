@@ -409,7 +409,7 @@ int32_t MakeConvolutionPlan(EgContext* context, const EgPlanKey& key, int32_t in
       place >= context->offered.size() || context->offered[place] == nullptr)
     return Fail(
         EG_CUDA_FAILED, index, error,
-        "a plan must be made of the plans that were offered last, and only once: got=%d of=%zu",
+        "the index must name a plan of the last offer that was not made yet: index=%d offered=%zu",
         index, context->offered.size());
   *plan = context->offered[place].release();
   return EG_CUDA_OK;
