@@ -169,6 +169,7 @@ TEST_CASE("the notice of a server that leaves counts its shards, and is an event
 
 TEST_CASE("a server that was only slow responds again by its heartbeat") {
   Fixture f;
+  f.host.clock.Advance(std::chrono::seconds(1));  // At 0 a server would be connected.
   f.admission.OnAway(f.kFirst, "no heartbeat");
   v1::ServerProgress said;
   v1::JobUsage* use = said.add_jobs();

@@ -66,7 +66,7 @@ TEST_CASE("a Done counts once, and the answer follows at the end of the turn") {
   CHECK_FALSE(f.Superseded(7));
   f.training.OnDone(&f.worker(7), f.DoneOf(grant), /*window_open=*/false);
   CHECK(f.epochs.succeeded() == 1);
-  CHECK_FALSE(f.Superseded(7));  // A repeat is acknowledged again.
+  CHECK(f.Superseded(7));  // The repeat is of no current attempt.
 }
 
 TEST_CASE("a Done from a worker that does not hold the attempt is refused and counted") {

@@ -32,14 +32,14 @@ struct WorkFixture : ReadingFixture {
     AddWorker(8);
   }
   JobWorker& worker(std::uint64_t task) { return roster.workers().at(TaskId(task)); }
-  // Worker 7 gets the next closure; the other worker is not there.
+  // Worker 7 gets closures; the other worker is not there. Returns the first grant.
   v1::Grant Hold() {
     worker(8).ready = false;
     source->Grant(granter, roster.workers());
     worker(8).ready = true;
     v1::Grant grant;
     for (const v1::CoordinatorMessage& message : Take(TaskId(7))) {
-      if (message.has_grant() && grant.closure() == 0) grant = message.grant();
+      if (message.has_grant() && !grant.has_attempt()) grant = message.grant();
     }
     REQUIRE(grant.attempt().n() != 0);
     said.clear();

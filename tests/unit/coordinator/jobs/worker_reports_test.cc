@@ -15,6 +15,7 @@ struct Fixture : WorkFixture {
   }
   // Worker 7 has a closure of this kind; the round has two.
   v1::Grant Read(v1::WorkKind kind) {
+    worker(7).DropAll();
     worker(8).ready = false;
     reading.Begin(kind, 2, MonoTime{0});
     reading.Grant();
