@@ -164,8 +164,8 @@ def w7(c, r):
     others_or_restart(c, victim)
     result = job.finish()
     names_death(result, victim)
-    # The worker that describes the job opens the data, and trains with that data. Its range then
-    # begins with the describe closure.
+    # The worker that describes the job opens the data and also trains with it. Its range in the log
+    # then begins with the describe closure.
     order = [
         e["text"] for e in job.show()["events"] if e["kind"] == "death" or "described:" in e["text"]
     ]
@@ -177,8 +177,8 @@ def w7(c, r):
 
 @scenario("poison", "W9", "a closure that kills each of its workers at one step")
 def w9(c, r):
-    # Only one worker runs at a time, so that its next life gets the same closure first. A step is
-    # long enough to be reported before it ends.
+    # Only one worker runs at a time, so that its next process gets the same closure first. A step
+    # is long enough to be reported before it ends.
     victim, others = c.workers[0], c.workers[1:]
     for w in others:
         w.kill()
@@ -201,8 +201,9 @@ def w9(c, r):
             lives += 1
     status = job.wait_state("FAILED", "SUCCEEDED")
     cause = str(status["first_cause"])
-    # It dies before step `step` begins. Its last report named the step before, or, within the
-    # milliseconds between the two, this step. Such a report begins the row of three anew.
+    # The worker dies before step `step` begins. Its last report named the step before, or `step`
+    # itself if the report was sent in the milliseconds between. A report of `step` restarts the
+    # count of three deaths.
     where = ("step=%d " % (step - 1), "step=%d " % step)
     if (
         status["state"] != "FAILED"
@@ -228,7 +229,7 @@ def w9(c, r):
 def w8(c, r):
     bad, victim = c.workers[0], c.workers[-1]
     restart(bad, "worker.step=%d*user_error" % r.randint(2, 10))
-    # While the other worker is dead, the bad one has all the work, unless none is left by then.
+    # While the other worker is dead, the bad worker has all the work, if work is left.
     for _ in range(3):
         c.wait_usable()
         job = c.submit(examples=1200, step_ms=3)
@@ -298,7 +299,7 @@ def w10(c, r):
             victim.resume()
         if moved:
             break
-        # It held nothing at the moment at which it was stopped: the other worker had all the work.
+        # The worker held no work when it was stopped, because the other worker had all the work.
         job.finish()
         c.wait_usable()
     else:
@@ -350,9 +351,9 @@ def steps_per_second(c, job, steps, wanted):
 )
 def w12(c, r):
     long = c.scale > 1.5
-    # A step waits 20 ms. One worker therefore does 50 steps a second and four do 200, whatever the
-    # machine does. A busy machine has stretches in which no worker gets that far. Then a stretch
-    # is measured again, in another job if this one has ended.
+    # A step waits 20 ms. One worker therefore does 50 steps per second and four workers do 200, on
+    # a fast or slow machine. On a busy machine the workers may be slower for a while. In this case
+    # the measurement is repeated, in another job if this job has ended.
     for _ in range(4):
         for w in c.workers[1:]:
             w.terminate()
@@ -427,10 +428,10 @@ def w13(c, r):
     )
     others_or_restart(c, victim)
     result = job.finish()
-    # If it is the only worker, it returns at once and is never declared gone.
+    # If the task is the only worker, it returns at once and is never declared gone.
     if len(c.workers) > 1 and not events(job, "state", "%s left" % victim.name):
         raise Failure("the job does not say that %s left" % victim.name)
-    # It handed back its work itself: no task had to find out, and no death is counted.
+    # The worker handed back its work itself, so no lease had to end, and no death is counted.
     if any(victim.name in str(d) for d in result["deaths"]) or events(job, "requeue", victim.name):
         raise Failure(
             "a notice was taken for a death: deaths %s, requeued %s"
@@ -566,7 +567,7 @@ def x1(c, r):
             result = job.finish()
             if stalls and returned:
                 break
-            # The other workers had all the work meanwhile.
+            # the other workers had all the work meanwhile
         else:
             raise Failure(
                 "four times %s did not stand still, or did not come back: %s"
@@ -636,8 +637,8 @@ def send_wrong_bytes(c, r, job, server):
                     pass
             except OSError:  # The server may close first.
                 pass
-    # Sends messages that are well formed and wrong, over a real stream: first while the workers
-    # push, then while they are held, so that no bit may differ afterwards.
+    # Sends well-formed but wrong messages over a real stream, first while the workers push, and
+    # then while the workers are stopped. No bit may differ afterwards.
     if not wrong_pushes(c, r, job):
         return False
     for w in c.workers:
@@ -755,9 +756,10 @@ import loops  # noqa: E402
 
 @scenario("network", "N3", "disconnect a worker from the coordinator but not from the server")
 def n3(c, r):
-    # It is disconnected in the middle of a closure, and again at each of its next hellos, until
-    # its lease has ended. Meanwhile it continues with the work that it holds. Messages are counted
-    # from its start. All of them may be used before the job has begun, or between two closures.
+    # The worker is disconnected in the middle of a closure, and again at each of its next Hellos,
+    # until its lease has ended. Meanwhile it continues with the work that it holds. The failpoint
+    # counts messages from the start of the worker. It may therefore act before the job has begun,
+    # or between two closures.
     victim = c.workers[0]
     for _ in range(6):
         first = r.randint(6, 16)
@@ -771,7 +773,7 @@ def n3(c, r):
         job = c.submit(examples=1200, steps_per_closure=8, step_ms=int(10 * c.scale))
         result = job.finish()
         moved = events(job, "requeue", victim.name)
-        # If it is the only server, its attempts wait for it and are adopted.
+        # If the server is the only one, attempts wait for it and are adopted.
         if moved and (len(c.workers) == 1 or result["duplicates_refused"]):
             break
     else:
@@ -841,8 +843,8 @@ def all_lived(c, pids, result):
     "proxy", "N1", "disconnect the workers from a server in both directions, then reconnect them"
 )
 def n1(c, r):
-    # The long form lasts until the connections are given up. The short one lasts longer than a
-    # call may take, so that everything is sent again.
+    # The long form lasts until the tasks close the connections. The short form lasts longer than
+    # the deadline of a call, so that all sections are sent again.
     cut_for = 6.0 if c.scale > 1.5 else 1.3
     c.wait_usable()
     pids = c.pids()
@@ -973,8 +975,8 @@ def x5(c, r):
                 examples=1200,
                 step_ms=3,
             )
-            # When the lease ends, its closures move. Meanwhile it continues with the work that it
-            # holds, which may be all that is left.
+            # When the lease ends, the worker's closures are granted to others. Meanwhile the worker
+            # continues with the work that it holds, which may be all remaining work.
             wait_for(
                 "the cut worker to be gone",
                 lambda: any(t["pid"] == victim.pid and t["state"] == "gone" for t in c.tasks())
@@ -999,7 +1001,7 @@ def nothing_left(c):
             with socket.create_connection((host.strip("[]"), int(port)), timeout=2) as s:
                 if (
                     s.getsockname() == s.getpeername()
-                ):  # loopback connected to itself: nobody listens
+                ):  # the loopback socket has connected to itself, so no process listens
                     continue
         except OSError:
             continue
@@ -1086,8 +1088,8 @@ def r1(c, r):
             killed[victim.role] += 1
             done += 1
             if done % 3 == 0:
-                # Measures from the kill to the next step that ends anywhere. Two of three kills
-                # come before that.
+                # Measures the time from the kill to the next step that ends at any worker. Two of
+                # three kills come before that step.
                 steps = worker_steps(job)
                 wait_for(
                     "a step to end after %s was killed" % victim.name,
@@ -1207,7 +1209,7 @@ def c1(c, r):
         # All closures had been granted before the kill, so there was nothing to dispatch.
     else:
         raise Failure("five jobs had nothing left to dispatch when the coordinator died")
-    # No result could be better while the machine itself stood still.
+    # while the machine itself was paused, no result could be better
     if dispatched - begun >= 3 * c.scale + c.pauses.longest:
         raise Failure(
             "from start to dispatch: want < %.1f s got %.2f" % (3 * c.scale, dispatched - begun)
@@ -1265,7 +1267,7 @@ def written_bytes(wal):
 @scenario("coordinator", "C3", "remove the last bytes of the coordinator's journal")
 def c3(c, r):
     before = c.pids()
-    # Ends that no running coordinator wrote down are only known once psctl asks.
+    # if a coordinator died before it logged the end of a job, only a query by psctl shows the end
     job = c.submit(examples=2400, epochs=1, step_ms=3)
     job.wait_steps(r.randint(20, 80))
     c.coordinator.kill()
@@ -1404,8 +1406,8 @@ def c7(c, r):
     c.coordinator.resume()
     result = job.finish()
     only_these_died(before, c)
-    # At the end of the plan an idle worker may get closures that another has not begun: there are
-    # more attempts, and no push is applied twice.
+    # At the end of the plan an idle worker may get closures that another worker has not begun. This
+    # makes more attempts, but no push is applied twice.
     moved = events(job, "requeue") + events(job, "rollback")
     if result["deaths"] or result["duplicates_refused"] or moved:
         raise Failure(
@@ -1488,8 +1490,8 @@ def c8(c, r):
                 % (result["deaths"], result["duplicates_refused"], odd)
             )
         job.check_lines()
-        # The entries of the journal were written at several times. Another life continues from
-        # them.
+        # The entries of the journal have the times of several clocks. A new coordinator process
+        # continues from them.
         job = c.disturb(
             20,
             lambda _: c.coordinator.kill(),
