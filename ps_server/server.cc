@@ -19,9 +19,10 @@
 namespace evergrad::ps_server {
 namespace {
 
-// A coordinator may be restarting; this covers its start and its window.
+// Longest wait of a drain for a session. A coordinator that restarts needs this time for its start
+// and its window.
 constexpr std::chrono::milliseconds kDrainAloneMax{3000};
-// Shared with a server of this host that receives shards, per direction.
+// Shared memory with each server of this host from which shards are received, per direction.
 constexpr std::uint64_t kPeerLaneBytes = 2ull << 20;
 
 // Returns a unique name for the socket, because servers of other clusters, or earlier processes of
@@ -53,22 +54,23 @@ struct Server::Impl {
   // Control executor. The reason for leaving, or "". Shared with a drain that outlives the time
   // limit.
   std::string leaving;
-  bool coordinator_stops = false;  // the coordinator announced it, and no session has begun since
+  // The coordinator has announced that it stops, and no session has begun since.
+  bool coordinator_stops = false;
   struct Drained {
     runtime::WaitableEvent over;
     std::atomic<bool> handed_over{false};
   };
   std::shared_ptr<Drained> drained = std::make_shared<Drained>();
   std::unique_ptr<Lifeline> lifeline;  // control executor; set by Join
-  // Control executor. The process that held this identity and has ended.
+  // Control executor. The uid of the process that held this identity and has ended.
   std::uint64_t ended_process = 0;
 
   void EndDrain(bool handed_over) {
     drained->handed_over = handed_over;
     drained->over.Set();
   }
-  // Control executor. Without a session no shard can be moved. Ends the drain after a time, or at
-  // once if there is no shard to move.
+  // Control executor. Without a session no shard can be moved. Ends the drain after kDrainAloneMax,
+  // or at once if there is no shard to move.
   void WaitForSession() {
     if (leaving.empty() || session == nullptr || session->registered()) return;
     if (control->Progress().shards() == 0) return EndDrain(true);
@@ -96,7 +98,7 @@ struct Server::Impl {
       return server == nullptr ? transport::Server::Stats{} : server->stats();
     }
   };
-  // Shared with the callbacks of the registry, which outlives us.
+  // Shared with the callbacks of the registry, which outlives this object.
   std::shared_ptr<Counted> counted = std::make_shared<Counted>();
 
   void AddMetrics(const transport::ServerOptions& limits) {
@@ -243,7 +245,7 @@ struct Server::Impl {
     host = std::make_unique<ShardHost>(std::move(options));
   }
 
-  // Runs after MakeHost: both use its pool.
+  // Runs after MakeHost, because the writer and the restorer use the pool of the host.
   void MakeSnapshotFiles() {
     SnapshotWriter::Options writing;
     writing.files = dependencies.files;
@@ -313,7 +315,8 @@ struct Server::Impl {
       default: break;
     }
     if (message.has_report_shards()) {
-      // A report carries current counters: the job may end before the next heartbeat is due.
+      // A report is sent with current counters, because the job may end before the next heartbeat
+      // is due.
       v1::TaskMessage beat;
       *beat.mutable_heartbeat() = MakeHeartbeat();
       session->Send(std::move(beat));
@@ -432,9 +435,9 @@ void Server::Stop(absl::string_view reason) {
     impl->session->Stop();
     impl->control->OnLost();  // ends reads for moves
   });
-  // This order ensures that no callback uses a destroyed object. There is no request after the
-  // server has ended, no callback of a shard after the executors, and no answer of a file after the
-  // writer and the restorer. (Tasks that these post to an ended executor are dropped.)
+  // This order ensures that no callback uses a destroyed object. No request arrives after the
+  // transport server has ended, no callback of a shard after the executors, and no answer about a
+  // file after the writer and the restorer. (An executor that has ended drops posted tasks.)
   runtime::WaitableEvent said;
   impl->control_executor->Post([&said] { said.Set(); });
   said.Wait();

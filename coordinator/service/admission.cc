@@ -68,9 +68,9 @@ void Admission::EndWindow() {
   life.window_open = false;
   if (!life.term_known && !ChooseTerm()) return;
   const std::vector<std::uint64_t> pending = parts_.sessions->TakeDeferred();
-  // Servers first: what they hold may be adopted only while a job's window is open. Workers are
-  // answered after it: no worker may get a map while a forgotten shard could still change hands
-  // under its version.
+  // Servers are registered first, because their shards can be adopted only while a job's window is
+  // open. Workers are registered after the window, because the owner of a shard that the map lacks
+  // may change without a new map version until then.
   const auto role_of = [&](std::uint64_t number) {
     const Session* session = parts_.sessions->Find(number);
     return session == nullptr ? Role::kWorker : session->role;
@@ -108,8 +108,8 @@ bool Admission::ChooseTerm() {
   return true;
 }
 
-// A task has seen a later life than ours: everything that was numbered from here on must lie above
-// it. Everybody registers anew, and grants wait for them as they do at a start.
+// A task has seen a later life than this one, so all numbers of this process from here on must be
+// above the numbers of that life. All tasks register again, and grants wait for them as at a start.
 void Admission::BeginAnew(Term term, std::uint64_t reported) {
   Life& life = *parts_.life;
   if (absl::Status status = parts_.store->CommitTerm(term); !status.ok()) {

@@ -17,7 +17,7 @@ namespace evergrad::coordinator {
 struct ControlMetrics {
   metrics::Registry& registry;    // outlives this
   const ControlOptions& options;  // the same
-  double registrations_max;       // limit of registrations in a time (RegistrationLimit)
+  double registrations_max;       // limit of the rate of registrations (RegistrationLimit)
 
   // --- limits
   metrics::Limit tasks{registry, "evergrad_coordinator_tasks", "living tasks (--tasks-max)",

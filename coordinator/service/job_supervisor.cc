@@ -24,7 +24,8 @@ absl::Status JobSupervisor::Recover(JobHost* host, const JobOptions& options) {
     }
     parts_.logger->Info(absl::StrCat("job of the journal: job_uid=", JobUidString(uid), " name=",
                                      (*job)->name(), " state=", JobStateName((*job)->state())));
-    // As many run as the journal has running, whatever --jobs-running-max is in this life.
+    // All jobs that the journal has as running continue, even if there are more than
+    // --jobs-running-max.
     if (parts_.jobs->Restore(*std::move(job))) parts_.division->Restore(uid);
   }
   if (refused.ok()) return refused;
@@ -51,7 +52,7 @@ void JobSupervisor::JobChanged() {
 void JobSupervisor::AfterChange() {
   on_change_();
   for (const JobUid uid : parts_.jobs->RemoveEnded()) parts_.division->End(uid);
-  // A job that is cancelled in the queue ends without ever having been the active one.
+  // All jobs are checked, because a job that is cancelled in the queue ends without having run.
   for (const auto& [uid, job] : parts_.jobs->all()) {
     if (job->TakeEnd()) parts_.metrics->ended.Add();
   }
@@ -71,7 +72,8 @@ void JobSupervisor::StartNext() {
   parts_.division->Tick(parts_.clock->Now(), true);
 }
 
-// The tasks that registered before the job began: all servers, and the workers that serve nobody.
+// Introduces the tasks that registered before the job began: all servers, and the workers that
+// serve no job.
 void JobSupervisor::IntroduceTasks(Job& job) {
   for (const auto& [task, number] : parts_.sessions->tasks()) {
     const TaskEntry* entry = parts_.membership->Find(task);
@@ -97,7 +99,7 @@ void JobSupervisor::Introduce(Job& job, TaskId task) {
   } else if (absl::Status status =
                  job.AdmitServer(task, entry->identity, std::nullopt, false, report->hello, &said);
              !status.ok()) {
-    return;  // cannot be: its hello holds no sets any more
+    return;  // cannot happen: the stored Hello contains no shards
   }
   for (const v1::CoordinatorMessage& message : JobAndMap(std::move(said)))
     parts_.sessions->Queue(*session, message);

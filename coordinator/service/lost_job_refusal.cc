@@ -1,5 +1,5 @@
-// Line 18a: a journal that has lost jobs, or a coordinator that started without a journal. The
-// servers may hold the only copy of these jobs, so it is dropped only if an operator says so.
+// LEDGER line 18a: the journal has lost jobs, or the coordinator has started without a journal. The
+// servers may hold the only copy of these jobs, so the copy is dropped only on an operator's order.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -30,7 +30,7 @@ bool Admission::EndsForLostJobs() {
     const Session* session = parts_.sessions->Find(number);
     if (session == nullptr) continue;
     const v1::Hello& hello = session->hello;
-    // A peer that is not the task that it claims to be must not prevent a start of the coordinator.
+    // A peer whose certificate does not fit its Hello must not prevent a start of the coordinator.
     if (!transport::CheckPeer(session->peer, TaskName(session->role, hello.identity())).ok())
       continue;
     lost.Add(hello);
@@ -40,8 +40,8 @@ bool Admission::EndsForLostJobs() {
   return true;
 }
 
-// Handles a server that registers after the term was chosen. Running jobs are not stopped for it:
-// only this server is refused, and it keeps its shards.
+// Handles a server that registers after the term was chosen. Only this server is refused, and it
+// keeps its shards. Running jobs continue.
 bool Admission::RefusesForLostJobs(const Session& session, const v1::Hello& hello) {
   LostJobs lost = MakeLostJobs();
   if (!transport::CheckPeer(session.peer, TaskName(session.role, hello.identity())).ok() ||

@@ -121,7 +121,7 @@ void Registrar::Fence(Registration& one) {
                                           {client::CleanText(older.host(), 256), older.pid()},
                                           {client::CleanText(said.host, 256), said.pid});
       }
-      // This may change the table of sessions, but never the session that registers.
+      // This may change the table of sessions, but not the session that registers.
       ends_->Reject(old_number, "replaced",
                     absl::StrCat("replaced by a newer registration of ", RoleName(said.role), "/",
                                  verdict.identity, ": pid ", said.pid, " on ", said.host),
@@ -129,7 +129,7 @@ void Registrar::Fence(Registration& one) {
     }
     parts_.reports->Remove(*verdict.former);
   }
-  // [35] With certificates a proof serves only the task that the certificate names.
+  // [35] With certificates a proof is valid only for the task that the certificate names.
   for (v1::HeldAttempt& held : *one.hello.mutable_attempts()) {
     if (!transport::CheckPeer(one.session.peer, absl::StrCat("worker/", held.granted_to())).ok())
       held.clear_proof();
@@ -141,7 +141,7 @@ void Registrar::Enter(Registration& one) {
   parts_.sessions->Register(one.session, task, one.verdict.identity);
   parts_.reports->Enter(task, one.hello, parts_.clock->WallMillis());
   if (one.hello.leaving().empty()) return;
-  // The task was given notice in a former session.
+  // The task gave notice in a former session.
   const std::string reason = one.hello.leaving().substr(0, 200);
   parts_.reports->SetLeaving(task, reason);
   if (one.said.role == Role::kPsServer) parts_.drains->Begin(task);
@@ -199,8 +199,9 @@ void Registrar::AdmitWorker(Registration& one) {
   if (one.contest) job->Warn(*one.contest);
 }
 
-// A worker that has attempts in hand continues with their job, and one that comes back with its
-// former job; any other goes where most workers are missing.
+// A worker that holds attempts continues with the job of these attempts, and a worker that
+// registers again continues with its former job. Any other worker serves the job that lacks most
+// workers.
 Job* Registrar::JobFor(const Registration& one) const {
   for (const v1::HeldAttempt& held : one.hello.attempts()) {
     if (Job* job = parts_.jobs->Running(JobUid(held.job_uid()))) return job;
@@ -233,10 +234,11 @@ void Registrar::Welcome(Registration& one) {
   parts_.drains->Check(verdict.task);
 }
 
-// Shards of jobs that do not run are dropped, and attempts that were not adopted are superseded.
+// Tells the task to drop the shards of jobs that do not run, and supersedes attempts that were not
+// adopted.
 void Registrar::EndHeld(Registration& one) {
   std::set<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>
-      adopted;  // with the job, because each job numbers its own attempts
+      adopted;  // (job, attempt), because each job numbers its own attempts
   for (const v1::HeldAttempt& a : one.registered()->adopted())
     adopted.insert({a.job_uid(), a.attempt().term(), a.attempt().n()});
   std::set<std::uint64_t> ended;
@@ -268,7 +270,8 @@ void Registrar::SayRefused(const TaskHello& said, const RegisterVerdict& verdict
                                      " kind=", verdict.kind, " reason=", verdict.message));
     return;
   }
-  // A task that registers too often must not fill the log, either.
+  // The log lines about refusals are limited, so that a task that registers too often does not fill
+  // the log.
   parts_.metrics->registrations.refused.Add();
   ++too_often_;
   const MonoTime now = parts_.clock->Now();

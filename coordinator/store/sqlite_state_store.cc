@@ -40,7 +40,7 @@ struct SqliteStateStore::Impl {
             "duration of a group commit, its sync included",
             {0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5})) {}
 
-  // Runs on the opening thread, before the journal thread has work.
+  // Runs on the thread that opens the store, before the journal thread has work.
   absl::Status Open() {
     EG_ASSIGN_OR_RETURN(JournalFile::Contents contents, file.Open());
     term = contents.term;
@@ -93,8 +93,8 @@ struct SqliteStateStore::Impl {
     return absl::OkStatus();
   }
 
-  // Schedules a group. A commit soon after another one waits for further commits, so that a busy
-  // coordinator syncs at most once per commit_every.
+  // Schedules a group. If the last group is recent, the new commit waits for further commits, so
+  // that a busy coordinator syncs at most once per commit_every.
   void Schedule() {
     journal->Post([this] {
       const auto since = parts.clock->Now() - last_begun;
@@ -183,7 +183,7 @@ struct SqliteStateStore::Impl {
   std::vector<QueuedChange> group;  // being written or retried
   MonoTime last_begun{MonoTime::min() / 2};
 
-  // The owner uses these.
+  // Used by the owner's thread.
   Term term;
   std::vector<JobUid> order;
   RemovedJobs removed{kRemovedMax};
@@ -201,7 +201,7 @@ struct SqliteStateStore::Impl {
   metrics::Counter &commits_total, &changes_total, &failures_total;
   metrics::Histogram& seconds;
 
-  // Last, because its tasks use all members above.
+  // This member is the last one, because its tasks use all members above.
   std::unique_ptr<runtime::ThreadExecutor> journal;
 };
 

@@ -41,7 +41,7 @@ absl::Status ReceivedShards::Begin(const v1::ReceiveShard& receive) {
   image.shard = key.shard;
   image.epoch = from;
   image.bytes = receive.bytes();
-  // Shared with the order and destroyed with it.
+  // Shared with the order, and destroyed with the order.
   const std::shared_ptr<fs::FileSystem> files = MakePeerFileSystem(std::move(image));
   what.source.files = files.get();
   what.source.budget = options_.jobs->TablesOf(key.job);

@@ -11,11 +11,11 @@
 namespace evergrad::ps_server {
 namespace {
 
-// A header of this size is parsed in some ten microseconds, which is less than it takes to wake
+// A header of this size is parsed in about ten microseconds, which is less than the time to wake
 // another thread.
 constexpr std::uint32_t kParseInlineBytesMax = 16 * 1024;
-// The same holds for a request of at most this many bytes, its answer included. Pushes to tables
-// are excluded, because they may evict rows.
+// A request of at most this many bytes, its answer included, also runs faster than another thread
+// wakes. Pushes to tables are excluded, because they may evict rows.
 constexpr std::uint64_t kRunInlineBytesMax = 16 * 1024;
 constexpr std::chrono::seconds kSayEvery{10};
 

@@ -14,11 +14,12 @@
 namespace evergrad::ps_server {
 namespace {
 
-// Floats of a gradient widened at a time: they stay in the first cache.
+// Number of gradient elements that are converted to float32 at a time. They stay in the first-level
+// cache.
 constexpr std::size_t kWidenFloats = 2048;
 
-// Elements of the shard's rows. InvalidArgument: rows out of the shape, or more bytes than a
-// partition may have.
+// Returns the number of elements of the shard's rows. InvalidArgument if the rows are outside of
+// the shape, or have more bytes than a partition may have.
 absl::StatusOr<std::uint64_t> CheckRows(const ShardSettings& s) {
   if (s.variable_shape.rank() > tensor::kRankMax || !CheckedProduct(s.variable_shape.dims())) {
     return absl::InvalidArgumentError(
@@ -42,7 +43,7 @@ absl::StatusOr<std::uint64_t> CheckRows(const ShardSettings& s) {
 
 }  // namespace
 
-// All or nothing, before the ledger is touched.
+// Reserves memory for all arrays or for none. It is called before the ledger is changed.
 bool DenseContents::Reserve() {
   bool reserved = values_.ReserveWrites() && wire_values_.ReserveWrites();
   for (int k = 0; reserved && k < optimizer_.states(); ++k) reserved = states_[k].ReserveWrites();
@@ -129,7 +130,8 @@ absl::Status DenseContents::MakeWireValues() {
 
 void DenseContents::WriteWireValues(std::size_t c, const float* values, std::size_t size) {
   if (wire_ == tensor::WireType::kFloat32) return;
-  // The second half of a chunk ends it; BeginWrite gives the same memory to both.
+  // Two chunks of values share one chunk of wire values. BeginWrite returns the same memory for
+  // both, and EndWrite is called after the second one.
   const storage::DenseArray::Write write = wire_values_.BeginWrite(c / 2);
   tensor::Narrow(wire_, values, size,
                  reinterpret_cast<std::byte*>(write.to) +
@@ -232,7 +234,7 @@ PullPlan DenseContents::Read(const Pull& pull, absl::string_view where) const {
   plan.result.wire = wire_;
   const bool narrow = wire_ != tensor::WireType::kFloat32;
   std::vector<tensor::SharedBytes> chunks = (narrow ? wire_values_ : values_).Share();
-  // The last float of an odd number of values is half a pair.
+  // With an odd number of values, only the first half of the last float is used.
   if (narrow && values_.size() % 2 == 1)
     chunks.back().bytes =
         chunks.back().bytes.first(chunks.back().bytes.size() - tensor::WireBytes(wire_));

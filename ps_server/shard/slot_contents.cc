@@ -101,7 +101,7 @@ std::optional<Contents::Refusal> SlotContents::Prepare(const Push& push, absl::s
     defect = "gradient is not aligned";
   if (!defect.empty()) return Refusal{PushCode::kInvalid, absl::StrCat(defect, ": ", where)};
 
-  // All tables, or none: nothing that can be seen changes before Apply.
+  // Prepares all tables or none. No visible state changes before Apply.
   parts_.clear();
   next_part_ = 0;
   evicts_ = false;
@@ -180,7 +180,7 @@ void SlotContents::Cut(std::uint64_t preimage_bytes_max, ShardCut* cut) {
     cut->table_filtered.push_back(info.waiting);
     cut->table_steps.push_back(info.step);
   }
-  // As in its file: values and state, and three numbers of each row or id.
+  // The size is that of the file: values and state, and three numbers for each row or waiting id.
   cut->table_bytes = value_bytes() + state_bytes();
   for (std::size_t t = 0; t < tables_.size(); ++t)
     cut->table_bytes += (cut->table_rows[t] + cut->table_filtered[t]) * 3 * sizeof(std::uint64_t);

@@ -139,7 +139,8 @@ absl::Status AppendDense(const ShardCut& cut, const CutTarget& target,
   return absl::OkStatus();
 }
 
-// Writes the slices as they come; pushes save the rows that they change for later slices.
+// Writes the slices in the order of their arrival. Meanwhile pushes save the rows that they change
+// for later slices.
 absl::Status AppendTables(const ShardCut& cut, const CutTarget& target,
                           snapshot::ShardFileWriter* writer) {
   RowWriter rows_to(writer);
@@ -160,8 +161,8 @@ absl::Status AppendTables(const ShardCut& cut, const CutTarget& target,
   return absl::OkStatus();
 }
 
-// Removes a file that has the name of this cut, so that the cut can be written again: a failed
-// commit of this job has left it. AlreadyExists: the file is of another job.
+// Removes an existing file with the name of this cut, which a failed commit of this job has left,
+// so that the cut can be written again. AlreadyExists if the file belongs to another job.
 absl::Status RemoveLeftover(const std::string& uri, const ShardCut& cut, fs::FileSystem& files) {
   const auto there = snapshot::ShardFileReader::Open(files, uri);
   if (there.ok() && (*there)->header().job_uid() != cut.settings->job.value()) {
@@ -211,7 +212,7 @@ absl::StatusOr<DurableCut> WriteCut(const ShardCut& cut, const CutTarget& target
 
 namespace {
 
-// The error for a file that is whole, but of another shard, plan or job.
+// Returns a function that makes the error for a whole file of another shard, plan or job.
 auto DiffersIn(const CutSource& source) {
   return [&source](absl::string_view what, const std::string& want, const std::string& got) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -297,7 +298,7 @@ absl::Status ReadDense(const ShardSettings& settings, const CutSource& source,
   };
   const std::string want =
       rows(settings.variable, settings.variable_shape, settings.row_begin, settings.row_end);
-  // Checked before any allocation: the size is that of the requested shard.
+  // This is checked before any allocation, so the file has the size of the requested shard.
   if (const std::string got = rows(spec.variable().name(), shape, spec.row_begin(), spec.row_end());
       got != want)
     return differs("cut", want, got);

@@ -8,7 +8,7 @@
 namespace evergrad::ps_server {
 namespace {
 
-// Beside values, optimizer state and ledger: header, counters, footer, and 16 bytes a block.
+// Size of the other parts of a file: header, counters, footer, and 16 bytes per block.
 constexpr std::uint64_t kFrameBytes = 64 * 1024;
 
 std::uint64_t BytesOf(const ShardCut& cut) {
@@ -135,7 +135,7 @@ std::uint64_t Images::bytes() const {
 void Images::Perform(Order order) {
   const Key key = KeyOf(order.cut);
   const std::uint64_t reserved = BytesOf(order.cut);
-  std::shared_ptr<const Image> there;  // A repeated order, for example in two sessions.
+  std::shared_ptr<const Image> there;  // set for a repeated order, for example in two sessions
   {
     MutexLock lock(&mu_);
     there = Find(key);

@@ -66,7 +66,8 @@ void Restorer::Perform(Order order) {
   if (orders_.Unwanted()) {
     cancelled_.Add();
     shard = absl::CancelledError(
-        "loading of the shard was cancelled");  // its memory is freed before the next one is read
+        "loading of the shard was cancelled");  // this frees the memory of the shard before the
+                                                // next one is read
   } else if (shard.ok()) {
     restored_.Add();
     seconds_.Observe(std::chrono::duration<double>(options_.clock->Now() - begin).count());

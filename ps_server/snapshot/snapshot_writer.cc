@@ -9,16 +9,16 @@
 namespace evergrad::ps_server {
 namespace {
 
-// Errors that a retry may repair: memory, disk space, a slow or failing disk, and a name that a
-// failed commit has left.
+// Returns true for errors that a retry may repair: lack of memory or disk space, a slow or failing
+// disk, and a file that a failed commit has left.
 bool IsWorthARetry(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kInternal:
     case absl::StatusCode::kUnknown:
-    case absl::StatusCode::kAborted:  // of a file system; the writer's own Aborted never
-                                      // comes here
+    case absl::StatusCode::kAborted:  // an error of a file system; the writer's own Aborted is
+                                      // never passed to this function
     case absl::StatusCode::kDeadlineExceeded:
     case absl::StatusCode::kDataLoss: return BlameOf(status) != Blame::kUser;
     default: return false;
@@ -135,7 +135,7 @@ absl::StatusOr<ShardCut> SnapshotWriter::Take(const Order& order) {
   }
   order.take(Arrival::Answerer(arrival, "no cut was made: the shard's executor has ended"));
   // The executor calls the function within a few turns or destroys it; Cancel and the destructor
-  // answer instead of it.
+  // end the wait earlier.
   absl::StatusOr<ShardCut> cut = arrival->Wait();
   MutexLock lock(&mu_);
   arrival_ = nullptr;
