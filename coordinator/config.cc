@@ -12,20 +12,20 @@ namespace {
 
 void AddJournalOptions(SqliteStoreOptions* store, daemon::OptionTable* table) {
   table->Add("state_dir", &store->folder,
-             "folder of the journal, on a local disk: a coordinator that restarts with it "
-             "continues its jobs; \"\": the jobs end with this process");
+             "folder of the journal, on a local disk. A coordinator that is started again with the "
+             "folder continues its jobs; with \"\" the jobs end with this process");
   table->Add(
       "forget_unknown_jobs", &store->forget_unknown_jobs,
-      "start although the journal has lost jobs, or is missing: these jobs are given up. An "
+      "start although the journal has lost jobs, or is missing, and give these jobs up. An "
       "orphaned -wal file is kept under another name, and servers drop their shards of jobs that "
-      "the journal does not know; without this flag the coordinator ends and changes nothing");
-  table->Add(
-      "journal_commit_every", &store->commit_every,
-      "with --state-dir: longest time that a change waits to share a sync of the journal's disk",
-      milliseconds(0), milliseconds(1000));
+      "the journal does not know. Without this flag the coordinator ends and changes nothing");
+  table->Add("journal_commit_every", &store->commit_every,
+             "with --state-dir: longest time that a change waits so that several changes share one "
+             "sync of the disk",
+             milliseconds(0), milliseconds(1000));
   table->AddBytes("state_bytes_max", &store->file_bytes_max,
-                  "with --state-dir: largest size of the journal's file; at this size no new work "
-                  "is accepted, as on a full disk",
+                  "with --state-dir: largest size of the journal's file. At this size the disk "
+                  "counts as full, and no new work is accepted",
                   {64ull << 10});
 }
 
@@ -38,15 +38,15 @@ void AddTaskOptions(ControlOptions& c, daemon::OptionTable* table) {
              "a worker whose session closed is declared gone after this time unless it reconnects",
              milliseconds(0), milliseconds(600'000));
   table->Add("server_lost_after", &c.membership.server_lost_after,
-             "a server that is disconnected for this long is declared lost: its shards are "
-             "reassigned to other servers",
+             "a server that is disconnected for this long is declared lost, and its shards are "
+             "assigned to other servers",
              milliseconds(100));
   table->Add("window", &c.window,
-             "how long registrations are collected after the start before the term is chosen and "
-             "workers are answered; 0: not at all",
+             "how long registrations are collected after the start, before the term is chosen and "
+             "workers are answered; 0: do not collect",
              milliseconds(0), milliseconds(600'000));
   table->Add("tasks_max", &c.membership.tasks_max,
-             "largest number of living tasks; a registration beyond it is refused", {1, 1'000'000});
+             "largest number of living tasks; a further registration is refused", {1, 1'000'000});
 }
 
 void AddJobOptions(ControlOptions& c, daemon::OptionTable* table) {
@@ -56,47 +56,51 @@ void AddJobOptions(ControlOptions& c, daemon::OptionTable* table) {
              {1, 64});
   table->AddBytes(
       "job_server_memory_bytes_max", &c.jobs.server_memory_bytes_max,
-      "largest memory of a job's variables on the servers, with optimizer slots, and tables "
-      "counted as their bytes_max; a larger job is refused when it is planned; 0: no limit");
+      "largest memory of a job's variables on the servers, with optimizer state; an embedding "
+      "table counts as its bytes_max. A larger job is refused when it is planned. 0: no limit");
   table->Add("share_turn", &c.share_turn,
-             "if workers do not divide evenly among jobs, the extra worker changes jobs this often",
+             "if workers do not divide evenly among jobs, an extra worker changes to another job "
+             "after this time",
              milliseconds(100), milliseconds(3'600'000));
   table->Add("jobs_queued_max", &c.jobs_queued_max,
-             "largest number of queued jobs; a submission beyond it is refused", {1, 100'000});
+             "largest number of queued jobs; a further submission is refused", {1, 100'000});
   table->Add("jobs_kept_max", &c.jobs_kept_max,
              "largest number of ended jobs that are kept for queries", {1, 100'000});
-  table->Add(
-      "closures_open_max", &c.jobs.closures_open_max,
-      "largest number of granted closures that have not ended; at this number none is granted",
-      {1, 10'000'000});
+  table->Add("closures_open_max", &c.jobs.closures_open_max,
+             "largest number of granted closures that have not ended; at this number no further "
+             "closure is granted",
+             {1, 10'000'000});
   table->Add("closures_behind_max", &c.jobs.closures_behind_max,
-             "largest number of closures granted after the oldest one that has not ended, most of "
-             "which have ended; at this number none is granted",
+             "largest number of closures from the oldest one that has not ended to the newest "
+             "granted one; at this number no further closure is granted",
              {1, 10'000'000});
   table->Add("attempts_ahead_max", &c.jobs.sizing.attempts_max,
-             "largest number of attempts that one worker holds", {2, 4096});
+             "largest number of attempts that one worker holds, queued or running", {2, 4096});
   table->Add("coordinator_away", &c.jobs.sizing.coordinator_away,
-             "how long the work that a worker holds lasts, at its measured rate", milliseconds(0),
-             milliseconds(600'000));
+             "how long a worker's queued attempts last at its measured rate, so that it can work "
+             "without the coordinator for this time",
+             milliseconds(0), milliseconds(600'000));
   table->Add("close_every", &c.jobs.close_every, "how often servers are told about ended closures",
              milliseconds(1), milliseconds(60'000));
   table->Add("seal_timeout", &c.jobs.seal_timeout,
-             "a server that is silent for this long at the early end of a job is unmapped",
+             "if a server does not answer for this long at the early end of a job, its shards are "
+             "removed from the job's shard map",
              milliseconds(10), milliseconds(600'000));
-  table->Add("retries_max", &c.jobs.retries_max,
-             "largest number of machine errors of one closure in a row; beyond it the job fails",
-             {0, 1'000'000});
+  table->Add(
+      "retries_max", &c.jobs.retries_max,
+      "largest number of machine errors of one closure in a row; with one more the job fails",
+      {0, 1'000'000});
   table->Add("deaths_max", &c.jobs.deaths_max,
-             "largest number of deaths of tasks that hold work of a job and blame no closure, "
-             "while the job makes no progress; beyond it the job fails",
+             "largest number of deaths of tasks that hold work of a job, while the job makes no "
+             "progress and no closure is the cause; with one more the job fails",
              {0, 1'000'000'000});
   table->Add("step_timeout", &c.jobs.step_timeout,
-             "a connected worker whose work has not advanced by a step for this long loses it to "
-             "other workers; 0: never",
+             "if the work of a connected worker has not advanced by a step for this long, the work "
+             "is granted to other workers; 0: never",
              milliseconds(0), milliseconds(86'400'000));
   table->Add("reach_timeout", &c.jobs.reach_timeout,
-             "a worker that gets no answer for this long from a connected parameter server loses "
-             "its work to workers that can reach the server; 0: never",
+             "if a worker gets no answer from a connected parameter server for this long, its work "
+             "is granted to workers that can reach the server; 0: never",
              milliseconds(0), milliseconds(86'400'000));
 }
 
@@ -105,19 +109,20 @@ void AddJobOptions(ControlOptions& c, daemon::OptionTable* table) {
 void AddOptions(Options* options, daemon::OptionTable* table) {
   ControlOptions& c = options->control;
   table->Add("runs", &c.runs_folder, "folder for the runs folder <name>-<job_uid> of each job");
-  table->Add("checkpoint_root", &options->checkpoint_roots,
-             "folder that must contain the checkpoint.directory of a job, with links followed; the "
-             "runs folder is always allowed. Left out: any folder if the cluster is on this "
-             "machine only (everything on loopback, no TLS), otherwise none");
+  table->Add(
+      "checkpoint_root", &options->checkpoint_roots,
+      "folder that must contain the checkpoint.directory of a job, after links are followed; the "
+      "runs folder is always allowed. If left out, any folder is allowed if the cluster is on this "
+      "machine only (everything on loopback, no TLS), and otherwise none");
   AddJournalOptions(&options->store, table);
   AddTaskOptions(c, table);
   AddJobOptions(c, table);
   table->Add("calls_max", &c.calls_max,
-             "largest number of control calls in progress; a call beyond it is refused",
+             "largest number of control calls in progress; a further call is refused",
              {1, 1'000'000});
   table->AddBytes("file_bytes_max", &c.file_bytes_max,
-                  "largest number of bytes of metrics.jsonl that wait for the disk; lines beyond "
-                  "it are dropped and counted");
+                  "largest number of bytes of metrics.jsonl that wait for the disk; further lines "
+                  "are dropped and counted");
 }
 
 absl::Status ResolveRoots(bool local_only, Options* options) {

@@ -21,12 +21,12 @@ constexpr std::uint64_t kFrameBytesLimit = 3ull << 30;
 
 void AddOptions(daemon::OptionTable* table, Config* config) {
   table->Add("index", &config->index,
-             "identity of this server, a number; empty: the ordinal of the host name (ps-server-3 "
-             "is 3), else 0");
-  table->Add(
-      "executors", &config->executors,
-      "number of threads that apply updates, each the only writer of its shards; 0: one per core",
-      {0, kExecutorsMax});
+             "identity of this server, a number; if empty, the number at the end of the host name "
+             "(3 for ps-server-3), or else 0");
+  table->Add("executors", &config->executors,
+             "number of threads that apply updates; each thread alone writes its shards; 0: one "
+             "per core, at most 8",
+             {0, kExecutorsMax});
   table->AddBytes("budget_bytes_max", &config->budget_bytes_max,
                   "largest payload of requests and answers in flight, of all workers together",
                   {kMiB, 1ull << 40});
@@ -34,18 +34,17 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
                   "memory reserved for requests of at most 64 KiB, which need no grant",
                   {kMiB, 1ull << 40});
   table->AddBytes("peer_small_bytes_max", &config->peer_small_bytes_max,
-                  "largest share of one worker in the reserve for small requests",
+                  "largest part of the reserve for small requests that one worker may use",
                   {64 << 10, 1ull << 40});
   table->AddBytes("frame_bytes_max", &config->frame_bytes_max,
                   "largest size of one request or answer", {kMiB, kFrameBytesLimit});
   table->AddBytes("pool_bytes_max", &config->pool_bytes_max,
                   "spare memory for writing new values while the old ones are being read",
                   {0, 1ull << 40});
-  table->AddBytes(
-      "snapshot_bytes_max", &config->snapshot_bytes_max,
-      "largest size of the values, optimizer state and ledger of one shard for its snapshot "
-      "file; a larger shard is not saved",
-      {kMiB, 1ull << 40});
+  table->AddBytes("snapshot_bytes_max", &config->snapshot_bytes_max,
+                  "largest size of a shard that is saved to a snapshot file, with its values, "
+                  "optimizer state and ledger; a larger shard is not saved",
+                  {kMiB, 1ull << 40});
   table->AddBytes("memory_bytes_max", &config->memory_bytes_max,
                   "memory for the rows of embedding tables, their index and their counters; 0: 0.8 "
                   "of the memory of the machine or control group",
@@ -53,19 +52,21 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
   table->Add("streams_max", &config->streams_max, "largest number of connections of workers",
              {1, 1u << 20});
   table->AddBytes("lane_bytes_max", &config->lane_bytes_max,
-                  "largest total of the memory that carries payload between this server and the "
-                  "tasks of this host in place of sockets; 0: sockets only",
+                  "largest total of the shared memory that carries payload between this server and "
+                  "the tasks of this host in place of sockets; 0: sockets only",
                   {0, 1ull << 40});
   table->Add("drain_max", &config->drain_max,
-             "after SIGTERM or a notice: longest time that the server stays to move its shards to "
-             "other servers");
-  table->Add("checkpoint_root", &config->checkpoint_roots,
-             "folder that must contain all files that this server reads and writes for the "
-             "coordinator, with links followed: the checkpoint folders of jobs, and the "
-             "coordinator's runs folder for jobs that name none. Left out: any folder that the "
-             "coordinator names, whose own --checkpoint-root limits the jobs");
-  table->Add("unix_dir", &config->unix_dir,
-             "folder for a unix socket that tasks on this host may use; empty: none");
+             "longest time for which the server stays, after SIGTERM or a preemption notice, to "
+             "move its shards to other servers");
+  table->Add(
+      "checkpoint_root", &config->checkpoint_roots,
+      "folder that must contain all files that this server reads and writes for the coordinator, "
+      "after links are followed: the checkpoint folders of jobs, and the coordinator's runs folder "
+      "for jobs without a checkpoint folder. If left out, any folder that the coordinator names is "
+      "allowed; the coordinator's own --checkpoint-root limits the jobs");
+  table->Add(
+      "unix_dir", &config->unix_dir,
+      "folder for a unix socket that tasks on this host may use; if empty, there is no socket");
 }
 
 std::optional<std::string> OrdinalOf(absl::string_view host_name) {

@@ -128,22 +128,23 @@ struct Server::Impl {
           &Stats::budget_refused);
     bound("small_reserve_bytes", "Reserve for small requests", limits.small_reserve_bytes_max,
           &Stats::small_used, &Stats::small_refused);
-    bound("peer_small_bytes", "Reserve for small requests, used by the worker that uses most",
+    bound("peer_small_bytes",
+          "Part of the reserve for small requests that the worker with the largest part uses",
           limits.peer_small_bytes_max, &Stats::peer_small_used, &Stats::peer_small_refused);
-    bound("frame_bytes", "Largest frame that arrived or was answered", limits.frame_bytes_max,
+    bound("frame_bytes", "Size of the largest request or answer so far", limits.frame_bytes_max,
           nullptr, &Stats::frame_refused);
     bound("streams", "Connections", limits.streams_max, &Stats::streams, &Stats::streams_refused);
     bound("lane_bytes", "Memory shared with peers of this host", limits.lane_bytes_max,
           &Stats::lane_bytes, &Stats::lane_bytes_refused);
     registry.AddCallbackGauge(
-        "evergrad_ps_server_frame_bytes_current", "Largest frame that arrived or was answered", {},
-        [largest = host->largest_frame()] {
+        "evergrad_ps_server_frame_bytes_current", "Size of the largest request or answer so far",
+        {}, [largest = host->largest_frame()] {
           return static_cast<double>(largest->load(std::memory_order_relaxed));
         });
     gauge("evergrad_ps_server_budget_bytes_waiting", "Announced payload that waits for a grant",
           &Stats::budget_waiting);
-    count("evergrad_ps_server_refused_total", "Requests and streams refused for any limit",
-          &Stats::refused_total);
+    count("evergrad_ps_server_refused_total",
+          "Requests and streams that were refused because of a limit", &Stats::refused_total);
     count("evergrad_ps_server_granted_total", "Requests that were granted", &Stats::granted_total);
     count("evergrad_ps_server_malformed_streams_total", "Streams ended for a malformed message",
           &Stats::malformed_total);

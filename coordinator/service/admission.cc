@@ -90,11 +90,11 @@ bool Admission::ChooseTerm() {
   const Term term = FirstTerm(parts_.store->term(), life.highest_reported);
   if (life.journaled && life.highest_reported > parts_.store->term().value()) {
     parts_.logger->Error(
-        absl::StrCat("these tasks registered with another journal, or this journal has lost its "
-                     "end: term of the journal=",
+        absl::StrCat("the tasks have registered with another journal before, or this journal has "
+                     "lost its end: term of the journal=",
                      parts_.store->term().value(), " of the tasks=", life.highest_reported,
-                     "; jobs that it does not know are over for them (psctl checkpoint list RUNS "
-                     "shows the checkpoints to resume from)"));
+                     "; the tasks drop jobs that this journal does not know (psctl checkpoint list "
+                     "RUNS shows the checkpoints to resume from)"));
   }
   if (absl::Status status = parts_.store->CommitTerm(term); !status.ok()) {
     parts_.store_watch->Fail(status);

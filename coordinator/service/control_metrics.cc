@@ -16,7 +16,7 @@ JobGauges::JobGauges(metrics::Registry& registry) {
        "granted closures of each running job that have not ended"},
       {"evergrad_coordinator_job_checkpoint_age_seconds",
        "seconds since the newest checkpoint of each running job with checkpoints, or since the job "
-       "began; errors of its checkpoints are events of the job"}};
+       "began if it has none yet"}};
   static_assert(std::size(of_jobs) == std::tuple_size_v<decltype(One::values)>);
   for (std::size_t i = 0; i < std::size(of_jobs); ++i) {
     registry.AddCallbackGauges(of_jobs[i].first, of_jobs[i].second, [shared = shared_, i] {

@@ -24,8 +24,8 @@ struct ControlMetrics {
                        static_cast<double>(options.membership.tasks_max)};
   metrics::Limit registrations{
       registry, "evergrad_coordinator_registrations_recent",
-      "recently accepted registrations; sessions that ended without a message count several times; "
-      "refused: registrations beyond the rate limit",
+      "recently accepted registrations, where a session that ended without a message counts "
+      "several times; refused: registrations beyond the rate limit",
       registrations_max};
   metrics::Limit sessions{registry, "evergrad_coordinator_sessions",
                           "open sessions, registered or not", options.membership.tasks_max + 64.0};
@@ -39,11 +39,11 @@ struct ControlMetrics {
                                static_cast<double>(options.jobs.closures_open_max)};
   metrics::Limit closures_behind{
       registry, "evergrad_coordinator_closures_behind",
-      "closures that ended after the oldest one that has not (--closures-behind-max); refused: "
-      "times that this limit delayed grants",
+      "ended closures with a higher number than the oldest open closure (--closures-behind-max); "
+      "refused: times that this limit delayed grants",
       static_cast<double>(options.jobs.closures_behind_max)};
   metrics::Limit gate{registry, "evergrad_coordinator_gate_bytes",
-                      "messages to tasks that wait until the journal is durable",
+                      "bytes of messages to tasks that wait until the journal is durable",
                       static_cast<double>(options.gate_bytes_max)};
   metrics::Limit jobs_running{registry, "evergrad_coordinator_jobs_running",
                               "running jobs (--jobs-running-max); refused: jobs that had to wait "
@@ -63,7 +63,7 @@ struct ControlMetrics {
                                                     "messages and calls refused as malformed");
   metrics::Counter& foreign = registry.GetCounter(
       "evergrad_coordinator_foreign_messages_total",
-      "messages about an attempt or a shard that their sender does not hold; they change nothing");
+      "ignored messages about an attempt or a shard that their sender does not hold");
   metrics::Counter& submitted =
       registry.GetCounter("evergrad_coordinator_jobs_submitted_total", "jobs accepted");
   metrics::Counter& ended =
@@ -75,7 +75,7 @@ struct ControlMetrics {
   metrics::Gauge& servers_alive =
       registry.GetGauge("evergrad_coordinator_servers_alive", "parameter servers alive");
   metrics::Gauge& term = registry.GetGauge("evergrad_coordinator_term_number",
-                                           "term: the number of this start of the coordinator");
+                                           "term: the number of this life of the coordinator");
 };
 
 // The gauges of each running job. Scrapes may outlive this object.

@@ -54,7 +54,7 @@ bool Admission::RefusesForLostJobs(const Session& session, const v1::Hello& hell
   }
   if (lost_jobs_said_.size() < kSaidMax && lost_jobs_said_.insert(hello.process_uid()).second) {
     parts_.logger->Error(absl::StrCat(
-        "refused to register a parameter server, the coordinator's own jobs continue: ", text));
+        "refused to register a parameter server; the jobs of this coordinator continue: ", text));
   }
   ends_->Reject(session.number, "lost_journal", text, false, parts_.options->membership.lease);
   return true;

@@ -278,7 +278,7 @@ void Registrar::SayRefused(const TaskHello& said, const RegisterVerdict& verdict
   if (too_often_said_ && now - *too_often_said_ < kTooOftenSaidEvery) return;
   too_often_said_ = now;
   parts_.logger->Warning(absl::StrCat(
-      "registrations are refused for a while: refused_since_last_said=",
+      "registrations are refused because of their rate: refused_since_last_line=",
       std::exchange(too_often_, 0), " newest=", RoleName(said.role), "/", said.identity,
       " pid=", said.pid, " host=", client::CleanText(said.host, 256), " reason=", verdict.message));
 }

@@ -23,7 +23,7 @@ struct SqliteStateStore::Impl {
         parts(p),
         file(options, parts),
         queue_limit(*p.registry, "evergrad_coordinator_journal_queue_bytes",
-                    "bytes that the journal has accepted and not yet written to disk",
+                    "bytes that the journal has accepted and has not yet written to disk",
                     static_cast<double>(options.queue_bytes_max)),
         file_limit(
             *p.registry, "evergrad_coordinator_journal_file_bytes",
@@ -139,9 +139,10 @@ struct SqliteStateStore::Impl {
       } else if ((code & 0xff) == SQLITE_FULL) {
         again = true;
         if (full.ok()) {
-          full = absl::ResourceExhaustedError(absl::StrCat(
-              "no space for the coordinator's journal; it continues when there is space: file=",
-              file.path(), " reason=", file.failure()));
+          full = absl::ResourceExhaustedError(
+              absl::StrCat("out of space for the coordinator's journal; it continues when the disk "
+                           "has space again: file=",
+                           file.path(), " reason=", file.failure()));
         }
       } else if (broken.ok()) {
         broken = absl::DataLossError(

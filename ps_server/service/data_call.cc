@@ -69,7 +69,7 @@ bool DataCall::ReserveCopy(std::uint64_t bytes, std::string* invalid) {
   std::uint64_t before = copied_.load(std::memory_order_relaxed);
   do {
     if (bytes > bytes_max || before > bytes_max - bytes) {
-      *invalid = absl::StrCat("values do not fit into what the request reserved: bytes=", bytes,
+      *invalid = absl::StrCat("values above the reservation of the request: bytes=", bytes,
                               " reserved=", bytes_max, " left=", bytes_max - before);
       return false;
     }
@@ -126,7 +126,7 @@ void DataCall::Answer() {
     PullOutcome& outcome = pulls_[i];
     const std::uint64_t bytes = BytesOf(outcome.result.chunks);
     if (bytes > left) {
-      outcome.invalid = absl::StrCat("values do not fit into what the request reserved: shard=",
+      outcome.invalid = absl::StrCat("values above the reservation of the request: shard=",
                                      request_.header->pulls(static_cast<int>(i)).shard(),
                                      " bytes=", bytes, " reserved=", bytes_max, " left=", left);
     } else {

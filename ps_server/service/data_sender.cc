@@ -35,7 +35,7 @@ absl::Status CheckSender(absl::string_view certificate_task, const v1::RequestHe
   const absl::string_view name = header.client_name();
   if (WorkerOf(header).empty() || !transport::CheckTask(certificate_task, name).ok()) {
     return absl::PermissionDeniedError(absl::StrCat(
-        "the request names another sender than its certificate: certificate=", certificate_task,
+        "the request and its certificate name different senders: certificate=", certificate_task,
         " client_name=", client::CleanText(std::string(name), kSenderNameBytesMax)));
   }
   const bool any_image = std::any_of(header.pulls().begin(), header.pulls().end(),

@@ -138,7 +138,7 @@ class PeerFileSystem final : public fs::FileSystem {
  private:
   static absl::Status ReadOnly() {
     return absl::UnimplementedError(
-        "the image of a shard at another server can be read, and nothing else");
+        "the only operation on the image of a shard at another server is to read it");
   }
   const PeerImage image_;
 };

@@ -14,7 +14,7 @@ absl::Status ReceivedShards::Begin(const v1::ReceiveShard& receive) {
   const ShardKey key{JobUid(receive.job_uid()), ShardId(receive.spec().shard())};
   const auto from = client::FromProto<ShardEpoch>(receive.epoch());
   if (options_.peers == nullptr)
-    return absl::UnimplementedError("this server receives no shards of other servers");
+    return absl::UnimplementedError("this server cannot receive shards of other servers");
   RestoreOptions what;
   EG_ASSIGN_OR_RETURN(what.settings, ShardSettingsOf(key.job, receive.spec()));
   what.epoch = from;

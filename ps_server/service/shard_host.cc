@@ -96,16 +96,16 @@ ShardHost::ShardHost(Options options)
 void ShardHost::AddGauges() const {
   metrics::Registry& registry = *options_.registry;
   registry.AddCallbackGauge("evergrad_ps_server_pool_bytes_current",
-                            "Spare blocks for writing out of place", {},
+                            "Spare memory for writing new values beside the old ones", {},
                             [pool = pool_] { return static_cast<double>(pool->bytes()); });
   registry
       .GetGauge("evergrad_ps_server_pool_bytes_limit",
-                "Spare blocks for writing out of place: limit")
+                "Spare memory for writing new values beside the old ones: limit")
       .Set(static_cast<double>(options_.pool_bytes_max));
-  registry.AddCallbackCounter(
-      "evergrad_ps_server_pool_bytes_refused_total",
-      "Spare blocks for writing out of place: returned to the system because of the limit", {},
-      [pool = pool_] { return pool->refused(); });
+  registry.AddCallbackCounter("evergrad_ps_server_pool_bytes_refused_total",
+                              "Spare memory for writing new values beside the old ones: returned "
+                              "to the system because of the limit",
+                              {}, [pool = pool_] { return pool->refused(); });
   const auto by_job = [&](const char* name, const char* help,
                           double (*read)(const JobTable::Job&)) {
     registry.AddCallbackGauges(name, help, [jobs = jobs_, read] {

@@ -166,8 +166,10 @@ std::optional<Contents::Refusal> DenseContents::Prepare(const Push& push, absl::
       reinterpret_cast<std::uintptr_t>(push.payload.data()) % alignof(float) != 0)
     return invalid("gradient is not aligned: ", where);
   if (!Reserve())
-    return Refusal{PushCode::kOverBudget, absl::StrCat("no memory to apply out of place: ", where,
-                                                       " bytes=", value_bytes() + state_bytes())};
+    return Refusal{
+        PushCode::kOverBudget,
+        absl::StrCat("out of memory for applying beside the values that are being read: ", where,
+                     " bytes=", value_bytes() + state_bytes())};
   return std::nullopt;
 }
 

@@ -61,8 +61,8 @@ std::string SlotContents::Misfit(const TableRows& rows, std::uint64_t* bytes,
                                  tensor::WireType* wire) const {
   if (!rows.present) return "a slot needs an id list";
   if (rows.tables.size() != rows.rows.size() || rows.tables.empty())
-    return absl::StrCat("tables and their rows do not pair: tables=", rows.tables.size(),
-                        " rows=", rows.rows.size());
+    return absl::StrCat("the numbers of tables and of row counts differ: tables=",
+                        rows.tables.size(), " rows=", rows.rows.size());
   std::uint64_t ids = 0;
   *bytes = 0;
   for (std::size_t k = 0; k < rows.tables.size(); ++k) {
@@ -70,7 +70,8 @@ std::string SlotContents::Misfit(const TableRows& rows, std::uint64_t* bytes,
     if (table >= tables_.size())
       return absl::StrCat("no such table: table=", table, " tables=", tables_.size());
     if (k > 0 && table <= rows.tables[k - 1])
-      return absl::StrCat("tables do not rise: table=", table, " after=", rows.tables[k - 1]);
+      return absl::StrCat("table numbers are not ascending: table=", table,
+                          " after=", rows.tables[k - 1]);
     if (rows.rows[k] == 0) return absl::StrCat("a table without rows: table=", table);
     ids += rows.rows[k];
     *bytes += std::uint64_t{rows.rows[k]} * tables_[table]->dimension() *
@@ -196,8 +197,8 @@ absl::StatusOr<SlotSlice> SlotContents::NextSlice(std::uint64_t serial, std::uin
     const bool more = SlotRules::NextSlice(&table, bytes_max, &slice.rows);
     if (table.cut_state() == storage::EmbeddingTable::CutState::kLost) {
       EndCut(serial);
-      return absl::AbortedError(absl::StrCat(
-          "pushes changed more rows than a cut may keep apart: table=", table.settings().name));
+      return absl::AbortedError(absl::StrCat("pushes changed more rows than a cut may save: table=",
+                                             table.settings().name));
     }
     if (!slice.rows.ids.empty() || !slice.rows.waiting_ids.empty()) {
       if (!more) ++cut_table_;

@@ -157,7 +157,7 @@ absl::Status AppendTables(const ShardCut& cut, const CutTarget& target,
     waiting[slice.table] += slice.rows.waiting_ids.size();
   }
   EG_CHECK_MSG(rows == cut.table_rows && waiting == cut.table_filtered,
-               "a cut returns exactly as many rows as it counted at its beginning");
+               "the slices of a cut have as many rows as the cut counted at its beginning");
   return absl::OkStatus();
 }
 
@@ -169,7 +169,7 @@ absl::Status RemoveLeftover(const std::string& uri, const ShardCut& cut, fs::Fil
     return absl::AlreadyExistsError(absl::StrCat(
         "two jobs write to the same folder: path=", uri, " job=", JobUidString(cut.settings->job),
         " other=", JobUidString(JobUid((*there)->header().job_uid())),
-        " (give each a folder of its own)"));
+        " (give each job its own folder)"));
   }
   return files.Remove(uri);
 }
@@ -384,7 +384,8 @@ absl::StatusOr<std::unique_ptr<Shard>> ReadShard(const RestoreOptions& options) 
   if (options.replace_ledger) {
     if (!cut.ledger.open().empty()) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "the snapshot has an open closure, so another plan cannot start from it: variable=",
+          "the snapshot has an open closure, so a job with another plan cannot start from it: "
+          "variable=",
           options.settings.variable, " shard=", options.settings.shard.ToString(),
           " closure=", cut.ledger.open().begin()->first.ToString(), " path=", options.source.uri));
     }

@@ -40,7 +40,7 @@ Images::Images(Options options)
                .perform = [this](Orders::Entry entry) { Perform(std::move(entry.order)); }}) {}
 
 Images::~Images() {
-  for (Order& order : orders_.End()) order.done(absl::CancelledError("the server ends"));
+  for (Order& order : orders_.End()) order.done(absl::CancelledError("the server is ending"));
 }
 
 Images::Key Images::KeyOf(const ShardCut& cut) {
@@ -69,7 +69,7 @@ absl::Status Images::Submit(Order order) {
       if (bytes_ + bytes > options_.bytes_max) {
         limit_.refused.Add();
         return absl::UnavailableError(
-            absl::StrCat("no memory left for the image of another shard: shard=", shard.ToString(),
+            absl::StrCat("out of memory for the image of another shard: shard=", shard.ToString(),
                          " bytes=", bytes, " held=", bytes_, " max=", options_.bytes_max));
       }
       SetBytes(bytes_ + bytes);

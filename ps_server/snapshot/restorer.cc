@@ -36,7 +36,7 @@ Restorer::Restorer(Options options)
                .perform = [this](Orders::Entry entry) { Perform(std::move(entry.order)); }}) {}
 
 Restorer::~Restorer() {
-  for (Order& order : orders_.End()) order.done(absl::CancelledError("the server ends"));
+  for (Order& order : orders_.End()) order.done(absl::CancelledError("the server is ending"));
 }
 
 absl::Status Restorer::Submit(Order order) {

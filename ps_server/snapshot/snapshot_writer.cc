@@ -65,7 +65,7 @@ SnapshotWriter::~SnapshotWriter() {
     MutexLock lock(&mu_);
     EndUnwantedCut();
   }
-  for (Order& order : orders_.End()) order.done(absl::CancelledError("the server ends"));
+  for (Order& order : orders_.End()) order.done(absl::CancelledError("the server is ending"));
 }
 
 absl::Status SnapshotWriter::Submit(Order order) {
@@ -90,7 +90,7 @@ void SnapshotWriter::Cancel(JobUid job, std::optional<ShardId> shard) {
       return entry.first.first == job && (!shard || entry.first.second == *shard);
     });
   }
-  for (Order& order : ended) order.done(absl::CancelledError("the shard is not held any more"));
+  for (Order& order : ended) order.done(absl::CancelledError("the shard is no longer held"));
 }
 
 void SnapshotWriter::Perform(Orders::Entry entry) {
@@ -118,8 +118,8 @@ void SnapshotWriter::Perform(Orders::Entry entry) {
   if (again == Again::kReplaced) {
     result = absl::AbortedError("a newer order for the shard replaced this one");
   } else if (!result.ok() && orders_.Unwanted()) {
-    result = absl::CancelledError(orders_.stopping() ? "the server ends"
-                                                     : "the shard is not held any more");
+    result = absl::CancelledError(orders_.stopping() ? "the server is ending"
+                                                     : "the shard is no longer held");
   } else if (!result.ok() && !absl::IsCancelled(cause)) {
     failed_.Add();
   }

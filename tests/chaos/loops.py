@@ -134,7 +134,7 @@ def w19(c, r):
         )
     if metric(c, "evergrad_coordinator_registrations_recent_refused_total") < said["limited"]:
         raise Failure("the metric of refused registrations does not count them")
-    if "registrations are refused for a while" not in c.coordinator.tail(4000):
+    if "registrations are refused because of their rate" not in c.coordinator.tail(4000):
         raise Failure(
             "the coordinator's log says nothing of refused registrations:\n" + c.coordinator.tail()
         )

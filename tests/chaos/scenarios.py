@@ -1319,7 +1319,7 @@ def c4(c, r):
             c.coordinator.start("journal.full=20+error")
         wait_for(
             "the coordinator to say so",
-            lambda: "no space for the coordinator's journal" in c.coordinator.tail(400),
+            lambda: "out of space for the coordinator's journal" in c.coordinator.tail(400),
         )
         refused = c.psctl(
             "job",
@@ -1331,7 +1331,7 @@ def c4(c, r):
         )
         if (
             refused.returncode == 0
-            or "no space for the coordinator's journal" not in refused.stderr
+            or "out of space for the coordinator's journal" not in refused.stderr
         ):
             raise Failure(
                 "a job was accepted without space for it: %d %s"

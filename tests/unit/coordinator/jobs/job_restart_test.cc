@@ -293,12 +293,12 @@ TEST_CASE(
 
 TEST_CASE("while the store accepts nothing no work is granted, and the job reports the reason") {
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
-  c.host.trouble = "no space for the coordinator's journal";
+  c.host.trouble = "out of space for the coordinator's journal";
   AddTasks(c);
   c.Run([] { return false; }, std::chrono::seconds(1));
   CHECK(c.granted.empty());
   CHECK(c.Status().waiting_for() ==
-        "the coordinator's journal: no space for the coordinator's journal");
+        "the coordinator's journal: out of space for the coordinator's journal");
   c.host.trouble.clear();
   REQUIRE(c.RunToEnd());
   CHECK(c.Status().state() == "SUCCEEDED");

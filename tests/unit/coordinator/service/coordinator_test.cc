@@ -978,9 +978,10 @@ TEST_CASE(
   REQUIRE(c.Add(hello).Registered());
   bool said = false;
   for (const log::Line& line : c.logger.Read(0, 0, "", 100))
-    said |= line.text.find(
-                "these tasks registered with another journal, or this journal has lost its "
-                "end: term of the journal=0 of the tasks=4") == 0;
+    said |=
+        line.text.find(
+            "the tasks have registered with another journal before, or this journal has lost its "
+            "end: term of the journal=0 of the tasks=4") == 0;
   CHECK(said == (of_the_tasks != 0));
 }
 

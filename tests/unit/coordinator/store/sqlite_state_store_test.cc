@@ -351,7 +351,7 @@ TEST_CASE("a file at its limit is a full disk, and a removal frees space") {
   }
   CHECK(health.code() == absl::StatusCode::kResourceExhausted);
   CHECK_THAT(std::string(health.message()),
-             Contains("no space for the coordinator's journal") && Contains("journal.sqlite"));
+             Contains("out of space for the coordinator's journal") && Contains("journal.sqlite"));
   // The error is that of the failed write, not that of the rollback after it.
   CHECK_THAT(std::string(health.message()),
              EndsWith("reason=sqlite=database or disk is full (13) text=database or disk is full"));

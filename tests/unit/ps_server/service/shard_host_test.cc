@@ -252,7 +252,7 @@ TEST_CASE(
   CHECK(reply->pull(1) == v1::PULL_INVALID);
   CHECK_THAT(reply->response.header->pulls(1).message(),
              Catch::Matchers::Contains(
-                 "values do not fit into what the request reserved: shard=0 bytes=400000"));
+                 "values above the reservation of the request: shard=0 bytes=400000"));
   // 65,536 pulls would be 26 GB of references, so the server's own limit must refuse them.
   RequestBuilder greedy;
   greedy.header.set_response_bytes_max(~0ull);
@@ -866,9 +866,8 @@ TEST_CASE(
   REQUIRE(refused->answered);
   CHECK(refused->pull(0) == v1::VALUES);
   CHECK(refused->pull(1) == v1::PULL_INVALID);
-  CHECK_THAT(
-      refused->response.header->pulls(1).message(),
-      Catch::Contains("do not fit into what the request reserved: bytes=24 reserved=63 left=23"));
+  CHECK_THAT(refused->response.header->pulls(1).message(),
+             Catch::Contains("above the reservation of the request: bytes=24 reserved=63 left=23"));
 
   RequestBuilder wrong;
   wrong.Push(1, 1, 0, {1, 1});

@@ -82,10 +82,11 @@ TEST_CASE("sections that do not fit the tables are refused with the reason, and 
     std::function<void(Rows*, Push*)> spoil;
   } cases[] = {
       {"a slot needs an id list", [](Rows*, Push* p) { p->rows_of = {}; }},
-      {"tables and their rows do not pair: tables=1 rows=2",
+      {"the numbers of tables and of row counts differ: tables=1 rows=2",
        [](Rows* r, Push*) { r->tables.pop_back(); }},
       {"no such table: table=2 tables=2", [](Rows* r, Push*) { r->tables[1] = 2; }},
-      {"tables do not rise: table=0 after=0", [](Rows* r, Push*) { r->tables[1] = 0; }},
+      {"table numbers are not ascending: table=0 after=0",
+       [](Rows* r, Push*) { r->tables[1] = 0; }},
       {"a table without rows: table=1", [](Rows* r, Push*) { r->counts[1] = 0; }},
       {"rows and ids differ: rows=3 ids=2", [](Rows* r, Push*) { r->counts[1] = 2; }},
       {"rows and ids differ: rows=4294967296 ids=2", [](Rows* r, Push*) { r->counts[1] = ~0u; }},
