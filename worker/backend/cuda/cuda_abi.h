@@ -77,8 +77,9 @@ typedef struct EgPlanKey {
   int32_t kind, bias, relu, transpose_a, transpose_b, bias_gradient;
   int32_t alignment; /* in bytes, of every array: 2, 4 or 16 */
   int32_t type, d_type, tf32;
-  int32_t reserved[2]; /* zero; leaves no padding, because keys are compared as bytes */
-  int64_t m, n, k;     /* matmul */
+  int32_t reserved; /* for the caller */
+  int32_t zero;     /* in place of padding, because keys are compared as bytes */
+  int64_t m, n, k;  /* matmul */
   int64_t batch, in_h, in_w, in_c, out_h, out_w, filters, kernel_h, kernel_w, stride_h, stride_w;
   int64_t pad_top, pad_left, pad_bottom, pad_right;
 } EgPlanKey;
