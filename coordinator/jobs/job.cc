@@ -42,6 +42,11 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
       plan_(&id_, &options_, &shards_, &epochs_),
       events_(options.events_max),
       deaths_(Part(), &events_, [this](ClosureId closure) { return source_->NameOf(closure); }),
+      reading_(Part(), &roster_,
+               {.blocked = [this] { return training_.GrantsBlocked(); },
+                .fill_order = [this](v1::ExportOrder* order) { export_.FillOrder(order); },
+                .no_space = [this](ReadingRound::Closure* closure,
+                                   absl::string_view why) { export_.OnNoSpace(closure, why); }}),
       worker_admission_(Part(),
                         {.phases = &phases_,
                          .claims = &claims_,
@@ -53,11 +58,6 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
                         {.knows = [this](ClosureId closure) { return source_->Knows(closure); },
                          .adopted = std::bind_front(&ClosureTotals::OnAdopted, &closure_totals_),
                          .want_whole = [this] { journal_.writer().WantWhole(); }}),
-      reading_(Part(), &roster_,
-               {.blocked = [this] { return training_.GrantsBlocked(); },
-                .fill_order = [this](v1::ExportOrder* order) { export_.FillOrder(order); },
-                .no_space = [this](ReadingRound::Closure* closure,
-                                   absl::string_view why) { export_.OnNoSpace(closure, why); }}),
       epochs_({id_.spec.training.epochs,
                id_.spec.training.evaluate_every_epochs,
                kind_.counts_only(),
@@ -226,7 +226,8 @@ void Job::Pump() {
     placer_.Place();
     Advance();
     if (phases_.In(JobPhase::kTraining)) source_->Grant(granter_, roster_.workers());
-    if (phases_.ReadingKind() != v1::WORK_KIND_UNSPECIFIED) reading_.Grant();
+    // What came before may have ended the job early.
+    if (!grants_stopped() && phases_.ReadingKind() != v1::WORK_KIND_UNSPECIFIED) reading_.Grant();
     mover_.Pump();
   }
   in_pump_ = false;

@@ -277,6 +277,7 @@ class Job final : private JobActions {
   ShardMover mover_{Part(), &placer_};
   TaskTotals totals_;
   JobNotices notices_{Part(), &roster_, &totals_};
+  ReadingWork reading_;
   WorkerAdmission worker_admission_;
   ServerAdmission server_admission_{Part(),
                                     {.phases = &phases_,
@@ -293,7 +294,6 @@ class Job final : private JobActions {
   DoneTurn turn_{Part()};
 
   // Work.
-  ReadingWork reading_;
   WorkRevoker revoker_{
       Part(), {.roster = &roster_, .reading = &reading_, .deaths = &deaths_, .source = &source_}};
   FailpointHold evaluation_hold_{"coordinator.evaluate"};
@@ -324,7 +324,6 @@ class Job final : private JobActions {
                        .report = &report_,
                        .output = &output_,
                        .source = &source_}};
-  const std::unique_ptr<ClosureSource> source_;
   TrainingWork training_{Part(),
                          {.roster = &roster_,
                           .claims = &claims_,
@@ -333,6 +332,7 @@ class Job final : private JobActions {
                           .journal = &journal_.writer(),
                           .totals = &closure_totals_,
                           .source = &source_}};
+  const std::unique_ptr<ClosureSource> source_;
 
   // The end.
   ShardSeal seal_{Part()};

@@ -155,7 +155,9 @@ bool Job::Enter(JobPhase phase) {
     case JobPhase::kSealing: return BeginSeal();
     case JobPhase::kSealedReporting: BeginSealedReport(); break;
     case JobPhase::kSealedSaving: rounds_.BeginRound(); break;
-    case JobPhase::kSealedExporting: sealed_export_.Pump(); break;
+    case JobPhase::kSealedExporting:
+      if (!phases_.window_open()) sealed_export_.Pump();
+      break;
     case JobPhase::kWriting: return BeginWriting();
     case JobPhase::kEnded: End(); break;
   }
