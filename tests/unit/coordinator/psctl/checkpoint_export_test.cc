@@ -19,7 +19,7 @@ std::string Contents(const std::string& path) {
 }
 
 // A checkpoint of three variables. The kernel is in three shards, of which the first and the last
-// need more than one block of a shard file (1 MiB). The bias is in one shard. The scale is a scalar.
+// need more than one block of a shard file (1 MiB). The bias has one shard. The scale is a scalar.
 struct Saved : Stage {
   std::vector<float> kernel, bias, scale;
   v1::Manifest manifest;

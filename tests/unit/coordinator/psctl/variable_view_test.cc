@@ -85,8 +85,8 @@ TEST_CASE(
           "  slots        3 on 2 servers",
           "  admission    with push 2 to an id; until then it reads 0, 20 ids wait",
           "  eviction     rows are evicted after 1000 steps without a push; rows and their index "
-          "entries take at most 1.0 MiB, now 148.9 KiB; at the limit, the rows that have gone longest "
-          "without a push are evicted",
+          "entries take at most 1.0 MiB, now 148.9 KiB; at the limit, the rows that have gone "
+          "longest without a push are evicted",
           "  memory       146.5 KiB = values 62.5 KiB + optimizer 62.5 KiB + index, counters and "
           "free space 21.5 KiB",
           "               150.0 bytes per row, 22.0 of them index, counters and free space",
