@@ -1338,7 +1338,7 @@ def c4(c, r):
                 % (refused.returncode, refused.stderr)
             )
         shown = job.show()
-        if "no space" not in shown["waiting_for"]:
+        if "out of space" not in shown["waiting_for"]:
             raise Failure(
                 "the job does not say what it waits for: %s %s"
                 % (shown["state"], shown["waiting_for"])
