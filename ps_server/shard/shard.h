@@ -1,5 +1,5 @@
-// One shard: fence -> ledger -> check and reserve -> apply -> lsn+1, in one turn (LEDGER lines 6 to
-// 13, 24).
+// One shard: fence -> seal -> proof -> ledger -> check and reserve -> record and lsn+1 -> apply
+// (LEDGER lines 6 to 13, 24, 35).
 //
 // Single writer: only the shard's own executor (or the only thread of the simulation) calls its
 // methods. An apply is a function of (state, push): it reads no clock, and its result does not

@@ -451,7 +451,8 @@ spec:
       - {name: pairs, type: factorization_machine, input: [each, w, h]}
       - {name: both, type: add, input: [mean, sqrtn]}
       - {name: flat, type: flatten, input: each}
-      - {name: all, type: concatenate, input: [both, sum, w, h, flat, weights]}
+      - {name: mixed, type: multiply, input: [sum, w, h]}
+      - {name: all, type: concatenate, input: [both, sum, mixed, w, h, flat, weights]}
       - {name: deep, type: dense, units: 8, activation: relu}
       - {name: out, type: dense, units: 1}
       - {name: y_hat, type: add, input: [out, cosine, product, pairs]}
