@@ -37,6 +37,23 @@ class Gpus(unittest.TestCase):
             timeout=30,
         )
 
+    def test_gpu_check_reads_numbers_of_json_with_and_without_spaces(self):
+        path = os.path.join(support.ROOT, "deploy", "scripts", "gpu_check.sh")
+        with open(path, encoding="utf-8") as f:
+            function = next(line for line in f if line.startswith("number() {"))
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as printed:
+            json.dump({"eager": 3956.5, "compiled": 6393.75}, printed)
+            printed.write('\n{"share":0.25}\n')
+            printed.flush()
+            for name, want in (("eager", "3956.5"), ("compiled", "6393.75"), ("share", "0.25")):
+                r = subprocess.run(
+                    ["bash", "-c", function + 'number "$1" "$2"', "bash", name, printed.name],
+                    capture_output=True,
+                    text=True,
+                    timeout=30,
+                )
+                self.assertEqual((r.stdout.strip(), r.stderr), (want, ""))
+
     def test_an_unavailable_gpu_is_refused_with_the_reason_and_not_listed(self):
         r = self.worker("--device", "gpu", "--cuda-library", "/nowhere.so")
         self.assertEqual(r.returncode, 2, r.stderr)
