@@ -1,7 +1,7 @@
 // The closures of a job that only read, with the workers that run them: a ReadingRound that sends
 // its grants and takes the answers.
 //
-//   Begin ─▶ Grant to usable workers ─▶ Accept: the job goes on with the answer
+//   Begin ─▶ Grant to usable workers ─▶ Accept: the job uses the answer
 //                                   └▶ OnFailed, OnDropped, the end of a worker ─▶ Grant again
 //
 // Not thread-safe: the control executor's. No clock and no I/O but through the host.

@@ -463,7 +463,7 @@ class CudaBackendImpl final : public CudaBackend {
     ThroughActivation(activation, positions, s.filters, y, dy);
     if (!db.empty()) ColumnSums(positions, s.filters, dy, db);
     EgPlanKey key = ConvKey(EG_PLAN_CONV_FILTER, s);
-    // The sums are float32. The sums are rounded once, to the operands' type.
+    // The sums are float32, and each is rounded once to the operands' type.
     SetTypes(&key, x.type(), x.type());
     key.alignment = AlignmentOf({x.data(), filters, dy.data()});
     EgPlanArguments p{};
