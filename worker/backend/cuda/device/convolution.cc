@@ -276,6 +276,91 @@ struct Refusals {
   EgCudaError last{};  // error of an offered engine that refuses the graph
 };
 
+// The engines that one mode of the library's heuristics offers for a graph, in its order of
+// preference.
+struct Offer {
+  Descriptor heuristics;
+  std::vector<Descriptor> configurations;  // the first `found` of them are filled in
+  std::size_t found = 0;
+  explicit Offer(const Dnn& dnn) : heuristics(dnn) {}
+
+  // An empty offer is no error. Then refusals->last has the library's reason, if there is one.
+  int32_t Make(const Dnn& dnn, const Descriptor& graph, cudnnBackendHeurMode_t mode,
+               Refusals* refusals, EgCudaError* error) {
+    EG_CUDA_RETURN_IF(heuristics.Make(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, error));
+    EG_CUDA_RETURN_IF(heuristics.Set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph, error));
+    EG_CUDA_RETURN_IF(
+        heuristics.Set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode, error));
+    if (heuristics.Finalize(&refusals->last) != EG_CUDA_OK) return EG_CUDA_OK;
+    int64_t count = 0;  // without a buffer, the call returns the number of engines
+    EG_CUDA_RETURN_IF(heuristics.Get(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                     0, &count, nullptr, error));
+    std::vector<cudnnBackendDescriptor_t> handles;
+    for (int64_t i = 0; i < count && i < kEnginesMax; ++i) {
+      configurations.emplace_back(dnn);
+      EG_CUDA_RETURN_IF(configurations.back().Make(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, error));
+      handles.push_back(configurations.back().get());
+    }
+    if (handles.empty()) return EG_CUDA_OK;
+    EG_CUDA_RETURN_IF(heuristics.Get(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                     static_cast<int64_t>(handles.size()), &count, handles.data(),
+                                     error));
+    found = std::min(handles.size(), static_cast<std::size_t>(std::max<int64_t>(count, 0)));
+    return EG_CUDA_OK;
+  }
+};
+
+int32_t ReadNotes(const Descriptor& engine, EngineNotes* known, EgPlanInfo* info,
+                  EgCudaError* error) {
+  int64_t noted = 0;
+  std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes{};
+  EG_CUDA_RETURN_IF(engine.Get(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                               CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &noted, notes.data(), error));
+  for (int64_t n = 0; n < noted && n < static_cast<int64_t>(notes.size());
+       ++n) {  // a newer library may have more notes
+    const cudnnBackendNumericalNote_t note = notes[static_cast<std::size_t>(n)];
+    if (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE) known->tensor_cores = true;
+    if (note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS) known->narrows_inputs = true;
+    if (note == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION) known->narrow_sums = true;
+    if (note == CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13) known->large_tiles = true;
+    if (note == CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP) known->carries_nan = true;
+    if (note == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) info->deterministic = 0;
+  }
+  return EG_CUDA_OK;
+}
+
+// Reads whether the engine's kernels are compiled when a plan is requested.
+int32_t ReadCompiles(const Descriptor& engine, bool* compiles, EgCudaError* error) {
+  int64_t noted = 0;
+  std::array<cudnnBackendBehaviorNote_t, CUDNN_BEHAVIOR_NOTE_TYPE_COUNT> notes{};
+  EG_CUDA_RETURN_IF(engine.Get(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE,
+                               CUDNN_BEHAVIOR_NOTE_TYPE_COUNT, &noted, notes.data(), error));
+  const auto end = notes.begin() + std::clamp<int64_t>(noted, 0, CUDNN_BEHAVIOR_NOTE_TYPE_COUNT);
+  *compiles = std::find(notes.begin(), end, CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) != end;
+  return EG_CUDA_OK;
+}
+
+// Makes the plan of an offered engine, and fills in info->workspace_bytes. *plan stays null if the
+// engine refuses the graph nevertheless.
+int32_t MakeEnginePlan(EgContext* context, const EgPlanKey& key, const Descriptor& configuration,
+                       std::unique_ptr<ConvolutionPlan>* plan, EgPlanInfo* info, Refusals* refusals,
+                       EgCudaError* error) {
+  auto made = std::make_unique<ConvolutionPlan>(*context->dnn);
+  made->kind = key.kind;
+  made->bias = key.bias != 0;
+  EG_CUDA_RETURN_IF(made->plan.Make(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, error));
+  EG_CUDA_RETURN_IF(made->plan.Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1,
+                                   &context->dnn_handle, error));
+  EG_CUDA_RETURN_IF(made->plan.Set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration, error));
+  if (made->plan.Finalize(&refusals->last) != EG_CUDA_OK) return EG_CUDA_OK;
+  int64_t one = 0, workspace = 0;
+  EG_CUDA_RETURN_IF(made->plan.Get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
+                                   &one, &workspace, error));
+  info->workspace_bytes = static_cast<uint64_t>(workspace);
+  *plan = std::move(made);
+  return EG_CUDA_OK;
+}
+
 // Calls visit(plan, info) for each engine that accepts the key and for which wanted(info) is true,
 // in the library's order of preference, until visit returns false.
 template <typename Wanted, typename Visit>
@@ -295,78 +380,31 @@ int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Wanted wanted, Vis
   // No engine supports this graph, so none is offered.
   if (graph.Finalize(&refusals->last) != EG_CUDA_OK) return EG_CUDA_OK;
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
-    Descriptor heuristics(dnn);
-    EG_CUDA_RETURN_IF(heuristics.Make(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, error));
-    EG_CUDA_RETURN_IF(heuristics.Set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph, error));
-    EG_CUDA_RETURN_IF(
-        heuristics.Set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode, error));
-    if (heuristics.Finalize(&refusals->last) != EG_CUDA_OK) continue;
-    int64_t found = 0;  // without a buffer, the call returns the number of engines
-    EG_CUDA_RETURN_IF(heuristics.Get(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                                     0, &found, nullptr, error));
-    std::vector<Descriptor> configurations;
-    std::vector<cudnnBackendDescriptor_t> handles;
-    for (int64_t i = 0; i < found && i < kEnginesMax; ++i) {
-      configurations.emplace_back(dnn);
-      EG_CUDA_RETURN_IF(configurations.back().Make(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, error));
-      handles.push_back(configurations.back().get());
-    }
-    if (handles.empty()) continue;
-    EG_CUDA_RETURN_IF(heuristics.Get(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                                     static_cast<int64_t>(handles.size()), &found, handles.data(),
-                                     error));
-    for (std::size_t i = 0; i < configurations.size() && static_cast<int64_t>(i) < found; ++i) {
-      const Descriptor& configuration = configurations[i];
+    Offer offer(dnn);
+    EG_CUDA_RETURN_IF(offer.Make(dnn, graph, mode, refusals, error));
+    for (std::size_t i = 0; i < offer.found; ++i) {
+      const Descriptor& configuration = offer.configurations[i];
       ++refusals->found;
       Descriptor engine(dnn);
       EG_CUDA_RETURN_IF(engine.Make(CUDNN_BACKEND_ENGINE_DESCRIPTOR, error));
       cudnnBackendDescriptor_t engine_handle = engine.get();
-      int64_t one = 0, noted = 0;
+      int64_t one = 0;
       EG_CUDA_RETURN_IF(configuration.Get(CUDNN_ATTR_ENGINECFG_ENGINE,
                                           CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &one, &engine_handle,
                                           error));
-      std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes{};
-      EG_CUDA_RETURN_IF(engine.Get(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-                                   CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &noted, notes.data(), error));
       EngineNotes known;
       EgPlanInfo info{0, 1, 0};
-      for (int64_t n = 0; n < noted && n < static_cast<int64_t>(notes.size());
-           ++n) {  // a newer library may have more notes
-        const cudnnBackendNumericalNote_t note = notes[static_cast<std::size_t>(n)];
-        if (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE) known.tensor_cores = true;
-        if (note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS) known.narrows_inputs = true;
-        if (note == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION) known.narrow_sums = true;
-        if (note == CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13) known.large_tiles = true;
-        if (note == CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP) known.carries_nan = true;
-        if (note == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) info.deterministic = 0;
-      }
+      EG_CUDA_RETURN_IF(ReadNotes(engine, &known, &info, error));
       if (!Computes(key, known)) {
         ++refusals->passed_over;
         continue;
       }
-      std::array<cudnnBackendBehaviorNote_t, CUDNN_BEHAVIOR_NOTE_TYPE_COUNT> behaviors{};
-      EG_CUDA_RETURN_IF(engine.Get(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE,
-                                   CUDNN_BEHAVIOR_NOTE_TYPE_COUNT, &noted, behaviors.data(),
-                                   error));
-      const auto end =
-          behaviors.begin() + std::clamp<int64_t>(noted, 0, CUDNN_BEHAVIOR_NOTE_TYPE_COUNT);
-      const bool compiles =
-          std::find(behaviors.begin(), end, CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) != end;
+      bool compiles = false;
+      EG_CUDA_RETURN_IF(ReadCompiles(engine, &compiles, error));
       if (!wanted(info) || (compiles && compiled == kCompiledMax)) continue;
-      auto plan = std::make_unique<ConvolutionPlan>(dnn);
-      plan->kind = key.kind;
-      plan->bias = key.bias != 0;
-      EG_CUDA_RETURN_IF(plan->plan.Make(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, error));
-      EG_CUDA_RETURN_IF(plan->plan.Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1,
-                                       &context->dnn_handle, error));
-      EG_CUDA_RETURN_IF(
-          plan->plan.Set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration, error));
-      // The engine was offered and refuses the graph nevertheless.
-      if (plan->plan.Finalize(&refusals->last) != EG_CUDA_OK) continue;
-      int64_t workspace = 0;
-      EG_CUDA_RETURN_IF(plan->plan.Get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
-                                       1, &one, &workspace, error));
-      info.workspace_bytes = static_cast<uint64_t>(workspace);
+      std::unique_ptr<ConvolutionPlan> plan;
+      EG_CUDA_RETURN_IF(MakeEnginePlan(context, key, configuration, &plan, &info, refusals, error));
+      if (plan == nullptr) continue;
       if (compiles) ++compiled;
       if (!visit(std::move(plan), info)) return EG_CUDA_OK;
     }
