@@ -1,0 +1,93 @@
+// The plans of cuBLASLt and cuDNN that were made so far: one algorithm for each shape.
+//
+// ChooseAlgorithm (algorithm_choice.h) decides; this class asks the library for its algorithms,
+// makes and measures them, and keeps the result. Used on the context's thread; the arguments of the
+// constructor outlive the object.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "worker/backend/cuda/cuda_abi.h"
+#include "worker/backend/cuda/first_error.h"
+#include "worker/backend/cuda/step_recorder.h"
+#include "worker/backend/cuda/work_memory.h"
+
+namespace evergrad::worker {
+
+class PlanCache {
+ public:
+  static constexpr std::size_t kPlansMax = 4096;
+  // An allocation that failed because the device was out of memory is tried again after this number
+  // of calls, or at once if this process has released some memory.
+  static constexpr std::uint32_t kAskedAgain = 1000;
+
+  struct Choice {
+    // The plan. nullptr if the library has none for this key, or if every plan was out of memory.
+    EgPlan* plan = nullptr;
+    std::uint64_t workspace_bytes = 0;
+    std::string refused = {};     // the library's reason for offering no plan, if it reports one
+    std::string no_memory = {};   // the memory error, if that is the reason; the plan is then
+                                  // requested again later, not at each call
+    std::uint64_t used_then = 0;  // bytes in use at that time
+    std::uint32_t asked_since = 0;
+  };
+  struct Stats {
+    std::uint64_t made = 0, measured = 0;
+  };
+
+  PlanCache(const EgCudaApi* api, EgContext* context, std::uint64_t workspace_bytes_max,
+            WorkMemory* work, StepRecorder* recorder, FirstError* error)
+      : api_(api),
+        context_(context),
+        workspace_bytes_max_(workspace_bytes_max),
+        work_(work),
+        recorder_(recorder),
+        error_(error) {}
+  ~PlanCache() { Drop(); }  // the queues have done all work
+
+  // True: choose the first deterministic algorithm. False: measure, and choose the fastest. The
+  // choices of either kind are kept for their next use, because jobs take turns.
+  void SetReproducible(bool yes) { fastest_ = !yes; }
+  bool reproducible() const { return !fastest_; }
+
+  // Requests the plan of the key. Returns false if the library has none for this key; true if it
+  // runs or an error was stored. `name` is the primitive's.
+  bool Run(const char* name, EgPlanKey key, const EgPlanArguments& arguments);
+  // Returns the choice for the key, or nullptr if there is none yet.
+  const Choice* Find(EgPlanKey key) const;
+  // Rises when plans are destroyed. A graph of an earlier generation may contain such a plan.
+  std::uint64_t generation() const { return generation_; }
+  const Stats& stats() const { return stats_; }
+
+ private:
+  struct Key {
+    EgPlanKey key;  // zeroed before it is filled in
+    friend bool operator<(const Key& a, const Key& b) {
+      return std::memcmp(&a.key, &b.key, sizeof(EgPlanKey)) < 0;
+    }
+  };
+
+  bool MakeChoice(const char* name, const EgPlanKey& key, const EgPlanArguments& arguments);
+  absl::StatusOr<double> Measure(EgPlan* plan, std::uint64_t workspace_bytes,
+                                 EgPlanArguments arguments);
+  void Forget();
+  void Drop();
+
+  const EgCudaApi* const api_;
+  EgContext* const context_;
+  const std::uint64_t workspace_bytes_max_;
+  WorkMemory* const work_;
+  StepRecorder* const recorder_;
+  FirstError* const error_;
+  bool fastest_ = false;
+  std::map<Key, Choice> choices_;
+  std::uint64_t generation_ = 0;
+  Stats stats_;
+};
+
+}  // namespace evergrad::worker
