@@ -1,25 +1,14 @@
 #include "coordinator/jobs/job.h"
 
 #include <algorithm>
-#include <functional>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
-#include "common/client/run_file_names.h"
 #include "evergrad/v1/journal.pb.h"
 
 namespace evergrad::coordinator {
 namespace {
-
-constexpr std::chrono::milliseconds kProgressEvery{100};
-
-void FillCheckpoint(const CheckpointRounds& rounds, v1::JobStatus* status) {
-  const v1::CheckpointStatus& newest = rounds.status();
-  if (!rounds.on() && newest.number() == 0 && newest.trouble().empty()) return;
-  *status->mutable_checkpoint() = newest;
-  if (newest.uri().empty()) status->mutable_checkpoint()->set_uri(rounds.folder());
-}
 
 std::optional<FormerTask> FormerOf(std::optional<TaskId> former, bool died) {
   if (!former) return std::nullopt;
@@ -28,90 +17,19 @@ std::optional<FormerTask> FormerOf(std::optional<TaskId> former, bool died) {
 
 }  // namespace
 
-Job::Job(JobHost* host, JobOptions options, Identity identity)
+Job::Job(JobHost* host, const JobOptions& options, Identity identity)
     : Job(host, options, std::move(identity), Restored{}) {
-  times_.submitted_ms = host_->WallMillis();
-  Event("state", "submitted");
+  parts_.times.submitted_ms = host->WallMillis();
+  life_.Event("state", "submitted");
 }
 
-Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
-    : host_(host),
-      options_(options),
-      id_(std::move(identity)),
-      kind_(JobKind::Of(id_.spec)),
-      plan_(&id_, &options_, &shards_, &epochs_),
-      events_(options.events_max),
-      deaths_(Part(), &events_, [this](ClosureId closure) { return source_->NameOf(closure); }),
-      reading_(Part(), &roster_,
-               {.blocked = [this] { return training_.GrantsBlocked(); },
-                .fill_order = [this](v1::ExportOrder* order) { export_.FillOrder(order); },
-                .no_space = [this](ReadingRound::Closure* closure,
-                                   absl::string_view why) { export_.OnNoSpace(closure, why); }}),
-      worker_admission_(Part(),
-                        {.phases = &phases_,
-                         .claims = &claims_,
-                         .notices = &notices_,
-                         .roster = &roster_,
-                         .reading = &reading_,
-                         .deaths = &deaths_,
-                         .totals = &totals_},
-                        {.knows = [this](ClosureId closure) { return source_->Knows(closure); },
-                         .adopted = std::bind_front(&ClosureTotals::OnAdopted, &closure_totals_),
-                         .want_whole = [this] { journal_.writer().WantWhole(); }}),
-      epochs_({id_.spec.training.epochs,
-               id_.spec.training.evaluate_every_epochs,
-               kind_.counts_only(),
-               {options.step_lines_burst, options.step_lines_per_second, options.curve_points_max}},
-              host->Now()),
-      rounds_(Part(), &epochs_,
-              {.round_ended = [this] { source_->OnRoundEnded(); },
-               .saved = [this](const v1::Manifest& manifest) { source_->OnSaved(manifest); },
-               .over = [this] { Finish(); }}),
-      resume_(Part(), &epochs_, &claims_, &rounds_,
-              {.done = [this] { BeginPlan(); },
-               .account_context = [this] { return AccountContext(); }}),
-      export_(Part(), &reading_, &rounds_,
-              {.again =
-                   [this](MonoTime not_before) {
-                     reading_.Begin(v1::EXPORT, 1, not_before);
-                     Pump();
-                   },
-               .done =
-                   [this] {
-                     Apply(phases_.In(JobPhase::kSealedExporting) ? PhaseEvent::kFinished
-                                                                  : PhaseEvent::kExported);
-                   },
-               .gave_up = [this](absl::string_view why) { sealed_export_.GiveUp(why); }}),
-      output_(Part(), {.facts = [this] { return Facts(); },
-                       .written = [this] { Apply(PhaseEvent::kWritten); }}),
-      source_(kind_.MakeSource(Part(), SourceParts())),
-      sealed_export_(Part(), &reading_, &roster_, &rounds_.status(),
-                     {.send_job = [this](TaskId task) { notices_.Introduce(task); },
-                      .over = [this] { Finish(); }}) {
-  times_.submitted_at = host_->Now();
-}
+Job::Job(JobHost* host, const JobOptions& options, Identity identity, Restored)
+    : parts_(host, options, std::move(identity), &life_) {}
 
 Job::~Job() = default;
 
-ClosureSourceParts Job::SourceParts() {
-  return {.epochs = &epochs_,
-          .totals = &totals_,
-          .rounds = &rounds_,
-          .claims = &claims_,
-          .journal = &journal_.writer(),
-          .grants = &training_,
-          .account_context = [this] { return AccountContext(); },
-          .revoke = std::bind_front(&TrainingWork::OnCancelled, &training_),
-          .calls = {.refusal = [this] { return phases_.CallsRefusal(name()); },
-                    .waiting_for = [this] { return WaitingFor(); }}};
-}
-
-// ---------------------------------------------------------------- from the store
-
-bool Job::Keep() { return PersistWhole(); }
-
-absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions options, JobUid uid,
-                                                  const StoredJob& stored) {
+absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, const JobOptions& options,
+                                                  JobUid uid, const StoredJob& stored) {
   v1::JobSnapshot snapshot;
   const auto named = [&](const absl::Status& status) {
     return absl::Status(
@@ -126,119 +44,41 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions opti
   absl::StatusOr<JobIdentity> id = JobJournal::IdentityOf(uid, snapshot, &refusal);
   if (!id.ok()) return named(id.status());
   std::unique_ptr<Job> job(new Job(host, options, *std::move(id), Restored{}));
-  const auto make_book = [&] { return job->RestoreBook(stored.state); };
-  if (absl::Status status = job->journal_.Read(snapshot, stored, make_book, &refusal); !status.ok())
+  if (absl::Status status = job->life_.Restore(snapshot, stored, std::move(refusal)); !status.ok())
     return named(status);
-  job->SetStages();
   job->end_taken_ = job->ended();
-  if (!refusal.empty()) job->ShowRefusal(refusal);
-  job->phases_.OpenWindow();  // until Resume and CloseWindow nothing moves
-  if (job->active()) job->output_.lines().Resume();
   return job;
 }
 
-absl::Status Job::RestoreBook(const DurableState& state) {
-  const ClosureBook::Options options = BookOptions();
-  if (state.map.size() > options.shards) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "more shards than the plan has: shards=", state.map.size(), " want=", options.shards));
-  }
-  book_ = std::make_unique<ClosureBook>(options, state);
-  shards_.Restore(*book_);
-  return absl::OkStatus();
-}
-
-// ---------------------------------------------------------------- life
-
 void Job::Tick() {
   if (!active()) return;
-  const MonoTime now = host_->Now();
-  training_.Release(now);
-  turn_.SendDelayed(now);
-  placer_.Retry(now);
-  deaths_.Judge();
-  mover_.SendMap(true);
-  revoker_.Check(phases_.window_open());
-  report_.Check();
-  source_->CheckClosing();
-  CheckSealed();
-  if (!phases_.window_open()) sealed_export_.Pump();
+  const MonoTime now = parts_.host->Now();
+  parts_.training.Release(now);
+  parts_.turn.SendDelayed(now);
+  parts_.placer.Retry(now);
+  parts_.deaths.Judge();
+  parts_.mover.SendMap(true);
+  parts_.revoker.Check(parts_.phases.window_open());
+  parts_.report.Check();
+  parts_.source->CheckClosing();
+  life_.end().CheckSealed();
+  if (!parts_.phases.window_open()) parts_.sealed_export.Pump();
   if (ended()) return;
   if (now >= next_close_) {
-    next_close_ = now + options_.close_every;
-    SendCloses();
+    next_close_ = now + parts_.options.close_every;
+    life_.SendCloses();
   }
-  while (server_admission_.LoseMissing()) {
-    CheckSealed();
-    Pump();
+  while (parts_.server_admission.LoseMissing()) {
+    life_.end().CheckSealed();
+    life_.Pump();
   }
   if (ended()) return;
-  if (phases_.In(JobPhase::kTraining) && rate_.IsDue(now)) SampleRate();
-  TickCheckpoints(now);
+  if (parts_.phases.In(JobPhase::kTraining) && parts_.rate.IsDue(now)) life_.SampleRate();
+  life_.TickCheckpoints(now);
   if (ended()) return;
-  journal_.FlushLines();
-  if (touched_ && now >= next_progress_) {
-    next_progress_ = now + kProgressEvery;
-    touched_ = false;
-    ++revision_;
-    host_->JobChanged(id_.uid);
-  }
-  Pump();
-}
-
-void Job::TickCheckpoints(MonoTime now) {
-  if (phases_.window_open()) return;
-  const bool hurry = phases_.In(JobPhase::kTraining) && source_->WantsRound();
-  rounds_.Tick(now, hurry);
-  if (hurry) source_->OnRoundTick();
-}
-
-std::optional<double> Job::checkpoint_age_seconds() const {
-  if (!rounds_.on() || !active()) return std::nullopt;
-  const v1::CheckpointStatus& newest = rounds_.status();
-  const std::int64_t since_ms = newest.number() == 0 ? times_.started_ms : newest.written_ms();
-  // The wall clock may have been set back.
-  return static_cast<double>(std::max<std::int64_t>(0, host_->WallMillis() - since_ms)) / 1000;
-}
-
-void Job::Event(absl::string_view kind, const std::string& text) {
-  const v1::Event& event = events_.Add(kind, text, host_->WallMillis(), NoteIfJournaled());
-  host_->Log(kind == "warning" || kind == "death" ? log::Level::kWarning : log::Level::kInfo,
-             absl::StrCat(kind, ": ", event.text()), id_.spec.name);
-  output_.AddEvent(event);
-  ++revision_;
-  host_->JobChanged(id_.uid);
-}
-
-// Of an ended job: not in the journal nor in metrics.jsonl, each life of the coordinator says it
-// anew.
-void Job::ShowRefusal(const std::string& refusal) {
-  const v1::Event& event = events_.Add(
-      "warning", absl::StrCat("restored from the journal without its variables: ", refusal),
-      host_->WallMillis(), nullptr);
-  host_->Log(log::Level::kWarning, absl::StrCat("an ended job is ", event.text()), id_.spec.name);
-}
-
-void Job::Pump() {
-  if (in_pump_ || !active() || phases_.window_open()) return;
-  in_pump_ = true;
-  if (!grants_stopped()) {
-    placer_.Place();
-    Advance();
-    if (phases_.In(JobPhase::kTraining)) source_->Grant(granter_, roster_.workers());
-    // What came before may have ended the job early.
-    if (!grants_stopped() && phases_.ReadingKind() != v1::WORK_KIND_UNSPECIFIED) reading_.Grant();
-    mover_.Pump();
-  }
-  in_pump_ = false;
-}
-
-void Job::SayNotReproducible(const std::string& why) {
-  if (!id_.spec.strategy.deterministic) return;
-  Event("warning", absl::StrCat("deterministic: ", why,
-                                "; updates that had reached only some of the shards are completed "
-                                "from values that were read later, so the results "
-                                "may differ in bits from those of an undisturbed run"));
+  parts_.journal.FlushLines();
+  parts_.news.Tick(now);
+  life_.Pump();
 }
 
 // ---------------------------------------------------------------- tasks
@@ -246,207 +86,124 @@ void Job::SayNotReproducible(const std::string& why) {
 void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff_until,
                       std::optional<TaskId> former, bool former_died, const v1::Hello& hello,
                       v1::Registered* registered) {
-  worker_admission_.Admit(task, identity, backoff_until, FormerOf(former, former_died), hello,
-                          registered);
+  parts_.worker_admission.Admit(task, identity, backoff_until, FormerOf(former, former_died), hello,
+                                registered);
 }
 
 absl::Status Job::AdmitServer(TaskId task, const std::string& identity,
                               std::optional<TaskId> former, bool former_died,
                               const v1::Hello& hello, v1::Registered* registered) {
-  return server_admission_.Admit(task, identity, FormerOf(former, former_died), hello, registered);
+  return parts_.server_admission.Admit(task, identity, FormerOf(former, former_died), hello,
+                                       registered);
 }
 
 void Job::Ready(TaskId task) {
-  if (worker_admission_.Ready(task) || server_admission_.Ready(task)) Pump();
+  if (parts_.worker_admission.Ready(task) || parts_.server_admission.Ready(task)) life_.Pump();
 }
 
 void Job::Speaks(TaskId task) {
-  if (worker_admission_.Speaks(task)) Pump();
-}
-
-void Job::Warn(const std::string& text) {
-  if (active()) Event("warning", text);
+  if (parts_.worker_admission.Speaks(task)) life_.Pump();
 }
 
 void Job::OnWorkerGone(TaskId task, absl::string_view reason, bool leaving) {
-  if (worker_admission_.OnGone(task, reason, leaving)) Pump();
+  if (parts_.worker_admission.OnGone(task, reason, leaving)) life_.Pump();
 }
 
 void Job::OnLeaving(TaskId task, absl::string_view said, bool drains) {
   const std::string reason =
       said.empty() ? std::string("no reason given") : client::CleanText(said, 200);
-  if (worker_admission_.OnLeaving(task, reason)) return;
-  if (server_admission_.OnLeaving(task, reason, drains)) Pump();
+  if (parts_.worker_admission.OnLeaving(task, reason)) return;
+  if (parts_.server_admission.OnLeaving(task, reason, drains)) life_.Pump();
 }
 
 void Job::OnServerLost(TaskId task, absl::string_view identity, absl::string_view reason,
                        bool leaving) {
-  if (!server_admission_.OnLost(task, std::string(identity), reason, leaving)) return;
-  CheckSealed();
-  Pump();
+  if (!parts_.server_admission.OnLost(task, std::string(identity), reason, leaving)) return;
+  life_.end().CheckSealed();
+  life_.Pump();
 }
 
 // ---------------------------------------------------------------- beside other jobs
 
 void Job::CallBack(TaskId task) {
-  Worker* worker = FindWorker(task);
+  JobWorker* worker = parts_.roster.Find(task);
   if (worker == nullptr || std::exchange(worker->called_back, true)) return;
-  roster_.RecallAll(worker);
+  parts_.roster.RecallAll(worker);
 }
 
 void Job::ReleaseWorker(TaskId task) {
   EndTurn();  // Its Dones are answered first.
-  if (worker_admission_.Release(task)) Pump();
+  if (parts_.worker_admission.Release(task)) life_.Pump();
 }
 
 std::uint32_t Job::useful_workers() const {
-  if (WantsSealedExport()) return 1;
-  if (!active() || grants_stopped()) return 0;
-  if (id_.spec.strategy.deterministic) return 1;
+  const JobPhases& phases = parts_.phases;
+  if (life_.end().WantsSealedExport()) return 1;
+  if (!phases.active() || phases.grants_stopped()) return 0;
+  if (keeps_its_worker()) return 1;
   std::uint64_t useful = 1;
-  if (phases_.In(JobPhase::kEvaluating)) useful = reading_.left();
-  if (phases_.In(JobPhase::kReporting) || phases_.In(JobPhase::kSaving)) useful = 0;
-  if (phases_.In(JobPhase::kTraining)) useful = source_->UsefulWorkers(roster_.workers().size());
+  if (phases.In(JobPhase::kEvaluating)) useful = parts_.reading.left();
+  if (phases.In(JobPhase::kReporting) || phases.In(JobPhase::kSaving)) useful = 0;
+  if (phases.In(JobPhase::kTraining))
+    useful = parts_.source->UsefulWorkers(parts_.roster.workers().size());
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(useful, 1u << 30));
 }
 
 // ---------------------------------------------------------------- messages
 
-void Job::EndTurn() {
-  if (turn_.End()) Pump();
-}
-
 absl::Status Job::OnMessage(TaskId task, const v1::TaskMessage& message) {
   switch (message.message_case()) {
-    case v1::TaskMessage::kHeartbeat:
-      OnHeartbeat(task, message.heartbeat());
-      return absl::OkStatus();
-    case v1::TaskMessage::kDone: return reports_.OnDone(task, message.done());
-    case v1::TaskMessage::kFailed:
-      reports_.OnFailed(task, message.failed());
-      return absl::OkStatus();
-    case v1::TaskMessage::kDropped:
-      reports_.OnDropped(task, message.dropped());
-      return absl::OkStatus();
+    case v1::TaskMessage::kHeartbeat: OnHeartbeat(task, message.heartbeat()); break;
+    case v1::TaskMessage::kDone: return parts_.reports.OnDone(task, message.done());
+    case v1::TaskMessage::kFailed: parts_.reports.OnFailed(task, message.failed()); break;
+    case v1::TaskMessage::kDropped: parts_.reports.OnDropped(task, message.dropped()); break;
     case v1::TaskMessage::kAssigned:
-      if (placer_.OnAssigned(task, message.assigned())) Pump();
-      return absl::OkStatus();
-    case v1::TaskMessage::kClosed:
-      if (book_ && message.closed().shard() < shards_.size()) {
-        book_->OnClosed(task, ShardId(message.closed().shard()),
-                        client::FromProto<ShardEpoch>(message.closed().epoch()),
-                        message.closed().taken());
-        const bool wanted = phases_.In(JobPhase::kSaving) || source_->WantsRound();
-        if (wanted && !rounds_.round_open()) TickCheckpoints(host_->Now());
-        source_->CheckClosing();
-      }
-      return absl::OkStatus();
+      if (parts_.placer.OnAssigned(task, message.assigned())) life_.Pump();
+      break;
+    case v1::TaskMessage::kClosed: OnClosed(task, message.closed()); break;
     case v1::TaskMessage::kSealed:
-      if (phases_.In(JobPhase::kSealing)) {
-        seal_.OnSealed(task, message.sealed());
-        CheckSealed();
-      }
-      return absl::OkStatus();
-    case v1::TaskMessage::kShardReport:
-      report_.OnReport(task, message.shard_report());
-      return absl::OkStatus();
-    case v1::TaskMessage::kStopped:
-      mover_.OnStopped(task, message.stopped());
-      return absl::OkStatus();
-    case v1::TaskMessage::kReceived:
-      mover_.OnReceived(task, message.received());
-      return absl::OkStatus();
-    case v1::TaskMessage::kRunFile: return export_.OnChunk(task, message.run_file());
-    case v1::TaskMessage::kShardDurable: return rounds_.OnDurable(task, message.shard_durable());
-    default: return absl::OkStatus();
+      if (!parts_.phases.In(JobPhase::kSealing)) break;
+      parts_.seal.OnSealed(task, message.sealed());
+      life_.end().CheckSealed();
+      break;
+    case v1::TaskMessage::kShardReport: parts_.report.OnReport(task, message.shard_report()); break;
+    case v1::TaskMessage::kStopped: parts_.mover.OnStopped(task, message.stopped()); break;
+    case v1::TaskMessage::kReceived: parts_.mover.OnReceived(task, message.received()); break;
+    case v1::TaskMessage::kRunFile: return parts_.exports.OnChunk(task, message.run_file());
+    case v1::TaskMessage::kShardDurable:
+      return parts_.rounds.OnDurable(task, message.shard_durable());
+    default: break;
   }
+  return absl::OkStatus();
+}
+
+void Job::OnClosed(TaskId task, const v1::Closed& closed) {
+  if (!parts_.book || closed.shard() >= parts_.shards.size()) return;
+  parts_.book->OnClosed(task, ShardId(closed.shard()),
+                        client::FromProto<ShardEpoch>(closed.epoch()), closed.taken());
+  const bool wanted = parts_.phases.In(JobPhase::kSaving) || parts_.source->WantsRound();
+  if (wanted && !parts_.rounds.round_open()) life_.TickCheckpoints(parts_.host->Now());
+  parts_.source->CheckClosing();
 }
 
 void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
   // What it says while it has not heard of this job yet is of the one that it served before.
-  if (Worker* worker = FindWorker(task); worker != nullptr && heartbeat.has_worker() &&
-                                         heartbeat.worker().job_uid() == id_.uid.value()) {
-    roster_.OnProgress(worker, heartbeat.worker());
-    if (active()) roster_.TellPauses();
-    totals_.ReportWorker(worker->identity, heartbeat.worker());
+  if (JobWorker* worker = parts_.roster.Find(task); worker != nullptr && heartbeat.has_worker() &&
+                                                    heartbeat.worker().job_uid() == uid().value()) {
+    parts_.roster.OnProgress(worker, heartbeat.worker());
+    if (active()) parts_.roster.TellPauses();
+    parts_.totals.ReportWorker(worker->identity, heartbeat.worker());
   }
-  if (heartbeat.has_server()) server_admission_.OnProgress(task, heartbeat.server());
+  if (heartbeat.has_server()) parts_.server_admission.OnProgress(task, heartbeat.server());
 }
 
 // ---------------------------------------------------------------- the calls of clients
 
 absl::StatusOr<FunctionCalls*> Job::function_calls() {
-  if (FunctionCalls* const calls = source_->calls()) return calls;
+  if (FunctionCalls* const calls = parts_.source->calls()) return calls;
   return UserError(absl::FailedPreconditionError(
       absl::StrCat("closures can be scheduled only in jobs of spec.type functions: job=", name(),
-                   " type=", id_.spec.type)));
-}
-
-// ---------------------------------------------------------------- status
-
-void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
-  status->set_job_uid(id_.uid.value());
-  status->set_name(id_.spec.name);
-  status->set_state(std::string(JobStateName(state())));
-  status->set_revision(revision_);
-  status->set_waiting_for(WaitingFor());
-  // A rolled-back shard's closures are run again while the job's own counters stand still: said, or
-  // it looks stuck.
-  status->set_phase(phases_.In(JobPhase::kTraining) && book_ && book_->RepairsPending()
-                        ? "repairing"
-                        : std::string(JobPhaseName(phases_.phase())));
-  if (phases_.cause() && ended()) *status->mutable_first_cause() = *phases_.cause();
-  status->set_runs_folder(id_.runs_folder);
-  status->set_runs_host(host_->HostName());
-  status->set_runs_mark(client::RunMark(id_.uid));
-  source_->FillStatus(status);
-  closure_totals_.FillStatus(ended(), epochs_.succeeded(), status);
-  status->set_share(share());
-  plan_.FillStatus(status);
-  if (active()) server_admission_.FillStatus(status);
-  status->set_updates_exact(ended() && claims_.updates_exact());
-  epochs_.FillStatus({.active = active(),
-                      .ended = ended(),
-                      .training = phases_.In(JobPhase::kTraining),
-                      .paused = waits_.TrainingPaused(),
-                      .planned = plan_ && !source_->has_callers(),
-                      .rate = rate_.rate()},
-                     status);
-  if (active()) deaths_.FillStatus(roster_.workers(), status);
-  roster_.FillStatus(totals_.WorkerRows(), status);
-  events_.FillStatus(events_after, status);
-  status->set_result_json(ended() ? output_.result() : "");
-  status->set_weights_exported(export_.weights_exported());
-  times_.FillStatus(status);
-  status->set_shards_rolled_back(placer_.rolled_back());
-  FillCheckpoint(rounds_, status);
-}
-
-// What the files of a run are made of (run_output.h).
-RunFacts Job::Facts() const {
-  RunFacts facts{.id = id_,
-                 .times = times_,
-                 .started = !phases_.never_started(),
-                 .state = std::string(JobStateName(phases_.ending())),
-                 .cause = phases_.cause() ? &*phases_.cause() : nullptr,
-                 .epochs = epochs_,
-                 .rate = rate_,
-                 .closures = closure_totals_.Counts(epochs_.succeeded()),
-                 .tasks = totals_,
-                 .events = events_,
-                 .plan = plan_message(),
-                 .model_summary = plan_.described().model_summary(),
-                 .shards = report_.answer(),
-                 .shards_rolled_back = placer_.rolled_back(),
-                 .updates_exact = claims_.updates_exact(),
-                 .checkpoint = rounds_.status(),
-                 .files = export_.files()};
-  source_->FillResult(&facts.source);
-  return facts;
-}
-
-EpochAccount::Context Job::AccountContext() {
-  return {host_->Now(), host_->WallMillis(), &output_.lines()};
+                   " type=", parts_.id.spec.type)));
 }
 
 }  // namespace evergrad::coordinator

@@ -1,9 +1,10 @@
-// The life of a job: what begins and ends its phases (job_phases.h), and the effects of each phase.
+#include "coordinator/jobs/job_life.h"
+
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
 #include "evergrad/v1/journal.pb.h"
 
@@ -32,219 +33,251 @@ ExportFiles::Stage ExportStageOf(JobPhase phase) {
 
 // ---------------------------------------------------------------- from outside
 
-void Job::Start() {
-  if (started()) return;
-  times_.started_ms = host_->WallMillis();
-  times_.started_at = host_->Now();
-  next_close_ = next_progress_ = times_.started_at;
-  output_.WriteJobFile();
+void JobLife::BeginRun() {
+  parts_.times.started_ms = parts_.host->WallMillis();
+  parts_.times.started_at = parts_.host->Now();
+  parts_.output.WriteJobFile();
+}
+
+void JobLife::Start() {
+  if (parts_.phases.started()) return;
+  BeginRun();
   Apply(PhaseEvent::kStarted);
 }
 
-void Job::Cancel() {
-  if (phases_.In(JobPhase::kSealedExporting))
-    return sealed_export_.GiveUp("it was cancelled meanwhile");
-  if (!phases_.After(PhaseEvent::kCancelled)) return;
+void JobLife::Cancel() {
+  if (parts_.phases.In(JobPhase::kSealedExporting))
+    return parts_.sealed_export.GiveUp("it was cancelled meanwhile");
+  if (!parts_.phases.After(PhaseEvent::kCancelled)) return;
   Event("state", "cancel requested");
-  if (!started()) {
-    times_.started_ms = host_->WallMillis();
-    times_.started_at = host_->Now();
-    output_.WriteJobFile();
-  }
+  if (!parts_.phases.started()) BeginRun();
   Apply(PhaseEvent::kCancelled);
 }
 
-void Job::Fail(v1::ErrorDetail cause, bool user) {
-  const bool ends_it = phases_.After(PhaseEvent::kFailed).has_value();
-  if (!phases_.TakeCause(std::move(cause), user)) return;
+void JobLife::Fail(v1::ErrorDetail cause, bool user) {
+  const bool ends_it = parts_.phases.After(PhaseEvent::kFailed).has_value();
+  if (!parts_.phases.TakeCause(std::move(cause), user)) return;
   if (!ends_it) {
     PersistWhole();
     return;
   }
-  Event("state", absl::StrCat("fails: ", ErrorText(*phases_.cause())));
+  Event("state", absl::StrCat("fails: ", ErrorText(*parts_.phases.cause())));
   Apply(PhaseEvent::kFailed);
 }
 
-void Job::BeginAnew(Term term) {
-  if (!active()) return;
-  phases_.OpenWindow();
-  roster_.workers().clear();
-  roster_.ForgetPauses();
-  server_admission_.DisconnectAll();
-  reading_.ReleaseAll();
-  training_.ForgetReleases();
-  mover_.Forget();  // the sessions of its servers end
-  if (book_) Persist(book_->BeginLife(term));
+void JobLife::EndTurn() {
+  if (parts_.turn.End()) Pump();
+}
+
+// ---------------------------------------------------------------- lives of the coordinator
+
+absl::Status JobLife::Restore(const v1::JobSnapshot& snapshot, const StoredJob& stored,
+                              std::string refusal) {
+  EG_RETURN_IF_ERROR(parts_.journal.Read(
+      snapshot, stored, [&] { return RestoreBook(stored.state); }, &refusal));
+  SetStages();
+  if (!refusal.empty()) parts_.news.AddRefusal(refusal);
+  parts_.phases.OpenWindow();  // until Resume and CloseWindow nothing moves
+  if (parts_.phases.active()) parts_.output.lines().Resume();
+  return absl::OkStatus();
+}
+
+absl::Status JobLife::RestoreBook(const DurableState& state) {
+  const ClosureBook::Options options = BookOptions();
+  if (state.map.size() > options.shards) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "more shards than the plan has: shards=", state.map.size(), " want=", options.shards));
+  }
+  parts_.book = std::make_unique<ClosureBook>(options, state);
+  parts_.shards.Restore(*parts_.book);
+  return absl::OkStatus();
+}
+
+void JobLife::Resume(Term term) {
+  parts_.news.BeginLife(term);
+  if (!parts_.phases.active()) return;
+  parts_.roster.BeginLife();
+  parts_.phases.OpenWindow();
+  parts_.phases.SetRestored();
+  BeginRate();
+  if (parts_.book) {
+    Record begun = parts_.book->BeginLife(term);
+    parts_.source->BeginLife(&begun);
+    parts_.source->UpdateNewLimit();
+    if (!Persist(begun)) return;
+    parts_.server_admission.AwaitOwners();
+  }
+  Event("restart", absl::StrCat("the coordinator restarted: term=", term.value(), ", ",
+                                parts_.epochs.succeeded(), " closures had succeeded"));
+}
+
+void JobLife::BeginAnew(Term term) {
+  if (!parts_.phases.active()) return;
+  parts_.phases.OpenWindow();
+  parts_.roster.workers().clear();
+  parts_.roster.ForgetPauses();
+  parts_.server_admission.DisconnectAll();
+  parts_.reading.ReleaseAll();
+  parts_.training.ForgetReleases();
+  parts_.mover.Forget();  // the sessions of its servers end
+  if (parts_.book) Persist(parts_.book->BeginLife(term));
   Event("warning",
         absl::StrCat("a task has seen a later term, so the coordinator began a new one: term=",
                      term.value()));
 }
 
-void Job::Resume(Term term) {
-  revision_ =
-      std::max<std::uint64_t>(revision_, term.value() << 32);  // who waits for a change sees one
-  if (!active()) return;
-  const MonoTime now = host_->Now();
-  roster_.BeginLife();
-  phases_.OpenWindow();
-  phases_.SetRestored();
-  BeginRate();
-  next_close_ = next_progress_ = now;
-  if (book_) {
-    Record begun = book_->BeginLife(term);
-    source_->BeginLife(&begun);
-    source_->UpdateNewLimit();
-    if (!Persist(begun)) return;
-    server_admission_.AwaitOwners();
-  }
-  Event("restart", absl::StrCat("the coordinator restarted: term=", term.value(), ", ",
-                                epochs_.succeeded(), " closures had succeeded"));
-}
-
-void Job::CloseWindow() {
-  if (!phases_.CloseWindow()) return;
-  if (book_) book_->CloseWindow();
-  training_.CloseWindow();
+void JobLife::CloseWindow() {
+  if (!parts_.phases.CloseWindow()) return;
+  if (parts_.book) parts_.book->CloseWindow();
+  parts_.training.CloseWindow();
   EndTurn();
-  server_admission_.AwaitFromNowOn();
-  if (phases_.TakeRestored()) ResumePhase();
+  parts_.server_admission.AwaitFromNowOn();
+  if (parts_.phases.TakeRestored()) ResumePhase();
   Pump();
-}
-
-// ---------------------------------------------------------------- phases
-
-bool Job::Apply(PhaseEvent event) {
-  const std::optional<JobPhase> next = phases_.After(event);
-  if (!next) return false;
-  if (phases_.In(JobPhase::kTraining)) SampleRate();
-  const JobState before = state();
-  phases_.Apply(event);
-  SetStages();
-  Touch();
-  if (state() != before) Event("state", std::string(JobStateName(state())));
-  return Enter(*next);
-}
-
-void Job::SetStages() {
-  rounds_.SetStage(StageOf(phases_.phase()));
-  export_.SetStage(ExportStageOf(phases_.phase()));
-}
-
-// A phase that a restarted coordinator would continue is committed before anything follows from it.
-bool Job::Enter(JobPhase phase) {
-  switch (phase) {
-    case JobPhase::kNone: break;
-    case JobPhase::kDescribing:
-      if (!PersistWhole()) return false;
-      notices_.SendInfo();
-      Describe();
-      break;
-    case JobPhase::kPlacing:
-      if (!PersistWhole()) return false;
-      notices_.SendInfo();
-      Pump();
-      break;
-    case JobPhase::kTraining: BeginRate(); return PersistWhole();
-    case JobPhase::kEvaluating:
-      epochs_.BeginEvaluation(host_->Now());
-      reading_.Begin(v1::EVALUATE, plan_->eval_closures(), MonoTime{0});
-      break;
-    case JobPhase::kExporting: reading_.Begin(v1::EXPORT, 1, MonoTime{0}); break;
-    case JobPhase::kReporting: BeginReport(); break;
-    case JobPhase::kSaving: TickCheckpoints(host_->Now()); break;
-    case JobPhase::kSealing: return BeginSeal();
-    case JobPhase::kSealedReporting: BeginSealedReport(); break;
-    case JobPhase::kSealedSaving: rounds_.BeginRound(); break;
-    case JobPhase::kSealedExporting:
-      if (!phases_.window_open()) sealed_export_.Pump();
-      break;
-    case JobPhase::kWriting: return BeginWriting();
-    case JobPhase::kEnded: End(); break;
-  }
-  return true;
 }
 
 // The window of a restored job has closed: its phase begins, or continues. What the former life has
 // committed and sent on entering it is not repeated, but for the seal, whose answers are lost.
-void Job::ResumePhase() {
-  BeginRate();  // the window was no training time; what was done meanwhile comes now
-  switch (phases_.phase()) {
+void JobLife::ResumePhase() {
+  BeginRate();  // The window was no time of training.
+  switch (parts_.phases.phase()) {
     case JobPhase::kDescribing: Describe(); break;
-    case JobPhase::kSealing: BeginSeal(); break;
-    case JobPhase::kWriting: WriteFiles(); break;
+    case JobPhase::kSealing: end_.BeginSeal(); break;
+    case JobPhase::kWriting: end_.WriteFiles(); break;
     default: break;
   }
 }
 
+// ---------------------------------------------------------------- phases
+
+bool JobLife::Apply(PhaseEvent event) {
+  const std::optional<JobPhase> next = parts_.phases.After(event);
+  if (!next) return false;
+  if (parts_.phases.In(JobPhase::kTraining)) SampleRate();
+  const JobState before = parts_.phases.state();
+  parts_.phases.Apply(event);
+  SetStages();
+  Touch();
+  const JobState state = parts_.phases.state();
+  if (state != before) Event("state", std::string(JobStateName(state)));
+  return Enter(*next);
+}
+
+void JobLife::SetStages() {
+  parts_.rounds.SetStage(StageOf(parts_.phases.phase()));
+  parts_.exports.SetStage(ExportStageOf(parts_.phases.phase()));
+}
+
+bool JobLife::Enter(JobPhase phase) {
+  switch (phase) {
+    case JobPhase::kNone: break;
+    case JobPhase::kDescribing:
+      if (!PersistWhole()) return false;
+      parts_.notices.SendInfo();
+      Describe();
+      break;
+    case JobPhase::kPlacing:
+      if (!PersistWhole()) return false;
+      parts_.notices.SendInfo();
+      Pump();
+      break;
+    case JobPhase::kTraining: BeginRate(); return PersistWhole();
+    case JobPhase::kEvaluating:
+      parts_.epochs.BeginEvaluation(parts_.host->Now());
+      parts_.reading.Begin(v1::EVALUATE, parts_.plan->eval_closures(), MonoTime{0});
+      break;
+    case JobPhase::kExporting: parts_.reading.Begin(v1::EXPORT, 1, MonoTime{0}); break;
+    case JobPhase::kReporting: end_.BeginReport(); break;
+    case JobPhase::kSaving: TickCheckpoints(parts_.host->Now()); break;
+    case JobPhase::kSealing: return end_.BeginSeal();
+    case JobPhase::kSealedReporting: end_.BeginSealedReport(); break;
+    case JobPhase::kSealedSaving: parts_.rounds.BeginRound(); break;
+    case JobPhase::kSealedExporting:
+      if (!parts_.phases.window_open()) parts_.sealed_export.Pump();
+      break;
+    case JobPhase::kWriting: return end_.BeginWriting();
+    case JobPhase::kEnded: end_.End(); break;
+  }
+  return true;
+}
+
 // The YAML says everything, or a worker is asked.
-void Job::Describe() {
-  const std::optional<v1::DescribeResult> described = kind_.Describe(id_.spec);
-  reading_.Begin(v1::DESCRIBE, described ? 0 : 1, MonoTime{0});
+void JobLife::Describe() {
+  const std::optional<v1::DescribeResult> described = parts_.kind.Describe(parts_.id.spec);
+  parts_.reading.Begin(v1::DESCRIBE, described ? 0 : 1, MonoTime{0});
   if (described) return OnDescribed(*described);
   Pump();
 }
 
-void Job::OnDescribed(const v1::DescribeResult& described) {
-  if (const absl::Status built = plan_.Build(described, placer_.ServersLimit()); !built.ok()) {
+void JobLife::OnDescribed(const v1::DescribeResult& described) {
+  JobPlan& plan = parts_.plan;
+  if (const absl::Status built = plan.Build(described, parts_.placer.ServersLimit()); !built.ok()) {
     const bool user = BlameOf(built) == Blame::kUser;
     return Fail(MakeError(built, user ? "user" : "internal", "coordinator"), user);
   }
   for (int i = 0; i < std::min(described.warnings_size(), kDescribeWarningsMax); ++i)
     Event("warning", described.warnings(i));
-  if (const absl::Status fits = plan_.CheckServerBytes(); !fits.ok())
+  if (const absl::Status fits = plan.CheckServerBytes(); !fits.ok())
     return Fail(MakeError(fits, "user", "coordinator"), true);
-  if (!journal_.on()) plan_.ForgetVariables();
-  if (rounds_.on() && id_.spec.checkpoint.resume) return resume_.Look();
+  if (!parts_.journal.on()) plan.ForgetVariables();
+  if (parts_.rounds.on() && parts_.id.spec.checkpoint.resume) return parts_.resume.Look();
   BeginPlan();
 }
 
-ClosureBook::Options Job::BookOptions() const {
+ClosureBook::Options JobLife::BookOptions() const {
   ClosureBook::Options options;
-  options.closures = plan_->closures();
-  options.shards = shards_.size();
-  options.open_max = options_.closures_open_max;
+  options.closures = parts_.plan->closures();
+  options.shards = parts_.shards.size();
+  options.open_max = parts_.options.closures_open_max;
   return options;
 }
 
-void Job::BeginPlan() {
-  book_ = std::make_unique<ClosureBook>(BookOptions(), DurableState{});
-  Record begun = book_->BeginLife(host_->term());
-  book_->CloseWindow();
-  epochs_.BeginPlan();
-  resume_.Apply(&begun);
-  source_->UpdateNewLimit();
-  Event("state", source_->ReadyText(plan_.described()));
-  journal_.writer().Add(begun);
+void JobLife::BeginPlan() {
+  parts_.book = std::make_unique<ClosureBook>(BookOptions(), DurableState{});
+  Record begun = parts_.book->BeginLife(parts_.host->term());
+  parts_.book->CloseWindow();
+  parts_.epochs.BeginPlan();
+  parts_.resume.Apply(&begun);
+  parts_.source->UpdateNewLimit();
+  Event("state", parts_.source->ReadyText(parts_.plan.described()));
+  parts_.journal.writer().Add(begun);
   Apply(PhaseEvent::kPlanned);
 }
 
-// A stretch of repair, or of waiting, is no slow training: it would make the time that is left look
-// endless.
-void Job::SampleRate() {
-  if (epochs_.examples_done() == rate_.examples() && waits_.TrainingPaused()) return BeginRate();
-  if (!rate_.Sample(times_.started_at, host_->Now(), epochs_.examples_done())) return;
-  if (v1::JobNote* const note = journal_.writer().Note()) rate_.FillNote(note);
-  output_.AddRate(rate_, epochs_);
+void JobLife::Pump() {
+  const JobPhases& phases = parts_.phases;
+  if (in_pump_ || !phases.active() || phases.window_open()) return;
+  in_pump_ = true;
+  if (!grants_stopped()) {
+    parts_.placer.Place();
+    Advance();
+    if (phases.In(JobPhase::kTraining)) parts_.source->Grant(granter_, parts_.roster.workers());
+    // What came before may have ended the job early.
+    if (!grants_stopped() && phases.ReadingKind() != v1::WORK_KIND_UNSPECIFIED)
+      parts_.reading.Grant();
+    parts_.mover.Pump();
+  }
+  in_pump_ = false;
 }
 
-// Begins the next phase if this one is over.
-void Job::Advance() {
-  if (phases_.In(JobPhase::kPlacing) && shards_.AllHeld()) {
-    epochs_.StartClock(host_->Now());
+void JobLife::Advance() {
+  if (parts_.phases.In(JobPhase::kPlacing) && parts_.shards.AllHeld()) {
+    parts_.epochs.StartClock(parts_.host->Now());
     if (!Apply(PhaseEvent::kPlaced)) return;
   }
-  if (!phases_.In(JobPhase::kTraining)) return;
+  if (!parts_.phases.In(JobPhase::kTraining)) return;
   // The barrier (ARCHITECTURE 4.8): what was granted has ended, nothing is under repair, every
   // shard is there.
-  if (!source_->Complete()) return;
-  if (!book_->BarrierReached(source_->Limit()) || !shards_.AllHeld()) return;
-  if (!source_->has_callers()) {
-    if (epochs_.EvaluationDue()) {
-      if (!evaluation_hold_.Holds(host_)) Apply(PhaseEvent::kEvaluationDue);
+  ClosureSource& source = *parts_.source;
+  if (!source.Complete()) return;
+  if (!parts_.book->BarrierReached(source.Limit()) || !parts_.shards.AllHeld()) return;
+  if (!source.has_callers()) {
+    if (parts_.epochs.EvaluationDue()) {
+      if (!evaluation_hold_.Holds(parts_.host)) Apply(PhaseEvent::kEvaluationDue);
       return;
     }
-    if (epochs_.PassBarrier(AccountContext())) {
-      source_->UpdateNewLimit();
+    if (parts_.epochs.PassBarrier(parts_.account_context())) {
+      source.UpdateNewLimit();
       PersistWhole();  // the lines of these epochs stand in no note
       return;
     }
@@ -252,115 +285,47 @@ void Job::Advance() {
   Apply(PhaseEvent::kTrained);
 }
 
-void Job::FinishEvaluation() {
-  EvaluationSum sum;
-  for (const ReadingRound::Closure& closure : reading_.closures()) sum.Add(closure.metrics);
-  reading_.Clear();
-  epochs_.FinishEvaluation(sum.Result(kind_.counts_only()), host_->Now());
-  if (!Apply(PhaseEvent::kEvaluated)) return;
-  ++revision_;
-  host_->JobChanged(id_.uid);
+// A stretch of repair, or of waiting, is no slow training: it would make the time that is left look
+// endless.
+void JobLife::SampleRate() {
+  TrainingRate& rate = parts_.rate;
+  const std::uint64_t examples = parts_.epochs.examples_done();
+  if (examples == rate.examples() && parts_.waits.TrainingPaused()) return BeginRate();
+  if (!rate.Sample(parts_.times.started_at, parts_.host->Now(), examples)) return;
+  if (v1::JobNote* const note = NoteIfJournaled()) rate.FillNote(note);
+  parts_.output.AddRate(rate, parts_.epochs);
 }
 
-// Values have changed under whoever was reading them: what was measured or written since is void.
-void Job::AfterRollback(absl::string_view why) {
+void JobLife::OnEvaluated() {
+  EvaluationSum sum;
+  for (const ReadingRound::Closure& closure : parts_.reading.closures()) sum.Add(closure.metrics);
+  parts_.reading.Clear();
+  parts_.epochs.FinishEvaluation(sum.Result(parts_.kind.counts_only()), parts_.host->Now());
+  if (Apply(PhaseEvent::kEvaluated)) parts_.news.TellChange();
+}
+
+void JobLife::OnExportEnded() {
+  Apply(parts_.phases.In(JobPhase::kSealedExporting) ? PhaseEvent::kFinished
+                                                     : PhaseEvent::kExported);
+}
+
+// Measurements and files of the changed values are void.
+void JobLife::AfterRollback(absl::string_view why) {
+  const JobPhases& phases = parts_.phases;
   SayNotReproducible(std::string(why));
-  if (!phases_.After(PhaseEvent::kRolledBack)) return;
-  Event("rollback", absl::StrCat(JobPhaseName(phases_.phase()), " begins again: ", why));
-  epochs_.VoidEvaluation(phases_.In(JobPhase::kEvaluating), host_->Now());
-  reading_.Void();
-  report_.Void();
+  if (!phases.After(PhaseEvent::kRolledBack)) return;
+  Event("rollback", absl::StrCat(JobPhaseName(phases.phase()), " begins again: ", why));
+  parts_.epochs.VoidEvaluation(phases.In(JobPhase::kEvaluating), parts_.host->Now());
+  parts_.reading.Void();
+  parts_.report.Void();
   Apply(PhaseEvent::kRolledBack);
 }
 
-void Job::BeginReport() {
-  report_.Begin(FinalReport::Kind::kComplete, [this] {
-    if (!claims_.Accept(source_->CompareUpdates(report_.answer().shards))) return;
-    Apply(rounds_.on() ? PhaseEvent::kReported : PhaseEvent::kFinished);
-  });
-}
-
-// ---------------------------------------------------------------- ends before the plan (20a)
-
-bool Job::BeginSeal() {
-  reading_.Clear();
-  report_.Void();
-  training_.Clear();
-  placer_.ForgetRetries();
-  mover_.End();
-  if (!phases_.window_open())
-    notices_.SendCloses();  // so that what has ended is in the ledgers that are saved
-  if (!PersistWhole()) return false;
-  // Workers drop everything of the job at once; servers first answer REFUSED, then report, then
-  // drop.
-  notices_.SendEnded(phases_.ending(), true, false);
-  for (auto& [task, worker] : roster_.workers()) {
-    worker.DropAll();
-  }
-  seal_.Begin();
-  CheckSealed();
-  return true;
-}
-
-void Job::CheckSealed() {
-  if (!phases_.In(JobPhase::kSealing) || phases_.window_open())
-    return;  // In the window it is not known who is gone.
-  if (!seal_.IsComplete()) return;
-  Apply(book_ && shards_.placed() ? PhaseEvent::kSealed : PhaseEvent::kFinished);
-}
-
-void Job::BeginSealedReport() {
-  report_.Begin(FinalReport::Kind::kSealed, [this] {
-    if (!rounds_.on() || !book_) return Finish();
-    Apply(PhaseEvent::kReported);
-  });
-}
-
-// From the seal on: a worker that went to another job in that second would have to come back.
-bool Job::WantsSealedExport() const {
-  return phases_.failing() && book_ && shards_.placed() && epochs_.succeeded() > 0;
-}
-
-// ---------------------------------------------------------------- the end
-
-// Nothing is left but the weights of a failed job, and the files. That the weights are not exported
-// is said before the last line of metrics.jsonl.
-void Job::Finish() {
-  const bool exports = phases_.After(PhaseEvent::kSealedExportDue) && WantsSealedExport() &&
-                       sealed_export_.Begin(report_.answer(), plan_.server_bytes());
-  Apply(exports ? PhaseEvent::kSealedExportDue : PhaseEvent::kFinished);
-}
-
-bool Job::BeginWriting() {
-  export_.DropReceiver();
-  times_.ended_ms = host_->WallMillis();
-  times_.ended_at = host_->Now();
-  closure_totals_.Close(source_->CountedEnds());
-  epochs_.WriteEpochLines(AccountContext());
-  output_.MakeResult();
-  if (!PersistWhole()) return false;
-  journal_.FlushLines();
-  WriteFiles();
-  return true;
-}
-
-// The files are on disk. What an ended job still answers is its status, its result and its final
-// report.
-void Job::End() {
-  notices_.SendEnded(phases_.ending(), true, true);
-  book_.reset();
-  epochs_.ForgetWaiting();
-  shards_.Clear();
-  mover_.Forget();
-  roster_.workers().clear();
-  source_->Clear();
-  output_.lines().Close();
-  if (journal_.on()) {
-    PersistWhole();
-  } else if (absl::Status removed = host_->store().Remove(id_.uid); !removed.ok()) {
-    host_->StoreFailed(removed);
-  }
-  report_.End();
+void JobLife::TickCheckpoints(MonoTime now) {
+  if (parts_.phases.window_open()) return;
+  const bool hurry = parts_.phases.In(JobPhase::kTraining) && parts_.source->WantsRound();
+  parts_.rounds.Tick(now, hurry);
+  if (hurry) parts_.source->OnRoundTick();
 }
 
 }  // namespace evergrad::coordinator

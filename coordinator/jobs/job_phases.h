@@ -1,5 +1,5 @@
 // The phases of a job and its state, from the submission to the end. Only this class decides which
-// phase follows which event. The effects of a phase are the job's (job_life.cc).
+// phase follows which event. JobLife and JobEnd have the effects of a phase.
 //
 //   QUEUED      kNone
 //   STARTING    ─▶ kDescribing ─▶ kPlacing
