@@ -1,10 +1,11 @@
 // The closures of one job that workers hold, and those that can be granted next (LEDGER lines 23
 // and 26). A life of the coordinator learns them from its own grants and from the workers'
-// registrations; the journal has none of them. A pure state machine: no clock, no threads, no I/O.
-// Not thread-safe.
+// registrations; the journal does not record them. A pure state machine: no clock, no threads, no
+// I/O. Not thread-safe.
 //
-// A closure has at most one current attempt. The ClosureBook passes each Record to OnCommit after
-// it was applied to the durable state, and passes that state to the functions that read it.
+// A closure has at most one current attempt. The ClosureBook applies each Record to the durable
+// state and then passes the Record to OnCommit. It also passes the durable state to each function
+// that reads it.
 #pragma once
 
 #include <cstdint>
@@ -34,30 +35,31 @@ class AttemptTable {
     std::set<ShardId> targets;
     bool repair = false;
   };
-  // Says whether a worker can run a closure. An empty function stands for "can run all".
+  // Returns whether a worker can run a closure. An empty function accepts every closure.
   using Filter = std::function<bool(ClosureId)>;
 
   AttemptTable(std::uint64_t closures, std::uint32_t open_max, const DurableState& state);
-  // Forgets the attempts of the former life. The limit of new closures and the counter stay.
+  // Forgets the attempts of the former life, but keeps new_limit_ and repairs_granted_.
   void BeginLife();
   void OnCommit(const Record& record, const DurableState& state);
 
-  // [23] Chooses the next grant without its attempt, or nullopt. The choice leaves the queue of its
-  // kind, so each choice must be followed by Begin.
+  // [23] Returns the next grant without an attempt number, or nullopt if there is none. The closure
+  // leaves the queue of its kind, so the caller must call Begin next.
   std::optional<Granted> ChooseNext(const DurableState& state, bool grants_new, const Filter& may);
   void Begin(const Granted& granted, TaskId worker);
-  // [26] Makes the attempt of a registered worker current, unless a higher one is. Returns whether
-  // it did.
+  // [26] Makes the attempt of a registered worker current, unless a higher attempt at the closure
+  // is current. Returns whether the given attempt is current now.
   bool Adopt(ClosureId closure, Current adopted);
 
-  // The attempt has ended and its closure is not granted again for its sake.
+  // Removes an attempt that has ended. Its closure is not queued to be granted again.
   void Forget(Map::const_iterator it);
-  // The attempt has ended and its closure is granted again, unless the closure has ended.
+  // Removes an attempt that has ended, and queues its closure to be granted again unless the
+  // closure has ended.
   void Release(Map::const_iterator it, const DurableState& state);
   std::vector<ClosureId> ReleaseWorker(TaskId worker, const DurableState& state);
-  // The members of `closures` are not granted again. Their current attempts stay.
+  // Removes `closures` from the queue of closures to grant again. Current attempts at them stay.
   void Unqueue(const IntervalSet& closures);
-  // The members of `closures` are not granted again, and none of their attempts stays current.
+  // Removes `closures` from that queue, and ends the current attempts at them.
   void Forget(const IntervalSet& closures);
   void SetNewLimit(std::uint64_t limit) { new_limit_ = limit; }
 
@@ -67,7 +69,7 @@ class AttemptTable {
   std::uint64_t next_new() const { return next_new_; }
   bool RequeuedWait() const { return !requeued_.empty(); }
   bool RepairsPending() const { return !with_todo_.empty(); }
-  std::uint64_t RepairsLeft(const DurableState& state) const;  // sum of all todo sets
+  std::uint64_t RepairsLeft(const DurableState& state) const;  // sum of the sizes of all todo sets
   std::uint64_t repairs_granted() const { return repairs_granted_; }
 
  private:
@@ -84,7 +86,8 @@ class AttemptTable {
   std::uint64_t next_new_ = 0;
   std::uint64_t new_limit_ = ~0ull;
   std::set<std::uint32_t> with_todo_;  // shards whose todo set is not empty
-  std::uint64_t repair_hint_ = 0;      // every closure below it that is in a todo set is current
+  // Every closure of a todo set below this number has a current attempt.
+  std::uint64_t repair_hint_ = 0;
   std::uint64_t repairs_granted_ = 0;
 };
 

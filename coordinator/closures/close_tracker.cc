@@ -63,7 +63,7 @@ void CloseTracker::EndSession(TaskId session) {
 
 bool CloseTracker::Settled(const DurableBook& book) const {
   const DurableState& state = book.state();
-  // This code runs with each answer, so it must not allocate for each shard.
+  // This code runs for each answer of a server, so it allocates nothing for each shard.
   std::vector<bool> settled(state.map.size());
   for (const auto& [key, sent] : sent_) {
     const std::uint32_t p = key.second;

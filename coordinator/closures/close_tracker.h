@@ -1,7 +1,7 @@
-// The ended closures that the owner of each shard was told of: the Closes that its session was sent
-// (LEDGER line 24), and the closures that it is known to refuse (line 20). A life of the
-// coordinator begins without this knowledge. A pure state machine: no clock, no threads, no I/O.
-// Not thread-safe.
+// Tracks which ended closures the owner of each shard has been told about: the Close messages sent
+// in its session (LEDGER line 24), and the closures that the owner is known to refuse (line 20). A
+// life of the coordinator begins without this knowledge. A pure state machine: no clock, no
+// threads, no I/O. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +26,10 @@ class CloseTracker {
   explicit CloseTracker(std::uint32_t shards) : refusing_(shards) {}
   void BeginLife();
 
-  // [24] For each (session, shard, epoch) the first Close is whole, and each later one holds the
-  // closures added since. After `ignored` the next one is whole again. One Close is in flight for
-  // each; the next one follows OnClosed. Returns orders only for shards with changes.
+  // [24] Returns the next Closes for the shards of `server`, only for shards with changes. For each
+  // (session, shard, epoch) the first Close holds all closures, and each later Close holds the
+  // closures added since. After the answer `ignored` the next Close holds all closures again. One
+  // Close is in flight for each shard; the next one follows OnClosed.
   std::vector<Order> Make(TaskId session, const std::string& server, const DurableBook& book);
   void OnClosed(TaskId session, ShardId shard, ShardEpoch epoch, bool taken,
                 const DurableState& state);
@@ -36,9 +37,11 @@ class CloseTracker {
   // Returns whether every owner has taken all closures that a Close could name now.
   bool Settled(const DurableBook& book) const;
 
-  // [20] The owner of the Assign refuses the order's closures and those of its file.
+  // [20] Notes that the owner named in the Assign refuses the closures of the order and those that
+  // its snapshot refuses.
   void OnAssign(const DurableBook::AssignOrder& order);
-  // [20] Returns whether each owner has answered a Close with them, or got them in its Assign.
+  // [20] Returns whether each owner of a shard has answered a Close with `closures`, or has got
+  // them in its Assign.
   bool RefusedEverywhere(const IntervalSet& closures, const DurableState& state) const;
 
  private:
@@ -46,7 +49,7 @@ class CloseTracker {
     ShardEpoch epoch;
     std::uint64_t revision = 0;
     bool pending = false, whole_next = true;
-    IntervalSet done, refused;  // everything that was sent under this epoch
+    IntervalSet done, refused;  // all closures sent under this epoch
   };
   struct Refusing {
     ShardEpoch epoch;

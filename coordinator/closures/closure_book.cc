@@ -7,7 +7,8 @@
 namespace evergrad::coordinator {
 namespace {
 
-// [19] Adds the changes by a Done of a current attempt that began under the map V0.
+// [19] Adds to `record` the changes that follow from the Done of a current attempt. V0 is the
+// version of the map with which the attempt began.
 void AddDone(const DurableBook& book, ClosureId closure, const ClosureBook::Current& current,
              MapVersion v0, Record* record) {
   const DurableState& state = book.state();
@@ -161,7 +162,8 @@ std::vector<ClosureBook::HeldAttempt> ClosureBook::RegisterWorker(
     TaskId worker, const std::vector<HeldAttempt>& held) {
   std::vector<HeldAttempt> adopted;
   for (const HeldAttempt& h : held) {
-    // [35] An unproved attempt would fence off the worker to which the attempt was granted.
+    // [35] If a worker could claim an attempt without proof, it would fence off the worker to which
+    // the attempt was granted.
     if (!h.proved) continue;
     if (h.closure.value() >= options_.closures || h.attempt.term > durable().term.value() ||
         IsForgotten(h.v1))

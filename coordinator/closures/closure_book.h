@@ -1,8 +1,8 @@
-// The coordinator's half of the ledger protocol for one job (LEDGER lines 18 to 28). The class is a
-// pure state machine: no clock, no threads, no I/O. Not thread-safe; the job's driver calls it.
+// The coordinator's half of the ledger protocol for one job (LEDGER lines 18 to 28). A pure state
+// machine: no clock, no threads, no I/O. Not thread-safe; the job calls it as its driver.
 //
-// It has three parts: the durable state (DurableBook), the attempts (AttemptTable), and the
-// closures that each owner of a shard was told of (CloseTracker).
+// The book has three parts: the durable state (DurableBook), the attempts (AttemptTable), and the
+// closures that each owner of a shard was told about (CloseTracker).
 //
 // Every durable change is a Record. The book applies the record to its DurableState and returns it.
 // The driver commits it to the StateStore before it sends a message of the same call. A replay of
@@ -43,29 +43,30 @@ class ClosureBook {
   ClosureBook(Options options, DurableState state);
   const DurableState& durable() const { return durable_.state(); }
 
-  // Begins a life of the coordinator (line 18). `term` is the term of all its jobs: 1 + max(the
-  // term of the store, the terms that tasks report). It must be above durable().term (EG_CHECK).
-  // All volatile state becomes empty, and the start-up window is open until CloseWindow(). A new
-  // job's book begins with the same call, directly followed by CloseWindow(), since nobody holds
-  // anything of it. V becomes (term, 1), so that a worker that waits for a map which the journal
-  // forgot gets one.
+  // Begins a life of the coordinator (line 18). `term` is the term of all jobs in this life: 1 +
+  // max(the term of the store, the terms that tasks report). It must be above durable().term
+  // (EG_CHECK). All volatile state becomes empty, and the start-up window is open until
+  // CloseWindow(). A new job's book begins with the same call, directly followed by CloseWindow(),
+  // because no task holds attempts or shards of the job. V becomes (term, 1). A worker that waits
+  // for a map which the journal forgot therefore gets a newer map.
   Record BeginLife(Term term);
   bool window_open() const { return window_open_; }
   void CloseWindow() { window_open_ = false; }
 
   // --- line 23
-  // Returns the next grant, or nullopt if there is none for this worker now, as always inside the
-  // start-up window. `worker` is the registration that will run the closure. Grants are not
+  // Returns the next grant, or nullopt if there is none for this worker now. Inside the start-up
+  // window there is none. `worker` is the registration that will run the closure. Grants are not
   // journaled. `grants_new` is false while an evaluation or the end is due: only repairs and
   // requeued closures are granted then.
   //
-  // `may` says whether the worker can run a closure, because not every worker has every user
-  // function. Without `may`, it can run all. Closures that it cannot run wait for another worker; a
-  // new one that waits counts as granted for the limit of new closures, but not for open_max.
+  // `may` returns whether the worker can run a closure, because not every worker has every user
+  // function. If `may` is empty, the worker can run all closures. Closures that it cannot run wait
+  // for another worker. A new closure that waits counts as granted for the limit of new closures,
+  // but not for open_max.
   std::optional<Granted> NextGrant(TaskId worker, bool grants_new = true,
                                    const AttemptTable::Filter& may = {});
   // Returns a number for work that this book does not count (evaluation, describe, export). All
-  // attempts share one sequence, and no number is used twice.
+  // attempts share one sequence, so no attempt number is used twice.
   Attempt NextAttempt() { return durable_.NextAttempt(); }
   // Releases the attempts of a worker that has disconnected or has registered anew (call
   // RegisterWorker first). Returns their closures, which are granted again before new ones, with
@@ -78,7 +79,8 @@ class ClosureBook {
 
   // --- lines 19, 20 and 20b
   struct DoneResult {
-    // The start-up window is open. The caller keeps the Done and calls again after CloseWindow().
+    // True while the start-up window is open. The caller then keeps the Done and calls again after
+    // CloseWindow().
     bool deferred = false;
     bool acknowledged = false;  // if false (and not deferred), the answer is SUPERSEDED
     bool counted = false;       // this is the first success of the closure, so its metrics count
@@ -88,11 +90,12 @@ class ClosureBook {
   DoneResult OnDone(ClosureId closure, Attempt attempt, MapVersion v0, MapVersion v1);
   // [20] Cancels a closure and ends its attempt. The record is empty if the closure has ended.
   Record Cancel(ClosureId closure);
-  // [20] Cancels the closures in one transaction. Closures in succeeded, in dead or outside the
-  // plan are unchanged. The attempts at the others stay current until the driver has told the
-  // workers and releases them.
+  // [20] Cancels the closures in one transaction. Closures that have ended or are outside the plan
+  // are unchanged. Attempts at the cancelled closures stay current until the driver has told the
+  // workers and releases the attempts.
   Record Cancel(const IntervalSet& closures);
-  // [20] Returns whether every owner is known to refuse the closures. Then the user may be told.
+  // [20] Returns whether every owner of a shard is known to refuse the closures. Only then may the
+  // user learn of the cancellation.
   bool RefusedEverywhere(const IntervalSet& closures) const {
     return closes_.RefusedEverywhere(closures, durable());
   }
@@ -123,13 +126,14 @@ class ClosureBook {
   Record AddSnapshot(ShardId shard, Snapshot snapshot) {
     return durable_.AddSnapshot(shard, std::move(snapshot));
   }
-  // Forgets files that are damaged, or that no kept manifest names. The caller deletes a file only
-  // once the record is durable.
+  // Removes snapshots whose files are damaged, or that no kept manifest names. The caller deletes a
+  // file only once the record is durable.
   Record RemoveSnapshots(ShardId shard, const std::set<std::string>& uris) {
     return durable_.RemoveSnapshots(shard, uris);
   }
   const Snapshot* NewestSnapshot(ShardId shard) const { return durable_.NewestSnapshot(shard); }
-  // Begins from a manifest of another job, with one snapshot for each shard, in order.
+  // Begins from a manifest of another job. `snapshots` has one snapshot for each shard, in the
+  // order of the shards.
   Record ResumeFrom(std::vector<Snapshot> snapshots) {
     return durable_.ResumeFrom(std::move(snapshots));
   }
@@ -138,18 +142,20 @@ class ClosureBook {
   ServerRegistration RegisterServer(const std::string& server, const std::vector<HeldShard>& held,
                                     bool restore = true);
 
-  // --- line 26. If the store can forget (a torn tail), register and answer workers only after
-  // CloseWindow(). As long as a forgotten shard may be adopted, no worker may get a map: the V0 of
-  // that map would be above the shard's start although the map names another owner.
+  // --- line 26. If the store can lose its newest records (a torn tail), register and answer
+  // workers only after CloseWindow(). As long as a shard that the journal forgot may be adopted, no
+  // worker may get a map: the V0 of that map would be above the shard's start although the map
+  // names another owner.
   struct HeldAttempt {
     ClosureId closure;
     Attempt attempt;
     bool all_targets = true;
     std::set<ShardId> targets;
     MapVersion v1;
-    bool proved = true;  // [35] the driver has checked that this worker was granted the attempt
+    // [35] true if the driver has verified that this worker was granted the attempt.
+    bool proved = true;
   };
-  // Returns the adopted attempts.
+  // Returns those of the held attempts that were adopted.
   std::vector<HeldAttempt> RegisterWorker(TaskId worker, const std::vector<HeldAttempt>& held);
 
   // --- line 24: as in CloseTracker
@@ -162,26 +168,26 @@ class ClosureBook {
   void EndServerSession(TaskId server_session) { closes_.EndSession(server_session); }
   bool ClosesSettled() const { return closes_.Settled(durable_); }
 
-  // --- questions
+  // --- queries
   // Returns whether every closure of the plan has ended, todo is empty, every shard has an owner,
   // no attempt is current and the window is closed.
   bool Quiet() const;
   bool RepairsPending() const { return attempts_.RepairsPending(); }  // some todo set is not empty
   // The sum of all todo sets: a closure counts once for each shard that lacks it.
   std::uint64_t RepairsLeft() const { return attempts_.RepairsLeft(durable()); }
-  // [29] Returns whether an evaluation after the closures below `limit` may begin: each of them has
-  // ended, no attempt is current, and no shard needs a repair. After a rollback the evaluation
-  // begins anew.
+  // [29] Returns whether an evaluation of the state after the closures below `limit` may begin:
+  // each of these closures has ended, no attempt is current, and no shard needs a repair. After a
+  // rollback the evaluation begins again.
   bool BarrierReached(std::uint64_t limit) const;
   // Number of closures with a current attempt.
   std::uint64_t InFlight() const { return current().size(); }
   std::uint64_t repairs_granted() const { return attempts_.repairs_granted(); }
-  // Returns the lowest closure number that was not granted yet. All closures below it have ended,
-  // or were granted in this term.
+  // Returns the lowest closure number that was not granted yet. All lower closures have ended, or
+  // were granted or adopted in this term.
   std::uint64_t next_new() const { return attempts_.next_new(); }
   // Returns whether NextGrant may return a grant that is not a new closure.
   bool regrants_wait() const { return attempts_.RequeuedWait() || RepairsPending(); }
-  // Holds back closures >= limit, for the barrier of an evaluation at an epoch's end.
+  // Grants no new closure >= limit, for the barrier of an evaluation at an epoch's end.
   void SetNewLimit(std::uint64_t limit) { attempts_.SetNewLimit(limit); }
   const std::map<ClosureId, Current>& current() const { return attempts_.current(); }
 
@@ -190,7 +196,7 @@ class ClosureBook {
   void Commit(const Record& record);
   // Passes a change of the durable state on to the attempts and the Closes, and returns it.
   MapChange PassOn(MapChange change);
-  // [19], [26] Returns whether V1 is a map of an older life that the journal forgot.
+  // [19], [26] Returns whether V1 is the version of a map of an older life that the journal forgot.
   bool IsForgotten(MapVersion v1) const;
 
   const Options options_;

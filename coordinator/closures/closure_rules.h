@@ -1,9 +1,11 @@
-// The rules by which a ClosureBook and its parts decide. Each rule is a predicate of its arguments
-// alone. A number in brackets is a line of LEDGER (19 to 27 and 29). Pure: no state, no thread, no
-// error. The callers are closure_book.cc, durable_book.cc, attempt_table.cc and close_tracker.cc.
+// The rules by which a ClosureBook and its parts decide. Each rule is a function of its arguments
+// alone. A number in brackets is a line of LEDGER (19 to 27 and 29). The functions have no state
+// and cannot fail. The callers are closure_book.cc, durable_book.cc, attempt_table.cc and
+// close_tracker.cc.
 //
-// tests/mutants compiles these sources a second time with its own rules, each of which a test can
-// break. A rule that is inlined into one of the sources or their headers would escape those tests.
+// tests/mutants compiles these sources a second time with its own rules, and its tests break one
+// rule at a time. A rule that was written inline in one of the sources or their headers would
+// escape these tests.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +16,11 @@
 namespace evergrad::coordinator {
 
 struct ClosureRules {
-  // [19] The shard was rolled back after the attempt had taken the map V0.
+  // [19] Returns whether the shard was rolled back after the attempt had taken the map V0.
   static bool RolledBackSince(MapVersion start, MapVersion v0) { return start > v0; }
   // [19] Only the current attempt of a closure may end it.
   static bool IsCurrent(Attempt attempt, Attempt current) { return attempt == current; }
-  // [19] A closure's metrics count with its first success, and not with repairs of it.
+  // [19] A closure's metrics count at its first success, and not when a repair runs it again.
   static bool CountsMetrics(bool all_targets) { return all_targets; }
   // [19, 26] A map that the journal forgot may have named an owner other than the present one.
   static bool ForgottenMapIsVoid() { return true; }
@@ -59,11 +61,11 @@ struct ClosureRules {
   // [24] After `ignored` the next Close is whole.
   static bool WholeAfterIgnored() { return true; }
 
-  // [25] A life between the epoch's life and ours may have handed out maps that name the former
-  // owner, with a V above the epoch's start.
+  // [25] Returns whether the epoch is of the life directly before ours. A life between the two may
+  // have handed out maps that name the former owner, with a V above the epoch's start.
   static bool IsOfLastLife(ShardEpoch epoch, Term term) { return epoch.term + 1 == term.value(); }
-  // [25] Outside the start-up window workers have maps. A shard that is still being loaded has
-  // taken no update that could be lost.
+  // [25] A shard is adopted only inside the start-up window, because workers have maps outside it.
+  // A shard that is still being loaded is not adopted: it has taken no update that could be lost.
   static bool MayAdopt(bool window_open, bool loading) { return window_open && !loading; }
   // [25] An adopted shard lacks the closures that succeeded, are not in its ledger and are not
   // lost.
@@ -82,13 +84,14 @@ struct ClosureRules {
   static bool MayAdoptAttempt(bool needed) { return needed; }
   // [26] An attempt below the current one is superseded.
   static bool IsSuperseded(Attempt attempt, Attempt current) { return current > attempt; }
-  // [27] A file of a former owner is older than those of the present owner.
+  // [27] Returns whether a file is from the present owner. A file of a former owner is older than
+  // the present owner's files.
   static bool IsOfOwner(ShardEpoch of_file, ShardEpoch of_owner) { return of_file == of_owner; }
   // [29] An evaluation reads every update of the closures before it.
   static bool EvaluationAwaitsRepairs() { return true; }
 
  private:
-  // Copies the set only once, because every Close message needs the difference.
+  // Copies the set only once: every Close message computes this difference.
   static IntervalSet Without(IntervalSet set, const IntervalSet& a, const IntervalSet& b) {
     set.Subtract(a);
     set.Subtract(b);

@@ -51,8 +51,8 @@ IntervalSet DurableBook::NotEnded(const IntervalSet& closures) const {
 Record DurableBook::TodoBecomes(std::uint32_t p, IntervalSet wanted,
                                 const IntervalSet& refused) const {
   Record record;
-  // A closure that the shard refuses can never be applied to it. The journal has lost the record of
-  // [20] or [20b] that caused the refusal.
+  // The shard refuses these closures, so it can never apply them. The journal has lost the records
+  // of [20] or [20b] that caused the refusal.
   IntervalSet lost = wanted.Intersect(refused);
   wanted.Subtract(lost);
   IntervalSet add = wanted.Minus(state_.todo[p]);
@@ -192,14 +192,14 @@ DurableBook::ServerRegistration DurableBook::RegisterServer(const std::string& s
 Record DurableBook::AddSnapshot(ShardId shard, Snapshot snapshot) {
   const std::uint32_t p = IndexOf(shard);
   Record record;
-  // The present owner may have a newer file, and a sweep may already have deleted this one.
+  // The present owner may have a newer file, and a sweep may have deleted this file already.
   if (!ClosureRules::IsOfOwner(snapshot.epoch, state_.map[p].epoch)) return record;
   const std::string uri = snapshot.Uri();
   for (const Snapshot& known : state_.snapshots[p]) {
     if (known.Uri() != uri) continue;
     if (known.sha256 == snapshot.sha256 && known.bytes == snapshot.bytes) return {};
-    // The file had been deleted and was written anew. The state is the same, but the number of an
-    // attempt, and with it the hash, may have changed.
+    // The file was deleted and then written again. Its state is the same, but the number of an
+    // attempt in it may have changed, and with it the hash.
     record.snapshot_remove[p].insert(uri);
   }
   record.snapshot_add[p].push_back(std::move(snapshot));
@@ -232,7 +232,7 @@ Record DurableBook::ResumeFrom(std::vector<Snapshot> snapshots) {
     refused.UnionWith(snapshots[p].refused.Intersect(plan_));
     record.snapshot_add[p].push_back(std::move(snapshots[p]));
   }
-  // A closure that one shard refuses and that all have done is applied everywhere.
+  // A closure that every shard has done is applied everywhere, even if one shard refuses it too.
   refused.Subtract(done);
   record.succeeded_add = std::move(done);
   record.dead_add = std::move(refused);

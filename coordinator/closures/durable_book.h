@@ -1,10 +1,11 @@
 // The durable half of a ClosureBook: the durable state of one job, the numbers of this life of the
-// coordinator, and the changes that depend on these alone. They are a new life (LEDGER line 18),
-// the owners of the shards (20a, 21, 22, 25) and the files of the shards (27, 28). A pure state
+// coordinator, and the changes that depend on these two alone. These changes are a new life (LEDGER
+// line 18), new owners of shards (20a, 21, 22, 25) and files of shards (27, 28). A pure state
 // machine: no clock, no threads, no I/O. Not thread-safe.
 //
-// Each change is applied to the state and returned as a Record. The class does not know which
-// closures workers hold; the ClosureBook ends the attempts at closures that a change makes dead.
+// Each method applies its change to the state and returns the change as a Record. The class does
+// not know which closures workers hold; the ClosureBook ends the attempts at closures that a change
+// makes dead.
 #pragma once
 
 #include <cstdint>
@@ -23,17 +24,17 @@ class DurableBook {
   // `state` has at most `shards` shards (EG_CHECK).
   DurableBook(std::uint64_t closures, std::uint32_t shards, DurableState state);
   const DurableState& state() const { return state_; }
-  // Rises whenever the sets of a Close may have changed [24].
+  // A number that rises whenever the sets of a Close may have changed [24].
   std::uint64_t revision() const { return revision_; }
-  MapVersion newest_start() const { return newest_start_; }  // newest start of all shards
+  MapVersion newest_start() const { return newest_start_; }  // the highest start of all shards
 
   // [18] `term` must be above that of the state (EG_CHECK).
   Record BeginLife(Term term);
   // One sequence numbers the map versions, shard epochs and attempts of a life.
   Attempt NextAttempt() { return Next<Attempt>(); }
-  // Applies the record. An empty one changes nothing.
+  // Applies the record. An empty record changes nothing.
   void Commit(const Record& record);
-  // The members of `closures` that are in the plan and have not ended.
+  // Returns the members of `closures` that are in the plan and have not ended.
   IntervalSet NotEnded(const IntervalSet& closures) const;
 
   struct AssignOrder {
@@ -48,19 +49,22 @@ class DurableBook {
     Record record;
     std::vector<AssignOrder> assigns;
     std::vector<std::pair<ShardId, ShardEpoch>> drops;  // for the server that registers
-    // Shards that were adopted from another server, by their owner in the journal. This owner may
-    // have registered in the same window and still hold the shard: send a Drop to its session.
+    // Shards that were adopted from another server, each with its owner in the journal. This owner
+    // may have registered in the same window and still hold the shard, so the caller sends a Drop
+    // to its session.
     std::vector<std::pair<std::string, std::pair<ShardId, ShardEpoch>>> former;
     bool map_changed = false;  // send the map to every worker
   };
-  // [21] The shard begins on `server` from its newest snapshot, or from the seed if it has none.
+  // [21] Assigns the shard to `server`. It begins there from its newest snapshot, or from the seed
+  // if it has no snapshot.
   MapChange Rollback(ShardId shard, const std::string& server);
-  // [21] The shard begins from this snapshot, or from the seed for nullptr.
+  // [21] Like Rollback, but begins from `snapshot`, or from the seed if that is nullptr.
   MapChange RollbackTo(ShardId shard, const std::string& server, const Snapshot* snapshot);
-  // [22] The state that left its owner at epoch `from` has arrived at `server`. If the shard now
-  // has another epoch, the change is empty and the state is void.
+  // [22] Makes `server` the owner of a shard whose state it has received. The state left its former
+  // owner at epoch `from`. If the shard now has another epoch, the change is empty and the received
+  // state is void.
   MapChange Move(ShardId shard, ShardEpoch from, const std::string& server);
-  // [20a] Nobody owns the shard until the next Rollback.
+  // [20a] Removes the owner of the shard. No server owns it until the next Rollback.
   MapChange Unmap(ShardId shard);
   std::vector<ShardId> ShardsOf(const std::string& server) const;
 
@@ -69,38 +73,40 @@ class DurableBook {
     ShardEpoch epoch;
     MapVersion start;
     IntervalSet done, refused;
-    // The server is still loading the Assign. `refused` is the set in the Assign, because the
-    // server does not know yet which closures the file refuses. Such a shard counts as held if it
-    // is held as mapped. It is never adopted, because the journal may have lost, with the Assign,
-    // the reason for which the file refuses a closure; this closure would then be granted and
-    // refused forever. Nothing was applied to the shard yet, so nothing is lost.
+    // True while the server still loads the shard of an Assign. `refused` is then the set in the
+    // Assign, because the server does not know yet which closures the file refuses. Such a shard
+    // counts as held if it is held as mapped. It is never adopted: together with the Assign the
+    // journal may have lost the record that makes the file refuse a closure, and this closure would
+    // then be granted and refused forever. The shard has applied no update yet, so nothing is lost.
     bool loading = false;
-    // [22] If not 0, the life that stopped the shard for a move. The owner serves nobody and keeps
-    // the shard until a Drop. If another life stopped it, the shard is neither held nor adopted:
-    // the journal may have forgotten the move, and the new owner may have continued under the same
-    // start, so that vlsn would fall within one start.
+    // [22] The term of the life that stopped the shard for a move, or 0. The owner answers no
+    // requests for a stopped shard and keeps it until a Drop. A shard that another life stopped is
+    // neither held nor adopted: the journal may have forgotten the move, and the new owner may have
+    // continued under the same start, so that vlsn would fall within one start.
     std::uint64_t stopped_in = 0;
   };
   struct ServerRegistration {
     MapChange change;
     std::vector<ShardId> unheld;
   };
-  // [25] A shard that the server holds as mapped is kept. A shard that is mapped to the server and
-  // not held, or not at that epoch, is rolled back on this server; if `restore` is false, it is
-  // only listed in `unheld`. A shard that is held and not mapped is dropped, unless it is adopted.
+  // [25] A shard that the server holds as mapped is kept. A shard that is mapped to the server but
+  // not held at the mapped epoch is rolled back on this server; if `restore` is false, the shard is
+  // only listed in `unheld`. A shard that is held but not mapped is dropped, unless it is adopted.
   // `held` names shards of this job only; a shard that is being loaded counts as held.
-  // `window_open` says whether the start-up window is open.
+  // `window_open` is true inside the start-up window.
   ServerRegistration RegisterServer(const std::string& server, const std::vector<HeldShard>& held,
                                     bool window_open, bool restore);
 
-  // [27] A file of another epoch than the shard's present one changes nothing: it would become the
-  // newest although the present owner's files are newer, and a sweep may have deleted it. A known
-  // file (by its URI) changes nothing, either; with another hash it replaces the known one.
+  // [27] Adds the snapshot of a durable file. A file of an epoch other than the shard's present
+  // epoch changes nothing: it would count as the newest although the present owner's files are
+  // newer, and a sweep may have deleted it. A file whose URI and hash are known changes nothing,
+  // either. A file with a known URI and another hash replaces the known entry.
   Record AddSnapshot(ShardId shard, Snapshot snapshot);
   Record RemoveSnapshots(ShardId shard, const std::set<std::string>& uris);
   const Snapshot* NewestSnapshot(ShardId shard) const;  // nullptr if there is only the seed
-  // [28] No shard may have been placed before (EG_CHECK). `succeeded` becomes the intersection of
-  // all done sets, and `dead` the union of all refused sets.
+  // [28] Begins from these snapshots, one for each shard. No shard may have been placed before
+  // (EG_CHECK). `succeeded` becomes the intersection of all done sets, and `dead` the union of all
+  // refused sets.
   Record ResumeFrom(std::vector<Snapshot> snapshots);
 
  private:
@@ -108,20 +114,20 @@ class DurableBook {
   Stamp Next() {
     return {state_.term.value(), ++n_};
   }
-  void Commit(const Record& record, Record* all);  // also appends the record to `all`
+  void Commit(const Record& record, Record* all);  // and appends the record to `all`
   std::uint32_t IndexOf(ShardId shard) const;
   // Returns the record after which todo[p] is `wanted`, except for closures that the shard refuses.
   Record TodoBecomes(std::uint32_t p, IntervalSet wanted, const IntervalSet& refused) const;
-  // [25] Members of `refused` that have not ended become dead.
+  // [25] Makes the members of `refused` dead that have not ended.
   void MarkUnknownDead(const IntervalSet& refused, Record* all);
-  // [25] Returns whether the server keeps the shard.
+  // [25] Returns whether the server keeps the shard: it is held as mapped, or adopted.
   bool KeepOrAdopt(const std::string& server, const HeldShard& held, bool window_open,
                    MapChange* change);
 
   const IntervalSet plan_;  // every closure
   const std::uint32_t shards_;
   DurableState state_;
-  std::uint64_t n_ = 0;  // last number of this life
+  std::uint64_t n_ = 0;  // last number given out in this life
   std::uint64_t revision_ = 1;
   MapVersion newest_start_;
 };

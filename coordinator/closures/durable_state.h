@@ -1,8 +1,8 @@
-// The durable state of one job's half of the ledger protocol, and the records that change it
-// (LEDGER lines 18 to 28). Values without a clock, a thread or I/O.
+// The durable state of one job in the coordinator's half of the ledger protocol, and the records
+// that change it (LEDGER lines 18 to 28). Plain values: no clock, no threads, no I/O.
 //
-// A Record is one transaction of the journal. ApplyRecord over all records of the journal, in their
-// order, restores the state.
+// A Record is one transaction of the journal. To restore the state, apply all records of the
+// journal in their order with ApplyRecord.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@
 namespace evergrad::coordinator {
 
 struct ShardOwner {
-  std::string server;  // identity; "" if nobody holds the shard
+  std::string server;  // identity; "" if no server owns the shard
   ShardEpoch epoch;
   MapVersion start;
   friend bool operator==(const ShardOwner&, const ShardOwner&) = default;
 };
 
-// [27] A durable cut of one shard, from which a rollback may begin.
+// [27] A durable snapshot of one shard, from which a rollback may begin.
 struct Snapshot {
   std::string folder, file;  // URI of the folder; name of the file in it
   std::uint64_t bytes = 0;
@@ -42,23 +42,24 @@ struct Snapshot {
   friend bool operator==(const Snapshot&, const Snapshot&) = default;
 };
 
-// The state of the line "Coordinator, durable" of LEDGER. It lacks the n of the (term, n) pairs: a
-// life numbers nothing before its term is durable, so each life counts from 1.
+// The state named in LEDGER's line "Coordinator, durable", but without the n of the (term, n)
+// pairs: a life numbers nothing before its term is durable, so each life counts from 1.
 struct DurableState {
   Term term;
   MapVersion version;
-  // [18] For each of the last kKnownTermsMax terms, the highest n of a V that the journal holds.
-  // The journal has forgotten every other V of an older life. One number for all terms would not be
-  // enough, because a later life counts past the numbers that a torn tail lost.
+  // [18] For each of the last kKnownTermsMax terms, the highest n of a V in the journal. The
+  // journal has forgotten every higher V of these terms and every V of an earlier term. One number
+  // for all terms would not be enough, because a later life counts past the numbers that a torn
+  // tail lost.
   std::map<std::uint64_t, std::uint64_t> known;
   std::vector<ShardOwner> map;
   IntervalSet succeeded, dead;
   std::vector<IntervalSet> todo, lost;  // by shard
-  // By shard, in the order in which the snapshots became durable.
+  // The snapshots by shard, in the order in which they became durable.
   std::vector<std::vector<Snapshot>> snapshots;
-  // Gives each vector at least `shards` entries.
+  // Grows each vector to at least `shards` entries.
   void Resize(std::size_t shards);
-  // The refused closures of line 24: those that an owner of the shard must refuse.
+  // Returns the closures that an owner of the shard must refuse (line 24).
   IntervalSet RefusedAt(std::uint32_t shard) const { return dead.Union(lost[shard]); }
   friend bool operator==(const DurableState&, const DurableState&) = default;
 };
@@ -78,9 +79,9 @@ struct Record {
   bool empty() const;
   friend bool operator==(const Record&, const Record&) = default;
 };
-// Removals come before additions.
+// Applies the record to the state: removals first, then additions.
 void ApplyRecord(const Record& record, DurableState* state);
-// Makes `into` one record with the effect of `into` followed by `later`.
+// Changes `into` to one record that has the effect of `into` followed by `later`.
 void AppendRecord(const Record& later, Record* into);
 
 }  // namespace evergrad::coordinator

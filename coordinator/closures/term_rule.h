@@ -1,5 +1,6 @@
-// Lines 18 and 18a: the term of a life of the coordinator, the reports for which it must take
-// another term, and the reports for which it must not begin. Pure. Peers may send any number.
+// The rules of LEDGER lines 18 and 18a: the term of a life of the coordinator, the reports after
+// which it must take another term, and the reports after which it must not begin. Pure functions.
+// Peers may send any number.
 #pragma once
 
 #include <algorithm>
@@ -12,20 +13,20 @@ namespace evergrad::coordinator {
 
 // The lives of the coordinator that a task has seen, as its Hello reports them.
 struct ReportedLife {
-  // Both belong to the newest life that registered the task; 0 if none did.
+  // The term and the id of the newest life that registered the task; 0 if no life did.
   std::uint64_t highest_term = 0, life = 0;
   std::uint64_t held_term = 0;  // highest term of an epoch that the task holds
 };
 
-// The term of a life that has not sent a message yet: above the journal's term and above all terms
-// that tasks report.
+// Returns the term of a life that has not sent a message yet: it is above the journal's term and
+// above all terms that tasks report.
 inline Term FirstTerm(Term journal, std::uint64_t reported) {
   return Term{1 + std::max(journal.value(), reported)};
 }
 
 // Returns the term with which this life must begin anew, or nullopt if the task may be registered
-// in this life. A task may report a term >= ours of another life. Then our term is not above
-// everything that was ever numbered.
+// in this life. If a task reports a term >= ours that another life used, our term is not above
+// every number that was ever given out, and this life must begin anew.
 inline std::optional<Term> BeginAnewWith(Term ours, std::uint64_t our_life, Term journal,
                                          const ReportedLife& task) {
   const std::uint64_t reported = std::max(task.highest_term, task.held_term);
@@ -36,16 +37,17 @@ inline std::optional<Term> BeginAnewWith(Term ours, std::uint64_t our_life, Term
 
 // A job whose shard a server holds, as a coordinator sees it (line 18a).
 struct HeldJob {
-  // The newest coordinator that registered the job's holder keeps a journal, so that the job's
-  // submission was durable before any message.
+  // True if the newest coordinator that registered the holder of the shard keeps a journal, so that
+  // the job's submission was durable before any message about it.
   bool journaled = false;
-  bool known = false;    // this coordinator's journal has the job, ended or not
-  bool removed = false;  // this coordinator's journal had it and was told to remove it
+  bool known = false;    // true if this coordinator's journal has the job, ended or not
+  bool removed = false;  // true if this coordinator's journal had the job and was told to remove it
 };
 
-// Returns whether the job is in another journal, which can be put back: the coordinator's own
-// journal has lost the job, belongs to another cluster, or is missing. A journal that has lost only
-// its tail knows the job. Jobs of a coordinator without a journal ended with that coordinator.
+// Returns whether the job must be in another journal, which the operator can put back: the journal
+// of this coordinator has lost the job, belongs to another cluster, or is missing. A journal that
+// has lost only its tail knows the job. Jobs of a coordinator without a journal ended with that
+// coordinator.
 inline bool JournalHasLost(const HeldJob& job) {
   return job.journaled && !job.known && !job.removed;
 }

@@ -15,8 +15,8 @@ std::uint64_t UpdatesBelow(const plan::Plan& plan, std::uint64_t closure) {
                                     : plan.Closure(ClosureId(closure)).first_global_step;
 }
 
-// Returns the number of updates of all closures in `set`. The time depends on the number of
-// intervals, not of steps.
+// Returns the number of updates of all closures in `set`. The cost depends on the number of
+// intervals in the set, not on the number of closures.
 std::uint64_t UpdatesOf(const plan::Plan& plan, const IntervalSet& set) {
   std::uint64_t updates = 0;
   for (const IntervalSet::Interval& i : set.Intervals())
@@ -35,11 +35,12 @@ absl::Status UpdateAccount::Check(const TouchedLess& less, std::uint32_t shards,
     const auto [shard, touched] = less[i];
     if (shard >= shards || (i > 0 && shard <= less[i - 1].first))
       return absl::InvalidArgumentError(
-          absl::StrCat("shards that a closure touches less often: expected rising numbers below ",
+          absl::StrCat("the list of shards that a closure touches less often must have rising "
+                       "shard numbers below ",
                        shards, ", got=", shard));
     if (touched >= updates)
       return absl::InvalidArgumentError(absl::StrCat(
-          "updates of a closure that touch a shard: expected fewer than the closure's ", updates,
+          "a listed shard must be touched by fewer updates than the closure has: updates=", updates,
           ", got=", touched, " shard=", shard));
   }
   return absl::OkStatus();
@@ -62,8 +63,8 @@ void UpdateAccount::Restore(std::map<std::uint32_t, std::uint64_t> touched_less,
 
 UpdateAccount::Bounds UpdateAccount::BoundsOf(const plan::Plan& plan, const Ended& ended,
                                               const Shard& shard) const {
-  // Updates that were lost with a server, and reported, may be missing. Updates of closures that
-  // ended without success may be held in addition.
+  // The shard may lack updates that were lost with a server and reported as lost. It may hold
+  // additional updates, of closures that ended without success.
   const std::uint64_t missing =
       shard.shard < ended.lost.size() ? UpdatesOf(plan, ended.lost[shard.shard]) : 0;
   const std::uint64_t beyond = UpdatesOf(plan, ended.dead);
@@ -82,8 +83,8 @@ UpdateAccount::Bounds UpdateAccount::BoundsOf(const plan::Plan& plan, const Ende
   if (!before_->updates || shard.shard >= before_->updates->size())
     return {Minus(own, missing), kNoLimit};
   const std::uint64_t before = (*before_->updates)[shard.shard];
-  // If the files hold more than the closures that count as succeeded, some of their updates are
-  // among this job's own updates.
+  // If the files hold updates of more closures than those that count as succeeded, some of these
+  // updates are also counted as this job's own.
   return {Minus(before_->whole ? Plus(before, own) : std::max(before, own), missing),
           Plus(Plus(before, own), beyond)};
 }
@@ -92,7 +93,8 @@ UpdateAccount::Finding UpdateAccount::Compare(const plan::Plan& plan, const Ende
                                               const std::vector<Shard>& shards) const {
   Finding finding;
   std::size_t different = 0;
-  // The named difference does not depend on workers' reports; such a difference is preferred.
+  // True once the message names a shard whose expected number follows from the plan alone. Such a
+  // shard is preferred, because workers' reports cannot be the cause of its difference.
   bool by_plan = false;
   for (const Shard& shard : shards) {
     const Bounds bounds = BoundsOf(plan, ended, shard);

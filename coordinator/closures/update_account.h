@@ -1,11 +1,12 @@
 // Computes the number of updates that each shard of a job must hold when the job ends, and compares
 // it with the number that the shard holds (LEDGER line 38). Pure.
 //
-// A shard's updates are those in its values and those that were skipped. The plan gives their
-// number for a dense shard, because every update of a closure touches it. For a slot of tables the
-// data decides which updates touch it, and the workers report their number with each Done. The
-// bounds are equal if nothing was lost and nothing is unknown. Then the shard holds each update
-// exactly once, because its ledger accepts none twice.
+// A shard holds the updates that were applied to its values and those that were skipped. For a
+// dense shard the plan gives their number, because every update of a closure touches the shard. For
+// a slot of tables the data decides which updates touch it, and the workers report their number
+// with each Done. The account computes a lower and an upper bound. They are equal if no update was
+// lost and no number is unknown. A shard with that number of updates holds each of them exactly
+// once, because its ledger accepts none twice.
 #pragma once
 
 #include <cstdint>
@@ -24,25 +25,25 @@ namespace evergrad::coordinator {
 
 class UpdateAccount {
  public:
-  // (shard, updates) for each shard that only some updates of a closure touch. All updates touch
-  // every shard that is not listed.
+  // A pair (shard, number of updates) for each shard that only some updates of a closure touch. All
+  // updates touch every shard that is not listed.
   using TouchedLess = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
 
-  // InvalidArgument unless the shard numbers rise and are below `shards`, and each number of
-  // updates is below that of the closure.
+  // Returns InvalidArgument unless the shard numbers rise and are below `shards`, and each number
+  // of updates is below `updates`, the number of updates of the closure.
   static absl::Status Check(const TouchedLess& less, std::uint32_t shards, std::uint32_t updates);
 
-  // Counts the first success of a closure. Check must have returned OK. nullopt if the worker did
-  // not report, because its build is older.
+  // Counts the first success of a closure. Check must have returned OK. `less` is nullopt if the
+  // worker did not report the numbers, because its build is older.
   void Count(std::uint32_t updates, const std::optional<TouchedLess>& less);
 
   // The contents of the shards when this job resumed from a former job (LEDGER line 28).
   struct Before {
-    // By shard; nullopt if the coordinator cannot read the files.
+    // The number of updates by shard; nullopt if the coordinator cannot read the files.
     std::optional<std::vector<std::uint64_t>> updates;
-    // They held exactly the closures that count as succeeded from the beginning.
+    // True if the shards held exactly the closures that count as succeeded from the beginning.
     bool whole = false;
-    bool another_plan = false;  // a plan other than this job's numbered their updates
+    bool another_plan = false;  // true if another plan numbered their updates
   };
   void TakeOver(Before before) { before_ = std::move(before); }
 
@@ -53,7 +54,7 @@ class UpdateAccount {
     bool by_plan = true;        // whether every update of every closure touches the shard
     std::uint64_t updates = 0;  // number of applied and skipped updates
   };
-  // The ended closures of the job. `lost` is by shard number.
+  // The ended closures of the job, and by shard number the closures lost there.
   struct Ended {
     const IntervalSet& succeeded;
     const IntervalSet& dead;
@@ -62,20 +63,20 @@ class UpdateAccount {
   };
   enum class Verdict {
     kExact,   // each shard holds each update that touches it exactly once
-    kWithin,  // there is no difference, but updates were lost and counted, or too little is known
-              // of the files of the former job
-    kDifferent,  // some shard holds more updates or fewer
+    kWithin,  // no shard is outside its bounds, but those of some shard differ: updates were lost
+              // and counted, or not all numbers are known
+    kDifferent,  // some shard is outside its bounds
   };
   struct Finding {
     Verdict verdict = Verdict::kExact;
-    // A sentence with the first such shard, the expected number and the number found; only for
-    // kDifferent.
+    // A sentence that names a shard outside its bounds, the expected number and the number found.
+    // It is set only for kDifferent.
     std::string difference;
   };
   Finding Compare(const plan::Plan& plan, const Ended& ended,
                   const std::vector<Shard>& shards) const;
 
-  // For the journal.
+  // --- the journal
   const std::map<std::uint32_t, std::uint64_t>& touched_less() const { return touched_less_; }
   bool unreported() const { return unreported_; }
   const std::optional<Before>& before() const { return before_; }
@@ -88,7 +89,7 @@ class UpdateAccount {
   };
   Bounds BoundsOf(const plan::Plan& plan, const Ended& ended, const Shard& shard) const;
 
-  // By shard, the number of updates of the counted closures that do not touch the shard.
+  // For each shard, the number of updates of the counted closures that do not touch it.
   std::map<std::uint32_t, std::uint64_t> touched_less_;
   bool unreported_ = false;
   std::optional<Before> before_;

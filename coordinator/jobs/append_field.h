@@ -1,5 +1,5 @@
-// A message as one element of a repeated field, behind what is serialized already: bytes are made
-// where they stay, and no object is kept.
+// Appends a message to serialized bytes as one element of a repeated field. The bytes are written
+// in place, without an intermediate object.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace evergrad::coordinator {
 
-// `field`: 1 to 15.
+// Appends `message` as an element of the field with number `field`, which is 1 to 15.
 inline void AppendField(std::uint32_t field, const google::protobuf::MessageLite& message,
                         std::string* bytes) {
   const std::size_t size = message.ByteSizeLong();
-  bytes->push_back(static_cast<char>(field << 3 | 2));  // of a length and so many bytes
+  bytes->push_back(static_cast<char>(field << 3 | 2));  // wire type 2: a length, then so many bytes
   for (std::size_t rest = size;; rest >>= 7) {
     bytes->push_back(static_cast<char>(rest < 128 ? rest : (rest & 127) | 128));
     if (rest < 128) break;

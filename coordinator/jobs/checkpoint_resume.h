@@ -3,8 +3,8 @@
 //   Look ─▶ the file thread reads the checkpoints ─▶ Hooks::done, or Fail ─▶ the job makes its book
 //   ─▶ Apply: the book, the counts and the checks of this job take over the former job's work
 //
-// Not thread-safe: the control executor's. No clock and no I/O but through the host; checkpoints
-// are read on the file thread.
+// Not thread-safe: only the control executor calls it. Clock and I/O come from the host;
+// checkpoints are read on the file thread.
 #pragma once
 
 #include <functional>
@@ -25,7 +25,7 @@ namespace evergrad::coordinator {
 class CheckpointResume : private JobPart {
  public:
   struct Hooks {
-    std::function<void()> done;  // The search has ended, with a checkpoint or without one.
+    std::function<void()> done;  // Called when the search has ended, with or without a checkpoint.
     std::function<EpochAccount::Context()> account_context;
   };
   // The pointers outlive this object.
@@ -37,10 +37,10 @@ class CheckpointResume : private JobPart {
         rounds_(rounds),
         hooks_(std::move(hooks)) {}
 
-  // The plan is known, and has no book yet. Calls Hooks::done later, unless the job has ended by
-  // then or fails because no checkpoint can be used.
+  // Begins the search. The plan must be known and have no book yet. Calls Hooks::done later, unless
+  // the job has ended by then or fails because no checkpoint can be used.
   void Look();
-  // The book is new, and takes over the former job's closures: their record is appended to `begun`.
+  // Lets the new book take over the former job's closures, and appends their record to `begun`.
   // Does nothing if no checkpoint was found.
   void Apply(Record* begun);
 

@@ -5,9 +5,10 @@
 //   answered, or a minute is over ─▶ manifest ─▶ files that it does not need are forgotten, then
 //   deleted
 //
-// A manifest names the newest durable file of each shard, whatever its moment: the closures
-// that ledgers lack are run again. So rounds go on while a shard is under repair. Not thread-safe:
-// the control executor's. No clock and no I/O but through the host.
+// A manifest names the newest durable file of each shard. These files are cut at different moments;
+// closures that a file lacks are run again for its shard. Rounds therefore continue while a shard
+// is under repair. Not thread-safe: only the control executor calls it. Clock and I/O come from the
+// host.
 #pragma once
 
 #include <cstdint>
@@ -30,19 +31,19 @@ namespace evergrad::coordinator {
 
 class CheckpointRounds : private JobPart {
  public:
-  // The state of the job, as far as it decides about rounds.
+  // The parts of the job's life that differ in their rounds.
   enum class Stage {
-    kNone,     // Nothing is placed yet.
-    kWorking,  // A round follows another.
-    kLast,     // The checkpoint of a job that succeeds: every ledger must be equal.
-    kSealing,  // No round; a manifest may still be written.
+    kNone,     // No shard is placed yet.
+    kWorking,  // One round follows another.
+    kLast,     // The last checkpoint of a job that succeeds: all ledgers must be equal.
+    kSealing,  // No round begins; a manifest may still be written.
     kSealed,   // The shards of a sealed job are saved once more.
     kOver
   };
   struct Hooks {
-    std::function<void()> round_ended;  // Before its manifest is made.
+    std::function<void()> round_ended;  // Called before the round's manifest is made.
     std::function<void(const v1::Manifest&)> saved;
-    std::function<void()> over;  // Nothing more is saved in kLast, kSealed.
+    std::function<void()> over;  // Called when nothing more is saved in kLast or kSealed.
   };
   CheckpointRounds(const JobPart& part, const EpochAccount* epochs, Hooks hooks);
 
@@ -50,15 +51,15 @@ class CheckpointRounds : private JobPart {
   const std::string& folder() const { return writer_.folder(); }
   const v1::CheckpointStatus& status() const { return status_; }
   void SetResumedFrom(const std::string& uri) { status_.set_resumed_from(uri); }
-  std::string WaitingFor() const;  // In kLast and kSealed; "": nothing.
+  std::string WaitingFor() const;  // Used in kLast and kSealed; "" for nothing.
 
   void SetStage(Stage stage);
-  // Ends the round that is due to end, begins the one that is due. `hurry`: somebody waits for a
-  // checkpoint, which is made as soon as every ledger holds what has ended.
+  // Ends or begins a round if it is time to. `hurry` is true while a client waits for a checkpoint:
+  // a round then begins as soon as every ledger holds the ended closures.
   void Tick(MonoTime now, bool hurry);
   void BeginRound();
   bool round_open() const { return open_; }
-  // InvalidArgument: the message is malformed, and nothing has changed.
+  // Returns InvalidArgument and changes nothing if the message is malformed.
   absl::Status OnDurable(TaskId task, const v1::ShardDurable& durable);
 
   // --- the journal
@@ -71,14 +72,14 @@ class CheckpointRounds : private JobPart {
  private:
   struct Ordered {
     ShardEpoch epoch;
-    TaskId task;  // In whose session; it is not answered in a later one.
+    TaskId task;  // The server's session. The order is not answered in a later session.
   };
   bool IsFull(ShardId shard) const;
   void CheckRound(MonoTime now);
   void EndRound();
   void OnSaveFailed(ShardId shard, bool ordered, const v1::ShardDurable& durable);
   void WriteManifest();
-  // `last`: of its stage.
+  // `last` is true if the manifest is the last one of its stage.
   void OnSaved(const v1::Manifest& manifest, const Saved& saved, bool whole, bool last);
   void OnUnsaved(const absl::Status& why, bool last, bool unread);
   void NoteStatus();
@@ -91,17 +92,18 @@ class CheckpointRounds : private JobPart {
   const Hooks hooks_;
   ManifestWriter writer_;
   Stage stage_ = Stage::kNone;
-  std::uint64_t stages_ = 0;  // Changes of stage_: a manifest is the last one of its own only.
+  // Number of changes of stage_, to tell whether a manifest is of the present stage.
+  std::uint64_t stages_ = 0;
   bool off_ = false;
-  bool open_ = false;                   // A round is under way.
-  bool short_ = false;                  // It ended without a file of some shard.
-  std::map<ShardId, Ordered> waiting_;  // Not answered yet.
-  std::string retry_;                   // Why a server tries again to save one of them.
+  bool open_ = false;                   // A round is in progress.
+  bool short_ = false;                  // The last round ended without a file of some shard.
+  std::map<ShardId, Ordered> waiting_;  // Orders that are not answered yet.
+  std::string retry_;  // The last error that made a server retry one of these orders.
   MonoTime began_{0}, next_{0}, hurried_next_{0}, sealed_by_{0}, trouble_said_at_{0};
-  bool trouble_said_ = false;   // And not yet that it is over.
+  bool trouble_said_ = false;   // An event named the trouble, and none its end.
   bool again_ = false;          // A round ended while a manifest was being written.
-  std::uint32_t failures_ = 0;  // Manifests, in a row.
-  std::set<ShardId> unsaved_;   // Shards of a sealed job without a file of its end.
+  std::uint32_t failures_ = 0;  // Failed manifests in a row.
+  std::set<ShardId> unsaved_;   // Shards of a sealed job without a file of their final state.
   v1::CheckpointStatus status_;
 };
 

@@ -1,8 +1,8 @@
-// The source of a job's closures: the closures that may be granted, to which workers, and what
-// follows when one of them ends. A plan is the source of training and counting jobs
-// (planned_closures.h), clients are the source of functions jobs (scheduled_closures.h).
+// The source of a job's closures. It decides which closures may be granted, which workers can run
+// them, and what follows when one of them ends. A plan is the source of training and counting jobs
+// (planned_closures.h); clients are the source of functions jobs (scheduled_closures.h).
 //
-// Not thread-safe: the control executor's.
+// Not thread-safe: only the control executor calls it.
 #pragma once
 
 #include <cstdint>
@@ -36,16 +36,18 @@ class WorkerClaims;
 // The requests of a source to its job while closures are granted.
 class GrantActions {
  public:
-  // The worker can be given work at this moment.
+  // Returns whether the worker can be given work now.
   virtual bool Usable(const JobWorker& worker, MonoTime now) const = 0;
   virtual WorkerPin::Choice PinnedWorker() = 0;
-  virtual bool GrantsBlocked() = 0;                                  // Nobody gets anything now.
-  virtual std::uint32_t LimitOf(const JobWorker& worker) const = 0;  // Attempts that it may hold.
+  virtual bool GrantsBlocked() = 0;  // True: no worker gets work now.
+  // Number of attempts that it may hold.
+  virtual std::uint32_t LimitOf(const JobWorker& worker) const = 0;
   virtual void RecallAttempt(JobWorker* worker, Attempt attempt, JobWorker::Held* held) = 0;
-  // `regrant`: the closure had been granted before.
+  // `regrant` is true if the closure was granted before.
   virtual void SendTraining(JobWorker& worker, const ClosureBook::Granted& granted,
                             bool regrant) = 0;
-  // [20b] The closure stays succeeded. What its targets lost with a server is not done again.
+  // [20b] Gives up the repair of a closure. The closure stays succeeded, and the updates that its
+  // target shards lost with a server are not made again.
   virtual void GiveUpRepair(ClosureId closure, Attempt attempt, absl::string_view why) = 0;
 
  protected:
@@ -61,7 +63,7 @@ struct ClosureSourceParts {
   JournalWriter* journal;
   GrantActions* grants;
   std::function<EpochAccount::Context()> account_context;
-  // For a source with callers (function_calls.h, function_closures.h).
+  // The next two are for a source with callers (function_calls.h, function_closures.h).
   std::function<void(ClosureId, const ClosureBook::Current&)> revoke;
   FunctionCalls::Hooks calls;
 };
@@ -72,92 +74,95 @@ class ClosureSource : protected JobPart {
       : JobPart(part), parts_(parts) {}
   virtual ~ClosureSource() = default;
 
-  // Clients schedule the closures and are told how each of them ends. Else a plan has the closures,
-  // in epochs.
+  // Returns true if clients schedule the closures and learn how each of them ends, false if the
+  // closures come from a plan, in epochs.
   virtual bool has_callers() const { return false; }
-  virtual FunctionCalls* calls() { return nullptr; }  // Null: it has no callers.
+  virtual FunctionCalls* calls() { return nullptr; }  // Null if there are no callers.
 
   // --- grants
-  // Closures below it may be granted before the next barrier.
+  // Returns a limit: only closures below it may be granted before the next barrier.
   virtual std::uint64_t Limit() const = 0;
   // Tells the book which new closures may be granted.
   virtual void UpdateNewLimit() = 0;
   virtual void Grant(Granter& granter, JobWorkers& workers) = 0;
-  virtual void FillGrant(ClosureId, v1::Grant*) const {}  // The function and its arguments.
-  // The number of workers that can be of use now, if `workers` serve the job.
+  virtual void FillGrant(ClosureId, v1::Grant*) const {}  // Sets the function and its arguments.
+  // Returns how many of `workers` workers the job could use now.
   virtual std::uint64_t UsefulWorkers(std::size_t workers) const = 0;
-  // Only a worker that has one of these functions is of use; nullopt: every worker is.
+  // Returns the functions of which a useful worker must have at least one, or nullopt if every
+  // worker is useful.
   virtual std::optional<std::set<std::string>> WantedFunctions(const JobWorkers&) const {
     return std::nullopt;
   }
   virtual bool CanRun(const JobWorker&, ClosureId) const { return true; }
-  // Returns whether schedule() gave the closure's number out, as far as the journal knows. It may
-  // have lost the schedule() of an attempt that a worker still holds.
+  // Returns whether schedule() gave out the closure's number, as far as the journal knows. The
+  // journal may have lost the schedule() of a closure that a worker still holds.
   virtual bool Knows(ClosureId) const { return true; }
-  // How often closures that have not ended held new ones back, since the last call.
+  // Returns how often, since the last call, closures_behind_max began to prevent new grants.
   virtual std::uint64_t TakeWindowRefusals() { return 0; }
 
   // --- ends
-  // InvalidArgument: the Done is malformed.
+  // Returns InvalidArgument if the Done is malformed.
   virtual absl::Status Check(const v1::Done&) const { return absl::OkStatus(); }
-  // The first success of the closure.
+  // Counts the first success of the closure.
   virtual void OnCounted(const std::string& worker, ClosureId closure, const v1::Done& done) = 0;
-  // Updates that a repair with this Done has made again.
+  // Returns the number of updates that the repair of this Done has made again.
   virtual std::uint64_t StepsOf(ClosureId closure, const v1::Done& done) const = 0;
   enum class OnError {
-    kRetry,        // A user's error ends the job, and so do too many others in a row.
-    kFailClosure,  // The job continues: FailClosure.
+    kRetry,        // A user's error ends the job, and so do too many machine errors in a row.
+    kFailClosure,  // FailClosure is called, and the job continues.
     kGiveUpRepair
   };
-  // `failures`: errors of machines in a row, before this one.
+  // `failures` is the number of machine errors in a row before this one.
   virtual OnError Judge(bool user_error, bool repair, std::uint32_t failures) const = 0;
   virtual void FailClosure(ClosureId, v1::ErrorDetail) {}
-  // [20b] Returns the number of updates of the closure that each of its shards has lost; 0 if it is
-  // in no plan.
+  // [20b] Counts a closure whose updates are lost. Returns how many updates of it each of its
+  // shards has lost; 0 if the closure is in no plan.
   virtual std::uint64_t OnLost(ClosureId closure) = 0;
-  // The closure as the text of an error names it, with a space before it.
+  // Returns the name of the closure for the text of an error, with a space before it.
   virtual std::string NameOf(ClosureId closure) const = 0;
 
   // --- phases
   virtual std::string ReadyText(const v1::DescribeResult& described) const = 0;
-  // No closures follow but those below Limit().
+  // Returns whether no closures follow after those below Limit().
   virtual bool Complete() const { return true; }
-  // nullopt: some closure is open. Else the text of the wait for the next one; "": none follows.
+  // Returns nullopt while a closure is open, else the text of the wait for the next closure, or ""
+  // if none follows.
   virtual std::optional<std::string> IdleText() const { return std::nullopt; }
-  // What the closures wait for while there are usable workers; "": nothing.
+  // Returns the text of what the closures wait for although there are usable workers, or "".
   virtual std::string WaitingForWorker(const JobWorkers&, MonoTime) const { return ""; }
-  // [38] Compares the shards at the end of the job with what they must hold.
+  // [38] Compares the number of updates of each shard at the job's end with the expected number.
   virtual UpdateAccount::Finding CompareUpdates(
       const std::vector<v1::ShardState>& shards) const = 0;
   struct Ends {
     std::uint64_t scheduled = 0, failed = 0;
   };
-  // What the source has counted itself, at the end of the job; nullopt: nothing.
+  // Returns the numbers that the source has counted itself, at the end of the job, or nullopt if
+  // the book counts them.
   virtual std::optional<Ends> CountedEnds() const { return std::nullopt; }
-  virtual void Clear() {}  // The job has ended: drops what only a living job needs.
+  virtual void Clear() {}  // The job has ended: drops all state that only a living job needs.
 
   // --- checkpoints
-  virtual bool WantsRound() const { return false; }  // Somebody waits for one.
-  virtual void OnRoundTick() {}                      // A wanted round had its turn.
+  virtual bool WantsRound() const { return false; }  // A client waits for a round.
+  virtual void OnRoundTick() {}                      // A wanted round has had its chance.
   virtual void OnRoundEnded() {}                     // Before its manifest is made.
   virtual void OnSaved(const v1::Manifest&) {}
-  virtual void CheckClosing() {}  // A server may have answered, or is gone.
+  virtual void CheckClosing() {}  // Called after an answer or the loss of a server.
 
   // --- views and the journal
   virtual void FillStatus(v1::JobStatus* status) const = 0;
-  virtual void FillResult(Json*) const {}  // Its own section of result.json.
+  virtual void FillResult(Json*) const {}  // Adds the source's own section of result.json.
   virtual void Fill(v1::JobSnapshot*) const {}
   virtual absl::Status Read(const v1::JobSnapshot&) { return absl::OkStatus(); }
-  // InvalidArgument: the note names a closure beyond the plan. `ended`: the job's snapshot has the
-  // sums.
+  // Returns InvalidArgument if the note names a closure beyond the plan. `ended` is true if the
+  // job's snapshot has the sums already.
   virtual absl::Status ReadNote(const v1::JobNote& note, bool ended) = 0;
-  virtual void BeginLife(Record*) {}  // LEDGER line 18: may add to the record.
+  virtual void BeginLife(Record*) {}  // LEDGER line 18; may add to the record.
 
  protected:
   const ClosureSourceParts parts_;
 };
 
-// The part of a GrantPolicy that is the same for all sources.
+// The methods of a GrantPolicy that are the same for all sources.
 class ClosureGrants : public GrantPolicy {
  public:
   ClosureGrants(GrantActions* actions, ClosureBook* book, MonoTime now)
@@ -170,7 +175,7 @@ class ClosureGrants : public GrantPolicy {
   }
 
  protected:
-  // `newest`: the first closure that had not been granted before this one was.
+  // `newest` was next_new() of the book before this grant: lower closures had been granted before.
   void Send(JobWorker& worker, const ClosureBook::Granted& granted, std::uint64_t newest) {
     actions_.SendTraining(worker, granted, granted.repair || granted.closure.value() < newest);
   }

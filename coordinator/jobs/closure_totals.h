@@ -1,8 +1,8 @@
-// The numbers of a job's closures and training attempts over all lives of the coordinator, as the
-// job's status, its result and the journal have them. The closure book of the present life counts
-// its own grants and repairs; the journal has those of former lives.
+// Counts a job's closures and training attempts over all lives of the coordinator, for the job's
+// status, its result and the journal. The closure book counts the grants and repairs of the present
+// life; the journal has the numbers of former lives.
 //
-// Not thread-safe: the control executor's. No I/O.
+// Not thread-safe: only the control executor calls it. No I/O.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ namespace evergrad::coordinator {
 
 struct ClosureCounts {
   std::uint64_t failed = 0, cancelled = 0, attempts = 0;
-  std::uint64_t rerun = 0, updates_redone = 0;  // After losses of servers.
-  std::uint64_t lost = 0, updates_lost = 0;     // [20b] With servers, and not to be run again.
+  std::uint64_t rerun = 0, updates_redone = 0;  // After servers were lost.
+  std::uint64_t lost = 0, updates_lost = 0;     // [20b] Lost with servers, and never run again.
 };
 
 class ClosureTotals : private JobPart {
@@ -36,24 +36,26 @@ class ClosureTotals : private JobPart {
     ++attempts_;
     high_ = attempt;
   }
-  // A worker still holds `attempt`. If a former life granted it after its last commit, it is
-  // counted now; a repeat changes nothing.
+  // A worker that registers still holds `attempt`. An attempt that a former life granted after its
+  // last commit is counted now; a repeated call changes nothing.
   void OnAdopted(ClosureId closure, Attempt attempt);
 
   // --- ends
   void OnRepaired(std::uint64_t updates) { updates_redone_ += updates; }
-  // [20b] `first`: nothing of the closure was lost before. Returns the number of such closures.
+  // [20b] `first` is true if no update of the closure was lost before. Returns the number of
+  // closures that have lost updates.
   std::uint64_t OnLost(bool first, std::uint64_t updates) {
     updates_lost_ += updates;
     return closures_lost_ += first ? 1 : 0;
   }
   // The number of closures whose failure ends the job.
   void SetFailed(std::uint64_t failed) { failed_ = failed; }
-  // The job ends: the book's numbers are kept. `counted`: the numbers of a source that counts its
-  // closures itself.
+  // Keeps the numbers of the book, because the job ends. `counted` has the numbers of a source that
+  // counts its closures itself.
   void Close(const std::optional<ClosureSource::Ends>& counted);
 
-  // `succeeded`: closures that have. Cancelled closures are known once the job has ended.
+  // `succeeded` is the number of closures that succeeded. The number of cancelled closures is known
+  // once the job has ended.
   ClosureCounts Counts(std::uint64_t succeeded) const;
   void FillStatus(bool ended, std::uint64_t succeeded, v1::JobStatus* status) const;
 
@@ -64,15 +66,15 @@ class ClosureTotals : private JobPart {
   void ReadCounters(const v1::JobCounters& counters);
 
  private:
-  std::uint64_t GrantedBelow() const;  // No closure from it on was granted for the first time.
+  std::uint64_t GrantedBelow() const;  // Only closures below the result have been granted.
   std::uint64_t Reruns() const;
 
   std::uint64_t attempts_ = 0;
-  Attempt high_;               // The highest that is counted in attempts_,
-  Attempt known_;              // the same when this life began,
-  std::set<Attempt> adopted_;  // and those above it that were counted since.
+  Attempt high_;               // The highest attempt that is counted in attempts_.
+  Attempt known_;              // The value of high_ when this life began.
+  std::set<Attempt> adopted_;  // The attempts above known_ that OnAdopted has counted.
   std::uint64_t granted_before_ = 0, repairs_before_ = 0;  // Of former lives.
-  std::uint64_t scheduled_ = 0, failed_ = 0, reruns_ = 0;  // reruns_: without a book.
+  std::uint64_t scheduled_ = 0, failed_ = 0, reruns_ = 0;  // reruns_ is used when there is no book.
   std::uint64_t updates_redone_ = 0, closures_lost_ = 0, updates_lost_ = 0;
 };
 

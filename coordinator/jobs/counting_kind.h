@@ -1,5 +1,5 @@
-// Counting jobs, for tests of faults: each update adds to counters, so that an update that is lost
-// or applied twice shows in the sums. They are planned and granted as training jobs are.
+// Counting jobs, for tests of faults. Each update adds to counters, so the sums show an update that
+// was lost or applied twice. Counting jobs are planned and granted like training jobs.
 #pragma once
 
 #include "coordinator/jobs/training_kind.h"

@@ -1,17 +1,17 @@
-// Which tasks get no work of a job for a while, because they die again and again. Pure: the clock
-// is the `now` of each call.
+// Decides which tasks get no work of a job for a while because they die again and again. Pure: each
+// call brings the time as `now`.
 //
-// A task is counted by its name, whatever process has that name. It counts as dying again and again
-// when it dies while it holds work of the job, and no process of that name has ended any work since
-// the death before. The first `free` such deaths cost nothing: machines die, and the poison rule
-// (poison.h) needs three deaths to blame a closure. Each further death keeps the task without work
-// for `first`, twice that, … up to `longest`, and any work that it ends clears its record. Deaths
-// during that time are counted apart and cost the job nothing. Those of a server, which is given
-// its shards to as soon as its time is over, begin its time anew: who holds none is to stay alive
-// for so long first.
+// Deaths are counted by identity, over all processes that had the identity. A death counts if the
+// task held work of the job, and they are in a row as long as no process of that identity completes
+// any work in between. The first `free` deaths in a row cost nothing: machines die, and the poison
+// rule (poison.h) needs three deaths to blame a closure. Each further death keeps the task without
+// work for a backoff of `first`, twice that, … up to `longest`. Any work that the task completes
+// clears its record. Deaths during the backoff are counted separately and do not count against the
+// job. When a server dies during its backoff, the backoff begins again, because the server must
+// first stay alive for that long before it gets shards.
 //
-// The table is bounded, and a coordinator that is started again begins with an empty one: a task
-// that still dies is found again by its next deaths.
+// The table is bounded. A restarted coordinator begins with an empty table and notices a task that
+// still dies by its next deaths.
 #pragma once
 
 #include <array>
@@ -41,30 +41,32 @@ class DeathBackoff {
     Role role = Role::kWorker;
     std::string identity;
     std::uint32_t deaths = 0;       // in a row, each while it held work
-    std::uint32_t idle_deaths = 0;  // since the last of these
+    std::uint32_t idle_deaths = 0;  // during the backoff after the last of these deaths
     MonoTime last{0}, until{0};     // it gets no work before `until`
-    std::string reason, host;       // of the last death
+    std::string reason, host;       // of the last death in a row
   };
   explicit DeathBackoff(Options options) : options_(options) {}
   DeathBackoff() : DeathBackoff(Options()) {}
 
-  // It died while it held work of the job. The record, if it gets no work from now on; else null.
-  // Valid until the next call.
+  // Counts a death of a task that held work of the job. Returns the record of the task if its
+  // backoff begins now, else null. The pointer is valid until the next call.
   const Record* OnDeath(MonoTime now, Role role, absl::string_view identity,
                         absl::string_view reason, absl::string_view host);
-  // It died without any work, while it was kept from it (here, or by membership's own rule):
-  // counted where there is a record; a server's time begins anew.
+  // Counts a death of a task that held no work because it backed off (by this class, or by
+  // membership's own rule). Changes nothing if the task has no record. The backoff of a server
+  // begins again.
   void OnIdleDeath(MonoTime now, Role role, absl::string_view identity);
-  // It ended some work.
+  // The task has completed some work: clears its record.
   void OnProgress(Role role, absl::string_view identity);
-  // These tasks of the role did: each closure that ends has used every server that owns shards.
+  // Clears the records of several tasks of one role, because each closure that succeeds has used
+  // every server that owns shards.
   void OnProgressOf(Role role, const std::set<std::string>& identities);
 
   MonoTime Until(Role role, absl::string_view identity) const;  // MonoTime{0}: at once
-  // It is beyond the free deaths, as Shown has it.
+  // Returns whether Shown contains the task.
   bool Counts(MonoTime now, Role role, absl::string_view identity) const;
-  // Those that are beyond the free deaths, also when they may get work again by now: they have not
-  // ended any yet.
+  // Returns the records with more than `free` deaths. A task stays among them after its backoff,
+  // until it completes some work.
   std::vector<Record> Shown(MonoTime now) const;
   std::size_t size() const { return records_.size(); }
 
@@ -80,15 +82,16 @@ class DeathBackoff {
   std::map<Key, Record> records_;
 };
 
-// Counts the deaths since a job last got further.
+// Counts the deaths since the job last made progress.
 //
-// A job fails when its tasks die more than `--deaths-max` times while it does not get further; over
-// a long life any number of machines may die. It gets further
+// A job fails when its tasks die more than `--deaths-max` times while the job makes no progress;
+// over a long life any number of machines may die. The job makes progress
 //   - when a closure succeeds for the first time, and
-//   - when less repeated work (repair runs, an evaluation, an export) is left than ever since the
-//     last such success. Without "than ever" the count would never end: a server that dies and is
-//     rolled back again and again makes the job repeat the same repairs, and each of them succeeds.
-// Deaths of tasks that held no work of the job are not reported to this class.
+//   - when less repeated work (repair runs, an evaluation, an export) is left than at any moment
+//     since the last such success. If each repair counted as progress, the count would never reach
+//     the limit: a server that dies and is rolled back again and again makes the job repeat the
+//     same repairs, and each of them succeeds. Deaths of tasks that held no work of the job are not
+//     reported to this class.
 class DeathLimit {
  public:
   enum class Again { kRepairs, kEvaluation, kExport };
@@ -99,7 +102,7 @@ class DeathLimit {
     deaths_ = 0;
     least_.fill(kUnknown);
   }
-  // `left` closures of repeated work are left. Returns whether the job got further.
+  // Notes that `left` closures of repeated work are left. Returns whether the job made progress.
   bool OnLeft(Again work, std::uint64_t left) {
     std::uint64_t& least = least_[static_cast<std::size_t>(work)];
     if (left >= least) return false;
@@ -109,8 +112,8 @@ class DeathLimit {
   }
 
   std::uint32_t deaths() const { return deaths_; }
-  // From the journal, which does not hold the repeated work that was left: the first piece of it
-  // that ends in the next life of the coordinator counts as progress.
+  // Restores the count from the journal. The journal does not record how much repeated work was
+  // left, so in a new life of the coordinator the first call of OnLeft counts as progress.
   void Restore(std::uint32_t deaths) { deaths_ = deaths; }
 
  private:

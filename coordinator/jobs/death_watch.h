@@ -1,7 +1,7 @@
-// The consequences of a task's death for a job: the closure that is to blame, the end of a job that
-// makes no progress, and the tasks that get no work for a while (poison.h, death_backoff.h).
+// Draws the consequences of a task's death for a job: it finds a closure that is to blame, ends a
+// job that makes no progress, and keeps tasks without work for a while (poison.h, death_backoff.h).
 //
-// Not thread-safe: the control executor's. No clock and no I/O but through the host.
+// Not thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once
 
 #include <functional>
@@ -26,36 +26,37 @@ namespace evergrad::coordinator {
 
 class DeathWatch : private JobPart {
  public:
-  // `events` outlives this object. `name_of` returns the closure as the text of an error names it,
-  // with a space before it.
+  // `events` outlives this object. `name_of` returns the name of a closure for the text of an
+  // error, with a space before it.
   DeathWatch(const JobPart& part, EventLog* events, std::function<std::string(ClosureId)> name_of);
 
   const DeathBackoff& backoff() const { return backoff_; }
 
   // --- deaths
-  // `worker` is null for a server. `host`: the host of the process, "" if it is unknown. A task
+  // `worker` is null for a server. `host` is the host of the process, "" if it is unknown. A task
   // that leaves after a notice does not count.
   void OnDeath(Role role, const std::string& identity, absl::string_view reason, bool leaving,
                const JobWorker* worker, const std::string& host);
-  // A worker's work has stalled, which counts as a death of the worker while it ran `blamed`.
+  // The work of a worker has stalled. This counts as a death of the worker while it ran `blamed`.
   void OnStall(MonoTime now, std::optional<PoisonRule::Running> blamed) {
     poison_.OnDeath(now, blamed);
   }
-  // Judges the deaths that are old enough. The job may end.
+  // Judges the deaths that are old enough. The call may end the job.
   void Judge();
 
   // --- progress
-  void OnFirstSuccess();  // A closure has succeeded for the first time,
-  void OnDescribed();     // or the job is described.
+  void OnFirstSuccess();  // A closure has succeeded for the first time.
+  void OnDescribed();     // The job has been described.
   void OnRepaired() { repairs_ended_ = true; }
   void OnLeft(DeathLimit::Again work, std::uint64_t left) { limit_.OnLeft(work, left); }
-  void OnWorkerProgress(const std::string& worker);  // It has ended some work.
+  void OnWorkerProgress(const std::string& worker);  // The worker has completed some work.
   void OnEnded(ClosureId closure) { poison_.OnEnded(closure); }
 
   // --- questions
-  // The server has died again and again, and holds no shards by now.
+  // Returns whether the server has died again and again, and holds no shards now.
   bool DiesIdle(const std::string& server) const;
-  // Adds the tasks that get no work now, among them `workers` that membership keeps from it.
+  // Adds the tasks that get no work now, including those of `workers` to which membership gives no
+  // work.
   void FillStatus(const JobWorkers& workers, v1::JobStatus* status) const;
 
   // --- the journal has the number of deaths without progress, and nothing else
@@ -73,8 +74,8 @@ class DeathWatch : private JobPart {
   PoisonRule poison_;
   DeathLimit limit_;
   DeathBackoff backoff_;
-  bool repairs_ended_ = false;   // Since the last Judge.
-  bool servers_served_ = false;  // Since the last CreditServers.
+  bool repairs_ended_ = false;   // Since the last call of Judge.
+  bool servers_served_ = false;  // Since the last call of CreditServers.
 };
 
 }  // namespace evergrad::coordinator

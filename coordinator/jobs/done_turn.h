@@ -1,10 +1,10 @@
-// The turn of Dones: those that have come together, are taken in, and are neither committed nor
+// A turn of Dones: the Dones that have been processed together and are neither committed nor
 // answered yet.
 //
 //   Add, Add, … ─▶ Commit: one commit for all ─▶ End: the answers, in order
 //
-// With a thousand workers a commit and a search for work cost more than taking in a Done, so both
-// happen once for all Dones of a turn. Not thread-safe: the control executor's.
+// With a thousand workers a commit and a search for work cost more than processing a Done, so both
+// happen once for all Dones of a turn. Not thread-safe: only the control executor calls it.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +24,13 @@ class DoneTurn : private JobPart {
   explicit DoneTurn(const JobPart& part) : JobPart(part) {}
 
   bool open() const { return open_; }
-  void Open() { open_ = true; }  // A Done without an answer has come.
-  // Opens the turn, and has the attempt answered at its end.
+  void Open() { open_ = true; }  // A Done came that gets no answer.
+  // Opens the turn. End() will answer the attempt.
   void Add(TaskId task, ClosureId closure, Attempt attempt, bool superseded);
-  // Commits what the Dones have changed, before anything may leave that could follow from it.
-  // Returns false if the store failed.
+  // Commits the changes of the Dones. The job calls it before it sends a message that may follow
+  // from them. Returns false if the store failed.
   bool Commit();
-  // Commits and answers. Returns whether there was a turn, and it is committed.
+  // Commits the turn and answers its Dones. Returns whether a turn was open and has been committed.
   bool End();
   // Sends the answers that a failpoint has delayed until now.
   void SendDelayed(MonoTime now);
@@ -46,7 +46,7 @@ class DoneTurn : private JobPart {
 
   bool open_ = false;
   std::vector<Answer> answers_;
-  v1::CoordinatorMessage message_;  // Kept for its memory.
+  v1::CoordinatorMessage message_;  // A member so that its memory is reused.
   std::multimap<MonoTime, std::pair<TaskId, v1::CoordinatorMessage>> delayed_;
 };
 

@@ -1,20 +1,20 @@
-// The account of a job's work: which closures have succeeded, what came of each epoch, and how far
-// training may go before the next evaluation.
+// The account of a job's work: the closures that have succeeded, the results of each epoch, and the
+// barrier at which training waits for the next evaluation.
 //
 //   Count ─▶ waits for the closures before it ─▶ folded in closure order ─▶ a row for each epoch
 //
-// Folding in closure order makes sums of floats the same whichever worker was faster. Reading the
-// journal runs the same code as the events did.
+// Folding in the order of the closures makes sums of floats independent of the speed of the
+// workers. Reading the journal runs the same code as the events did.
 //
-// A barrier is an epoch at whose end nothing new is granted until its evaluation has ended; the
-// last epoch is one always. Closures, positions and epochs are those of the plan; an epoch's number
-// begins with 1, and `barrier` and `evaluated` say how many epochs lie before the barrier that is
-// worked towards, and before the newest one whose evaluation stands. Seconds are of the monotonic
-// clock. A speed or a loss that was not measured is NaN.
+// A barrier is an epoch at whose end no new closure is granted until its evaluation has ended. The
+// last epoch is always a barrier. Closures, positions and epochs are those of the plan, and epochs
+// are numbered from 1. barrier() is the number of the epoch at the next barrier; evaluated() is the
+// same number once the barrier has a valid evaluation, and lower before. Seconds are of the
+// monotonic clock. A speed or a loss that was not measured is NaN.
 //
-// No clock, no I/O; the lines of metrics.jsonl go to the sink that the call brings. Not
-// thread-safe: the control executor's. Bounds: the curve's, and as many closures that wait as
-// the caller lets lie behind one that has not ended (waiting()).
+// No clock, no I/O; the lines of metrics.jsonl go to the sink that the caller passes. Not
+// thread-safe: only the control executor calls it. The curve has its own bound; the caller bounds
+// the closures that wait for an earlier closure to end (waiting()).
 #pragma once
 
 #include <cstdint>
@@ -46,11 +46,11 @@ class EpochAccount {
  public:
   struct Options {
     std::uint64_t epochs = 1, evaluate_every = 0;  // 0: only the last epoch is evaluated
-    bool counts_only = false;  // An evaluation counts, and measures no loss (counting jobs).
+    bool counts_only = false;  // An evaluation adds counts and has no loss (counting jobs).
     StepLines::Options step_lines = {};
   };
-  // When something happens, and where its lines go; null: they are not written, because the journal
-  // is read, which has them.
+  // The time of an event, and the sink of its lines. `lines` is null while the journal is read,
+  // because the journal has these lines already.
   struct Context {
     MonoTime now;
     std::int64_t wall_ms = 0;
@@ -58,48 +58,50 @@ class EpochAccount {
   };
   EpochAccount(const Options& options, MonoTime now);
 
-  // --- the plan. It outlives the account and is known before anything is counted.
+  // --- the plan. It outlives the account and is set before anything is counted.
   void SetPlan(const plan::Plan* plan) { plan_ = plan; }
   void BeginPlan() { barrier_ = NextBarrier(0); }
   std::uint64_t barrier() const { return barrier_; }
   std::uint64_t evaluated() const { return evaluated_; }
-  // Closures below it lie before the barrier.
+  // Returns the number of closures before the barrier.
   std::uint64_t BarrierClosure() const { return barrier_ * plan_->closures_per_epoch(); }
   bool EvaluationDue() const { return evaluated_ < barrier_ && plan_->eval_closures() > 0; }
-  // The barrier is reached and needs no evaluation any more. True: training continues to the
-  // next one. False: it was the last.
+  // Passes the barrier, which is reached and needs no further evaluation. Returns true if training
+  // continues to the next barrier, false if this was the last one.
   bool PassBarrier(const Context& context);
 
   // --- closures
   struct Counted {
     std::uint64_t steps = 0, examples = 0;
   };
-  // A closure has succeeded for the first time. `dead` closures never end, and are passed over when
-  // folding. Returns what counts: the plan's steps, and no more examples than the plan has.
+  // Counts the first success of a closure. Folding skips closures in `dead`, which never succeed.
+  // Returns the counted numbers: the steps of the plan, and at most as many examples as the plan
+  // has.
   Counted Count(ClosureId closure, std::uint64_t examples, double loss_sum,
                 std::vector<TrainedStep> steps, const IntervalSet& dead, const Context& context);
-  // The same of a closure that is in no plan (functions).
+  // Counts a closure that is in no plan (functions jobs).
   void CountUnplanned(std::uint64_t steps, std::uint64_t examples);
   void StartClock(MonoTime now) { epoch_began_ = now; }  // Training begins.
   std::uint64_t succeeded() const { return succeeded_; }
   std::uint64_t steps_done() const { return steps_done_; }
   std::uint64_t examples_done() const { return examples_done_; }
-  std::uint64_t folded() const { return folded_; }  // All closures below it have ended.
+  std::uint64_t folded() const { return folded_; }  // All closures below this number have ended.
   std::uint64_t waiting() const { return waiting_.size(); }
   void ForgetWaiting() { waiting_.clear(); }  // The job has ended.
 
-  // --- evaluation. Its time is not the epoch's.
+  // --- evaluation. Its time does not count as time of the epoch.
   void BeginEvaluation(MonoTime now) { evaluation_began_ = now; }
   void FinishEvaluation(EvaluationResult result, MonoTime now);
-  // Values have changed: the newest evaluation does not stand. `under_way`: one had begun.
+  // Marks the newest evaluation as invalid, because values have changed. `under_way` is true if an
+  // evaluation had begun.
   void VoidEvaluation(bool under_way, MonoTime now);
   const EvaluationResult& evaluation() const { return evaluation_; }  // The newest.
 
-  double speed() const;  // Over all training of this job, in examples a second.
+  double speed() const;  // Over all training of this job, in examples per second.
 
-  // --- resuming: the work of former jobs counts as done
-  // `done`: closures that they ended. Losses and metrics of whole epochs are in the manifest; those
-  // of a part of an epoch are not known. Their time is not this job's.
+  // --- resuming: the work of former jobs counts as done `done` holds the closures that former jobs
+  // ended. The manifest has the losses and metrics of whole epochs; those of a part of an epoch are
+  // unknown. The time of former jobs does not count as time of this job.
   void Resume(const IntervalSet& done, const IntervalSet& dead, const v1::Manifest& manifest,
               bool same_plan, const Context& context);
   const IntervalSet& resumed() const { return resumed_; }
@@ -110,17 +112,18 @@ class EpochAccount {
   std::uint64_t step_lines_dropped() const { return step_lines_.dropped(); }
   struct View {
     bool active = false, ended = false;
-    bool training = false;  // In the phase of that name.
-    bool paused = false;    // No new examples are trained on: the speed is 0, the end unknown.
-    bool planned = false;   // Its closures are a plan's.
-    double rate = 0;        // Examples a second, as trained now.
+    bool training = false;  // The job is in the training phase.
+    // No new examples are trained on, so the speed is 0 and the remaining time unknown.
+    bool paused = false;
+    bool planned = false;  // The closures come from a plan.
+    double rate = 0;       // Present speed of training, in examples per second.
   };
   void FillStatus(const View& view, v1::JobStatus* status) const;
   void FillReport(ReportData* report) const;
   void FillManifest(std::uint64_t eval_examples, v1::Manifest* manifest) const;
 
-  // --- the journal. InvalidArgument: a closure beyond the plan, or a malformed set. Of a job that
-  // has ended, closures that wait are left out.
+  // --- the journal. Read returns InvalidArgument for a closure beyond the plan or a malformed set.
+  // If the job has `ended`, Read ignores closures that wait to be folded.
   void Fill(v1::JobSnapshot* snapshot) const;
   void FillCounters(v1::JobCounters* counters) const;
   absl::Status Read(const v1::JobSnapshot& snapshot, bool ended);
@@ -135,7 +138,7 @@ class EpochAccount {
   };
   struct Epoch {
     std::uint64_t steps = 0, examples = 0;
-    std::uint64_t measured = 0;  // Of the examples, those that loss_sum is of.
+    std::uint64_t measured = 0;  // Number of examples that contributed to loss_sum.
     double loss_sum = 0;
   };
   std::uint64_t NextBarrier(std::uint64_t after) const;
@@ -145,7 +148,8 @@ class EpochAccount {
   void EpochLine(const v1::EpochRow& row, const Context& context);
   void EpochLinesUpTo(std::uint64_t epoch, const Context& context);
   void CountFormerSteps(const v1::Manifest& manifest, bool same_plan);
-  // A position in the plan as people count it: behind the steps that former jobs took.
+  // Returns the global step to show for a position in the plan: it also counts the steps that
+  // former jobs took.
   std::uint64_t ShownStep(std::uint64_t position) const {
     return position + static_cast<std::uint64_t>(former_steps_apart_);
   }
@@ -153,29 +157,32 @@ class EpochAccount {
   const Options options_;
   const plan::Plan* plan_ = nullptr;
   std::uint64_t barrier_ = 0, evaluated_ = 0;
-  std::map<std::uint64_t, Closure> waiting_;  // Succeeded, and not folded.
+  // Closures that have succeeded and are not folded yet.
+  std::map<std::uint64_t, Closure> waiting_;
   std::uint64_t folded_ = 0;
   std::uint64_t succeeded_ = 0, steps_done_ = 0, examples_done_ = 0;
   double last_loss_ = std::numeric_limits<double>::quiet_NaN();
-  Epoch epoch_;  // That is being folded.
+  Epoch epoch_;  // The epoch that is being folded.
   MonoTime epoch_began_{0}, evaluation_began_{0}, evaluation_in_epoch_{0};
   double training_seconds_ = 0;
   std::vector<v1::EpochRow> rows_;
-  std::uint64_t epoch_lines_ = 0;  // Rows that metrics.jsonl has.
+  std::uint64_t epoch_lines_ = 0;  // Number of rows that metrics.jsonl has.
   EvaluationResult evaluation_;
   StepLines step_lines_;
   IntervalSet resumed_;
   std::uint64_t resumed_examples_ = 0;
-  // The steps that former jobs took for the resumed epochs, less the steps that this plan has.
+  // The number of steps that former jobs took for the resumed epochs, minus the number that this
+  // plan has for them.
   std::int64_t former_steps_apart_ = 0;
 };
 
-// The metric under which a manifest keeps the steps of a trained epoch (scope "train").
+// The name of the metric in a manifest for the steps of a trained epoch (scope "train").
 inline constexpr char kStepsMetric[] = "steps";
 
-// The steps of epochs 1, 2, …, as the manifest says them. Where it does not (an older build wrote
-// it, or what it says is no whole number): as its own plan has them, and under the same plan as in
-// `counted`, where this job counted them itself.
+// Returns the steps of epochs 1, 2, … from the manifest. If it has no valid number for an epoch (an
+// older build wrote the manifest, or the number is not whole), the steps come from the manifest's
+// plan, or from `counted` if the job has the same plan. `counted` has the numbers that this job
+// counted itself.
 std::vector<std::uint64_t> StepsOfEpochs(const v1::Manifest& manifest, bool same_plan,
                                          std::vector<std::uint64_t> counted);
 

@@ -14,16 +14,16 @@ class JobSnapshot;
 
 namespace evergrad::coordinator {
 
-// Counts of one metric of one closure; a Done with more is refused.
+// Maximum number of counts of one metric in one Done. A Done with more is refused.
 inline constexpr int kMetricCountsMax = 4096;
 
-// By v1::Reduction; NaN where it is not defined: no positives or no negatives for AUC, a reduction
-// that this build does not know.
+// Returns the sum reduced by its v1::Reduction. Returns NaN if the result is undefined: for AUC
+// without positives or without negatives, or for a reduction that this build does not know.
 double Reduced(const v1::NamedSum& sum, double examples);
 
 struct EvaluationResult {
-  std::map<std::string, double> metrics;       // By name, `loss` among them; NaN: not defined.
-  std::map<std::string, std::int64_t> counts;  // Of an evaluation that counts.
+  std::map<std::string, double> metrics;       // By name, including `loss`; NaN if undefined.
+  std::map<std::string, std::int64_t> counts;  // For an evaluation that adds counts.
 
   void Fill(v1::JobSnapshot* snapshot) const;
   void Read(const v1::JobSnapshot& snapshot);
@@ -31,9 +31,10 @@ struct EvaluationResult {
 
 class EvaluationSum {
  public:
-  // Nothing that a worker reports overflows: integers wrap.
+  // Adds the sums of one closure. Integers wrap instead of overflowing, whatever a worker reports.
   void Add(const v1::ClosureMetrics& metrics);
-  // `counts_only`: integers are counts, and there is no loss. Nothing is measured without examples.
+  // Returns the result. With `counts_only` integers are counts, and there is no loss. Without
+  // examples there are no metrics.
   EvaluationResult Result(bool counts_only) const;
 
  private:

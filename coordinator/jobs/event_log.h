@@ -1,8 +1,8 @@
-// The history of a job, for people: the newest events, numbered from 1, and the deaths of its
-// tasks. Pure; the control executor's.
+// The history of a job for its users: the newest events, numbered from 1, and the deaths of its
+// tasks. Pure; only the control executor calls it.
 //
-// At most `events_max` of each are kept: the oldest event goes first, and of the deaths the first
-// are kept, because they are the ones that explain the others. All deaths are counted.
+// At most `events_max` events and as many deaths are kept. The oldest event is dropped first. Of
+// the deaths the first are kept, because they explain the others. All deaths are counted.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,9 @@ class EventLog {
   };
   explicit EventLog(std::uint32_t events_max) : events_max_(events_max) {}
 
-  // The text is cleaned and cut, so that all events fit into one answer to psctl. `note`: takes it
-  // to the journal; may be null. The event stays valid until the next Add.
+  // Adds an event. Its text is cleaned and truncated, so that all events fit into one answer to
+  // psctl. The event is also added to `note` for the journal, which may be null. The returned
+  // reference is valid until the next Add.
   const v1::Event& Add(absl::string_view kind, absl::string_view text, std::int64_t wall_ms,
                        v1::JobNote* note);
   void CountDeath() { ++deaths_total_; }
@@ -44,7 +45,7 @@ class EventLog {
   std::uint64_t deaths_total() const { return deaths_total_; }
   void FillStatus(std::uint64_t events_after, v1::JobStatus* status) const;
 
-  // The journal. InvalidArgument: a role that is none.
+  // --- the journal. Reading returns InvalidArgument for an unknown role.
   void Fill(v1::JobSnapshot* snapshot) const;
   void FillCounters(v1::JobCounters* counters) const;
   absl::Status Read(const v1::JobSnapshot& snapshot);
@@ -58,7 +59,7 @@ class EventLog {
 
   const std::uint32_t events_max_;
   std::deque<v1::Event> events_;
-  std::uint64_t number_ = 0;  // Of the newest event.
+  std::uint64_t number_ = 0;  // Number of the newest event.
   std::vector<Death> deaths_;
   std::uint64_t deaths_total_ = 0;
 };

@@ -1,12 +1,12 @@
-// The files of a job's export. The worker that runs the export closure writes them to the runs
-// folder where it sees that folder, and sends them to the coordinator where it does not. In both
-// cases the files are read back before the job calls them present.
+// The files of a job's export. The worker that runs the export closure writes the files to the runs
+// folder if it can see that folder, else it sends them to the coordinator. In both cases the files
+// are read back before the job reports them as present.
 //
 //   FillOrder ─▶ OnChunk for each part that is sent ─▶ OnExported ─▶ the files are read back
 //                                                      ─▶ Hooks::done, or Hooks::again, or Fail
 //
-// Files are received and read on the file thread. A stage that ends voids what is in flight. Not
-// thread-safe: the control executor's. No clock and no I/O but through the host.
+// Files are received and read on the file thread. The end of a stage voids all work in flight. Not
+// thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once
 
 #include <cstdint>
@@ -30,34 +30,37 @@ class ExportFiles : private JobPart {
  public:
   enum class Stage {
     kNone,
-    kSucceeding,  // The export of a job that has trained: it is repeated until its files are there.
-    kFailed       // The export of a failed job: it may fail, and the job still ends.
+    kSucceeding,  // The export of a job that has trained. It is repeated until its files are
+                  // present.
+    kFailed       // The export of a failed job. The job ends even if the export fails.
   };
   struct Hooks {
-    std::function<void(MonoTime not_before)> again;  // The closure must run again.
-    std::function<void()> done;                      // The files are there, or none was exported.
-    std::function<void(absl::string_view why)> gave_up;  // In kFailed only.
+    std::function<void(MonoTime not_before)> again;  // The export closure must run again.
+    std::function<void()> done;  // The files are present, or no file was exported.
+    std::function<void(absl::string_view why)> gave_up;  // Called in kFailed only.
   };
-  // What `reading` and `rounds` point to outlives this object.
+  // `reading` and `rounds` outlive this object.
   ExportFiles(const JobPart& part, ReadingRound* reading, const CheckpointRounds* rounds,
               Hooks hooks)
       : JobPart(part), reading_(*reading), rounds_(*rounds), hooks_(std::move(hooks)) {}
 
   void SetStage(Stage stage) { stage_ = stage; }
   void FillOrder(v1::ExportOrder* order) const;
-  // InvalidArgument: the message is malformed or exceeds the window, and nothing has changed.
+  // Takes a part of a file. Returns InvalidArgument and changes nothing if the message is malformed
+  // or exceeds the window.
   absl::Status OnChunk(TaskId task, const v1::RunFileChunk& chunk);
   // The export closure has ended with this result.
   void OnExported(const v1::ExportResult& reported, const std::string& worker);
-  // A disk is full. The closure runs again later, however often: the job has its weights, only no
-  // space for them yet.
+  // A disk is full. The closure runs again later, without a limit of attempts, because only disk
+  // space for the weights is missing.
   void OnNoSpace(ReadingRound::Closure* closure, absl::string_view why);
   // Closes and removes a file that is not complete.
   void DropReceiver();
 
   bool weights_exported() const { return weights_exported_; }
-  const std::vector<v1::RunFileInfo>& files() const { return files_; }  // Those read back.
-  std::string WaitingFor() const;                                       // "": not for disk space.
+  // The files that were read back.
+  const std::vector<v1::RunFileInfo>& files() const { return files_; }
+  std::string WaitingFor() const;  // "" if the export does not wait for disk space.
 
   // --- the journal
   void Fill(v1::JobSnapshot* snapshot) const;
@@ -80,12 +83,14 @@ class ExportFiles : private JobPart {
   const CheckpointRounds& rounds_;
   const Hooks hooks_;
   Stage stage_ = Stage::kNone;
-  std::shared_ptr<Receiving> receiving_;  // Shared with work for the file thread; null: none.
-  bool upload_ = false;         // Files that a worker wrote to its runs folder cannot be read here.
-  std::uint64_t round_ = 0;     // Of reading files back.
-  std::uint32_t waits_ = 0;     // For disk space.
-  std::uint32_t failures_ = 0;  // To read back what was sent, in a row.
-  std::string trouble_;         // Why there is no disk space; "": there is.
+  // Shared with work for the file thread; null if no file is being received.
+  std::shared_ptr<Receiving> receiving_;
+  bool upload_ = false;  // True if the coordinator cannot read the files that a worker wrote to its
+                         // runs folder.
+  std::uint64_t round_ = 0;     // Number of the present round of reading files back.
+  std::uint32_t waits_ = 0;     // How often the export has waited for disk space.
+  std::uint32_t failures_ = 0;  // Failures to read back sent files, in a row.
+  std::string trouble_;         // Why there is no disk space, or "".
   MonoTime trouble_said_at_{0};
   std::vector<v1::RunFileInfo> files_;
   bool weights_exported_ = false;

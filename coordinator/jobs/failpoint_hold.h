@@ -1,5 +1,6 @@
-// Holds back what a failpoint delays, without a timer: whoever would begin it asks again at its
-// next turn. Not thread-safe: the control executor's. No clock but through the host.
+// Delays an action by a failpoint, without a timer: the caller asks Holds() each time before the
+// action, and tries again later while it returns true. Not thread-safe: only the control executor
+// calls it. The clock comes from the host.
 #pragma once
 
 #include <chrono>
@@ -13,9 +14,10 @@ namespace evergrad::coordinator {
 
 class FailpointHold {
  public:
-  explicit FailpointHold(absl::string_view name) : name_(name) {}  // Outlives this object.
+  explicit FailpointHold(absl::string_view name) : name_(name) {}  // `name` outlives this object.
 
-  // Each hit holds back for its delay, another action for 50 ms. No hit is counted meanwhile.
+  // Returns whether the action must wait. A hit with a delay blocks the action for that delay, any
+  // other hit for 50 ms. Calls in the meantime do not count as hits.
   bool Holds(JobHost* host) {
     const MonoTime now = host->Now();
     if (now < until_) return true;

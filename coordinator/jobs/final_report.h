@@ -1,10 +1,10 @@
-// The final report of a job: the contents of every shard at the job's end, as its owner states
-// them. While the job runs, other callers can ask the same questions (ShardQueries).
+// The final report of a job: the contents of every shard at the job's end, as reported by its
+// owner. While the job runs, other callers can query the shards in the same way (ShardQueries).
 //
 //   Begin ─▶ ReportShards to each server ─▶ OnReport ─▶ the answer is kept, then `done`
 //   a rollback, or another end of the job: Void; `done` is not called
 //
-// Not thread-safe: the control executor's. No clock and no I/O but through the host.
+// Not thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once
 
 #include <chrono>
@@ -29,26 +29,27 @@ class FinalReport : private JobPart {
  public:
   using Answer = ShardQueries::Answer;
   enum class Kind {
-    kComplete,  // It has every shard. A server that sums many gigabytes is waited for.
-    kSealed     // For a sealed job: it has the answers that come within report_timeout.
+    kComplete,  // The report must have every shard. The job waits for a server that sums many
+                // gigabytes.
+    kSealed     // For a sealed job: the report has the answers that arrive within report_timeout.
   };
   explicit FinalReport(const JobPart& part);
 
   ShardQueries& queries() { return queries_; }
   const Answer& answer() const { return answer_; }
 
-  // Asks every owner of a running job, or answers with the final report of an ended one. `done` may
-  // be called at once.
+  // If the job runs, asks every owner of its shards; if it has ended, answers with its final
+  // report. `done` may be called before Ask returns.
   void Ask(bool digests, std::chrono::milliseconds timeout, ShardQueries::Done done);
-  // The shards are placed. Voids a former report.
+  // Begins a report and voids a former one. The shards must be placed.
   void Begin(Kind kind, std::function<void()> done);
   void Void();
   void OnReport(TaskId task, const v1::ShardReport& report);
-  void Check();                                // Ends the questions whose time is over.
-  void End() { queries_.FinishAll(answer_); }  // The job has ended: answers all questions.
-  std::string WaitingFor() const;              // The shards that the report waits for; "": none.
+  void Check();                                // Ends the queries whose deadline has come.
+  void End() { queries_.FinishAll(answer_); }  // The job has ended: answers all queries.
+  std::string WaitingFor() const;              // The shards that the report waits for, or "".
 
-  // --- the journal. InvalidArgument: shards without their servers.
+  // --- the journal. Read returns InvalidArgument if shards lack their servers.
   void Fill(v1::JobSnapshot* snapshot) const;
   absl::Status Read(const v1::JobSnapshot& snapshot);
 
@@ -57,8 +58,8 @@ class FinalReport : private JobPart {
              ShardQueries::Done done);
 
   ShardQueries queries_;
-  std::optional<Kind> kind_;      // Of the report that is under way.
-  std::uint64_t generation_ = 0;  // A report of a former generation is void.
+  std::optional<Kind> kind_;      // Kind of the report in progress.
+  std::uint64_t generation_ = 0;  // Number of the newest report. Older reports are void.
   Answer answer_;
 };
 

@@ -1,11 +1,12 @@
-// Closures as an API: the calls of the clients of a functions job (docs/closures.md, api.proto).
+// The calls by which clients of a functions job schedule closures and wait for them
+// (docs/closures.md, api.proto).
 //
 // An answer of nullopt means that the call waits: the caller asks again when the job has changed,
-// and `waiting_for` says for what the call waits. A repeated call gets the answer of the first one.
-// An answer may be given away once everything that the store has accepted is durable. The error is
-// FailedPrecondition if the job has ended or ends; if it has failed, the error is its first cause.
+// and `waiting_for` has the reason for people. A repeated call gets the answer of the first one. An
+// answer may be sent once all commits that the store has accepted are durable. If the job has ended
+// or is ending, the error is FailedPrecondition; if it has failed, the error is its first cause.
 //
-// Not thread-safe: the control executor's. No clock and no I/O but through the host.
+// Not thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once
 
 #include <functional>
@@ -26,8 +27,10 @@ class FunctionCalls : private JobPart {
   template <class Response>
   using Answer = std::optional<absl::StatusOr<Response>>;
   struct Hooks {
-    std::function<absl::Status()> refusal;     // Why an ended or ending job takes no calls.
-    std::function<std::string()> waiting_for;  // What the job waits for; "" if it works.
+    // The error for calls to an ended or ending job; OK if the job takes calls.
+    std::function<absl::Status()> refusal;
+    // The text of what the job waits for; "" if it works.
+    std::function<std::string()> waiting_for;
   };
   // `closures` and `rounds` outlive this object.
   FunctionCalls(const JobPart& part, FunctionClosures* closures, const CheckpointRounds* rounds,
@@ -49,15 +52,16 @@ class FunctionCalls : private JobPart {
  private:
   absl::Status CallRefusal(const v1::ClosureCall& call) const;
   absl::Status ScheduleRefusal(const v1::ScheduleClosureRequest& request) const;
-  // Returns what a schedule() waits for, or "".
+  // Returns the text of what a schedule() waits for, or "".
   std::string ScheduleWait(const v1::ScheduleClosureRequest& request);
-  // [20] Returns the error that `call` is told now. Returns nothing and sets `wait` if an error is
-  // to be told, but not yet.
+  // [20] Returns the error with which `call` must be answered now. Returns nullopt and sets `wait`
+  // if there is an error that clients may not learn yet.
   std::optional<v1::RaisedError> TellError(const v1::ClosureCall& call, bool* wait);
   void Release(const v1::IntervalSet& released);
-  // Returns what a join waits for, or "". TellError goes first: an error ends the wait.
+  // Returns the text of what a join waits for, or "". Callers call TellError first, because an
+  // error ends the wait.
   std::string Unjoined(bool durable);
-  std::string JobWait(const std::string& text) const;  // `text`, and what the job waits for.
+  std::string JobWait(const std::string& text) const;  // Appends what the job waits for to `text`.
 
   FunctionClosures* const closures_;
   const CheckpointRounds* const rounds_;

@@ -1,11 +1,12 @@
-// The closures of a functions job on their way: granted, ended, failed, cancelled, saved.
+// The closures of a functions job and what happens to them: they are granted, end, fail, are
+// cancelled and are saved in checkpoints.
 //
-// The queue holds what the journal must know (function_queue.h). This part joins it with the
-// ledger: a closure that fails or is cancelled is dead in the book [20], and the user is told once
-// every owner of a shard refuses it. Arguments are kept while a snapshot may still need the closure
-// again [33].
+// The queue holds the state that the journal must have (function_queue.h). This class connects the
+// queue with the ledger: a closure that fails or is cancelled is dead in the book [20], and the
+// client learns of it once every owner of a shard refuses the closure. Arguments are kept as long
+// as a rollback to a snapshot may need to run the closure again [33].
 //
-// Not thread-safe: the control executor's. No clock and no I/O but through the host.
+// Not thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once
 
 #include <cstdint>
@@ -28,52 +29,55 @@ namespace evergrad::coordinator {
 
 class FunctionClosures : private JobPart {
  public:
-  // The other parts of the job that this part reads and changes. They outlive it.
+  // The other parts of the job that this class reads and changes. They outlive it.
   struct Parts {
     EpochAccount* epochs;
     TaskTotals* totals;
     const CheckpointRounds* rounds;
-    // The worker's attempt at a closure is void: the worker is told, and the job forgets both.
+    // A worker's attempt at a closure is void: tells the worker, and forgets the attempt.
     std::function<void(ClosureId, const ClosureBook::Current&)> revoke;
   };
   FunctionClosures(const JobPart& part, Parts parts);
 
   const FunctionQueue& queue() const { return queue_; }
-  // Applies the change to the queue. The next Persist commits it.
+  // Applies the note to the queue. The next Persist commits it.
   void Note(const v1::FunctionsNote& note);
 
   // --- ends
   void OnSucceeded(const std::string& worker, ClosureId closure, const v1::Done& done);
-  // The first error wins: every other closure that has not ended is cancelled, and the next call of
-  // the client is told.
+  // Only the first error counts: every other closure that has not ended is cancelled, and the
+  // client's next call is answered with the error.
   void OnFailed(ClosureId closure, v1::ErrorDetail cause);
-  // [20b] Updates of a closure that has succeeded are lost and not made again.
+  // [20b] Notes that updates of a succeeded closure are lost and not made again.
   void OnLost(ClosureId closure);
-  // [20] Commits `note` with the cancellation. Returns false if the store failed.
+  // [20] Cancels `closures` and commits the cancellation together with `note`. Returns false if the
+  // store failed.
   bool Cancel(const IntervalSet& closures, v1::FunctionsNote* note);
-  // LEDGER line 18: adds to `begun` the death of numbers that a torn journal may have given out.
+  // LEDGER line 18: adds to `begun` that a range of closure numbers is dead. A former life may have
+  // given out these numbers, and a torn journal may have lost them.
   void BeginLife(Record* begun);
 
-  // --- closures that are cancelled, and that some owner of a shard is not known to refuse yet
-  void CheckClosing();  // An owner has answered, or a server is gone.
+  // --- closing closures: cancelled closures that not every owner of a shard is known to refuse
+  void CheckClosing();  // Called after an owner's answer or the loss of a server.
   bool closing() const { return !closing_.empty(); }
-  std::string ClosingText() const;  // The text of a call that waits for them.
+  std::string ClosingText() const;  // The text for a call that waits for them.
 
   // --- arguments and checkpoints
-  // Drops the arguments that no snapshot needs any more.
+  // Drops the arguments that no rollback can need any more.
   void TrimArguments();
-  // Returns whether the queue has capacity for so many bytes of arguments, after it has dropped all
-  // that it may. While it has none, a checkpoint is wanted.
+  // Drops arguments if needed, and returns whether the queue has capacity for `argument_bytes`
+  // more. If it has not, a checkpoint is wanted, which lets the queue drop arguments.
   bool MakeRoom(std::uint64_t argument_bytes);
-  void OnSaved(const v1::Manifest& manifest);  // A checkpoint is written.
-  bool AllSaved() const;                       // The newest checkpoint holds all that succeeded.
-  void WantRound() { round_wanted_ = true; }   // Somebody waits for AllSaved.
+  void OnSaved(const v1::Manifest& manifest);  // A checkpoint has been written.
+  bool AllSaved() const;  // Whether the newest checkpoint holds all succeeded closures.
+  void WantRound() { round_wanted_ = true; }  // A client waits for AllSaved.
   bool wants_round() const { return round_wanted_ || room_wanted_; }
-  void OnRoundTick();  // A wanted round had its turn.
+  void OnRoundTick();  // A wanted round has had its chance.
 
-  // --- questions
-  std::set<std::string> WantedFunctions() const;  // Those of closures that have not ended.
-  // Returns what the open closures wait for if no worker has their functions; else "".
+  // --- queries
+  std::set<std::string> WantedFunctions() const;  // The functions of closures that have not ended.
+  // Returns the text that the job waits for a worker with some function, if an open closure needs a
+  // function that no worker has; else "".
   std::string WaitingFor(const std::set<std::string>& functions_of_workers) const;
 
   // --- the journal
@@ -89,7 +93,7 @@ class FunctionClosures : private JobPart {
   const Parts parts_;
   FunctionQueue queue_;
   IntervalSet closing_;
-  std::vector<IntervalSet> saved_done_;  // By shard, the done set in the newest manifest.
+  std::vector<IntervalSet> saved_done_;  // The done set of each shard in the newest manifest.
   bool round_wanted_ = false;            // A durable join waits.
   bool room_wanted_ = false;             // A schedule() waits for capacity for its arguments.
   bool arguments_given_up_said_ = false;

@@ -1,10 +1,10 @@
-// The closures of a functions job: what was scheduled and has not ended, arguments, results, the
-// error that is to be told, clients.
+// The closures of a functions job: the open closures, arguments, results, the error that clients
+// have not seen yet, and the calls of the clients.
 //
-// Every change is a FunctionsNote: Apply() is the only way in, when it happens and when the journal
-// is read, so the two cannot differ. Bounded: open closures by queue_limit, arguments and results
-// by bytes, clients, errors and calls by number. No clock, no I/O. Not thread-safe; the job owns
-// it.
+// Every change is a FunctionsNote. Apply() takes the notes both when the events happen and when the
+// journal is read, so the two states cannot differ. Bounds: queue_limit for open closures, limits
+// in bytes for arguments and results, limits in number for clients, errors and calls. No clock, no
+// I/O. Not thread-safe; the job owns it.
 #pragma once
 
 #include <cstdint>
@@ -33,10 +33,10 @@ class FunctionQueue {
 
   void Apply(const v1::FunctionsNote& note);
   void Fill(v1::FunctionsState* state) const;
-  absl::Status Read(const v1::FunctionsState& state);  // InvalidArgument: a set that is none
+  absl::Status Read(const v1::FunctionsState& state);  // InvalidArgument if a set is malformed
   void Clear();  // drops arguments and results when the job has ended
 
-  std::uint64_t next() const { return next_; }  // number of the next one
+  std::uint64_t next() const { return next_; }  // number of the next closure
   std::uint64_t scheduled() const { return scheduled_; }
   std::uint64_t succeeded() const { return succeeded_; }
   std::uint64_t failed() const { return failed_; }
@@ -47,9 +47,8 @@ class FunctionQueue {
 
   const std::set<std::uint64_t>& open() const { return open_; }
   bool full() const { return open_.size() >= spec_.queue_limit; }
-  const std::map<std::uint64_t, ScheduledClosure>& kept() const {
-    return kept_;
-  }  // arguments, of open ones and of what no snapshot holds yet
+  // Functions and arguments of open closures, and of ended ones that a rollback may run again.
+  const std::map<std::uint64_t, ScheduledClosure>& kept() const { return kept_; }
   const ScheduledClosure* Find(std::uint64_t closure) const;
   std::uint64_t argument_bytes() const { return argument_bytes_; }
   bool HasRoomFor(std::uint64_t argument_bytes) const {
@@ -60,24 +59,26 @@ class FunctionQueue {
 
   const std::string* Result(std::uint64_t closure) const;
   const v1::RaisedError* Failure(std::uint64_t closure) const;
-  const v1::RaisedError* error() const { return error_ ? &*error_ : nullptr; }  // not told yet
+  // Not seen by a client yet.
+  const v1::RaisedError* error() const { return error_ ? &*error_ : nullptr; }
 
-  bool WouldRelease(
-      const IntervalSet& closures) const;  // a result of one of them is kept, or would be
+  // Returns whether the queue keeps the result of one of `closures`, or would keep it at its end.
+  bool WouldRelease(const IntervalSet& closures) const;
 
-  // A repeat of a call: what it was answered with.
+  // Return the answer that a former call with the same number got, or nullopt or null.
   std::optional<std::uint64_t> Scheduled(const v1::ClosureCall& call) const;
   const v1::RaisedError* Raised(const v1::ClosureCall& call) const;
-  // Its client has said that it repeats no such call.
+  // Returns whether the client has announced that it will not repeat this call.
   bool Answered(const v1::ClosureCall& call) const;
 
-  static constexpr std::uint64_t kEntryBytes =
-      128;  // of arguments or a result, beside their own bytes
+  // Memory that an entry of arguments or of a result takes beside their own bytes.
+  static constexpr std::uint64_t kEntryBytes = 128;
 
  private:
   struct Client {
-    std::uint64_t answered_below = 0,
-                  heard = 0;  // `heard` rises: who has the lowest was silent longest
+    // `heard` is the client's place in the order of the newest calls; the lowest was silent
+    // longest.
+    std::uint64_t answered_below = 0, heard = 0;
     std::map<std::uint64_t, std::uint64_t> calls;
   };
   void DropArguments(std::uint64_t closure);
@@ -93,7 +94,7 @@ class FunctionQueue {
   std::map<std::uint64_t, ScheduledClosure> kept_;
   std::map<std::uint64_t, std::string> results_;
   std::uint64_t argument_bytes_ = 0, result_bytes_ = 0;
-  std::set<std::uint64_t> released_;  // of the open ones
+  std::set<std::uint64_t> released_;  // open closures whose result no client wants
   std::deque<v1::RaisedError> failures_;
   std::optional<v1::RaisedError> error_;
   std::deque<v1::FunctionRaised> raised_;

@@ -1,5 +1,5 @@
-// Functions jobs: the YAML names the variables, and clients schedule closures with code of their
-// own (docs/closures.md).
+// Functions jobs: the YAML names the variables, and clients schedule closures that run their own
+// code (docs/closures.md).
 #pragma once
 
 #include <memory>

@@ -1,10 +1,11 @@
-// Decides which worker gets the next closure, and which one gives back a closure that it has not
-// begun. The rules are the same for all kinds of jobs; a GrantPolicy holds the differences. Pure;
-// the control executor's.
+// Decides which worker gets the next closure, and which worker gives back a closure that it has not
+// begun. The rules are the same for all kinds of jobs; a GrantPolicy has the differences. Pure;
+// only the control executor calls it.
 //
-// Closures go to the worker that holds least, among equals to the oldest registration, up to the
-// limit of each. Closures that had been granted before do not wait for a limit, which may be
-// seconds away: up to two of them come on top, and a worker runs them first.
+// The next closure goes to the worker that holds the fewest attempts, among equals to the one that
+// registered first, up to the limit of each worker. A closure that was granted before does not wait
+// until a worker is below its limit, which may take seconds: each worker may hold up to two such
+// closures beyond its limit, and runs them first.
 #pragma once
 
 #include <cstdint>
@@ -20,20 +21,21 @@ namespace evergrad::coordinator {
 class GrantPolicy {
  public:
   enum class Given {
-    kGranted,       // Or settled in another way: the next closure may be asked for.
-    kNothingForIt,  // Nor for any worker that has the same functions.
-    kNothing        // Nor for any other worker.
+    kGranted,       // Granted, or settled in another way: the next closure may be asked for.
+    kNothingForIt,  // No closure for it, nor for any worker with the same functions.
+    kNothing        // No closure for any worker.
   };
   virtual ~GrantPolicy() = default;
-  virtual bool MayTake(const JobWorker& worker) = 0;  // Whether it gets anything now.
-  // Attempts that it may hold; falls only while there is less to grant.
+  virtual bool MayTake(const JobWorker& worker) = 0;  // Whether it gets work now.
+  // Returns the number of attempts that the worker may hold. It falls only when fewer closures are
+  // left to grant.
   virtual std::uint32_t LimitOf(const JobWorker& worker) = 0;
   virtual bool Blocked() = 0;       // Nobody gets anything now.
-  virtual bool RegrantsWait() = 0;  // Closures that had been granted before may wait.
-  // Grants `worker` its next closure; `new_ones`: also one that nobody has had.
+  virtual bool RegrantsWait() = 0;  // Closures that were granted before may wait.
+  // Grants `worker` its next closure. Without `new_ones` it must be one that was granted before.
   virtual Given Grant(JobWorker& worker, bool new_ones) = 0;
 
-  virtual bool IsIdle(const JobWorker& worker) = 0;  // It waits for what another has not begun.
+  virtual bool IsIdle(const JobWorker& worker) = 0;  // Whether it should get work from another.
   virtual bool CanRun(const JobWorker& worker, ClosureId closure) = 0;
   virtual void Recall(JobWorker& worker, Attempt attempt) = 0;
 };
@@ -41,15 +43,18 @@ class GrantPolicy {
 class Granter {
  public:
   enum class Outcome { kBlocked, kFull, kNothingLeft };
-  // Grants what can be granted. kNothingLeft: some worker could take more, and there is nothing.
+  // Grants all closures that can be granted. Returns kNothingLeft if some worker could take more
+  // closures than there are.
   Outcome Grant(JobWorkers& workers, GrantPolicy& policy);
-  // Idle workers get closures that others have not begun: one for each idle worker is asked back
-  // from the worker that holds most. Closures that were asked back before and have not come count.
+  // Asks busy workers to give back closures that they have not begun, for idle workers: one closure
+  // for each idle worker, from the worker that holds the most. Closures that were asked for before
+  // and have not been given back yet count.
   static void Recall(JobWorkers& workers, GrantPolicy& policy);
 
  private:
-  using Candidate = std::pair<std::size_t, JobWorker*>;  // Attempts that the worker holds.
-  std::vector<Candidate> candidates_;                    // Kept for its memory.
+  // Number of attempts that the worker holds.
+  using Candidate = std::pair<std::size_t, JobWorker*>;
+  std::vector<Candidate> candidates_;  // A member so that its memory is reused.
 };
 
 }  // namespace evergrad::coordinator

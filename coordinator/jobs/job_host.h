@@ -1,6 +1,6 @@
-// The surroundings of a job: its settings, the process around it, and everything that it shares
-// with its parts that send messages, commit records and add events. Parts that only hold state and
-// decide need none of it.
+// The environment of a job: its settings, the process around it, and the objects that it shares
+// with those of its parts that send messages, commit records and add events. Parts that only hold
+// state and make decisions do not need this header.
 //
 // Not thread-safe: every call comes from the coordinator's control executor.
 #pragma once
@@ -38,45 +38,49 @@ namespace evergrad::coordinator {
 // The settings of all jobs of a coordinator.
 struct JobOptions {
   std::uint32_t closures_open_max = 16384;
-  // Closures behind the oldest one that has not ended. Below closures_open_max it also limits the
-  // open closures.
+  // Limit for closures that follow the oldest closure that has not ended. If it is below
+  // closures_open_max it also limits the open closures.
   std::uint32_t closures_behind_max = 65536;
   GrantSizing sizing;
   std::chrono::milliseconds close_every{100};
-  // [20a] After it, a shard whose owner does not answer is unmapped.
+  // [20a] A shard whose owner does not answer a Seal for this time is unmapped.
   std::chrono::milliseconds seal_timeout{5000};
-  // For the report of a job that ends early. A job that succeeds waits for its report.
+  // Time limit for the report of a job that ends early. A job that succeeds waits for its report
+  // without a limit.
   std::chrono::milliseconds report_timeout{5000};
   std::chrono::milliseconds retry_min{50}, retry_max{5000};
   std::uint32_t retries_max = 10;  // Machine errors of one closure or one Assign, in a row.
-  // Deaths without progress of the job (poison.h). Deaths at a poison closure do not count.
+  // Limit for deaths without progress of the job (death_backoff.h). Deaths for which a closure is
+  // blamed (poison.h) do not count.
   std::uint32_t deaths_max = 100;
   DeathBackoff::Options death_backoff;
   std::uint32_t poison_deaths = 3;
-  std::chrono::milliseconds together{200};  // Deaths this close to one another blame no closure.
-  // A connected worker loses its work if the work does not advance a step in this time; 0: never. A
-  // step is a batch, which takes seconds at most if its size is chosen well. Describing and
-  // exporting count as one step.
+  // Deaths within this time of each other blame no closure.
+  std::chrono::milliseconds together{200};
+  // A connected worker loses its work if the work does not advance by a step for this time; 0 for
+  // never. A step is a batch, which takes a few seconds at most if its size is chosen well. A
+  // describe or export closure counts as one step.
   std::chrono::milliseconds step_timeout{300'000};
-  // A worker that has had no answer from a connected server for this time loses its work to workers
-  // that can reach the server; 0: never.
+  // A worker that gets no answer from a connected server for this time loses its work to workers
+  // that can reach the server; 0 for never.
   std::chrono::milliseconds reach_timeout{5000};
-  // How long such a worker, or one that cannot take part, gets no work afterwards.
+  // Longest time for which a worker that lost its work, or that cannot take part, gets no work.
   std::chrono::milliseconds aside_max{60'000};
-  // As in membership. It is also the time for which the job waits for a worker that could make a
-  // repair which no connected worker can make.
+  // Same as in membership. It is also the time for which the job waits for another worker if no
+  // connected worker can do a repair.
   std::chrono::milliseconds server_lost_after{30'000};
-  // Limit for the variables of one job, with optimizer state; 0: none.
+  // Limit for the memory of one job's variables with optimizer state; 0 for no limit.
   std::uint64_t server_memory_bytes_max = 0;
   std::uint32_t events_max = 1000;
   std::uint32_t curve_points_max = 4000;
-  std::uint32_t step_lines_burst = 20000, step_lines_per_second = 500;  // Of metrics.jsonl.
-  // Commits, and bytes of their notes, after which a snapshot of the whole job replaces them in a
-  // persistent store.
+  // Limits for lines of metrics.jsonl.
+  std::uint32_t step_lines_burst = 20000, step_lines_per_second = 500;
+  // Number of commits, and bytes of their notes, after which a snapshot of the whole job replaces
+  // them in a persistent store.
   std::uint32_t notes_max = 10000;
   std::uint64_t notes_bytes_max = 16ull << 20;
 
-  // The wait before the next try, after so many failures in a row.
+  // Returns the wait before the next attempt after `failures` failures in a row.
   MonoTime RetryDelay(std::uint32_t failures) const {
     const std::uint32_t doublings = std::min<std::uint32_t>(failures > 0 ? failures - 1 : 0, 16);
     return std::min<std::chrono::milliseconds>(retry_min * (1u << doublings), retry_max);
@@ -93,36 +97,38 @@ struct RunFile {
 class JobHost : public MetricsFile::Host {
  public:
   virtual std::int64_t WallMillis() const = 0;
-  virtual std::string HostName() const = 0;  // Of this machine, for texts.
+  virtual std::string HostName() const = 0;  // The name of this machine, for messages.
   virtual Term term() const = 0;
   virtual StateStore& store() = 0;
   virtual fault::Failpoints& failpoints() = 0;
   virtual void Log(log::Level level, absl::string_view text, absl::string_view job) = 0;
-  // Messages to one task keep their order. A message to a task without a session is dropped: the
-  // task is reconciled when it registers.
+  // Sends a message. Messages to one task keep their order. A message to a task without a session
+  // is dropped, because the task gets the current state when it registers.
   virtual void Send(TaskId task, const v1::CoordinatorMessage& message) = 0;
-  // Writes each file atomically, in order, on the file thread. Later the control executor calls
-  // `done`.
+  // Writes each file atomically, in order, on the file thread. The control executor calls `done`
+  // later.
   virtual void WriteFiles(const std::string& folder, std::vector<RunFile> files,
                           std::function<void(absl::Status)> done) = 0;
-  // Runs `work` on the file thread, in order with all writes, and then the returned function on the
-  // control executor.
+  // Runs `work` on the file thread, in order with all writes, and then runs the returned function
+  // on the control executor.
   virtual void OnFileThread(std::function<std::function<void()>()> work) = 0;
   virtual fs::FileSystem& file_system() = 0;  // Its calls block: use it on the file thread.
-  // The reason for which the store accepts nothing now, or "". Nothing new begins meanwhile.
+  // Returns the reason why the store accepts no commits now, or "". The job begins no new work
+  // meanwhile.
   virtual std::string StoreTrouble() const = 0;
-  // The same as the text of something that waits for the store.
+  // Returns the same reason as the text of a wait, or "".
   std::string WaitingForStore() const {
     const std::string trouble = StoreTrouble();
     return trouble.empty() ? "" : "the coordinator's journal: " + trouble;
   }
   virtual std::uint64_t NextNumber() = 0;  // For ids of requests and describe attempts.
-  // The job's revision has risen: calls that wait for it are answered.
+  // The job's revision has risen: answers the calls that wait for this.
   virtual void JobChanged(JobUid job) = 0;
-  // Counts a message of `task` about an attempt or a shard that another task has. The message has
-  // changed nothing.
+  // Counts a message of `task` about an attempt or a shard of another task. Such a message changes
+  // nothing.
   virtual void ForeignMessage(TaskId task, absl::string_view what) = 0;
-  // The contents of the store are unknown from now on: the coordinator accepts no more work.
+  // A commit has failed, so the contents of the store are unknown: the coordinator accepts no more
+  // work.
   virtual void StoreFailed(const absl::Status& status) = 0;
 };
 
@@ -131,44 +137,44 @@ struct JobIdentity {
   config::JobSpec spec;
   std::string yaml;         // The effective YAML.
   std::string runs_folder;  // An absolute path.
-  // [34] A secret that only servers and the store get; it is never logged or shown. "": servers
-  // check no grants.
+  // [34] A secret that only servers and the store get; it is never logged or shown. If it is "",
+  // servers do not check grants.
   std::string grant_key = {};
 };
 
-// The registration that a task replaces. `died`: it was of another process.
+// The registration that a task replaces. `died` is true if it was of another process.
 struct FormerTask {
   TaskId task;
   bool died = false;
 };
 
-// The requests of a part to its job. A message that follows from a record is sent after Persist has
-// returned true.
+// The requests of a part to its job. A part sends a message that follows from a record only after
+// Persist has returned true.
 class JobActions {
  public:
-  // Commits `record` with the changes of the turn and the notes. Returns false if the store failed:
-  // send nothing then.
+  // Commits `record` with the changes of the turn and the notes. Returns false if the store failed;
+  // the caller must then send nothing.
   virtual bool Persist(const Record& record) = 0;
-  virtual bool PersistWhole() = 0;             // Everything, in place of all records so far.
-  virtual v1::JobNote* NoteIfJournaled() = 0;  // Goes with the next Persist; may be null.
+  virtual bool PersistWhole() = 0;             // The whole state, in place of all records.
+  virtual v1::JobNote* NoteIfJournaled() = 0;  // Part of the next Persist; may be null.
   virtual void Event(absl::string_view kind, const std::string& text) = 0;
   virtual void Touch() = 0;       // Progress: the revision rises at the next tick.
-  virtual void Pump() = 0;        // Places and grants whatever can be placed and granted now.
+  virtual void Pump() = 0;        // Places shards and grants closures if possible now.
   virtual void SendMap() = 0;     // To the workers.
   virtual void SendCloses() = 0;  // To the servers.
-  // Values have changed while workers may have read them.
+  // Values of a shard have changed, and workers may have read the former values.
   virtual void AfterRollback(absl::string_view why) = 0;
-  // Work was interrupted: the results of a deterministic job may differ in bits.
+  // Work was interrupted, so the bits of a deterministic job's results may differ.
   virtual void SayNotReproducible(const std::string& why) = 0;
   virtual void Fail(v1::ErrorDetail cause, bool user) = 0;
-  virtual bool grants_stopped() const = 0;  // The job ends: nothing new begins.
+  virtual bool grants_stopped() const = 0;  // The job ends, so no new work begins.
 
  protected:
   ~JobActions() = default;
 };
 
-// The base of such a part: everything that the parts of a job share. All of it belongs to the
-// job, which outlives its parts.
+// The base of such a part: the objects that the parts of a job share. They belong to the job, which
+// outlives its parts.
 struct JobPart {
   JobHost* const host_;
   const JobOptions& options_;

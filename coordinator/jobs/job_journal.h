@@ -1,9 +1,9 @@
-// The journal of a job: what its commits hold, and how the job comes back from them.
+// The journal of a job: the content of its commits, and how a restart restores the job from them.
 //
-// A snapshot holds the fields of every part; between two snapshots notes ride beside the ledger's
-// records (journal_writer.h). Reading a note runs the same code as the event did. Not thread-safe:
-// the control executor's. An error of the store is told to the host: nothing may be sent then that
-// follows from the commit.
+// A snapshot holds the fields of every part. Between two snapshots each commit has a record of the
+// ledger and a note (journal_writer.h). Reading a note runs the same code as the event did. Not
+// thread-safe: only the control executor calls it. An error of the store is reported to the host,
+// and the job must then send no message that follows from the commit.
 #pragma once
 
 #include <functional>
@@ -37,7 +37,7 @@ namespace evergrad::coordinator {
 
 class JobJournal : private JobPart {
  public:
-  // Every part that has something in the journal.
+  // The parts that have fields in the journal.
   struct Parts {
     JobPhases* phases;
     RunTimes* times;
@@ -55,29 +55,29 @@ class JobJournal : private JobPart {
     ExportFiles* exported;
     FinalReport* report;
     RunOutput* output;
-    const std::unique_ptr<ClosureSource>* source;  // Made later.
+    const std::unique_ptr<ClosureSource>* source;  // The source is made later.
   };
-  // What `parts` points to outlives this object.
+  // All of `parts` outlive this object.
   JobJournal(const JobPart& part, const Parts& parts);
 
   JournalWriter& writer() { return writer_; }
-  bool on() const { return writer_.on(); }  // Somebody reads notes and snapshots.
+  bool on() const { return writer_.on(); }  // Notes and snapshots are kept.
 
-  // --- commits. They return false if the store failed.
-  // As JobActions. Everything is committed whole when the notes are many.
+  // --- commits. They return false if the store failed. Both are those of JobActions. Persist
+  // replaces the notes by a snapshot when there are many.
   bool Persist(const Record& record);
   bool PersistWhole();
-  // Commits the lines of metrics.jsonl that are pending, and writes those that are durable.
+  // Commits the pending lines of metrics.jsonl, and writes the durable lines to the file.
   void FlushLines();
 
   // --- a restart
-  // The identity of a job that the store holds, by its snapshot. A job file that this version
-  // refuses is InvalidArgument; of a job that has ended, the identity is what the snapshot shows,
-  // and `refusal` has the reason.
+  // Returns the identity of a job in the store, read from its snapshot. If this version refuses the
+  // job's YAML, returns InvalidArgument; but if the job has ended, returns the identity in the
+  // snapshot and sets `refusal` to the reason.
   static absl::StatusOr<JobIdentity> IdentityOf(JobUid uid, const v1::JobSnapshot& snapshot,
                                                 std::string* refusal);
-  // Reads the fields of all parts. `make_book` is called once a living job has its plan.
-  // InvalidArgument, DataLoss: the snapshot or a note is malformed, or does not fit to the plan.
+  // Restores all parts. `make_book` is called once a job that has not ended has its plan. Returns
+  // InvalidArgument or DataLoss if the snapshot or a note is malformed or does not fit the plan.
   absl::Status Read(const v1::JobSnapshot& snapshot, const StoredJob& stored,
                     const std::function<absl::Status()>& make_book, std::string* refusal);
 

@@ -1,6 +1,6 @@
-// The rules of a type of jobs (spec.type) that follow from the type and the YAML alone. Each type
-// has one implementation: training_kind.h, counting_kind.h, functions_kind.h. Pure, and without
-// state; the state of a living job that differs by type is its ClosureSource.
+// The rules of a type of jobs (spec.type) that depend on the type and the YAML alone. Each type has
+// one implementation: training_kind.h, counting_kind.h, functions_kind.h. Pure, and without state;
+// the state that differs by type is in the job's ClosureSource.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,14 @@ inline constexpr std::uint64_t kClosuresMax = 1ull << 32;  // of one plan
 
 class JobKind {
  public:
-  // The only place that looks at spec.type. The object lives as long as the process.
+  // Returns the rules of the job's type. No other code reads spec.type. The object lives as long as
+  // the process.
   static const JobKind& Of(const config::JobSpec& spec);
   virtual ~JobKind() = default;
 
   // --- the plan
-  // The description of the job, if the YAML says everything; nullopt: a worker has to describe it.
+  // Returns the description of the job if it follows from the YAML, or nullopt if a worker has to
+  // describe the job.
   virtual std::optional<v1::DescribeResult> Describe(const config::JobSpec&) const {
     return std::nullopt;
   }
@@ -36,11 +38,11 @@ class JobKind {
   virtual sharding::Partitioner PartitionerOf(const config::JobSpec& spec) const;
 
   // --- results
-  // An evaluation adds integer counts, and there is no loss.
+  // Returns whether an evaluation adds integer counts and has no loss.
   virtual bool counts_only() const { return false; }
-  virtual bool exports_model() const { return false; }  // The folder `model` of a run.
-  // Each update of each closure touches the shard (LEDGER line 38). Else the workers report how
-  // many do.
+  virtual bool exports_model() const { return false; }  // Whether a run has a folder `model`.
+  // Returns whether each update of each closure touches the shard (LEDGER line 38). If not, the
+  // workers report how many updates touch it.
   virtual bool IsTouchedByAll(const v1::ShardSpec& shard) const { return !shard.has_slot(); }
 
   virtual std::unique_ptr<ClosureSource> MakeSource(const JobPart& part,

@@ -1,8 +1,8 @@
-// What the tasks of a job are told about it: the job itself, the map of its shards, the closures
-// that have ended, and its end. Only tasks that are ready are told: others get the same with their
-// Registered, or when they are ready.
+// Sends the tasks of a job the news about it: the job itself, the map of its shards, the closures
+// that have ended, and its end. Only ready tasks get these messages; other tasks get the same
+// content in their Registered, or when they become ready.
 //
-// Not thread-safe: the control executor's. No clock and no I/O but through the host.
+// Not thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once
 
 #include "common/base/ids.h"
@@ -21,13 +21,14 @@ class JobNotices : private JobPart {
       : JobPart(part), roster_(*roster), totals_(*totals) {}
 
   void FillInfo(v1::JobInfo* info) const;
-  void FillMap(v1::ShardMap* map) const;  // Without a book: of no shards.
+  void FillMap(v1::ShardMap* map) const;  // Without a book the map has no shards.
 
-  void SendInfo();                // To all tasks.
-  void SendMap();                 // To the workers, once there is a book.
-  void Introduce(TaskId worker);  // The job and its map, to a worker that may have dropped them.
-  void SendCloses();              // To the servers: what the shards of each do not know yet.
-  // The job ends as `ending`. A worker drops everything of the job, and a server drops its shards.
+  void SendInfo();                // Sends the job to all its tasks.
+  void SendMap();                 // Sends the map to the workers, once there is a book.
+  void Introduce(TaskId worker);  // Sends job and map to a worker that may have dropped them.
+  void SendCloses();  // Sends each server the ended closures that its shards do not know yet.
+  // The job ends in the state `ending`. Its workers drop all its state, and its servers drop its
+  // shards.
   void SendEnded(JobState ending, bool workers, bool servers);
 
  private:

@@ -1,5 +1,5 @@
-// The phases of a job and its state, from the submission to the end. Only this class decides which
-// phase follows which event. JobLife and JobEnd have the effects of a phase.
+// The phases and states of a job, from its submission to its end. Only this class decides which
+// phase follows which event. JobLife and JobEnd carry out the effects of a phase.
 //
 //   QUEUED      kNone
 //   STARTING    ─▶ kDescribing ─▶ kPlacing
@@ -9,8 +9,8 @@
 //   an error, a cancellation: any phase before ─▶ kSealing ─▶ kSealedReporting ─▶ kSealedSaving
 //               ─▶ kSealedExporting ─▶ kWriting ─▶ kEnded: FAILED, CANCELLED
 //
-// A job without checkpoints, or without anything to report or to export, skips those phases.
-// Pure; the control executor's.
+// A job that has no checkpoints, nothing to report or nothing to export skips these phases. Pure;
+// only the control executor calls it.
 #pragma once
 
 #include <optional>
@@ -30,39 +30,39 @@ namespace evergrad::coordinator {
 enum class JobState { kQueued, kStarting, kRunning, kSucceeded, kFailed, kCancelled };
 absl::string_view JobStateName(JobState state);  // "QUEUED", …
 
-enum class JobPhase {  // In this order.
+enum class JobPhase {  // The order matters.
   kNone,               // Queued.
   kDescribing,
   kPlacing,
   kTraining,
   kEvaluating,
   kExporting,
-  kReporting,        // The owners of the shards say what they hold.
+  kReporting,        // The owners of the shards report their contents.
   kSaving,           // The last checkpoint of a job that succeeds.
   kSealing,          // The job ends early: the shards take no more updates [20a].
-  kSealedReporting,  // As kReporting,
-  kSealedSaving,     // and each shard is saved once more.
-  kSealedExporting,  // The weights of a job that has failed.
-  kWriting,          // The files of the end.
+  kSealedReporting,  // Like kReporting, after the seal.
+  kSealedSaving,     // Each shard is saved once more.
+  kSealedExporting,  // The weights of a failed job are exported.
+  kWriting,          // The last files are written.
   kEnded
 };
-absl::string_view JobPhaseName(JobPhase phase);  // As users see it: "training", …
+absl::string_view JobPhaseName(JobPhase phase);  // The name for users: "training", …
 
 enum class PhaseEvent {
   kStarted,
   kPlanned,        // The job is described, and its plan is made.
-  kPlaced,         // Every shard is at a server.
-  kEvaluationDue,  // A barrier is reached that an evaluation follows,
+  kPlaced,         // Every shard is held by a server.
+  kEvaluationDue,  // The job has reached a barrier that needs an evaluation.
   kEvaluated,
-  kTrained,  // or the last one.
+  kTrained,  // The last barrier is passed.
   kExported,
   kReported,
-  kRolledBack,  // The values of a shard have changed under what follows the training.
-  kFailed,      // TakeCause comes first.
+  kRolledBack,  // A shard was rolled back in a phase after the training.
+  kFailed,      // Call TakeCause first.
   kCancelled,
   kSealed,
   kSealedExportDue,
-  kFinished,  // Nothing is left but to write the files.
+  kFinished,  // Only the last files are left to be written.
   kWritten
 };
 
@@ -70,53 +70,55 @@ class JobPhases {
  public:
   JobPhase phase() const { return phase_; }
   bool In(JobPhase phase) const { return phase_ == phase; }
-  // The state as users see it: a job that is cancelled in the queue is QUEUED until it is
+  // Returns the state for users: a job that is cancelled in the queue is QUEUED until it is
   // CANCELLED.
   JobState state() const { return never_started_ && !ended() ? JobState::kQueued : state_; }
-  JobState ending() const { return ending_; }  // The state that it has once its files are written.
+  JobState ending() const { return ending_; }  // The state once its files are written.
 
-  // --- questions
+  // --- queries
   bool started() const { return state_ != JobState::kQueued; }
   bool never_started() const { return never_started_; }  // Cancelled in the queue.
   bool active() const { return state_ == JobState::kStarting || state_ == JobState::kRunning; }
   bool ended() const { return started() && !active(); }
-  // The job ends early, or writes its last files, or has ended.
+  // Returns whether the job ends early, writes its last files, or has ended.
   bool closing() const { return phase_ >= JobPhase::kSealing; }
-  bool grants_stopped() const { return closing() || !active(); }  // Nothing new begins.
-  // The job fails, and its last files are not being written yet.
+  bool grants_stopped() const { return closing() || !active(); }  // No new work begins.
+  // Returns whether the job fails, and has not begun to write its last files.
   bool failing() const {
     return closing() && phase_ < JobPhase::kWriting && ending_ == JobState::kFailed;
   }
-  // The kind of the closures that are granted in this phase beside the training;
-  // WORK_KIND_UNSPECIFIED: there are none.
+  // Returns the kind of the closures other than training that are granted in this phase, or
+  // WORK_KIND_UNSPECIFIED if there are none.
   v1::WorkKind ReadingKind() const;
 
   // --- events
-  // The phase that follows `event` now; nullopt: the event is refused, because it comes too late or
-  // too early.
+  // Returns the phase that follows `event` now, or nullopt if the event comes too late or too
+  // early.
   std::optional<JobPhase> After(PhaseEvent event) const;
-  bool Apply(PhaseEvent event);  // False: it is refused, and nothing has changed.
+  bool Apply(PhaseEvent event);  // Returns false and changes nothing if the event is refused.
 
-  // The job fails because of `cause`. The first cause stays, but a user's error replaces a
-  // machine's error that it may have led to. Returns whether `cause` is the job's cause now.
+  // Makes `cause` the cause of the job's failure. The first cause stays, but a user's error
+  // replaces a machine's error, which it may have led to. Returns whether `cause` is the job's
+  // cause now.
   bool TakeCause(v1::ErrorDetail cause, bool users);
   const std::optional<v1::ErrorDetail>& cause() const { return cause_; }
-  // Why the job takes no calls of clients; OK: it takes them.
+  // Returns OK if the job takes calls of clients, else the error for them.
   absl::Status CallsRefusal(absl::string_view job_name) const;
 
   // --- the window at the beginning of a life of the coordinator (LEDGER line 18): tasks register
   // again, and nothing is granted.
   bool window_open() const { return window_open_; }
   void OpenWindow() { window_open_ = active(); }
-  bool CloseWindow() { return std::exchange(window_open_, false); }  // False: it is closed.
+  // Returns false if it is closed.
+  bool CloseWindow() { return std::exchange(window_open_, false); }
   // A restored job resumes its phase once the window has closed.
   void SetRestored() { restored_ = true; }
   bool TakeRestored() { return std::exchange(restored_, false); }
 
-  // --- the journal. A restored job begins again what the journal does not distinguish: evaluation,
-  // export and reports.
+  // --- the journal. A restored job begins the evaluation, the export or the report again, because
+  // the journal does not tell these phases apart.
   void Fill(v1::JobSnapshot* snapshot) const;
-  absl::Status Read(const v1::JobSnapshot& snapshot);  // InvalidArgument: unknown names.
+  absl::Status Read(const v1::JobSnapshot& snapshot);  // Returns InvalidArgument for unknown names.
 
  private:
   JobState state_ = JobState::kQueued;

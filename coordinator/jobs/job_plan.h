@@ -1,7 +1,7 @@
-// The plan of a job and the description that it is built of (plan_builder.h). The journal keeps the
-// description; after a restart the same plan is built of it again.
+// The plan of a job and the description from which it is built (plan_builder.h). The journal keeps
+// the description; after a restart the same plan is built from it again.
 //
-// Not thread-safe: the control executor's. No clock and no I/O.
+// Not thread-safe: only the control executor calls it. No clock and no I/O.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ namespace evergrad::coordinator {
 
 class JobPlan {
  public:
-  // The pointers outlive this object. A plan that is built is told to `shards` and `epochs`.
+  // All arguments outlive this object. A plan that is built is passed to `shards` and `epochs`.
   JobPlan(const JobIdentity* id, const JobOptions* options, ShardTable* shards,
           EpochAccount* epochs)
       : id_(*id), options_(*options), shards_(*shards), epochs_(*epochs) {}
@@ -35,25 +35,26 @@ class JobPlan {
   const std::optional<plan::Plan>& plan() const { return plan_; }
   const v1::Plan& message() const { return message_; }
   const v1::DescribeResult& described() const { return described_; }
-  // The memory that all variables need at the servers, with optimizer state.
+  // Returns the memory that all variables with optimizer state need at the servers.
   std::uint64_t server_bytes() const { return server_bytes_; }
-  std::uint64_t ServerBytesMax() const;  // The limit for it; 0: none.
+  std::uint64_t ServerBytesMax() const;  // The limit for server_bytes(); 0 for none.
 
   void FillStatus(v1::JobStatus* status) const {
     status->set_server_bytes_max(ServerBytesMax());
     status->set_server_bytes(server_bytes_);
   }
 
-  // The errors are those of BuildPlan.
+  // Builds the plan, and returns the errors of BuildPlan.
   absl::Status Build(const v1::DescribeResult& described, const SectionLimit& limit);
-  // ResourceExhausted: the variables need more memory than the limit.
+  // Returns ResourceExhausted if the variables need more memory than the limit.
   absl::Status CheckServerBytes() const;
-  // Without a journal nothing is built of the description again.
+  // Frees the variables of the description. Without a journal the plan is never built from it
+  // again.
   void ForgetVariables() { described_.clear_variables(); }
 
-  // --- the journal. `begun`: the plan is in use. InvalidArgument: this version builds no plan, or
-  // another one. For a job that has ended this is no error but a `refusal`, if there is none yet,
-  // and the job has no plan then or one that is only shown.
+  // --- the journal. `begun` is true once the plan is in use. Read returns InvalidArgument if this
+  // version cannot build the plan or builds a different plan. For a job that has ended Read returns
+  // OK and sets `refusal`, if it is empty; the job then has no plan, or one that is only shown.
   void Fill(bool begun, v1::JobSnapshot* snapshot) const;
   absl::Status Read(const v1::JobSnapshot& snapshot, bool ended, std::string* refusal);
 
@@ -66,7 +67,7 @@ class JobPlan {
   EpochAccount& epochs_;
   std::optional<plan::Plan> plan_;
   v1::Plan message_;
-  std::uint64_t partition_bytes_max_ = 0;  // With which the plan was built.
+  std::uint64_t partition_bytes_max_ = 0;  // The limit with which the plan was built.
   std::uint64_t server_bytes_ = 0;
   v1::DescribeResult described_;
 };

@@ -1,7 +1,7 @@
-// What a job waits for, in one text for people: the store, workers, servers, or the end of what its
-// phase does. Each part has the text of its own wait; here one of them is chosen.
+// Tells people in one text what a job waits for: the store, workers, servers, or the end of its
+// phase. Each part of the job has the text of its own wait; this class chooses one of these texts.
 //
-// Not thread-safe: the control executor's. No clock and no I/O but through the host.
+// Not thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once
 
 #include <memory>
@@ -31,19 +31,19 @@ class JobWaits : private JobPart {
     const FinalReport* report;
     const CheckpointRounds* rounds;
     const ShardSeal* seal;
-    const std::unique_ptr<ClosureSource>* source;  // Made later.
+    const std::unique_ptr<ClosureSource>* source;  // The source is made later.
   };
-  // What `parts` points to outlives this object.
+  // All of `parts` outlive this object.
   JobWaits(const JobPart& part, const Parts& parts) : JobPart(part), parts_(parts) {}
 
-  std::string Text() const;  // "": the job waits for nothing.
-  // A training job trains on no new examples now: it repairs, or waits.
+  std::string Text() const;  // "" if the job waits for nothing.
+  // Returns whether a training job trains on no new examples now, because it repairs or waits.
   bool TrainingPaused() const;
 
  private:
   std::string WhileClosing() const;
-  std::string ForWorkers() const;   // Workers that can do the work of the phase.
-  std::string ForProgress() const;  // By workers and servers that are here.
+  std::string ForWorkers() const;   // The wait for workers that can do the phase's work.
+  std::string ForProgress() const;  // The wait for progress of connected tasks.
 
   const Parts parts_;
 };

@@ -1,4 +1,4 @@
-// A worker as a job sees it: its identity, its own reports, and the attempts that it holds.
+// The state of a worker in a job: its identity, its own reports, and the attempts that it holds.
 #pragma once
 
 #include <cstdint>
@@ -20,35 +20,37 @@ struct JobWorker {
     v1::WorkKind kind = v1::TRAIN;
     MonoTime granted_at{0};
     bool recalled = false;
-    std::uint64_t bytes = 0;  // Of the closure's arguments.
-    bool regrant = false;     // It had been granted before: a repair, or requeued.
+    std::uint64_t bytes = 0;  // Size of the closure's arguments.
+    bool regrant = false;     // The closure was granted before: a repair, or requeued.
   };
 
   TaskId task;
   std::string identity;
   std::string host;
-  bool ready = false;        // Registered is on its way: grants may follow.
-  bool silent = false;       // It has said nothing since its Hello.
-  bool called_back = false;  // For another job.
+  bool ready = false;        // Its Registered was sent, so grants may follow.
+  bool silent = false;       // It has sent no message since its Hello.
+  bool called_back = false;  // It is called back for another job.
   bool leaving = false;
   std::uint64_t process = 0;  // uid
   std::string compute;  // Build and settings: two workers of one `compute` give the same bits.
-  std::set<std::string> functions;  // Registered in it.
+  std::set<std::string> functions;  // The user functions that the worker has.
   MonoTime backoff_until{0};
   MonoTime last_done{0};
   ClosureRate rate;
   v1::WorkerProgress progress;
-  // When its running attempt or step changed, an attempt ended, or it had nothing to do.
+  // When its running attempt or step changed last, an attempt ended, or it had no work.
   MonoTime advanced_at{0};
-  bool stuck = false;  // Its work was taken away; it gets none until it says that it computes none.
-  MonoTime aside_until{0};  // Nor before this.
-  // It says that its pushes wait for space at a server.
+  // Its work was revoked. It gets no work until it reports that it computes nothing.
+  bool stuck = false;
+  MonoTime aside_until{0};  // It gets no work before this time.
+  // Returns whether the worker reports that its pushes wait for memory at a server.
   bool paused() const { return progress.state() == "paused"; }
 
-  // Its attempts. They are changed by the methods below, which keep the sums.
+  // The attempts that the worker holds. Only the methods below change them, because they keep the
+  // sums.
   std::map<Attempt, Held> held;
-  std::size_t recalled = 0, regrants = 0;  // Of those held.
-  std::uint64_t held_bytes = 0;            // Of all of them.
+  std::size_t recalled = 0, regrants = 0;  // Numbers of such attempts in `held`.
+  std::uint64_t held_bytes = 0;            // Sum over `held`.
 
   void Take(Attempt attempt, Held one) {
     recalled += one.recalled;
@@ -56,7 +58,7 @@ struct JobWorker {
     held_bytes += one.bytes;
     held.insert_or_assign(attempt, std::move(one));
   }
-  bool Drop(Attempt attempt) {  // False: it did not hold it.
+  bool Drop(Attempt attempt) {  // Returns false if the worker did not hold it.
     const auto found = held.find(attempt);
     if (found == held.end()) return false;
     recalled -= found->second.recalled;

@@ -1,10 +1,11 @@
-// Writes a job to its store: records of the ledger with the notes of the job's parts beside them,
-// and whole snapshots in their place.
+// Writes a job to its store: records of the ledger together with the notes of the job's parts, and
+// snapshots of the whole job that replace them.
 //
 //   Add, Note, NoteCounted ─▶ Commit: one record and one note ─▶ … ─▶ full() ─▶ CommitWhole
 //
-// A store that is not persistent gets the records alone. Not thread-safe: the control executor's.
-// An error of the store is told to the host: nothing may be sent then that follows from the commit.
+// A store that is not persistent gets the records alone. Not thread-safe: only the control executor
+// calls it. An error of the store is reported to the host, and the job must then send no message
+// that follows from the commit.
 #pragma once
 
 #include <cstdint>
@@ -28,28 +29,29 @@ namespace evergrad::coordinator {
 
 class JournalWriter {
  public:
-  // `host`, `options` and `lines` outlive this object. `fill_counters` says the counters that each
-  // note carries.
+  // `host`, `options` and `lines` outlive this object. `fill_counters` sets the counters of each
+  // note.
   JournalWriter(JobHost* host, const JobOptions* options, JobUid uid, MetricsFile* lines,
                 std::function<void(v1::JobCounters*)> fill_counters);
   ~JournalWriter();
 
-  bool on() const { return host_->store().persistent(); }  // Somebody reads notes and snapshots.
+  bool on() const { return host_->store().persistent(); }  // Notes and snapshots are kept.
 
-  // --- what goes with the next commit
+  // --- the contents of the next commit
   void Add(const Record& record) { AppendRecord(record, &record_); }
   v1::JobNote* Note();  // Null if the store is not persistent.
-  // A closure of the plan has succeeded for the first time: its worker's report is a part of the
-  // note. Does nothing if the store is not persistent.
+  // Adds to the note the report of the worker whose Done was the first success of a closure of the
+  // plan. Does nothing if the store is not persistent.
   void NoteCounted(const std::string& worker, ClosureId closure, const v1::Done& done);
 
   // --- commits. They return false if the store failed.
   bool Commit();
-  // Replaces everything that the store holds of the job.
+  // Replaces the whole content of the store for this job.
   bool CommitWhole(const DurableState& state, const v1::JobSnapshot& snapshot);
-  // So much has been noted since the last snapshot that the next commit is to be a whole one.
+  // Returns whether the commits since the last snapshot have reached a limit, so that the next
+  // commit should write a snapshot.
   bool full() const;
-  // Something has changed that no note holds: a whole commit is due soon.
+  // Requests a snapshot soon, because some state has changed that notes do not hold.
   void WantWhole() { whole_wanted_ = true; }
   bool whole_wanted() const { return whole_wanted_; }
 
@@ -62,11 +64,11 @@ class JournalWriter {
   MetricsFile* const lines_;
   const std::function<void(v1::JobCounters*)> fill_counters_;
   Record record_;
-  std::unique_ptr<v1::JobNote> note_;             // Null: there is nothing to note but
-  std::string counted_;                           // its closures, serialized.
-  std::unique_ptr<v1::CountedClosure> counting_;  // Kept for its memory.
-  std::uint32_t notes_ = 0;                       // Commits since the last snapshot,
-  std::uint64_t notes_bytes_ = 0;                 // and the size of their notes.
+  std::unique_ptr<v1::JobNote> note_;  // Null if there is nothing to note but `counted_`.
+  std::string counted_;                // The counted closures of the note, serialized.
+  std::unique_ptr<v1::CountedClosure> counting_;  // A member so that its memory is reused.
+  std::uint32_t notes_ = 0;                       // Number of commits since the last snapshot.
+  std::uint64_t notes_bytes_ = 0;                 // Size of the notes of these commits.
   bool whole_wanted_ = false;
 };
 

@@ -1,4 +1,4 @@
-// JSON as it stands in metrics.jsonl and result.json, and the sink of metrics.jsonl's lines.
+// Helpers for the JSON in metrics.jsonl and result.json, and the sink for lines of metrics.jsonl.
 #pragma once
 
 #include <cmath>
@@ -10,10 +10,10 @@ namespace evergrad::coordinator {
 
 using Json = nlohmann::ordered_json;
 
-// JSON has no NaN: a value that was not measured is null.
+// Returns the value as JSON. JSON has no NaN, so a value that was not measured is null.
 inline Json Real(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
-// `indent` -1: on one line. Bytes that are not UTF-8 are replaced.
+// Returns the JSON text, on one line if `indent` is -1. Bytes that are not UTF-8 are replaced.
 inline std::string Dump(const Json& json, int indent = -1) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
@@ -22,9 +22,9 @@ inline std::string Dump(const Json& json, int indent = -1) {
 class LineSink {
  public:
   virtual ~LineSink() = default;
-  // `json`: one JSON object, without a newline. `frequent`: one of the many lines of steps and
-  // rates, which leave some space for the others. False: there is no space; the line is lost, and
-  // counted by the sink.
+  // Adds a line. `json` is one JSON object without a newline. `frequent` is true for the many lines
+  // of steps and rates, which leave some space for other lines. Returns false if there is no space;
+  // the sink then drops the line and counts it.
   virtual bool Add(const std::string& json, bool frequent) = 0;
 };
 

@@ -1,10 +1,10 @@
-// Writes the manifests of a job on the file thread, and deletes the shard files that none of them
+// Writes the manifests of a job on the file thread, and deletes the shard files that no manifest
 // needs any more.
 //
 // Before a manifest is written, the files that it will name are read back
-// (coordinator/checkpoints/read_back.h), step by step, so that lines of metrics.jsonl and files of
-// other jobs are written in between. Not thread-safe: the control executor's, which also calls
-// `done`. The object may be destroyed while a manifest is being written.
+// (coordinator/checkpoints/read_back.h). This happens in steps, so that lines of metrics.jsonl and
+// files of other jobs can be written in between. Not thread-safe: only the control executor calls
+// it, and calls `done`. The object may be destroyed while a manifest is being written.
 #pragma once
 
 #include <functional>
@@ -27,22 +27,23 @@ class ManifestWriter : private JobPart {
   ManifestWriter(const JobPart& part, const EpochAccount* epochs);
 
   const std::string& folder() const { return folder_; }
-  bool busy() const { return busy_; }       // One manifest at a time.
-  int files_left() const { return left_; }  // Files of the manifest that are not read yet.
-  // nullopt: a shard has nothing durable that a manifest could name.
+  bool busy() const { return busy_; }       // A manifest is being written.
+  int files_left() const { return left_; }  // Number of its files that are not read back yet.
+  // Returns the next manifest, or nullopt if a shard has no durable file that it could name.
   std::optional<v1::Manifest> Make() const;
-  // Whether the newest manifest names the same states: a file written anew under its name has
-  // another hash.
+  // Returns whether the newest manifest names the same files with the same hashes. A file that was
+  // written again under its name has another hash.
   bool IsNewest(const v1::Manifest& manifest) const;
 
-  // `unread`: the files could not be read back, and the manifest was not written.
+  // `unread` is true if the files could not be read back, so that the manifest was not written.
   using Done = std::function<void(const v1::Manifest& manifest, const absl::StatusOr<Saved>& saved,
                                   bool unread)>;
-  // `whole`: every byte of every file is read back, else the ends of new files.
+  // Writes a manifest. With `whole` every byte of every file is read back, else only the ends of
+  // new files.
   void Write(v1::Manifest manifest, bool whole, Done done);
-  void Stop() { stopped_ = true; }  // At the next step; `done` is not called.
-  // Forgets what no kept manifest names (Saved::named) and is not the newest of its shard; then,
-  // once that is durable, deletes its files.
+  void Stop() { stopped_ = true; }  // Stops at the next step, without calling `done`.
+  // Forgets the snapshots that no kept manifest names (`named`, see Saved::named) and that are not
+  // the newest of their shard. Deletes their files once this is durable.
   void ForgetOlder(const std::set<std::string>& named);
 
  private:
@@ -52,7 +53,7 @@ class ManifestWriter : private JobPart {
   const std::string folder_;
   bool busy_ = false, stopped_ = false;
   int left_ = 0;
-  std::vector<std::string> files_;  // By shard, of the newest manifest: name and hash.
+  std::vector<std::string> files_;  // Name and hash of each shard's file in the newest manifest.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -1,8 +1,8 @@
-// The folder `model` of a run that has succeeded (coordinator/runs/model_files.h). It is written
-// when everything else of the job is durable, before the end of the job is announced.
+// Writes the folder `model` of a run that has succeeded (coordinator/runs/model_files.h). It is
+// written when all other state of the job is durable, before the end of the job is announced.
 //
-// Not thread-safe: the control executor's. No I/O but through the host; large files are written on
-// the file thread.
+// Not thread-safe: only the control executor calls it. All I/O goes through the host; large files
+// are written on the file thread.
 #pragma once
 
 #include <functional>
@@ -20,10 +20,10 @@ class ModelFolder : private JobPart {
  public:
   explicit ModelFolder(const JobPart& part) : JobPart(part) {}
 
-  // Returns whether a job of this kind has the folder, if it succeeds.
+  // Returns whether a job of this kind gets the folder if it succeeds.
   bool IsMade() const;
   // Writes the tables of the job's last checkpoint if they are small, and links weights.npz. Then
-  // `done` gets whether the tables were written; if not, an event says why.
+  // calls `done` with true if the tables were written; if they were not, an event has the reason.
   void Write(const v1::CheckpointStatus& checkpoint, std::function<void(bool tables)> done);
   // Appends the small files, which describe the model.
   void AppendFiles(bool tables, std::vector<RunFile>* files) const;

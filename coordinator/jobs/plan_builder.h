@@ -1,5 +1,5 @@
-// From a job's YAML and what a describe closure found to the plan: numbers of closures, the cut of
-// every variable. Pure.
+// Builds a job's plan from its YAML and the result of a describe closure: the number of closures,
+// and the partitions of every variable. Pure.
 #pragma once
 
 #include <cstdint>
@@ -19,24 +19,27 @@
 
 namespace evergrad::coordinator {
 
-// The largest part of a variable that a job's servers can take: what a plan is made for, and what
-// is checked again when shards are placed.
+// The largest part of a variable that a job's servers can take in one request. A plan is made for
+// this limit, and the limit is checked again when shards are placed.
 struct SectionLimit {
   std::uint64_t bytes = std::numeric_limits<std::uint64_t>::max();
-  std::string server;  // whose limit it is; "" when no server has said one
-  std::string flag;    // of that server, with its value
+  std::string server;  // the server with this limit; "" if no server has reported a limit
+  std::string flag;    // the flag of that server and its value
 
-  // Of the server that takes least. Servers that say nothing limit nothing.
+  // Returns the lowest limit of the servers. A server that reports none has no limit.
   static SectionLimit Of(const std::map<std::string, v1::Endpoint>& servers);
 
-  // The user's error where one row, which cannot be cut, is larger. `kind`: "variable" or "table".
+  // Returns a user's error if one row is larger than the limit, because a row cannot be
+  // partitioned. `kind` is "variable" or "table".
   absl::Status CheckRow(absl::string_view kind, absl::string_view name,
                         std::uint64_t row_bytes) const;
-  // Likewise where a shard of a variable is larger: the plan was made for other servers.
+  // Returns a user's error if a shard of a variable is larger, because the plan was made for other
+  // servers.
   absl::Status CheckShards(const v1::Plan& plan) const;
 };
 
-inline constexpr std::uint32_t kShardsMax = 8192;  // The map and the plan each fit one message.
+// With this limit the map and the plan each fit in one message.
+inline constexpr std::uint32_t kShardsMax = 8192;
 
 struct BuiltPlan {
   plan::Plan plan;
@@ -47,19 +50,21 @@ struct BuiltPlan {
                                    // where they have a limit (bytes_max)
 };
 
-// What the worker says is checked: names, ranks, sizes. Errors are the user's (a model too large,
-// no examples) or name what is malformed. No part of a variable is larger than what the server of
-// `limit` takes: it is cut further, or the plan is refused.
+// Builds the plan. The worker's description is checked: names, ranks, sizes. Errors are the user's
+// (a model too large, no examples) or name the malformed part. No partition of a variable exceeds
+// `limit`: the variable gets more partitions, or the plan is refused.
 absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec,
                                     const v1::DescribeResult& described,
                                     const SectionLimit& limit = {});
 
-// What a server needs of a shard: as the plan has it, a slot with all tables.
+// Returns the description of a shard for its server: the one in the plan, and for a slot also all
+// tables.
 v1::ShardSpec ShardSpecOf(const v1::Plan& plan, ShardId shard);
 
-// SHA-256, hex, over the plan and the model, without learning rate, epochs, evaluation, checkpoint
-// policy, resources, the room of tables and the workers' pipeline, which are no part of it. Keys at
-// their defaults are not hashed, so that a later version, with more keys, finds the same.
+// Returns the SHA-256, in hex, of the plan and the model. It does not depend on learning rate,
+// epochs, evaluation, checkpoint policy, resources, memory limits of tables and the workers'
+// pipeline. Keys with default values are not hashed, so a later version with more keys computes the
+// same value.
 std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan,
                         absl::string_view data_fingerprint);
 

@@ -1,10 +1,10 @@
-// Which closure kills its workers (ARCHITECTURE section 4.7). Pure: the clock is the `now` of each
-// call.
+// Finds a closure that kills its workers (ARCHITECTURE section 4.7). Pure: each call brings the
+// time as `now`.
 //
-// A closure is blamed for a death only if the worker last reported it as running; three such deaths
-// in a row at the same step, without an advance, make it poison. A death after a notice blames
-// nobody, nor do deaths together with that of another task (a host that went down). A death is
-// therefore judged only once `together` has passed without another.
+// A closure is blamed for a death only if the worker last reported it as running. Three such deaths
+// in a row at the same step, with no later step in between, make the closure poison. A death after
+// a notice blames no closure, and neither does a death within `together` of the death of another
+// task (a host that went down). A death is therefore judged only after that time.
 #pragma once
 
 #include <chrono>
@@ -30,16 +30,19 @@ class PoisonRule {
     ClosureId closure;
     std::uint32_t step = 0;
   };
-  // `running`: what the worker last reported; nullopt for servers, idle workers, ends after a
-  // notice or by a newer process. `counts`: it held work of the job, so that it is one of
-  // Verdict::others unless a closure is to blame.
+  // `running` is the closure that the worker last reported as running; nullopt for servers, for
+  // idle workers, and for workers that left after a notice or were replaced by a newer process.
+  // `counts` is true if the task held work of the job; such a death is one of Verdict::others
+  // unless a closure is to blame.
   void OnDeath(MonoTime now, std::optional<Running> running, bool counts = true);
-  // The closure has ended: nothing is held against it.
+  // The closure has ended: forgets its deaths.
   void OnEnded(ClosureId closure);
 
   struct Verdict {
-    std::optional<Running> poison;  // killed its workers `deaths` times in a row at this step
-    std::uint32_t others = 0;       // deaths judged now that count and are nobody's fault
+    // The closure that killed its workers `deaths` times in a row, with the step.
+    std::optional<Running> poison;
+    // Number of deaths judged now that count and for which no closure is blamed.
+    std::uint32_t others = 0;
   };
   Verdict Judge(MonoTime now);
 

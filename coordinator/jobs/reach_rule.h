@@ -1,9 +1,9 @@
-// When a worker that lives is cut off from a server that lives: its work goes to workers that can
-// reach the server. Pure; the clock is each call's `now`.
+// Decides when a live worker cannot reach a live server, so that its work goes to workers that can.
+// Pure: each call brings the time as `now`.
 //
-// A worker reports since when it has had no answer from a server. That counts once both that report
-// and the server's own session have lasted `after`: while a server is away, or has only just come
-// back, no worker reaches it, and none is to blame.
+// A worker reports for how long it has had no answer from a server. The report counts once this
+// time and the age of the server's own session are both at least `after`: while a server is
+// disconnected, or has just returned, no worker reaches it, and none is to blame.
 #pragma once
 
 #include <chrono>
@@ -21,19 +21,19 @@ namespace evergrad::coordinator {
 class ReachRule {
  public:
   using Said = google::protobuf::RepeatedPtrField<v1::UnreachedServer>;
-  explicit ReachRule(std::chrono::milliseconds after)
-      : after_(after) {}  // 0: nobody is ever cut off
+  explicit ReachRule(std::chrono::milliseconds after) : after_(after) {}  // 0 turns the rule off
 
-  // The session of the server's present registration, told at every tick. `wanted`: it has shards
-  // that the job's workers need.
+  // Notes the session of the server's present registration; called at every tick. `wanted` is true
+  // if the server has shards that the job's workers need.
   void Server(const std::string& identity, TaskId registration, bool ready, bool wanted,
               MonoTime now);
-  // Of what a worker has said, the server that it is cut off from; null: none.
+  // Returns the server of `said`, a worker's reports, that the worker cannot reach; null if there
+  // is none.
   const v1::UnreachedServer* CutOff(const Said& said, MonoTime now) const;
 
-  // What a worker said, as it may be kept and shown: at most 64 servers, clean texts.
+  // Limits the reports of a worker before they are kept and shown: at most 64 servers, clean texts.
   static void Clean(Said* said);
-  // "ps_server/1 at 127.0.0.1:4000 for 12 s (connection refused)".
+  // Returns a text like "ps_server/1 at 127.0.0.1:4000 for 12 s (connection refused)".
   static std::string Text(const v1::UnreachedServer& unreached);
 
  private:

@@ -1,7 +1,7 @@
-// Watches for workers that live but cannot reach a server that lives (reach_rule.h), so that other
-// workers, which can reach it, do their work.
+// Watches for live workers that cannot reach a live server (reach_rule.h), and passes their work to
+// workers that can reach it.
 //
-// Not thread-safe: the control executor's. No clock and no I/O but through the host.
+// Not thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once
 
 #include <functional>
@@ -20,25 +20,27 @@ namespace evergrad::coordinator {
 class ReachWatch : private JobPart {
  public:
   struct Hooks {
-    // One of the workers `able`, or of another job's, can do the work of this worker.
+    // Returns whether one of the workers `able`, or a worker of another job, can do this worker's
+    // work.
     std::function<bool(const JobWorker&, const std::vector<const JobWorker*>& able)> others_can;
-    // The work of the worker goes to others.
+    // Passes the work of the worker to others.
     std::function<void(JobWorker&, const v1::UnreachedServer& from)> pass_on;
   };
   // `roster` outlives this object.
   ReachWatch(const JobPart& part, WorkerRoster* roster, Hooks hooks);
 
-  // Passes on the work of workers that are cut off from a server; looks once in a while. Where
-  // nobody else can do its work, a worker keeps it, because the network may recover, and an event
-  // says so once for each server.
+  // Passes on the work of workers that cannot reach a server. It does its work only once in a
+  // while. If no other worker can do the work, the worker keeps it, because the network may
+  // recover, and one event for each such worker and server reports it.
   void Check();
-  // Null: as far as is known, the worker reaches every server that it needs.
+  // Returns the server that the worker cannot reach, or null if it is not known to miss one that it
+  // needs.
   const v1::UnreachedServer* CutOffFrom(const JobWorker& worker) const;
 
-  // The workers that wait in vain for a server, while no worker works; else "".
+  // Returns the text of workers that cannot reach a server if no worker makes progress, else "".
   std::string WaitingFor() const;
-  // The answers that the workers wait for, while no worker works; else "". A server that is out
-  // of memory, for example, is only slow at first, and cannot be reached later.
+  // Returns the text of the answers that workers wait for if no worker makes progress, else "". For
+  // example, a server that is out of memory is only slow at first and becomes unreachable later.
   std::string WaitingForAnswers() const;
 
  private:
@@ -46,7 +48,7 @@ class ReachWatch : private JobPart {
   WorkerRoster* const roster_;
   ReachRule rule_;
   MonoTime next_check_{0};
-  std::set<std::string> said_;  // "worker>server": told that nobody else can do its work.
+  std::set<std::string> said_;  // Pairs "worker>server" that an event has reported.
 };
 
 }  // namespace evergrad::coordinator

@@ -1,9 +1,9 @@
 // A round of closures that only read: one that describes the job, those of an evaluation, or one
-// that exports. Pure; the control executor's.
+// that exports. Pure; only the control executor calls it.
 //
-// They push nothing and stand in no ledger, so any of them may be granted again at any time; only
-// the answer to its newest attempt counts. They have numbers of their own, which name the round, so
-// an answer to a former round finds nothing.
+// These closures push no updates and are in no ledger, so each of them may be granted again at any
+// time. Only the answer to its newest attempt counts. Their numbers contain the number of the
+// round, so an answer to a former round matches no closure.
 #pragma once
 
 #include <algorithm>
@@ -20,15 +20,15 @@ class ReadingRound {
  public:
   struct Closure {
     std::uint64_t number = 0;
-    Attempt attempt;  // (0,0): not granted
+    Attempt attempt;  // (0,0) if it is not granted
     TaskId worker;
-    std::uint32_t failures = 0, stalls = 0;  // Failures in a row, and how often it stood still.
-    MonoTime not_before{0};                  // It is not granted before.
+    std::uint32_t failures = 0, stalls = 0;  // Failures in a row, and how often its work stalled.
+    MonoTime not_before{0};                  // It is not granted before this time.
     bool done = false;
     v1::ClosureMetrics metrics;
   };
 
-  // Another round begins; answers to the former one are void.
+  // Begins another round. Answers to the former round are void.
   void Begin(std::uint64_t closures, MonoTime not_before) {
     Clear();
     closures_.resize(closures);
@@ -44,14 +44,16 @@ class ReadingRound {
   }
 
   bool empty() const { return closures_.empty(); }
-  std::uint64_t left() const { return closures_.size() - done_; }  // Not done.
+  // Number of closures that are not done.
+  std::uint64_t left() const { return closures_.size() - done_; }
   const std::vector<Closure>& closures() const { return closures_; }
 
   Closure* Find(std::uint64_t number) {
     const std::uint64_t index = number & 0xffffffffu;
     return number >> 32 != round_ || index >= closures_.size() ? nullptr : &closures_[index];
   }
-  // The closure that runs as `attempt`; null: it is done, or runs as another one by now.
+  // Returns the closure that runs as `attempt`, or null if it is done or its newest attempt is
+  // another.
   Closure* Running(std::uint64_t number, Attempt attempt) {
     Closure* const closure = Find(number);
     return closure != nullptr && !closure->done && attempt != Attempt{} &&
@@ -59,12 +61,12 @@ class ReadingRound {
                ? closure
                : nullptr;
   }
-  // The same, if `worker` runs it.
+  // Returns the same closure if `worker` runs it, else null.
   Closure* HeldBy(TaskId worker, std::uint64_t number, Attempt attempt) {
     Closure* const closure = Running(number, attempt);
     return closure != nullptr && closure->worker == worker ? closure : nullptr;
   }
-  // The first one that can be granted; null: there is none now.
+  // Returns the first closure that can be granted now, or null.
   Closure* Waiting(MonoTime now) {
     while (first_ < closures_.size() && closures_[first_].done) ++first_;
     const auto found = std::find_if(closures_.begin() + static_cast<std::ptrdiff_t>(first_),
@@ -79,7 +81,7 @@ class ReadingRound {
     closure->metrics = metrics;
     ++done_;
   }
-  // What `worker` runs, or what anybody runs, can be granted again.
+  // Makes the closures that `worker`, or any worker, runs grantable again.
   void Release(TaskId worker) {
     for (Closure& closure : closures_) {
       if (!closure.done && closure.worker == worker) closure.attempt = Attempt{};
@@ -93,7 +95,7 @@ class ReadingRound {
 
  private:
   std::vector<Closure> closures_;
-  std::size_t first_ = 0, done_ = 0;  // All before first_ are done.
+  std::size_t first_ = 0, done_ = 0;  // All closures before first_ are done.
   std::uint64_t round_ = 0;
 };
 

@@ -1,12 +1,12 @@
-// The files of a run: job.yaml when the job begins, metrics.jsonl while it runs, and at its end
-// result.json, report.html and the folder `model`.
+// Writes the files of a run: job.yaml when the job begins, metrics.jsonl while it runs, and at its
+// end result.json, report.html and the folder `model`.
 //
 //   lines().Add, AddEvent ─▶ MakeResult: the end line, result.json ─▶ the journal has both ─▶
 //   Write: the last lines ─▶ the model ─▶ result.json, report.html ─▶ Hooks::written
 //
-// No file of the end is written before the journal has the job's end, so a coordinator that
-// restarts in between writes the same files again. Errors of the disk are events; no method fails.
-// Not thread-safe: the control executor's. No clock and no I/O but through the host.
+// The files of the job's end are written only after the journal has that end, so a coordinator that
+// restarts in between writes the same files again. Errors of the disk become events; no method
+// fails. Not thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once
 
 #include <functional>
@@ -29,8 +29,8 @@ namespace evergrad::coordinator {
 class RunOutput : private JobPart {
  public:
   struct Hooks {
-    std::function<RunFacts()> facts;  // Those of this moment.
-    std::function<void()> written;    // All files are written, or an event says why not.
+    std::function<RunFacts()> facts;  // Returns the present facts.
+    std::function<void()> written;    // All files are written, or an event has the reason.
   };
   RunOutput(const JobPart& part, Hooks hooks);
 
@@ -39,17 +39,20 @@ class RunOutput : private JobPart {
   const std::string& result() const { return result_; }  // "": the job has not ended.
 
   void WriteJobFile();
-  // Programs that read metrics.jsonl end with its end line: no event follows it.
+  // Adds an event to metrics.jsonl. No event follows the end line, because readers of the file stop
+  // there.
   void AddEvent(const v1::Event& event);
-  // The newest sample of `rate`, when so many steps and closures were done.
+  // Adds the newest sample of `rate` to metrics.jsonl, with the present numbers of steps and
+  // closures.
   void AddRate(const TrainingRate& rate, const EpochAccount& epochs);
 
   // The job ends: adds the end line and makes result.json.
   void MakeResult();
-  // Writes the files of the end. `model`: the folder `model` is one of them, if the job makes one.
+  // Writes the files of the job's end. With `model` they include the folder `model`, if the job
+  // makes one.
   void Write(bool model);
 
-  // --- the journal: as MetricsFile, and the result
+  // --- the journal: the fields of MetricsFile, and the result
   void Fill(bool queued, bool ended, v1::JobSnapshot* snapshot) const;
   void Read(const v1::JobSnapshot& snapshot);
 

@@ -1,6 +1,6 @@
-// The results of a job that has ended, for people and programs: result.json, the end line of
-// metrics.jsonl and the data of report.html, made of the facts of the job. Pure; the order of the
-// fields of result.json is a part of the file's format (README, "The files of a run").
+// Makes the results of an ended job from its facts: result.json, the end line of metrics.jsonl and
+// the data of report.html. Pure. The order of the fields of result.json is a part of the file's
+// format (README, "The files of a run").
 #pragma once
 
 #include <cstdint>
@@ -22,31 +22,33 @@
 
 namespace evergrad::coordinator {
 
-// References are loans for the time of a call.
+// The facts of a job. The references are valid only during a call.
 struct RunFacts {
   const JobIdentity& id;
   const RunTimes& times;
-  bool started = false;          // It was not cancelled while it was queued.
+  bool started = false;          // False if it was cancelled while it was queued.
   std::string state;             // "SUCCEEDED", …
-  const v1::ErrorDetail* cause;  // Of a failure; null: there is none.
+  const v1::ErrorDetail* cause;  // Cause of a failure, or null.
   const EpochAccount& epochs;
   const TrainingRate& rate;
   ClosureCounts closures;
   const TaskTotals& tasks;
   const EventLog& events;
-  const v1::Plan* plan;  // Null: the job was never planned.
+  const v1::Plan* plan;  // Null if the job was never planned.
   const std::string& model_summary;
   const ShardQueries::Answer& shards;
   std::uint64_t shards_rolled_back = 0;
   bool updates_exact = false;
   const v1::CheckpointStatus& checkpoint;
-  const std::vector<v1::RunFileInfo>& files;  // Those that were exported and read back.
-  Json source = Json::object();               // The sections of the source of closures.
+  const std::vector<v1::RunFileInfo>& files;  // The files that were exported and read back.
+  Json source = Json::object();               // Sections that the source of the closures adds.
 };
 
-// `lines_lost`: lines that metrics.jsonl lacks because there was no space for them.
+// Returns result.json. `lines_lost` is the number of lines that metrics.jsonl lacks because there
+// was no space for them.
 std::string ResultJson(const RunFacts& facts, std::uint64_t lines_lost);
-// The same result with another number of lost lines. A text that is no result stays as it is.
+// Returns `result` with another number of lost lines. A text that is not a result is returned
+// unchanged.
 std::string WithLinesLost(const std::string& result, std::uint64_t lines_lost);
 std::string EndLine(const RunFacts& facts, std::uint64_t lines_lost);
 ReportData MakeReport(const RunFacts& facts);

@@ -1,6 +1,6 @@
-// The moments at which a job was submitted, began and ended: on the wall clock for people, in
-// milliseconds, and on the monotonic clock for durations. Zeros: the moment has not come. Pure; the
-// control executor's.
+// The times at which a job was submitted, began and ended: on the wall clock for people, in
+// milliseconds, and on the monotonic clock for durations. A time is zero until it has come. Pure;
+// only the control executor uses it.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ struct RunTimes {
   double seconds() const {  // From the start to the end.
     return std::chrono::duration<double>(ended_at - started_at).count();
   }
-  // The monotonic clock has begun again.
+  // Shifts the times because the monotonic clock has begun again at 0.
   void Shift(std::chrono::nanoseconds by) {
     submitted_at += by;
     started_at += by;

@@ -1,4 +1,4 @@
-// The closures that clients schedule: a worker gets only those whose function it has.
+// The closures that clients schedule. A worker gets only closures whose function it has.
 #pragma once
 
 #include <cstdint>

@@ -1,13 +1,12 @@
-// The export of the weights of a job that has failed. Its shards are sealed and saved by now, and
-// their servers still hold them, so a worker that is left writes the weights as it would at a job's
-// good end. The export is a service to the user and changes nothing in how the job ends: it has a
-// time limit, and its failure is an event that names the checkpoint and the command that exports
-// it.
+// The export of the weights of a failed job. When it begins, the shards are sealed and saved, and
+// their servers still hold them, so a remaining worker can write the weights in the same way as for
+// a job that succeeds. The export does not change the end of the job: it has a time limit, and its
+// failure is an event that names the checkpoint and the command that exports it.
 //
 //   Begin ─▶ Pump: a usable worker gets the closure ─▶ ExportFiles, or OnFailed ─▶ Pump …
 //                                                      GiveUp ─▶ Hooks::over
 //
-// Not thread-safe: the control executor's. No clock and no I/O but through the host.
+// Not thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +30,10 @@ namespace evergrad::coordinator {
 class SealedExport : private JobPart {
  public:
   struct Hooks {
-    // Sends the job and its map to a worker, which was told before that the job has ended.
+    // Sends the job and its map to a worker, because it was told before that the job has ended.
     std::function<void(TaskId)> send_job;
-    std::function<void()> over;  // The export has ended without weights, and an event said so.
+    // The export has ended without weights, and an event has reported it.
+    std::function<void()> over;
   };
   // The pointers outlive this object.
   SealedExport(const JobPart& part, ReadingWork* reading, WorkerRoster* roster,
@@ -44,13 +44,14 @@ class SealedExport : private JobPart {
         checkpoint_(*checkpoint),
         hooks_(std::move(hooks)) {}
 
-  // `report` says what is left at the servers. The job's variables take `bytes` there. Returns
-  // false if they cannot be exported, and an event says why; otherwise Pump follows.
+  // Begins the export. `report` has the shards that are left at the servers, and the job's
+  // variables take `bytes` there. Returns false if the weights cannot be exported, after an event
+  // with the reason. Otherwise the caller calls Pump next.
   bool Begin(const ShardQueries::Answer& report, std::uint64_t bytes);
-  // Grants the closure to a usable worker, or gives up when the time for it is over.
+  // Grants the export closure to a usable worker, or gives up when the time limit has passed.
   void Pump();
-  // A worker has reported a failure. It is not asked again after an error of its own making,
-  // because another one may do better.
+  // A worker has failed. It gets the closure no more after an error of its own making, because
+  // another worker may succeed.
   void OnFailed(TaskId worker, const v1::Failed& failed);
   void GiveUp(absl::string_view why);
 
@@ -61,14 +62,14 @@ class SealedExport : private JobPart {
 
   ReadingWork& reading_;
   WorkerRoster& roster_;
-  const v1::CheckpointStatus& checkpoint_;  // The newest of the job.
+  const v1::CheckpointStatus& checkpoint_;  // The newest checkpoint of the job.
   const Hooks hooks_;
   bool begun_ = false;
-  MapVersion version_;     // Of the map at the beginning.
-  MonoTime worker_by_{0};  // A worker is waited for until then,
-  MonoTime by_{0};         // and the whole export ends then.
+  MapVersion version_;     // Version of the map when the export began.
+  MonoTime worker_by_{0};  // The job waits for a worker until then.
+  MonoTime by_{0};         // Time limit of the whole export.
   std::set<TaskId> refused_by_;
-  std::string why_;  // The last error; "": none.
+  std::string why_;  // The last error, or "".
 };
 
 }  // namespace evergrad::coordinator

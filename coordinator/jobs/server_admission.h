@@ -1,11 +1,11 @@
-// Parameter servers that come to a job and leave it: what their registrations mean for the shards
-// of the job, and what happens when a server is disconnected, has been told to leave, or is lost.
+// Handles parameter servers that come to a job and leave it: the effect of a registration on the
+// shards of the job, and servers that disconnect, have been told to leave, or are lost.
 //
 //   Admit (fills the Registered) ─▶ Ready ─▶ OnAway ─▶ Admit again, or OnLost: others get its
 //   shards
 //
-// Where the shards go is decided by ShardPlacer and ShardMover. Not thread-safe: the control
-// executor's. No clock and no I/O but through the host.
+// ShardPlacer and ShardMover decide where the shards go. Not thread-safe: only the control executor
+// calls it. Clock and I/O come from the host.
 #pragma once
 
 #include <functional>
@@ -41,32 +41,34 @@ class ServerAdmission : private JobPart {
     ShardQueries* queries;
     DeathWatch* deaths;
     TaskTotals* totals;
-    std::function<void()> want_whole;  // Something has changed that no note of the journal holds.
+    std::function<void()> want_whole;  // Requests a snapshot, for state that notes do not hold.
   };
-  // What `parts` points to outlives this object.
+  // All of `parts` outlive this object.
   ServerAdmission(const JobPart& part, Parts parts) : JobPart(part), parts_(std::move(parts)) {}
 
-  // A server registers. Sends nothing to it, and fills the job's fields of `registered`.
-  // InvalidArgument: a set in the Hello is malformed, and nothing has changed.
+  // A server registers. Fills the job's fields of `registered` and sends nothing to the server.
+  // Returns InvalidArgument and changes nothing if a set in the Hello is malformed.
   absl::Status Admit(TaskId task, const std::string& identity,
                      const std::optional<FormerTask>& former, const v1::Hello& hello,
                      v1::Registered* registered);
-  // The Registered is on its way. False, here and below: `task` is no server of the job.
+  // The Registered was sent. This method and those below return false if `task` is no server of the
+  // job.
   bool Ready(TaskId task);
-  // It has been given notice; with `drains` its shards are moved. A repeat is false.
+  // The server was told to leave; with `drains` its shards are moved. Returns false for a repeated
+  // notice.
   bool OnLeaving(TaskId task, const std::string& reason, bool drains);
-  void OnAway(TaskId task, absl::string_view reason);  // The job waits for it.
-  // Its shards have no owner now.
+  void OnAway(TaskId task, absl::string_view reason);  // It has disconnected.
+  // The server is lost: its shards go to other servers.
   bool OnLost(TaskId task, const std::string& identity, absl::string_view reason, bool leaving);
-  void OnProgress(TaskId task, const v1::ServerProgress& said);  // A heartbeat.
+  void OnProgress(TaskId task, const v1::ServerProgress& said);  // A heartbeat of the server.
 
   // --- a restart of the coordinator
-  void AwaitOwners();     // The servers that the map names have server_lost_after to come back.
-  void AwaitFromNowOn();  // The same, once the window has closed.
-  // A server of the map that has not come back in time is lost. False: there is none, or the window
-  // is open.
+  void AwaitOwners();     // Gives the servers in the map server_lost_after to return.
+  void AwaitFromNowOn();  // Restarts this time when the window has closed.
+  // Declares one server of the map lost that has not returned in time. Returns false if there is
+  // none, or if the start-up window is open.
   bool LoseMissing();
-  void DisconnectAll();  // Every session has ended.
+  void DisconnectAll();  // All sessions have ended.
 
   void FillStatus(v1::JobStatus* status) const;
 

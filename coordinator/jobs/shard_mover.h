@@ -1,5 +1,5 @@
-// Shards of a server that leaves are moved to others (LEDGER line 22): nothing is rolled back,
-// nothing is run again.
+// Moves the shards of a leaving server to other servers (LEDGER line 22). No shard is rolled back,
+// and no closure is run again.
 //
 //   owner                        coordinator                       next owner
 //   stops, makes an image ◀─ StopShard
@@ -10,14 +10,15 @@
 //   frees it              ◀─ Drop            Assign ───────▶ it is this server's; the map goes to
 //   the workers
 //
-// Before the record the owner by the map is the old one, and whichever server dies, nothing has
-// changed but that a stopped shard answers STALE: its server is leaving, so it is stopped again
-// (the same answer) by the next session, moved elsewhere, or lost with it, which is line 21. After
-// the record the new owner has the state in memory; if it dies, that is line 21 as well. So is what
-// a former life of the coordinator stopped: its journal may have forgotten the record.
+// Until the record is committed the map names the old owner. If a server dies before that, the only
+// change is that the stopped shard answers STALE. The shard is then stopped again in the owner's
+// next session (with the same answer), moved to another server, or lost with its owner (line 21).
+// After the record the new owner has the state in memory; if it dies, line 21 applies. Line 21 also
+// applies to a shard that a former life of the coordinator stopped, because the journal may have
+// lost the record.
 //
-// Not thread-safe: the control executor's. No clock and no I/O but through the host. The journal
-// says nothing of moves that are in flight.
+// Not thread-safe: only the control executor calls it. Clock and I/O come from the host. Moves in
+// flight are not in the journal.
 #pragma once
 
 #include <cstdint>
@@ -36,25 +37,26 @@ class ShardMover : private JobPart {
   // `placer` outlives this object.
   ShardMover(const JobPart& part, ShardPlacer* placer) : JobPart(part), placer_(placer) {}
 
-  // Begins the moves that can begin. A server that has nothing left, or cannot be rid of it, is
-  // told (Drained).
+  // Begins the moves that can begin. Sends Drained to a leaving server that has no shards left, or
+  // whose shards cannot be moved.
   void Pump();
   void OnStopped(TaskId task, const v1::ShardStopped& stopped);
   void OnReceived(TaskId task, const v1::ShardReceived& received);
   void OnLeaving(TaskId task);
-  void EndOf(TaskId task);  // It is gone, or another registration is there.
-  void End();               // The job ends: what was received is dropped.
-  void Forget();            // Every session ends.
-  // To the workers, of the moves since the last map. Not `now`: at most one in 20 ms.
+  void EndOf(TaskId task);  // The task has ended or been replaced.
+  void End();               // The job ends: drops received shards.
+  void Forget();            // All sessions have ended.
+  // Sends the map to the workers if shards have moved since the last map; unless `now`, at most
+  // once in 20 ms.
   void SendMap(bool now);
 
  private:
   struct Move {
     ShardEpoch from;
     TaskId source;
-    std::optional<TaskId> target;  // From ShardStopped on.
+    std::optional<TaskId> target;  // Set after ShardStopped.
     std::set<TaskId> refused_by;
-    std::uint64_t bytes = 0;  // Of the image.
+    std::uint64_t bytes = 0;  // Size of the image.
     std::string sha256;
   };
   using Moves = std::map<ShardId, Move>;
@@ -65,7 +67,7 @@ class ShardMover : private JobPart {
 
   ShardPlacer* const placer_;
   Moves moves_;
-  std::map<ShardId, std::uint32_t> failures_;  // In a row.
+  std::map<ShardId, std::uint32_t> failures_;  // Failed moves in a row.
   bool map_due_ = false;
   MonoTime map_at_{0};
 };

@@ -1,10 +1,10 @@
-// Where the shards of a job are placed, and what their servers are told of it (LEDGER lines 21
+// Places the shards of a job on servers, and sends the servers their assignments (LEDGER lines 21
 // and 25).
 //
 //   Unplace ─▶ Place: one record ─▶ Assign to each server, the map to the workers ─▶ OnAssigned
 //
-// A shard that cannot be loaded is tried again; if its file is damaged, from an older one. Not
-// thread-safe: the control executor's. No clock and no I/O but through the host.
+// A shard that cannot be loaded is tried again, from an older file if its file is damaged. Not
+// thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once
 
 #include <cstdint>
@@ -20,29 +20,29 @@ namespace evergrad::coordinator {
 
 class ShardPlacer : private JobPart {
  public:
-  // What `backoff` and `queries` point to outlives this object.
+  // `backoff` and `queries` outlive this object.
   ShardPlacer(const JobPart& part, const DeathBackoff* backoff, ShardQueries* queries)
       : JobPart(part), backoff_(backoff), queries_(queries) {}
 
   // --- placement
   bool BacksOff(const std::string& server) const;
-  SectionLimit ServersLimit() const;  // Of the servers that are here and stay.
-  void Place();                       // Whatever has no place, if a server can take it.
-  void Apply(const ClosureBook::MapChange& change);  // After its record is committed.
+  SectionLimit ServersLimit() const;                 // The limit of the servers that stay.
+  void Place();                                      // Places unplaced shards, if possible.
+  void Apply(const ClosureBook::MapChange& change);  // Call after the record's commit.
   void Drop(TaskId task, ShardId shard, ShardEpoch epoch);
-  void GiveAway(const std::string& server);  // It is lost: others get its shards.
-  void Retry(MonoTime now);  // Shards whose server could not load them have no place now.
+  void GiveAway(const std::string& server);  // The server is lost: unplaces its shards.
+  void Retry(MonoTime now);                  // Unplaces shards whose retry is due.
   void ForgetRetries() { retries_.clear(); }
 
   // --- servers
-  // It registers with these shards. False: the store failed.
+  // A server registers with these shards. Returns false if the store failed.
   bool Admit(JobServer& server, const std::vector<ClosureBook::HeldShard>& held);
   void OnReady(JobServer& server);
-  // True: more can be placed, or granted.
+  // Returns true if more shards can be placed, or closures granted, now.
   bool OnAssigned(TaskId task, const v1::Assigned& assigned);
 
-  std::uint64_t rolled_back() const { return rolled_back_; }  // Shards, over the whole job.
-  std::string WaitingFor() const;                             // "": every server is here.
+  std::uint64_t rolled_back() const { return rolled_back_; }  // Number of rolled-back shards.
+  std::string WaitingFor() const;                             // "" if no server is missing.
 
   // --- the journal
   void FillCounters(v1::JobCounters* counters) const;
@@ -52,7 +52,7 @@ class ShardPlacer : private JobPart {
   void SendAssign(const ClosureBook::AssignOrder& order);
   void SayRollback(const std::string& why, const ClosureBook::MapChange& change);
   void KeepFrom(const std::string& server, const std::vector<ShardId>& shards);
-  bool MoveLost(ShardId shard, const v1::ErrorDetail& cause);  // False: it was not moved there.
+  bool MoveLost(ShardId shard, const v1::ErrorDetail& cause);  // False if it was not moved.
   bool SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause);
 
   const DeathBackoff* const backoff_;

@@ -1,12 +1,12 @@
-// Questions to the owners of a job's shards: what does each shard hold now? The status of a job,
-// its checks while it runs, and its final report are made of the answers.
+// Queries the owners of a job's shards for the present contents of each shard. The status of a job,
+// its checks while it runs, and its final report are made from the answers.
 //
 //   Begin ─▶ ReportShards to each server ─▶ OnReport, in parts, from its owner alone ─▶ done
 //
-// A query ends when every shard has answered, or at its deadline with what has come. The job's own
-// final report has a generation instead: it is asked on past each deadline, until it is complete or
-// another generation has made it void. Not thread-safe: the control executor's. No clock; messages
-// leave through the function given to the constructor.
+// A query ends when it has an answer for every shard, or at its deadline with the answers that have
+// come. The job's final report has a generation instead: its query continues past each deadline,
+// until it is complete or a newer generation has made it void. Not thread-safe: only the control
+// executor calls it. No clock; messages are sent with the function given to the constructor.
 #pragma once
 
 #include <cstdint>
@@ -29,48 +29,48 @@ class ShardQueries {
  public:
   struct Answer {
     bool complete = false;
-    std::vector<v1::ShardState> shards;  // By shard number; those that did not answer are absent.
-    std::vector<std::string> servers;    // The identity of its owner, beside each.
+    std::vector<v1::ShardState> shards;  // By shard number, without shards that did not answer.
+    std::vector<std::string> servers;    // The identity of the owner of each of `shards`.
   };
   using Done = std::function<void(const Answer&)>;
   using Send = std::function<void(TaskId, const v1::CoordinatorMessage&)>;
-  using Servers = std::map<TaskId, std::string>;  // Those that can be asked, and their identities.
-  using Owners = std::vector<ShardOwner>;         // By shard.
+  using Servers = std::map<TaskId, std::string>;  // Servers that can be asked, with identities.
+  using Owners = std::vector<ShardOwner>;         // Owners by shard.
 
   struct Question {
-    std::uint64_t request = 0;  // Its number; no other query of this process has it.
+    std::uint64_t request = 0;  // A number that no other query of this process has.
     bool digests = false;
     MonoTime deadline{0};
-    std::optional<std::uint64_t> report = std::nullopt;  // The generation of a final report.
+    std::optional<std::uint64_t> report = std::nullopt;  // Generation of a final report.
   };
   ShardQueries(JobUid job, Send send) : job_(job), send_(std::move(send)) {}
 
   bool empty() const { return queries_.empty(); }
   void Begin(const Question& question, const Servers& servers, Done done);
-  // `task` may hold what nobody could tell of before: every query asks it; with `shard`, those that
-  // have no answer of that shard.
+  // Asks `task` for every query, or only for queries without an answer for `shard`, because `task`
+  // may hold a shard now that had no answer before.
   void Ask(TaskId task, std::optional<ShardId> shard = std::nullopt);
-  void Forget(TaskId task);  // It will not answer: its session has ended.
+  void Forget(TaskId task);  // Its session has ended without an answer.
   // Takes a report, which is a part of the answer of `task`. Shards that the task does not own, or
-  // of which it owns another epoch, are left out. With `when_all_have_spoken` a query also ends
-  // once no task owes it an answer. Returns whether a final report has made progress.
+  // owns at another epoch, are ignored. With `when_all_have_spoken` a query also ends once no task
+  // owes it an answer. Returns true if the report belongs to a final report.
   bool OnReport(TaskId task, const std::string& identity, const v1::ShardReport& report,
                 const Owners& owners, bool when_all_have_spoken);
-  // Ends the queries whose deadline has come. A final report of `generation` (nullopt: none is
-  // waited for) gets `more` time instead, and those are asked that do not know of it. `done` may
-  // begin another query.
+  // Ends the queries whose deadline has come. The final report of `generation`, if that is set,
+  // gets `more` time instead, and servers with missing shards that owe it no answer are asked
+  // again. `done` may begin another query.
   void Check(MonoTime now, std::optional<std::uint64_t> generation, std::chrono::milliseconds more,
              const Servers& servers, const Owners& owners);
-  // Every query ends with `answer`, whatever had come.
+  // Ends every query with `answer`, and ignores the answers that have come.
   void FinishAll(const Answer& answer);
 
-  // Shards that the final report of `generation` still lacks, by server; zeros where it lacks none.
+  // Returns by server the number of shards that the final report of `generation` still lacks.
   std::map<std::string, std::size_t> Missing(std::uint64_t generation, const Owners& owners) const;
 
  private:
   struct Query {
     Question question;
-    std::set<TaskId> waiting;  // They owe an answer.
+    std::set<TaskId> waiting;  // Tasks that owe an answer.
     std::map<std::uint32_t, std::pair<v1::ShardState, std::string>> answers;
     Done done;
   };

@@ -1,11 +1,11 @@
-// The seal of a job that ends early (LEDGER line 20a): the owner of each shard is told to apply
-// nothing more to it. A shard whose process is gone counts as sealed, and a shard whose owner is
-// silent until the deadline is unmapped, which voids whatever is applied to it from then on.
+// The seal of a job that ends early (LEDGER line 20a): the owner of each shard must apply no more
+// updates to it. A shard whose process is gone counts as sealed. A shard whose owner does not
+// answer until the deadline is unmapped, which voids all updates that are applied to it later.
 //
 //   Begin ─▶ Seal to each owner ─▶ OnSealed, or the deadline ─▶ IsComplete
 //
-// Not thread-safe: the control executor's. No clock and no I/O but through the host. The journal
-// says nothing of it: a restarted coordinator seals every shard again.
+// Not thread-safe: only the control executor calls it. Clock and I/O come from the host. The seal
+// is not in the journal: a restarted coordinator seals every shard again.
 #pragma once
 
 #include <set>
@@ -21,12 +21,12 @@ class ShardSeal : private JobPart {
 
   void Begin();
   void OnSealed(TaskId task, const v1::Sealed& sealed);
-  void OnReady(const JobServer& server);                  // It may not have received its orders.
-  void OnGone(ShardId shard) { unsealed_.erase(shard); }  // No server has the shard any more.
-  // Returns whether every shard is sealed. Past the deadline the shards that are not sealed are
-  // unmapped first; if the store fails then, the answer is false.
+  void OnReady(const JobServer& server);                  // Orders again what it may have missed.
+  void OnGone(ShardId shard) { unsealed_.erase(shard); }  // The shard has no server now.
+  // Returns whether every shard is sealed. After the deadline it first unmaps the shards that are
+  // not sealed, and returns false if the store fails.
   bool IsComplete();
-  std::string WaitingFor() const;  // "": for nothing.
+  std::string WaitingFor() const;  // "" if all are sealed.
 
  private:
   void Send(ShardId shard);

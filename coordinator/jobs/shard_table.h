@@ -1,5 +1,5 @@
-// The servers that can hold the shards of a job, and what is known of each shard beside its place
-// in the map, which the ClosureBook has. Pure; the control executor's.
+// The servers that can hold the shards of a job, and the state of each shard beside its place in
+// the map, which the ClosureBook has. Pure; only the control executor calls it.
 #pragma once
 
 #include <cstdint>
@@ -20,26 +20,26 @@
 
 namespace evergrad::coordinator {
 
-// A server as a job sees it.
+// The state of a server in a job.
 struct JobServer {
   TaskId task;
   std::string identity;
-  bool ready = false;  // Its session is open, and Registered is on its way.
+  bool ready = false;  // Its session is open, and Registered was sent.
   MonoTime away_since{0};
   v1::Endpoint endpoint;
   std::string host;
   std::uint64_t process = 0;        // uid
-  std::uint32_t shards = 0;         // Of this job, as the server has said.
-  std::uint64_t bytes = 0;          // Values and optimizer state of these shards.
-  std::set<std::uint32_t> loading;  // Shards that it was still loading, by its Hello.
-  std::set<std::uint32_t> stopped;  // Shards that it had stopped for a move, by its Hello.
-  std::string leaving;              // Why it leaves; "": it stays.
+  std::uint32_t shards = 0;         // Number of this job's shards, as the server reported.
+  std::uint64_t bytes = 0;          // Bytes of values and optimizer state of these shards.
+  std::set<std::uint32_t> loading;  // Shards that it still loaded at its Hello.
+  std::set<std::uint32_t> stopped;  // Shards that were stopped for a move at its Hello.
+  std::string leaving;              // Why it leaves; "" if it stays.
   bool drains = false, drained_said = false;
-  std::uint64_t shards_moved = 0;            // Away from it.
-  std::map<ShardId, std::string> unmovable;  // With the reason.
-  MonoTime moves_again{0};                   // No move begins before.
-  // From its registration until it is ready: what to send to it then, and the shards that others
-  // get because it backs off.
+  std::uint64_t shards_moved = 0;            // Number of shards that it has handed over.
+  std::map<ShardId, std::string> unmovable;  // Shards that cannot be moved, with the reason.
+  MonoTime moves_again{0};                   // No move begins before this time.
+  // Set from its registration until it is ready: the change to send to it then, and the shards that
+  // other servers get because it backs off.
   std::optional<ClosureBook::MapChange> admitted;
   std::vector<ShardId> kept_from;
 };
@@ -48,24 +48,25 @@ inline std::string ShardCount(std::size_t number) {
   return absl::StrCat(number, number == 1 ? " shard" : " shards");
 }
 
-// The shards of `job` that a server holds by its Hello. InvalidArgument: a set is malformed.
+// Returns the shards of `job` that a server holds according to its Hello, or InvalidArgument if a
+// set is malformed.
 absl::StatusOr<std::vector<ClosureBook::HeldShard>> HeldShardsOf(const v1::Hello& hello,
                                                                  JobUid job);
-// The server of a Hello, whose shards are `held`.
+// Returns the server of a Hello, which holds the shards `held`.
 JobServer JobServerOf(TaskId task, const std::string& identity,
                       const std::vector<ClosureBook::HeldShard>& held, const v1::Hello& hello);
 
 class ShardTable {
  public:
   struct Shard {
-    std::uint64_t bytes = 0;          // As planned.
-    bool held = false;                // Its owner has said that it holds the shard.
+    std::uint64_t bytes = 0;          // The size according to the plan.
+    bool held = false;                // Its owner has reported that it holds the shard.
     std::uint32_t load_failures = 0;  // In a row.
     std::string snapshot;             // URI of the snapshot in its newest Assign, or "".
     struct Move {
       ShardEpoch from, epoch;
     };
-    std::optional<Move> moved;  // Until the new owner has said that it holds the shard.
+    std::optional<Move> moved;  // Set until the new owner holds the shard.
   };
 
   // --- servers: the newest registration of each identity, connected or not
@@ -73,10 +74,10 @@ class ShardTable {
   Servers& servers() { return servers_; }
   const Servers& servers() const { return servers_; }
   JobServer* Find(TaskId task);
-  const JobServer* ServerOf(absl::string_view identity) const;  // Null: there is none.
+  const JobServer* ServerOf(absl::string_view identity) const;  // Null if unknown.
   ShardQueries::Servers Ready() const;
-  // Servers that the map names and that have not come back since a restart of the coordinator, with
-  // the time at which each is lost.
+  // Servers in the map that have not registered since the coordinator restarted, each with the time
+  // at which it is declared lost.
   std::map<std::string, MonoTime>& awaited() { return awaited_; }
   const std::map<std::string, MonoTime>& awaited() const { return awaited_; }
   bool IsGone(const std::string& identity) const {
@@ -84,21 +85,21 @@ class ShardTable {
   }
 
   // --- shards
-  void Plan(const std::vector<std::uint64_t>& bytes);  // Of each shard; nothing is placed yet.
+  void Plan(const std::vector<std::uint64_t>& bytes);  // Sets the size of each shard.
   std::uint32_t size() const { return static_cast<std::uint32_t>(shards_.size()); }
   Shard& operator[](ShardId shard) { return shards_[shard.value()]; }
   const Shard& operator[](ShardId shard) const { return shards_[shard.value()]; }
   bool placed() const { return placed_; }  // The first placement is done.
   void SetPlaced() { placed_ = true; }
-  // Shards that no server gets before they are placed again, whatever the map says.
+  // Shards without a server until they are placed again, even if the map names an owner.
   const std::set<ShardId>& unplaced() const { return unplaced_; }
   void Unplace(ShardId shard);
-  // It goes to its owner by the map, which does or does not hold it yet.
+  // Gives the shard to its owner in the map. `held` is true if the owner holds it already.
   void Give(ShardId shard, bool held);
   bool AllHeld() const;
 
-  // After a restart of the coordinator: takes the state of the shards from the book of the former
-  // life. The table is planned.
+  // Restores the state of the shards from the book of the former life, after a restart of the
+  // coordinator. Plan must have been called.
   void Restore(const ClosureBook& book);
   void Clear();  // The job has ended.
 

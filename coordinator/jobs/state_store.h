@@ -1,13 +1,14 @@
-// Where the coordinator's durable state lives (LEDGER line "Coordinator, durable"). One commit is
-// one transaction: after a crash it is there whole or not at all, and the order of commits is kept.
+// The store of the coordinator's durable state (LEDGER line "Coordinator, durable"). One commit is
+// one transaction: after a crash the store has the whole commit or nothing of it, and it has no
+// commit without all earlier ones.
 //
-// Commits are accepted at once and become durable in order, possibly later: nothing that depends on
-// a commit may leave the process before durable() has reached what accepted() was right after it.
-// The caller keeps messages back until then (ControlPlane's gate).
+// Commits are accepted at once and become durable in order, possibly later. No message that depends
+// on a commit may leave the process before durable() has reached the value that accepted() had
+// right after the commit. The caller holds messages back until then (service/durability_gate.h).
 //
-// Not thread-safe; the coordinator's executor owns it. An error of Commit, Checkpoint, CommitTerm
-// or Remove means that the change is not in the store and never will be: the caller's state is
-// ahead of it, so it accepts no more work and sends nothing.
+// Not thread-safe; the control executor owns it. After an error of Commit, Checkpoint, CommitTerm
+// or Remove the change is not in the store and never will be. The caller's state is then ahead of
+// the store, so the caller accepts no more work and sends nothing.
 #pragma once
 
 #include <cstdint>
@@ -27,19 +28,20 @@
 
 namespace evergrad::coordinator {
 
-// What the store holds of one job.
+// The content of the store for one job.
 struct StoredJob {
   DurableState state;
-  std::string snapshot;  // the job's own part as of the last Checkpoint; "" before the first
-  std::vector<std::string> notes;  // of the commits since, in order; empty ones are not kept
+  std::string snapshot;  // the job's own snapshot of the last Checkpoint; "" before the first
+  std::vector<std::string> notes;  // non-empty notes of the commits since then, in order
   friend bool operator==(const StoredJob&, const StoredJob&) = default;
 };
 
-// The newest removals, oldest first.
+// The newest removed jobs, at most `max`.
 class RemovedJobs {
  public:
   explicit RemovedJobs(std::size_t max) : max_(max) {}
-  // The job that is forgotten for it, if there were `max`. One that is in it stays where it is.
+  // Adds a job, and returns the oldest one if it is dropped because there were `max`. A job that is
+  // in the set already keeps its place.
   std::optional<JobUid> Add(JobUid job) {
     if (!jobs_.insert(job).second) return std::nullopt;
     order_.push_back(job);
@@ -61,30 +63,32 @@ class StateStore {
  public:
   virtual ~StateStore() = default;
 
-  // Line 18: the coordinator's life number, in a record of its own. InvalidArgument unless above
-  // term().
+  // [18] Commits the term of the coordinator's life, in a record of its own. Returns
+  // InvalidArgument unless `term` is above term().
   virtual absl::Status CommitTerm(Term term) = 0;
-  virtual Term term() const = 0;  // with those accepted
+  virtual Term term() const = 0;  // the newest accepted term
 
-  // `note` is the job's own: opaque here, given back in order. An unknown job begins with the empty
-  // DurableState. ResourceExhausted: jobs_max are held, or too much waits to become durable.
+  // Commits a record and a note. The store does not interpret the notes, and LoadJob returns them
+  // in order. An unknown job begins with the empty DurableState. Returns ResourceExhausted if the
+  // store holds jobs_max jobs, or if too many bytes wait to become durable.
   virtual absl::Status Commit(JobUid job, const Record& record, std::string note) = 0;
   absl::Status Commit(JobUid job, const Record& record) {
     return Commit(job, record, std::string());
   }
-  // Replaces everything that is held of the job: `state` and `snapshot` say what the commits so far
-  // made. An unknown job begins here.
+  // Replaces the whole content for the job: `state` and `snapshot` have the effect of all number of
+  // commits so far. The job may be unknown.
   virtual absl::Status Checkpoint(JobUid job, const DurableState& state, std::string snapshot) = 0;
-  // Forgets an ended job. Removing an unknown one changes nothing and is OK.
+  // Removes an ended job. Removing an unknown job changes nothing and returns OK.
   virtual absl::Status Remove(JobUid job) = 0;
-  // Whether it has held `job` and was told to remove it: a job that is neither held nor removed was
-  // never this store's, or this store has lost it (line 18a). The newest kRemovedMax removals are
-  // remembered, as durable as any other change.
+  // Returns whether `job` was in the store and was removed with Remove. A job that is neither in
+  // the store nor removed was never in it, or the store has lost it (LEDGER line 18a). The newest
+  // kRemovedMax removals are kept, as durable as any other change.
   virtual bool Removed(JobUid job) const = 0;
   static constexpr std::size_t kRemovedMax = 4096;
 
-  // What has been accepted, as it will be after a restart. These may block on the disk: for
-  // start-up and tests. NotFound: never committed, or removed.
+  // The functions below return the accepted state, as it will be after a restart. They may block on
+  // the disk, so only start-up and tests call them. A job that was never committed or was removed
+  // is NotFound.
   virtual absl::StatusOr<StoredJob> LoadJob(JobUid job) const = 0;
   absl::StatusOr<DurableState> Load(JobUid job) const {
     absl::StatusOr<StoredJob> stored = LoadJob(job);
@@ -93,34 +97,37 @@ class StateStore {
   }
   virtual absl::StatusOr<std::vector<JobUid>> ListJobs()
       const = 0;                    // in order of their first commit
-  virtual absl::Status Sync() = 0;  // returns once all that was accepted is durable, or why not
+  virtual absl::Status Sync() = 0;  // returns once all accepted commits are durable, or an error
 
-  // --- durability. Any thread.
+  // --- durability; these functions may be called from any thread
   virtual std::uint64_t accepted() const = 0;  // commits so far
-  virtual std::uint64_t durable() const = 0;   // of these, in order, on disk
-  // Not OK: nothing becomes durable now. ResourceExhausted: the disk is full, and it goes on by
-  // itself once there is room; anything else is final. Reads go on.
+  virtual std::uint64_t durable() const = 0;   // how many of these are on disk
+  // Returns an error while no commit becomes durable. ResourceExhausted means that the disk is
+  // full; the store continues by itself once there is space. Any other error is final. Reading
+  // still works.
   virtual absl::Status health() const = 0;
-  // Not OK: the next start would not find what is stored, because its folder was removed or
-  // replaced. Commits go on becoming durable, but only in files that this process alone has open.
-  // Known at the latest when durable() has reached the next commit; it may become OK again.
+  // Returns an error if the next start would not find the stored data, because its folder was
+  // removed or replaced. Commits still become durable, but only in files that no longer have a path
+  // and that this process has open. The store notices this by the time at which durable() reaches
+  // the next commit. The result may become OK again.
   virtual absl::Status place() const { return absl::OkStatus(); }
-  // Called from any thread whenever durable(), health() or place() has changed. Once, before the
-  // first commit; outlives the store's threads.
+  // Sets the function that the store calls, from any thread, whenever durable(), health() or
+  // place() has changed. Call SetListener once, before the first commit. The listener outlives the
+  // store's threads.
   virtual void SetListener(std::function<void()> listener) = 0;
-  // Whether anything survives this process: if not, nobody needs to make notes and snapshots.
+  // Returns whether the data survive this process. If not, jobs need not make notes and snapshots.
   virtual bool persistent() const = 0;
 };
 
-// The in-memory twin: survives the coordinator objects of one process, not the process. `torn_max`
-// > 0 keeps that many of the last commits apart, so that a test can lose them as a torn journal
-// tail does; a term is synced, and all before it with it.
+// A store in memory. It survives the coordinator objects of one process, but not the process. With
+// `torn_max` > 0 it keeps that many of the last commits apart, so that a test can lose them like
+// the torn tail of a journal. A term is synced together with all commits before it.
 class MemoryStateStore final : public StateStore {
  public:
   struct Options {
     std::size_t jobs_max = 1024;
     std::size_t torn_max = 0;
-    bool persistent = false;  // tests: the jobs make notes and snapshots for it, as for a disk
+    bool persistent = false;  // for tests: jobs make notes and snapshots as for a store on disk
   };
   MemoryStateStore() : MemoryStateStore(Options()) {}
   explicit MemoryStateStore(Options options) : options_(options) {}
@@ -141,7 +148,7 @@ class MemoryStateStore final : public StateStore {
   void SetListener(std::function<void()>) override {}
   bool persistent() const override { return options_.persistent; }
 
-  // Loses the last `commits` commits (at most those still kept apart); returns how many.
+  // Loses the last `commits` commits (at most those that are kept apart). Returns the number lost.
   std::size_t TearTail(std::size_t commits);
 
  private:
@@ -150,7 +157,7 @@ class MemoryStateStore final : public StateStore {
     Record record;
     std::string note;
     bool checkpoint = false;
-    StoredJob whole;  // of a checkpoint
+    StoredJob whole;  // set for a checkpoint
   };
   static void Apply(const StoredCommit& entry, StoredJob* job);
   absl::Status Add(StoredCommit entry);
@@ -161,7 +168,7 @@ class MemoryStateStore final : public StateStore {
   std::map<JobUid, StoredJob> settled_;
   std::vector<JobUid> order_;
   RemovedJobs removed_{kRemovedMax};
-  std::vector<StoredCommit> tail_;  // not yet settled, oldest first
+  std::vector<StoredCommit> tail_;  // commits kept apart, oldest first
 };
 
 }  // namespace evergrad::coordinator

@@ -1,9 +1,9 @@
-// The steps of accepted closures, as lines of metrics.jsonl and as the curve of the loss. Pure; the
-// control executor's.
+// Writes the steps of accepted closures as lines of metrics.jsonl and as points of the loss curve.
+// Pure; only the control executor calls it.
 //
-// At most `per_second` lines in the long run and `burst` at once, so that a fast job does not write
-// faster than anybody reads. Lines that are left out, or for which the sink has no space, are
-// counted.
+// At most `per_second` lines per second in the long run and `burst` lines at once are written, so
+// that a fast job does not write faster than a program can read. Lines that are left out, or for
+// which the sink has no space, are counted.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,9 @@ class StepLines {
         tokens_at_(now),
         curve_(options.curve_points_max) {}
 
-  // Steps that are not of `range`, which is the closure's, are left out. `steps_before` is added
-  // to a position in the plan to make the number that is shown. `lines` null: only the curve.
+  // Writes the steps of a closure. Steps outside `range`, the range of the closure, are ignored.
+  // The global step that is shown is the position in the plan plus `steps_before`. If `lines` is
+  // null, only the curve is updated.
   void Write(ClosureId closure, const plan::ClosureRange& range, std::int64_t steps_before,
              const std::vector<TrainedStep>& steps, MonoTime now, LineSink* lines);
   std::uint64_t dropped() const { return dropped_; }
@@ -50,7 +51,7 @@ class StepLines {
 
  private:
   const Options options_;
-  double tokens_;  // Lines that may be written now.
+  double tokens_;  // Number of lines that may be written now.
   MonoTime tokens_at_;
   std::uint64_t dropped_ = 0;
   Curve curve_;

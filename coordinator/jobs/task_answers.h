@@ -1,5 +1,5 @@
-// Messages to a task about jobs, as a job and the control plane send them: the end of shards and
-// attempts that are obsolete, and the beginning of a further job. Pure.
+// Messages to a task that both a job and the control plane send: the end of obsolete shards and
+// attempts, and the beginning of a further job. Pure.
 #pragma once
 
 #include <utility>
@@ -9,7 +9,7 @@
 
 namespace evergrad::coordinator {
 
-// Tells a server to drop a shard that is no longer needed.
+// Returns the message that tells a server to drop a shard.
 inline v1::CoordinatorMessage Drop(std::uint64_t job, std::uint32_t shard, const v1::Stamp& epoch) {
   v1::CoordinatorMessage message;
   message.mutable_drop()->set_job_uid(job);
@@ -18,7 +18,8 @@ inline v1::CoordinatorMessage Drop(std::uint64_t job, std::uint32_t shard, const
   return message;
 }
 
-// The answer to the Done of an attempt: the Done is acknowledged, or the attempt is superseded.
+// Fills the answer to the Done of an attempt: the Done is acknowledged, or the attempt is
+// superseded.
 inline void FillDoneAnswer(std::uint64_t job, std::uint64_t closure, const v1::Stamp& attempt,
                            bool superseded, v1::DoneAnswer* answer) {
   answer->set_job_uid(job);
@@ -27,8 +28,8 @@ inline void FillDoneAnswer(std::uint64_t job, std::uint64_t closure, const v1::S
   answer->set_superseded(superseded);
 }
 
-// Tells a worker to forget an attempt, because another one has replaced it, or because none is
-// needed. The worker need not have sent a Done.
+// Returns the message that tells a worker to forget an attempt, because another one has replaced
+// it, or because none is needed. The worker need not have sent a Done.
 inline v1::CoordinatorMessage Superseded(std::uint64_t job, std::uint64_t closure,
                                          const v1::Stamp& attempt) {
   v1::CoordinatorMessage message;
@@ -36,8 +37,8 @@ inline v1::CoordinatorMessage Superseded(std::uint64_t job, std::uint64_t closur
   return message;
 }
 
-// Tells a registered task of a further job: the contents of a Registered, as far as the job has
-// begun.
+// Returns the messages that tell a registered task about a further job. `said` is a Registered with
+// the fields of this job that exist so far.
 inline std::vector<v1::CoordinatorMessage> JobAndMap(v1::Registered said) {
   std::vector<v1::CoordinatorMessage> messages;
   if (said.has_job()) *messages.emplace_back().mutable_job() = std::move(*said.mutable_job());

@@ -1,8 +1,8 @@
-// The work of each task for a job, by identity and over all of its processes, and the last address
-// of each server. Pure; the control executor's.
+// Counts the work of each task for a job, by identity over all processes that had it, and keeps the
+// last address of each server. Pure; only the control executor calls it.
 //
 // There are two kinds of numbers: those that counted for the job (a worker's steps and examples,
-// once per closure), and those that the processes report (tally.h), which include repeated work.
+// once per closure), and those that the processes report (Tally), which include repeated work.
 #pragma once
 
 #include <cstdint>
@@ -26,16 +26,16 @@ struct Counts {
   std::uint64_t bytes = 0, duplicates = 0;
 };
 
-// What the processes of one identity have counted during one job.
+// The numbers that the processes of one identity have reported during one job.
 //
-// A process reports totals again and again, and may be declared lost and return: so a report
-// replaces the one before it. A process counts from the moment it began to serve the job; if it has
-// served another job meanwhile, it counts from zero and reports another stint. Only the newest
-// process of an identity can report (membership refuses a replaced one), so one such total is
-// enough; the totals before it are kept as a sum.
+// A process reports its totals repeatedly, and may be declared lost and return, so each report
+// replaces the previous one. A process counts from the moment it began to serve the job; if it has
+// served another job meanwhile, it counts from zero again and reports another stint number. Only
+// the newest process of an identity can report (membership refuses a replaced process), so one
+// total is enough; the totals of earlier processes and stints are kept as a sum.
 class Tally {
  public:
-  // A process registers. Returns whether it is a new one; a repeat changes nothing.
+  // A process registers. Returns whether it is a new process; a repeated call changes nothing.
   bool Begin(std::uint64_t process) {
     if (begun_ && process == process_) return false;
     Anew(0);
@@ -55,7 +55,7 @@ class Tally {
             former_.bytes + last_.bytes, former_.duplicates + last_.duplicates};
   }
 
-  // For the journal: a tally as it is, and as it was.
+  // The fields of a tally, for the journal.
   struct Parts {
     bool begun = false;
     std::uint64_t process = 0, stint = 0;
@@ -78,7 +78,8 @@ class Tally {
     last_ = Counts{};
     stint_ = stint;
   }
-  // If a total falls although the stint is the same, its former value stays counted.
+  // Replaces a total by its new value. If the total falls although the stint is the same, the
+  // former value stays counted.
   void Move(std::uint64_t now, std::uint64_t Counts::*field) {
     if (now < last_.*field) former_.*field += last_.*field;
     last_.*field = now;
@@ -91,29 +92,31 @@ class Tally {
 
 class TaskTotals {
  public:
-  // A process begins to serve the job; a repeat changes nothing. True: the process, or a server's
-  // address, is new, so the journal must have it.
+  // A process begins to serve the job; a repeated call changes nothing. Both functions return true
+  // if the process, or the server's address, is new, so that the journal must have it.
   bool BeginWorker(const std::string& identity, std::uint64_t process);
   bool BeginServer(const std::string& identity, std::uint64_t process,
                    const v1::Endpoint& endpoint);
   // A closure of `worker` has succeeded for the first time.
   void CountClosure(const std::string& worker, std::uint64_t steps, std::uint64_t examples);
-  // Heartbeats: totals of the process since it began to serve the job. Bytes are those sent and
-  // received; words about the device are bounded here.
+  // Take the totals in a heartbeat: they count since the process began to serve the job. Bytes are
+  // those sent and received. Texts about the device are truncated.
   void ReportWorker(const std::string& identity, const v1::WorkerProgress& said);
   void ReportServer(const std::string& identity, const v1::JobUsage& said);
-  // A worker is gone. It is forgotten if it has done nothing and there are too many of its kind.
+  // The worker is gone. Its entry is removed if it has done no work and there are too many such
+  // entries.
   void ForgetIdleWorker(const std::string& identity);
 
   bool HasCountedClosures(const std::string& worker) const;
-  Counts OfServer(const std::string& identity) const;               // Zeros: it is unknown.
-  const v1::Endpoint* EndpointOf(const std::string& server) const;  // Null: it is unknown.
+  Counts OfServer(const std::string& identity) const;               // Zeros if it is unknown.
+  const v1::Endpoint* EndpointOf(const std::string& server) const;  // Null if it is unknown.
   std::uint64_t duplicates_refused() const;
 
-  // One row of a status for each worker that ever served the job, with state `gone`.
+  // Returns a row of the status for each worker that ever served the job, with the state `gone`.
   std::map<std::string, v1::WorkerRow> WorkerRows() const;
-  // For the report and the result, by identity. `steps` of a server are the updates in the present
-  // state of its shards; `owners` are the servers of `shards`, by identity.
+  // Return the rows of the report and the result, by identity. `steps` of a server counts the
+  // updates in the present state of its shards. `owners` has the identity of the server of each of
+  // `shards`.
   std::vector<ReportTask> Workers() const;
   std::vector<ReportTask> Servers(const std::vector<v1::ShardState>& shards,
                                   const std::vector<std::string>& owners) const;
@@ -125,7 +128,7 @@ class TaskTotals {
   struct Worker {
     std::uint64_t steps = 0, examples = 0;
     Tally tally;
-    std::optional<v1::DeviceProgress> device = std::nullopt;  // As it last said.
+    std::optional<v1::DeviceProgress> device = std::nullopt;  // The last report.
   };
   struct Server {
     Tally tally;

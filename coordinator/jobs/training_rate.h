@@ -1,9 +1,10 @@
-// How fast a job trains, in examples a second of the monotonic clock: one sample each half second
-// of training, and one at the end of each stretch of it. Pure; the control executor's.
+// Measures how fast a job trains, in examples per second of the monotonic clock. There is one
+// sample for each half second of training, and one at the end of each stretch of training. Pure;
+// only the control executor calls it.
 //
-// Samples weigh by their length, so that a short one at the end of a stretch says no more than it
-// measured, and the shortest run has a point. Time that is no training (repair, waiting) is left
-// out by beginning anew.
+// Samples are weighted by their length, so a short sample at the end of a stretch has little
+// weight, and even the shortest run has a point. Time without training (repair, waiting) is
+// excluded: the next sample begins after it.
 #pragma once
 
 #include <algorithm>
@@ -19,20 +20,20 @@
 
 namespace evergrad::coordinator {
 
-// The ends of epochs are known from messages of workers and commits of the journal, which are some
-// milliseconds apart. A speed over less time means nothing: several epochs that end with one
-// message would take no time at all.
+// Shortest time over which a speed is measured. The ends of epochs are known from messages of
+// workers and commits of the journal, which are some milliseconds apart, and several epochs can end
+// with one message. A speed over a shorter time would be meaningless.
 inline constexpr double kTimedSecondsMin = 0.01;
 
-// NaN where the time was too short, or nothing was trained.
+// Returns the speed, or NaN if the time was too short or no example was trained on.
 inline double MeasuredSpeed(std::uint64_t examples, double seconds) {
   if (examples == 0 || !(seconds >= kTimedSecondsMin))
     return std::numeric_limits<double>::quiet_NaN();
   return static_cast<double>(examples) / seconds;
 }
 
-// A curve of bounded size: when it is full, every second point goes, and from then on only every
-// second one is added.
+// A curve of bounded size. When it is full, every second point is removed, and from then on only
+// every second point is added.
 class Curve {
  public:
   explicit Curve(std::uint32_t points_max) : points_max_(points_max < 2 ? 2 : points_max) {}
@@ -75,16 +76,16 @@ class TrainingRate {
  public:
   explicit TrainingRate(std::uint32_t points_max) : curve_(points_max) {}
 
-  // The next sample begins; `examples` are those that the job has trained on so far.
+  // Begins the next sample. `examples` is the number that the job has trained on so far.
   void Begin(MonoTime now, std::uint64_t examples) {
     began_ = now;
     examples_ = examples;
     next_ = began_ + kSampleEvery;
   }
   bool IsDue(MonoTime now) const { return now >= next_; }
-  std::uint64_t examples() const { return examples_; }  // When the sample began.
-  // Ends the sample, and begins the next one. `job_began`: where the curve begins. False: too
-  // little time has passed for a sample.
+  std::uint64_t examples() const { return examples_; }  // The number when the sample began.
+  // Ends the sample and begins the next one. `job_began` is the time at which the curve begins.
+  // Returns false if too little time has passed for a sample.
   bool Sample(MonoTime job_began, MonoTime now, std::uint64_t examples) {
     const double seconds = Seconds(now - began_);
     if (seconds < kTimedSecondsMin) return false;
@@ -96,11 +97,11 @@ class TrainingRate {
     curve_.Add(at_seconds_, rate_);
     return true;
   }
-  double rate() const { return rate_; }              // Smoothed.
-  double at_seconds() const { return at_seconds_; }  // Of the newest sample, since the job began.
+  double rate() const { return rate_; }              // The smoothed speed.
+  double at_seconds() const { return at_seconds_; }  // End of the newest sample.
   const Curve& curve() const { return curve_; }
 
-  // The journal. A note holds the newest sample.
+  // --- the journal. A note holds the newest sample.
   void Fill(v1::JobSnapshot* snapshot) const {
     snapshot->set_rate(rate_);
     curve_.Fill(snapshot->mutable_rate_curve());

@@ -1,13 +1,13 @@
-// The training attempts of a job: grants to workers, and the answers to them. (Closures that
-// only read are in reading_work.h.)
+// The training attempts of a job: sends grants to workers, and takes their answers. (For closures
+// that only read see reading_work.h.)
 //
 //   ClosureSource::Grant ─▶ SendTraining ─▶ OnDone: the ledger decides, the turn answers
 //                                       └▶ OnFailed, OnDropped ─▶ the closure is granted again
 //
-// A closure that has failed, or was given back without being asked for, is released after a wait.
-// While the window of a restart is open (LEDGER line 18) Dones that cannot be judged yet are kept.
+// A closure that has failed, or that a worker gave back unasked, can be granted again after a wait.
+// While the start-up window is open (LEDGER line 18), Dones that cannot be judged yet are kept.
 //
-// Not thread-safe: the control executor's. No clock and no I/O but through the host.
+// Not thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ namespace evergrad::coordinator {
 
 class TrainingWork final : public GrantActions, private JobPart {
  public:
-  // The other parts that it changes. They outlive it.
+  // The other parts of the job that this class changes. They outlive it.
   struct Parts {
     WorkerRoster* roster;
     WorkerClaims* claims;
@@ -43,7 +43,7 @@ class TrainingWork final : public GrantActions, private JobPart {
     DoneTurn* turn;
     JournalWriter* journal;
     ClosureTotals* totals;
-    const std::unique_ptr<ClosureSource>* source;  // Made later.
+    const std::unique_ptr<ClosureSource>* source;  // The source is made later.
   };
   TrainingWork(const JobPart& part, const Parts& parts)
       : JobPart(part), parts_(parts), source_(*parts.source) {}
@@ -63,17 +63,19 @@ class TrainingWork final : public GrantActions, private JobPart {
 
   // --- answers
   void OnDone(JobWorker* worker, const v1::Done& done, bool window_open);
-  void CloseWindow();  // The Dones that were kept are judged. The caller ends the turn.
-  // `elsewhere`: the worker cannot take part, and another one gets the closure.
+  void CloseWindow();  // Judges the kept Dones. The caller ends the turn.
+  // Handles a failed attempt. `elsewhere` is true if the worker cannot take part, so that another
+  // worker gets the closure.
   void OnFailed(const JobWorker& worker, const v1::Failed& failed, bool elsewhere,
                 v1::ErrorDetail cause);
-  // The worker gives the attempt back. `asked`: it was asked to, so others may have it at once.
+  // The worker gives the attempt back. `asked` is true if it was asked to, so that others may get
+  // the closure at once.
   void OnDropped(const JobWorker& worker, const v1::AttemptDropped& dropped, bool asked);
-  // The closure was cancelled, and its attempt is void: its worker is told.
+  // The closure was cancelled, so its attempt is void: tells its worker.
   void OnCancelled(ClosureId closure, const ClosureBook::Current& current);
 
-  // --- closures that wait to be granted again
-  void Release(MonoTime now);  // Those whose wait is over.
+  // --- closures that wait until they may be granted again
+  void Release(MonoTime now);  // Releases those whose wait is over.
   void ForgetReleases() { releases_.clear(); }
   void Clear() {  // The job ends.
     releases_.clear();
@@ -91,8 +93,8 @@ class TrainingWork final : public GrantActions, private JobPart {
   };
   const Parts parts_;
   const std::unique_ptr<ClosureSource>& source_;
-  v1::CoordinatorMessage message_;                   // Kept for its memory.
-  std::map<std::uint64_t, std::uint32_t> failures_;  // By closure, in a row.
+  v1::CoordinatorMessage message_;                   // A member so that its memory is reused.
+  std::map<std::uint64_t, std::uint32_t> failures_;  // Number of failures in a row, by closure.
   std::multimap<MonoTime, std::pair<ClosureId, Attempt>> releases_;
   std::vector<Deferred> deferred_;
   FailpointHold hold_{"coordinator.before_grant"};

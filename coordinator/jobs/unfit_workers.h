@@ -1,9 +1,9 @@
-// Worker processes that cannot take part in a job: their device, their build, their data, or a
-// server that they cannot reach (v1::Lack). Pure; the control executor's.
+// Worker processes that cannot take part in a job, because of their device, their build, their
+// data, or a server that they cannot reach (v1::Lack). Pure; only the control executor calls it.
 //
-// What such a worker was given goes to others. It is tried again after 1, 2, 4 … s, at most
-// aside_max, until it has ended something; then it is fit, and what it lacked is remembered for ten
-// minutes, so that the same news is not told twice.
+// The work of such a worker goes to others. The worker gets work again after 1, 2, 4 … s, at most
+// aside_max, until it completes some work. Then it is fit. Its record is kept for ten minutes, so
+// that the same problem is not reported twice.
 #pragma once
 
 #include <chrono>
@@ -22,29 +22,29 @@ class UnfitWorkers {
   struct Record {
     v1::Lack missing_ability = v1::NO_LACK;
     std::string why;
-    std::optional<v1::UnreachedServer> unreached = std::nullopt;  // REACH: the server.
-    bool fit = false;                                             // It has ended something since.
-    std::uint32_t times = 0;  // That it could not take part, since then.
-    MonoTime again_at{0};     // It is given nothing before.
+    std::optional<v1::UnreachedServer> unreached = std::nullopt;  // The server, for REACH.
+    bool fit = false;                                             // It has completed work since.
+    std::uint32_t times = 0;  // Number of times in a row that it could not take part.
+    MonoTime again_at{0};     // It gets no work before this time.
   };
   explicit UnfitWorkers(std::chrono::milliseconds aside_max) : aside_max_(aside_max) {}
 
-  // Whether it is given nothing now.
+  // Returns whether the process gets no work now.
   bool IsAside(std::uint64_t process, MonoTime now) const;
-  // Null: as far as is known it can take part.
+  // Returns the record of an unfit process, or null if it is not known to be unfit.
   const Record* Of(std::uint64_t process) const;
 
   struct Change {
-    bool news = false;   // It lacks something else than before, or lacked nothing.
-    bool aside = false;  // Its time begins anew: its attempts go to others.
+    bool news = false;   // It lacks another ability than before.
+    bool aside = false;  // It is set aside again: its attempts go to others.
   };
-  // It could not do what it was given. A repeat while it is set aside changes nothing.
+  // The process could not do its work. A repeated call while it is set aside changes nothing.
   Change Add(std::uint64_t process, v1::Lack missing_ability, std::string why, MonoTime now);
   void SetUnreached(std::uint64_t process, const v1::UnreachedServer& server);
   void TryAgainBy(std::uint64_t process,
-                  MonoTime at);                      // No later than `at`; the process was added.
-  void SetFit(std::uint64_t process, MonoTime now);  // It has ended something.
-  void Forget(std::uint64_t process) { records_.erase(process); }  // It is gone.
+                  MonoTime at);  // It gets work at `at` at the latest, if it was added.
+  void SetFit(std::uint64_t process, MonoTime now);                // It has completed work.
+  void Forget(std::uint64_t process) { records_.erase(process); }  // The process is gone.
 
  private:
   const std::chrono::milliseconds aside_max_;

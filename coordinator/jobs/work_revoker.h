@@ -1,8 +1,8 @@
-// Takes the work of a worker away and gives it to others: of a worker whose work has stopped
-// advancing, and of one that cannot reach a server (reach_watch.h).
+// Revokes the work of a worker whose work has stopped advancing, or that cannot reach a server
+// (reach_watch.h), so that other workers get it.
 //
 // The worker is told that its attempts are superseded, and gets no work for a while. Not
-// thread-safe: the control executor's. No clock and no I/O but through the host.
+// thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once
 
 #include <cstddef>
@@ -30,14 +30,14 @@ class WorkRevoker : private JobPart {
     WorkerRoster* roster;
     ReadingRound* reading;
     DeathWatch* deaths;
-    const std::unique_ptr<ClosureSource>* source;  // Made later.
+    const std::unique_ptr<ClosureSource>* source;  // The source is made later.
   };
-  // What `parts` points to outlives this object.
+  // All of `parts` outlive this object.
   WorkRevoker(const JobPart& part, const Parts& parts);
 
-  // Looks once in a while. A worker loses its work if the work has not advanced a step for
-  // step_timeout, which counts as a death of the worker, or if it cannot reach a server. Work that
-  // stalls again and again ends the job.
+  // Does its work only once in a while. A worker loses its work if the work has not advanced by a
+  // step for step_timeout, which counts as a death of the worker, or if the worker cannot reach a
+  // server. Work that stalls repeatedly ends the job.
   void Check(bool window_open);
   const ReachWatch& reach() const { return reach_; }
 
@@ -45,13 +45,13 @@ class WorkRevoker : private JobPart {
   struct Stalled {
     std::string what = "its work";
     std::optional<PoisonRule::Running> blamed = std::nullopt;
-    ReadingRound::Closure* reading = nullptr;  // The closure, if it only reads.
+    ReadingRound::Closure* reading = nullptr;  // Set if the closure only reads.
   };
   Stalled StalledWork(const JobWorker& worker) const;
   void RevokeStalled(JobWorker& worker);
   bool OthersCanRun(const JobWorker& of, const std::vector<const JobWorker*>& able) const;
   void PassOn(JobWorker& worker, const v1::UnreachedServer& from);
-  void Supersede(JobWorker& worker);  // All its attempts.
+  void Supersede(JobWorker& worker);  // Tells it that all its attempts are void.
 
   const Parts parts_;
   const std::unique_ptr<ClosureSource>& source_;

@@ -1,11 +1,11 @@
-// Workers that come to a job and leave it: which of its attempts a worker keeps when it registers
-// again (LEDGER line 26), and which of them others get when it is gone.
+// Handles workers that come to a job and leave it: which of its attempts a worker keeps when it
+// registers again (LEDGER line 26), and which of them other workers get when it is gone.
 //
 //   Admit (fills the Registered) ─▶ Ready ─▶ grants ─▶ OnGone, or Release to another job
 //   Admit ─▶ Withhold ─▶ Ready ─▶ Speaks ─▶ grants, for a worker that has said nothing since its
 //   Hello
 //
-// Not thread-safe: the control executor's. No clock and no I/O but through the host.
+// Not thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once
 
 #include <functional>
@@ -39,29 +39,30 @@ class WorkerAdmission : private JobPart {
     TaskTotals* totals;
   };
   struct Hooks {
-    std::function<bool(ClosureId)> knows;  // As ClosureSource::Knows.
-    // A worker keeps an attempt of training.
+    std::function<bool(ClosureId)> knows;  // See ClosureSource::Knows.
+    // Called when a worker keeps a training attempt.
     std::function<void(ClosureId, Attempt)> adopted;
-    // Something has changed that no note of the journal holds.
+    // Requests a snapshot, for state that notes do not hold.
     std::function<void()> want_whole;
   };
-  // What `parts` points to outlives this object.
+  // All of `parts` outlive this object.
   WorkerAdmission(const JobPart& part, const Parts& parts, Hooks hooks)
       : JobPart(part), parts_(parts), hooks_(std::move(hooks)) {}
 
-  // A worker registers. Sends nothing to it, and fills the job's fields of `registered`.
-  // `backoff_until`: membership keeps the worker from work until then. Attempts of `former` are
-  // released unless they are adopted.
+  // A worker registers. Fills the job's fields of `registered` and sends nothing to the worker.
+  // Membership wants it to get no work before `backoff_until`. Attempts of `former` are released
+  // unless they are adopted.
   void Admit(TaskId task, const std::string& identity, MonoTime backoff_until,
              const std::optional<FormerTask>& former, const v1::Hello& hello,
              v1::Registered* registered);
-  // The Registered is on its way. False, here and below: `task` is no worker of the job.
+  // The Registered was sent. This method and those below return false if `task` is no worker of the
+  // job.
   bool Ready(TaskId task);
-  void Withhold(TaskId task);  // It has sent nothing since its Hello, and gets no work.
-  bool Speaks(TaskId task);    // Also false if the worker was not withheld.
-  bool OnLeaving(TaskId task, const std::string& reason);  // A repeat changes nothing.
+  void Withhold(TaskId task);                              // It gets no work before it speaks.
+  bool Speaks(TaskId task);                                // Also false if it was not withheld.
+  bool OnLeaving(TaskId task, const std::string& reason);  // May be repeated.
   bool OnGone(TaskId task, absl::string_view reason, bool leaving);
-  bool Release(TaskId task);  // It serves another job from now on.
+  bool Release(TaskId task);  // It serves another job now.
 
  private:
   void AdoptAttempts(const v1::Hello& hello, JobWorker* worker, v1::Registered* registered);

@@ -1,8 +1,8 @@
-// Claims of workers that a job checks before it believes them (LEDGER lines 34 to 38): the proofs
-// of grants, reports of later attempts that nobody granted, and the number of updates that the
-// shards hold when the job ends.
+// Checks claims of workers before the job relies on them (LEDGER lines 34 to 38): proofs of grants,
+// reports of later attempts that were never granted, and the number of updates that the shards hold
+// when the job ends.
 //
-// Not thread-safe: the control executor's. No clock and no I/O.
+// Not thread-safe: only the control executor calls it. No clock and no I/O.
 #pragma once
 
 #include <cstdint>
@@ -30,29 +30,29 @@ class WorkerClaims : private JobPart {
   // `epochs` outlives this object.
   WorkerClaims(const JobPart& part, const EpochAccount* epochs) : JobPart(part), epochs_(epochs) {}
 
-  // --- [34], [35] proofs. A job without a key, of a build that drew none, has no proofs.
+  // --- [34], [35] proofs. A job from an older build has no key and therefore no proofs.
   std::string ProofOf(const std::string& worker, ClosureId closure, Attempt attempt) const;
   bool IsProved(const v1::HeldAttempt& held, Attempt attempt) const;
 
-  // --- [37]
-  // A shard has answered the newest attempt at the closure that it knows a later one. Returns false
-  // if the job ends because of it.
+  // --- [37] A shard has answered the newest attempt at the closure with a claim that a later
+  // attempt exists. Returns false if the job ends because of it.
   bool OnSuperseded(ClosureId closure, ShardId shard, const std::string& worker);
   void OnEnded(ClosureId closure) { superseded_.erase(closure.value()); }
 
   // --- [38] the number of updates of the closures of a plan
-  // InvalidArgument: the report of touched shards is malformed. It must be OK before Count.
+  // Returns InvalidArgument if the report of touched shards is malformed. Check must have returned
+  // OK before Count is called.
   absl::Status Check(const v1::Done& done) const;
-  // A closure has succeeded for the first time. `said` is null if its worker did not report.
+  // Counts the first success of a closure. `said` is null if its worker did not report.
   void Count(ClosureId closure, const v1::TouchedLess* said);
   void TakeOver(const ResumePoint& point, bool same_plan);
-  // Compares the reports of all shards with the plan and with what was counted. `by_plan` returns
-  // whether every update of every closure touches the shard.
+  // Compares the reports of all shards with the plan and with the counted updates. `by_plan`
+  // returns whether every update of every closure touches the shard.
   UpdateAccount::Finding Compare(const std::vector<v1::ShardState>& shards,
                                  const std::function<bool(const v1::ShardSpec&)>& by_plan) const;
   // Returns false if the job ends because of the finding.
   bool Accept(const UpdateAccount::Finding& finding);
-  bool updates_exact() const { return updates_exact_; }  // As of the last finding.
+  bool updates_exact() const { return updates_exact_; }  // Result of the last finding.
 
   // --- the journal
   void Fill(v1::JobSnapshot* snapshot) const;
@@ -60,7 +60,7 @@ class WorkerClaims : private JobPart {
 
  private:
   const EpochAccount* const epochs_;
-  std::map<std::uint64_t, std::uint32_t> superseded_;  // By closure that has not succeeded since.
+  std::map<std::uint64_t, std::uint32_t> superseded_;  // Answers by closure that has not ended.
   UpdateAccount account_;
   bool updates_exact_ = false;
 };

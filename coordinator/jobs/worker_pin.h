@@ -1,7 +1,7 @@
-// The worker of a deterministic job (DECISIONS, "Deterministic"): one worker does all the work, at
-// first the one that registered first. When it cannot work, another one of the same build and
-// settings may; any other would end with other bits, so the job waits, and says so once. Pure; the
-// control executor's.
+// Chooses the worker of a deterministic job (DECISIONS, "Deterministic"). One worker does all the
+// work, at first the one that registered first. When it cannot work, a worker with the same build
+// and settings may replace it. Any other worker would produce different bits, so the job waits
+// instead, and reports this once. Pure; only the control executor calls it.
 #pragma once
 
 #include <functional>
@@ -19,21 +19,21 @@ namespace evergrad::coordinator {
 
 class WorkerPin {
  public:
-  // The only worker that gets work; null: nobody may now. `usable`: whether a worker can be given
-  // work at this moment.
+  // Returns the only worker that gets work, or null if none may get work now. `usable` returns
+  // whether a worker can be given work now.
   JobWorker* Choose(JobWorkers& workers, const UnfitWorkers& unfit,
                     const std::function<bool(const JobWorker&)>& usable, const EventSink& event);
-  // Nothing has this worker's bits yet: any other one may be chosen.
+  // Allows the choice of any other worker, because no result depends on this worker yet.
   void Release(const std::string& identity);
 
-  // The result of Choose for a job that need not be deterministic.
+  // The result of Choose, for a job that may be deterministic or not.
   struct Choice {
-    bool on = false;              // The job is deterministic:
-    JobWorker* worker = nullptr;  // only this worker gets work; null: none does.
+    bool on = false;              // True if the job is deterministic.
+    JobWorker* worker = nullptr;  // The only worker that gets work, or null for none.
     bool Excludes(const JobWorker& other) const { return on && worker != &other; }
   };
 
-  bool waits() const { return waits_; }  // The newest Choose found nobody.
+  bool waits() const { return waits_; }  // The last Choose returned null.
   const std::string& identity() const { return identity_; }
   const std::string& compute() const { return compute_; }
 
@@ -43,7 +43,7 @@ class WorkerPin {
  private:
   std::string WhyNot(const JobWorker* holder, const UnfitWorkers& unfit) const;
 
-  std::string identity_, compute_;  // Whose work it is, and what makes its bits; "": not chosen.
+  std::string identity_, compute_;  // The chosen worker, and its build and settings; "" before.
   bool waits_ = false, wait_told_ = false;
 };
 

@@ -1,7 +1,7 @@
-// The reports of the workers of a job about their attempts: Dones, failures, and attempts that are
+// Takes the reports of a job's workers about their attempts: Dones, failures, and attempts that are
 // given back. Each report goes to the part that has granted the attempt.
 //
-// Not thread-safe: the control executor's. No clock and no I/O but through the host.
+// Not thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once
 
 #include <functional>
@@ -34,19 +34,20 @@ class WorkerReports : private JobPart {
     TrainingWork* training;
     ReadingWork* reading;
     SealedExport* sealed_export;
-    const std::unique_ptr<ClosureSource>* source;  // Made later.
+    const std::unique_ptr<ClosureSource>* source;  // The source is made later.
   };
-  struct Hooks {  // A closure that only reads has ended.
+  struct Hooks {  // Called when a closure that only reads has ended.
     std::function<void(const v1::DescribeResult&)> described;
     std::function<void()> evaluated;  // The last closure of the evaluation has ended.
     std::function<void(const v1::ExportResult&, const std::string& worker)> exported;
   };
-  // What `parts` points to outlives this object.
+  // All of `parts` outlive this object.
   WorkerReports(const JobPart& part, const Parts& parts, Hooks hooks)
       : JobPart(part), parts_(parts), hooks_(std::move(hooks)) {}
 
-  // InvalidArgument: the Done is malformed, and nothing has changed. It is answered at the end of
-  // the turn. A report of a task that is no worker of the job changes nothing.
+  // Takes a Done, which is answered at the end of the turn. Returns InvalidArgument and changes
+  // nothing if the Done is malformed. A report of a task that is no worker of the job changes
+  // nothing.
   absl::Status OnDone(TaskId task, const v1::Done& done);
   void OnFailed(TaskId task, const v1::Failed& failed);
   void OnDropped(TaskId task, const v1::AttemptDropped& dropped);
