@@ -25,12 +25,15 @@ void CheckpointResume::Look() {
 
 void CheckpointResume::OnFound(const absl::StatusOr<ResumePoint>& point) {
   if (absl::IsNotFound(point.status())) {
-    job_.Event("state", absl::StrCat("nothing to resume from, the job begins at its first step: ",
-                                     point.status().message()));
+    job_.Event(
+        "state",
+        absl::StrCat("there is no checkpoint to resume from, so the job begins at its first step: ",
+                     point.status().message()));
     return hooks_.done();
   }
   if (!point.ok()) {
-    // Another setting or other files help, or it is a disk that cannot be read now.
+    // If another setting or other files would help, the error is the user's. Otherwise a disk
+    // cannot be read now.
     const bool user = BlameOf(point.status()) == Blame::kUser || SaveErrorIsFinal(point.status());
     const absl::Status cause(point.status().code(),
                              absl::StrCat("checkpoint.resume: ", point.status().message()));
@@ -56,14 +59,14 @@ void CheckpointResume::Apply(Record* begun) {
   point_.reset();
 }
 
-// The work of the former job counts as done. The manifest has its losses of whole epochs; those of
-// a part of an epoch are not known.
+// Counts the work of the former job as done. The manifest has the losses of its whole epochs; those
+// of a part of an epoch are not known.
 void CheckpointResume::TakeOver(const ResumePoint& point, const Resumption& resumption) {
   claims_->TakeOver(point, resumption.same_plan);
   const IntervalSet& dead = book_->durable().dead;
   if (!dead.empty()) {
-    // A training job's user cancels no closure, so the updates that its shards refuse were lost
-    // with a server.
+    // Users cannot cancel closures of a training job, so the shards refuse only closures whose
+    // updates were lost with a server.
     std::string which = dead.ToString();
     if (which.size() > kLostTextMax) which = absl::StrCat(which.substr(0, kLostTextMax), "...");
     job_.Event("lost", absl::StrCat("updates that the earlier job lost with a server stay lost: ",

@@ -14,16 +14,19 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::size_t kRetryTextMax = 500;
-// A manifest is written without the shards that have not answered by then.
+// Longest wait for a round. Then a manifest is written with older files of the shards that have not
+// answered.
 constexpr std::chrono::seconds kRoundMax{60};
-constexpr std::chrono::seconds kTroubleSaidEvery{60};  // while it lasts
+constexpr std::chrono::seconds kTroubleSaidEvery{60};  // at most, while trouble lasts
 constexpr std::chrono::milliseconds kHurriedApart{100};
-constexpr std::size_t kShardsPerOrder = 4096;  // a message stays far below the transport's limit
-// Files of a shard, beyond `keep`: manifests that cannot be written free none of them.
+// So that a message stays far below the transport's limit.
+constexpr std::size_t kShardsPerOrder = 4096;
+// Limit for the files of a shard, in addition to `keep`. Files are not deleted while manifests
+// cannot be written.
 constexpr std::size_t kSnapshotsMax = 64;
 
-// The newest file of each shard holds whatever has succeeded, but for what is reported as lost
-// there.
+// Returns whether the newest file of each shard holds all succeeded closures except those that are
+// reported as lost at the shard.
 bool EverythingIsSaved(const ClosureBook& book) {
   const DurableState& state = book.durable();
   for (std::uint32_t p = 0; p < state.map.size(); ++p) {
@@ -45,13 +48,13 @@ absl::StatusOr<Snapshot> SnapshotOf(const v1::ShardDurable& durable, std::uint64
   if (!refused.ok()) return refused.status();
   if (done->FirstAtLeast(closures) || refused->FirstAtLeast(closures))
     return absl::InvalidArgumentError(
-        absl::StrCat("a durable file with closures beyond the plan: shard=", shard.value(),
+        absl::StrCat("a snapshot file has closures beyond the plan: shard=", shard.value(),
                      " closures=", closures));
   if (!name || name->shard != shard || name->epoch != epoch || name->lsn != file.lsn() ||
       file.sha256().size() != 32 || file.shard() != shard.value() ||
       client::FromProto<ShardEpoch>(file.epoch()) != epoch) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a durable file that does not fit together: shard=", shard.value(),
+        absl::StrCat("the name of a snapshot file does not match its fields: shard=", shard.value(),
                      " file=", client::CleanText(file.file(), 200)));
   }
   Snapshot snapshot;
@@ -77,7 +80,7 @@ void CheckpointRounds::SetStage(Stage stage) {
   stage_ = stage;
   ++stages_;
   if (stage == Stage::kLast || stage == Stage::kSealing)
-    open_ = false;  // In kLast an answer to it is as good as one to the next.
+    open_ = false;  // In kLast a late answer serves the next round as well.
   if (stage == Stage::kLast) next_ = host_->Now();
   if (stage == Stage::kSealing) waiting_.clear();
   if (stage == Stage::kOver) writer_.Stop();
@@ -107,12 +110,13 @@ void CheckpointRounds::Tick(MonoTime now, bool hurry) {
     next_ = now;
     hurried_next_ = now + kHurriedApart;
   }
-  // What the journal cannot take now is not made: a file that it does not know helps nobody.
+  // While the journal takes no records, no files are written: a file that the journal does not know
+  // cannot be used.
   if (open_ || writer_.busy() || now < next_ || !host_->StoreTrouble().empty()) return;
   if (stage_ == Stage::kWorking) return BeginRound();
   if (stage_ != Stage::kLast) return;
-  // What was closed last belongs into every ledger first: then all of them are equal, and the
-  // manifest is complete.
+  // The last round waits until every ledger has every closed closure. All ledgers are then equal,
+  // so the manifest is complete.
   if (!book_->ClosesSettled() || !shards_.AllHeld()) return job_.SendCloses();
   BeginRound();
 }
@@ -140,7 +144,7 @@ void CheckpointRounds::BeginRound() {
     };
     for (const ShardId p : book_->ShardsOf(server.identity)) {
       if (!shards_[p].held || shards_.unplaced().count(p) != 0) continue;
-      // While no manifest can be written nothing is freed, neither files nor what is known of them.
+      // While no manifest can be written, neither files nor their entries in the journal are freed.
       if (IsFull(p) && stage_ != Stage::kLast && stage_ != Stage::kSealed) {
         ++held_up;
         continue;
@@ -155,8 +159,9 @@ void CheckpointRounds::BeginRound() {
     send();
   }
   if (held_up > 0 && status_.trouble().empty())
-    OnTrouble(absl::ResourceExhaustedError(
-        absl::StrCat("no older snapshot can be deleted (see the log): shards=", held_up)));
+    OnTrouble(absl::ResourceExhaustedError(absl::StrCat(
+        "shards have too many snapshots, and none of these can be deleted (see the log): shards=",
+        held_up)));
   CheckRound(began_);
 }
 
@@ -178,13 +183,14 @@ void CheckpointRounds::CheckRound(MonoTime now) {
   const bool slow =
       !waiting_.empty() && now - began_ > std::max<MonoTime>(kRoundMax, id_.spec.checkpoint.every);
   if (slow) {
-    // Its server tries again by itself, for want of space for example.
+    // The server tries again by itself, for example because its disk is full.
     const ShardId first = waiting_.begin()->first;
-    OnTrouble(absl::DeadlineExceededError(absl::StrCat(
-        "not saved after ", std::chrono::duration_cast<std::chrono::seconds>(now - began_).count(),
-        " s: shards=", waiting_.size(), " first=", first.value(), " at ps_server/",
-        book_->durable().map[first.value()].server,
-        retry_.empty() ? "" : "; last cause: ", retry_)));
+    OnTrouble(absl::DeadlineExceededError(
+        absl::StrCat("some shards are not saved after ",
+                     std::chrono::duration_cast<std::chrono::seconds>(now - began_).count(),
+                     " s: shards=", waiting_.size(), " first=", first.value(), " at ps_server/",
+                     book_->durable().map[first.value()].server,
+                     retry_.empty() ? "" : "; last cause: ", retry_)));
   }
   const bool late = stage_ == Stage::kSealed ? now >= sealed_by_ : slow && stage_ != Stage::kLast;
   if (late && stage_ == Stage::kSealed) {
@@ -201,12 +207,12 @@ absl::Status CheckpointRounds::OnDurable(TaskId task, const v1::ShardDurable& du
   const ShardOwner& owner = book_->durable().map[shard.value()];
   const JobServer* const server = shards_.Find(task);
   if (server == nullptr || server->identity != owner.server) {
-    if (owner.epoch <= epoch)  // else it was moved away meanwhile
+    if (owner.epoch <= epoch)  // otherwise the shard has been moved meanwhile
       host_->ForeignMessage(task, "ShardDurable of another's shard");
     return absl::OkStatus();
   }
   if (owner.epoch != epoch)
-    return absl::OkStatus();  // of a former state: its file is freed with the others
+    return absl::OkStatus();  // the file of a former epoch is deleted with the others
   const auto waiting = waiting_.find(shard);
   const bool ordered = waiting != waiting_.end() && waiting->second.epoch == epoch;
   if (durable.has_error()) {
@@ -215,14 +221,14 @@ absl::Status CheckpointRounds::OnDurable(TaskId task, const v1::ShardDurable& du
   }
   absl::StatusOr<Snapshot> snapshot = SnapshotOf(durable, plan_->closures());
   if (!snapshot.ok()) return snapshot.status();
-  if (!ordered && IsFull(shard)) return absl::OkStatus();  // nobody asked for it
+  if (!ordered && IsFull(shard)) return absl::OkStatus();  // no round asked for it
   snapshot->folder = folder();
   snapshot->job = id_.uid;
   snapshot->plan_fingerprint = plan_message_.fingerprint();
   snapshot->host = server->host;
   if (ordered) {
     waiting_.erase(waiting);
-    // A disk that is slow but works is waited for.
+    // The deadline is extended, so that a slow disk that works gets the time it needs.
     sealed_by_ = host_->Now() + options_.seal_timeout;
   }
   if (!job_.Persist(book_->AddSnapshot(shard, *std::move(snapshot)))) return absl::OkStatus();
@@ -244,11 +250,13 @@ void CheckpointRounds::OnSaveFailed(ShardId shard, bool ordered, const v1::Shard
   v1::ErrorDetail cause = durable.error();
   CleanCause(&cause);
   const auto code = static_cast<absl::StatusCode>(cause.code());
-  // Dropped, assigned anew or ordered again meanwhile: the next round asks again.
+  // With these codes the shard was dropped, assigned anew or ordered again meanwhile. The next
+  // round asks again.
   if (code != absl::StatusCode::kCancelled && code != absl::StatusCode::kAborted &&
       code != absl::StatusCode::kNotFound)
     OnTrouble(absl::Status(code, absl::StrCat(server, cause.message())), cause.kind() == "user");
-  // The tick looks for servers that have disconnected: not once for each of many shards.
+  // CheckRound, which also looks for disconnected servers, runs at each tick and not here, because
+  // many shards can fail at once.
   if (open_ && waiting_.empty()) EndRound();
 }
 
@@ -267,7 +275,8 @@ void CheckpointRounds::WriteManifest() {
   if (writer_.busy()) return;
   std::optional<v1::Manifest> manifest = writer_.Make();
   if (stage_ == Stage::kLast && (!manifest || !EverythingIsSaved(*book_))) {
-    // A server went away in the middle: the next round follows once every shard is there again.
+    // A server has disconnected during the round. The next round follows once every shard is held
+    // again.
     next_ = host_->Now() + options_.RetryDelay(++failures_);
     return;
   }
@@ -280,7 +289,7 @@ void CheckpointRounds::WriteManifest() {
                 [this, last, of = stages_](const v1::Manifest& written,
                                            const absl::StatusOr<Saved>& saved, bool unread) {
                   if (!book_) return;
-                  // A rollback or the end of the job may have made it void meanwhile.
+                  // A rollback or the end of the job may have ended the stage meanwhile.
                   const bool last_now = last && of == stages_;
                   if (saved.ok())
                     OnSaved(written, *saved, last, last_now);
@@ -305,7 +314,8 @@ void CheckpointRounds::OnSaved(const v1::Manifest& manifest, const Saved& saved,
   status_.set_number(saved.number);
   status_.set_uri(saved.uri);
   status_.set_written_ms(manifest.written_ms());
-  status_.set_complete(manifest.complete() && whole);  // else only the ends were read back
+  // Otherwise only the ends of files were read back.
+  status_.set_complete(manifest.complete() && whole);
   status_.set_manifests(status_.manifests() + 1);
   status_.clear_trouble();
   NoteStatus();
@@ -316,7 +326,8 @@ void CheckpointRounds::OnSaved(const v1::Manifest& manifest, const Saved& saved,
   for (const absl::Status& warning : saved.warnings)
     host_->Log(log::Level::kWarning, absl::StrCat("checkpoint: ", warning.message()),
                id_.spec.name);
-  // Not while some shard is named by an older file because its newest could not be saved.
+  // The trouble is not over while the manifest has an older file of a shard because a newer one
+  // could not be saved.
   if (trouble_said_ && !short_) {
     trouble_said_ = false;
     job_.Event("state", absl::StrCat("checkpoints are written again: checkpoint ", saved.number));
@@ -334,12 +345,13 @@ void CheckpointRounds::FailAsUsers(const absl::Status& status) {
   job_.Fail(MakeError(UserError(status), "user", "coordinator"), true);
 }
 
-// `users`: a setting or a file of theirs.
+// Reports an error of the checkpoints. `users` is true if a setting or a file of the user is the
+// cause.
 void CheckpointRounds::OnTrouble(const absl::Status& status, bool users) {
   status_.set_trouble(client::CleanText(status.message(), 1024));
   job_.Touch();
   if (!on() || stage_ == Stage::kOver) return;
-  // Once it has worked it is a trouble of the machines: they are given time.
+  // After the first manifest an error is a trouble of machines, which may pass, so the job retries.
   if ((!users && !SaveErrorIsFinal(status)) || status_.manifests() != 0) {
     const MonoTime now = host_->Now();
     if (trouble_said_at_ != MonoTime{0} && now - trouble_said_at_ < kTroubleSaidEvery) return;
@@ -348,8 +360,8 @@ void CheckpointRounds::OnTrouble(const absl::Status& status, bool users) {
     job_.Event("warning", absl::StrCat("cannot write a checkpoint, retrying: ", status_.trouble()));
     return;
   }
-  // One that was asked for is not left out silently; the one that everybody gets must not stop who
-  // did not ask.
+  // If the user asked for checkpoints, the job fails instead of running without them. If not, the
+  // default checkpoints must not stop the job.
   if (id_.spec.checkpoint.given && !job_.grants_stopped())
     return FailAsUsers(
         absl::Status(status.code(), absl::StrCat("checkpoint: ", status_.trouble())));
@@ -360,8 +372,8 @@ void CheckpointRounds::OnTrouble(const absl::Status& status, bool users) {
   if (job_.PersistWhole() && (stage_ == Stage::kLast || stage_ == Stage::kSealed)) EndStage();
 }
 
-// The files of the last checkpoint of a job that has succeeded stay unreadable. The job must not
-// wait for ever for what nobody will mend, nor end as if it were saved.
+// Gives up the last checkpoint of a job that has succeeded, because its files stay unreadable. The
+// job must not wait forever, and must not end as if it were saved.
 void CheckpointRounds::GiveUpLast(const absl::Status& why) {
   if (id_.spec.checkpoint.given)
     return FailAsUsers(
@@ -378,8 +390,8 @@ void CheckpointRounds::EndStage() {
   hooks_.over();
 }
 
-// What the end of a job that was sealed had in shards that were not saved then is not in its
-// checkpoint: older files of theirs are, if there are any.
+// Adds an event if some shards of a sealed job were not saved in their final state. The checkpoint
+// has older files of these shards, if any.
 void CheckpointRounds::SayUnsaved() {
   if (!on()) return;
   for (std::uint32_t p = 0; p < shards_.size(); ++p) {

@@ -4,7 +4,7 @@
 
 namespace evergrad::coordinator {
 
-// One partition for all of its variables: as many shards as the job asks for.
+// Gives each variable the number of shards in the YAML.
 sharding::Partitioner CountingKind::PartitionerOf(const config::JobSpec& spec) const {
   return sharding::FixedShards{spec.counting.shards};
 }

@@ -43,7 +43,7 @@ void DeathBackoff::OnIdleDeath(MonoTime now, Role role, absl::string_view identi
 }
 
 void DeathBackoff::OnProgress(Role role, absl::string_view identity) {
-  if (records_.empty()) return;  // with a thousand workers this is called for each closure
+  if (records_.empty()) return;  // a fast path, because this runs for each closure
   records_.erase(Key{role, std::string(identity)});
 }
 

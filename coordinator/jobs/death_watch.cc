@@ -35,7 +35,7 @@ bool DeathWatch::HoldsShards(const std::string& server) const {
   return book_ && shards_.placed() && !book_->ShardsOf(server).empty();
 }
 
-// The closure that the worker last reported as running, if the worker holds it.
+// Returns the closure that the worker last reported as running, if the worker holds it.
 std::optional<PoisonRule::Running> DeathWatch::RunningOf(const JobWorker* worker) const {
   if (worker == nullptr || worker->progress.state() != "running") return std::nullopt;
   const auto held =
@@ -48,17 +48,17 @@ std::optional<PoisonRule::Running> DeathWatch::RunningOf(const JobWorker* worker
 
 void DeathWatch::OnDeath(Role role, const std::string& identity, absl::string_view reason,
                          bool leaving, const JobWorker* worker, const std::string& host) {
-  // A silent worker was given nothing; the coordinator's log and metrics tell of its end.
+  // A silent worker has never had work. The coordinator's log and metrics report its end.
   if (worker != nullptr && worker->silent) return;
   const std::string name = absl::StrCat(RoleName(role), "/", identity);
   if (leaving) return job_.Event("state", absl::StrCat(name, " left: ", reason));
   events_->CountDeath();
-  CreditServers();  // by their shards before this death
+  CreditServers();  // for the shards that they owned before this death
   const MonoTime now = host_->Now();
   const bool held_work = worker != nullptr ? !worker->held.empty() : HoldsShards(identity);
   const bool kept_from_work = worker != nullptr ? worker->backoff_until > now : DiesIdle(identity);
   if (!held_work && kept_from_work) {
-    // A process that dies several times a second must not push everything else out of the events.
+    // A process that dies several times per second must not displace all other events.
     backoff_.OnIdleDeath(now, role, identity);
     job_.Touch();
     return;
@@ -97,7 +97,7 @@ void DeathWatch::Judge() {
     limit_.OnLeft(DeathLimit::Again::kRepairs, book_->RepairsLeft());
   const PoisonRule::Verdict verdict = poison_.Judge(host_->Now());
   limit_.OnDeaths(verdict.others);
-  if (verdict.others > 0) job_.NoteIfJournaled();  // carries the count
+  if (verdict.others > 0) job_.NoteIfJournaled();  // so that the next commit has the count
   if (job_.grants_stopped()) return;
   if (verdict.poison) {
     job_.Fail(MakeError(absl::InternalError(absl::StrCat(
@@ -131,8 +131,8 @@ void DeathWatch::OnWorkerProgress(const std::string& worker) {
   backoff_.OnProgress(Role::kWorker, worker);
 }
 
-// Every owner of a shard has served the closures that have ended. It runs once for all closures
-// that have ended together, because it looks at every shard.
+// Clears the records of every owner of a shard, because all of them have served the closures that
+// have ended. It runs once for all closures of a turn, because it visits every shard.
 void DeathWatch::CreditServers() {
   if (!std::exchange(servers_served_, false) || !book_ || backoff_.size() == 0) return;
   std::set<std::string> owners;
@@ -155,7 +155,7 @@ void DeathWatch::FillStatus(const JobWorkers& workers, v1::JobStatus* status) co
         0, std::chrono::duration_cast<std::chrono::milliseconds>(until - now).count())));
     return row;
   };
-  // Connected workers that membership, or this class, keeps from work.
+  // Connected workers that get no work now, because of membership or of this class.
   std::map<std::string, MonoTime> connected;
   for (const auto& [task, worker] : workers) {
     if (worker.backoff_until > now) connected[worker.identity] = worker.backoff_until;

@@ -30,8 +30,8 @@ void DoneTurn::Send(const Answer& answer) {
     delayed_.emplace(host_->Now() + std::chrono::milliseconds(hit.delay_ms),
                      std::make_pair(answer.task, message_));
   } else if (!hit) {
-    host_->Send(answer.task, message_);  // else it is lost, and the worker says its Done again in
-                                         // its next session
+    // Otherwise the answer is lost, and the worker repeats its Done in its next session.
+    host_->Send(answer.task, message_);
   }
 }
 

@@ -31,7 +31,7 @@ Json EpochJson(const v1::EpochRow& row, std::int64_t wall_ms) {
   return json;
 }
 
-// Puts an evaluation into the row of its epoch, and reads it from there.
+// FillRow puts an evaluation into the row of its epoch, and EvaluationOf reads it from there.
 void FillRow(const EvaluationResult& evaluation, v1::EpochRow* row) {
   if (!evaluation.counts.empty()) row->set_counting_sum(evaluation.counts.begin()->second);
   row->clear_metrics();
@@ -57,8 +57,8 @@ EvaluationResult EvaluationOf(const v1::EpochRow& row, bool counts_only) {
   return result;
 }
 
-// Puts what the manifest says of them into the rows. Returns the epochs that it has an evaluation
-// of.
+// Puts the metrics in the manifest into the rows. Returns the epochs with an evaluation in the
+// manifest.
 std::set<std::uint64_t> ReadFormerMetrics(const v1::Manifest& manifest,
                                           std::vector<v1::EpochRow>* rows) {
   std::set<std::uint64_t> evaluated;
@@ -75,14 +75,16 @@ std::set<std::uint64_t> ReadFormerMetrics(const v1::Manifest& manifest,
     } else if (metric.name() != "count") {
       (*row.mutable_metrics())[metric.name()] = metric.value();
     } else if (std::abs(metric.value()) < 0x1p53) {
-      // Counts up to 2^53 stand in a double; anything beyond is no count of ours.
+      // A double holds counts up to 2^53 exactly; a larger value is not a count that this program
+      // wrote.
       row.set_counting_sum(static_cast<std::int64_t>(metric.value()));
     }
   }
   return evaluated;
 }
 
-// One epoch of a manifest; `evaluated`: its evaluation stands.
+// Adds the metrics of one epoch to a manifest. `evaluated` is true if the evaluation of the epoch
+// is valid.
 void FillMetrics(const v1::EpochRow& row, bool evaluated, const plan::Plan& plan,
                  std::uint64_t eval_examples, v1::Manifest* manifest) {
   const auto add = [&](const char* scope, const std::string& name, double value) {
@@ -133,7 +135,8 @@ std::uint64_t EpochAccount::NextBarrier(std::uint64_t after) const {
 bool EpochAccount::PassBarrier(const Context& context) {
   evaluated_ = barrier_;
   if (barrier_ >= options_.epochs) return false;
-  EpochLinesUpTo(barrier_, context);  // The last epoch may yet be measured again: at the end.
+  // The last epoch may be evaluated again, so its line is written at the end.
+  EpochLinesUpTo(barrier_, context);
   barrier_ = NextBarrier(barrier_);
   return true;
 }
@@ -165,9 +168,9 @@ void EpochAccount::Fold(const IntervalSet& dead, const Context& context) {
   }
 }
 
-// False: the next closure has not ended.
+// Returns false if the next closure has not ended.
 bool EpochAccount::FoldNext(const IntervalSet& dead, const Context& context) {
-  Closure closure;  // Zeros: it is dead, or a former job's, of which nothing was measured.
+  Closure closure;  // Zeros for a dead closure, and for one of a former job.
   if (!waiting_.empty() && waiting_.begin()->first == folded_) {
     closure = std::move(waiting_.begin()->second);
     waiting_.erase(waiting_.begin());
@@ -207,7 +210,7 @@ void EpochAccount::EndEpoch(const Context& context) {
   epoch_ = Epoch{};
   epoch_began_ = context.now;
   evaluation_in_epoch_ = MonoTime{0};
-  // The line of an epoch that is evaluated is written once its evaluation stands.
+  // The line of an epoch at a barrier is written once its evaluation is valid.
   if (row.epoch() != barrier_) EpochLinesUpTo(row.epoch(), context);
 }
 
@@ -244,7 +247,7 @@ void EpochAccount::Resume(const IntervalSet& done, const IntervalSet& dead,
     at = *c + 1;
   }
   epoch_began_ = context.now;
-  // The lines of these epochs are written once the manifest's numbers are in them.
+  // The lines of these epochs are written later, when the rows have the numbers of the manifest.
   Fold(dead, {context.now, context.wall_ms, nullptr});
   epoch_lines_ = 0;
   CountFormerSteps(manifest, same_plan);
@@ -254,7 +257,7 @@ void EpochAccount::Resume(const IntervalSet& done, const IntervalSet& dead,
     row.set_examples_per_second(std::nan(""));
   }
   const std::set<std::uint64_t> evaluated = ReadFormerMetrics(manifest, &rows_);
-  // Barriers whose evaluation stands are passed.
+  // Barriers with a valid evaluation are passed.
   while (barrier_ <= rows_.size() && evaluated_ < barrier_ &&
          (evaluated.contains(barrier_) || plan_->eval_closures() == 0)) {
     evaluated_ = barrier_;
@@ -266,8 +269,8 @@ void EpochAccount::Resume(const IntervalSet& done, const IntervalSet& dead,
   EpochLinesUpTo(evaluated_, context);
 }
 
-// This plan says how many steps it would take itself for the epochs that former jobs trained; the
-// steps that those took are shown.
+// Adjusts the shown number of steps. For the epochs that former jobs trained, the plan has the
+// steps that this job would take; the number shown is that of the steps that the former jobs took.
 void EpochAccount::CountFormerSteps(const v1::Manifest& manifest, bool same_plan) {
   std::vector<std::uint64_t> steps;
   for (const v1::EpochRow& row : rows_) steps.push_back(row.steps());
@@ -291,7 +294,7 @@ void EpochAccount::EpochLine(const v1::EpochRow& row, const Context& context) {
   context.lines->Add(Dump(json), false);
 }
 
-// Each line once, when nothing can change it any more.
+// Writes each line once, when it can no longer change.
 void EpochAccount::EpochLinesUpTo(std::uint64_t epoch, const Context& context) {
   for (; epoch_lines_ < std::min<std::uint64_t>(epoch, rows_.size()); ++epoch_lines_)
     EpochLine(rows_[epoch_lines_], context);
@@ -304,7 +307,7 @@ void EpochAccount::FillStatus(const View& view, v1::JobStatus* status) const {
     status->set_steps_total(steps_total());
   }
   if (view.planned && steps_done_ > 0) {
-    // At an epoch's end the epoch is still that one until its evaluation is over.
+    // At the end of an epoch the status shows this epoch until its evaluation is over.
     const std::uint64_t closure = view.training || folded_ == 0 ? folded_ : folded_ - 1;
     status->set_epoch(std::min(closure / plan_->closures_per_epoch() + 1, options_.epochs));
   }
@@ -320,7 +323,7 @@ void EpochAccount::FillStatus(const View& view, v1::JobStatus* status) const {
   }
   status->set_eta_seconds(eta);
   for (const v1::EpochRow& row : rows_) {
-    // The row of a barrier is shown once it is whole.
+    // The row of a barrier is shown once its evaluation is over.
     if (view.active && row.epoch() == barrier_ && EvaluationDue()) break;
     *status->add_epoch_rows() = row;
   }
@@ -428,7 +431,7 @@ std::vector<std::uint64_t> StepsOfEpochs(const v1::Manifest& manifest, bool same
     if (metric.scope() != "train" || metric.name() != kStepsMetric || metric.epoch() == 0 ||
         metric.epoch() > steps.size())
       continue;
-    // Whole numbers up to 2^53 stand in a double.
+    // A double holds whole numbers up to 2^53 exactly.
     if (metric.value() >= 1 && metric.value() < 0x1p53 &&
         std::floor(metric.value()) == metric.value())
       steps[metric.epoch() - 1] = static_cast<std::uint64_t>(metric.value());

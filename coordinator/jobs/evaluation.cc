@@ -11,8 +11,8 @@ std::int64_t WrappingSum(std::int64_t a, std::int64_t b) {
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
 }
 
-// Trapezoids under (false positive rate, true positive rate), from the highest threshold down: what
-// Keras calls interpolation.
+// Returns the area under the curve of (false positive rate, true positive rate): the sum of
+// trapezoids, from the highest threshold down, which is Keras's method "interpolation".
 double AreaUnderRoc(const v1::NamedSum& sum) {
   const int bins = sum.counts_size() / 2;
   double positives = 0, negatives = 0;

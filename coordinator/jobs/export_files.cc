@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t kTextMax = 1024;
 constexpr std::chrono::seconds kTroubleSaidEvery{60};
 constexpr std::uint64_t kVocabularyBytesMax = 2ull << 30;
-// The memory that a waiting chunk costs beside its data, and the sum of that for two windows.
+// Memory of a waiting chunk in addition to its data, and the sum of this for two windows.
 constexpr std::uint64_t kChunkBytes = 512, kChunksBytesMax = 64u << 10;
 constexpr std::uint64_t kVariableHeadBytesMax = 4096, kFileHeadBytesMax = 1u << 20;
 
@@ -25,11 +25,12 @@ absl::Status CheckChunk(const v1::RunFileChunk& chunk) {
   if (chunk.data().size() > client::kRunFileChunkMax ||
       (!chunk.sha256().empty() && chunk.sha256().size() != 32))
     return absl::InvalidArgumentError(
-        absl::StrCat("a chunk of a run's file is too large: bytes=", chunk.data().size(),
-                     " max=", client::kRunFileChunkMax));
+        absl::StrCat("a chunk of a run's file is too large, or its SHA-256 is malformed: bytes=",
+                     chunk.data().size(), " max=", client::kRunFileChunkMax));
   if (!client::IsExportName(chunk.name()))
     return absl::InvalidArgumentError(
-        absl::StrCat("not a file of an export: name=", client::CleanText(chunk.name(), 100)));
+        absl::StrCat("a chunk has a name that is not that of an export file: name=",
+                     client::CleanText(chunk.name(), 100)));
   if (chunk.data().empty() && chunk.bytes() != 0)
     return absl::InvalidArgumentError(absl::StrCat("a chunk without data: name=", chunk.name(),
                                                    " offset=", chunk.offset(),
@@ -39,15 +40,15 @@ absl::Status CheckChunk(const v1::RunFileChunk& chunk) {
 
 }  // namespace
 
-// One export attempt whose files are sent. The receiver belongs to the file thread: work for that
-// thread shares it, and the way back does not, so that the file thread destroys it. The other
-// members belong to the control executor.
+// One export attempt whose files are sent. Only the file thread uses the receiver: work for that
+// thread shares it, and the returned functions do not, so that the file thread also destroys it.
+// The other members belong to the control executor.
 struct ExportFiles::Receiving {
   Receiving(Attempt a, const std::string& folder)
       : attempt(a), receiver(std::make_shared<RunFileReceiver>(folder)) {}
   const Attempt attempt;
   std::shared_ptr<RunFileReceiver> receiver;
-  std::uint64_t queued_bytes = 0;  // Handed to the file thread and not answered.
+  std::uint64_t queued_bytes = 0;  // Bytes that the file thread has not written yet.
 };
 
 void ExportFiles::FillOrder(v1::ExportOrder* order) const {
@@ -56,14 +57,15 @@ void ExportFiles::FillOrder(v1::ExportOrder* order) const {
   order->set_upload(upload_);
 }
 
-// A worker may make the coordinator write no more than the plan's variables need.
+// Returns the largest size of the file, so that a worker cannot make the coordinator write more
+// than the plan's variables need.
 std::uint64_t ExportFiles::BytesMax(absl::string_view name) const {
   if (name == "model/vocabularies.json") return kVocabularyBytesMax;
   std::uint64_t bytes = kFileHeadBytesMax;
   for (const v1::ShardSpec& shard : plan_message_.shards()) {
-    // A variable is counted whole, with the shard of its first rows.
+    // The whole variable is counted at the shard with its first rows.
     if (shard.has_slot() || shard.row_begin() != 0) continue;
-    std::uint64_t elements = 1;  // The shapes of a plan are checked.
+    std::uint64_t elements = 1;  // No overflow: the shapes of a plan are checked.
     for (const std::uint64_t d : shard.variable().shape()) elements *= d;
     bytes += elements * sizeof(float) + 4 * shard.variable().name().size() + kVariableHeadBytesMax;
   }
@@ -83,12 +85,13 @@ absl::Status ExportFiles::OnChunk(TaskId task, const v1::RunFileChunk& chunk) {
     DropReceiver();
     receiving_ = std::make_shared<Receiving>(attempt, id_.runs_folder);
   }
-  // Two windows: a worker that has registered again begins anew while the chunks that it sent
-  // before may still wait for the disk.
+  // The limit is two windows: a worker that has registered again begins the file again, while
+  // chunks that it sent earlier may still wait for the disk.
   const std::uint64_t bytes = chunk.data().size() + kChunkBytes;
   if (receiving_->queued_bytes + bytes > 2 * client::kRunFileWindow + kChunksBytesMax)
-    return absl::InvalidArgumentError(absl::StrCat(
-        "more of a run's file than the window allows: waiting_bytes=", receiving_->queued_bytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a worker sent more of a run's file than the window allows: waiting_bytes=",
+                     receiving_->queued_bytes));
   if (const std::uint64_t most = BytesMax(chunk.name()); chunk.bytes() > most) {
     OnTaken(receiving_, task, chunk.closure(), chunk.name(), 0,
             absl::InvalidArgumentError(absl::StrCat(
@@ -121,7 +124,8 @@ void ExportFiles::OnTaken(const std::shared_ptr<Receiving>& receiving, TaskId fr
   ReadingRound::Closure* const reading =
       stage_ == Stage::kNone ? nullptr : reading_.Running(closure, receiving->attempt);
   if (receiving != receiving_ || reading == nullptr) return;
-  // A chunk of a former session is not answered: in this session the file begins anew.
+  // A chunk of a former session gets no answer, because the worker begins the file again in the new
+  // session.
   if (reading->worker != from) return;
   v1::CoordinatorMessage message;
   v1::RunFileAnswer* answer = message.mutable_run_file_answer();
@@ -141,7 +145,7 @@ void ExportFiles::OnTaken(const std::shared_ptr<Receiving>& receiving, TaskId fr
   host_->Send(reading->worker, message);
 }
 
-// The file thread closes and deletes the file, because it wrote it.
+// The file thread closes and deletes the file, because only that thread uses the receiver.
 void ExportFiles::DropReceiver() {
   if (!receiving_) return;
   host_->OnFileThread([receiver = std::move(receiving_->receiver)]() mutable {
@@ -174,7 +178,7 @@ void ExportFiles::OnExported(const v1::ExportResult& reported, const std::string
     RemoveHalfReceived(folder);
     return [] {};
   });
-  // The result names only files that are read back.
+  // The result keeps only names of export files, each once. All of them are read back.
   v1::ExportResult result = reported;
   result.clear_exported();
   std::set<std::string> names;
@@ -194,7 +198,7 @@ void ExportFiles::StepCheck(std::shared_ptr<RunFileCheck> check, std::uint64_t r
   host_->OnFileThread([this, alive, check, round, result, worker]() -> std::function<void()> {
     const bool over = check->Step();
     return [this, alive, check, round, result, worker, over] {
-      // A shard may have been rolled back meanwhile.
+      // The stage may have ended or changed meanwhile, for example because a shard was rolled back.
       if (alive.expired() || stage_ == Stage::kNone || round != round_ || !reading_.empty()) return;
       if (!over) return StepCheck(check, round, result, worker);
       if (check->status().ok())
@@ -217,9 +221,9 @@ void ExportFiles::OnUnreadable(const absl::Status& status, const v1::ExportResul
     return hooks_.again(MonoTime{0});
   }
   if (stage_ == Stage::kFailed)
-    return hooks_.gave_up(absl::StrCat("they cannot be read back on host ", here, ": ", why));
+    return hooks_.gave_up(absl::StrCat("the files cannot be read back on host ", here, ": ", why));
   job_.Event("warning", absl::StrCat("the exported files cannot be read back on host ", here, " (",
-                                     ++failures_, " in a row): ", why));
+                                     ++failures_, " failures in a row): ", why));
   if (failures_ > options_.retries_max)
     return job_.Fail(MakeError(status, "internal", "coordinator"), false);
   hooks_.again(host_->Now() + options_.RetryDelay(failures_));
@@ -246,7 +250,8 @@ void ExportFiles::OnReadBack(const v1::ExportResult& result, const std::string& 
                          : absl::StrCat(" and ", result.files_size() - 1, " more")));
   }
   if (plan_ && plan_message_.tables_size() > 0) {
-    // A table may be larger than any worker, so its rows are exported from a checkpoint.
+    // A table may be larger than the memory of a worker, so its rows are exported from a
+    // checkpoint.
     job_.Event(
         "state",
         absl::StrCat(

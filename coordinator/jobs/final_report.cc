@@ -52,7 +52,7 @@ void FinalReport::OnReport(TaskId task, const v1::ShardReport& report) {
   if (server == nullptr || !book_) return;
   if (queries_.OnReport(task, server->identity, report, book_->durable().map,
                         kind_ == Kind::kSealed))
-    job_.Touch();  // The job says which shards it waits for.
+    job_.Touch();  // The job's status shows the shards that it waits for.
 }
 
 void FinalReport::Check() {
@@ -85,7 +85,7 @@ absl::Status FinalReport::Read(const v1::JobSnapshot& snapshot) {
   answer_.shards.assign(snapshot.final_shards().begin(), snapshot.final_shards().end());
   answer_.servers.assign(snapshot.final_servers().begin(), snapshot.final_servers().end());
   if (answer_.servers.size() != answer_.shards.size())
-    return absl::InvalidArgumentError("shards of the result without their servers");
+    return absl::InvalidArgumentError("the result in the journal has shards without servers");
   return absl::OkStatus();
 }
 

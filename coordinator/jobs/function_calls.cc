@@ -11,7 +11,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr std::size_t kCancelMax = 65536;  // closures in one call
+constexpr std::size_t kCancelMax = 65536;  // number of closures in one call
 
 template <class Response>
 std::optional<absl::StatusOr<Response>> Refuse(absl::Status status) {
@@ -55,7 +55,7 @@ std::optional<v1::RaisedError> FunctionCalls::TellError(const v1::ClosureCall& c
 
 void FunctionCalls::Release(const v1::IntervalSet& released) {
   if (released.bounds_size() == 0) return;
-  // A call that waits is asked again and again: only what changes something is a change.
+  // A waiting call comes here again and again, so a note is only made if it changes the queue.
   if (const auto set = client::FromProto(released);
       !set.ok() || !closures_->queue().WouldRelease(*set))
     return;
@@ -108,7 +108,8 @@ std::string FunctionCalls::ScheduleWait(const v1::ScheduleClosureRequest& reques
     return absl::StrCat("space in the queue: queue_limit=", id_.spec.functions.queue_limit);
   if (!closures_->MakeRoom(request.arguments().size()))
     return absl::StrCat(
-        "memory for its arguments, which closures free when they are saved: argument_bytes_max=",
+        "memory for its arguments, which becomes free when a checkpoint has earlier closures: "
+        "argument_bytes_max=",
         closures_->queue().argument_bytes_max());
   return "";
 }
@@ -118,7 +119,7 @@ FunctionCalls::Answer<v1::ScheduleClosureResponse> FunctionCalls::Schedule(
   using Response = v1::ScheduleClosureResponse;
   const FunctionQueue& queue = closures_->queue();
   Response response;
-  if (const auto again = queue.Scheduled(request.call())) {  // also in a job that ends
+  if (const auto again = queue.Scheduled(request.call())) {  // also if the job ends
     response.set_scheduled(true);
     response.set_closure(*again);
     return response;
@@ -254,7 +255,7 @@ FunctionCalls::Answer<v1::CancelClosuresResponse> FunctionCalls::CancelClosures(
     if (closures_->queue().open().contains(c)) open.Add(c);
   }
   if (book_ && !open.empty()) {
-    job_.Event("state", absl::StrCat("cancelled by its client: ",
+    job_.Event("state", absl::StrCat("the client cancelled ",
                                      open.size() == 1 ? absl::StrCat("closure ", *open.First())
                                                       : absl::StrCat(open.size(), " closures")));
     v1::FunctionsNote note;
@@ -288,7 +289,7 @@ FunctionCalls::Answer<v1::FinishJobResponse> FunctionCalls::Finish(
   using Response = v1::FinishJobResponse;
   const FunctionQueue& queue = closures_->queue();
   Response response;
-  if (queue.finish()) {  // a repeat, also after the end
+  if (queue.finish()) {  // a repeated call, also after the end of the job
     response.set_finishing(true);
     return response;
   }
@@ -305,7 +306,7 @@ FunctionCalls::Answer<v1::FinishJobResponse> FunctionCalls::Finish(
   v1::FunctionsNote note;
   note.set_finish(true);
   closures_->Note(note);
-  job_.Event("state", absl::StrCat("finished by its client after ", queue.scheduled(),
+  job_.Event("state", absl::StrCat("the client finished the job after ", queue.scheduled(),
                                    queue.scheduled() == 1 ? " closure" : " closures"));
   if (!job_.Persist(Record())) return std::nullopt;
   response.set_finishing(true);

@@ -11,8 +11,9 @@
 namespace evergrad::coordinator {
 namespace {
 
-// Numbers that a life may have given out and a torn journal forgotten: servers may hold updates of
-// them. More than any tail that was not durable.
+// Size of the range of closure numbers that a life may have given out and a torn journal may have
+// lost. Servers may hold updates of them. It is larger than the number of closures in any tail that
+// was not durable.
 constexpr std::uint64_t kLifeGap = 1u << 16;
 
 }  // namespace
@@ -29,7 +30,8 @@ void FunctionClosures::Note(const v1::FunctionsNote& note) {
 
 // ---------------------------------------------------------------- ends
 
-// Runs when the closure ends and when the journal is read.
+// Adds the work of a closure to the sums. It runs when the closure ends and when the journal is
+// read.
 void FunctionClosures::Count(const v1::FunctionSucceeded& one) {
   parts_.epochs->CountUnplanned(one.steps(), one.examples());
   parts_.totals->CountClosure(one.worker(), one.steps(), one.examples());
@@ -48,8 +50,8 @@ void FunctionClosures::OnSucceeded(const std::string& worker, ClosureId closure,
   const bool first = queue_.results_given_up() == 0;
   Note(note);
   if (first && queue_.results_given_up() > 0)
-    job_.Event("warning", absl::StrCat("discarding results, the oldest first, because they exceed "
-                                       "the limit: result_bytes_max=",
+    job_.Event("warning", absl::StrCat("the job discards results, the oldest first, because they "
+                                       "exceed the limit: result_bytes_max=",
                                        id_.spec.functions.result_bytes_max));
 }
 
@@ -105,7 +107,7 @@ void FunctionClosures::BeginLife(Record* begun) {
     AppendRecord(book_->Cancel(IntervalSet::Range(queue_.next(), note.next())), begun);
     Note(note);
   }
-  closing_ = book_->durable().dead;  // which owners refuse them is learned anew
+  closing_ = book_->durable().dead;  // the owners that refuse them are not known yet
 }
 
 // ---------------------------------------------------------------- closing
@@ -168,8 +170,8 @@ void FunctionClosures::TrimArguments() {
     if (!drop.empty() && !std::exchange(arguments_given_up_said_, true))
       job_.Event(
           "warning",
-          "discarding the arguments of ended closures because they exceed the limit: there are no "
-          "checkpoints, so a lost server would lose their updates");
+          "the job discards the arguments of ended closures, because they exceed the limit: there "
+          "are no checkpoints, so a lost server would lose the updates of these closures");
   }
   if (drop.empty()) return;
   room_wanted_ = false;

@@ -10,16 +10,18 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr std::size_t kClientsMax = 256;  // beyond it the one that was silent longest is forgotten:
-                                          // a repeat of its calls would schedule anew
-constexpr std::size_t kCallsMax = 4096;   // of one client, not answered as far as it says
-constexpr std::size_t kErrorsMax = 64;    // failures and told errors that are remembered
+// Beyond this number the client that was silent longest is forgotten. A repeat of its calls would
+// then schedule closures anew.
+constexpr std::size_t kClientsMax = 256;
+constexpr std::size_t kCallsMax = 4096;  // unacknowledged calls of one client
+constexpr std::size_t kErrorsMax = 64;   // failures, and reported errors, that are kept
 
 bool SameCall(const v1::ClosureCall& a, const v1::ClosureCall& b) {
   return a.client() == b.client() && a.call() == b.call();
 }
 
-// A set from outside may name more numbers than there are: only ours are gone through.
+// Returns the members of `keys` that are in the set. A set from outside may be huge, so the loop is
+// over the keys.
 template <class Keys>
 std::vector<std::uint64_t> MembersOf(const Keys& keys, const v1::IntervalSet& proto) {
   std::vector<std::uint64_t> members;
@@ -91,7 +93,8 @@ void FunctionQueue::DropArguments(std::uint64_t closure) {
 void FunctionQueue::AddResult(std::uint64_t closure, std::string result) {
   result_bytes_ += result.size() + kEntryBytes;
   results_[closure] = std::move(result);
-  // The newest stays whatever it weighs: it is at most a sixteenth of the smallest limit.
+  // The newest result is kept even if it exceeds the limit alone; it is at most a sixteenth of the
+  // smallest limit.
   while (result_bytes_ > spec_.result_bytes_max && results_.size() > 1) {
     const auto oldest =
         results_.begin()->first == closure ? std::next(results_.begin()) : results_.begin();
@@ -225,7 +228,7 @@ absl::Status FunctionQueue::Read(const v1::FunctionsState& state) {
     argument_bytes_ += one.arguments().size() + kEntryBytes;
     kept_[one.closure()] = {one.function(), one.arguments()};
     if (open.Contains(one.closure()))
-      open_.insert(one.closure());  // an open one's arguments are always kept
+      open_.insert(one.closure());  // arguments of an open closure are always kept
   }
   for (const std::uint64_t c : MembersOf(open_, state.released())) released_.insert(c);
   for (const v1::FunctionSucceeded& one : state.results()) AddResult(one.closure(), one.result());

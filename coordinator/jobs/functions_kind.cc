@@ -13,7 +13,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-// Keras' compute_fans.
+// Returns the fan-in and the fan-out of a shape, like compute_fans of Keras.
 std::pair<std::uint64_t, std::uint64_t> Fans(const std::vector<std::uint64_t>& shape) {
   if (shape.empty()) return {1, 1};
   if (shape.size() == 1) return {shape[0], shape[0]};
@@ -56,8 +56,8 @@ std::optional<v1::DescribeResult> FunctionsKind::Describe(const config::JobSpec&
   return result;
 }
 
-// The plan has a closure for each schedule() that there may be, each of as many steps as it makes:
-// global_step = closure * kUpdatesPerClosureMax + update.
+// Plans kClosuresMax closures of kUpdatesPerClosureMax steps each, so that every schedule() has a
+// closure: global_step = closure * kUpdatesPerClosureMax + update.
 plan::PlanSpec FunctionsKind::PlanNumbers(const config::JobSpec& spec,
                                           const v1::DescribeResult&) const {
   plan::PlanSpec numbers;

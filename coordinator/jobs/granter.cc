@@ -5,16 +5,17 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr std::size_t kRegrantsOnTop = 2;            // Of one worker, beyond its limit.
-constexpr std::uint64_t kHeldBytesMax = 4ull << 20;  // Of arguments, beyond the first closure.
+constexpr std::size_t kRegrantsOnTop = 2;            // Regrants of one worker, beyond its limit.
+constexpr std::uint64_t kHeldBytesMax = 4ull << 20;  // Bytes of arguments of one worker.
 
 bool HasSpace(const JobWorker& worker, bool on_top, GrantPolicy& policy) {
   if (!worker.held.empty() && worker.held_bytes >= kHeldBytesMax) return false;
   return on_top ? worker.regrants < kRegrantsOnTop : worker.held.size() < policy.LimitOf(worker);
 }
 
-// The attempt that `donor` would begin last, beside its first, of those that `taker` can run;
-// (0,0): none. `kept` counts what it has and was not asked back.
+// Returns the attempt of `donor` that it would begin last, among those that `taker` can run and
+// without the first attempt; (0,0) if there is none. Sets `kept` to the number of training attempts
+// of `donor` that were not recalled.
 Attempt LastFor(const JobWorker& taker, const JobWorker& donor, GrantPolicy& policy,
                 std::size_t* kept) {
   Attempt last;
@@ -72,7 +73,7 @@ Granter::Outcome Granter::Grant(JobWorkers& workers, GrantPolicy& policy) {
 
 void Granter::Recall(JobWorkers& workers, GrantPolicy& policy) {
   std::vector<const JobWorker*> idle;
-  std::vector<JobWorker*> donors;  // workers with more than the attempt that they run
+  std::vector<JobWorker*> donors;  // workers that hold more than one attempt
   std::size_t recalled = 0;
   for (auto& [task, worker] : workers) {
     if (worker.held.empty() && policy.IsIdle(worker)) idle.push_back(&worker);

@@ -32,7 +32,8 @@ bool JobJournal::PersistWhole() {
   return true;
 }
 
-// Lines go to the file once the journal has them, so that a restart knows what the file must hold.
+// Lines are written to the file once the journal has them, so that a restart knows which lines the
+// file must hold.
 void JobJournal::FlushLines() {
   if (!parts_.phases->started()) return;
   if (!on()) {
@@ -53,8 +54,8 @@ void JobJournal::FillSnapshot(v1::JobSnapshot* s) const {
   if (!phases.ended()) s->set_grant_key(id_.grant_key);
   phases.Fill(s);
   parts_.times->Fill(s);
-  // During the search for a checkpoint to resume from, the plan has no book yet: after a restart
-  // the job is described again.
+  // During the search for a checkpoint to resume from, the plan has no book yet. It is not stored
+  // then, so the job is described again after a restart.
   parts_.plan->Fill(*parts_.plan && !phases.In(JobPhase::kDescribing), s);
   FillCounters(s->mutable_counters());
   parts_.epochs->Fill(s);
@@ -92,7 +93,7 @@ absl::StatusOr<JobIdentity> JobJournal::IdentityOf(JobUid uid, const v1::JobSnap
     id.spec = *std::move(parsed.spec);
     return id;
   }
-  *refusal = absl::StrCat("its YAML is refused by this version: ",
+  *refusal = absl::StrCat("this version refuses the job's YAML: ",
                           parsed.mistakes.empty() ? "" : parsed.mistakes.front().ToString());
   JobPhases phases;
   if (!phases.Read(snapshot).ok() || !phases.ended()) return absl::InvalidArgumentError(*refusal);
@@ -109,12 +110,12 @@ absl::Status JobJournal::Read(const v1::JobSnapshot& snapshot, const StoredJob& 
   MonoTime last(snapshot.counters().mono_ns());
   for (const std::string& bytes : stored.notes) {
     v1::JobNote note;
-    if (!note.ParseFromString(bytes)) return absl::DataLossError("one of its notes is unreadable");
+    if (!note.ParseFromString(bytes)) return absl::DataLossError("a note of the job is unreadable");
     EG_RETURN_IF_ERROR(ReadNote(note));
     last = MonoTime(note.counters().mono_ns());
   }
-  // The monotonic clock continues over a restart of the process, and begins again after one of the
-  // machine.
+  // The monotonic clock continues when the process restarts, and begins again when the machine
+  // restarts.
   if (const MonoTime now = host_->Now(); now < last) {
     parts_.times->Shift(now - last);
     parts_.epochs->ShiftClock(now - last);
@@ -132,7 +133,7 @@ absl::Status JobJournal::ReadSnapshot(const v1::JobSnapshot& s,
   if (*parts_.plan && !phases.ended()) EG_RETURN_IF_ERROR(make_book());
   if (phases.active() && !book_ &&
       (phases.In(JobPhase::kPlacing) || phases.In(JobPhase::kTraining)))
-    return absl::InvalidArgumentError(absl::StrCat("no plan in phase ", s.phase()));
+    return absl::InvalidArgumentError(absl::StrCat("the job has no plan in phase ", s.phase()));
   ReadCounters(s.counters());
   EG_RETURN_IF_ERROR(parts_.epochs->Read(s, phases.ended()));
   parts_.rate->Read(s);

@@ -20,7 +20,7 @@ absl::Status JobPlan::Build(const v1::DescribeResult& described, const SectionLi
   EG_ASSIGN_OR_RETURN(BuiltPlan built, BuildPlan(id_.spec, described, limit));
   Take(std::move(built));
   described_ = described;
-  described_.clear_warnings();  // They are events from here on.
+  described_.clear_warnings();  // They have become events.
   partition_bytes_max_ = std::min(limit.bytes, sharding::kPartitionBytesMax);
   return absl::OkStatus();
 }
@@ -38,7 +38,7 @@ absl::Status JobPlan::CheckServerBytes() const {
   if (max == 0 || server_bytes_ <= max) return absl::OkStatus();
   const bool its_own = max == id_.spec.resources.server_memory_bytes_max;
   return absl::ResourceExhaustedError(absl::StrCat(
-      "the job's variables need more memory of the servers than the limit: bytes=", server_bytes_,
+      "the job's variables need more server memory than the limit: bytes=", server_bytes_,
       its_own ? " spec.resources.server_memory_bytes_max="
               : " coordinator's --job-server-memory-bytes-max=",
       max, " shards=", shards_.size()));
@@ -60,14 +60,14 @@ absl::Status JobPlan::Read(const v1::JobSnapshot& snapshot, bool ended, std::str
   absl::StatusOr<BuiltPlan> built =
       BuildPlan(id_.spec, described_, SectionLimit{.bytes = partition_bytes_max_});
   if (!built.ok()) {
-    *refusal = absl::StrCat("this version cannot build its plan: ", built.status().message());
+    *refusal = absl::StrCat("this version cannot build the job's plan: ", built.status().message());
     return ended ? absl::OkStatus() : absl::InvalidArgumentError(*refusal);
   }
   if (built->message.fingerprint() != snapshot.plan_fingerprint()) {
     if (!ended)
-      return absl::InvalidArgumentError(absl::StrCat(
-          "this version builds a different plan for it: fingerprint=", built->message.fingerprint(),
-          " want=", snapshot.plan_fingerprint()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("this version builds a different plan for the job: fingerprint=",
+                       built->message.fingerprint(), " want=", snapshot.plan_fingerprint()));
     built->message.set_fingerprint(snapshot.plan_fingerprint());
   }
   Take(*std::move(built));

@@ -74,7 +74,7 @@ bool JournalWriter::CommitWhole(const DurableState& state, const v1::JobSnapshot
   counted_.clear();
   notes_ = 0;
   notes_bytes_ = 0;
-  record_ = Record();  // `state` has it
+  record_ = Record();  // `state` contains it
   whole_wanted_ = false;
   if (absl::Status status = host_->store().Checkpoint(uid_, state, snapshot.SerializeAsString());
       !status.ok()) {

@@ -31,8 +31,9 @@ std::optional<v1::Manifest> ManifestWriter::Make() const {
     v1::ShardFile* entry = manifest.add_shards();
     entry->set_shard(p);
     const Snapshot* newest = book_->NewestSnapshot(ShardId(p));
-    // Nothing can go on from a manifest with a gap, and it would hide an older one that is whole. A
-    // file lies beside its manifest: that of another job fills none.
+    // A manifest needs a file of every shard: no job can resume from one with a gap, and it would
+    // hide an older manifest that is complete. The files are in the folder of the manifest, so
+    // files of another job cannot be used.
     if (newest == nullptr || newest->resumed) return std::nullopt;
     entry->set_file(newest->file);
     entry->set_bytes(newest->bytes);
@@ -105,8 +106,8 @@ void ManifestWriter::Step(std::shared_ptr<ReadBack> reading, Done done) {
   });
 }
 
-// What no kept manifest names, and is not the newest of its shard, is forgotten; then, durably so,
-// its file is deleted.
+// Removes the snapshots that no kept manifest names and that are not the newest of their shard.
+// Their files are deleted once the removal is durable.
 void ManifestWriter::ForgetOlder(const std::set<std::string>& named) {
   SweepRequest sweep;
   sweep.folder = folder_;
@@ -118,8 +119,8 @@ void ManifestWriter::ForgetOlder(const std::set<std::string>& named) {
     std::set<std::string> free;
     for (const Snapshot& known : book_->durable().snapshots[p]) {
       const bool is_named = known.folder == folder_ && named.contains(known.file);
-      // Another job's file serves until one of our own is in a manifest; of another plan's job for
-      // good: the seed takes its place under the same plan only.
+      // A file of another job is kept until a manifest has a file of this job. A file of a job with
+      // another plan is always kept, because the seed can replace it only under the same plan.
       const bool is_free =
           known.resumed ? named.contains(newest->file) && !known.replace_ledger : !is_named;
       if (&known != newest && is_free) free.insert(known.Uri());

@@ -9,10 +9,11 @@
 namespace evergrad::coordinator {
 namespace {
 
-// Limits of the lines that are not in the file yet. Most lines are steps and rates, which may fill
-// the former. The latter is reserved for the lines of epochs, of events and of the job's end.
+// Limits for the lines that are not in the file yet. Most lines are steps and rates, which may fill
+// kLinesBytesMax. kOtherLinesBytes are reserved for the lines of epochs, of events and of the job's
+// end.
 constexpr std::size_t kLinesBytesMax = 4u << 20, kOtherLinesBytes = 1u << 20;
-// In one write: where the disk is nearly full, a part of what waits may still fit.
+// Limit for one write. If the disk is nearly full, a part of the waiting lines may still fit.
 constexpr std::size_t kWriteBytes = 256u << 10;
 constexpr std::chrono::seconds kRetryAfter{1};
 constexpr std::chrono::seconds kWarnEvery{60};
@@ -78,7 +79,7 @@ void MetricsFile::Write() {
 
 void MetricsFile::OnWritten(const absl::Status& status) {
   const std::size_t wrote = std::exchange(writing_, 0);
-  // Somebody has cut the file; the lines of this write are in it.
+  // Another process has truncated the file. The lines of this write are in it.
   const bool was_shorter = end_unknown_ && absl::IsDataLoss(status);
   if (!status.ok() && !was_shorter) return OnWriteFailed(status);
   for (std::size_t i = 0; i < wrote; ++i) {
@@ -113,7 +114,7 @@ void MetricsFile::OnWriteFailed(const absl::Status& status) {
   trouble_told_ = true;
   event_(
       "warning",
-      absl::StrCat(kFileName, " cannot be written, its lines are kept in memory, retrying",
+      absl::StrCat(kFileName, " cannot be written; its lines are kept in memory and written later",
                    lost_ == 0 ? "" : absl::StrCat("; its full buffer dropped ", LinesText(lost_)),
                    ": ", status.message()));
 }

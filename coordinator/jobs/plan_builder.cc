@@ -27,7 +27,7 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::uint64_t kPlanBytesMax = 1536u << 10;
-// The job keeps each evaluation closure, with its metrics, until the round is over.
+// The job keeps each evaluation closure with its metrics in memory until the round is over.
 constexpr std::uint64_t kEvalClosuresMax = 1ull << 20;
 
 std::string Serialized(const google::protobuf::Message& message) {
@@ -41,12 +41,12 @@ std::string Serialized(const google::protobuf::Message& message) {
 }
 
 // Each slot is one shard and holds rows of every table; slots follow the dense shards. Their final
-// sizes are unknown, so they are placed as equals: each with its part of the tables' limit
-// (bytes_max), and with at least this size.
+// sizes are unknown, so all slots are placed with an equal size: an equal part of the tables' limit
+// (bytes_max), but at least this size.
 constexpr std::uint64_t kSlotBytesMin = 1ull << 20;
 
-// An entry of `optimizers` that matches no name is a mistake: another optimizer would train the
-// variable that the user meant.
+// Returns an error for an entry of `optimizers` that matches no name: another optimizer would train
+// the variable that the user meant.
 absl::Status CheckOptimizers(const config::JobSpec& spec, const v1::DescribeResult& described) {
   std::vector<absl::string_view> names;
   for (const v1::VariableSpec& variable : described.variables()) names.push_back(variable.name());
@@ -105,17 +105,19 @@ absl::Status CheckVariableCount(const v1::DescribeResult& described) {
 
 absl::Status CheckVariable(const v1::VariableSpec& variable, std::set<std::string>* names) {
   if (variable.name().empty() || variable.name().size() > 512)
-    return absl::InvalidArgumentError("invalid variable in the describe result");
+    return absl::InvalidArgumentError(
+        "a variable in the describe result has an empty or too long name");
   if (!names->insert(variable.name()).second)
     return absl::InvalidArgumentError(
         absl::StrCat("duplicate variable name: name=", variable.name()));
   if (variable.dtype() != v1::DTYPE_FLOAT32)
-    return absl::InvalidArgumentError(absl::StrCat(
-        "variable dtype is not built: name=", variable.name(), " dtype=", variable.dtype()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("this build does not support the dtype of a variable: name=", variable.name(),
+                     " dtype=", variable.dtype()));
   return client::WireTypeOf(variable).status();
 }
 
-// Adds one shard for each range of rows.
+// Adds a shard for each range of rows.
 void AddShards(const v1::VariableSpec& variable, std::uint32_t index, const tensor::Shape& shape,
                const std::vector<sharding::RowRange>& ranges, BuiltPlan* built) {
   const std::uint64_t row_bytes =
@@ -163,7 +165,7 @@ absl::Status AddVariables(const v1::DescribeResult& described,
   return absl::OkStatus();
 }
 
-// A row of a table travels with its id.
+// Checks that a row of each table, together with its id, fits in one request.
 absl::Status CheckTableRows(const v1::DescribeResult& described, const SectionLimit& limit) {
   for (const v1::TableSpec& table : described.tables())
     EG_RETURN_IF_ERROR(
@@ -183,7 +185,8 @@ absl::Status AddTables(const v1::DescribeResult& described, std::uint32_t slots,
   for (const v1::TableSpec& table : described.tables()) {
     if (table.name().empty() || table.name().size() > 512 || table.dimension() == 0 ||
         table.dtype() != v1::DTYPE_FLOAT32)
-      return absl::InvalidArgumentError("invalid table in the describe result");
+      return absl::InvalidArgumentError(
+          "a table in the describe result has an invalid name, dimension or dtype");
     EG_RETURN_IF_ERROR(client::WireTypeOf(table).status());
     if (!names->insert(table.name()).second)
       return absl::InvalidArgumentError(
@@ -221,7 +224,7 @@ std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan,
                         absl::string_view data_fingerprint) {
   v1::Plan same = plan;
   same.clear_fingerprint();
-  same.clear_data_fingerprint();  // Hashed beside the plan.
+  same.clear_data_fingerprint();  // Hashed separately.
   same.clear_epochs();
   same.clear_eval_examples();
   same.clear_eval_batch_size();
@@ -234,7 +237,7 @@ std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan,
   for (v1::TableSpec& table : *same.mutable_tables()) {
     table.mutable_optimizer()->clear_learning_rate();
     table.clear_wire_dtype();
-    // A limit of memory is no part of the plan: a job that has reached it can be resumed with a
+    // A memory limit is not part of the plan: a job that has reached its limit can resume with a
     // higher one.
     table.clear_bytes_max();
   }
@@ -247,14 +250,15 @@ std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan,
   model.training.precision = config::TrainingSpec().precision;
   model.training.on_lost_updates = config::TrainingSpec().on_lost_updates;
   model.training.on_over_budget = config::TrainingSpec().on_over_budget;
-  model.data.train.reset();  // The data's own fingerprint stands for its files.
+  model.data.train.reset();  // The fingerprint of the data represents its files.
   model.data.eval.reset();
   model.checkpoint = {};
   model.resources = {};
   for (config::LayerSpec& layer : model.model.layers) layer.dtype.clear();
   for (config::TableSpec& table : model.model.tables) table.bytes_max = 0;
   model.counting.table_bytes_max = 0;
-  // The plan's shards say how variables are partitioned. Settings of workers change no plan.
+  // The shards of the plan contain the partitions of the variables. Settings of workers do not
+  // change a plan.
   model.strategy.partitioner = {};
   model.strategy.pipeline = 0;
   model.strategy.deterministic = false;
@@ -285,11 +289,11 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec,
   EG_RETURN_IF_ERROR(CheckTableRows(described, limit));
   EG_RETURN_IF_ERROR(AddTables(described, spec.strategy.table_slots, &names, &built));
   built.message.set_data_fingerprint(described.data_fingerprint());
-  // The plan travels in one message beside the job's YAML and the map.
+  // The plan is sent in one message together with the job's YAML and the map.
   if (built.message.ByteSizeLong() > kPlanBytesMax) {
-    return UserError(absl::InvalidArgumentError(absl::StrCat(
-        "plan too large; use larger shards or shorter names: bytes=", built.message.ByteSizeLong(),
-        " max=", kPlanBytesMax)));
+    return UserError(absl::InvalidArgumentError(
+        absl::StrCat("the plan is too large; use larger shards or shorter names: bytes=",
+                     built.message.ByteSizeLong(), " max=", kPlanBytesMax)));
   }
   built.message.set_fingerprint(Fingerprint(spec, built.message, described.data_fingerprint()));
   return built;
@@ -320,7 +324,7 @@ absl::Status SectionLimit::CheckShards(const v1::Plan& plan) const {
   for (const v1::ShardSpec& shard : plan.shards()) {
     if (shard.has_slot()) continue;
     const v1::VariableSpec& variable = shard.variable();
-    std::uint64_t row_elements = 1;  // The shapes of a plan are checked.
+    std::uint64_t row_elements = 1;  // No overflow: the shapes of a plan are checked.
     for (int i = 1; i < variable.shape_size(); ++i) row_elements *= variable.shape(i);
     const absl::StatusOr<tensor::WireType> wire = client::WireTypeOf(variable);
     if (!wire.ok()) return wire.status();
@@ -331,9 +335,8 @@ absl::Status SectionLimit::CheckShards(const v1::Plan& plan) const {
         "variable ", variable.name(), ": its rows ", shard.row_begin(), " to ", shard.row_end(),
         " exceed the limit of one request to ps_server/", server, ": bytes=", shard_bytes,
         " max=", bytes, "; start that server with more than ", flag,
-        ", or submit the job again while that server is connected, so that the variable is split "
-        "to "
-        "fit the server's limit")));
+        ", or submit the job again while that server is connected, so that the variable is "
+        "partitioned to fit the server's limit")));
   }
   return absl::OkStatus();
 }

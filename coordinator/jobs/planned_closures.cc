@@ -38,8 +38,9 @@ class PlannedClosures::Policy final : public ClosureGrants {
     Send(worker, *granted, newest);
     return Given::kGranted;
   }
-  // While more can be granted as soon as something ends, only a worker that has had nothing for a
-  // while is idle: messages that cross with the Done of the closure cost more than they gain.
+  // As long as new closures can be granted when others end, a worker counts as idle only after some
+  // time without work. A recall often crosses with the Done of its closure, and then costs more
+  // than it gains.
   bool IsIdle(const JobWorker& worker) override {
     const bool all_granted =
         book_.next_new() >= std::min(closures_.plan_->closures(), closures_.Limit());
@@ -58,7 +59,8 @@ void PlannedClosures::Grant(Granter& granter, JobWorkers& workers) {
   if (nothing_left && !id_.spec.strategy.deterministic) Granter::Recall(workers, policy);
 }
 
-// The ended closures are summed in their order, and wait for the oldest one that has not ended.
+// Limits the new closures to a window after the oldest closure that has not ended, because the
+// ended closures behind it wait in memory to be summed in order.
 void PlannedClosures::UpdateNewLimit() {
   const std::uint64_t window = parts_.epochs->folded() + options_.closures_behind_max;
   const std::uint64_t limit = std::min(Limit(), window);
@@ -66,8 +68,9 @@ void PlannedClosures::UpdateNewLimit() {
   if (window_full_ && book_->next_new() < limit) window_full_ = false;
 }
 
-// No new closure could be granted: is it because too many lie behind one that has not ended? For a
-// moment that is how a fast cluster runs; if it lasts, one closure holds up the rest.
+// Runs when no new closure could be granted. If the reason is a full window, one closure may block
+// all others, and an event reports it. In a fast cluster the window is often full for a moment, so
+// the event is added only if this lasts.
 void PlannedClosures::CheckWindow(MonoTime now) {
   const std::uint64_t window = parts_.epochs->folded() + options_.closures_behind_max;
   if (book_->next_new() < window || window >= Limit()) return;
@@ -79,7 +82,7 @@ void PlannedClosures::CheckWindow(MonoTime now) {
   if (window_said_ || now - window_full_at_ < kWindowSaidAfter) return;
   window_said_ = true;
   job_.Event("warning", absl::StrCat("closure ", parts_.epochs->folded(),
-                                     " has not ended although later ones have: no closure is "
+                                     " has not ended although later ones have: no new closure is "
                                      "granted until it ends: window=",
                                      options_.closures_behind_max));
 }

@@ -11,8 +11,9 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr std::size_t kHeldMax = 2;  // Attempts of a worker: one that runs, one that waits.
-constexpr std::uint64_t kDescribeNumbers = 1ull << 62;  // Attempts: far above those of any book.
+constexpr std::size_t kHeldMax = 2;  // Attempts of one worker: one runs, one waits.
+// First attempt number before there is a book; far above the numbers of any book.
+constexpr std::uint64_t kDescribeNumbers = 1ull << 62;
 
 }  // namespace
 

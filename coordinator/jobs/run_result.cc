@@ -12,7 +12,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-// The range of a dense shard, or the rows that a slot has of all tables.
+// Returns the number of rows of a dense shard, or the rows of all tables in a slot.
 std::uint64_t RowsOf(const v1::ShardState& shard) {
   std::uint64_t rows = shard.row_end() - shard.row_begin();
   for (const v1::TableState& table : shard.tables()) rows += table.rows();
@@ -104,7 +104,7 @@ void AddCheckpoint(const v1::CheckpointStatus& checkpoint, Json* json) {
   (*json)["resumed_from"] = text(checkpoint.resumed_from());
 }
 
-// Their names are relative to the runs folder.
+// Returns the list of the exported files. Their names are relative to the runs folder.
 Json FilesJson(const RunFacts& facts) {
   Json json = Json::array();
   for (const v1::RunFileInfo& file : facts.files)

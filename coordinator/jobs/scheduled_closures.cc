@@ -69,14 +69,14 @@ std::uint64_t ScheduledClosures::UsefulWorkers(std::size_t workers) const {
 std::optional<std::set<std::string>> ScheduledClosures::WantedFunctions(
     const JobWorkers& workers) const {
   std::set<std::string> wanted = closures_.WantedFunctions();
-  if (book_ && book_->RepairsPending()) {  // of whatever function they are
+  if (book_ && book_->RepairsPending()) {  // repairs may be of any function
     for (const auto& [task, worker] : workers)
       wanted.insert(worker.functions.begin(), worker.functions.end());
   }
   return wanted;
 }
 
-// Every worker may get a closure whose arguments were discarded: its repair is given up.
+// Any worker may get a closure whose arguments were discarded, because its repair is given up.
 bool ScheduledClosures::CanRun(const JobWorker& worker, ClosureId closure) const {
   const FunctionQueue::ScheduledClosure* entry = closures_.queue().Find(closure.value());
   return entry == nullptr || worker.functions.contains(entry->function);
@@ -93,8 +93,8 @@ std::uint64_t ScheduledClosures::StepsOf(ClosureId, const v1::Done& done) const 
   return done.metrics().steps();
 }
 
-// The job continues: its client is told by the next call. Lost work that cannot be run again is
-// told, too [20b].
+// A failed closure does not end the job: the client's next call is answered with the error. Updates
+// that are lost and cannot be made again are reported as well [20b].
 ClosureSource::OnError ScheduledClosures::Judge(bool user_error, bool repair,
                                                 std::uint32_t failures) const {
   if (!user_error && failures < options_.retries_max) return OnError::kRetry;
@@ -136,8 +136,8 @@ std::string ScheduledClosures::WaitingForWorker(const JobWorkers& workers, MonoT
   return closures_.WaitingFor(functions);
 }
 
-// No plan has the number of updates of a user's closure: as in `psctl job audit`, the claim is that
-// nothing was lost.
+// The number of updates of a user's closure is in no plan. As in `psctl job audit`, the result
+// states only whether updates were lost.
 UpdateAccount::Finding ScheduledClosures::CompareUpdates(const std::vector<v1::ShardState>&) const {
   const auto& lost = book_->durable().lost;
   const bool all_kept =

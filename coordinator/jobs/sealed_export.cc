@@ -9,8 +9,8 @@
 namespace evergrad::coordinator {
 namespace {
 
-// The time limit is the sum of both: so long, and so many bytes of variables for each second more,
-// which is the speed of a slow disk.
+// The time limit is kExportMax plus a second for each kExportBytesPerSecond of variables, which is
+// the speed of a slow disk.
 constexpr std::chrono::seconds kExportMax{60};
 constexpr std::uint64_t kExportBytesPerSecond = 16ull << 20;
 constexpr std::uint32_t kMachineErrorsMax = 3;
@@ -35,7 +35,7 @@ bool SealedExport::Begin(const ShardQueries::Answer& report, std::uint64_t bytes
 
 std::optional<std::string> SealedExport::ReasonToGiveUp(MonoTime now) const {
   if (book_->durable().version != version_) return "a server lost its shards meanwhile";
-  if (now >= by_) return "it took too long";
+  if (now >= by_) return "the export took too long";
   return std::nullopt;
 }
 
@@ -56,7 +56,7 @@ void SealedExport::Pump() {
     hooks_.send_job(worker->task);
     reading_.GrantTo(*worker, closure);
   } else if (now >= worker_by_) {
-    GiveUp(why_.empty() ? "no worker was left to write them" : why_);
+    GiveUp(why_.empty() ? "no worker was left to write the weights" : why_);
   }
 }
 

@@ -19,7 +19,7 @@ double Seconds(MonoTime span) { return std::chrono::duration<double>(span).count
 absl::Status ServerAdmission::Admit(TaskId task, const std::string& identity,
                                     const std::optional<FormerTask>& former, const v1::Hello& hello,
                                     v1::Registered* registered) {
-  // Everything is read before anything changes.
+  // The whole Hello is read before anything changes.
   EG_ASSIGN_OR_RETURN(const std::vector<ClosureBook::HeldShard> held, HeldShardsOf(hello, id_.uid));
   JobServer server = JobServerOf(task, identity, held, hello);
   if (parts_.totals->BeginServer(identity, server.process, server.endpoint)) parts_.want_whole();
@@ -30,7 +30,7 @@ absl::Status ServerAdmission::Admit(TaskId task, const std::string& identity,
     parts_.notices->FillInfo(registered->mutable_job());
     if (!parts_.placer->Admit(admitted, held)) return absl::OkStatus();
     if (parts_.phases->closing()) {
-      // Nothing is restored for the server, and what has no owner counts as sealed.
+      // No shard is restored on the server, and a shard without an owner counts as sealed.
       for (const ClosureBook::AssignOrder& order : admitted.admitted->assigns)
         parts_.seal->OnGone(order.shard);
       admitted.admitted->assigns.clear();
@@ -69,7 +69,7 @@ bool ServerAdmission::Ready(TaskId task) {
   server->ready = true;
   parts_.placer->OnReady(*server);
   parts_.seal->OnReady(*server);
-  parts_.queries->Ask(task);  // A query in progress may concern what it holds.
+  parts_.queries->Ask(task);  // A query in progress may need its shards.
   return true;
 }
 
@@ -150,7 +150,7 @@ void ServerAdmission::OnProgress(TaskId task, const v1::ServerProgress& said) {
     server->bytes = use.bytes();
   }
   if (server->ready || server->away_since == MonoTime{0}) return;
-  // It was only slow: nothing of it has been given away.
+  // The server was only slow, and none of its shards has been given away.
   server->away_since = MonoTime{0};
   server->ready = true;
   if (parts_.phases->active())

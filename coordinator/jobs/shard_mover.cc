@@ -15,11 +15,11 @@ namespace {
 // Moves of one server in flight: enough to hide the network latency between coordinator, old owner
 // and new owner, and few enough that most shards of the server keep serving.
 constexpr std::size_t kMovesMax = 8;
-constexpr std::uint64_t kMoveBytesMax = 256ull << 20;  // at least one
-constexpr std::chrono::milliseconds kMapEvery{20};     // to the workers, of moves
-constexpr std::uint32_t kMoveTries = 3;                // of one shard, in a row
+constexpr std::uint64_t kMoveBytesMax = 256ull << 20;  // but at least one shard
+constexpr std::chrono::milliseconds kMapEvery{20};     // at most, to the workers
+constexpr std::uint32_t kMoveTries = 3;                // attempts for one shard
 
-// No other try ends better.
+// Returns whether another attempt would fail as well.
 bool IsFinal(std::int32_t code) {
   return code == static_cast<std::int32_t>(absl::StatusCode::kResourceExhausted) ||
          code == static_cast<std::int32_t>(absl::StatusCode::kUnimplemented);
@@ -64,7 +64,7 @@ void ShardMover::Pump() {
       bytes += shards_[shard].bytes;
     }
     for (const ShardId p : left) {
-      // One that is not held yet is waited for: it is there in a moment.
+      // A shard that its server does not hold yet is moved a moment later.
       if (moves_.count(p) != 0 || server.unmovable.count(p) != 0 || !shards_[p].held) continue;
       bytes += shards_[p].bytes;
       if (moves >= kMovesMax || (moves > 0 && bytes > kMoveBytesMax)) break;
@@ -87,15 +87,15 @@ void ShardMover::OnStopped(TaskId task, const v1::ShardStopped& stopped) {
   const auto move = moves_.find(ShardId(stopped.shard()));
   if (move == moves_.end() || move->second.source != task || move->second.target ||
       move->second.from != client::FromProto<ShardEpoch>(stopped.epoch()))
-    return;  // of a former order
+    return;  // the answer to a former order
   if (stopped.has_error()) return OnFailed(move, stopped.error());
   move->second.bytes = stopped.bytes();
   move->second.sha256 = stopped.sha256().substr(0, 32);
   SendReceive(move);
 }
 
-// To the least loaded server that stays, and to one that backs off only where there is no other; to
-// none: the move has failed.
+// Orders the least loaded server that stays to receive the shard. Servers that back off are used
+// only if there is no other. If no server can take the shard, the move has failed.
 void ShardMover::SendReceive(Moves::iterator move) {
   const ShardId shard = move->first;
   std::map<TaskId, std::uint64_t> coming;
@@ -141,7 +141,7 @@ void ShardMover::OnReceived(TaskId task, const v1::ShardReceived& received) {
   const auto move = moves_.find(ShardId(received.shard()));
   if (move == moves_.end() || move->second.target != task ||
       move->second.from != client::FromProto<ShardEpoch>(received.epoch()))
-    return;  // of a former order
+    return;  // the answer to a former order
   if (!received.has_error()) return Commit(move);
   v1::ErrorDetail cause = received.error();
   CleanCause(&cause);
@@ -170,7 +170,7 @@ void ShardMover::Commit(Moves::iterator move) {
   ClosureBook::MapChange change = book_->Move(shard, what.from, target->identity);
   if (change.assigns.empty())
     return placer_->Drop(*what.target, shard,
-                         what.from);  // rolled back meanwhile: the state is void
+                         what.from);  // the shard was rolled back meanwhile, so the state is void
   if (!job_.Persist(change.record)) return;
   host_->failpoints().At("move.after_commit");
   failures_.erase(shard);
@@ -185,8 +185,8 @@ void ShardMover::Commit(Moves::iterator move) {
   Pump();
 }
 
-// Hundreds of moves, each with a map to each worker, would be more than a session holds: one map
-// tells of all since the last.
+// A map to each worker for each of hundreds of moves would exceed the capacity of a session, so one
+// map covers all moves since the last.
 void ShardMover::SendMap(bool now) {
   if (!map_due_ || (!now && host_->Now() < map_at_ + kMapEvery)) return;
   map_due_ = false;
@@ -228,7 +228,7 @@ void ShardMover::EndOf(TaskId task) {
   }
 }
 
-// What was on its way to it goes elsewhere.
+// Sends the shards that it was about to receive to other servers.
 void ShardMover::OnLeaving(TaskId task) {
   for (auto it = moves_.begin(); it != moves_.end();) {
     const auto here = it++;

@@ -15,7 +15,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-// The file of an Assign cannot be used, whoever reads it.
+// Returns whether no server could use the file of the Assign.
 bool IsUnusable(absl::StatusCode code) {
   return code == absl::StatusCode::kDataLoss || code == absl::StatusCode::kNotFound ||
          code == absl::StatusCode::kFailedPrecondition ||
@@ -109,19 +109,19 @@ void ShardPlacer::OnReady(JobServer& server) {
   const auto admitted = std::exchange(server.admitted, std::nullopt);
   if (!admitted) return;
   for (const auto& [shard, epoch] : admitted->drops) Drop(server.task, shard, epoch);
-  // What it holds newer than the journal knew is not its former owner's any more, which may have
-  // registered before it.
+  // The server was given shards that it holds at a newer epoch than the journal had. Their former
+  // owners may have registered earlier and must drop them.
   for (const auto& [owner, held] : admitted->former) {
     const JobServer* other = shards_.ServerOf(owner);
     if (other != nullptr && other->ready) Drop(other->task, held.first, held.second);
   }
   if (!book_ || !shards_.placed()) return;
-  // Held as mapped; those sent anew are reset by Apply. Of what it still loads it says so when it
-  // has.
+  // The server holds these shards as mapped. Apply resets those that it must load again. For shards
+  // that it still loads it will send an Assigned.
   for (const ShardId p : book_->ShardsOf(server.identity))
     shards_.Give(p, server.loading.count(p.value()) == 0);
   Apply(*admitted);
-  if (!admitted->map_changed) job_.SendMap();  // its endpoint may be another
+  if (!admitted->map_changed) job_.SendMap();  // its endpoint may have changed
   if (job_.grants_stopped()) return;
   rolled_back_ += admitted->assigns.size();
   const bool moves = std::all_of(admitted->assigns.begin(), admitted->assigns.end(),
@@ -132,8 +132,8 @@ void ShardPlacer::OnReady(JobServer& server) {
                            moves ? " was handing over shards when the coordinator ended"
                                  : " registered without the shards that it held"),
               *admitted);
-  // Also a shard that was adopted in the start-up window: its values are not those that a reading
-  // round began with.
+  // An adopted shard also counts as a rollback: its values are not those with which a round of
+  // reading closures began.
   if (admitted->map_changed)
     job_.AfterRollback(admitted->assigns.empty()
                            ? "a server holds newer shards than the journal knew"
@@ -144,7 +144,7 @@ void ShardPlacer::OnReady(JobServer& server) {
 void ShardPlacer::SendAssign(const ClosureBook::AssignOrder& order) {
   shards_[order.shard].snapshot = order.snapshot ? order.snapshot->Uri() : std::string();
   const JobServer* server = shards_.ServerOf(order.server);
-  if (server == nullptr) return;  // reconciled when it registers
+  if (server == nullptr) return;  // it gets its shards when it registers
   v1::CoordinatorMessage message;
   v1::Assign* assign = message.mutable_assign();
   assign->set_job_uid(id_.uid.value());
@@ -159,7 +159,7 @@ void ShardPlacer::SendAssign(const ClosureBook::AssignOrder& order) {
     if (moved->epoch == order.epoch)
       *assign->mutable_moved_from() = client::ToProto(moved->from);
     else
-      moved.reset();  // rolled back meanwhile
+      moved.reset();  // it was rolled back meanwhile
   }
   if (order.snapshot) {
     v1::SnapshotSource* source = assign->mutable_snapshot();
@@ -182,19 +182,20 @@ bool ShardPlacer::OnAssigned(TaskId task, const v1::Assigned& assigned) {
   const ShardOwner& owner = book_->durable().map[shard.value()];
   if (const JobServer* server = shards_.Find(task);
       server == nullptr || server->identity != owner.server) {
-    // Held, not mapped [25]: it is dropped, whatever epoch it is of.
+    // The server holds a shard that is not mapped to it [25], so it must drop the shard at any
+    // epoch.
     if (owner.epoch == client::FromProto<ShardEpoch>(assigned.epoch()))
       host_->ForeignMessage(task, "Assigned of another's shard");
     if (assigned.ok()) Drop(task, shard, client::FromProto<ShardEpoch>(assigned.epoch()));
     return false;
   }
   if (owner.epoch != client::FromProto<ShardEpoch>(assigned.epoch()))
-    return false;  // of a former assignment
+    return false;  // the answer to a former assignment
   if (assigned.ok()) {
     shards_[shard].held = true;
     shards_[shard].load_failures = 0;
     if (std::exchange(shards_[shard].moved, std::nullopt)) {
-      // Who was asked before it held this shard could not tell of it.
+      // The server may have been asked before it held this shard, so it is asked again.
       queries_->Ask(task, shard);
     }
     job_.Touch();
@@ -238,8 +239,8 @@ bool ShardPlacer::SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause) {
       std::find_if(known.begin(), known.end(), [&](const Snapshot& s) { return s.Uri() == uri; });
   if (found == known.end()) return false;
   if (found->resumed && known.size() == 1) {
-    // The seed is not where a resumed job begins: under another plan it never was, and without its
-    // file the checkpoint is not whole.
+    // A resumed job cannot begin this shard from the seed: under another plan the seed never was
+    // its state, and without the file the checkpoint is incomplete.
     job_.Fail(MakeError(UserError(absl::FailedPreconditionError(absl::StrCat(
                             "the checkpoint to resume from cannot be used: ", cause.message()))),
                         "user", cause.origin_text()),
@@ -268,7 +269,7 @@ bool ShardPlacer::SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause) {
 void ShardPlacer::SayRollback(const std::string& why, const ClosureBook::MapChange& change) {
   if (change.assigns.empty()) return;
   std::size_t restored = 0;
-  IntervalSet reruns;  // what is open now may have to be run again, too
+  IntervalSet reruns;  // open closures may have to be run again, too
   for (const ClosureBook::AssignOrder& order : change.assigns) {
     restored += order.snapshot.has_value();
     reruns.UnionWith(book_->durable().todo[order.shard.value()]);
@@ -289,7 +290,8 @@ void ShardPlacer::SayRollback(const std::string& why, const ClosureBook::MapChan
   job_.Event("rollback", absl::StrCat(why, ": ", where, "; ", again, " run again there"));
 }
 
-// The new owner has not, or has not any more, what it had received.
+// Handles a shard whose new owner no longer has the state that it received in a move. Returns false
+// if the shard was not moved.
 bool ShardPlacer::MoveLost(ShardId shard, const v1::ErrorDetail& cause) {
   std::optional<ShardTable::Shard::Move>& moved = shards_[shard].moved;
   if (!moved || moved->epoch != book_->durable().map[shard.value()].epoch) return false;
@@ -305,7 +307,7 @@ void ShardPlacer::KeepFrom(const std::string& identity, const std::vector<ShardI
   std::size_t kept = 0;
   for (const ShardId shard : shards) {
     if (book_->durable().map[shard.value()].server != identity)
-      continue;  // somebody else's meanwhile
+      continue;  // another server owns it now
     shards_.Unplace(shard);
     ++kept;
   }
@@ -361,7 +363,7 @@ std::string ShardPlacer::WaitingFor() const {
                     " has not reconnected since the coordinator restarted and holds ",
                     ShardCount(shards));
   }
-  // Those that are here, and have not said that they hold what they were given.
+  // Connected servers that have not reported that they hold the shards assigned to them.
   std::map<std::string, std::size_t> silent;
   for (std::uint32_t p = 0; book_ != nullptr && p < shards_.size(); ++p) {
     if (shards_[ShardId(p)].held || shards_.unplaced().count(ShardId(p)) != 0) continue;

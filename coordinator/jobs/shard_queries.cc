@@ -62,13 +62,13 @@ void ShardQueries::Check(MonoTime now, std::optional<std::uint64_t> generation,
       AskForMissing(&query, servers, owners);
       ++i;
     } else {
-      Finish(i, owners.size());  // May add a query behind.
+      Finish(i, owners.size());  // May append a query.
     }
   }
 }
 
-// Those that have not told of a shard of theirs, and owe no answer: they were not there when they
-// were asked, or did not hold the shard yet.
+// Asks the servers of missing shards that owe no answer. They were not connected when the query
+// began, or did not hold the shard yet.
 void ShardQueries::AskForMissing(Query* query, const Servers& servers, const Owners& owners) {
   std::set<std::string> missing;
   for (std::uint32_t p = 0; p < owners.size(); ++p) {

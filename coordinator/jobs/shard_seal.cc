@@ -46,7 +46,7 @@ void ShardSeal::OnReady(const JobServer& server) {
 }
 
 bool ShardSeal::IsComplete() {
-  // A process that is gone applies nothing any more.
+  // A process that is gone applies no more updates.
   std::erase_if(unsealed_, [&](ShardId shard) {
     return shards_.IsGone(book_->durable().map[shard.value()].server);
   });

@@ -91,8 +91,8 @@ void ShardTable::Restore(const ClosureBook& book) {
   for (std::uint32_t p = 0; p < size(); ++p) {
     const ShardEpoch epoch = book.durable().map[p].epoch;
     if (epoch != ShardEpoch{}) placed_ = true;
-    // A file newer than the assignment was made of it; else it is the one that its owner may be
-    // reading still.
+    // If the newest file is from the present epoch, the owner wrote it after it had loaded the
+    // shard. Otherwise it is the file of the newest Assign, which the owner may still be reading.
     const Snapshot* newest = book.NewestSnapshot(ShardId(p));
     if (newest != nullptr && (newest->resumed || newest->epoch != epoch))
       shards_[p].snapshot = newest->Uri();

@@ -17,8 +17,8 @@ void MemoryStateStore::Apply(const StoredCommit& entry, StoredJob* job) {
 
 absl::Status MemoryStateStore::CommitTerm(Term term) {
   if (term <= term_)
-    return absl::InvalidArgumentError(
-        absl::StrCat("term does not grow: have=", term_.value(), " got=", term.value()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the term of the coordinator does not grow: have=", term_.value(), " got=", term.value()));
   term_ = term;
   ++accepted_;
   for (const StoredCommit& entry : tail_) Apply(entry, &settled_[entry.job]);
@@ -30,7 +30,7 @@ absl::Status MemoryStateStore::Add(StoredCommit entry) {
   if (std::find(order_.begin(), order_.end(), entry.job) == order_.end()) {
     if (order_.size() >= options_.jobs_max) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("state store holds too many jobs: max=", options_.jobs_max,
+          absl::StrCat("the state store holds too many jobs: max=", options_.jobs_max,
                        " job=", JobUidString(entry.job)));
     }
     order_.push_back(entry.job);

@@ -7,7 +7,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-// Workers that are gone and have done nothing: as many are kept by name.
+// With more entries than this, a worker without completed work loses its entry when it is gone.
 constexpr std::size_t kWorkersKeptMax = 4096;
 
 void CleanDevice(const v1::DeviceProgress& said, v1::DeviceProgress* to) {

@@ -13,14 +13,14 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::size_t kDeferredMax = 1u << 16;
-constexpr std::uint64_t kLostNamedMax = 8;  // Closures that an event names.
+constexpr std::uint64_t kLostNamedMax = 8;  // Number of lost closures with an event of their own.
 
 }  // namespace
 
 // ---------------------------------------------------------------- grants
 
 std::uint32_t TrainingWork::LimitOf(const JobWorker& worker) const {
-  if (parts_.roster->UnfitOf(worker) != nullptr) return 1;  // On trial.
+  if (parts_.roster->UnfitOf(worker) != nullptr) return 1;  // It is on trial.
   const std::uint64_t limit = std::min<std::uint64_t>(plan_->closures(), source_->Limit());
   const std::uint64_t remaining = limit > book_->next_new() ? limit - book_->next_new() : 0;
   return AttemptsAhead(options_.sizing, worker.rate.seconds_per_closure(), remaining,
@@ -28,7 +28,7 @@ std::uint32_t TrainingWork::LimitOf(const JobWorker& worker) const {
 }
 
 bool TrainingWork::GrantsBlocked() {
-  // Nothing begins that cannot be journaled.
+  // No work begins that cannot be journaled.
   return !host_->StoreTrouble().empty() || hold_.Holds(host_);
 }
 
@@ -55,15 +55,15 @@ void TrainingWork::SendTraining(JobWorker& worker, const ClosureBook::Granted& g
   job_.Touch();
 }
 
-// [20b] The closure stays succeeded. The updates that its targets lost with a server are not done
-// again, and an event says so.
+// [20b] The closure stays succeeded. The updates that its target shards lost with a server are not
+// made again, and an event reports it.
 void TrainingWork::GiveUpRepair(ClosureId closure, Attempt attempt, absl::string_view why) {
   const auto& lost = book_->durable().lost;
   const bool lost_before = std::any_of(lost.begin(), lost.end(), [&](const IntervalSet& of) {
     return of.Contains(closure.value());
   });
   const Record record = book_->FailRepair(closure, attempt);
-  if (record.empty()) {  // Rolled back once more meanwhile, or not needed any more.
+  if (record.empty()) {  // The shard was rolled back again, or needs no repair.
     book_->ReleaseAttempt(closure, attempt);
     return;
   }
@@ -72,10 +72,11 @@ void TrainingWork::GiveUpRepair(ClosureId closure, Attempt attempt, absl::string
   const std::uint64_t closures =
       parts_.totals->OnLost(!lost_before, shards * source_->OnLost(closure));
   if (closures <= kLostNamedMax) {
-    job_.Event("lost",
-               absl::StrCat("updates of closure ", closure.value(), " are lost in ", shards,
-                            shards == 1 ? " shard" : " shards", ", it cannot be run again: ", why,
-                            closures == kLostNamedMax ? "; further losses are only counted" : ""));
+    job_.Event(
+        "lost",
+        absl::StrCat("updates of closure ", closure.value(), " are lost in ", shards,
+                     shards == 1 ? " shard" : " shards", ", because it cannot be run again: ", why,
+                     closures == kLostNamedMax ? "; further losses are only counted" : ""));
   }
   job_.Touch();
   job_.Persist(record);
@@ -95,7 +96,8 @@ void TrainingWork::ForgetErrors(ClosureId closure) {
 }
 
 void TrainingWork::OnDone(JobWorker* worker, const v1::Done& done, bool window_open) {
-  if (worker == nullptr) return;  // Its registration has ended: it says it again under the new one.
+  // Its registration has ended. It repeats the Done in its next one.
+  if (worker == nullptr) return;
   const Attempt attempt = client::FromProto<Attempt>(done.attempt());
   const ClosureId closure(done.closure());
   DoneTurn& turn = *parts_.turn;
@@ -147,7 +149,7 @@ void TrainingWork::OnFailed(const JobWorker& worker, const v1::Failed& failed, b
   const ClosureId closure(failed.closure());
   const auto current = book_->current().find(closure);
   if (current == book_->current().end() || current->second.attempt != attempt)
-    return;  // Of a closure that has moved on.
+    return;  // The attempt is not current any more.
   if (current->second.worker != worker.task)
     return host_->ForeignMessage(worker.task, "Failed for an attempt that another worker holds");
   if (elsewhere) {
@@ -199,8 +201,8 @@ void TrainingWork::OnDropped(const JobWorker& worker, const v1::AttemptDropped& 
   if (dropped.superseded() && newest && !job_.grants_stopped() &&
       !parts_.claims->OnSuperseded(closure, ShardId(dropped.shard()), worker.identity))
     return;
-  // An attempt that was called back, or given back by a leaving worker, can go elsewhere at once.
-  // Otherwise a pause keeps a refusal from becoming a tight loop.
+  // The closure of a recalled attempt, or of one that a leaving worker gave back, can be granted
+  // again at once. Otherwise a pause prevents a tight loop of grants and refusals.
   if (asked)
     book_->ReleaseAttempt(closure, attempt);
   else

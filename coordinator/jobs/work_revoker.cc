@@ -44,7 +44,8 @@ void WorkRevoker::Supersede(JobWorker& worker) {
 
 // ---------------------------------------------------------------- work that stands still
 
-// Judged as a death is (ARCHITECTURE section 4.7): by what the worker last reported as running.
+// Returns the work that has stalled. Like a death it is judged by the closure that the worker last
+// reported as running (ARCHITECTURE section 4.7).
 WorkRevoker::Stalled WorkRevoker::StalledWork(const JobWorker& worker) const {
   const Attempt running = client::FromProto<Attempt>(worker.progress.running_attempt());
   Stalled stalled;
@@ -93,7 +94,8 @@ void WorkRevoker::RevokeStalled(JobWorker& worker) {
 
 // ---------------------------------------------------------------- workers that are cut off
 
-// Which closures the workers of other jobs could run is unknown here.
+// Returns whether another worker could run the closures. It is not known which closures the workers
+// of other jobs can run, so such workers count as able unless the job has callers.
 bool WorkRevoker::OthersCanRun(const JobWorker& of,
                                const std::vector<const JobWorker*>& able) const {
   if (parts_.roster->elsewhere() > 0 && !source_->has_callers()) return true;
@@ -104,12 +106,13 @@ bool WorkRevoker::OthersCanRun(const JobWorker& of,
   });
 }
 
-// The worker gets nothing for a time that grows, until it has ended something.
+// Passes the work to others. The worker gets no work for a time that grows until it completes some
+// work.
 void WorkRevoker::PassOn(JobWorker& worker, const v1::UnreachedServer& from) {
   const bool trained = std::any_of(worker.held.begin(), worker.held.end(),
                                    [](const auto& one) { return one.second.kind == v1::TRAIN; });
   Supersede(worker);
-  worker.progress.clear_unreached();  // Of the attempt that was taken away.
+  worker.progress.clear_unreached();  // It is of the revoked attempt.
   v1::Failed failure;
   failure.set_lack(v1::REACH);
   failure.mutable_cause()->set_message(absl::StrCat("it cannot reach ", ReachRule::Text(from),

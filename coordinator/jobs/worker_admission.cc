@@ -27,7 +27,8 @@ void WorkerAdmission::Admit(TaskId task, const std::string& identity, MonoTime b
   job_.Touch();
 }
 
-// A worker cannot take over the attempt of another living worker by claiming it.
+// Returns whether another living worker holds the attempt. A worker cannot take over such an
+// attempt by claiming it.
 bool WorkerAdmission::IsOfAnother(TaskId holder, const JobWorker& worker) {
   const JobWorker* other = Find(holder);
   if (other == nullptr || other->identity == worker.identity) return false;
@@ -35,7 +36,7 @@ bool WorkerAdmission::IsOfAnother(TaskId holder, const JobWorker& worker) {
   return true;
 }
 
-// [35] Nor can it take over an attempt that nobody granted to it.
+// [35] Returns whether the worker has proved that the attempt was granted to it.
 bool WorkerAdmission::CheckProof(const v1::HeldAttempt& said, Attempt attempt,
                                  const JobWorker& worker) {
   if (parts_.claims->IsProved(said, attempt)) return true;
@@ -43,8 +44,8 @@ bool WorkerAdmission::CheckProof(const v1::HeldAttempt& said, Attempt attempt,
   return false;
 }
 
-// It pushes nothing and has no proof: only the current attempt, of this worker and of this life, is
-// kept.
+// Handles an attempt at a closure that only reads. Such closures push nothing and have no proofs,
+// so a worker keeps only a current attempt that this life granted to it.
 bool WorkerAdmission::AdoptReading(const v1::HeldAttempt& said, JobWorker* worker) {
   const Attempt attempt = client::FromProto<Attempt>(said.attempt());
   ReadingRound::Closure* reading = parts_.reading->Running(said.closure(), attempt);
@@ -54,11 +55,11 @@ bool WorkerAdmission::AdoptReading(const v1::HeldAttempt& said, JobWorker* worke
   return true;
 }
 
-// The worker keeps those of its attempts that are still needed.
+// Lets the worker keep those of its attempts that are still needed.
 void WorkerAdmission::AdoptAttempts(const v1::Hello& hello, JobWorker* worker,
                                     v1::Registered* registered) {
   std::vector<ClosureBook::HeldAttempt> held;
-  std::map<Attempt, const v1::HeldAttempt*> said;  // Of training; an attempt is one closure's.
+  std::map<Attempt, const v1::HeldAttempt*> said;  // Claimed training attempts.
   for (const v1::HeldAttempt& h : hello.attempts()) {
     if (h.job_uid() != id_.uid.value()) continue;
     if (h.kind() != v1::TRAIN) {
@@ -88,7 +89,7 @@ void WorkerAdmission::AdoptAttempts(const v1::Hello& hello, JobWorker* worker,
     hooks_.adopted(h.closure, h.attempt);
     v1::HeldAttempt& adopted = *registered->add_adopted();
     adopted = *said.at(h.attempt);
-    adopted.clear_proof();  // It has the proof.
+    adopted.clear_proof();  // The worker has the proof.
     adopted.clear_granted_to();
   }
 }
@@ -130,7 +131,7 @@ bool WorkerAdmission::Speaks(TaskId task) {
   return true;
 }
 
-// Its process is one of the job's from now on.
+// Notes that its process serves the job.
 void WorkerAdmission::BeginTotals(const JobWorker& worker) {
   if (parts_.totals->BeginWorker(worker.identity, worker.process)) hooks_.want_whole();
 }

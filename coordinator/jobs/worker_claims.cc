@@ -13,7 +13,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr std::uint32_t kSupersededMax = 8;  // answers of one closure
+constexpr std::uint32_t kSupersededMax = 8;  // number of answers for one closure
 
 UpdateAccount::TouchedLess LessOf(const v1::TouchedLess& said) {
   UpdateAccount::TouchedLess less;
@@ -44,7 +44,7 @@ bool WorkerClaims::IsProved(const v1::HeldAttempt& held, Attempt attempt) const 
                            held.granted_to());
 }
 
-// Nobody has granted a later attempt, so no shard can have seen one.
+// The coordinator has granted no later attempt, so no shard can have seen one.
 bool WorkerClaims::OnSuperseded(ClosureId closure, ShardId shard, const std::string& worker) {
   const std::uint32_t times = ++superseded_[closure.value()];
   if (times < kSupersededMax) return true;
@@ -63,9 +63,10 @@ bool WorkerClaims::OnSuperseded(ClosureId closure, ShardId shard, const std::str
 absl::Status WorkerClaims::Check(const v1::Done& done) const {
   if (!done.has_touched() || !plan_ || done.closure() >= plan_->closures()) return absl::OkStatus();
   if (done.touched().shards_size() != done.touched().updates_size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the shards that a closure touches less often and their counts differ in number: shards=",
-        done.touched().shards_size(), " numbers=", done.touched().updates_size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the lists of the shards that a closure touches less often and of their "
+                     "updates differ in length: shards=",
+                     done.touched().shards_size(), " numbers=", done.touched().updates_size()));
   }
   return UpdateAccount::Check(LessOf(done.touched()), shards_.size(),
                               plan_->Closure(ClosureId(done.closure())).steps);
@@ -77,8 +78,8 @@ void WorkerClaims::Count(ClosureId closure, const v1::TouchedLess* said) {
 }
 
 void WorkerClaims::TakeOver(const ResumePoint& point, bool same_plan) {
-  // Files that the coordinator cannot read may hold a part of an epoch that this job does not have:
-  // updates beyond the job's own are no error then.
+  // Files that the coordinator cannot read may hold a part of an epoch that this job does not have.
+  // Updates beyond the job's own are then no error.
   const bool beyond = !point.updates && plan_message_.epochs() < point.manifest.plan().epochs();
   account_.TakeOver({point.updates, point.whole, !same_plan || beyond});
 }
@@ -134,8 +135,8 @@ void WorkerClaims::Fill(v1::JobSnapshot* s) const {
 
 void WorkerClaims::Read(const v1::JobSnapshot& s) {
   if (!s.has_updates()) {
-    // The build that wrote the snapshot did not count: the slots of its job are not compared, and
-    // what the job took over is unknown.
+    // The build that wrote the snapshot did not count updates: the slots of its job are not
+    // compared, and the updates that the job took over are unknown.
     std::optional<UpdateAccount::Before> before;
     if (!epochs_->resumed().empty())
       before = UpdateAccount::Before{std::nullopt, false, /*another_plan=*/true};

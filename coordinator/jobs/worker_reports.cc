@@ -9,22 +9,23 @@
 namespace evergrad::coordinator {
 namespace {
 
-// A worker's report is bounded before it is kept.
+// Checks the sizes in a worker's report, before the job keeps it.
 absl::Status CheckSizes(const v1::Done& done) {
   if (done.metrics().step_records_size() > static_cast<int>(kUpdatesPerClosureMax) ||
       done.metrics().sums_size() > 64) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "metrics of a closure too large: step_records=", done.metrics().step_records_size(),
+        "the metrics of a closure are too large: step_records=", done.metrics().step_records_size(),
         " sums=", done.metrics().sums_size()));
   }
   for (const v1::NamedSum& sum : done.metrics().sums()) {
     if (sum.counts_size() > kMetricCountsMax)
-      return absl::InvalidArgumentError(absl::StrCat(
-          "metrics of a closure too large: counts=", sum.counts_size(), " max=", kMetricCountsMax));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the metrics of a closure are too large: counts=", sum.counts_size(),
+                       " max=", kMetricCountsMax));
   }
   if (done.result().size() > client::kResultBytesMax)
     return absl::InvalidArgumentError(
-        absl::StrCat("result of a closure too large: bytes=", done.result().size(),
+        absl::StrCat("the result of a closure is too large: bytes=", done.result().size(),
                      " max=", client::kResultBytesMax));
   return absl::OkStatus();
 }
@@ -73,7 +74,8 @@ void WorkerReports::OnFailed(TaskId task, const v1::Failed& failed) {
   if (worker->Drop(attempt)) worker->advanced_at = host_->Now();
   if (phases.In(JobPhase::kSealedExporting) && failed.kind() == v1::EXPORT)
     return parts_.sealed_export->OnFailed(task, failed);
-  // A user's error may be the cause of the machine's error that ends the job.
+  // A user's error may be the cause of the machine's error that already ends the job, so it is
+  // still accepted.
   if (phases.grants_stopped() && !(phases.ending() == JobState::kFailed && failed.user_error() &&
                                    failed.lack() == v1::NO_LACK))
     return;

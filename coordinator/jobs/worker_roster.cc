@@ -55,7 +55,7 @@ JobWorker WorkerRoster::Make(TaskId task, const std::string& identity, MonoTime 
 void WorkerRoster::Replace(const JobWorker& former, bool counted, JobWorker* worker) {
   worker->rate = former.rate;
   if (worker->process != former.process) return Forget(former, counted);
-  worker->progress = former.progress;  // until it says more
+  worker->progress = former.progress;  // until its next report
   worker->stuck = former.stuck;
   worker->aside_until = former.aside_until;
 }
@@ -80,7 +80,7 @@ void WorkerRoster::OnProgress(JobWorker* worker, const v1::WorkerProgress& said)
   if (said.steps() != progress.steps()) job_.Touch();
   progress = said;
   progress.clear_device();
-  progress.clear_steps_log();  // Curves are made of what counted; this is not kept.
+  progress.clear_steps_log();  // Not kept: the curves use accepted Dones.
   progress.set_state(client::CleanText(said.state(), 64));
   ReachRule::Clean(progress.mutable_unreached());
   progress.set_awaits(client::CleanText(said.awaits(), kAwaitsBytesMax));
@@ -169,7 +169,8 @@ std::vector<TaskId> WorkerRoster::Stalled(bool window_open) {
 
 // ---------------------------------------------------------------- workers that cannot take part
 
-// Of a worker that registers at this moment nothing is known.
+// Returns whether no worker is known to be able to run the job. A worker that has just registered
+// counts as able.
 bool WorkerRoster::NobodyFits() const {
   return elsewhere_ == 0 && std::all_of(workers_.begin(), workers_.end(), [&](const auto& one) {
            const JobWorker& worker = one.second;
@@ -188,7 +189,7 @@ bool WorkerRoster::SetAside(JobWorker& worker, const v1::Failed& failed, bool ha
                                        unfit_.Of(worker.process)->why));
     job_.Touch();
   }
-  if (epochs_->succeeded() == 0) pin_.Release(worker.identity);  // nothing has its bits
+  if (epochs_->succeeded() == 0) pin_.Release(worker.identity);  // no result depends on it
   if (!NobodyFits()) return true;
   const bool repair =
       failed.kind() == v1::TRAIN && !failed.all_targets() && failed.lack() == v1::INPUT;
@@ -197,7 +198,7 @@ bool WorkerRoster::SetAside(JobWorker& worker, const v1::Failed& failed, bool ha
     unfit_.TryAgainBy(worker.process, *fit_left_ + options_.server_lost_after);
     return true;
   }
-  unfit_.TryAgainBy(worker.process, now);  // the next failure is judged at once, too
+  unfit_.TryAgainBy(worker.process, now);  // so that the next failure comes soon
   return false;
 }
 
@@ -233,7 +234,7 @@ std::string WorkerRoster::WaitingFor() const {
   return "";
 }
 
-// Nobody is usable, and nobody is unfit or set aside.
+// Returns the text of the wait if no worker is usable and none is unfit or set aside.
 std::string WorkerRoster::WaitingForBackoffs() const {
   const MonoTime now = host_->Now();
   std::string text;
@@ -251,7 +252,7 @@ std::string WorkerRoster::WaitingForBackoffs() const {
                       backing_off > kBackoffsNamedMax ? ", …" : "");
 }
 
-// `on_over_budget: pause`.
+// Paused workers exist only with `on_over_budget: pause`.
 std::string WorkerRoster::WaitingForPauses() const {
   std::string text;
   std::size_t waiting = 0;

@@ -77,7 +77,8 @@ struct Fixture : PartFixture {
 TEST_CASE("without a checkpoint the job begins at its first step") {
   Fixture f;
   f.Look();
-  CHECK(f.Said("state: nothing to resume from, the job begins at its first step"));
+  CHECK(
+      f.Said("state: there is no checkpoint to resume from, so the job begins at its first step"));
   CHECK(f.said.back() == "looked");
   f.Begin();
   CHECK(f.book->durable().succeeded.empty());

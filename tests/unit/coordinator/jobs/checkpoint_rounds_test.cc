@@ -116,7 +116,7 @@ TEST_CASE("a manifest is written without a shard that does not answer within a m
   f.Tick(seconds(31));
   f.RunFileThread();
   CHECK(f.rounds->status().number() == 2);
-  CHECK(f.Said("not saved after 61 s: shards=1 first=1 at ps_server/b"));
+  CHECK(f.Said("some shards are not saved after 61 s: shards=1 first=1 at ps_server/b"));
   CHECK_FALSE(f.Said("written again"));
   CHECK(snapshot::FindNewestManifest(*f.host.disk, f.rounds->folder())->manifest.shards(1).file() ==
         former);

@@ -143,7 +143,7 @@ TEST_CASE("files that were sent and cannot be read back end a job, or only the e
   SECTION("of a failed job") {
     Fixture f(Stage::kFailed);
     f.Exported(true);
-    CHECK(f.Said("gave up: they cannot be read back on host near"));
+    CHECK(f.Said("gave up: the files cannot be read back on host near"));
     CHECK_FALSE(f.Said("fail"));
   }
 }

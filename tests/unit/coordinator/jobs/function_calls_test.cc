@@ -153,7 +153,7 @@ TEST_CASE(
   CHECK_FALSE(f.closures->wants_round());
   CHECK(f.closures->queue().kept().size() == 1);
   CHECK(std::count_if(f.said.begin(), f.said.end(), [](const std::string& line) {
-          return line.find("discarding the arguments") != std::string::npos;
+          return line.find("the job discards the arguments") != std::string::npos;
         }) == 1);
 }
 
@@ -212,7 +212,7 @@ TEST_CASE("a cancellation is committed, revokes what runs, and is answered when 
   request.set_all(true);
   f.said.clear();
   CHECK_FALSE(f.calls->CancelClosures(request, &f.waiting));
-  CHECK(f.said == std::vector<std::string>{"state: cancelled by its client: 2 closures", "persist",
+  CHECK(f.said == std::vector<std::string>{"state: the client cancelled 2 closures", "persist",
                                            "revoke 0", "closes", "pump"});
   f.TakeCloses();
   CHECK((*f.calls->CancelClosures(request, &f.waiting))->cancelled());
@@ -226,7 +226,7 @@ TEST_CASE("a job is finished once, by a call without open closures") {
   CHECK_FALSE(f.calls->Finish(request, &f.waiting));
   f.RunOne();
   REQUIRE((*f.calls->Finish(request, &f.waiting))->finishing());
-  CHECK(f.Said("state: finished by its client after 1 closure"));
+  CHECK(f.Said("state: the client finished the job after 1 closure"));
   f.refusal = absl::FailedPreconditionError("the job has ended");
   CHECK((*f.calls->Finish(request, &f.waiting))->finishing());
 }

@@ -522,8 +522,9 @@ TEST_CASE("the last checkpoint waits for space and reports it") {
   CHECK(c.Status().phase() == "saving");
   CHECK_THAT(c.job->WaitingFor(), Contains("shards to be saved: 4 left"));
   CHECK_FALSE(c.Run([&] { return c.job->ended(); }, std::chrono::seconds(60)));
-  CHECK_THAT(AllEvents(c), Contains("cannot write a checkpoint, retrying: not saved after 60 s: "
-                                    "shards=4 first=0 at ps_server/"));
+  CHECK_THAT(AllEvents(c),
+             Contains("cannot write a checkpoint, retrying: some shards are not saved after 60 s: "
+                      "shards=4 first=0 at ps_server/"));
   c.host.disk->SetBytesMax(1 << 30);
   c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::OkStatus(); };
   // The orders whose answers were kept back end with the servers' sessions. The files are then
@@ -723,7 +724,9 @@ TEST_CASE("a job that resumes without a saved checkpoint begins at the first ste
   AddTasks(c);
   REQUIRE(c.RunToEnd());
   CHECK(c.Status().state() == "SUCCEEDED");
-  CHECK_THAT(AllEvents(c), Contains("nothing to resume from, the job begins at its first step"));
+  CHECK_THAT(
+      AllEvents(c),
+      Contains("there is no checkpoint to resume from, so the job begins at its first step"));
 }
 
 TEST_CASE("another plan continues from the end of a succeeded job's epochs") {

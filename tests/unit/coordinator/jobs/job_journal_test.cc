@@ -129,7 +129,7 @@ TEST_CASE("malformed notes, and a phase that needs a plan without one, are refus
     next.book.reset();
     const absl::Status status = next.commits.Read(
         snapshot, f.Stored(), [] { return absl::OkStatus(); }, &next.refusal);
-    CHECK(status.message() == "no plan in phase training");
+    CHECK(status.message() == "the job has no plan in phase training");
   }
 }
 
@@ -147,7 +147,7 @@ TEST_CASE("a living job whose YAML is refused cannot come back, and an ended one
   snapshot.set_phase("");
   const auto id = JobJournal::IdentityOf(JobUid(1), snapshot, &refusal);
   REQUIRE(id.ok());
-  CHECK_THAT(refusal, Contains("its YAML is refused by this version: "));
+  CHECK_THAT(refusal, Contains("this version refuses the job's YAML: "));
   CHECK(id->spec.name == "part");
   CHECK(id->spec.training.epochs == 3);
 }

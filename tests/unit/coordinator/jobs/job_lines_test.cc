@@ -14,7 +14,7 @@ using Catch::Matchers::Contains;
 using Json = nlohmann::json;
 
 constexpr char kTrouble[] =
-    "metrics.jsonl cannot be written, its lines are kept in memory, retrying";
+    "metrics.jsonl cannot be written; its lines are kept in memory and written later";
 
 std::vector<std::uint64_t> NumbersOf(const std::vector<Json>& lines, const char* kind) {
   std::vector<std::uint64_t> numbers;

@@ -115,7 +115,7 @@ TEST_CASE("a plan that this version cannot build is refused, and an ended job sa
   CHECK(absl::IsInvalidArgument(next.plan.Read(snapshot, /*ended=*/false, &next.refusal)));
   next.refusal.clear();
   REQUIRE(next.plan.Read(snapshot, /*ended=*/true, &next.refusal).ok());
-  CHECK_THAT(next.refusal, Contains("this version cannot build its plan: "));
+  CHECK_THAT(next.refusal, Contains("this version cannot build the job's plan: "));
   CHECK_FALSE(next.plan);
 }
 

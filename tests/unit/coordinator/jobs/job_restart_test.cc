@@ -370,7 +370,7 @@ TEST_CASE("a version with another plan of a job shows it if it has ended, and ot
   AddTasks(c);
   REQUIRE(c.Run([&] { return c.Status().state() == "RUNNING"; }));
   CHECK_THAT(std::string(of_another_version().status().message()),
-             Contains("this version builds a different plan for it"));
+             Contains("this version builds a different plan for the job"));
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   for (auto& [identity, worker] : c.workers) c.FinishHeld(worker);
   REQUIRE(c.RunToEnd());
@@ -390,8 +390,8 @@ TEST_CASE(
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
   const bool yaml_refused = GENERATE(true, false);
   CAPTURE(yaml_refused);
-  const std::string why = yaml_refused ? "its YAML is refused by this version: "
-                                       : "this version cannot build its plan: ";
+  const std::string why = yaml_refused ? "this version refuses the job's YAML: "
+                                       : "this version cannot build the job's plan: ";
   const auto by_another_version = [&] {
     StoredJob stored = *c.host.memory.LoadJob(c.job->uid());
     v1::JobSnapshot snapshot;

@@ -87,7 +87,7 @@ TEST_CASE(
   CHECK(Exports(c) == 0);
   CHECK_FALSE(c.Status().weights_exported());
   CHECK_THAT(AllEvents(c),
-             Contains("not exported: no worker was left to write them; checkpoint ") &&
+             Contains("not exported: no worker was left to write the weights; checkpoint ") &&
                  Contains("psctl checkpoint export " + c.Status().checkpoint().uri() +
                           " --to weights.npz"));
 }
@@ -130,7 +130,7 @@ TEST_CASE("an export that does not end is cancelled after a time limit, and the 
   EndsAsItFailed(c);
   CHECK(c.host.clock.Now() - began >= std::chrono::seconds(59));
   CHECK(c.host.clock.Now() - began <= std::chrono::seconds(65));
-  CHECK_THAT(AllEvents(c), Contains("not exported: it took too long"));
+  CHECK_THAT(AllEvents(c), Contains("not exported: the export took too long"));
   CHECK(c.workers["0"].superseded.size() == 1);
 }
 

@@ -511,9 +511,10 @@ TEST_CASE(
     if (event.kind() == "lost") said.push_back(event.text());
   }
   REQUIRE(said.size() == std::min<std::uint64_t>(trained, 8));
-  CHECK_THAT(said[0], Catch::Contains(
-                          "updates of closure 0 are lost in 2 shards, it cannot be run again: ") &&
-                          Catch::Contains("file=images"));
+  CHECK_THAT(said[0],
+             Catch::Contains(
+                 "updates of closure 0 are lost in 2 shards, because it cannot be run again: ") &&
+                 Catch::Contains("file=images"));
   CHECK((trained < 8) ==
         (said.back().find("further losses are only counted") == std::string::npos));
 }

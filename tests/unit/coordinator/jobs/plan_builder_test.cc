@@ -64,7 +64,7 @@ TEST_CASE(
         "bytes=67584 max=40960; start that server with more "
         "than --budget-bytes-max 106496, or submit the job again while that server is connected, "
         "so that "
-        "the variable is split to fit the server's limit");
+        "the variable is partitioned to fit the server's limit");
   CHECK(BlameOf(late) == Blame::kUser);
 
   limit.bytes = 1023;
@@ -308,10 +308,10 @@ TEST_CASE("a worker's description is not trusted") {
             [](v1::DescribeResult* d) { d->mutable_variables(1)->set_name("dense/kernel"); },
             "duplicate variable name", false},
            {"no name", [](v1::DescribeResult* d) { d->mutable_variables(1)->set_name(""); },
-            "invalid variable", false},
+            "a variable in the describe result has an empty", false},
            {"a dtype that is not built",
             [](v1::DescribeResult* d) { d->mutable_variables(1)->set_dtype(v1::DTYPE_FLOAT16); },
-            "dtype is not built", false},
+            "does not support the dtype", false},
            {"a wire type that is not built",
             [](v1::DescribeResult* d) { d->mutable_variables(1)->set_wire_dtype(v1::DTYPE_INT64); },
             "wire type is not built", false},

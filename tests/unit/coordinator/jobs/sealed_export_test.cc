@@ -68,7 +68,7 @@ TEST_CASE("without a usable worker the export waits as long as a seal") {
   CHECK(f.over == 0);
   f.host.clock.Advance(seconds(5));
   f.exporting.Pump();
-  CHECK(f.NotExported("no worker was left to write them"));
+  CHECK(f.NotExported("no worker was left to write the weights"));
   CHECK(f.over == 1);
   f.exporting.Pump();
   CHECK(f.over == 1);
@@ -127,7 +127,7 @@ TEST_CASE("the export of a failed job has a minute, and a second more for 16 MiB
   CHECK(f.over == 0);
   f.host.clock.Advance(seconds(1));
   f.exporting.Pump();
-  CHECK(f.NotExported("it took too long"));
+  CHECK(f.NotExported("the export took too long"));
 }
 
 TEST_CASE("shards that are missing at the servers are not exported") {

@@ -1036,7 +1036,7 @@ TEST_CASE(
   const absl::Status refused = start().status();
   CHECK_THAT(std::string(refused.message()),
              Contains("cannot resume a job of the journal: job=" + JobUidString(uids[1]) +
-                      " name=lives reason=its YAML is refused by this version") &&
+                      " name=lives reason=this version refuses the job's YAML") &&
                  Contains("the journal was not changed: start the version that ran the job"));
   CHECK(*store.LoadJob(uids[1]) == before);
   std::set<std::string> named;
