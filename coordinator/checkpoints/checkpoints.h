@@ -55,9 +55,9 @@ inline constexpr std::size_t kWarningsMax = 16;
 // manifests that are older than the newest `keep` readable manifests, and damaged manifests that
 // are older than these. Newer damaged manifests stay for inspection.
 //
-// InvalidArgument for a malformed manifest. Errors of the file system mean that the manifest is not
-// durable (after a crash it may exist nevertheless). SaveErrorIsFinal tells which errors a retry
-// cannot fix.
+// Returns InvalidArgument for a malformed manifest. After an error of the file system the manifest
+// is not durable (after a crash it may exist nevertheless). SaveErrorIsFinal tells which errors a
+// retry cannot fix.
 absl::StatusOr<Saved> SaveManifest(fs::FileSystem& files, const SaveRequest& request);
 // Returns true if no retry can fix this error of a manifest or shard file. Examples are permission,
 // an unknown scheme, a file in the place of a folder, a name that is too long, and two jobs in one
@@ -68,7 +68,7 @@ struct SweepRequest {
   std::string folder;
   // File names in the kept manifests (Saved::named) and in the closure book.
   std::set<std::string> needed;
-  // (epoch, lsn) of the newest known file of each shard.
+  // The pair (epoch, lsn) of the newest known file of each shard.
   std::map<ShardId, std::pair<ShardEpoch, std::uint64_t>> newest;
 };
 // Deletes the shard files of the folder, except the files in `needed` and files that are newer than
@@ -87,10 +87,10 @@ struct ResumePoint {
   // Newer manifests, with the reason for skipping them: unreadable, a damaged file, or files that
   // this host does not see.
   std::vector<absl::Status> passed_over;
-  // The number of updates in each shard's file, applied and skipped, in order. nullopt if this host
-  // does not see the files.
+  // The number of updates in each shard's file, applied and skipped, in the order of the shards;
+  // nullopt if this host does not see the files.
   std::optional<std::vector<std::uint64_t>> updates = std::nullopt;
-  // This host sees the files, they hold the same closures, and no closure is open.
+  // True if this host sees the files, they hold the same closures, and no closure is open.
   bool whole = false;
   // One past the highest open closure of all files. 0 if none is open, or if this host does not see
   // the files.
@@ -100,9 +100,9 @@ struct ResumePoint {
 // whose files are not damaged. All bytes are read here, and again by the server that loads them. A
 // manifest whose files this host does not see is used only if there is no other. The job's own
 // manifests (`self`) are excluded. The search covers the folder where this job would save:
-// `checkpoint.directory`, or else the siblings of `runs_folder` (of the NEW job). Errors of the
-// user: NotFound, with the searched folders, if nothing was ever saved; DataLoss, with all skipped
-// manifests, if no checkpoint is usable.
+// `checkpoint.directory`, or else the siblings of `runs_folder` (of the NEW job). Returns a user's
+// error: NotFound with the searched folders if nothing was ever saved, or DataLoss with all skipped
+// manifests if no checkpoint is usable.
 absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files,
                                             const config::CheckpointSpec& spec,
                                             absl::string_view runs_folder,
@@ -123,8 +123,9 @@ struct Resumption {
 // complete, end with an epoch of its own plan, and have no open closure. The shards start with a
 // new ledger, in which the same number of epochs of the new plan is done.
 //
-// FailedPrecondition, a user's error that states the difference and the remedy, in all other cases,
-// for a shard that was not saved yet, and for a new plan with fewer epochs than are done or begun.
+// Returns FailedPrecondition, a user's error that states the difference and the remedy, in all
+// other cases, for a shard that was not saved yet, and for a new plan with fewer epochs than are
+// done or begun.
 absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Plan& plan,
                                           JobUid self);
 // Returns the "eval" or "train" metric `name` at the end of epoch `epoch` (1, 2, …, as in the

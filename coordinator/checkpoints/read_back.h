@@ -25,8 +25,8 @@ namespace evergrad::coordinator {
 struct UnreadFile {
   std::uint32_t shard = 0;
   std::string host;  // host of the server that wrote the file; "" if not known
-  // NotFound if this host does not see the file. DataLoss if the file is damaged or is not the file
-  // that the manifest names. Otherwise the error of the file system.
+  // The error: NotFound if this host does not see the file, DataLoss if the file is damaged or is
+  // not the file that the manifest names, otherwise the error of the file system.
   absl::Status status;
 };
 

@@ -99,8 +99,8 @@ Look LookAtFiles(fs::FileSystem& files, const std::string& folder, const v1::Man
   return look;
 }
 
-// The folders of other jobs of this name under `base`, with their manifests. `subfolder` is "", or
-// the name of the folder of checkpoints in a job's folder.
+// Returns the folders of other jobs of this name under `base`, with their manifests. `subfolder` is
+// "", or the name of the folder of checkpoints in a job's folder.
 absl::StatusOr<std::vector<Folder>> FoldersOf(fs::FileSystem& files, const std::string& base,
                                               absl::string_view subfolder,
                                               absl::string_view job_name, JobUid self,
@@ -385,8 +385,8 @@ absl::Status ResumeSamePlan(const ResumePoint& point, const Sets& sets, const v1
   return absl::OkStatus();
 }
 
-// The plans differ: continues with the next whole epoch of the new plan, if the shards fit it.
-// `cut` is the first difference of the shards.
+// Resumes under another plan: continues with the next whole epoch of the new plan if the shards fit
+// it. `cut` is the first difference of the shards, or "".
 absl::Status ResumeOtherPlan(const ResumePoint& point, const Sets& sets, const std::string& cut,
                              const v1::Plan& plan, const plan::Plan& now, const plan::Plan& then,
                              Resumption* out) {

@@ -68,7 +68,7 @@ Membership::Key::Key(Role r, absl::string_view name)
   if (!is_number) number = 0;
 }
 
-// Numbers first and by value, then names.
+// Orders numbers first, by value, and then names.
 bool Membership::Key::operator<(const Key& other) const {
   return std::tie(role, other.is_number, number, identity) <
          std::tie(other.role, is_number, other.number, other.identity);
@@ -119,8 +119,8 @@ std::optional<RegisterVerdict> Membership::Identify(Registration& one) {
   return std::nullopt;
 }
 
-// The former process may hold the only copy of its shards: the new server waits while the former
-// session is open or its lease runs (P7).
+// Returns a refusal if the new server must wait: as long as the former session is open or its lease
+// runs, because the former process may hold the only copy of its shards (P7).
 std::optional<RegisterVerdict> Membership::RefuseTakenServer(const Registration& one) {
   if (one.hello.role != Role::kPsServer || !one.former_living || one.same_process)
     return std::nullopt;

@@ -50,8 +50,8 @@ struct TaskHello {
   std::uint64_t process_uid = 0;
   std::int64_t pid = 0;
   std::string host;
-  // The place at which a later server can prove that this process has ended ("" if there is none),
-  // and the uid of the earlier process whose end this server has proved there (0 for none).
+  // `lifeline` is the place at which a later server can prove that this process has ended, or "".
+  // `ended_process` is the uid of the earlier process whose end this server has proved there, or 0.
   std::string lifeline;
   std::uint64_t ended_process = 0;
   // Whether a coordinator assigned the number in the `identity` of a worker.
@@ -100,7 +100,7 @@ struct RegisterVerdict {
   bool too_often = false;
   bool exit = false;
   std::chrono::milliseconds retry_after{0};
-  // It is set for identity_taken.
+  // The process that has the identity; set for identity_taken.
   struct Holder {
     std::uint64_t process_uid = 0;
     std::string host, lifeline;
@@ -142,9 +142,10 @@ class Membership {
   //   new server has acquired the same lifeline.
   // - A process that registers again (same process_uid) replaces its own former registration.
   RegisterVerdict Register(MonoTime now, const TaskHello& hello);
-  // A message of the task has arrived. Unknown or replaced tasks are ignored.
+  // Notes that a message of the task has arrived. Unknown or replaced tasks are ignored.
   void Heard(MonoTime now, TaskId task);
-  // The stream of the task has ended. The task is suspected at once. A repeat changes nothing.
+  // The stream of the task has ended. The task is suspected at once. A repeated call changes
+  // nothing.
   std::vector<MembershipChange> StreamClosed(MonoTime now, TaskId task);
   // The task has announced its end (SIGTERM), so its end is not a death.
   void Leaving(MonoTime now, TaskId task, absl::string_view reason);
@@ -156,7 +157,7 @@ class Membership {
   std::vector<MembershipChange> Tick(MonoTime now);
 
   const TaskEntry* Find(TaskId task) const;
-  // The newest registration.
+  // Returns the newest registration of the identity, or null.
   const TaskEntry* FindIdentity(Role role, absl::string_view identity) const;
   std::vector<const TaskEntry*> List() const;  // by role, then identity
   std::uint32_t Count(Role role, TaskState state) const;

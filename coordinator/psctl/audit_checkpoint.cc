@@ -78,7 +78,7 @@ class Auditor {
     audit_.functions = job_.functions;
   }
 
-  // A shard without a file holds nothing.
+  // Adds a shard without a file, which holds no closure.
   void AddEmptyShard() { AddDone(IntervalSet()); }
 
   void AddShard(int i, const snapshot::ShardFileReport& report) {

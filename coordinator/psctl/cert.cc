@@ -50,7 +50,7 @@ absl::Status OpenSslError(absl::string_view step) {
   return absl::InternalError(absl::StrCat(step, ": ", text));
 }
 
-// Writes a new file; an existing one is never overwritten.
+// Writes a new file. An existing file is never overwritten.
 absl::Status WriteNew(const std::string& path, const std::string& contents, mode_t mode) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
   if (fd < 0 && errno == EEXIST)
@@ -139,7 +139,8 @@ bool IsAddress(const std::string& host) {
          ::inet_pton(AF_INET6, host.c_str(), buffer) == 1;
 }
 
-// A name must not be able to add entries to the text form of the certificate's extensions.
+// Returns whether `host` is a valid host name, because a name must not be able to add entries to
+// the text form of the certificate's extensions.
 bool IsHostName(const std::string& host) {
   return !host.empty() && host.size() <= 253 && std::all_of(host.begin(), host.end(), [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.' || c == '_' ||

@@ -29,8 +29,8 @@ struct ClusterOptions {
 void AddLocalOptions(daemon::OptionTable* table, ClusterOptions* options);
 // Completes options.local from the parsed options: the daemons' folder, absolute paths.
 void CompleteLocalOptions(const Context& context, ClusterOptions* options);
-// With --gpus, sets the number of workers to the number of GPUs. UserError if --gpus is combined
-// with --workers or --device, or if there is no GPU. Cancelled if a signal arrived.
+// With --gpus, sets the number of workers to the number of GPUs. Returns a user's error if --gpus
+// is combined with --workers or --device, or if there is no GPU, and Cancelled if a signal arrived.
 absl::Status ApplyGpus(Context& context, const daemon::OptionTable& table,
                        const std::function<bool(std::chrono::milliseconds)>& pause,
                        LocalOptions* local);
@@ -59,8 +59,8 @@ struct ClusterFile {
   std::vector<LocalTask> tasks;  // role, identity and arguments only
 };
 absl::Status WriteClusterFile(const std::string& folder, const ClusterFile& file);
-// NotFound if there is no cluster.json, or if it is not a JSON object. UserError if it cannot be
-// read.
+// Returns NotFound if there is no cluster.json or if it is not a JSON object, and a user's error if
+// it cannot be read.
 absl::StatusOr<ClusterFile> ReadClusterFile(const std::string& folder);
 
 // The verbs that are implemented in files of their own.

@@ -91,8 +91,8 @@ class Fetcher {
         fetched.files.push_back(file.name());
       }
       if (changed.ok()) {
-        // As in the run itself, the folder `model` has links to its own weights. Without these
-        // names load.py finds the weights in the parent folder.
+        // As in the run itself, the weights are linked into the folder `model`. Without the links
+        // load.py finds the weights in the parent folder.
         const std::string weights = absl::StrCat(options_.folder, "/weights.npz"),
                           model = absl::StrCat(options_.folder, "/model");
         if (fs::Exists(weights) && fs::Exists(model))
@@ -118,7 +118,8 @@ class Fetcher {
     return absl::OkStatus();
   }
 
-  // Files of two runs in one folder could be mistaken for one model.
+  // Takes the folder for this run only, because files of two runs in one folder could be mistaken
+  // for one model.
   absl::Status TakeFolder(JobUid job) const {
     const std::string path = absl::StrCat(options_.folder, "/", kFetchedMark),
                       mine = client::RunMark(job);

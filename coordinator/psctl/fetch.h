@@ -34,9 +34,9 @@ struct Fetched {
   // Transferred bytes; a local file with the same digest is not transferred.
   std::uint64_t bytes = 0;
 };
-// Unavailable if the coordinator stays unreachable; DataLoss if a file differs from its digest
-// after all retries; FailedPrecondition if the run has no files yet; Cancelled on a signal. Errors
-// of this machine's file system name the path.
+// Copies the files. Returns Unavailable if the coordinator stays unreachable, DataLoss if a file
+// differs from its digest after all retries, FailedPrecondition if the run has no files yet, and
+// Cancelled on a signal. Errors of this machine's file system name the path.
 absl::StatusOr<Fetched> FetchRun(Context& context, ControlClient& client,
                                  const FetchOptions& options);
 

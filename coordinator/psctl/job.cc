@@ -338,8 +338,8 @@ absl::Status CheckRunOptions(const OptionTable& table, const RunOptions& options
   return absl::OkStatus();
 }
 
-// With --gpus, sets the number of workers. Cancelled if a signal arrived while the GPUs were
-// counted.
+// With --gpus, sets the number of workers. Returns Cancelled if a signal arrived while the GPUs
+// were counted.
 absl::Status CountWorkers(Context& context, RunOptions* options) {
   if (!options->cluster.gpus) return absl::OkStatus();
   options->cluster.bin = std::filesystem::path(context.program).parent_path().string();

@@ -52,8 +52,8 @@ struct LocalTask {
 
 // Returns the tasks that `options` request, the coordinator first. Pure.
 std::vector<LocalTask> PlanTasks(const LocalOptions& options, unsigned cores);
-// Returns the number of GPUs of this host, as its worker program reports it. Cancelled if
-// interrupted (`pause` as in LocalCluster). UserError with the reason if there is none.
+// Returns the number of GPUs of this host, as its worker program reports it. Returns Cancelled if
+// interrupted (`pause` as in LocalCluster), and a user's error with the reason if there is no GPU.
 absl::StatusOr<std::uint32_t> CountGpus(
     const LocalOptions& options, const Clock& clock,
     const std::function<bool(std::chrono::milliseconds)>& pause);

@@ -22,8 +22,8 @@ struct SpawnOptions {
   // when the thread that started it dies.
   bool detached = false;
 };
-// Starts the program. It is called only on the main thread (see `detached`). NotFound if there is
-// no such program.
+// Starts the program. It is called only on the main thread (see `detached`). Returns NotFound if
+// there is no such program.
 absl::StatusOr<pid_t> Spawn(const SpawnOptions& options);
 
 // A pid with its start time, because the kernel reuses pids.
@@ -36,7 +36,7 @@ absl::StatusOr<ProcessId> IdentityOf(pid_t pid);
 bool IsAlive(const ProcessId& process);
 absl::Status WritePidFile(const std::string& path, const ProcessId& process);
 std::optional<ProcessId> ReadPidFile(const std::string& path);
-// "ended with code 3", "was killed by signal 9 (Killed)".
+// Returns a text like "ended with code 3" or "was killed by signal 9 (Killed)".
 std::string DescribeExit(int wait_status);
 
 }  // namespace evergrad::psctl

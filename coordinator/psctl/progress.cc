@@ -105,7 +105,8 @@ std::vector<std::string> ProgressBlock(const v1::JobStatus& job, std::size_t col
   if (job.steps_total() > 0) {
     const std::size_t width = std::clamp<std::size_t>(columns / 3, 10, 40);
     const auto full = static_cast<std::size_t>(std::floor(Share(job) * static_cast<double>(width)));
-    // Two lines, because loss and remaining time would not fit into 80 columns.
+    // The block has two lines, because loss and remaining time would not fit into 80 columns in
+    // one.
     lines.push_back(
         absl::StrCat(Head(job), " [", std::string(full, '#'), std::string(width - full, '.'), "]"));
     lines.push_back(Figures(job));
@@ -301,7 +302,8 @@ void ProgressPrinter::Draw() {
   out_.flush();
 }
 
-// Does not flush. The new block leaves in the same write, so that nothing flickers.
+// Does not flush: the new block is written together with this text, so that the screen does not
+// flicker.
 void ProgressPrinter::Erase() {
   if (drawn_ > 0) out_ << "\033[" << drawn_ << "A\r\033[J";
   drawn_ = 0;

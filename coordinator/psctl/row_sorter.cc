@@ -19,7 +19,7 @@
 namespace evergrad::psctl {
 namespace {
 
-constexpr std::uint64_t kPieceBytes = 1 << 20;  // size of one piece that is handed out
+constexpr std::uint64_t kPieceBytes = 1 << 20;  // size of one piece that `take` gets
 
 }  // namespace
 

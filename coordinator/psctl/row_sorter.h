@@ -1,8 +1,8 @@
 // Sorts rows of tables by id in bounded memory. Rows beyond the limit are written to a temporary
 // file as sorted runs.
 //
-// Blocking, not thread-safe. The file has no name and disappears with the sorter. Errors:
-// ResourceExhausted (disk full), DataLoss (duplicate row).
+// Blocking, not thread-safe. The file has no name and disappears with the sorter. The errors are
+// ResourceExhausted for a full disk and DataLoss for a duplicate row.
 #pragma once
 
 #include <cstddef>

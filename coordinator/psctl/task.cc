@@ -39,7 +39,7 @@ int List(Context& context, const std::vector<std::string>& args) {
   return kSucceeded;
 }
 
-// The drain continues in the background, and `task list` shows it.
+// Tells a task to leave. The drain continues in the background, and `task list` shows it.
 int Drain(Context& context, const std::vector<std::string>& args) {
   Connection connection;
   std::string task;

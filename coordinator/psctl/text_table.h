@@ -19,10 +19,11 @@ std::vector<std::string> RenderTable(const std::vector<Column>& columns,
                                      const std::vector<std::vector<std::string>>& rows);
 
 std::string ShowBytes(std::uint64_t bytes);  // "1.5 MiB"
-// "0.3 s", "42 s", "3 min 05 s", "2 h 07 min"; "?" below 0.
+// Returns a text like "0.3 s", "42 s", "3 min 05 s" or "2 h 07 min"; "?" below 0.
 std::string ShowSeconds(double seconds);
 std::string ShowAge(std::int64_t ms);  // ShowSeconds of milliseconds
-// "0.5246"; "1.00e+30" where that is wider than 9; "-" for NaN.
+// Returns a text like "0.5246", in the form "1.00e+30" if that would be wider than 9 characters;
+// "-" for NaN.
 std::string ShowNumber(double value, int digits);
 std::string ShowPercent(double share);       // "87.60 %"; "-" for NaN
 std::string ShowHex(std::uint64_t value);    // 16 digits

@@ -117,7 +117,8 @@ int Describe(Context& context, const std::vector<std::string>& args) {
   return kSucceeded;
 }
 
-// The first sample shows totals; each later one shows the difference from the previous one.
+// Runs `variable top`. The first sample shows totals; each later sample shows the difference from
+// the previous one.
 int Top(Context& context, const std::vector<std::string>& args) {
   OneVariable one;
   bool once = false;

@@ -1,5 +1,5 @@
-// Transfers the files of a job's runs folder between hosts. The files are received from an
-// exporting worker, read back, and read for a user.
+// Receives the files of a job's runs folder from an exporting worker, reads them back, and reads
+// them for a user on another host.
 //
 // Blocking functions and classes for the file thread; paths are local. Only the names in
 // common/client/run_file_names.h are used, so no path comes from the wire. Errors name the path; a
@@ -31,9 +31,9 @@ class RunFileReceiver {
   RunFileReceiver& operator=(const RunFileReceiver&) = delete;
 
   // Returns the number of stored bytes of this file, or `chunk.bytes()` once the file is durable
-  // under its name. Offset 0 starts the file again. InvalidArgument for a name that is not in the
-  // list, or for a chunk that does not follow the previous one; DataLoss for a wrong checksum.
-  // After an error the file must start again.
+  // under its name. Offset 0 starts the file again. Returns InvalidArgument for a name that is not
+  // in the list, or for a chunk that does not follow the previous one, and DataLoss for a wrong
+  // checksum. After an error the file must start again.
   absl::StatusOr<std::uint64_t> Take(const v1::RunFileChunk& chunk);
 
  private:
@@ -62,8 +62,8 @@ class RunFileCheck {
   RunFileCheck(const RunFileCheck&) = delete;
   RunFileCheck& operator=(const RunFileCheck&) = delete;
 
-  // Returns true when all files were read, or when status() is an error: NotFound, DataLoss (wrong
-  // size or digest), or an error of the file system.
+  // Reads the next chunk. Returns true when all files were read, or when status() is an error:
+  // NotFound, DataLoss (wrong size or digest), or an error of the file system.
   bool Step();
   const absl::Status& status() const { return status_; }
 
@@ -104,7 +104,8 @@ class RunFileListing {
   std::vector<v1::RunFileInfo> files_;
 };
 
-// Returns NotFound if there is no such file, or if the name is not in the list.
+// Returns a part of a file. Returns NotFound if there is no such file, or if the name is not in the
+// list.
 absl::StatusOr<std::string> ReadRunFilePart(const std::string& folder, absl::string_view name,
                                             std::uint64_t offset, std::size_t bytes_max);
 

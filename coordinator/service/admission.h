@@ -43,7 +43,7 @@ class Admission {
   void EndWindow();
   bool ChooseTerm();  // returns false if the store failed
   void BeginAnew(Term term, std::uint64_t reported);
-  // Line 18a, in lost_job_refusal.cc.
+  // The functions for LEDGER line 18a are in lost_job_refusal.cc.
   LostJobs MakeLostJobs() const;
   // Ends this life if a server that waits for the window's end holds a lost job. Returns true if
   // the life has ended.

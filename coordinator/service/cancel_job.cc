@@ -4,8 +4,8 @@
 
 namespace evergrad::coordinator {
 
-// Begins the end of a job. A repeat, or a cancel of an ended job, changes nothing and returns the
-// state. Callers poll GetJob for CANCELLED.
+// Begins to cancel a job. A repeated call, or a call for an ended job, changes nothing and returns
+// the state. Callers poll GetJob for CANCELLED.
 void JobCalls::Serve(const v1::CancelJobRequest& request, const Responder& responder) {
   // An empty name selects the newest job only in calls that read; a cancel must name its job.
   if (request.job().empty())

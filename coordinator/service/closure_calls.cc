@@ -24,7 +24,7 @@ void ClosureCalls::AskJob(const Request& request, const Responder& responder, As
   using Response = typename std::decay_t<decltype(ask(
       std::declval<FunctionCalls&>(), request,
       static_cast<std::string*>(nullptr)))>::value_type::value_type;
-  // Shared with the callback that waits for the store.
+  // The call is shared with the callback that waits for the store.
   const auto call = std::make_shared<OpenCall>(responder);
   const auto shared = std::make_shared<const Request>(request);  // the attempts read it
   auto attempt = [this, call, shared, ask](bool late) {

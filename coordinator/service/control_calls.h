@@ -32,7 +32,8 @@ struct CallHandlers {
   RunFileCalls* run_files = nullptr;
 };
 
-// A handler and the closures that answer later share it. It answers once.
+// The responder of a call, which answers once. The handler shares it with the callbacks that answer
+// later.
 using Responder = std::shared_ptr<transport::UnaryResponder>;
 
 struct ControlCall {

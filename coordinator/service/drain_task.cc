@@ -5,8 +5,8 @@
 
 namespace evergrad::coordinator {
 
-// The session passes the request to the task, which then acts as after a preemption notice. A
-// repeat is passed on again and changes nothing.
+// Sends the request to the task through its session. The task then acts as after a preemption
+// notice. A repeated request is sent again and changes nothing.
 void TaskCalls::Serve(const v1::DrainTaskRequest& request, const Responder& responder) {
   const std::pair<std::string, std::string> name =
       absl::StrSplit(request.task(), absl::MaxSplits('/', 1));

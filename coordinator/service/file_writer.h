@@ -36,7 +36,7 @@ class FileWriter {
 
   // Writes each file atomically, and creates the folders that the files need.
   void WriteFiles(const std::string& folder, std::vector<RunFile> files, Done done);
-  // JobHost describes WriteFiles and AppendLines. The folder of AppendLines must exist.
+  // MetricsFile::Host describes AppendLines and RestoreLines. The folder must exist.
   void AppendLines(const std::string& folder, const std::string& name, std::string lines,
                    Done done);
   void RestoreLines(const std::string& folder, const std::string& name, std::uint64_t offset,

@@ -5,8 +5,8 @@
 
 namespace evergrad::coordinator {
 
-// Answers at once if the revision of the job is above the caller's, or if the job has ended;
-// otherwise when the revision rises, after at most wait_ms.
+// Answers at once if the revision of the job is above the caller's, or if the job has ended.
+// Otherwise answers when the revision rises, at the latest after wait_ms.
 void JobCalls::Serve(const v1::GetJobRequest& request, const Responder& responder) {
   const Job* job = parts_.jobs->Find(request.job());
   if (job == nullptr) return responder->Answer(NoSuchJob(*parts_.life, request.job()));
@@ -14,7 +14,8 @@ void JobCalls::Serve(const v1::GetJobRequest& request, const Responder& responde
     return responder->Answer(JobAnswer(*job, request.events_after()));
   const auto wait = std::min<std::chrono::milliseconds>(
       std::chrono::milliseconds(request.wait_ms()), parts_.options->wait_max);
-  // Shared because an attempt is copyable; it holds the only reference.
+  // The pointer is shared because an attempt must be copyable; the attempt holds the only
+  // reference.
   const auto call = std::make_shared<OpenCall>(responder);
   waiting_.Add(parts_.clock->Now() + wait,
                [this, call, uid = job->uid(), seen = request.seen_revision(),

@@ -29,7 +29,7 @@ struct Life {
 
   // Returns whether jobs may begin: the term is known, and the tasks have registered.
   bool serving() const { return term_known && !window_open; }
-  // Numbers of describe attempts and of requests to tasks.
+  // Returns a number for a describe attempt or for a request to tasks.
   std::uint64_t NextNumber() { return next_number++; }
 };
 
@@ -37,7 +37,7 @@ struct Life {
 // message contains the time since which jobs are known.
 absl::Status NoSuchJob(const Life& life, absl::string_view name_or_uid);
 
-// The answer to a call that the coordinator cannot serve any more.
+// Returns the answer to a call that the coordinator cannot serve any more.
 absl::Status StoppingError();
 
 }  // namespace evergrad::coordinator

@@ -2,7 +2,7 @@
 
 namespace evergrad::coordinator {
 
-// In order of submission, without events and results: those are GetJob's.
+// Lists the jobs in order of submission, without events and results, which only GetJob returns.
 void JobCalls::Serve(const v1::ListJobsRequest&, const Responder& responder) {
   v1::ListJobsResponse response;
   for (const JobUid uid : parts_.jobs->by_submission()) {

@@ -38,7 +38,8 @@ class LogReads {
   };
   LogReads(Parts parts, Options options) : parts_(parts), options_(options) {}
 
-  // `number` is unique among the requests to tasks. NotFound if a named task is not known.
+  // Begins a read. `number` is unique among the requests to tasks. Answers NotFound if a named task
+  // is not known.
   void Begin(MonoTime now, std::uint64_t number, const v1::ReadTaskLogsRequest& request,
              Responder responder);
   // Lines for a read that has ended, or from a task that was not asked, are ignored.

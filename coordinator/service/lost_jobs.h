@@ -1,5 +1,5 @@
-// Finds, from the shards that servers report, the jobs that a journal has lost or that belong to
-// another journal (LEDGER line 18a). Makes the message to the operator. Pure.
+// Finds the jobs that a journal has lost or that belong to another journal, by the shards that
+// servers report (LEDGER line 18a), and makes the message to the operator. Pure.
 #pragma once
 
 #include <cstdint>

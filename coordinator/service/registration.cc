@@ -121,7 +121,7 @@ void Registrar::Fence(Registration& one) {
                                           {client::CleanText(older.host(), 256), older.pid()},
                                           {client::CleanText(said.host, 256), said.pid});
       }
-      // This may change the table of sessions, but not the session that registers.
+      // Reject may change the table of sessions, but not the session that registers.
       ends_->Reject(old_number, "replaced",
                     absl::StrCat("replaced by a newer registration of ", RoleName(said.role), "/",
                                  verdict.identity, ": pid ", said.pid, " on ", said.host),

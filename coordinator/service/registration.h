@@ -30,7 +30,7 @@ class Registrar {
 
  private:
   struct Registration;
-  // The steps; Identify and Reconcile return false if they have rejected the session.
+  // The steps of Register. Identify and Reconcile return false if they have rejected the session.
   bool Identify(Registration& one);
   bool CheckEndpoint(const Registration& one, const std::string& claimed);
   void Fence(Registration& one);

@@ -44,7 +44,7 @@ struct Session {
   bool flush_posted = false;
 
   bool registered() const { return stage == Stage::kRegistered; }
-  // "worker/0", or the peer's address if the task has no identity yet.
+  // Returns "worker/0", or the peer's address if the task has no identity yet.
   std::string Name() const;
 };
 
@@ -70,11 +70,11 @@ class SessionTable {
   // Ends the session and returns it; nullopt if it had already ended.
   std::optional<Session> Remove(std::uint64_t number);
   void RemoveAll();
-  // The registered tasks with the numbers of their sessions.
+  // Returns the registered tasks with the numbers of their sessions.
   const std::map<TaskId, std::uint64_t>& tasks() const { return of_task_; }
   std::vector<std::uint64_t> Numbers() const;
   std::vector<std::uint64_t> RegisteredNumbers() const;
-  // Sessions that were opened before `then` and have sent no Hello.
+  // Returns the sessions that were opened before `then` and have sent no Hello.
   std::vector<std::uint64_t> WithoutHelloSince(MonoTime then) const;
   std::size_t size() const { return sessions_.size(); }
 

@@ -24,10 +24,10 @@ class StoreWatch {
   // Makes the watch the store's listener until the watch is destroyed. It is called once.
   void Listen(std::function<void()> on_change);
 
-  // OK, or the reason for refusing new work.
+  // Returns OK, or the reason why new work is refused.
   const absl::Status& status() const { return status_; }
-  // OK, or the reason why no job is accepted or started. One reason is that the next start would
-  // not find the store's folder: running jobs continue, but a new job would be lost with this
+  // Returns OK, or the reason why no job is accepted or started. One reason is that the next start
+  // would not find the store's folder: running jobs continue, but a new job would be lost with this
   // process.
   const absl::Status& no_new_jobs() const { return status_.ok() ? place_ : status_; }
   const absl::Status& place() const { return place_; }

@@ -44,7 +44,8 @@ absl::StatusOr<config::JobSpec> ReadSpec(const v1::SubmitJobRequest& request,
 
 }  // namespace
 
-// Beside what ReadSpec refuses: a name that a living job has, and a full queue.
+// Submits a job. In addition to the errors of ReadSpec it refuses a name that a living job has, and
+// a full queue.
 void JobCalls::Serve(const v1::SubmitJobRequest& request, const Responder& responder) {
   if (!parts_.store_watch->no_new_jobs().ok())
     return responder->Answer(parts_.store_watch->Refusal("no new work is accepted"));
@@ -72,7 +73,7 @@ void JobCalls::Serve(const v1::SubmitJobRequest& request, const Responder& respo
   const JobUid uid = identity.uid;
   Job* const job =
       parts_.jobs->Add(std::make_unique<Job>(host_, parts_.options->jobs, std::move(identity)));
-  if (parts_.jobs->full()) parts_.metrics->jobs_running.refused.Add();  // the job waits
+  if (parts_.jobs->full()) parts_.metrics->jobs_running.refused.Add();  // this job must wait
   if (!job->Keep()) {
     parts_.jobs->TakeBack(uid);
     return responder->Answer(parts_.store_watch->Refusal("the job was not accepted"));

@@ -78,7 +78,8 @@ absl::Status TaskMessages::RouteToJobs(Session& session, const v1::TaskMessage& 
   }
   for (Job* job : to) {
     absl::Status status = job->OnMessage(task, message);
-    // Posted behind the batches that have arrived by now, which therefore belong to the same turn.
+    // The call is posted behind the batches that have arrived so far, which therefore belong to the
+    // same turn.
     if (job->turn_open() && !std::exchange(end_posted_, true))
       parts_.control->Post([this] { EndTurns(); });
     if (!status.ok()) return status;

@@ -37,7 +37,7 @@ class TaskReports {
   void Enter(TaskId task, const v1::Hello& hello, std::int64_t wall_ms);
   void Remove(TaskId task) { reports_.erase(task); }
   const TaskReport* Find(TaskId task) const;  // null if unknown
-  // Both ignore an unknown task.
+  // OnHeartbeat and SetLeaving ignore an unknown task.
   void OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat);
   void SetLeaving(TaskId task, absl::string_view reason);
   // Records changes of state, and removes the tasks that membership no longer lists.

@@ -10,7 +10,8 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::chrono::milliseconds kDivideEvery{100}, kIdleFor{250};
-constexpr double kGapMax = 10;  // in seconds; a longer gap is the time before the first division
+// In seconds; a longer gap is only the time before the first division.
+constexpr double kGapMax = 10;
 
 }  // namespace
 

@@ -39,10 +39,10 @@ class DivisionHost {
   virtual bool KeepsItsWorker(JobUid job) const = 0;
   // Returns the functions for which the job's closures wait; nullopt if the job can use any worker.
   virtual std::optional<std::set<std::string>> WantedFunctions(JobUid job) const = 0;
-  // Whether the worker holds work of the job.
+  // Returns whether the worker holds work of the job.
   virtual bool Holds(JobUid job, TaskId worker) const = 0;
 
-  // Workers that are present and not leaving.
+  // Returns the workers that are present and not leaving.
   virtual std::vector<TaskId> Workers() const = 0;
   virtual bool IsLeavingOrGone(TaskId worker) const = 0;
   // Returns true if the worker has reported that it cannot run the job, and it is too early to try

@@ -368,7 +368,7 @@ absl::StatusOr<StoredJob> JournalFile::Read(JobUid job) {
   const std::string state = row.Blob(0);
   stored.snapshot = row.Blob(1);
   if (Crc(state, stored.snapshot) != row.Int(2))
-    return Damaged(absl::StrCat("checksum of the job's row: job=", JobUidString(job)));
+    return Damaged(absl::StrCat("the checksum of a job's row is wrong: job=", JobUidString(job)));
   absl::StatusOr<DurableState> decoded = DecodeState(state);
   if (!decoded.ok()) return Damaged(decoded.status().message());
   stored.state = *std::move(decoded);
@@ -380,7 +380,7 @@ absl::StatusOr<StoredJob> JournalFile::Read(JobUid job) {
     const std::string body = entries.Blob(1);
     v1::JournalEntry entry;
     if (Crc(body) != entries.Int(2) || !entry.ParseFromString(body))
-      return Damaged(absl::StrCat("checksum of an entry: number=", entries.Int(0)));
+      return Damaged(absl::StrCat("the checksum of an entry is wrong: number=", entries.Int(0)));
     absl::StatusOr<Record> record = DecodeRecord(entry.record());
     if (!record.ok())
       return Damaged(absl::StrCat("entry ", entries.Int(0), ": ", record.status().message()));

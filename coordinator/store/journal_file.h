@@ -103,11 +103,11 @@ class JournalFile {
     std::vector<JobUid> order;  // jobs, in the order of their first commit
     RemovedJobs removed{StateStore::kRemovedMax};
   };
-  // `options` and the parts outlive it.
+  // `options` and `parts` outlive this object.
   JournalFile(const SqliteStoreOptions& options, const SqliteStateStore::Parts& parts)
       : options_(options), parts_(parts), path_(options.folder + "/journal.sqlite") {}
 
-  // Errors as SqliteStateStore::Open.
+  // Opens and checks the file. Returns the errors of SqliteStateStore::Open.
   absl::StatusOr<Contents> Open();
   // Runs one transaction. With any result except SQLITE_OK nothing was changed, and failure() has
   // the reason.

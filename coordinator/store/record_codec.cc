@@ -18,7 +18,7 @@ void EncodeOwner(std::uint32_t shard, const ShardOwner& owner, v1::JournalOwner*
 absl::Status CheckShard(std::uint32_t shard, std::uint32_t below) {
   if (shard < below) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("shard out of range: shard=", shard, " shards=", below));
+      absl::StrCat("a shard number is out of range: shard=", shard, " shards=", below));
 }
 
 ShardOwner DecodeOwner(const v1::JournalOwner& in) {
@@ -168,9 +168,11 @@ std::string EncodeState(const DurableState& state) {
 absl::StatusOr<DurableState> DecodeState(const std::string& bytes) {
   v1::JournalState in;
   if (!in.ParseFromString(bytes))
-    return absl::InvalidArgumentError(absl::StrCat("not a journal state: bytes=", bytes.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the state of a job in the journal is malformed: bytes=", bytes.size()));
   if (in.shards() > kJournalShardsMax)
-    return absl::InvalidArgumentError(absl::StrCat("too many shards: shards=", in.shards()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the state of a job in the journal has too many shards: shards=", in.shards()));
   DurableState state;
   state.term = Term(in.term());
   state.version = client::FromProto<MapVersion>(in.version());

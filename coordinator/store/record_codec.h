@@ -1,5 +1,5 @@
-// Encodes records and states as bytes of the journal (FORMAT.md). Pure. Invalid bytes give
-// InvalidArgument with the name of the field.
+// Encodes records and states as bytes of the journal (FORMAT.md), and decodes them. Pure. The
+// decoders return InvalidArgument with the name of the field for invalid bytes.
 #pragma once
 
 #include <string>

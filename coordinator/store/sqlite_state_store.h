@@ -49,10 +49,10 @@ class SqliteStateStore final : public StateStore {
     metrics::Registry* registry = nullptr;
     fault::Failpoints* failpoints = nullptr;
   };
-  // FailedPrecondition (a user's error) for a network file system, for a folder that another
-  // coordinator holds (the error names it), and for a newer schema. DataLoss, with the remedy, if
-  // the file is damaged, or missing beside an existing -wal file. Other errors if the folder or
-  // file cannot be created.
+  // Opens the store. Returns FailedPrecondition (a user's error) for a network file system, for a
+  // folder that another coordinator holds (the error names it), and for a newer schema. Returns
+  // DataLoss with the remedy if the file is damaged, or missing beside an existing -wal file.
+  // Returns other errors if the folder or file cannot be created.
   static absl::StatusOr<std::unique_ptr<SqliteStateStore>> Open(SqliteStoreOptions options,
                                                                 Parts parts);
   // Commits the queue (one retry if the disk is full), closes the file, and releases the folder.
