@@ -40,7 +40,7 @@ class ReadBack {
   };
   ReadBack(std::string folder, v1::Manifest manifest, Options options);
 
-  // Reads the next files. Returns true after the last one.
+  // Reads the next files. Returns true after the last file.
   bool Step(fs::FileSystem& files);
   int done() const { return next_; }
   int total() const { return manifest_.shards_size(); }

@@ -392,9 +392,10 @@ absl::Status ResumeOtherPlan(const ResumePoint& point, const Sets& sets, const s
                              Resumption* out) {
   const std::string differences = PlanDifferences(point.manifest.plan(), plan);
   const auto refuse = [&](absl::string_view why) {
-    return Refused(point,
-                   absl::StrCat("it was saved under another plan (", differences, ") and ", why),
-                   "submit the job with its original settings");
+    return Refused(
+        point,
+        absl::StrCat("the checkpoint was saved under another plan (", differences, ") and ", why),
+        "submit the job with its original settings");
   };
   if (!cut.empty()) return refuse("its shards do not match the shards of this job");
   if (!snapshot::DoneSetsAreEqual(point.manifest))

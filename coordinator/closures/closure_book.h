@@ -53,7 +53,7 @@ class ClosureBook {
   bool window_open() const { return window_open_; }
   void CloseWindow() { window_open_ = false; }
 
-  // --- line 23
+  // --- line 23.
   // Returns the next grant, or nullopt if there is none for this worker now. Inside the start-up
   // window there is none. `worker` is the registration that will run the closure. Grants are not
   // journaled. `grants_new` is false while an evaluation or the end is due: only repairs and
@@ -106,7 +106,7 @@ class ClosureBook {
   // unless this is the current attempt of a repair.
   Record FailRepair(ClosureId closure, Attempt attempt);
 
-  // --- lines 20a, 21, 22, 27 and 28: as in DurableBook
+  // --- lines 20a, 21, 22, 27 and 28: as in DurableBook.
   // Makes the first placement of a shard, or applies line 21. `server` is connected and gets the
   // Assign.
   MapChange Rollback(ShardId shard, const std::string& server) {
@@ -168,7 +168,7 @@ class ClosureBook {
   void EndServerSession(TaskId server_session) { closes_.EndSession(server_session); }
   bool ClosesSettled() const { return closes_.Settled(durable_); }
 
-  // --- queries
+  // --- queries.
   // Returns whether every closure of the plan has ended, todo is empty, every shard has an owner,
   // no attempt is current and the window is closed.
   bool Quiet() const;

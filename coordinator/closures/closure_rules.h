@@ -53,7 +53,7 @@ struct ClosureRules {
   }
   // [23] The number of open closures is limited.
   static bool MayOpenOneMore(std::uint64_t open, std::uint64_t open_max) { return open < open_max; }
-  // [24] The closures that a Close may call done at a shard.
+  // [24] Returns the closures that a Close reports as done at a shard.
   static IntervalSet DoneAt(const IntervalSet& succeeded, const IntervalSet& todo,
                             const IntervalSet& lost) {
     return Without(succeeded, todo, lost);

@@ -79,7 +79,7 @@ class ClosureSource : protected JobPart {
   virtual bool has_callers() const { return false; }
   virtual FunctionCalls* calls() { return nullptr; }  // Null if there are no callers.
 
-  // --- grants
+  // --- grants.
   // Returns a limit: only closures below it may be granted before the next barrier.
   virtual std::uint64_t Limit() const = 0;
   // Tells the book which new closures may be granted.
@@ -100,7 +100,7 @@ class ClosureSource : protected JobPart {
   // Returns how often, since the last call, closures_behind_max began to prevent new grants.
   virtual std::uint64_t TakeWindowRefusals() { return 0; }
 
-  // --- ends
+  // --- ends.
   // Returns InvalidArgument if the Done is malformed.
   virtual absl::Status Check(const v1::Done&) const { return absl::OkStatus(); }
   // Counts the first success of the closure.

@@ -101,11 +101,11 @@ void DeathWatch::Judge() {
   if (job_.grants_stopped()) return;
   if (verdict.poison) {
     job_.Fail(MakeError(absl::InternalError(absl::StrCat(
-                            "poison closure: it killed its workers again and again at the same "
+                            "poison closure: the closure repeatedly killed its workers at the same "
                             "step: closure=",
                             verdict.poison->closure.value(), name_of_(verdict.poison->closure),
                             " step=", verdict.poison->step, " deaths=", options_.poison_deaths,
-                            " (a worker that stood still for step_timeout counts as one)")),
+                            " (a worker that stalled for step_timeout counts as a death)")),
                         "poison", ""),
               false);
   } else if (limit_.deaths() > options_.deaths_max) {

@@ -32,7 +32,7 @@ class DeathWatch : private JobPart {
 
   const DeathBackoff& backoff() const { return backoff_; }
 
-  // --- deaths
+  // --- deaths.
   // `worker` is null for a server. `host` is the host of the process, "" if it is unknown. A task
   // that leaves after a notice does not count.
   void OnDeath(Role role, const std::string& identity, absl::string_view reason, bool leaving,
@@ -52,7 +52,7 @@ class DeathWatch : private JobPart {
   void OnWorkerProgress(const std::string& worker);  // The worker has completed some work.
   void OnEnded(ClosureId closure) { poison_.OnEnded(closure); }
 
-  // --- questions
+  // --- questions.
   // Returns whether the server has died again and again, and holds no shards now.
   bool DiesIdle(const std::string& server) const;
   // Adds the tasks that get no work now, including those of `workers` to which membership gives no

@@ -269,8 +269,8 @@ void EpochAccount::Resume(const IntervalSet& done, const IntervalSet& dead,
   EpochLinesUpTo(evaluated_, context);
 }
 
-// Adjusts the shown number of steps. For the epochs that former jobs trained, the plan has the
-// steps that this job would take; the number shown is that of the steps that the former jobs took.
+// Adjusts the shown number of steps. For the epochs that former jobs trained it shows the steps of
+// those jobs, which may differ from the steps in this job's plan.
 void EpochAccount::CountFormerSteps(const v1::Manifest& manifest, bool same_plan) {
   std::vector<std::uint64_t> steps;
   for (const v1::EpochRow& row : rows_) steps.push_back(row.steps());
@@ -392,7 +392,7 @@ absl::Status EpochAccount::Read(const v1::JobSnapshot& s, bool ended) {
   for (const v1::CountedClosure& one : s.unfolded()) {
     if (ended) break;
     if (plan_ == nullptr || one.closure() >= plan_->closures())
-      return absl::InvalidArgumentError("a closure beyond the plan");
+      return absl::InvalidArgumentError("the journal has a closure beyond the plan");
     waiting_[one.closure()] = {one.examples(), plan_->Closure(ClosureId(one.closure())).steps,
                                one.loss_sum(), StepsOf(one.step_records())};
   }

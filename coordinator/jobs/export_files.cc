@@ -78,7 +78,7 @@ absl::Status ExportFiles::OnChunk(TaskId task, const v1::RunFileChunk& chunk) {
   if (absl::Status status = CheckChunk(chunk); !status.ok()) return status;
   const Attempt attempt = client::FromProto<Attempt>(chunk.attempt());
   if (stage_ == Stage::kNone || reading_.HeldBy(task, chunk.closure(), attempt) == nullptr) {
-    host_->ForeignMessage(task, "RunFileChunk of an export that it does not hold");
+    host_->ForeignMessage(task, "RunFileChunk of an export that its sender does not hold");
     return absl::OkStatus();
   }
   if (!receiving_ || receiving_->attempt != attempt) {

@@ -95,7 +95,7 @@ absl::Status FunctionCalls::ScheduleRefusal(const v1::ScheduleClosureRequest& re
                      " visible characters got=", client::CleanText(request.function(), 200))));
   if (request.arguments().size() > client::kArgumentBytesMax)
     return UserError(absl::InvalidArgumentError(
-        absl::StrCat("arguments of a closure too large: bytes=", request.arguments().size(),
+        absl::StrCat("the arguments of a closure are too large: bytes=", request.arguments().size(),
                      " max=", client::kArgumentBytesMax)));
   return absl::OkStatus();
 }
@@ -144,10 +144,10 @@ FunctionCalls::Answer<v1::ScheduleClosureResponse> FunctionCalls::Schedule(
     return std::nullopt;
   }
   if (queue.next() >= plan_->closures())
-    return Refuse<Response>(
-        WithRetryable(absl::ResourceExhaustedError(
-                          absl::StrCat("no more closures in this job: max=", plan_->closures())),
-                      false));
+    return Refuse<Response>(WithRetryable(
+        absl::ResourceExhaustedError(absl::StrCat(
+            "the job has scheduled its largest number of closures: max=", plan_->closures())),
+        false));
   v1::FunctionsNote note;
   v1::FunctionScheduled* one = note.add_scheduled();
   one->set_closure(queue.next());

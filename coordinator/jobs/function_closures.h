@@ -62,7 +62,7 @@ class FunctionClosures : private JobPart {
   bool closing() const { return !closing_.empty(); }
   std::string ClosingText() const;  // The text for a call that waits for them.
 
-  // --- arguments and checkpoints
+  // --- arguments and checkpoints.
   // Drops the arguments that no rollback can need any more.
   void TrimArguments();
   // Drops arguments if needed, and returns whether the queue has capacity for `argument_bytes`

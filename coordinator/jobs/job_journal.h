@@ -70,7 +70,7 @@ class JobJournal : private JobPart {
   // Commits the pending lines of metrics.jsonl, and writes the durable lines to the file.
   void FlushLines();
 
-  // --- a restart
+  // --- a restart.
   // Returns the identity of a job in the store, read from its snapshot. If this version refuses the
   // job's YAML, returns InvalidArgument; but if the job has ended, returns the identity in the
   // snapshot and sets `refusal` to the reason.

@@ -27,7 +27,7 @@ class JobKind {
   static const JobKind& Of(const config::JobSpec& spec);
   virtual ~JobKind() = default;
 
-  // --- the plan
+  // --- the plan.
   // Returns the description of the job if it follows from the YAML, or nullopt if a worker has to
   // describe the job.
   virtual std::optional<v1::DescribeResult> Describe(const config::JobSpec&) const {
@@ -37,7 +37,7 @@ class JobKind {
                                      const v1::DescribeResult& described) const;
   virtual sharding::Partitioner PartitionerOf(const config::JobSpec& spec) const;
 
-  // --- results
+  // --- results.
   // Returns whether an evaluation adds integer counts and has no loss.
   virtual bool counts_only() const { return false; }
   virtual bool exports_model() const { return false; }  // Whether a run has a folder `model`.

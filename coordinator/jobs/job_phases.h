@@ -91,7 +91,7 @@ class JobPhases {
   // WORK_KIND_UNSPECIFIED if there are none.
   v1::WorkKind ReadingKind() const;
 
-  // --- events
+  // --- events.
   // Returns the phase that follows `event` now, or nullopt if the event comes too late or too
   // early.
   std::optional<JobPhase> After(PhaseEvent event) const;

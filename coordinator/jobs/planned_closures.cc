@@ -160,7 +160,7 @@ absl::Status PlannedClosures::ReadNote(const v1::JobNote& note, bool ended) {
   for (const v1::CountedClosure& counted : note.counted()) {
     const ClosureId closure(counted.closure());
     if (!plan_ || closure.value() >= plan_->closures())
-      return absl::InvalidArgumentError("a closure beyond the plan");
+      return absl::InvalidArgumentError("the journal has a closure beyond the plan");
     parts_.claims->Count(closure, counted.has_touched() ? &counted.touched() : nullptr);
     Count(counted.worker(), closure, counted.examples(), counted.loss_sum(),
           coordinator::StepsOf(counted.step_records()), context);

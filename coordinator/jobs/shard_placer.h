@@ -34,7 +34,7 @@ class ShardPlacer : private JobPart {
   void Retry(MonoTime now);                  // Unplaces shards whose retry is due.
   void ForgetRetries() { retries_.clear(); }
 
-  // --- servers
+  // --- servers.
   // A server registers with these shards. Returns false if the store failed.
   bool Admit(JobServer& server, const std::vector<ClosureBook::HeldShard>& held);
   void OnReady(JobServer& server);

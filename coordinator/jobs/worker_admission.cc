@@ -32,7 +32,7 @@ void WorkerAdmission::Admit(TaskId task, const std::string& identity, MonoTime b
 bool WorkerAdmission::IsOfAnother(TaskId holder, const JobWorker& worker) {
   const JobWorker* other = Find(holder);
   if (other == nullptr || other->identity == worker.identity) return false;
-  host_->ForeignMessage(worker.task, "an attempt in its Hello");
+  host_->ForeignMessage(worker.task, "Hello with an attempt that another worker holds");
   return true;
 }
 
@@ -40,7 +40,7 @@ bool WorkerAdmission::IsOfAnother(TaskId holder, const JobWorker& worker) {
 bool WorkerAdmission::CheckProof(const v1::HeldAttempt& said, Attempt attempt,
                                  const JobWorker& worker) {
   if (parts_.claims->IsProved(said, attempt)) return true;
-  host_->ForeignMessage(worker.task, "an attempt in its Hello that was not granted");
+  host_->ForeignMessage(worker.task, "Hello with an attempt that was not granted to the worker");
   return false;
 }
 

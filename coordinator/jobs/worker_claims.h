@@ -39,7 +39,7 @@ class WorkerClaims : private JobPart {
   bool OnSuperseded(ClosureId closure, ShardId shard, const std::string& worker);
   void OnEnded(ClosureId closure) { superseded_.erase(closure.value()); }
 
-  // --- [38] the number of updates of the closures of a plan
+  // --- [38] the number of updates of the closures of a plan.
   // Returns InvalidArgument if the report of touched shards is malformed. Check must have returned
   // OK before Count is called.
   absl::Status Check(const v1::Done& done) const;

@@ -184,9 +184,10 @@ bool WorkerRoster::SetAside(JobWorker& worker, const v1::Failed& failed, bool ha
       unfit_.Add(worker.process, failed.lack(), failed.cause().message(), now);
   if (change.aside) RecallAll(&worker);
   if (change.news) {
-    job_.Event("warning", absl::StrCat("worker/", worker.identity,
-                                       " cannot take part in the job, retrying from time to time: ",
-                                       unfit_.Of(worker.process)->why));
+    job_.Event("warning",
+               absl::StrCat("worker/", worker.identity,
+                            " cannot take part in the job and is tried again from time to time: ",
+                            unfit_.Of(worker.process)->why));
     job_.Touch();
   }
   if (epochs_->succeeded() == 0) pin_.Release(worker.identity);  // no result depends on it

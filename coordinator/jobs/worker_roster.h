@@ -40,7 +40,7 @@ class WorkerRoster : private JobPart {
   const JobWorkers& workers() const { return workers_; }
   JobWorker* Find(TaskId task);
 
-  // --- workers that come and go
+  // --- workers that come and go.
   // Returns the worker of a Hello. It is not in the roster yet.
   JobWorker Make(TaskId task, const std::string& identity, MonoTime backoff_until,
                  const v1::Hello& hello) const;
@@ -94,7 +94,7 @@ class WorkerRoster : private JobPart {
   // In all other cases the work waits for a worker that can run it.
   bool SetAside(JobWorker& worker, const v1::Failed& failed, bool has_callers);
 
-  // --- texts and views
+  // --- texts and views.
   // Returns the text of what the job waits for if no worker can work, else "".
   std::string WaitingFor() const;
   std::string WaitingForPauses() const;  // Text of the memory that paused workers need.

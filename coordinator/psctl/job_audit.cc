@@ -73,8 +73,8 @@ absl::StatusOr<v1::JobStatus> JobWithCheckpoint(Context& context, const Connecti
   request.set_job(job);
   EG_ASSIGN_OR_RETURN(const v1::GetJobResponse answer, client->Call<v1::GetJobResponse>(request));
   if (answer.job().checkpoint().number() == 0)
-    return UserError(
-        absl::NotFoundError(absl::StrCat("job has no checkpoint to read: job=", Printable(job))));
+    return UserError(absl::NotFoundError(
+        absl::StrCat("the job has no checkpoint to read: job=", Printable(job))));
   return answer.job();
 }
 

@@ -196,7 +196,7 @@ std::vector<std::string> DeviceLines(const v1::WorkerRow& worker) {
                                   ms(d.out_seconds(), d.measured_steps()), " out, waits ",
                                   ms(d.stalled_seconds(), d.measured_steps()), " within");
   if (d.waits() > 0) absl::StrAppend(&step, " and ", ms(d.wait_seconds(), d.waits()), " before");
-  absl::StrAppend(&step, "; batch copied ahead for ", d.batches_ahead(), "; steps ",
+  absl::StrAppend(&step, "; batches copied ahead: ", d.batches_ahead(), "; steps ",
                   d.graph_replays(), " replayed, ", d.graph_captures(), " captured, ",
                   d.steps_eager(), " eager");
   const std::map<std::string, std::uint64_t> reasons(d.graph_recaptures().begin(),

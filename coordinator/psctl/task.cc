@@ -56,7 +56,7 @@ int Drain(Context& context, const std::vector<std::string>& args) {
   request.set_task(task);
   if (const auto told = (*client)->Call<v1::DrainTaskResponse>(request); !told.ok())
     return Report(context, told.status());
-  context.out << task << ": told to leave (psctl task list)\n";
+  context.out << task << " was told to leave (psctl task list shows its state)\n";
   return kSucceeded;
 }
 

@@ -22,13 +22,14 @@ absl::Status ModelTables::Begin(fs::FileSystem& files) {
 absl::Status ModelTables::Take(const snapshot::ShardFileReader::Piece& piece) {
   if (piece.section != snapshot::Section::kRows) return absl::OkStatus();
   if (piece.index >= tables_.size())
-    return absl::DataLossError(
-        absl::StrCat("rows of a table that is not in the plan: table=", piece.index));
+    return absl::DataLossError(absl::StrCat(
+        "a checkpoint file has rows of a table that is not in the plan: table=", piece.index));
   const std::uint32_t dimension =
       manifest_.plan().tables(static_cast<int>(piece.index)).dimension();
   const auto view = snapshot::ParseRows(piece.data, dimension);
   if (!view)
-    return absl::DataLossError(absl::StrCat("unreadable block of rows: table=", piece.index));
+    return absl::DataLossError(
+        absl::StrCat("a block of rows in a checkpoint file is unreadable: table=", piece.index));
   bytes_ += view->ids.size() + view->values.size();
   if (bytes_ > bytes_max_)
     return absl::ResourceExhaustedError(absl::StrCat(

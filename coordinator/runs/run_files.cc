@@ -52,7 +52,8 @@ absl::StatusOr<int> OpenRegular(const std::string& path, std::uint64_t* bytes) {
   struct stat about {};
   if (::fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) {
     ::close(fd);
-    return absl::FailedPreconditionError(absl::StrCat("not a regular file: path=", path));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the path is not a regular file: path=", path));
   }
   *bytes = static_cast<std::uint64_t>(about.st_size);
   return fd;
@@ -86,8 +87,8 @@ void RunFileReceiver::GiveUp() {
 absl::Status RunFileReceiver::Begin(const v1::RunFileChunk& chunk) {
   GiveUp();
   if (!client::IsExportName(chunk.name()))
-    return absl::InvalidArgumentError(
-        absl::StrCat("not a file of an export: name=", CleanText(chunk.name(), 100)));
+    return absl::InvalidArgumentError(absl::StrCat("the name is not that of an export file: name=",
+                                                   CleanText(chunk.name(), 100)));
   name_ = chunk.name();
   bytes_ = chunk.bytes();
   taken_ = 0;
@@ -155,8 +156,8 @@ absl::Status RunFileCheck::Read(std::uint64_t* left) {
   const std::string path = PathOf(folder_, file.name());
   if (fd_ < 0) {
     if (!client::IsExportName(file.name()))
-      return absl::InvalidArgumentError(
-          absl::StrCat("not a file of an export: name=", CleanText(file.name(), 100)));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the name is not that of an export file: name=", CleanText(file.name(), 100)));
     std::uint64_t bytes = 0;
     EG_ASSIGN_OR_RETURN(fd_, OpenRegular(path, &bytes));
     offset_ = 0;
@@ -256,7 +257,8 @@ bool RunFileListing::Step() {
 absl::StatusOr<std::string> ReadRunFilePart(const std::string& folder, absl::string_view name,
                                             std::uint64_t offset, std::size_t bytes_max) {
   if (!client::IsRunFileName(name))
-    return absl::NotFoundError(absl::StrCat("not a file of a run: name=", CleanText(name, 100)));
+    return absl::NotFoundError(
+        absl::StrCat("the name is not that of a file of a run: name=", CleanText(name, 100)));
   const std::string path = PathOf(folder, name);
   std::uint64_t bytes = 0;
   EG_ASSIGN_OR_RETURN(const int fd, OpenRegular(path, &bytes));

@@ -79,8 +79,8 @@ TransportIntake::Receiver ControlPlane::MakeReceiver() {
                              const v1::TaskBatch* batch) { OnBatch(number, batch); },
           .on_overflow =
               [this](std::uint64_t number) {
-                ends_.Reject(number, "limit", "too many messages waiting to be handled", false,
-                             options_.membership.lease);
+                ends_.Reject(number, "limit", "too many messages of the task wait to be handled",
+                             false, options_.membership.lease);
               },
           .on_end = [this](std::uint64_t number) { ends_.Close(number); },
           .on_call = [this](const ControlCall& call, const std::string& request,
@@ -121,7 +121,7 @@ void ControlPlane::Tick() {
   const MonoTime now = parts_.clock->Now();
   ends_.Apply(membership_.Tick(now));
   for (const std::uint64_t number : sessions_.WithoutHelloSince(now - options_.hello_within))
-    ends_.RejectMalformed(number, "no hello in time");
+    ends_.RejectMalformed(number, "the task sent no Hello in time");
   reports_.Tick(parts_.clock->WallMillis());
   for (Job* job : jobs_.Running()) job->Tick();
   division_.Tick(parts_.clock->Now(), !life_.window_open);
@@ -197,7 +197,7 @@ void ControlPlane::OnBatch(std::uint64_t number, const v1::TaskBatch* batch) {
   if (session == nullptr) return;
   if (batch == nullptr) {
     metrics_.malformed.Add();
-    return ends_.RejectMalformed(number, "not a batch of messages");
+    return ends_.RejectMalformed(number, "the bytes of the task are not a batch of messages");
   }
   if (session->registered()) messages_.Heard(*session);
   for (const v1::TaskMessage& message : batch->messages()) {

@@ -22,8 +22,9 @@ absl::Status JobSupervisor::Recover(JobHost* host, const JobOptions& options) {
       if (refused.ok()) refused = job.status();
       continue;
     }
-    parts_.logger->Info(absl::StrCat("job of the journal: job_uid=", JobUidString(uid), " name=",
-                                     (*job)->name(), " state=", JobStateName((*job)->state())));
+    parts_.logger->Info(absl::StrCat("restored a job of the journal: job_uid=", JobUidString(uid),
+                                     " name=", (*job)->name(),
+                                     " state=", JobStateName((*job)->state())));
     // All jobs that the journal has as running continue, even if there are more than
     // --jobs-running-max.
     if (parts_.jobs->Restore(*std::move(job))) parts_.division->Restore(uid);

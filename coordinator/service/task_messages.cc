@@ -20,7 +20,7 @@ absl::Status TaskMessages::OnMessage(Session& session, const v1::TaskMessage& me
   std::optional<std::uint64_t> named;  // the job that the message is about
   switch (message.message_case()) {
     case v1::TaskMessage::kHello:
-      return absl::InvalidArgumentError("a second Hello in one session");
+      return absl::InvalidArgumentError("the task sent a second Hello in one session");
     case v1::TaskMessage::kHeartbeat:
       parts_.reports->OnHeartbeat(session.task, message.heartbeat());
       break;
@@ -44,7 +44,7 @@ absl::Status TaskMessages::OnMessage(Session& session, const v1::TaskMessage& me
       break;
     case v1::TaskMessage::kShardReport: break;
     case v1::TaskMessage::MESSAGE_NOT_SET:
-      return absl::InvalidArgumentError("an empty or unknown message");
+      return absl::InvalidArgumentError("the task sent an empty or unknown message");
   }
   return RouteToJobs(session, message, named);
 }

@@ -68,7 +68,7 @@ class WorkerDivision {
   // divide evenly, while another job waits for its turn.
   WorkerDivision(DivisionHost* host, std::chrono::milliseconds turn) : host_(host), turn_(turn) {}
 
-  // --- jobs
+  // --- jobs.
   // Adds a job that has begun. Its account starts with the amount of the least served job, because
   // the new job has no claim for the time before.
   void Begin(JobUid job);
@@ -79,7 +79,7 @@ class WorkerDivision {
   double worker_seconds(JobUid job) const;  // worker-seconds that the job has received
   std::uint32_t workers(JobUid job) const;  // number of workers that serve the job now
 
-  // --- workers
+  // --- workers.
   // Returns the job that the worker serves, or nullopt. The job may have ended.
   std::optional<JobUid> JobOf(TaskId worker) const;
   void Assign(TaskId worker, JobUid job) { serving_.insert_or_assign(worker, Serving{job, {}}); }
@@ -89,7 +89,7 @@ class WorkerDivision {
   // first running job, or nullopt if none runs.
   std::optional<JobUid> JobFor(TaskId worker);
 
-  // --- division
+  // --- division.
   // Moves workers that have given back their work. If `may_divide`, also divides the workers among
   // the jobs, every 100 ms, or at once after DivideSoon.
   void Tick(MonoTime now, bool may_divide);

@@ -25,16 +25,16 @@ absl::Status JournalPlace::Look() {
   if (here && wal == wal_id_) return absl::OkStatus();
   const std::string which = here ? absl::StrCat(path_, "-wal") : path_;
   const std::string pid = absl::StrCat(::getpid());
-  return absl::FailedPreconditionError(
-      absl::StrCat("the state folder, or the journal in it, was removed or replaced while this "
-                   "coordinator runs: file=",
-                   which, (here ? wal : now) ? " is another file" : " is missing",
-                   "; its jobs continue, and are lost when it ends. Move the folder back if it "
-                   "was moved. Otherwise save the open files: pause the coordinator (kill -STOP ",
-                   pid, "), copy what `ls -l /proc/", pid,
-                   "/fd` shows as journal.sqlite and journal.sqlite-wal (cp /proc/", pid,
-                   "/fd/N) to a new folder under these names, end it (kill -KILL ", pid,
-                   ") and start it with --state-dir on that folder"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the state folder, or the journal in it, was removed or replaced while this "
+      "coordinator runs: file=",
+      which, (here ? wal : now) ? " is another file" : " is missing",
+      "; the coordinator's jobs continue, and are lost when the coordinator ends. Move the folder "
+      "back if it was moved. Otherwise save the open files: pause the coordinator (kill -STOP ",
+      pid, "), copy what `ls -l /proc/", pid,
+      "/fd` shows as journal.sqlite and journal.sqlite-wal (cp /proc/", pid,
+      "/fd/N) to a new folder under these names, end the coordinator (kill -KILL ", pid,
+      ") and start it again with --state-dir on that folder"));
 }
 
 }  // namespace evergrad::coordinator

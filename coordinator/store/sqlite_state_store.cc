@@ -226,7 +226,8 @@ SqliteStateStore::~SqliteStateStore() {
 absl::Status SqliteStateStore::CommitTerm(Term term) {
   if (term <= impl_->term) {
     return absl::InvalidArgumentError(
-        absl::StrCat("term does not grow: have=", impl_->term.value(), " got=", term.value()));
+        absl::StrCat("the term of the coordinator does not grow: have=", impl_->term.value(),
+                     " got=", term.value()));
   }
   EG_RETURN_IF_ERROR(impl_->Accept(PutTerm{term}, kOverheadBytes));
   impl_->term = term;
@@ -239,7 +240,7 @@ absl::Status SqliteStateStore::Commit(JobUid job, const Record& record, std::str
   if (std::find(impl_->order.begin(), impl_->order.end(), job) == impl_->order.end()) {
     if (impl_->order.size() >= impl_->options.jobs_max) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("state store holds too many jobs: max=", impl_->options.jobs_max,
+          absl::StrCat("the state store holds too many jobs: max=", impl_->options.jobs_max,
                        " job=", JobUidString(job)));
     }
     impl_->order.push_back(job);
@@ -255,7 +256,7 @@ absl::Status SqliteStateStore::Checkpoint(JobUid job, const DurableState& state,
   if (std::find(impl_->order.begin(), impl_->order.end(), job) == impl_->order.end()) {
     if (impl_->order.size() >= impl_->options.jobs_max) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("state store holds too many jobs: max=", impl_->options.jobs_max,
+          absl::StrCat("the state store holds too many jobs: max=", impl_->options.jobs_max,
                        " job=", JobUidString(job)));
     }
     impl_->order.push_back(job);

@@ -237,7 +237,8 @@ TEST_CASE(
   job.done = {IntervalSet::Range(0, 10), IntervalSet::Range(0, 9)};
   std::string text = RefusalOf(PointOf(job), plan);
   CHECK(Has(text,
-            "cannot resume: it was saved under another plan (spec.data.batch_size was=10 is=25, "
+            "cannot resume: the checkpoint was saved under another plan (spec.data.batch_size "
+            "was=10 is=25, "
             "spec.data.shuffle.seed was=7 is=8) and is not "
             "complete: its shards hold different closures"));
   CHECK(Has(text, "checkpoint=" + job.folder + "/" + snapshot::ManifestName(1)));

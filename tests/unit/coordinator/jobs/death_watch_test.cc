@@ -49,7 +49,7 @@ TEST_CASE("three deaths at one step of one closure end the job, and the text nam
   CHECK(f.Said("death: worker/0: killed; it last reported closure 3 step 5"));
   CHECK(f.Said("worker/0 died in closure 3 at step 5"));
   CHECK(
-      f.Said("fail machine: poison closure: it killed its workers again and again at the same "
+      f.Said("fail machine: poison closure: the closure repeatedly killed its workers at the same "
              "step: closure=3 epoch=1 step=5 deaths=3"));
 }
 

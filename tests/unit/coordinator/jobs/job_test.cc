@@ -1625,11 +1625,9 @@ TEST_CASE(
   CHECK(c.job->state() == JobState::kRunning);
   CHECK(c.Status().closures_succeeded() == 4);
   CHECK(c.Status().waiting_for() == "");  // worker 1 works
-  CHECK(
-      EventsWith(
-          c,
-          "worker/0 cannot take part in the job, retrying from time to time: not here: worker/0") ==
-      1);
+  CHECK(EventsWith(c,
+                   "worker/0 cannot take part in the job and is tried again from time to time: not "
+                   "here: worker/0") == 1);
   CHECK(Unfit(c) == std::set<std::string>{"0"});
   if (deterministic) {
     CHECK(tried.size() == 1);  // the bits of a second try would be of no use any more

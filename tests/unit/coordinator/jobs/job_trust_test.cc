@@ -298,7 +298,7 @@ TEST_CASE(
     c.AddWorker("thief-" + std::to_string(claims), hello);
     CHECK(c.last_adopted.empty());
     CHECK(c.host.foreign.size() == claims);
-    CHECK(c.host.foreign.back() == "an attempt in its Hello that was not granted");
+    CHECK(c.host.foreign.back() == "Hello with an attempt that was not granted to the worker");
   }
   CheckHonestEnd(c);
 }

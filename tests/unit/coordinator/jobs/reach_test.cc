@@ -122,9 +122,10 @@ TEST_CASE(
   CHECK(c.job->state() == JobState::kSucceeded);
   CHECK(c.host.clock.Now() - begun < seconds(30));
   CHECK(c.Status().closures_succeeded() == 16);
-  CHECK(stage.Events("worker/0 cannot take part in the job, retrying from time to time: it cannot "
-                     "reach ps_server/0 at 127.0.0.1:4001 for 5 s "
-                     "(connection refused); its work goes to workers that can") == 1);
+  CHECK(stage.Events(
+            "worker/0 cannot take part in the job and is tried again from time to time: it cannot "
+            "reach ps_server/0 at 127.0.0.1:4001 for 5 s "
+            "(connection refused); its work goes to workers that can") == 1);
   CHECK(stage.since.size() >= 1);
   CHECK(stage.since.size() <= 5);  // tried again after 1, 2, 4 … s
 }

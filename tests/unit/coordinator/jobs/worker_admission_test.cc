@@ -131,9 +131,9 @@ TEST_CASE("a worker cannot take over the attempt of another one, nor one without
   CHECK(f.Admit(8, "1", std::nullopt, hello).adopted_size() == 0);
   CHECK(f.adopted.empty());
   CHECK(f.HolderOf(held) == (proved ? TaskId(7) : TaskId()));
-  CHECK(f.host.foreign ==
-        std::vector<std::string>{proved ? "an attempt in its Hello"
-                                        : "an attempt in its Hello that was not granted"});
+  CHECK(f.host.foreign == std::vector<std::string>{
+                              proved ? "Hello with an attempt that another worker holds"
+                                     : "Hello with an attempt that was not granted to the worker"});
 }
 
 TEST_CASE("an attempt at a closure that was never given out is not adopted") {

@@ -85,7 +85,7 @@ TEST_CASE(
       Lines{"worker/0 on gpu:0 NVIDIA H100: 87.60 % busy (reported by the driver), memory 3.0 GiB "
             "used, 4.0 GiB peak, 5.0 GiB reserved",
             "  a step: 25 ms kernels, 1.2 ms in, 0.135 ms out, waits 0.4 ms within and 2 ms "
-            "before; batch copied ahead for 99; steps 93 replayed, 3 "
+            "before; batches copied ahead: 99; steps 93 replayed, 3 "
             "captured, 4 eager, "
             "captured again: addresses changed (1)"});
   device.set_utilization_from("kernels");

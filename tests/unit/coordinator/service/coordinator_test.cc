@@ -596,7 +596,7 @@ TEST_CASE("malformed session messages get a typed refusal, and other tasks are u
     hello.set_build_id(std::string(1 << 20, 'b'));
     auto rejected = c.Add(hello).Rejected();
     REQUIRE(rejected);
-    CHECK_THAT(rejected->message(), Contains("text of the hello is too long"));
+    CHECK_THAT(rejected->message(), Contains("text of the Hello is too long"));
   }
   SECTION(
       "a forged term just below the limit does not raise our term to where all tasks are refused") {

@@ -29,12 +29,12 @@ TEST_CASE("a Hello with one mistake is refused, and the mistake is named") {
     const char* message;
   } cases[] = {
       {[](v1::Hello& h) { h.set_role(v1::ROLE_COORDINATOR); }, "unknown role"},
-      {[](v1::Hello& h) { h.mutable_endpoint()->clear_address(); }, "without an endpoint"},
+      {[](v1::Hello& h) { h.mutable_endpoint()->clear_address(); }, "has no endpoint"},
       {[](v1::Hello& h) { h.set_host(std::string(1025, 'h')); }, "bytes=1025 max=1024"},
       {[](v1::Hello& h) { h.set_leaving(std::string(1025, 'l')); }, "bytes=1025 max=1024"},
       {[](v1::Hello& h) { h.set_highest_term(4 + (1ull << 32) + 1); }, "impossible term"},
       {[](v1::Hello& h) { h.mutable_shards(0)->mutable_epoch()->set_term(1ull << 62); },
-       "holds a shard of an impossible term"},
+       "has a shard of an impossible term"},
       {[](v1::Hello& h) {
          for (int i = 0; i < (1 << 16); ++i) h.add_shards();
        },

@@ -49,7 +49,8 @@ TEST_CASE(
   for (const v1::Event& event : runs->events())
     warnings += event.kind() == "warning" ? event.text() : "";
   CHECK_THAT(warnings,
-             Contains("its jobs continue, and are lost when it ends") && Contains("--state-dir"));
+             Contains("the coordinator's jobs continue, and are lost when the coordinator ends") &&
+                 Contains("--state-dir"));
   const auto waits = c.WaitJob("waits", [](const v1::JobStatus&) { return true; });
   REQUIRE(waits.ok());
   CHECK(waits->state() == "QUEUED");
