@@ -29,7 +29,7 @@
 namespace evergrad::coordinator {
 
 // Returns the URI of the checkpoint folder of a job: D/<name>-<uid> if `checkpoint.directory` D is
-// given, otherwise <runs_folder>/checkpoint. `runs_folder` is the job's own.
+// given, otherwise <runs_folder>/checkpoint. `runs_folder` is the runs folder of the job itself.
 std::string CheckpointFolder(const config::CheckpointSpec& spec, absl::string_view runs_folder,
                              absl::string_view job_name, JobUid uid);
 

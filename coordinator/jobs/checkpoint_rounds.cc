@@ -19,7 +19,7 @@ constexpr std::size_t kRetryTextMax = 500;
 constexpr std::chrono::seconds kRoundMax{60};
 constexpr std::chrono::seconds kTroubleSaidEvery{60};  // at most, while trouble lasts
 constexpr std::chrono::milliseconds kHurriedApart{100};
-// So that a message stays far below the transport's limit.
+// Limit for the shards in one message, which stays far below the transport's limit.
 constexpr std::size_t kShardsPerOrder = 4096;
 // Limit for the files of a shard, in addition to `keep`. Files are not deleted while manifests
 // cannot be written.
@@ -110,8 +110,7 @@ void CheckpointRounds::Tick(MonoTime now, bool hurry) {
     next_ = now;
     hurried_next_ = now + kHurriedApart;
   }
-  // While the journal takes no records, no files are written: a file that the journal does not know
-  // cannot be used.
+  // While the journal takes no records, no files are written, because it could not know them.
   if (open_ || writer_.busy() || now < next_ || !host_->StoreTrouble().empty()) return;
   if (stage_ == Stage::kWorking) return BeginRound();
   if (stage_ != Stage::kLast) return;
@@ -159,9 +158,8 @@ void CheckpointRounds::BeginRound() {
     send();
   }
   if (held_up > 0 && status_.trouble().empty())
-    OnTrouble(absl::ResourceExhaustedError(absl::StrCat(
-        "shards have too many snapshots, and none of these can be deleted (see the log): shards=",
-        held_up)));
+    OnTrouble(absl::ResourceExhaustedError(
+        absl::StrCat("no snapshot of some shards can be deleted (see the log): shards=", held_up)));
   CheckRound(began_);
 }
 
@@ -250,13 +248,11 @@ void CheckpointRounds::OnSaveFailed(ShardId shard, bool ordered, const v1::Shard
   v1::ErrorDetail cause = durable.error();
   CleanCause(&cause);
   const auto code = static_cast<absl::StatusCode>(cause.code());
-  // With these codes the shard was dropped, assigned anew or ordered again meanwhile. The next
-  // round asks again.
+  // The shard was dropped, assigned anew or ordered again meanwhile; the next round asks again.
   if (code != absl::StatusCode::kCancelled && code != absl::StatusCode::kAborted &&
       code != absl::StatusCode::kNotFound)
     OnTrouble(absl::Status(code, absl::StrCat(server, cause.message())), cause.kind() == "user");
-  // CheckRound, which also looks for disconnected servers, runs at each tick and not here, because
-  // many shards can fail at once.
+  // The tick finds disconnected servers. A search here would run for each of many shards.
   if (open_ && waiting_.empty()) EndRound();
 }
 
@@ -275,8 +271,7 @@ void CheckpointRounds::WriteManifest() {
   if (writer_.busy()) return;
   std::optional<v1::Manifest> manifest = writer_.Make();
   if (stage_ == Stage::kLast && (!manifest || !EverythingIsSaved(*book_))) {
-    // A server has disconnected during the round. The next round follows once every shard is held
-    // again.
+    // A server has disconnected. The next round follows once every shard is held again.
     next_ = host_->Now() + options_.RetryDelay(++failures_);
     return;
   }
@@ -314,8 +309,7 @@ void CheckpointRounds::OnSaved(const v1::Manifest& manifest, const Saved& saved,
   status_.set_number(saved.number);
   status_.set_uri(saved.uri);
   status_.set_written_ms(manifest.written_ms());
-  // Otherwise only the ends of files were read back.
-  status_.set_complete(manifest.complete() && whole);
+  status_.set_complete(manifest.complete() && whole);  // false if only ends were read back
   status_.set_manifests(status_.manifests() + 1);
   status_.clear_trouble();
   NoteStatus();
@@ -326,8 +320,7 @@ void CheckpointRounds::OnSaved(const v1::Manifest& manifest, const Saved& saved,
   for (const absl::Status& warning : saved.warnings)
     host_->Log(log::Level::kWarning, absl::StrCat("checkpoint: ", warning.message()),
                id_.spec.name);
-  // The trouble is not over while the manifest has an older file of a shard because a newer one
-  // could not be saved.
+  // The trouble lasts while the manifest has an older file of a shard that was not saved.
   if (trouble_said_ && !short_) {
     trouble_said_ = false;
     job_.Event("state", absl::StrCat("checkpoints are written again: checkpoint ", saved.number));

@@ -92,8 +92,7 @@ class CheckpointRounds : private JobPart {
   const Hooks hooks_;
   ManifestWriter writer_;
   Stage stage_ = Stage::kNone;
-  // Number of changes of stage_, to tell whether a manifest is of the present stage.
-  std::uint64_t stages_ = 0;
+  std::uint64_t stages_ = 0;  // Number of changes of stage_.
   bool off_ = false;
   bool open_ = false;                   // A round is in progress.
   bool short_ = false;                  // The last round ended without a file of some shard.

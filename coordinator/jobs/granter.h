@@ -47,8 +47,8 @@ class Granter {
   // closures than there are.
   Outcome Grant(JobWorkers& workers, GrantPolicy& policy);
   // Asks busy workers to give back closures that they have not begun, for idle workers: one closure
-  // for each idle worker, from the worker that holds the most. Closures that were asked for before
-  // and have not been given back yet count.
+  // for each idle worker, from the worker that holds the most. Closures that were asked for earlier
+  // and are not given back yet count towards this number.
   static void Recall(JobWorkers& workers, GrantPolicy& policy);
 
  private:

@@ -1,5 +1,5 @@
-// psctl cert: init, issue. unique_ptr holds OpenSSL's objects. Each failure names the step and
-// OpenSSL's reason.
+// The verbs `psctl cert init` and `psctl cert issue`. OpenSSL's objects are in unique_ptrs. Each
+// failure names the step and OpenSSL's reason.
 #include "coordinator/psctl/cert.h"
 
 #include <arpa/inet.h>

@@ -45,7 +45,7 @@ class TaskRestart {
     if (!before_ || !IsAlive(*before_)) return std::nullopt;
     ::kill(before_->pid, signal);
     ::kill(before_->pid, SIGCONT);
-    // This is longer than the longest time that a server takes to hand over its shards.
+    // kPatience is longer than the longest time that a server takes to hand over its shards.
     MonoTime until = context_.clock->Now() + kPatience;
     while (IsAlive(*before_)) {
       if (context_.clock->Now() > until)

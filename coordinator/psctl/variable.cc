@@ -14,8 +14,8 @@
 namespace evergrad::psctl {
 namespace {
 
-// Fills in the newest job, and its name for people. If there is no job, prints this and returns an
-// exit code.
+// Fills in the newest job, and its name for people. If there is no job, prints an error and returns
+// an exit code.
 std::optional<int> NewestIfUnnamed(Context& context, ControlClient& client, std::string* job,
                                    std::string* name = nullptr) {
   if (name != nullptr) *name = *job;

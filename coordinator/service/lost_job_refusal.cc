@@ -23,7 +23,7 @@ LostJobs Admission::MakeLostJobs() const {
   return LostJobs(std::move(knows));
 }
 
-// This runs before the first message of this life is sent.
+// Runs before the first message of this life is sent.
 bool Admission::EndsForLostJobs() {
   LostJobs lost = MakeLostJobs();
   for (const std::uint64_t number : parts_.sessions->deferred()) {
