@@ -62,9 +62,10 @@ class UpdateAccount {
     const std::vector<IntervalSet>& lost;
   };
   enum class Verdict {
-    kExact,   // each shard holds each update that touches it exactly once
-    kWithin,  // no shard is outside its bounds, but those of some shard differ: updates were lost
-              // and counted, or not all numbers are known
+    kExact,  // each shard holds each update that touches it exactly once
+    // No shard is outside its bounds, but those of some shard differ: updates were lost and
+    // counted, or not all numbers are known.
+    kWithin,
     kDifferent,  // some shard is outside its bounds
   };
   struct Finding {

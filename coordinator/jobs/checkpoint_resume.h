@@ -1,4 +1,4 @@
-// How a job continues from the checkpoint of a former job of its name (LEDGER line 28).
+// Continues a job from the checkpoint of a former job of the same name (LEDGER line 28).
 //
 //   Look ─▶ the file thread reads the checkpoints ─▶ Hooks::done, or Fail ─▶ the job makes its book
 //   ─▶ Apply: the book, the counts and the checks of this job take over the former job's work

@@ -353,8 +353,7 @@ void CheckpointRounds::OnTrouble(const absl::Status& status, bool users) {
     job_.Event("warning", absl::StrCat("cannot write a checkpoint, retrying: ", status_.trouble()));
     return;
   }
-  // If the user asked for checkpoints, the job fails instead of running without them. If not, the
-  // default checkpoints must not stop the job.
+  // A job whose user asked for checkpoints must not run without them; any other job continues.
   if (id_.spec.checkpoint.given && !job_.grants_stopped())
     return FailAsUsers(
         absl::Status(status.code(), absl::StrCat("checkpoint: ", status_.trouble())));

@@ -88,10 +88,10 @@ class DeathBackoff {
 // over a long life any number of machines may die. The job makes progress
 //   - when a closure succeeds for the first time, and
 //   - when less repeated work (repair runs, an evaluation, an export) is left than at any moment
-//     since the last such success. If each repair counted as progress, the count would never reach
-//     the limit: a server that dies and is rolled back again and again makes the job repeat the
-//     same repairs, and each of them succeeds. Deaths of tasks that held no work of the job are not
-//     reported to this class.
+//     since the last first success of a closure. If each repair counted as progress, the count
+//     would never reach the limit: a server that dies and is rolled back again and again makes the
+//     job repeat the same repairs, and each of them succeeds. Deaths of tasks that held no work of
+//     the job are not reported to this class.
 class DeathLimit {
  public:
   enum class Again { kRepairs, kEvaluation, kExport };

@@ -59,7 +59,7 @@ class FunctionQueue {
 
   const std::string* Result(std::uint64_t closure) const;
   const v1::RaisedError* Failure(std::uint64_t closure) const;
-  // Not seen by a client yet.
+  // The error that no client has seen yet, or null.
   const v1::RaisedError* error() const { return error_ ? &*error_ : nullptr; }
 
   // Returns whether the queue keeps the result of one of `closures`, or would keep it at its end.

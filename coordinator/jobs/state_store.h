@@ -75,8 +75,8 @@ class StateStore {
   absl::Status Commit(JobUid job, const Record& record) {
     return Commit(job, record, std::string());
   }
-  // Replaces the whole content for the job: `state` and `snapshot` have the effect of all number of
-  // commits so far. The job may be unknown.
+  // Replaces the whole content for the job: `state` and `snapshot` have the effect of all commits
+  // so far. The job may be unknown.
   virtual absl::Status Checkpoint(JobUid job, const DurableState& state, std::string snapshot) = 0;
   // Removes an ended job. Removing an unknown job changes nothing and returns OK.
   virtual absl::Status Remove(JobUid job) = 0;
@@ -100,7 +100,7 @@ class StateStore {
   virtual absl::Status Sync() = 0;  // returns once all accepted commits are durable, or an error
 
   // --- durability; these functions may be called from any thread
-  virtual std::uint64_t accepted() const = 0;  // commits so far
+  virtual std::uint64_t accepted() const = 0;  // number of commits so far
   virtual std::uint64_t durable() const = 0;   // how many of these are on disk
   // Returns an error while no commit becomes durable. ResourceExhausted means that the disk is
   // full; the store continues by itself once there is space. Any other error is final. Reading

@@ -120,7 +120,7 @@ class WorkerRoster : private JobPart {
   UnfitWorkers unfit_;
   WorkerPin pin_;
   std::uint32_t elsewhere_ = 0;
-  // When the last worker that could do this job left, or this life began.
+  // The time at which the last worker that could do this job left, or this life began.
   std::optional<MonoTime> fit_left_;
   MonoTime next_stall_check_{0};
   bool pause_said_ = false;  // An event reported the pause, and none its end.

@@ -45,8 +45,7 @@ class LogReads {
   // Lines for a read that has ended, or from a task that was not asked, are ignored.
   void OnLines(TaskId task, const v1::LogLines& lines);
   void OnSessionClosed(TaskId task);  // its lines are no longer awaited
-  // Answers the reads that wait for no more tasks, or that have waited for the longest allowed
-  // time.
+  // Answers the reads that wait for no more tasks, or whose deadline has passed.
   void Check(MonoTime now);
   void Stop();  // answers all reads with Unavailable
 
