@@ -51,8 +51,9 @@ absl::StatusOr<Saved> SaveManifest(fs::FileSystem& files, const SaveRequest& req
       numbers.push_back(*number);
   std::sort(numbers.rbegin(), numbers.rend());
   if (!numbers.empty() && numbers[0] > std::numeric_limits<std::uint64_t>::max() - kNumbersTried)
-    return absl::FailedPreconditionError(absl::StrCat(
-        "manifest numbers are exhausted: folder=", request.folder, " highest=", numbers[0]));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the numbers of manifests are exhausted: folder=", request.folder,
+                     " highest=", numbers[0]));
 
   absl::Status written;
   saved.number = numbers.empty() ? 1 : numbers[0] + 1;

@@ -50,7 +50,7 @@ absl::StatusOr<v1::Manifest> ReadOwn(fs::FileSystem& files, const Folder& folder
   if (manifest.number() != number || manifest.job_uid() != folder.job.value() ||
       manifest.job_name() != job_name) {
     return absl::DataLossError(absl::StrCat(
-        "manifest is in the folder of another job: path=", uri, " job=", manifest.job_name(),
+        "the manifest is in the folder of another job: path=", uri, " job=", manifest.job_name(),
         " job_uid=", JobUidString(JobUid(manifest.job_uid())), " number=", manifest.number()));
   }
   return manifest;
@@ -329,8 +329,8 @@ absl::StatusOr<Sets> ReadSets(const ResumePoint& point) {
   for (const v1::ShardFile& entry : point.manifest.shards()) {
     auto done = snapshot::FromProto(entry.done()), refused = snapshot::FromProto(entry.refused());
     if (!done.ok() || !refused.ok())
-      return absl::DataLossError(
-          absl::StrCat("manifest has a malformed set: path=", point.uri, " shard=", entry.shard()));
+      return absl::DataLossError(absl::StrCat("the manifest has a malformed set: path=", point.uri,
+                                              " shard=", entry.shard()));
     sets.done.push_back(*std::move(done));
     sets.refused.push_back(*std::move(refused));
   }
@@ -399,14 +399,14 @@ absl::Status ResumeOtherPlan(const ResumePoint& point, const Sets& sets, const s
   };
   if (!cut.empty()) return refuse("its shards do not match the shards of this job");
   if (!snapshot::DoneSetsAreEqual(point.manifest))
-    return refuse("is not complete: its shards hold different closures");
+    return refuse("it is not complete: its shards hold different closures");
   const std::uint64_t end = sets.ended.FirstMissing(), per_epoch = then.closures_per_epoch();
   if (sets.ended != IntervalSet::Range(0, end) || end % per_epoch != 0) {
-    return refuse(absl::StrCat("does not end with an epoch: closures_done=", sets.ended.size(),
+    return refuse(absl::StrCat("it does not end with an epoch: closures_done=", sets.ended.size(),
                                " closures_per_epoch=", per_epoch));
   }
   if (point.open_closures.value_or(0) != 0)
-    return refuse("has partly applied closures: open=" + absl::StrCat(*point.open_closures));
+    return refuse("it has partly applied closures: open=" + absl::StrCat(*point.open_closures));
   out->epochs_done = end / per_epoch;
   if (out->epochs_done > plan.epochs()) {
     return Refused(point,
@@ -486,12 +486,12 @@ absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Pl
         absl::StrCat("a job cannot resume from its own checkpoint: checkpoint=", point.uri));
   if (manifest.shards_size() != was.shards_size() || manifest.shards_size() == 0)
     return absl::DataLossError(
-        absl::StrCat("manifest has no entry for each shard: path=", point.uri));
+        absl::StrCat("the manifest lacks entries of shards: path=", point.uri));
   const auto now = plan::Plan::Create(client::PlanSpecOf(plan)),
              then = plan::Plan::Create(client::PlanSpecOf(was));
   if (!now.ok()) return now.status();
   if (!then.ok())
-    return absl::DataLossError(absl::StrCat("manifest has an invalid plan: path=", point.uri,
+    return absl::DataLossError(absl::StrCat("the manifest has an invalid plan: path=", point.uri,
                                             " reason=", then.status().message()));
   for (const v1::ShardFile& entry : manifest.shards()) {
     if (entry.file().empty())

@@ -32,9 +32,9 @@ absl::Status CheckChunk(const v1::RunFileChunk& chunk) {
         absl::StrCat("a chunk has a name that is not that of an export file: name=",
                      client::CleanText(chunk.name(), 100)));
   if (chunk.data().empty() && chunk.bytes() != 0)
-    return absl::InvalidArgumentError(absl::StrCat("a chunk without data: name=", chunk.name(),
-                                                   " offset=", chunk.offset(),
-                                                   " of=", chunk.bytes()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a chunk of a run's file has no data: name=", chunk.name(),
+                     " offset=", chunk.offset(), " of=", chunk.bytes()));
   return absl::OkStatus();
 }
 

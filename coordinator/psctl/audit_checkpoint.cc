@@ -138,7 +138,8 @@ class Auditor {
       const std::uint64_t c = closure.value();
       audit_.open_closures.Add(c);
       if (c >= plan_.closures() || report.done.Contains(c))
-        Violated(i, absl::StrCat("closure ", c, " is open, but should not be"));
+        Violated(i,
+                 absl::StrCat("closure ", c, " is open, although it is done or beyond the plan"));
       want += updates.size();
     }
     std::uint64_t got = report.counters.updates_applied();

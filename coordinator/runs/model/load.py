@@ -1,23 +1,20 @@
 #!/usr/bin/env python3
-"""Uses a model that Evergrad has trained, with NumPy alone: maps raw records to the model's inputs
-and computes its outputs.
+"""Computes outputs of a model that Evergrad has trained, from raw records; needs NumPy only.
 
-    python3 load.py RECORDS.csv              one line of outputs for each record
-    python3 load.py --evaluate RECORDS.csv   loss and metrics over records that have a label
+    python3 load.py RECORDS.csv              prints one line of outputs for each record
+    python3 load.py --evaluate RECORDS.csv   prints loss and metrics for records with a label
 
     from load import Model
-    model = Model()                                           # the folder that this file is in
-    model.predict([{"age": "39", "work": "Private"}])         # records by column name, or as lists
-    in column order
+    model = Model()                                           # the model in this file's folder
+    model.predict([{"age": "39", "work": "Private"}])         # a record by column names; it may
+                                                              # also be a list in column order
     model.predict(model.read("people.csv"))
 
-Beside this file lie model.json (layers, fields, transforms, tables), vocabularies.json where a
-field has a vocabulary, and tables.npz where the
-model has embedding tables. The weights are weights.npz, here or in the folder above. `predict`
-gives what the model's output layer gives, as
-probabilities where its loss works on logits. Values are float32, as in training; the last digits
-may differ, because sums are added in another
-order.
+The folder of this file has model.json (layers, fields, transforms, tables), vocabularies.json if a
+field has a vocabulary, and tables.npz if the model has embedding tables. The weights are in
+weights.npz, in this folder or in its parent. `predict` returns the values of the model's output
+layer, or probabilities if the loss of the model takes logits. Values are float32, as in training.
+The last digits may differ from those of the training, because sums are added in another order.
 """
 import argparse
 import bisect
@@ -38,7 +35,7 @@ EPSILON = 1e-7  # how far the losses keep probabilities from 0 and 1
 
 
 class ModelError(Exception):
-    """What is wrong with a record, a file or a request, in words."""
+    """An error in a record, a file or a request, with a message for people."""
 
 
 # ---------------------------------------------------------------- hashes and first values
@@ -51,8 +48,8 @@ def finalize(h):
 
 
 def key_of(seed, text):
-    """A 64-bit hash of bytes: FNV-1a over the seed (8 bytes, little-endian) and the text, then the
-    SplitMix64 finalizer."""
+    """Returns a 64-bit hash of bytes: FNV-1a over the seed (8 bytes, little-endian) and the text,
+    then the SplitMix64 finalizer."""
     h = 0xCBF29CE484222325
     for byte in seed.to_bytes(8, "little") + text:
         h = ((h ^ byte) * 0x100000001B3) & MASK
@@ -60,12 +57,12 @@ def key_of(seed, text):
 
 
 def hash_bucket(value, buckets):
-    """The transform `hash` of a text or an integer."""
+    """Returns the transform `hash` of a text or an integer."""
     return key_of(0, as_bytes(str(value) if isinstance(value, int) else value)) % buckets
 
 
 def philox(key, low, high):
-    """One block of Philox 4x32-10 for each key: four arrays of 32 bits."""
+    """Returns a block of Philox 4x32-10 for each key: four arrays of 32-bit numbers."""
     key = numpy.asarray(key, numpy.uint64)
     mask = numpy.uint64(0xFFFFFFFF)
     shift = numpy.uint64(32)
@@ -105,7 +102,7 @@ def truncated_normal(keys, element):
 
 
 def first_rows(table, ids):
-    """What rows of a table begin with: those that nothing was ever trained on read so."""
+    """Returns the initial values of rows of a table. An untrained row has these values."""
     dimension, initializer = table["dimension"], table["initializer"]
     if table["admit_after"] > 1:
         return numpy.full((len(ids), dimension), table["default_row"], numpy.float32)
@@ -151,7 +148,7 @@ def as_bytes(text):
 
 
 def as_text(value):
-    """A csv value as a text: what is no UTF-8 keeps its bytes, as in vocabularies.json."""
+    """Returns a csv value as a text. Invalid UTF-8 keeps its bytes, as in vocabularies.json."""
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
 
 
@@ -162,8 +159,8 @@ def open_bytes(path):
 
 
 def csv_records(raw, separator, quoting):
-    """Records as RFC 4180 has them; separators may be longer than a character; empty lines and a
-    byte order mark are skipped."""
+    """Yields the records of a file in the format of RFC 4180. A separator may have several
+    characters. Empty lines and a byte order mark are skipped."""
     separator = as_bytes(separator)
     at, end = 3 if raw[:3] == b"\xef\xbb\xbf" else 0, len(raw)
     line_end = re.compile(rb"\r?\n|" + re.escape(separator))
@@ -187,9 +184,7 @@ def csv_records(raw, separator, quoting):
                 record.append(b"".join(value))
                 found = line_end.match(raw, at)
                 if found is None and raw[at:] not in (b"", b"\r"):
-                    raise ModelError(
-                        "text behind a closing quote, in the record at byte %d" % begin
-                    )
+                    raise ModelError("text after a closing quote, in the record at byte %d" % begin)
             else:
                 found = line_end.search(raw, at)
                 value = raw[at : found.start() if found else end]
@@ -197,7 +192,7 @@ def csv_records(raw, separator, quoting):
             at = found.end() if found else end
             if found is None or found.group() != separator:
                 break
-        if quoted or record != [b""]:  # else an empty line
+        if quoted or record != [b""]:  # otherwise it is an empty line
             yield [as_text(v) for v in record]
 
 
@@ -209,12 +204,12 @@ def idx_file(path):
     return numpy.frombuffer(raw, numpy.uint8, -1, 4 + 4 * raw[3]).reshape([int(d) for d in shape])
 
 
-# Each function makes the computation of one transform, of the settings that model.json has, for one
-# field. The workers' are in worker/data/transforms.cc.
+# Each function below returns the computation of one transform for one field, with the settings in
+# model.json. The transforms of the workers are in worker/data/transforms.cc.
 
 
 def exact(value):
-    """Whether a setting is an integer that a double holds exactly."""
+    """Returns whether a setting is an integer that a double holds exactly."""
     return value == math.floor(value) and abs(value) <= 2**53
 
 
@@ -275,7 +270,7 @@ TRANSFORMS = {
 
 
 class FieldReader:
-    """One field with a typed column: types a value of the file and applies the transforms."""
+    """Reads one field of a record: converts its value to a type and applies the transforms."""
 
     def __init__(self, field, missing, vocabulary):
         self.field, self.missing = field, set(missing)
@@ -317,14 +312,14 @@ class FieldReader:
         return value
 
     def value(self, text):
-        """The model's value of a text."""
+        """Returns the model's value for a text."""
         return self.absent("`%s`" % text) if text in self.missing else self.present(text)
 
     def present(self, text):
         return self.transformed(self.typed(text), 0)
 
     def absent(self, found):
-        """The model's value where the file has none; `found` is what it has instead."""
+        """Returns the model's value if the file has none; `found` is the text found instead."""
         if self.field["default"] is not None:
             return self.present(self.field["default"])
         if self.vocabulary_at is None:
@@ -339,8 +334,8 @@ class FieldReader:
 
 
 class Records:
-    """The records of one data format: reads a file, and gives the fields of records as arrays.
-    This class is for formats whose examples are made and not read."""
+    """Reads the records of one data format, and returns their fields as arrays. This base class is
+    used for formats whose examples are generated and not read."""
 
     def __init__(self, data, fields, vocabularies):
         self.data, self.fields = data, {f["name"]: f for f in fields}
@@ -365,7 +360,7 @@ class Records:
 
 
 class IdxRecords(Records):
-    """Images, as one array of bytes."""
+    """Records that are images, in one array of bytes."""
 
     def read(self, path):
         return idx_file(path)
@@ -393,7 +388,7 @@ class TypedRecords(Records):
         }
 
     def values(self, record, reader):
-        """The model's values of one record for one field, as a list."""
+        """Returns the model's values for one field of one record, as a list."""
         raise NotImplementedError
 
     def field_values(self, name, records):
@@ -415,7 +410,7 @@ class CsvRecords(TypedRecords):
 
     def __init__(self, data, fields, vocabularies):
         super().__init__(data, fields, vocabularies)
-        self.columns = None  # of the header that was read last
+        self.columns = None  # the columns in the header that was read last
 
     def read(self, path):
         records = list(csv_records(open_bytes(path), self.data["separator"], self.data["quoting"]))
@@ -424,7 +419,7 @@ class CsvRecords(TypedRecords):
         for n, record in enumerate(records):
             if len(record) != len(records[0] if self.columns is None else self.columns):
                 raise ModelError(
-                    "%s: record %d has %d columns, the first has %d"
+                    "%s: record %d has %d columns, but the first has %d"
                     % (path, n + 1, len(record), len(records[0]))
                 )
         return records
@@ -434,7 +429,7 @@ class CsvRecords(TypedRecords):
 
     def cell(self, record, column, field):
         if isinstance(record, dict):
-            # A record may also name fields, whose one column that is.
+            # A record may have the name of a field with one column in place of the column.
             for key in (column, field["name"] if not field["list"] else None):
                 if key is not None and key in record:
                     return as_text(record[key])
@@ -450,7 +445,7 @@ class CsvRecords(TypedRecords):
             position = self.columns.index(column)
         if position >= len(record):
             raise ModelError(
-                "field `%s` is column %d, the record has %d"
+                "field `%s` is column %d, but the record has %d columns"
                 % (field["name"], position, len(record))
             )
         return as_text(record[position])
@@ -518,7 +513,7 @@ class JsonlRecords(TypedRecords):
             elif isinstance(value, list) and len(value) == field["size"]:
                 values += [self.item(v, reader) for v in value]
             else:
-                raise reader.error("a list of %d" % field["size"], value)
+                raise reader.error("a list of %d values" % field["size"], value)
         return values
 
     def item(self, value, reader):
@@ -560,8 +555,8 @@ def activate(kind, x):
 
 
 def windows(x, size, strides, padding, fill):
-    """[batch, out_h, out_w, window_h, window_w, channels] of x[batch, h, w, channels], padded as
-    TensorFlow does."""
+    """Returns the windows of x[batch, h, w, channels], padded like TensorFlow, as an array
+    [batch, out_h, out_w, window_h, window_w, channels]."""
     pads = []
     for n, window, stride in zip(x.shape[1:3], size, strides):
         total = max(0, (-(-n // stride) - 1) * stride + window - n) if padding == "same" else 0
@@ -624,7 +619,8 @@ def factorization_machine(layer, w, *inputs):
     )
 
 
-# Layers of float32 arrays: the layer as in model.json, its weights by their last name, its inputs.
+# Functions that compute a layer of float32 arrays. The arguments are the layer in model.json, its
+# weights by the last part of their names, and its inputs.
 LAYERS = {
     "dense": dense,
     "conv2d": conv2d,
@@ -660,7 +656,8 @@ class Table:
 
 
 def embedding(layer, table, ids, weights):
-    """ids: [batch, n], negative ones are padding; weights: as ids, or None."""
+    """Returns the output of an embedding layer. `ids` has the shape [batch, n], and negative ids
+    are padding. `weights` has the same shape, or is None."""
     present = ids >= 0
     rows = table.look_up(numpy.where(present, ids, 0).ravel()).reshape(ids.shape + (-1,)) * present[
         ..., None
@@ -764,21 +761,22 @@ class Model:
                 self.tables[spec["name"]] = Table(spec, ids, rows)
 
     def read(self, path):
-        """The records of a file: lists of texts; jsonl: dicts; idx: an array of images."""
+        """Returns the records of a file: lists of texts for csv, dicts for jsonl, an array of
+        images for idx."""
         return self.records.read(path)
 
     def field_values(self, name, records):
-        """A field of raw records as the model reads it: int64 or float32."""
+        """Returns the model's values of a field of raw records, as int64 or float32."""
         return self.records.field_values(name, records)
 
     def inputs(self, records):
-        """The model's inputs by name, of raw records."""
+        """Returns the model's inputs for raw records, by name."""
         if isinstance(records, dict):
             records = [records]
         return {i["name"]: self.field_values(i["name"], records) for i in self.spec["inputs"]}
 
     def outputs(self, inputs):
-        """Every layer's output by name, of the model's inputs by name."""
+        """Returns the output of every layer by name, for the model's inputs by name."""
         values = {}
         for spec in self.spec["inputs"]:
             x = numpy.asarray(inputs[spec["name"]])
@@ -804,8 +802,8 @@ class Model:
         return values
 
     def predict(self, records, batch=1024, raw=False):
-        """The output layer's values, one row a record. `raw`: as the layer gives them, also where
-        the loss takes them as logits."""
+        """Returns the values of the output layer, one row per record. If the loss takes logits,
+        returns probabilities, or with `raw` the logits."""
         if isinstance(records, dict):
             records = [records]
         parts = [
@@ -820,7 +818,8 @@ class Model:
         )
 
     def evaluate(self, records, labels=None):
-        """Loss (regularizers left out) and the metrics of the job, over records with labels."""
+        """Returns the loss without regularizers and the metrics of the job, for records with
+        labels."""
         if labels is None:
             labels = self.field_values(self.loss["labels"], records)
         return measure(
@@ -829,7 +828,8 @@ class Model:
 
 
 def measure(loss, metrics, output, labels):
-    """Loss and metrics of the output layer's own values: logits where the loss takes those."""
+    """Returns loss and metrics for values of the output layer, which are logits if the loss takes
+    logits."""
     p, logits = output.astype(numpy.float64).reshape(len(labels), -1), loss["from_logits"]
     kind, result = loss["type"], {"examples": len(labels)}
     if kind == "sparse_categorical_crossentropy":
@@ -883,22 +883,24 @@ def measure(loss, metrics, output, labels):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--model", default=None, help="the model's folder; default: where this file is"
+        "--model", default=None, help="the model's folder; if left out, the folder of this file"
     )
     parser.add_argument(
-        "--evaluate", action="store_true", help="loss and metrics, over records that have a label"
+        "--evaluate",
+        action="store_true",
+        help="print loss and metrics for records that have a label",
     )
     parser.add_argument(
-        "--labels", default=None, help="with --evaluate, of IDX images: the file of their labels"
+        "--labels", default=None, help="with --evaluate and IDX images: the file with their labels"
     )
     parser.add_argument(
         "--raw",
         action="store_true",
-        help="outputs as the layer gives them: logits where the loss takes those",
+        help="print logits instead of probabilities if the loss takes logits",
     )
     parser.add_argument(
         "records",
-        help="a file of the format that the model was trained on: csv, jsonl or IDX, gzip or plain",
+        help="a file in the format of the training data: csv, jsonl or IDX, plain or gzip",
     )
     options = parser.parse_args()
     try:
@@ -915,8 +917,8 @@ def main():
                 print(" ".join("%.9g" % v for v in row.ravel()))
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has closed the pipe. Buffered output is dropped, or Python would complain at
-        # its end.
+        # The reader has closed the pipe. Buffered output is dropped, because Python would otherwise
+        # report an error when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ModelError, OSError) as error:
         print("load.py: %s" % error, file=sys.stderr)
