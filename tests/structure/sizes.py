@@ -48,7 +48,10 @@ CTAGS = [
     "-",
 ]
 ITEM = re.compile(r"^(\S+) (\S+) (\d+)(?:  (.*))?$")
-CASE = re.compile(r'(?:TEST_CASE|TEMPLATE_\w*TEST_CASE|SCENARIO)\w*\((?:"((?:[^"\\]|\\.)*)")?')
+STRING = r'"(?:[^"\\]|\\.)*"'
+# The macro and the title of a case. The title is one string or several, on the line of the macro or
+# on the next lines.
+CASE = re.compile(r"(?:TEST_CASE|TEMPLATE_\w*TEST_CASE|SCENARIO)\w*\(((?:\s*%s)*)" % STRING)
 HEADER = """# What is larger than tests/structure/sizes.py allows: path symbol lines  reason
 # Split it and remove its line; `sizes.py --write` brings the numbers up to date.
 """
@@ -70,8 +73,7 @@ def cases_of(text):
     lines = text.split("\n")
     first = 0
     while first < len(lines):
-        found = CASE.match(lines[first])
-        if not found:
+        if not CASE.match(lines[first]):
             first += 1
             continue
         last = first
@@ -81,7 +83,9 @@ def cases_of(text):
             and not (last == first and lines[last].endswith("}"))
         ):
             last += 1
-        yield "TEST_CASE:" + (found.group(1) or "").replace(" ", "_"), last - first + 1
+        title = CASE.match("\n".join(lines[first : last + 1])).group(1)
+        name = "".join(string[1:-1] for string in re.findall(STRING, title)).replace(" ", "_")
+        yield "TEST_CASE:" + name, last - first + 1
         first = last + 1
 
 
@@ -219,6 +223,11 @@ def self_test():
         "",
         "TEST_CASE:a_name is too long: lines=101 limit=100",
     )
+    # The title may be on the next lines, in several strings.
+    for title in ('\n    "a name"', '\n    "a "\n    "name"', '"a "\n          "name"'):
+        text = case("a name", 101 - title.count("\n")).replace('"a name"', title)
+        fails({"a.cc": text}, "", "TEST_CASE:a_name is too long: lines=101")
+        passes({"a.cc": text}, "a.cc TEST_CASE:a_name 101  a table\n")
     # A listed item may grow by ten lines, and goes from the list when it is short enough or gone.
     passes({"a.cc": function("F", 90)}, "a.cc F 80  a table\n")
     fails({"a.cc": function("F", 91)}, "a.cc F 80  a table\n", "F has grown: lines=91 listed=80")
