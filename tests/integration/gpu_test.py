@@ -590,6 +590,37 @@ esac
             r.stdout + r.stderr,
         )
 
+    def test_gpu_check_shows_the_last_loss_of_training_of_a_job_without_evaluation(self):
+        psctl = """
+case "$1 $2" in
+  "--version ") exit 0 ;;
+  "job run") ;;
+  *) exit 1 ;;
+esac
+while [ "$1" != --runs ]; do shift; done
+mkdir -p "$2/job"
+case $2 in
+  */mlp) metrics='"accuracy": 0.5, "loss": 0.25' ;;
+  *) metrics= ;;
+esac
+{
+  echo '{"examples_per_second": 1234.5,'
+  echo ' "metrics": {'"$metrics"'}}'
+} >"$2/job/result.json"
+for loss in 1.5 0.75; do
+  printf '{"kind":"epoch","eval_loss":null,"train_loss":%s}\n' $loss >>"$2/job/metrics.jsonl"
+done
+"""
+        r, _, rows, _ = self.check_with(
+            {"psctl": psctl, "evergrad-worker": "echo 'no GPU'; exit 2"}, "--only", "train"
+        )
+        for name, loss in (("mlp", "0.25"), ("cnn", "0.75")):
+            self.assertEqual(rows["train: " + name]["verdict"], "ok", r.stdout + r.stderr)
+            self.assertRegex(
+                rows["train: " + name]["detail"],
+                "^1234 examples/s, loss %s, [0-9]+ s; computes on an unknown device$" % loss,
+            )
+
     def test_gpu_check_names_each_failed_case_with_its_values_and_the_devices_message(self):
         cases = """
 case "$*" in
