@@ -220,13 +220,13 @@ void EpochAccount::FinishEvaluation(EvaluationResult result, MonoTime now) {
   evaluation_ = std::move(result);
   evaluation_in_epoch_ += now - evaluation_began_;
   evaluated_ = barrier_;
-  if (barrier_ > rows_.size()) return;
+  if (barrier_ == 0 || barrier_ > rows_.size()) return;
   FillRow(evaluation_, &rows_[barrier_ - 1]);
 }
 
 void EpochAccount::VoidEvaluation(bool under_way, MonoTime now) {
   if (under_way) evaluation_in_epoch_ += now - evaluation_began_;
-  evaluated_ = barrier_ - 1;
+  if (barrier_ > 0) evaluated_ = barrier_ - 1;
 }
 
 double EpochAccount::speed() const {

@@ -155,6 +155,19 @@ TEST_CASE("an invalidated evaluation is due again, and its time counts for no ep
   CHECK(f.Status({.ended = true, .planned = true}).epoch_rows(2).seconds() == 1.0);
 }
 
+TEST_CASE("an evaluation without a plan fills no row") {
+  EpochAccount account({}, MonoTime{0});
+  account.BeginEvaluation(seconds(2));
+  account.FinishEvaluation({{{"loss", 0.5}}, {{"count", 14}}}, seconds(3));
+  CHECK(account.evaluation().metrics.at("loss") == 0.5);
+  CHECK(account.evaluated() == 0);
+  account.VoidEvaluation(/*under_way=*/false, seconds(4));
+  CHECK(account.evaluated() == 0);
+  v1::JobStatus status;
+  account.FillStatus({}, &status);
+  CHECK(status.epoch_rows().empty());
+}
+
 TEST_CASE("the count of an evaluation is in the row and the line of its epoch") {
   Fixture f({.epochs = 3, .evaluate_every = 1, .counts_only = true});
   for (std::uint64_t c = 0; c < 2; ++c) f.Count(c, seconds(2));
