@@ -160,7 +160,7 @@ void ExportFiles::OnNoSpace(ReadingRound::Closure* closure, absl::string_view wh
   trouble_ = client::CleanText(why, kTextMax);
   closure->not_before = now + options_.RetryDelay(++waits_);
   job_.Touch();
-  if (trouble_said_at_ != MonoTime{0} && now - trouble_said_at_ < kTroubleSaidEvery) return;
+  if (trouble_said_at_ && now - *trouble_said_at_ < kTroubleSaidEvery) return;
   trouble_said_at_ = now;
   job_.Event("warning", absl::StrCat("cannot write the job's files, retrying: ", trouble_));
 }

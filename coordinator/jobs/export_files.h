@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -91,7 +92,7 @@ class ExportFiles : private JobPart {
   std::uint32_t waits_ = 0;     // How often the export has waited for disk space.
   std::uint32_t failures_ = 0;  // Failures to read back sent files, in a row.
   std::string trouble_;         // Why there is no disk space, or "".
-  MonoTime trouble_said_at_{0};
+  std::optional<MonoTime> trouble_said_at_;
   std::vector<v1::RunFileInfo> files_;
   bool weights_exported_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

@@ -43,7 +43,7 @@ absl::Status ServerAdmission::Admit(TaskId task, const std::string& identity,
 
 void ServerAdmission::ReplaceFormer(const FormerTask& former, const JobServer& server) {
   if (const auto old = shards_.servers().find(former.task); old != shards_.servers().end()) {
-    const double away_s = Seconds(host_->Now() - old->second.away_since);
+    const double away_s = old->second.AwaySeconds(host_->Now());
     if (former.died) {
       OnDeath(server.identity,
               old->second.ready
@@ -149,9 +149,9 @@ void ServerAdmission::OnProgress(TaskId task, const v1::ServerProgress& said) {
     server->shards = use.shards();
     server->bytes = use.bytes();
   }
-  if (server->ready || server->away_since == MonoTime{0}) return;
+  if (server->ready || !server->away_since) return;
   // The server was only slow, and none of its shards has been given away.
-  server->away_since = MonoTime{0};
+  server->away_since.reset();
   server->ready = true;
   if (parts_.phases->active())
     job_.Event("away", absl::StrCat("ps_server/", server->identity, " responds again"));

@@ -351,9 +351,9 @@ std::string ShardPlacer::WaitingFor() const {
     if (server.ready || book_ == nullptr) continue;
     const std::size_t shards = book_->ShardsOf(server.identity).size();
     if (shards == 0) continue;
-    const double away = std::chrono::duration<double>(host_->Now() - server.away_since).count();
     absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", server.identity,
-                    " has been disconnected for ", static_cast<std::int64_t>(away), " s and holds ",
+                    " has been disconnected for ",
+                    static_cast<std::int64_t>(server.AwaySeconds(host_->Now())), " s and holds ",
                     ShardCount(shards));
   }
   for (const auto& [identity, lost_at] : shards_.awaited()) {

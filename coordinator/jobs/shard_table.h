@@ -2,6 +2,7 @@
 // the map, which the ClosureBook has. Pure; only the control executor calls it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -25,7 +26,7 @@ struct JobServer {
   TaskId task;
   std::string identity;
   bool ready = false;  // Its session is open, and Registered was sent.
-  MonoTime away_since{0};
+  std::optional<MonoTime> away_since;  // nullopt: it has not disconnected.
   v1::Endpoint endpoint;
   std::string host;
   std::uint64_t process = 0;        // uid
@@ -42,6 +43,10 @@ struct JobServer {
   // other servers get because it backs off.
   std::optional<ClosureBook::MapChange> admitted;
   std::vector<ShardId> kept_from;
+
+  double AwaySeconds(MonoTime now) const {
+    return std::chrono::duration<double>(now - away_since.value_or(now)).count();
+  }
 };
 
 inline std::string ShardCount(std::size_t number) {

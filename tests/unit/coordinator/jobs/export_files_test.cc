@@ -162,9 +162,9 @@ TEST_CASE("a full disk delays the closure, is told once a minute, and stays to b
   Fixture f;
   CHECK(f.files->WaitingFor().empty());
   for (std::uint32_t i = 0; i < 3; ++i) {
-    f.host.clock.Advance(std::chrono::seconds(1));
     f.files->OnNoSpace(f.closure, "no space left");
     CHECK(f.closure->not_before == f.host.Now() + f.options.RetryDelay(i + 1));
+    f.host.clock.Advance(std::chrono::seconds(1));
   }
   CHECK(f.said.size() == 1);
   CHECK(f.files->WaitingFor() == "disk space for the job's files: no space left");

@@ -169,7 +169,6 @@ TEST_CASE("the notice of a server that leaves counts its shards, and is an event
 
 TEST_CASE("a server that was only slow responds again by its heartbeat") {
   Fixture f;
-  f.host.clock.Advance(std::chrono::seconds(1));  // At 0 a server would be connected.
   f.admission.OnAway(f.kFirst, "no heartbeat");
   v1::ServerProgress said;
   v1::JobUsage* use = said.add_jobs();
@@ -187,6 +186,27 @@ TEST_CASE("a server that was only slow responds again by its heartbeat") {
   CHECK(status.servers(0).shards() == 1);
   CHECK(status.servers(0).bytes() == 64);
   f.admission.OnProgress(TaskId(9), said);  // unknown: nothing changes
+}
+
+TEST_CASE(
+    "a server that disconnects at time 0 of the clock counts as disconnected until it answers") {
+  Fixture f;
+  REQUIRE(f.host.Now() == MonoTime{0});
+  f.admission.OnAway(f.kFirst, "no heartbeat");
+  f.host.clock.Advance(seconds(3));
+  CHECK(f.placer.WaitingFor() ==
+        "servers: ps_server/a has been disconnected for 3 s and holds 1 shard");
+  f.admission.OnProgress(f.kFirst, {});
+  CHECK(f.shards.Find(f.kFirst)->ready);
+  CHECK(f.placer.WaitingFor().empty());
+}
+
+TEST_CASE("a server that registers and is not ready yet does not respond again") {
+  Fixture f;
+  REQUIRE(f.Admit(TaskId(9), 1, false).ok());
+  f.admission.OnProgress(TaskId(9), {});
+  CHECK_FALSE(f.shards.Find(TaskId(9))->ready);
+  CHECK(f.Count("responds again") == 0);
 }
 
 TEST_CASE("servers of the map that do not return after a restart are lost one by one") {
