@@ -19,8 +19,6 @@ constexpr std::size_t kRetryTextMax = 500;
 constexpr std::chrono::seconds kRoundMax{60};
 constexpr std::chrono::seconds kTroubleSaidEvery{60};  // at most, while trouble lasts
 constexpr std::chrono::milliseconds kHurriedApart{100};
-// Limit for the shards in one message, which stays far below the transport's limit.
-constexpr std::size_t kShardsPerOrder = 4096;
 // Limit for the files of a shard, in addition to `keep`. Files are not deleted while manifests
 // cannot be written.
 constexpr std::size_t kSnapshotsMax = 64;
@@ -73,7 +71,7 @@ absl::StatusOr<Snapshot> SnapshotOf(const v1::ShardDurable& durable, std::uint64
 }  // namespace
 
 CheckpointRounds::CheckpointRounds(const JobPart& part, const EpochAccount* epochs, Hooks hooks)
-    : JobPart(part), hooks_(std::move(hooks)), writer_(part, epochs) {}
+    : JobPart(part), hooks_(std::move(hooks)), cuts_(part), writer_(part, epochs) {}
 
 void CheckpointRounds::SetStage(Stage stage) {
   if (stage_ == stage) return;
@@ -82,14 +80,15 @@ void CheckpointRounds::SetStage(Stage stage) {
   if (stage == Stage::kLast || stage == Stage::kSealing)
     open_ = false;  // In kLast a late answer serves the next round as well.
   if (stage == Stage::kLast) next_ = host_->Now();
-  if (stage == Stage::kSealing) waiting_.clear();
+  if (stage == Stage::kSealing) cuts_.Clear();
   if (stage == Stage::kOver) writer_.Stop();
   sealed_by_ = host_->Now() + options_.seal_timeout;
 }
 
 std::string CheckpointRounds::WaitingFor() const {
-  std::string what =
-      waiting_.empty() ? "" : absl::StrCat("shards to be saved: ", waiting_.size(), " left");
+  std::string what = cuts_.awaited().empty()
+                         ? ""
+                         : absl::StrCat("shards to be saved: ", cuts_.awaited().size(), " left");
   if (stage_ == Stage::kSealed) return what;
   if (!status_.trouble().empty()) what = status_.trouble();
   if (what.empty() && writer_.busy())
@@ -125,38 +124,14 @@ void CheckpointRounds::BeginRound() {
   short_ = false;
   began_ = host_->Now();
   next_ = began_ + id_.spec.checkpoint.every;
-  waiting_.clear();
   retry_.clear();
   std::size_t held_up = 0;
-  for (const auto& [task, server] : shards_.servers()) {
-    if (!server.ready) continue;
-    v1::CoordinatorMessage message;
-    v1::CutShards* cut = message.mutable_cut();
-    const auto send = [&, to = task] {
-      if (cut->shards_size() == 0) return;
-      cut->set_job_uid(id_.uid.value());
-      cut->set_folder(folder());
-      cut->set_plan_fingerprint(plan_message_.fingerprint());
-      host_->Send(to, message);
-      message.Clear();
-      cut = message.mutable_cut();
-    };
-    for (const ShardId p : book_->ShardsOf(server.identity)) {
-      if (!shards_[p].held || shards_.unplaced().count(p) != 0) continue;
-      // While no manifest can be written, neither files nor their entries in the journal are freed.
-      if (IsFull(p) && stage_ != Stage::kLast && stage_ != Stage::kSealed) {
-        ++held_up;
-        continue;
-      }
-      const ShardEpoch epoch = book_->durable().map[p.value()].epoch;
-      v1::CutShard* one = cut->add_shards();
-      one->set_shard(p.value());
-      *one->mutable_epoch() = client::ToProto(epoch);
-      waiting_[p] = {epoch, task};
-      if (cut->shards_size() == static_cast<int>(kShardsPerOrder)) send();
-    }
-    send();
-  }
+  cuts_.Order(folder(), [&](ShardId p) {
+    // While no manifest can be written, neither files nor their entries in the journal are freed.
+    const bool skips = IsFull(p) && stage_ != Stage::kLast && stage_ != Stage::kSealed;
+    held_up += skips;
+    return skips;
+  });
   if (held_up > 0 && status_.trouble().empty())
     OnTrouble(absl::ResourceExhaustedError(
         absl::StrCat("no snapshot of some shards can be deleted (see the log): shards=", held_up)));
@@ -170,32 +145,26 @@ bool CheckpointRounds::IsFull(ShardId shard) const {
 
 void CheckpointRounds::CheckRound(MonoTime now) {
   if (!open_) return;
-  // Servers that have disconnected, or that hold another epoch of the shard, are removed from this
-  // round.
-  std::erase_if(waiting_, [&](const auto& entry) {
-    const ShardOwner& owner = book_->durable().map[entry.first.value()];
-    const JobServer* server = shards_.Find(entry.second.task);
-    return owner.epoch != entry.second.epoch || server == nullptr || !server->ready ||
-           server->identity != owner.server;
-  });
+  cuts_.DropLost();
+  const auto& awaited = cuts_.awaited();
   const bool slow =
-      !waiting_.empty() && now - began_ > std::max<MonoTime>(kRoundMax, id_.spec.checkpoint.every);
+      !awaited.empty() && now - began_ > std::max<MonoTime>(kRoundMax, id_.spec.checkpoint.every);
   if (slow) {
     // The server tries again by itself, for example because its disk is full.
-    const ShardId first = waiting_.begin()->first;
+    const ShardId first = awaited.begin()->first;
     OnTrouble(absl::DeadlineExceededError(
         absl::StrCat("some shards are not saved after ",
                      std::chrono::duration_cast<std::chrono::seconds>(now - began_).count(),
-                     " s: shards=", waiting_.size(), " first=", first.value(), " at ps_server/",
+                     " s: shards=", awaited.size(), " first=", first.value(), " at ps_server/",
                      book_->durable().map[first.value()].server,
                      retry_.empty() ? "" : "; last cause: ", retry_)));
   }
   const bool late = stage_ == Stage::kSealed ? now >= sealed_by_ : slow && stage_ != Stage::kLast;
   if (late && stage_ == Stage::kSealed) {
-    for (const auto& [shard, ordered] : waiting_) unsaved_.insert(shard);
+    for (const auto& [shard, cut] : awaited) unsaved_.insert(shard);
   }
   short_ |= late;
-  if (waiting_.empty() || late) EndRound();
+  if (awaited.empty() || late) EndRound();
 }
 
 absl::Status CheckpointRounds::OnDurable(TaskId task, const v1::ShardDurable& durable) {
@@ -211,8 +180,7 @@ absl::Status CheckpointRounds::OnDurable(TaskId task, const v1::ShardDurable& du
   }
   if (owner.epoch != epoch)
     return absl::OkStatus();  // the file of a former epoch is deleted with the others
-  const auto waiting = waiting_.find(shard);
-  const bool ordered = waiting != waiting_.end() && waiting->second.epoch == epoch;
+  const bool ordered = cuts_.Awaits(shard, epoch);
   if (durable.has_error()) {
     OnSaveFailed(shard, ordered, durable);
     return absl::OkStatus();
@@ -225,12 +193,12 @@ absl::Status CheckpointRounds::OnDurable(TaskId task, const v1::ShardDurable& du
   snapshot->plan_fingerprint = plan_message_.fingerprint();
   snapshot->host = server->host;
   if (ordered) {
-    waiting_.erase(waiting);
+    cuts_.Answered(shard);
     // The deadline is extended, so that a slow disk that works gets the time it needs.
     sealed_by_ = host_->Now() + options_.seal_timeout;
   }
   if (!job_.Persist(book_->AddSnapshot(shard, *std::move(snapshot)))) return absl::OkStatus();
-  if (open_ && waiting_.empty()) EndRound();
+  if (open_ && cuts_.awaited().empty()) EndRound();
   return absl::OkStatus();
 }
 
@@ -242,7 +210,7 @@ void CheckpointRounds::OnSaveFailed(ShardId shard, bool ordered, const v1::Shard
     retry_ = absl::StrCat(server, client::CleanText(durable.error().message(), kRetryTextMax));
     return OnTrouble(absl::UnavailableError(retry_));
   }
-  if (ordered) waiting_.erase(shard);
+  if (ordered) cuts_.Answered(shard);
   short_ |= ordered;
   if (ordered && stage_ == Stage::kSealed) unsaved_.insert(shard);
   v1::ErrorDetail cause = durable.error();
@@ -253,12 +221,12 @@ void CheckpointRounds::OnSaveFailed(ShardId shard, bool ordered, const v1::Shard
       code != absl::StatusCode::kNotFound)
     OnTrouble(absl::Status(code, absl::StrCat(server, cause.message())), cause.kind() == "user");
   // The tick finds disconnected servers. A search here would run for each of many shards.
-  if (open_ && waiting_.empty()) EndRound();
+  if (open_ && cuts_.awaited().empty()) EndRound();
 }
 
 void CheckpointRounds::EndRound() {
   open_ = false;
-  waiting_.clear();
+  cuts_.Clear();
   hooks_.round_ended();
   WriteManifest();
 }
@@ -347,7 +315,7 @@ void CheckpointRounds::OnTrouble(const absl::Status& status, bool users) {
   // After the first manifest an error is a trouble of machines, which may pass, so the job retries.
   if ((!users && !SaveErrorIsFinal(status)) || status_.manifests() != 0) {
     const MonoTime now = host_->Now();
-    if (trouble_said_at_ != MonoTime{0} && now - trouble_said_at_ < kTroubleSaidEvery) return;
+    if (trouble_said_at_ && now - *trouble_said_at_ < kTroubleSaidEvery) return;
     trouble_said_at_ = now;
     trouble_said_ = true;
     job_.Event("warning", absl::StrCat("cannot write a checkpoint, retrying: ", status_.trouble()));
@@ -359,7 +327,7 @@ void CheckpointRounds::OnTrouble(const absl::Status& status, bool users) {
         absl::Status(status.code(), absl::StrCat("checkpoint: ", status_.trouble())));
   off_ = true;
   open_ = false;
-  waiting_.clear();
+  cuts_.Clear();
   job_.Event("warning", absl::StrCat("the job continues without checkpoints: ", status_.trouble()));
   if (job_.PersistWhole() && (stage_ == Stage::kLast || stage_ == Stage::kSealed)) EndStage();
 }

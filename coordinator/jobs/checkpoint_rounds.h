@@ -13,11 +13,12 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
+#include <optional>
 #include <set>
 #include <string>
 
 #include "absl/status/status.h"
+#include "coordinator/jobs/checkpoint_cuts.h"
 #include "coordinator/jobs/job_host.h"
 #include "coordinator/jobs/manifest_writer.h"
 #include "evergrad/v1/api.pb.h"
@@ -70,10 +71,6 @@ class CheckpointRounds : private JobPart {
   void ReadCounters(const v1::JobCounters& counters);
 
  private:
-  struct Ordered {
-    ShardEpoch epoch;
-    TaskId task;  // The server's session. The order is not answered in a later session.
-  };
   bool IsFull(ShardId shard) const;
   void CheckRound(MonoTime now);
   void EndRound();
@@ -90,15 +87,16 @@ class CheckpointRounds : private JobPart {
   void EndStage();  // Nothing more is saved in kLast or kSealed.
 
   const Hooks hooks_;
+  CheckpointCuts cuts_;
   ManifestWriter writer_;
   Stage stage_ = Stage::kNone;
   std::uint64_t stages_ = 0;  // Number of changes of stage_.
   bool off_ = false;
-  bool open_ = false;                   // A round is in progress.
-  bool short_ = false;                  // The last round ended without a file of some shard.
-  std::map<ShardId, Ordered> waiting_;  // Orders that are not answered yet.
-  std::string retry_;  // The last error that made a server retry one of these orders.
-  MonoTime began_{0}, next_{0}, hurried_next_{0}, sealed_by_{0}, trouble_said_at_{0};
+  bool open_ = false;   // A round is in progress.
+  bool short_ = false;  // The last round ended without a file of some shard.
+  std::string retry_;   // The last error that made a server retry one of the round's orders.
+  MonoTime began_{0}, next_{0}, hurried_next_{0}, sealed_by_{0};
+  std::optional<MonoTime> trouble_said_at_;
   bool trouble_said_ = false;   // An event named the trouble, and none its end.
   bool again_ = false;          // A round ended while a manifest was being written.
   std::uint32_t failures_ = 0;  // Failed manifests in a row.

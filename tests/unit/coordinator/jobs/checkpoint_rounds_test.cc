@@ -132,6 +132,24 @@ TEST_CASE("a permanent error fails a job that asked for checkpoints, and other j
   CHECK(f.rounds->on() == given);
 }
 
+TEST_CASE("a server's trouble is reported once a minute, also from time 0 of the clock on") {
+  Fixture f;
+  f.rounds->BeginRound();
+  v1::ShardDurable durable = f.Failed(0, absl::UnavailableError("disk full"));
+  durable.set_tried_again(true);
+  const auto report = [&] {
+    REQUIRE(f.rounds->OnDurable(f.kFirst, durable).ok());
+    return std::count(f.said.begin(), f.said.end(),
+                      "warning: cannot write a checkpoint, retrying: ps_server/a: disk full");
+  };
+  REQUIRE(f.host.Now() == MonoTime{0});
+  CHECK(report() == 1);
+  f.host.clock.Advance(seconds(59));
+  CHECK(report() == 1);
+  f.host.clock.Advance(seconds(1));
+  CHECK(report() == 2);
+}
+
 TEST_CASE("the last checkpoint waits for equal ledgers and ends when it is written") {
   Fixture f;
   f.shards.Give(ShardId(1), false);

@@ -1,0 +1,42 @@
+// The cuts of one round of checkpoints: which servers are told to save which shards, and the shards
+// whose answer is awaited.
+//
+//   Order ─▶ CutShards to each server ─▶ Answered for each shard, or DropLost
+//
+// Not thread-safe: the control executor's. No clock and no I/O but through the host.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "common/base/ids.h"
+#include "coordinator/jobs/job_host.h"
+
+namespace evergrad::coordinator {
+
+class CheckpointCuts : private JobPart {
+ public:
+  struct Awaited {
+    ShardEpoch epoch;
+    TaskId task;  // The server is not expected to answer in a later session.
+  };
+  explicit CheckpointCuts(const JobPart& part) : JobPart(part) {}
+
+  // Orders a cut of each shard that a connected server holds, into `folder`. Shards for which
+  // `skips` returns true are left out. Answers to earlier orders are no longer awaited.
+  void Order(const std::string& folder, const std::function<bool(ShardId)>& skips);
+  // No longer awaits answers of servers that have disconnected, or that hold another epoch of the
+  // shard.
+  void DropLost();
+  // Returns whether an answer for this epoch of the shard is awaited.
+  bool Awaits(ShardId shard, ShardEpoch epoch) const;
+  void Answered(ShardId shard) { awaited_.erase(shard); }
+  void Clear() { awaited_.clear(); }
+  const std::map<ShardId, Awaited>& awaited() const { return awaited_; }
+
+ private:
+  std::map<ShardId, Awaited> awaited_;
+};
+
+}  // namespace evergrad::coordinator
