@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
 #include "common/config/job_schema.h"
 #include "common/data_formats/data_format.h"
+#include "common/schema/reference_text.h"
 
 namespace evergrad::config {
 namespace {
@@ -26,28 +26,21 @@ const Variant<SourceSpec>& SourceVariant() {
   return variant;
 }
 
-// Appends the lines of `text`, without their indentation `indent`, as comments.
-void AppendCommented(const std::string& text, const std::string& indent, std::string* out) {
-  const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
-  for (const std::string& line : lines)
-    absl::StrAppend(out, indent, "#   ", line.substr(indent.size()), "\n");
-}
-
 // Shows the first format as an example, and the other formats as comments below the example. With
 // `eval`, shows only the first format.
 void ExplainSource(const std::string& section, const std::string& indent, std::string* out) {
   const Variant<SourceSpec>& variant = SourceVariant();
   for (const auto& c : variant.cases) {
     std::string text;
-    absl::StrAppend(&text, indent, "# the format of the source (one of ",
-                    absl::StrJoin(variant.Types(), ", "), "; required)\n", indent,
-                    "format: ", c.type, "\n");
-    c.table.Explain(c.defaults, indent, &text);
+    absl::StrAppend(&text, "# the format of the source (one of ",
+                    absl::StrJoin(variant.Types(), ", "), "; required)\nformat: ", c.type, "\n");
+    c.table.Explain(c.defaults, "", &text);
     if (&c == &variant.cases.front()) {
-      *out += section == "eval" ? absl::StrReplaceAll(text, {{"train-", "t10k-"}}) : text;
+      if (section == "eval") text = absl::StrReplaceAll(text, {{"train-", "t10k-"}});
+      AppendLines(text, indent, out);
     } else if (section != "eval") {
       absl::StrAppend(out, indent, "# or\n");
-      AppendCommented(text, indent, out);
+      AppendLines(text, indent + "#   ", out);
     }
   }
 }
@@ -86,9 +79,7 @@ void ExplainFields(std::string* out, const std::string& indent) {
     format->explain_field(&text);
     const bool first = format == DataFormats().front();
     if (!first) absl::StrAppend(out, indent, "# or of a ", format->name, " source\n");
-    const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
-    for (const std::string& line : lines)
-      absl::StrAppend(out, indent, first ? "" : "# ", line, "\n");
+    AppendLines(text, first ? indent : indent + "# ", out);
   }
 }
 

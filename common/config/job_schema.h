@@ -3,10 +3,10 @@
 
 #include <initializer_list>
 
-#include "absl/strings/str_split.h"
 #include "common/config/job_spec.h"
 #include "common/config/job_type.h"
 #include "common/schema/names.h"
+#include "common/schema/reference_text.h"
 #include "common/schema/schema.h"
 
 namespace evergrad::config {
@@ -65,17 +65,11 @@ void ExplainAlternatives(const Variant<T>& variant, absl::string_view what, absl
                          const std::string& indent, std::string* out) {
   for (const auto& c : variant.cases) {
     std::string text;
-    absl::StrAppend(&text, indent, "# ", what, " (one of ", absl::StrJoin(variant.Types(), ", "),
-                    "; required)\n", indent, "type: ", c.type, "\n");
-    c.table.Explain(c.defaults, indent, &text);
-    if (c.type == shown) {
-      *out += text;
-      continue;
-    }
-    absl::StrAppend(out, indent, "# or\n");
-    const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
-    for (const std::string& line : lines)
-      absl::StrAppend(out, indent, "#   ", line.substr(indent.size()), "\n");
+    absl::StrAppend(&text, "# ", what, " (one of ", absl::StrJoin(variant.Types(), ", "),
+                    "; required)\ntype: ", c.type, "\n");
+    c.table.Explain(c.defaults, "", &text);
+    if (c.type != shown) absl::StrAppend(out, indent, "# or\n");
+    AppendLines(text, c.type == shown ? indent : indent + "#   ", out);
   }
 }
 

@@ -135,19 +135,13 @@ Key<ModelSpec> LossesKey() {
       const bool first = &c == &LossVariant().cases.front();
       // A model has exactly one loss, so the other types are shown as comments.
       std::string text;
-      absl::StrAppend(&text, indent, "-\n", indent, "  # the kind of loss (one of ",
-                      absl::StrJoin(LossVariant().Types(), ", "), "; required)\n", indent,
-                      "  type: ", c.type, "\n");
+      absl::StrAppend(&text, "-\n  # the kind of loss (one of ",
+                      absl::StrJoin(LossVariant().Types(), ", "), "; required)\n  type: ", c.type,
+                      "\n");
       LossSpec defaults = c.defaults;
       defaults.output = "logits";
-      c.table.Explain(defaults, indent + "  ", &text);
-      if (first) {
-        *out += text;
-        continue;
-      }
-      const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
-      for (const std::string& line : lines)
-        absl::StrAppend(out, indent, "# ", line.substr(indent.size()), "\n");
+      c.table.Explain(defaults, "  ", &text);
+      AppendLines(text, first ? indent : indent + "# ", out);
     }
   };
   return key;
@@ -232,10 +226,8 @@ Key<ModelSpec> TablesKey() {
     // The section is commented out: an empty section is a mistake, and so is a table that no layer
     // reads.
     out->erase(out->rfind(indent.substr(2) + "tables:"));
-    const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
     absl::StrAppend(out, indent.substr(2), "# tables:\n");
-    for (const std::string& line : lines)
-      absl::StrAppend(out, indent.substr(2), "#   ", line, "\n");
+    AppendLines(text, indent.substr(2) + "#   ", out);
   };
   return key;
 }

@@ -1,11 +1,11 @@
 // The registry of layer types, and the keys of every layer: name, input, dtype.
-#include <algorithm>
 #include <iterator>
 
-#include "absl/strings/str_split.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/layers/families.h"
 #include "common/schema/names.h"
+#include "common/schema/reference_text.h"
 
 namespace evergrad::config {
 namespace {
@@ -161,9 +161,8 @@ void ExplainLayers(const std::string& indent, std::string* out) {
                     "  type: ", layer->type, "\n", Explained(*layer, indent + "  "));
   for (const LayerDescriptor& layer : Layers()) {
     if (layer.reference_position > 0) continue;
-    const std::string text = absl::StrCat("-\n  type: ", layer.type, "\n", Explained(layer, "  "));
-    const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
-    for (const std::string& line : lines) absl::StrAppend(out, indent, "# ", line, "\n");
+    AppendLines(absl::StrCat("-\n  type: ", layer.type, "\n", Explained(layer, "  ")),
+                indent + "# ", out);
   }
 }
 
