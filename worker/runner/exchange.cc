@@ -77,8 +77,9 @@ Exchange::Exchange(Environment environment, std::shared_ptr<const Layout> layout
 
 void Exchange::WantRows(std::uint64_t count, std::shared_ptr<const SlotRows> rows,
                         std::uint64_t after) {
+  sections_.WantRows(count, rows, after);
   std::vector<tensor::AlignedBuffer> values = rows->MakeRows(env_.allocate);
-  sections_.WantRows(count, std::move(rows), after, std::move(values));
+  rows_.Begin(count, std::move(rows), std::move(values));
 }
 
 void Exchange::Push(UpdateIndex update, std::uint64_t global_step, std::vector<Gradient> gradients,
@@ -255,7 +256,9 @@ absl::Status Exchange::TakePullAnswers(const Request& request, const SharedAnswe
     Count(result.answer() == v1::VALUES ? env_.counters.pulls_values
                                         : env_.counters.pulls_unchanged);
     if (part != nullptr) {
-      EG_RETURN_IF_ERROR(sections_.AcceptRows(key, (*answer)->payloads[i]));
+      // The values are copied from the frame at once, so the section is done.
+      EG_RETURN_IF_ERROR(rows_.Accept(key.rows, *part, (*answer)->payloads[i]));
+      sections_.Settle(key);
     } else {
       EG_RETURN_IF_ERROR(AcceptDense(shard, result, answer, i, env_.cache));
       sections_.AcceptDense(key, request.pulls_wanted);

@@ -11,13 +11,14 @@
 // of that size.
 //
 // AttemptBook decides what an answer means. ExchangeSections owns the state of every section,
-// RequestWriter writes a request, and PushAnnouncer owns the announcements. This class owns the
-// calls in flight and the timers, and ends the attempt in case of an error. A pull that is sent
-// with a push counts only once that push is settled, so a worker never misses its own update. Rows
-// of embedding tables are pulled for one step at a time, by the ids of its batch. The class runs on
-// the control executor. The attempt bounds the requests in flight: at most two updates, one pull
-// for each dense shard, and the rows of two steps. If a server's limits are below the size of a
-// request, a few parts are in flight at a time (request_split.h).
+// RequestWriter writes a request, RowPulls owns the memory for pulled rows, and PushAnnouncer owns
+// the announcements. This class owns the calls in flight and the timers, and ends the attempt in
+// case of an error. A pull that is sent with a push counts only once that push is settled, so a
+// worker never misses its own update. Rows of embedding tables are pulled for one step at a time,
+// by the ids of its batch. The class runs on the control executor. The attempt bounds the requests
+// in flight: at most two updates, one pull for each dense shard, and the rows of two steps. If a
+// server's limits are below the size of a request, a few parts are in flight at a time
+// (request_split.h).
 #pragma once
 
 #include <chrono>
@@ -47,6 +48,7 @@
 #include "worker/runner/reach_log.h"
 #include "worker/runner/request_parts.h"
 #include "worker/runner/request_writer.h"
+#include "worker/runner/row_pulls.h"
 
 namespace evergrad::worker {
 
@@ -101,11 +103,11 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   // sends the requests.
   void WantRows(std::uint64_t count, std::shared_ptr<const SlotRows> rows, std::uint64_t after);
   // Returns whether all rows of request `count` have arrived; false if they were not requested.
-  bool RowsDone(std::uint64_t count) const { return sections_.RowsDone(count); }
+  bool RowsDone(std::uint64_t count) const { return rows_.IsDone(count); }
   // Returns the rows of request `count`, [ids, dimension] for each table; RowsDone(count) must be
   // true. The values are float32 with `widen`, otherwise as received (SlotRows::Scatter).
   std::vector<tensor::AlignedBuffer> TakeRows(std::uint64_t count, bool widen) {
-    return sections_.TakeRows(count, widen);
+    return rows_.Take(count, widen);
   }
   // Pushes an update. The caller calls it once per update, after AttemptBook::Expect of the same
   // shards. With a `skip_reason` that is not "" the push is of kind SKIP, without payload [13].
@@ -169,6 +171,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   const Events events_;
   const RequestWriter writer_;
   ExchangeSections sections_;
+  RowPulls rows_;
   PushAnnouncer announcer_;
   std::uint32_t in_flight_ = 0, hard_errors_ = 0;
   RequestParts parts_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <set>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 
 namespace evergrad::worker {
@@ -26,28 +25,14 @@ bool ExchangeSections::PullsDone(std::uint64_t count) const {
   });
 }
 
-void ExchangeSections::WantRows(std::uint64_t count, std::shared_ptr<const SlotRows> rows,
-                                std::uint64_t after, std::vector<tensor::AlignedBuffer> values) {
-  EG_CHECK(count > 0 && !row_pulls_.contains(count));
-  RowPull& pull = row_pulls_[count];
-  pull.values = std::move(values);
-  pull.missing = rows->parts().size();
-  pull.after = after;
-  for (const SlotRows::OfShard& part : rows->parts())
-    pulls_[{count, part.shard.value()}].part = &part;
-  pull.rows = std::move(rows);
-}
-
-bool ExchangeSections::RowsDone(std::uint64_t count) const {
-  const auto it = row_pulls_.find(count);
-  return it != row_pulls_.end() && it->second.missing == 0;
-}
-
-std::vector<tensor::AlignedBuffer> ExchangeSections::TakeRows(std::uint64_t count, bool widen) {
-  EG_CHECK(RowsDone(count));
-  RowPull pull = std::move(row_pulls_.extract(count).mapped());
-  if (widen) pull.rows->Widen(&pull.values);
-  return std::move(pull.values);
+void ExchangeSections::WantRows(std::uint64_t count, const std::shared_ptr<const SlotRows>& rows,
+                                std::uint64_t after) {
+  EG_CHECK(count > 0);
+  for (const SlotRows::OfShard& part : rows->parts()) {
+    PullItem& pull = pulls_[{count, part.shard.value()}];
+    pull.after = after;
+    pull.rows = {rows, &part};
+  }
 }
 
 void ExchangeSections::AddPush(UpdateIndex update, Push push) {
@@ -83,8 +68,7 @@ std::map<std::string, ExchangeSections::Group> ExchangeSections::ReadyByOwner(
     }
   }
   for (auto& [key, pull] : pulls_) {
-    const bool wanted =
-        key.rows != 0 ? pulls_wanted_ >= row_pulls_.at(key.rows).after : pull.have < pulls_wanted_;
+    const bool wanted = key.rows != 0 ? pulls_wanted_ >= pull.after : pull.have < pulls_wanted_;
     if (!wanted || pull.state != State::kReady || held_back.contains(key.shard)) continue;
     if (const ShardPlace* place = PlaceFor(key.shard, map, endpoints, pull))
       groups[place->server].pulls.push_back(key);
@@ -103,11 +87,6 @@ bool ExchangeSections::AnyPushReady() const {
                      [](const auto& entry) { return entry.second.state == State::kReady; });
 }
 
-ExchangeSections::PulledRows ExchangeSections::rows(const PullKey& key) const {
-  if (key.rows == 0) return {};
-  return {row_pulls_.at(key.rows).rows, pulls_.at(key).part};
-}
-
 SectionSize ExchangeSections::Size(const PushKey& key) const {
   const Gradient& gradient = push(key).gradient;
   if (gradient.part == nullptr) return PushSize(key.shard, gradient.bytes.bytes.size());
@@ -116,7 +95,7 @@ SectionSize ExchangeSections::Size(const PushKey& key) const {
 }
 
 SectionSize ExchangeSections::Size(const PullKey& key) const {
-  const SlotRows::OfShard* const part = pulls_.at(key).part;
+  const SlotRows::OfShard* const part = rows(key).part;
   if (part == nullptr) return PullSize(key.shard, layout_->slice(ShardId(key.shard)).wire_bytes());
   return PullSize(key.shard, part->bytes, part->rows * sizeof(std::int64_t), part->tables);
 }
@@ -176,19 +155,6 @@ void ExchangeSections::AcceptDense(const PullKey& key, std::uint64_t count) {
   PullItem& pull = pulls_.at(key);
   pull.have = std::max(pull.have, count);
   pull.tries = 0;
-}
-
-// The values are copied from the frame at once, so the item is done.
-absl::Status ExchangeSections::AcceptRows(const PullKey& key, std::span<const std::byte> values) {
-  RowPull& pull = row_pulls_.at(key.rows);
-  const SlotRows::OfShard& part = *pulls_.at(key).part;
-  if (!pull.rows->Scatter(part, values, &pull.values)) {
-    return absl::InternalError(absl::StrCat("rows of another size: shard=", key.shard,
-                                            " want=", part.bytes, " got=", values.size()));
-  }
-  pulls_.erase(key);
-  --pull.missing;
-  return absl::OkStatus();
 }
 
 void ExchangeSections::Resume(const Retry& retry) {

@@ -16,13 +16,10 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "common/base/ids.h"
 #include "evergrad/v1/types.pb.h"
 #include "worker/params/layout.h"
@@ -81,15 +78,12 @@ class ExchangeSections {
 
   explicit ExchangeSections(std::shared_ptr<const Layout> layout);
 
-  // These methods have the meaning of their namesakes in Exchange. `values` is memory for the rows
-  // (SlotRows::MakeRows).
+  // These methods have the meaning of their namesakes in Exchange.
   void WantPulls(std::uint64_t count) { pulls_wanted_ = std::max(pulls_wanted_, count); }
   void HavePulls(std::uint64_t count);
   bool PullsDone(std::uint64_t count) const;
-  void WantRows(std::uint64_t count, std::shared_ptr<const SlotRows> rows, std::uint64_t after,
-                std::vector<tensor::AlignedBuffer> values);
-  bool RowsDone(std::uint64_t count) const;
-  std::vector<tensor::AlignedBuffer> TakeRows(std::uint64_t count, bool widen);
+  void WantRows(std::uint64_t count, const std::shared_ptr<const SlotRows>& rows,
+                std::uint64_t after);
   void AddPush(UpdateIndex update, Push push);
 
   // Returns the ready sections by owner. A section without an owner at a known endpoint now waits
@@ -98,7 +92,7 @@ class ExchangeSections {
   bool AnyPushReady() const;
   std::uint64_t pulls_wanted() const { return pulls_wanted_; }
   const Push& push(const PushKey& key) const { return pushes_.at(key).push; }
-  PulledRows rows(const PullKey& key) const;
+  const PulledRows& rows(const PullKey& key) const { return pulls_.at(key).rows; }
   SectionSize Size(const PushKey& key) const;
   SectionSize Size(const PullKey& key) const;
 
@@ -122,6 +116,8 @@ class ExchangeSections {
   bool IsCurrent(const PushKey& key, std::uint64_t serial) const;
   bool IsCurrent(const PullKey& key, std::uint64_t serial) const;
   void Settle(const PushKey& key) { pushes_.erase(key); }
+  // The rows have arrived.
+  void Settle(const PullKey& key) { pulls_.erase(key); }
   // The reason of an OVER_BUDGET answer, or "" after any other answer.
   void SetOverBudget(const PushKey& key, std::string reason) {
     pushes_.at(key).over_budget_reason = std::move(reason);
@@ -137,8 +133,6 @@ class ExchangeSections {
   void MakeReady(const PullKey& key);
   // A dense shard was pulled `count` times.
   void AcceptDense(const PullKey& key, std::uint64_t count);
-  // Copies the values of a pull of rows, which is then done. Internal for values of another size.
-  absl::Status AcceptRows(const PullKey& key, std::span<const std::byte> values);
 
   // Ends the delay of the sections whose state has not changed since `retry` was filled.
   void Resume(const Retry& retry);
@@ -167,14 +161,9 @@ class ExchangeSections {
     std::string over_budget_reason;
   };
   struct PullItem : Item {
-    std::uint64_t have = 0;                   // for a dense shard, the pulls done
-    const SlotRows::OfShard* part = nullptr;  // for rows, the part of row_pulls_[key.rows]
-  };
-  struct RowPull {
-    std::shared_ptr<const SlotRows> rows;
-    std::vector<tensor::AlignedBuffer> values;
-    std::size_t missing = 0;  // number of missing parts
-    std::uint64_t after = 0;
+    std::uint64_t have = 0;   // for a dense shard, the pulls done
+    std::uint64_t after = 0;  // for rows, the pull of the dense shards with which they are sent
+    PulledRows rows;
   };
 
   Item& ItemOf(const PushKey& key) { return pushes_.at(key); }
@@ -193,7 +182,6 @@ class ExchangeSections {
   std::map<PushKey, PushItem> pushes_;
   // Pulls of dense shards stay; pulls of rows stay until the rows have arrived.
   std::map<PullKey, PullItem> pulls_;
-  std::map<std::uint64_t, RowPull> row_pulls_;
 };
 
 }  // namespace evergrad::worker

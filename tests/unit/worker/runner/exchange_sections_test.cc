@@ -99,7 +99,7 @@ TEST_CASE("a pull waits while its shard has a push that is not sent, and travels
   auto ready = f.Ready();
   CHECK(ready["a"].pushes == std::vector<PushKey>{{0, 0}});
   CHECK(ready["a"].pulls == std::vector<PullKey>{{0, 0}});
-  f.sections.Settle({0, 0});
+  f.sections.Settle(PushKey{0, 0});
   CHECK_FALSE(f.sections.HasPush({0, 0}));
 }
 
@@ -171,29 +171,28 @@ TEST_CASE("a push in flight to a former owner is sent to the new one, and the ol
   CHECK(ready["b"].pushes == std::vector<PushKey>{{0, 0}});
 }
 
-TEST_CASE("rows are pulled after their dense pull, and taken once all parts have arrived") {
+TEST_CASE("rows are pulled after their dense pull, one section per part, until they have arrived") {
   Fixture f;
   const std::vector<std::int64_t> ids = {1, 2, 3, 4, 5};
   const auto rows = std::make_shared<const SlotRows>(f.layout, std::vector{std::span(ids)});
-  f.sections.WantRows(1, rows, /*after=*/2, rows->MakeRows());
+  f.sections.WantRows(1, rows, /*after=*/2);
   f.sections.HavePulls(1);
   CHECK(f.Ready().empty());
   f.sections.HavePulls(2);
   std::size_t parts = 0;
   for (const auto& [server, group] : f.Ready()) parts += group.pulls.size();
   CHECK(parts == rows->parts().size());
-  CHECK_FALSE(f.sections.RowsDone(1));
   for (const SlotRows::OfShard& part : rows->parts()) {
     const PullKey key{1, part.shard.value()};
+    CHECK(f.sections.rows(key).rows == rows);
     CHECK(f.sections.rows(key).part == &part);
-    CHECK(absl::IsInternal(f.sections.AcceptRows(key, {})));
-    const std::vector<std::byte> values(part.bytes);
-    CHECK(f.sections.AcceptRows(key, values).ok());
-    CHECK_FALSE(f.sections.IsCurrent(key, 0));
+    const std::uint64_t serial = f.sections.Sent(key, f.map);
+    CHECK(f.sections.IsCurrent(key, serial));
+    f.sections.Settle(key);
+    CHECK_FALSE(f.sections.IsCurrent(key, serial));
   }
-  REQUIRE(f.sections.RowsDone(1));
-  CHECK(f.sections.TakeRows(1, /*widen=*/true).size() == 1);
-  CHECK_FALSE(f.sections.RowsDone(1));
+  CHECK(f.Ready().empty());
+  CHECK(f.sections.rows(PullKey{0, 0}).part == nullptr);
 }
 
 TEST_CASE("a push over budget names its reason until it is answered otherwise") {
@@ -222,7 +221,7 @@ TEST_CASE("a request has a header with the grant's proof only if it pushes, and 
 
   const std::vector<std::int64_t> ids = {1, 2};
   const auto rows = std::make_shared<const SlotRows>(f.layout, std::vector{std::span(ids)});
-  f.sections.WantRows(1, rows, 0, rows->MakeRows());
+  f.sections.WantRows(1, rows, 0);
   f.Push(0, 0);
   f.Push(0, 2, "nan");
   const PullKey part{1, rows->parts()[0].shard.value()};
