@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/daemon/host_ordinal.h"
 #include "common/fs/roots.h"
 
 namespace evergrad::ps_server {
@@ -69,23 +69,12 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
       "folder for a unix socket that tasks on this host may use; if empty, there is no socket");
 }
 
-std::optional<std::string> OrdinalOf(absl::string_view host_name) {
-  const absl::string_view name = host_name.substr(0, host_name.find('.'));
-  std::size_t digits = name.size();
-  while (digits > 0 && absl::ascii_isdigit(static_cast<unsigned char>(name[digits - 1]))) --digits;
-  std::uint32_t ordinal = 0;
-  if (digits == name.size() || digits == 0 || name[digits - 1] != '-' ||
-      !absl::SimpleAtoi(name.substr(digits), &ordinal))
-    return std::nullopt;
-  return absl::StrCat(ordinal);
-}
-
 absl::Status Resolve(absl::string_view host_name, unsigned cores, std::uint64_t memory_bytes,
                      Config* config) {
   if (config->index.empty()) {
-    const std::optional<std::string> ordinal = OrdinalOf(host_name);
-    config->index_by_default = !ordinal;
-    config->index = ordinal.value_or("0");
+    config->index = daemon::HostOrdinal(host_name);
+    config->index_by_default = config->index.empty();
+    if (config->index_by_default) config->index = "0";
   }
   std::uint32_t index = 0;
   if (!absl::SimpleAtoi(config->index, &index) || absl::StrCat(index) != config->index) {

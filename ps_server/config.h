@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,8 +41,5 @@ void AddOptions(daemon::OptionTable* table, Config* config);
 // a number, and for limits that contradict each other.
 absl::Status Resolve(absl::string_view host_name, unsigned cores, std::uint64_t memory_bytes,
                      Config* config);
-
-// Returns "3" for "ps-server-3", and nullopt for a name without a number after a dash.
-std::optional<std::string> OrdinalOf(absl::string_view host_name);
 
 }  // namespace evergrad::ps_server

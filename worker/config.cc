@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/daemon/host_ordinal.h"
 #include "common/transport/lane/lane.h"
 #include "worker/backend/cuda/device_choice.h"
 #include "worker/backend/self_check.h"
@@ -71,20 +71,9 @@ fs::Roots RootsOf(const Config& config, bool local_only) {
           : "start the worker with one more --data-root FOLDER to allow another folder");
 }
 
-std::string OrdinalOf(absl::string_view host_name) {
-  const absl::string_view name = host_name.substr(0, host_name.find('.'));
-  std::size_t digits = name.size();
-  while (digits > 0 && absl::ascii_isdigit(static_cast<unsigned char>(name[digits - 1]))) --digits;
-  std::uint32_t ordinal = 0;
-  if (digits == name.size() || digits == 0 || name[digits - 1] != '-' ||
-      !absl::SimpleAtoi(name.substr(digits), &ordinal))
-    return "";
-  return absl::StrCat(ordinal);
-}
-
 absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config,
                      std::uint64_t check_seed) {
-  if (config->name.empty()) config->name = OrdinalOf(host_name);
+  if (config->name.empty()) config->name = daemon::HostOrdinal(host_name);
   const bool good = std::all_of(config->name.begin(), config->name.end(), [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
   });

@@ -46,8 +46,4 @@ absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config
 // none.
 fs::Roots RootsOf(const Config& config, bool local_only);
 
-// Returns the ordinal: "3" for "worker-3" and "worker-3.pool", "" for a name without an ordinal
-// after a dash.
-std::string OrdinalOf(absl::string_view host_name);
-
 }  // namespace evergrad::worker

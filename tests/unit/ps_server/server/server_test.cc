@@ -607,13 +607,6 @@ TEST_CASE("the server's port answers the health check and nothing else") {
 // ---------------------------------------------------------------- settings
 
 TEST_CASE("the identity is --index, or else the ordinal of the host name, or else 0") {
-  CHECK(OrdinalOf("ps-server-3") == "3");
-  CHECK(OrdinalOf("ps-server-12.ps.default.svc") == "12");
-  CHECK(OrdinalOf("ps-007") == "7");
-  CHECK(OrdinalOf("box3") == std::nullopt);
-  CHECK(OrdinalOf("3") == std::nullopt);
-  CHECK(OrdinalOf("") == std::nullopt);
-  CHECK(OrdinalOf("a-99999999999") == std::nullopt);
   Config config;
   REQUIRE(Resolve("ps-4", 2, 1000, &config).ok());
   CHECK(config.index == "4");
