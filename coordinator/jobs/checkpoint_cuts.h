@@ -1,9 +1,9 @@
-// The cuts of one round of checkpoints: which servers are told to save which shards, and the shards
-// whose answer is awaited.
+// The cuts of one round of checkpoints: the orders that tell servers which shards to save, and the
+// shards whose answers are awaited.
 //
 //   Order ─▶ CutShards to each server ─▶ Answered for each shard, or DropLost
 //
-// Not thread-safe: the control executor's. No clock and no I/O but through the host.
+// Not thread-safe: only the control executor calls it. It has no clock and no I/O but through JobHost.
 #pragma once
 
 #include <functional>

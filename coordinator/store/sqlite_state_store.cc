@@ -53,6 +53,17 @@ struct SqliteStateStore::Impl {
     return absl::OkStatus();
   }
 
+  // Has no effect for a job that the store holds already.
+  absl::Status AddJob(JobUid job) {
+    if (std::find(order.begin(), order.end(), job) != order.end()) return absl::OkStatus();
+    if (order.size() >= options.jobs_max) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "state store holds too many jobs: max=", options.jobs_max, " job=", JobUidString(job)));
+    }
+    order.push_back(job);
+    return absl::OkStatus();
+  }
+
   void LookLater() {
     journal->PostAfter(options.look_every, [this] {
       absl::Status now = file.Look();
@@ -237,14 +248,7 @@ absl::Status SqliteStateStore::CommitTerm(Term term) {
 Term SqliteStateStore::term() const { return impl_->term; }
 
 absl::Status SqliteStateStore::Commit(JobUid job, const Record& record, std::string note) {
-  if (std::find(impl_->order.begin(), impl_->order.end(), job) == impl_->order.end()) {
-    if (impl_->order.size() >= impl_->options.jobs_max) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the state store holds too many jobs: max=", impl_->options.jobs_max,
-                       " job=", JobUidString(job)));
-    }
-    impl_->order.push_back(job);
-  }
+  EG_RETURN_IF_ERROR(impl_->AddJob(job));
   const std::uint64_t bytes =
       kOverheadBytes + note.size() +
       64 * (record.map.size() + record.todo_add.size() + record.todo_remove.size());
@@ -253,14 +257,7 @@ absl::Status SqliteStateStore::Commit(JobUid job, const Record& record, std::str
 
 absl::Status SqliteStateStore::Checkpoint(JobUid job, const DurableState& state,
                                           std::string snapshot) {
-  if (std::find(impl_->order.begin(), impl_->order.end(), job) == impl_->order.end()) {
-    if (impl_->order.size() >= impl_->options.jobs_max) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the state store holds too many jobs: max=", impl_->options.jobs_max,
-                       " job=", JobUidString(job)));
-    }
-    impl_->order.push_back(job);
-  }
+  EG_RETURN_IF_ERROR(impl_->AddJob(job));
   std::string encoded = EncodeState(state);
   const std::uint64_t bytes = kOverheadBytes + encoded.size() + snapshot.size();
   return impl_->Accept(PutJob{job, std::move(encoded), std::move(snapshot)}, bytes);
