@@ -14,11 +14,11 @@
 #include "common/base/checked_math.h"
 #include "common/base/status.h"
 #include "common/client/describe.h"
+#include "common/client/protocol.h"
 #include "common/client/request_limits.h"
 #include "common/client/wire_type.h"
 #include "common/optimizers/registry.h"
 #include "common/sharding/partitioner.h"
-#include "common/sharding/slots.h"
 #include "common/snapshot/shard_file.h"
 #include "coordinator/jobs/job_kind.h"
 #include "coordinator/scheduler/placement.h"
@@ -66,18 +66,6 @@ absl::Status CheckOptimizers(const config::JobSpec& spec, const v1::DescribeResu
         names.size() > 20 ? ", …" : "")));
   }
   return absl::OkStatus();
-}
-
-void FillNumbers(const plan::PlanSpec& numbers, v1::Plan* message) {
-  message->set_train_examples(numbers.train_examples);
-  message->set_batch_size(numbers.batch_size);
-  message->set_steps_per_closure(numbers.steps_per_closure);
-  message->set_epochs(numbers.epochs);
-  message->set_shuffle(numbers.shuffle);
-  message->set_shuffle_seed(numbers.shuffle_seed);
-  message->set_eval_examples(numbers.eval_examples);
-  message->set_eval_batch_size(numbers.eval_batch_size);
-  message->set_eval_steps_per_closure(numbers.eval_steps_per_closure);
 }
 
 absl::Status CheckClosures(const plan::Plan& plan) {
@@ -283,7 +271,7 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec,
   EG_RETURN_IF_ERROR(client::CheckWireRules(spec, described));
   EG_RETURN_IF_ERROR(CheckOptimizers(spec, described));
   BuiltPlan built{*std::move(plan), {}, {}, 0};
-  FillNumbers(numbers, &built.message);
+  client::FillPlan(numbers, &built.message);
   std::set<std::string> names;
   EG_RETURN_IF_ERROR(AddVariables(described, kind.PartitionerOf(spec), limit, &names, &built));
   EG_RETURN_IF_ERROR(CheckTableRows(described, limit));

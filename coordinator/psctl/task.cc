@@ -14,6 +14,8 @@
 namespace evergrad::psctl {
 namespace {
 
+constexpr std::size_t kCellBytesMax = 64;  // so that the table stays narrower than a terminal
+
 int List(Context& context, const std::vector<std::string>& args) {
   Connection connection;
   std::string output = "text";
@@ -60,16 +62,6 @@ int Drain(Context& context, const std::vector<std::string>& args) {
   return kSucceeded;
 }
 
-// Shortens a text from a task, so that the table stays narrower than a terminal.
-std::string Cut(const std::string& text) {
-  constexpr std::size_t kWidth = 64;
-  if (text.size() <= kWidth) return text;
-  std::size_t end = kWidth - 3;
-  // A UTF-8 character must not be divided.
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
-  return absl::StrCat(text.substr(0, end), "...");
-}
-
 }  // namespace
 
 std::vector<std::string> TaskTable(const v1::ListTasksResponse& tasks, std::int64_t now_ms) {
@@ -93,7 +85,8 @@ std::vector<std::string> TaskTable(const v1::ListTasksResponse& tasks, std::int6
         {absl::StrCat(role.ok() ? RoleName(*role) : "unknown", "/", Printable(task.identity())),
          Printable(task.state()),
          task.since_ms() > 0 ? ShowAge(std::max<std::int64_t>(0, now_ms - task.since_ms())) : "-",
-         absl::StrCat(task.pid()), Cut(Printable(task.host())), Cut(Printable(task.address())),
+         absl::StrCat(task.pid()), client::CleanText(Printable(task.host()), kCellBytesMax),
+         client::CleanText(Printable(task.address()), kCellBytesMax),
          absl::StrCat(task.registrations()), absl::StrCat(task.steps()),
          task.shards() == 0 ? "-" : absl::StrCat(task.shards(), " / ", ShowBytes(task.bytes())),
          jobs.empty() ? "-" : jobs, note});
