@@ -6,6 +6,7 @@
 #include "common/base/status.h"
 #include "common/layers/losses.h"
 #include "common/layers/named.h"
+#include "worker/layers/layer.h"
 
 namespace evergrad::worker {
 absl::Status CheckLabels(const Loss& loss, const LossResult& result) {
@@ -19,11 +20,7 @@ absl::Status CheckLabels(const Loss& loss, const LossResult& result) {
 }
 
 absl::Status LossError(const config::LossSpec& spec, absl::string_view text) {
-  const config::Location& at = spec.where;
-  const std::string place =
-      at.file.empty() ? "" : absl::StrCat(at.file, ":", at.line, ":", at.column, ": ");
-  return UserError(
-      absl::InvalidArgumentError(absl::StrCat(place, "loss `", spec.type, "`: ", text)));
+  return ErrorAt(spec.where, absl::StrCat("loss `", spec.type, "`: ", text));
 }
 
 absl::StatusOr<Loss> MakeLoss(const config::LossSpec& spec, const tensor::Shape& output,

@@ -1,7 +1,6 @@
 #include "worker/layers/layer.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
@@ -14,10 +13,7 @@
 namespace evergrad::worker {
 
 Layer::Layer(const LayerPlan& plan)
-    : name_(plan.spec.name),
-      type_(plan.keras),
-      input_shape_(plan.input()),
-      output_shape_(plan.output()) {
+    : name_(plan.spec.name), type_(plan.keras), output_shape_(plan.output()) {
   for (const config::VariableSpec& v : plan.shapes.variables)
     variables_.push_back({absl::StrCat(name_, "/", v.suffix), v.shape, v.initializer.type,
                           v.initializer.value, v.initializer.stddev, v.fan_in, v.fan_out, v.l2,
@@ -43,12 +39,13 @@ absl::Status ReserveState(Backend& backend, const Layer& layer, std::size_t byte
   return absl::OkStatus();
 }
 
+absl::Status ErrorAt(const config::Location& where, absl::string_view text) {
+  return UserError(absl::InvalidArgumentError(
+      absl::StrCat(where.file.empty() ? "" : absl::StrCat(where.ToString(), ": "), text)));
+}
+
 absl::Status LayerError(const config::LayerSpec& spec, absl::string_view text) {
-  const config::Location& at = spec.where;
-  const std::string place =
-      at.file.empty() ? "" : absl::StrCat(at.file, ":", at.line, ":", at.column, ": ");
-  return UserError(
-      absl::InvalidArgumentError(absl::StrCat(place, "layer `", spec.name, "`: ", text)));
+  return ErrorAt(spec.where, absl::StrCat("layer `", spec.name, "`: ", text));
 }
 
 Activation ActivationOf(const config::LayerSpec& spec) {

@@ -75,7 +75,6 @@ class Layer {
 
   const std::string& name() const { return name_; }
   const std::string& type() const { return type_; }  // as Keras prints it: "Conv2D"
-  const tensor::Shape& input_shape() const { return input_shape_; }
   const tensor::Shape& output_shape() const { return output_shape_; }
   const std::vector<Variable>& variables() const { return variables_; }
   // Returns whether the output is the input's memory with another shape. The graph then calls
@@ -107,7 +106,7 @@ class Layer {
 
  private:
   const std::string name_, type_;
-  const tensor::Shape input_shape_, output_shape_;
+  const tensor::Shape output_shape_;
   std::vector<Variable> variables_;
 };
 
@@ -140,6 +139,8 @@ class MergeLayer : public Layer {
                 AnyOut dx, const std::vector<Out>& gradients) final;
 };
 
+// Returns a user error "job.yaml:12:9: TEXT", or "TEXT" for a part without a place in a file.
+absl::Status ErrorAt(const config::Location& where, absl::string_view text);
 // Returns "job.yaml:12:9: layer `conv1`: TEXT".
 absl::Status LayerError(const config::LayerSpec& spec, absl::string_view text);
 // Returns one of config::Activations(); the shape rule has checked the name.

@@ -9,24 +9,18 @@
 #include "common/client/protocol.h"
 #include "common/client/wire_type.h"
 #include "common/optimizers/registry.h"
+#include "worker/layers/layer.h"
 
 namespace evergrad::worker {
 namespace {
-
-// Returns a user error about `optimizers`, with its place in the job file.
-absl::Status OptimizersError(const config::JobSpec& spec, absl::string_view words) {
-  const config::Location& at = spec.optimizers_where;
-  return UserError(absl::InvalidArgumentError(
-      absl::StrCat(at.file.empty() ? "" : absl::StrCat(at.ToString(), ": "), words)));
-}
 
 absl::Status DescribeTables(const config::JobSpec& spec, std::uint64_t seed, const Graph& graph,
                             v1::DescribeResult* result) {
   for (const config::TableSpec& table : graph.tables()) {
     const optimizers::Settings* const optimizer = config::OptimizerFor(spec, table.name);
     if (optimizer == nullptr)
-      return OptimizersError(spec,
-                             absl::StrCat("no entry of `optimizers` matches: table=", table.name));
+      return ErrorAt(spec.optimizers_where,
+                     absl::StrCat("no entry of `optimizers` matches: table=", table.name));
     v1::TableSpec& described = *result->add_tables();
     described.set_index(static_cast<std::uint32_t>(result->tables_size() - 1));
     described.set_name(table.name);
@@ -67,12 +61,13 @@ absl::StatusOr<v1::DescribeResult> DescribeModel(const config::JobSpec& spec, st
     const optimizers::Settings* const optimizer =
         variable.is_moving_average() ? &moving : config::OptimizerFor(spec, variable.name);
     if (optimizer == nullptr)
-      return OptimizersError(
-          spec, absl::StrCat("no entry of `optimizers` matches: variable=", variable.name));
+      return ErrorAt(spec.optimizers_where,
+                     absl::StrCat("no entry of `optimizers` matches: variable=", variable.name));
     if (optimizers::IsForTablesOnly(optimizer->type))
-      return OptimizersError(
-          spec, absl::StrCat(optimizer->type,
-                             " is an optimizer of embedding tables: variable=", variable.name));
+      return ErrorAt(
+          spec.optimizers_where,
+          absl::StrCat(optimizer->type,
+                       " is an optimizer of embedding tables: variable=", variable.name));
     v1::VariableSpec& described = *result.add_variables();
     described.set_index(static_cast<std::uint32_t>(result.variables_size() - 1));
     described.set_name(variable.name);

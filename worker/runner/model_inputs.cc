@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "worker/layers/layer.h"
 
 namespace evergrad::worker {
 namespace {
@@ -27,9 +28,7 @@ absl::Status ModelInputs::Bind(const config::JobSpec& spec, const Graph& graph, 
                                absl::string_view which) {
   const auto wrong = [&](const config::Location& at, absl::string_view words,
                          const std::string& field, absl::string_view values) {
-    return UserError(absl::InvalidArgumentError(
-        absl::StrCat(at.file.empty() ? "" : absl::StrCat(at.ToString(), ": "), words,
-                     ": source=", which, " field=", field, " ", values)));
+    return ErrorAt(at, absl::StrCat(words, ": source=", which, " field=", field, " ", values));
   };
   const auto place_of = [&](const std::string& name) {
     const auto& inputs = spec.model.inputs;
