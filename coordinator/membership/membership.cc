@@ -252,18 +252,6 @@ void Membership::Leaving(MonoTime now, TaskId task, absl::string_view reason) {
            absl::StrCat("announced that it leaves: ", reason.substr(0, 200)));
 }
 
-bool Membership::DeclareLost(MonoTime now, absl::string_view server_identity,
-                             std::vector<MembershipChange>* changes) {
-  const auto found = tasks_.find(Key{Role::kPsServer, std::string(server_identity)});
-  if (found == tasks_.end()) return false;
-  TaskEntry& entry = found->second;
-  if (entry.state == TaskState::kGone) return true;
-  SetState(now, entry, TaskState::kGone, "declared lost by an operator");
-  if (!entry.session_open) entry.closed_at = std::min(entry.closed_at, now);
-  changes->push_back(ChangeOf(entry, MembershipChange::Kind::kLost, entry.session_open));
-  return true;
-}
-
 std::vector<MembershipChange> Membership::Tick(MonoTime now) {
   std::vector<MembershipChange> changes;
   const bool slept = last_tick_.has_value() && now - *last_tick_ > options_.lease / 2;

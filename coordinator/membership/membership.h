@@ -149,9 +149,6 @@ class Membership {
   std::vector<MembershipChange> StreamClosed(MonoTime now, TaskId task);
   // The task has announced its end (SIGTERM), so its end is not a death.
   void Leaving(MonoTime now, TaskId task, absl::string_view reason);
-  // An operator has declared this server lost. Returns false if the server is unknown.
-  bool DeclareLost(MonoTime now, absl::string_view server_identity,
-                   std::vector<MembershipChange>* changes);
   // Checks all leases. If more than half a lease has passed between two ticks, the coordinator
   // itself was paused, and all leases restart.
   std::vector<MembershipChange> Tick(MonoTime now);

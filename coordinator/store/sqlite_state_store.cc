@@ -58,7 +58,7 @@ struct SqliteStateStore::Impl {
     if (std::find(order.begin(), order.end(), job) != order.end()) return absl::OkStatus();
     if (order.size() >= options.jobs_max) {
       return absl::ResourceExhaustedError(absl::StrCat(
-          "state store holds too many jobs: max=", options.jobs_max, " job=", JobUidString(job)));
+          "the state store holds too many jobs: max=", options.jobs_max, " job=", JobUidString(job)));
     }
     order.push_back(job);
     return absl::OkStatus();

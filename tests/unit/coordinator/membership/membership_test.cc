@@ -20,7 +20,6 @@ namespace {
 //   worker NAME UID | server NAME UID     registers the task; "-" means no name, and "=3" means the
 //                                         number 3, which the task was given
 //   heard N | closed N | leaving N        a message, the end of its stream, its Leaving
-//   lost NAME                             an operator declares the task lost
 //   host NAME                             sets the host of the tasks that register from here on
 //   at MS                                 moves the clock in steps of 10 ms, with a tick after each
 //   sleep MS                              moves the clock without a tick
@@ -43,10 +42,6 @@ class Transcript {
       if (verb == "heard") membership_.Heard(now_, TaskId(std::stoull(a)));
       if (verb == "closed") out += Say(membership_.StreamClosed(now_, TaskId(std::stoull(a))));
       if (verb == "leaving") membership_.Leaving(now_, TaskId(std::stoull(a)), "SIGTERM");
-      if (verb == "lost") {
-        std::vector<MembershipChange> changes;
-        out += membership_.DeclareLost(now_, a, &changes) ? Say(changes) : "unknown\n";
-      }
       if (verb == "sleep") now_ = std::chrono::milliseconds(std::stoull(a));
       if (verb == "at") {
         while (now_ < std::chrono::milliseconds(std::stoull(a))) {
@@ -231,20 +226,20 @@ TEST_CASE("a server that announced its exit is replaced at once") {
         "2 is server/0 in place of 1\n");
 }
 
-TEST_CASE("a server is lost after server_lost_after, or on an operator's word") {
+TEST_CASE("a server is lost after server_lost_after, also if its session is open") {
   MembershipOptions options;
   options.server_lost_after = std::chrono::seconds(3);
   Transcript t(options);
   CHECK(t.Run("server 0 1\nserver 1 2\nat 10\nclosed 1\nat 1000\nheard 2\nat 2990\nheard 2\nat "
-              "3010\nlost 1\nlost 7\nserver 0 1") ==
+              "3010\nserver 0 1\nat 4000\nheard 3\nat 5000\nheard 3\nat 6000") ==
         "1 is server/0\n"
         "2 is server/1\n"
         "1 ps_server/0 suspected: its session closed\n"
         "2 ps_server/1 suspected: silent for its lease\n"
         "1 ps_server/0 lost: disconnected for longer than server_lost_after: ms=3000\n"
-        "2 ps_server/1 lost close: declared lost by an operator\n"
-        "unknown\n"
-        "3 is server/0 in place of 1 (itself)\n");
+        "3 is server/0 in place of 1 (itself)\n"
+        "2 ps_server/1 suspected: silent for its lease\n"
+        "2 ps_server/1 lost close: disconnected for longer than server_lost_after: ms=3000\n");
 }
 
 TEST_CASE("a server that is silent and then speaks again was only suspected") {
