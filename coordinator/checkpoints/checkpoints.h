@@ -112,10 +112,9 @@ struct Resumption {
   // One snapshot per shard of the plan, in order, for ClosureBook::ResumeFrom.
   std::vector<Snapshot> snapshots;
   bool same_plan = true;
-  std::uint64_t closures_done = 0;          // closures of the NEW plan that are done in every shard
-  std::uint64_t epochs_done = 0;            // complete epochs
-  std::vector<v1::FinishedMetric> metrics;  // the metrics in the manifest
-  std::string text;                         // one line for people
+  std::uint64_t closures_done = 0;  // closures of the NEW plan that are done in every shard
+  std::uint64_t epochs_done = 0;    // complete epochs
+  std::string text;                 // one line for people
 };
 // [28] If the plan has the fingerprint of the checkpoint's plan, each shard continues where its
 // file ends, open closures included. A plan with another fingerprint must have the same shards
@@ -128,10 +127,4 @@ struct Resumption {
 // done or begun.
 absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Plan& plan,
                                           JobUid self);
-// Returns the "eval" or "train" metric `name` at the end of epoch `epoch` (1, 2, …, as in the
-// message), or nullptr.
-const v1::FinishedMetric* FindMetric(const std::vector<v1::FinishedMetric>& metrics,
-                                     absl::string_view scope, std::uint64_t epoch,
-                                     absl::string_view name);
-
 }  // namespace evergrad::coordinator

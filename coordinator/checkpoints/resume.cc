@@ -501,7 +501,6 @@ absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Pl
 
   Resumption out;
   out.same_plan = was.fingerprint() == plan.fingerprint();
-  out.metrics.assign(manifest.metrics().begin(), manifest.metrics().end());
   const std::string cut = CutDifference(was, plan);
   if (out.same_plan && !cut.empty())
     return absl::DataLossError(absl::StrCat(
@@ -510,14 +509,6 @@ absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Pl
   EG_RETURN_IF_ERROR(out.same_plan ? ResumeSamePlan(point, sets, plan, *now, &out)
                                    : ResumeOtherPlan(point, sets, cut, plan, *now, *then, &out));
   return out;
-}
-
-const v1::FinishedMetric* FindMetric(const std::vector<v1::FinishedMetric>& metrics,
-                                     absl::string_view scope, std::uint64_t epoch,
-                                     absl::string_view name) {
-  for (const v1::FinishedMetric& metric : metrics)
-    if (metric.scope() == scope && metric.epoch() == epoch && metric.name() == name) return &metric;
-  return nullptr;
 }
 
 }  // namespace evergrad::coordinator
