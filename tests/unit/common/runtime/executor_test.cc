@@ -10,7 +10,6 @@
 #include <thread>
 #include <vector>
 
-#include "common/runtime/bounded_queue.h"
 #include "tests/support/manual_executor.h"
 
 namespace evergrad::runtime {
@@ -264,38 +263,6 @@ TEST_CASE("a set event wakes its waiters, and a wait times out before") {
   event.Wait();
   CHECK(event.IsSet());
   CHECK(event.WaitFor(0ms));
-}
-
-TEST_CASE("a full bounded queue refuses or waits, and a closed one drains") {
-  BoundedQueue<int> queue(2);
-  CHECK(queue.TryPush(1));
-  CHECK(queue.TryPush(2));
-  CHECK_FALSE(queue.TryPush(3));
-  std::atomic<bool> pushed{false};
-  Thread producer("producer", [&] { pushed = queue.Push(3); });
-  CHECK(*queue.Pop() == 1);
-  producer.Join();
-  CHECK(pushed);
-  CHECK(queue.size() == 2);
-  queue.Close();
-  CHECK_FALSE(queue.Push(4));
-  CHECK(*queue.Pop() == 2);
-  CHECK(*queue.Pop() == 3);
-  CHECK_FALSE(queue.Pop().has_value());
-}
-
-TEST_CASE("closing a queue wakes its waiters") {
-  BoundedQueue<int> queue(1);
-  std::atomic<bool> ended{false};
-  Thread consumer("consumer", [&] {
-    while (queue.Pop()) {
-    }
-    ended = true;
-  });
-  queue.Push(1);
-  queue.Close();
-  consumer.Join();
-  CHECK(ended);
 }
 
 TEST_CASE("a signal is returned once, and a requested stop is returned as 0") {
