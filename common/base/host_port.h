@@ -14,8 +14,8 @@ struct HostPort {
   std::uint16_t port = 0;
 };
 
-// Parses "name:4000", "127.0.0.1:4000" or "[::1]:4000"; nullopt for anything else. A port has
-// digits only and is at most 65535.
+// Parses "name:4000", "127.0.0.1:4000" or "[::1]:4000". A port has digits only and is at most
+// 65535. Returns nullopt for anything else.
 std::optional<HostPort> ParseHostPort(absl::string_view text);
 
 }  // namespace evergrad

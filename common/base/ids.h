@@ -9,7 +9,7 @@
 
 namespace evergrad {
 
-// A strong integer. `Tag` only tells the types apart.
+// A strong integer. `Tag` only distinguishes the types.
 template <class Tag, class Rep>
 class StrongId {
  public:

@@ -24,7 +24,7 @@ class IntervalSet {
   };
 
   IntervalSet() = default;
-  // The set of the given members, in any order.
+  // Creates the set of `members`, which may be in any order.
   IntervalSet(std::initializer_list<std::uint64_t> members);
   static IntervalSet Range(std::uint64_t begin, std::uint64_t end);
 

@@ -7,8 +7,8 @@
 
 namespace evergrad {
 
-// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014). The function is a bijection on 64 bits
-// in which each output bit depends on all input bits.
+// Returns the finalizer of SplitMix64 (Steele, Lea and Flood, 2014) for `x`. It is a bijection on
+// 64 bits in which each output bit depends on all input bits.
 inline std::uint64_t Finalize(std::uint64_t x) {
   x ^= x >> 30;
   x *= 0xBF58476D1CE4E5B9ull;
@@ -18,8 +18,8 @@ inline std::uint64_t Finalize(std::uint64_t x) {
   return x;
 }
 
-// The finalizer applied to (index, bits). `index` is the element's position in the whole variable;
-// `bits` is its float32 pattern.
+// Returns the finalizer for the pair (index, bits). `index` is the element's position in the whole
+// variable; `bits` is its float32 pattern.
 inline std::uint64_t Mix(std::uint64_t index, std::uint32_t bits) {
   return Finalize(index * 0x9E3779B97F4A7C15ull + bits + 1);
 }

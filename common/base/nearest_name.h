@@ -8,9 +8,9 @@
 
 namespace evergrad {
 
-// Returns the candidate nearest to `name`, or "" if none is near enough for a suggestion: a third
-// of its characters may differ, at least one. Upper and lower case are equal, and so are `-` and
-// `_`. A name that begins a candidate is near.
+// Returns the candidate nearest to `name`, or "" if none is near. A candidate is near if `name` is
+// the beginning of it, or if at most a third of the characters of `name` (at least one) differ.
+// Upper and lower case are equal, and so are `-` and `_`.
 std::string NearestName(absl::string_view name, const std::vector<std::string>& candidates);
 
 }  // namespace evergrad

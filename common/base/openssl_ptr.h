@@ -1,5 +1,5 @@
-// Owning pointers to OpenSSL objects: std::unique_ptr<X509, Freer<X509_free>>. This header is for
-// .cc files and includes no OpenSSL header.
+// Owning pointers to OpenSSL objects: std::unique_ptr<X509, Freer<X509_free>>. Only .cc files
+// include this header; it includes no OpenSSL header.
 #pragma once
 
 #include <memory>

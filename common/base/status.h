@@ -1,5 +1,5 @@
-// Adds two properties to absl::Status that decide about a caller's reaction: the party that caused
-// the error, and whether a retry makes sense.
+// Adds two properties to absl::Status that determine a caller's reaction: the party that caused the
+// error, and whether a retry makes sense.
 //
 // The two kinds of errors of ARCHITECTURE section 4.6 are distinguished by type, never by message
 // text.
@@ -22,7 +22,7 @@ enum class Blame { kMachine, kUser };
 absl::Status UserError(absl::Status status);
 Blame BlameOf(const absl::Status& status);
 
-// The origin is the task that reported an error ("worker/0#7"); "" for an error of this process.
+// The origin is the task that reported an error ("worker/0#7"), or "" for an error of this process.
 absl::Status WithOrigin(absl::Status status, absl::string_view origin);
 std::string OriginOf(const absl::Status& status);
 
@@ -30,7 +30,7 @@ std::string OriginOf(const absl::Status& status);
 // OK.
 absl::Status WithRetryable(absl::Status status, bool retryable);
 // Returns whether a retry makes sense. Unavailable, DeadlineExceeded, Aborted and ResourceExhausted
-// are retryable unless WithRetryable or UserError says otherwise.
+// are retryable unless WithRetryable or UserError has marked them.
 bool IsRetryable(const absl::Status& status);
 
 }  // namespace evergrad

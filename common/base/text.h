@@ -1,4 +1,4 @@
-// Makes text from outside valid for our own messages.
+// Makes text from outside valid for messages to other processes.
 #pragma once
 
 #include <cstddef>

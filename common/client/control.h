@@ -14,17 +14,17 @@
 
 namespace evergrad::client {
 
-// The service Control as api.proto declares it.
+// Returns the descriptor of the service Control in api.proto.
 const google::protobuf::ServiceDescriptor& ControlService();
 
 // Returns the path of the method whose request is `request`: "/evergrad.v1.Control/DrainTask". The
-// service must have such a method, and the method must answer with `response` if that is given
+// service must have such a method. If `response` is given, it must be the method's answer
 // (EG_CHECK).
 std::string ControlPath(const google::protobuf::Descriptor& request,
                         const google::protobuf::Descriptor* response = nullptr);
 
-// Like ControlPath, but for a message type: ControlMethod<v1::DrainTaskRequest>(). Computed once
-// per type.
+// Like ControlPath, but for a message type: ControlMethod<v1::DrainTaskRequest>(). The path is
+// computed once per type.
 template <class Request>
 const std::string& ControlMethod() {
   static const std::string path = ControlPath(*Request::descriptor());
@@ -38,7 +38,7 @@ const std::string& ControlMethod() {
 
 absl::Status UnreadableAnswer(std::size_t bytes);
 
-// Parses the answer. Returns the call's own error, and Internal if the bytes are not a Response.
+// Parses the answer. Returns the error of the call, or Internal if the bytes are not a Response.
 template <class Response>
 absl::StatusOr<Response> ParseAnswer(const absl::StatusOr<std::string>& bytes) {
   if (!bytes.ok()) return bytes.status();

@@ -16,7 +16,7 @@
 
 namespace evergrad::client {
 
-// The fans are computed as by Keras' compute_fans.
+// Fills in `to`. `fan_in` and `fan_out` must be computed as by Keras' compute_fans.
 void FillInitializer(const config::InitializerSpec& from, std::uint64_t fan_in,
                      std::uint64_t fan_out, std::uint64_t seed, v1::Initializer* to);
 // Copies every member of the settings to or from the field of the same name. A new member of

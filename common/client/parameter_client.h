@@ -64,13 +64,13 @@ class ParameterClient {
             Announced announced = nullptr, std::vector<tensor::SharedBytes> ids = {});
   // Asks `endpoint` for memory for a request of at most `request_bytes` (RequestBytesMax) while the
   // payload is still being computed. A later Send then already has its grant and saves a round
-  // trip. Send uses the announcement if it is for the same stream and large enough; otherwise it
+  // trip. Send uses the announcement if it is for the same stream and large enough, and otherwise
   // asks again. The server reserves the memory meanwhile, so announce only a request that follows
-  // soon. Null if the server cannot be dialed.
+  // soon. Returns null if the server cannot be dialed.
   Announced Announce(const v1::Endpoint& endpoint, std::uint64_t request_bytes,
                      std::uint64_t response_bytes_max, std::chrono::milliseconds deadline);
-  // Returns the upper bound of a request with that many sections and payload bytes. Each payload
-  // must be rounded up to 64.
+  // Returns an upper bound of the bytes of a request with `sections` sections. `payload_bytes` is
+  // the sum of its payloads, each rounded up to a multiple of 64.
   static std::uint64_t RequestBytesMax(std::uint64_t sections, std::uint64_t payload_bytes) {
     return payload_bytes + sections * 192 + 1024;
   }

@@ -35,10 +35,10 @@ inline constexpr std::size_t kArgumentBytesMax = 1u << 20, kResultBytesMax = 1u 
 // for at most one window.
 inline constexpr std::size_t kRunFileChunkMax = 256u << 10;
 inline constexpr std::size_t kRunFileWindow = 4 * kRunFileChunkMax;
-// A file that the coordinator writes into each runs folder. The file names the job and the
+// The name of a file that the coordinator writes into each runs folder. It names the job and the
 // coordinator's host.
 inline constexpr char kRunMarkFile[] = ".evergrad-run";
-inline constexpr std::uint64_t kRunMarkBytesMax = 4096;  // larger files are no marks
+inline constexpr std::uint64_t kRunMarkBytesMax = 4096;  // a larger file is not a mark
 
 // Limit of a batch of messages in a session, in both directions. A larger message is sent as a
 // separate batch.
@@ -74,7 +74,7 @@ absl::StatusOr<Role> FromProto(v1::Role role);  // InvalidArgument for an unknow
 
 using evergrad::CleanText;
 
-// Converts a status to at most kErrorDetailBytesMax when serialized; texts are truncated. Blame,
+// Converts `status` to a message of at most kErrorDetailBytesMax bytes; texts are truncated. Blame,
 // origin, retryability and code survive the conversion in both directions. `origin` is used if the
 // status has none. The status must not be OK (EG_CHECK).
 inline constexpr std::size_t kErrorDetailBytesMax = 4096;

@@ -31,7 +31,7 @@ inline bool IsRunFileName(absl::string_view name) {
   return std::find(kRunFileNames.begin(), kRunFileNames.end(), name) != kRunFileNames.end();
 }
 
-// Contents of the mark file of a folder; they name the job to which its files belong.
+// Returns the contents of a folder's mark file, which name the job to which the files belong.
 inline std::string RunMark(JobUid job) {
   return absl::StrCat("evergrad run of job ", JobUidString(job), "\n");
 }

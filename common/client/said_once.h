@@ -12,7 +12,7 @@ namespace evergrad::client {
 class SaidOnce {
  public:
   // Returns true the first time that it is called with `text`. After kTextsMax different texts it
-  // always returns false, because a text with that many variants contains something that changes
+  // always returns false: a text with that many variants probably contains a value that changes
   // each time.
   bool First(const std::string& text) {
     MutexLock lock(&mu_);

@@ -1,7 +1,7 @@
 // A task's side of the session. The client dials the coordinator, sends Hello, keeps the stream
-// open, and redials with backoff forever (P4). The client logs the reason for waiting once per
-// change. Callbacks run on the given executor, in order. Not thread-safe: construct, call and
-// destroy it on that executor, or while the executor runs nothing (before its first task, after its
+// open, and redials with backoff forever (P4). It logs each change of the reason for waiting once.
+// Callbacks run on the given executor, in order. Not thread-safe: construct, call and destroy the
+// client on that executor, or while the executor runs nothing (before its first task, after its
 // shutdown).
 //
 //   dial -> Hello -> Registered -> messages both ways, with a heartbeat every
@@ -43,10 +43,10 @@ class SessionClient {
     std::function<void(const v1::Registered&)> on_registered;
     // Receives every message except Registered and Rejected.
     std::function<void(const v1::CoordinatorMessage&)> on_message;
-    // The coordinator has refused the session. If `exit` is true, the daemon must end, and the
-    // client dials no more.
+    // Called when the coordinator has refused the session. If `exit` is true, the daemon must end,
+    // and the client dials no more.
     std::function<void(const v1::Rejected&)> on_rejected;
-    // A registered session has ended; called before on_rejected if the session was rejected.
+    // Called when a registered session has ended; before on_rejected if the session was rejected.
     std::function<void(absl::string_view why)> on_lost;
     std::function<v1::Heartbeat()> make_heartbeat;  // the client fills in `sequence`
   };
@@ -61,11 +61,11 @@ class SessionClient {
   // afterwards. Idempotent.
   void Stop();
   bool registered() const;
-  // Sends in batches at the end of the executor's turn. Returns false if there is no session. The
-  // caller must send Done, and other messages that must arrive, again in the next session, and
-  // drops all other messages. The result true is no guarantee, because a session may end before the
-  // bytes are sent. A message larger than the channel's message_bytes_max is refused and logged. If
-  // the coordinator does not read, the session ends once unsent_bytes_max is reached.
+  // Queues `message` for a batch, which a task on the executor sends. Returns false if there is no
+  // session; the caller must send Done and other important messages again in the next session. True
+  // does not guarantee delivery, because a session may end before the bytes are sent. A message
+  // larger than the channel's message_bytes_max is refused and logged. If the coordinator does not
+  // read, the session ends once unsent_bytes_max is reached.
   bool Send(v1::TaskMessage message);
 
  private:

@@ -22,7 +22,7 @@ struct TaskIdentity {
 
 // Fills in pid, host, host_id and memory of this process. The daemon adds the other members.
 TaskIdentity ThisProcess();
-// Fills in the endpoint's host_id, too; the caller sets the endpoint's address.
+// Copies `identity` to `hello`. The caller must add the address to the endpoint of `hello`.
 void FillHello(const TaskIdentity& identity, v1::Hello* hello);
 
 }  // namespace evergrad::client

@@ -16,8 +16,8 @@ static_assert(static_cast<int>(tensor::WireType::kFloat32) == v1::DTYPE_FLOAT32 
               static_cast<int>(tensor::WireType::kBFloat16) == v1::DTYPE_BFLOAT16);
 inline v1::DType ToProto(tensor::WireType type) { return static_cast<v1::DType>(type); }
 
-// Returns the type of values and gradients on the wire of a variable or a table (v1::VariableSpec,
-// v1::TableSpec). InvalidArgument for a type that is not allowed on the wire.
+// Returns the wire type of a variable's or table's values and gradients (v1::VariableSpec,
+// v1::TableSpec). Returns InvalidArgument for a type that is not allowed on the wire.
 template <class Spec>
 absl::StatusOr<tensor::WireType> WireTypeOf(const Spec& spec) {
   const v1::DType type =

@@ -16,7 +16,7 @@
 // error is returned once, by the next Schedule (which then schedules nothing), Join, Done or Finish
 // of any client. Before that, every owner of a shard has promised to apply no more updates of the
 // cancelled closures. Afterwards the job is usable as before. Code and message are those of the
-// function; BlameOf tells a user error from a machine error.
+// function; BlameOf distinguishes a user error from a machine error.
 //
 // Thread-safe; calls of several threads run concurrently. The calls block, so transport threads
 // must not make them.
@@ -48,7 +48,7 @@ class RemoteValue {
   friend class ClusterCoordinator;
   struct State;
   explicit RemoteValue(std::shared_ptr<const State> state) : state_(std::move(state)) {}
-  // Shared by the copies; destroying the last one releases the result.
+  // The copies share the state. The destruction of the last copy releases the result.
   std::shared_ptr<const State> state_;
 };
 
@@ -63,8 +63,8 @@ class ClusterCoordinator {
     // If null, the client makes its own transport; otherwise the transport outlives the client.
     transport::Transport* transport = nullptr;
   };
-  // Connects without waiting for the coordinator. InvalidArgument if certificates are unreadable,
-  // or if address or job are missing.
+  // Connects without waiting for the coordinator. Returns InvalidArgument if certificates are
+  // unreadable, or if address or job are missing.
   static absl::StatusOr<std::unique_ptr<ClusterCoordinator>> Connect(Options options);
   // No call may be in progress. Handles may outlive the client; their results are released by the
   // destructor.

@@ -34,7 +34,7 @@ Key<TrainingSpec> WireTypeKey();
 // Keys of `spec` that are not built, in a job of any type.
 const NotBuilt& SpecKeysNotBuilt();
 
-// The key `type` of `spec`.
+// Returns the key `type` of `spec`.
 Key<JobSpec> TypeKey();
 std::vector<std::string> NamesOfJobTypes();
 extern const JobType kFunctionsJobs, kCountingJobs;
@@ -44,8 +44,8 @@ const Node* At(const Node& root, std::initializer_list<const char*> path);
 // Returns the place of a key of `map`, or `otherwise` if `map` is nullptr or lacks the key.
 Location KeyPlace(const Node* map, const char* key, const Location& otherwise);
 
-// The key `match` of an entry that applies to the variables and tables whose names match a pattern.
-// T must have a member `match`.
+// Returns the key `match` of an entry that applies to the variables and tables whose names match a
+// pattern. T must have a member `match`.
 template <class T>
 Key<T> MatchKey() {
   Key<T> key = PlainText<T>("match", &T::match, "", "\"emb/*\"");
@@ -58,8 +58,8 @@ Key<T> MatchKey() {
   return key;
 }
 
-// Writes the keys of each type of `variant` into the reference. The keys of the type `shown` are
-// keys, those of the other types are comments. `what` describes the key `type` ("the formula").
+// Writes the keys of each type of `variant` into the reference, as comments for every type except
+// `shown`. `what` describes the key `type` ("the formula").
 template <class T>
 void ExplainAlternatives(const Variant<T>& variant, absl::string_view what, absl::string_view shown,
                          const std::string& indent, std::string* out) {

@@ -153,18 +153,18 @@ struct JobSpec {
   friend bool operator==(const JobSpec&, const JobSpec&) = default;
 };
 
-// The settings for the variable or table `name`, or nullptr if no entry of `optimizers` matches it.
-// The result points into `spec`.
+// Returns the settings for the variable or table `name`, or nullptr if no entry of `optimizers`
+// matches it. The result points into `spec`.
 const optimizers::Settings* OptimizerFor(const JobSpec& spec, absl::string_view name);
 // The largest number of variables in a job.
 inline constexpr int kVariablesMax = 4096;
-// The wire type of gradients and values of the variable or table `name`: float32, bf16 or fp16.
+// Returns the wire type (float32, bf16 or fp16) of the variable or table `name`.
 std::string WireTypeFor(const JobSpec& spec, absl::string_view name);
 // Returns whether `name` matches the pattern. `*` matches any text, `?` matches one character.
 bool GlobMatches(absl::string_view pattern, absl::string_view name);
 
-// An override such as `--set spec.training.epochs=3`. Overrides apply in order. Overrides are typed
-// and give the same errors as the file; their file name is "<--set N>".
+// An override such as `--set spec.training.epochs=3`. Overrides apply in order, are typed, and give
+// the same errors as the file; their file name is "<--set N>".
 struct Override {
   std::string path, value;  // value is YAML
   // "" for `--set`; otherwise the file from which `--set-file path=file` read the value.
@@ -199,19 +199,19 @@ struct ParsedJob {
 // `data` and `checkpoint` stands for a literal `${`.
 ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options);
 
-// The effective YAML, with every value written out. ParseJob of this text gives an equal spec. If
-// the job has no `checkpoint` section, the section is written as a comment, because its absence is
-// a value, too.
+// Returns the effective YAML, with every value written out. ParseJob of this text gives an equal
+// spec. If the job has no `checkpoint` section, the section is written as a comment, because its
+// absence is a value, too.
 std::string EmitYaml(const JobSpec& spec);
 // Like EmitYaml, with a comment at the end (ParseOptions::submission). The comment holds the places
 // of layers, inputs, tables, losses, optimizers and sources in the user's file, so that a worker's
 // later error messages name the user's line. The comment is omitted if it would be too long.
 std::string EmitSubmission(const JobSpec& spec);
-// `spec` on one line, without its name and without default values. A version with more keys gives
-// the same line, as long as these keys have their defaults and no default has changed.
+// Returns `spec` on one line, without its name and without default values. A version with more keys
+// gives the same line, as long as these keys have their defaults and no default has changed.
 std::string EmitGiven(const JobSpec& spec);
-// The text of configs/reference.yaml, from the schema table: every key with its type, default,
-// bounds and one line of explanation.
+// Returns the text of configs/reference.yaml, made from the schema table: every key with its type,
+// default, bounds and one line of explanation.
 std::string ReferenceYaml();
 
 }  // namespace evergrad::config

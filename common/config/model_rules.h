@@ -6,9 +6,9 @@
 
 namespace evergrad::config {
 
-// Fills in omitted inputs and outputs, then reports each part of the model with a wrong reference.
-// Examples are a reference to a layer below, a table that nothing reads, and a metric of another
-// loss. `root` is the job file of `spec`.
+// Fills in omitted inputs and outputs, then reports each wrong reference between the parts of the
+// model. Examples are a reference to a layer below, a table that no layer reads, and a metric that
+// does not fit the loss. `root` is the job file of `spec`.
 void CheckModel(const Node& root, Reader* reader, JobSpec* spec);
 
 // Reports layers and losses whose shapes do not match, at their lines. The job must have no other

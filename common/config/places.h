@@ -16,7 +16,7 @@ namespace evergrad::config {
 
 std::string PrintPlaces(const JobSpec& spec);
 // Copies the places at the end of `yaml` into `spec`. Ignores unreadable places, and lists whose
-// length differs from the spec's list. The only effect is that messages lack the user's line.
+// length differs from the spec's list; messages then lack the user's line.
 void ReadPlaces(absl::string_view yaml, JobSpec* spec);
 
 }  // namespace evergrad::config

@@ -15,7 +15,7 @@ struct GivenFlag {
 };
 
 // Stores the arguments, marks the options with set_by_flag, and sets them. argv[0] is skipped.
-// Returns the given flags in order, which point into `options`. UserError with one line per
+// Returns the given flags in order, which point into `options`, or a UserError with one line per
 // mistake. `unexpected` is added to the message about an argument that is not expected.
 absl::StatusOr<std::vector<GivenFlag>> ReadCommandLine(int argc, const char* const* argv,
                                                        std::vector<Option>* options,

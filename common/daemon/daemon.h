@@ -57,10 +57,10 @@ struct CommonOptions {
 const char* ProgramName(Role role);
 // Returns whether only this machine can reach "host:port": 127.0.0.0/8, ::1, localhost.
 bool IsLoopback(absl::string_view host_port);
-// The ways in which --metrics-listen is served. Pure.
+// The ways in which --metrics-listen is served.
 enum class MetricsDoor { kOff, kPlainOnLoopback, kPlainOffLoopback, kTls };
 MetricsDoor MetricsDoorOf(const CommonOptions& options);
-// Checks the rules between options. P10: an address off loopback needs TLS or --insecure-listen,
+// Checks the rules between options. By P10, an address off loopback needs TLS or --insecure-listen,
 // and failpoints need loopback. TLS files are all given or none. Tasks need --coordinator. A
 // wildcard address needs --advertise. Pure.
 absl::Status CheckCommonOptions(Role role, const CommonOptions& options);
@@ -82,7 +82,7 @@ class Daemon {
   const CommonOptions& common() const { return common_; }
 
   // Starts the daemon, after the options are declared and before any thread exists. If it returns a
-  // code, main exits with the code; messages have been printed.
+  // code, main must exit with it; messages have been printed.
   std::optional<int> Start(int argc, const char* const* argv);
   // Reports `status` on stderr and in the log, and returns its exit code (2 for a user's
   // InvalidArgument, else 1).
@@ -107,7 +107,7 @@ class Daemon {
     std::string reason;  // "SIGTERM", …; "" if refused
   };
   // Blocks until the task must end, and watches --preemption-notice-file meanwhile. The program
-  // calls WaitForEnd once, after Start.
+  // calls it once, after Start.
   End WaitForEnd();
   // Thread-safe; only the first call has an effect.
   void RequestDrain(absl::string_view reason);
@@ -120,11 +120,11 @@ class Daemon {
   transport::ServerOptions server_options() const;
   transport::ChannelOptions channel_options() const;
 
-  // The role calls it once the daemon listens. Logs the address (with a warning for
-  // --insecure-listen) and writes --address-file atomically.
+  // Logs the address (with a warning for --insecure-listen) and writes --address-file atomically.
+  // The role calls this function once the daemon listens.
   absl::Status ReportListening(const std::string& bound_address);
-  // Returns the address that peers are told: --advertise, or else the bound address. Valid after
-  // ReportListening.
+  // Returns the address under which peers reach this daemon: --advertise, or else the bound
+  // address. Valid after ReportListening.
   const std::string& advertised_address() const { return advertised_; }
 
  private:

@@ -1,5 +1,5 @@
-// The exit codes of the daemons, each with its meaning and the action for a supervisor. This is the
-// only table: the daemons, the documentation and the supervisor read it.
+// The exit codes of the daemons, each with its meaning and the action for a supervisor. The
+// daemons, the documentation and the supervisor all read this table.
 #pragma once
 
 #include <span>

@@ -8,7 +8,7 @@
 
 namespace evergrad::daemon {
 
-// `has_file`: the program has --config FILE.
+// Returns the text. `has_file` states whether the program has --config FILE.
 std::string HelpText(const std::string& program, const std::string& summary, bool has_file,
                      const std::vector<Option>& options, const std::vector<Argument>& arguments);
 

@@ -1,5 +1,5 @@
-// A setting and an argument as OptionTable declares them, for the parts that read and show them:
-// the command line, the settings file and the help text.
+// The declarations of settings and arguments, as OptionTable makes them. The command line, the
+// settings file and the help text read them.
 #pragma once
 
 #include <functional>
@@ -26,7 +26,7 @@ struct Option {
   bool is_flag_only() const { return name == "config" || print != nullptr; }
 };
 
-// An argument without a flag. An argument has one of the two targets.
+// An argument without a flag. It has one of the two targets.
 struct Argument {
   std::string name, help;
   std::string* target = nullptr;

@@ -39,8 +39,8 @@ class OptionTable {
     kDaemon,   // has --config FILE
     kCommand,  // a verb of psctl: has flags and arguments, and no file
   };
-  // --help shows `program` ("psctl job run") and `summary`, one sentence. The table itself adds
-  // --help (-h) and --version.
+  // --help shows `program` ("psctl job run") and `summary`, which is one sentence. The table itself
+  // adds --help (-h) and --version.
   OptionTable(std::string program, std::string summary, Kind kind = Kind::kDaemon);
 
   // Adds an option; the current value of *target is its default. The name must be new (EG_CHECK).
@@ -77,10 +77,10 @@ class OptionTable {
                    bool required = true);
   void AddRest(absl::string_view name, std::vector<std::string>* target, absl::string_view help);
 
-  // Parses the arguments; argv[0] is skipped. InvalidArgument (a user error) has one line per
-  // mistake. Targets without a given value keep their defaults.
+  // Parses the arguments; argv[0] is skipped. Returns InvalidArgument (a user error) with one line
+  // per mistake. Targets without a given value keep their defaults.
   absl::StatusOr<ParseOutcome> Parse(int argc, const char* const* argv);
-  // Returns whether a flag or the file gives the name. Valid after Parse.
+  // Returns whether a flag or the file sets the option `name`. Valid after Parse.
   bool IsSet(absl::string_view name) const;
 
   std::string Help() const;

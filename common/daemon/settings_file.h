@@ -10,8 +10,8 @@
 
 namespace evergrad::daemon {
 
-// Sets the options that the file names, except those with set_by_flag. UserError with one line per
-// mistake, which has file:line:column.
+// Sets the options that the file names, except those with set_by_flag. Returns a UserError with one
+// line per mistake, each with file:line:column.
 absl::Status ReadSettingsFile(const std::string& path, std::vector<Option>* options);
 
 // Returns all options as YAML with their explanations. The text is a valid settings file with the

@@ -13,15 +13,15 @@ enum class Where { kThisHost, kElsewhere, kUnknown };
 
 // Returns the place of "host:port" or "[::1]:port". A name is looked up, which may block; a name
 // that cannot be resolved is kUnknown. An address belongs to this host if it is a loopback address,
-// or if an interface of this network namespace has it.
+// or if an interface of this network namespace has the address.
 Where WhereIs(absl::string_view host_port);
 // Returns the place of a peer in the transport's notation: "ipv4:10.0.0.1:4000",
 // "ipv6:[fe80::1]:4000". Any other notation ("unix:", a test's) is kUnknown. Resolves no names.
 Where WhereIsPeer(absl::string_view peer);
 
 // Checks whether workers may be able to reach a server at the address `advertised`, given the place
-// of its coordinator. InvalidArgument (a user error) if the address is a loopback address and the
-// coordinator is on another host. `where_is` is WhereIs, or a test's replacement.
+// of its coordinator. Returns InvalidArgument (a user error) if the address is a loopback address
+// and the coordinator is on another host. `where_is` is WhereIs, or a test's replacement.
 absl::Status CheckServerAddress(absl::string_view advertised, absl::string_view coordinator,
                                 const std::function<Where(absl::string_view)>& where_is);
 

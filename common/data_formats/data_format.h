@@ -35,16 +35,16 @@ struct DataFormat {
   // `fields` is a required key.
   std::vector<std::string> own_fields;
   std::vector<std::string> transforms;  // transforms that a field may have
-  // Reports mistakes between the values of one field, or between these and the sources. The reader
-  // calls it for fields whose own keys were read without a mistake. `entry` is the field in the job
-  // file. Null if there are no such rules.
+  // Reports mistakes between the values of one field, or between the field and the sources. The
+  // reader calls it for fields whose own keys were read without a mistake. `entry` is the field in
+  // the job file. Null if there are no such rules.
   void (*check_field)(Reader& reader, const YamlEntry& entry, const DataSpec& data,
                       const FieldSpec& field);
-  // Returns the kind of value that the model reads. nullopt if the field is only a label, or if its
-  // transforms have a mistake.
+  // Returns the kind of value that the model reads, or nullopt if the field is only a label, or if
+  // its transforms have a mistake.
   std::optional<ValueKind> (*kind)(const FieldSpec& field);
-  // Returns whether `field` was read with the keys of this format. A plan's text is written without
-  // sources, so only the field tells the format.
+  // Returns whether `field` was read with the keys of this format. A plan's text has no sources, so
+  // the format can be derived only from the field.
   bool (*wrote)(const FieldSpec& field);
   // Appends an example of a field to the reference, without indentation.
   void (*explain_field)(std::string* out);
@@ -54,10 +54,10 @@ struct DataFormat {
   void (*describe_field)(const FieldSpec& field, nlohmann::ordered_json* object);
 };
 
-// All formats, in the order of the reference. The reference shows the first format as an example
-// and the other formats as comments.
+// Returns all formats, in the order of the reference. The reference shows the first format as an
+// example and the other formats as comments.
 const std::vector<const DataFormat*>& DataFormats();
-// Names that users may expect and that are refused as not built yet.
+// Returns names that users may expect. They are refused as not built yet.
 const NotBuilt& DataFormatsNotBuilt();
 // Returns nullptr if there is no such format.
 const DataFormat* FindDataFormat(absl::string_view name);
@@ -67,7 +67,7 @@ const DataFormat& FormatOfField(const DataSpec& data, const FieldSpec& field);
 
 // Returns the keys of all formats whose value is a path, each key once.
 const std::vector<SourceFile>& AllSourceFiles();
-// Returns the path of the first file that `source` names; empty if the format has no files.
+// Returns the path of the first file that `source` names, or "" if the format has no files.
 std::string FirstFile(const SourceSpec& source);
 
 // Return the JSON objects of a source and of a field in a run's model.json.

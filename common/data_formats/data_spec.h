@@ -1,7 +1,7 @@
 // `spec.data` of a job as typed values: sources, fields, transforms.
 //
 // One struct holds the settings of all formats, and one those of all transforms. The descriptor of
-// a format (data_format.h) or of a transform (transform_type.h) says which members belong to it.
+// a format (data_format.h) or of a transform (transform_type.h) states which members belong to it.
 // Plain values without threads or errors.
 #pragma once
 
@@ -54,7 +54,7 @@ struct Transform {
   friend bool operator==(const Transform&, const Transform&) = default;
 };
 
-// The largest number of ids of a field with distribution zipf: a worker has a table of them.
+// The largest number of ids of a field with distribution zipf. A worker keeps a table of the ids.
 inline constexpr std::uint64_t kZipfIdsMax = 1u << 24;
 
 struct FieldSpec {

@@ -10,16 +10,16 @@
 
 namespace evergrad::config {
 
-// The key `column`: a name, or a list of columns.
+// Returns the key `column`: a name, or a list of columns.
 Key<FieldSpec> ColumnKey(std::string type, std::string help);
-// The key `type`, as in `type: int`.
+// Returns the key `type`, as in `type: int`.
 Key<FieldSpec> ColumnTypeKey(std::string help);
-// The key `default`, a text.
+// Returns the key `default`, a text.
 Key<FieldSpec> DefaultKey();
 
 // Reports transforms that do not match the field's type, and an invalid default.
 void CheckTypedField(Reader& reader, const YamlEntry& entry, const FieldSpec& field);
-// The kind of the field after its transforms; nullopt if the transforms have mistakes.
+// Returns the kind of the field after its transforms, or nullopt if they have mistakes.
 std::optional<ValueKind> TypedFieldKind(const FieldSpec& field);
 
 // Appends `name:` and the keys of `table` to the reference. `examples` are values by key;

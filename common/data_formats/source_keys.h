@@ -8,14 +8,14 @@
 
 namespace evergrad::config {
 
-// A key whose value is the path of one file: a local path or a file:// URI, without patterns.
+// Returns a key for the path of one file: a local path or a file:// URI, without patterns.
 Key<SourceSpec> PathKey(const std::string& name, std::string SourceSpec::*member, std::string type,
                         std::string help, std::string example);
-// The key `missing`: the texts that mark a missing value.
+// Returns the key `missing`: the texts that mark a missing value.
 Key<SourceSpec> MissingKey();
-// The key `split`: training and evaluation data both come from one file.
+// Returns the key `split`, with which one file gives both training and evaluation data.
 Key<SourceSpec> SplitKey();
-// Keys that no source has yet.
+// Returns the keys that no source has yet.
 const NotBuilt& SourceKeysNotBuilt();
 
 }  // namespace evergrad::config

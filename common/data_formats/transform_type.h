@@ -26,14 +26,14 @@ struct TransformType {
   // Returns the kind of the result for an input of `kind`. The transform must take this kind.
   ValueKind (*gives)(const Transform& transform, ValueKind kind);
   // An example of the settings, for the message about a transform that is written without them. If
-  // empty, the transform has no settings and is written by its name alone.
+  // it is empty, the transform has no settings and is written as its name.
   std::string settings_example;
   // Reads the settings at `node`. Returns false after it has reported a mistake.
   bool (*read)(Reader& reader, const Node& node, Transform* transform);
-  // Returns the settings as YAML. Null if the transform has none.
+  // Returns the settings as YAML. The pointer is null if the transform has none.
   Node (*write)(const Transform& transform);
-  // Adds the settings to the transform's object in model.json, which load.py reads. Null if the
-  // transform has none.
+  // Adds the settings to the transform's object in model.json, which load.py reads. The pointer is
+  // null if the transform has no settings.
   void (*describe)(const Transform& transform, nlohmann::ordered_json* object);
   // The list item of an example, and an explanation, for the reference.
   std::string example, help;
@@ -42,13 +42,13 @@ struct TransformType {
   bool learned = false;
 };
 
-// All transforms, in the order of the reference.
+// Returns all transforms, in the order of the reference.
 const std::vector<const TransformType*>& TransformTypes();
 std::vector<std::string> TransformNames();
 // Returns nullptr if there is no such transform.
 const TransformType* FindTransformType(absl::string_view name);
 
-// Returns the kind of the result of `transform` for a value of `kind`. InvalidArgument if the
+// Returns the kind of the result of `transform` for a value of `kind`, or InvalidArgument if the
 // transform does not take values of that kind.
 absl::StatusOr<ValueKind> KindAfter(const Transform& transform, ValueKind kind);
 

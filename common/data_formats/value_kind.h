@@ -13,9 +13,9 @@ enum class ValueKind { kText, kInteger, kReal };
 // Returns "a text", "an integer" or "a real number".
 absl::string_view NameOf(ValueKind kind);
 
-// Return the number that `text` represents, or nullopt. IntegerOf reads a 64-bit integer, RealOf a
-// finite decimal number, with or without a point and an exponent. A number may begin with + or -.
-// Spaces, other bases and words such as nan are refused.
+// Return the number that `text` represents, or nullopt. IntegerOf reads a 64-bit integer, and
+// RealOf a finite decimal number with or without a point and an exponent. A number may begin with +
+// or -. Spaces, other bases and words such as nan are refused.
 std::optional<std::int64_t> IntegerOf(absl::string_view text);
 std::optional<double> RealOf(absl::string_view text);
 

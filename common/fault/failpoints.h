@@ -4,7 +4,7 @@
 // on loopback. Thread-safe.
 //   action    `kill` (SIGKILL of the own process) | `error` (the site returns an Internal error) |
 //             `user_error` | `drop` | `delay(MS)` | `stop` (SIGSTOP of the own process) |
-//             `on` (the site does what its name says)
+//             `on` (the site performs the action in its name)
 //   prefix    `N*action`   only at the N-th hit
 //             `N+action`   from the N-th hit on
 //             `P%action`   with probability P percent at each hit, a function of the seed given to
@@ -35,8 +35,8 @@ struct Hit {
   explicit operator bool() const { return action != Action::kNone; }
 };
 
-// A site. `actions` lists the actions that the site performs, separated by spaces; every site
-// performs `kill` and `stop`, too. `explanation` says in which program and state the site is.
+// A site. `actions` lists the actions that it performs, separated by spaces; every site performs
+// `kill` and `stop`, too. `explanation` states the program and its state at the site.
 struct KnownFailpoint {
   absl::string_view name;
   absl::string_view actions;
@@ -51,8 +51,8 @@ class Failpoints {
   Failpoints& operator=(const Failpoints&) = delete;
 
   // Parses and arms `spec`. Names that were armed earlier and are not in `spec` stay armed; names
-  // in `spec` start anew. InvalidArgument names the entry and the nearest known name; nothing
-  // changes then.
+  // in `spec` start anew. The error InvalidArgument names the entry and the nearest known name; in
+  // this case nothing changes.
   absl::Status Arm(absl::string_view spec, std::uint64_t seed);
 
   // Returns every site, for `--help` and for the checks in Arm.

@@ -1,4 +1,4 @@
-// File operations whose errors name the file. The operations take paths (`file://` is removed) and
+// File operations whose errors name the file. They take paths, with or without `file://`, and
 // refuse other URI schemes by name.
 #pragma once
 
@@ -11,8 +11,8 @@
 
 namespace evergrad::fs {
 
-// Errors such as NotFound and PermissionDenied name the path. ResourceExhausted if the file is
-// larger than `bytes_max`.
+// Returns the contents of a file. Errors such as NotFound and PermissionDenied name the path. The
+// error is ResourceExhausted if the file is larger than `bytes_max`.
 absl::StatusOr<std::string> ReadFile(const std::string& path, std::uint64_t bytes_max);
 // Writes a temporary file beside the target, syncs it, and renames it over the target. Readers see
 // the old file or the new one.
@@ -25,14 +25,14 @@ absl::Status AppendLine(const std::string& path, absl::string_view line);
 absl::Status SyncFile(const std::string& path);
 // Makes the file consist of its first `offset` bytes followed by `tail`. The file may already have
 // a part of the tail (its writer may have been killed within a line); bytes after the tail are
-// removed. DataLoss if the file is shorter than `offset`; the tail is then appended. After any
-// other error the file has only whole lines of the tail, and the same call can be repeated.
+// removed. Returns DataLoss if the file is shorter than `offset`; the tail is then appended. After
+// any other error the file has only whole lines of the tail, and the call can be repeated.
 absl::Status RestoreEnd(const std::string& path, std::uint64_t offset, absl::string_view tail);
 // Creates a folder with all its parents; the new names are durable when it returns. An existing
 // folder is OK.
 absl::Status MakeDirectories(const std::string& path);
 bool Exists(const std::string& path);
-// Returns "/x" for "file:///x". Unimplemented, with the name of the scheme, for "s3://…".
+// Returns "/x" for "file:///x". For "s3://…", returns Unimplemented with the name of the scheme.
 absl::StatusOr<std::string> LocalPath(absl::string_view uri);
 
 }  // namespace evergrad::fs

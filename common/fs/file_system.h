@@ -1,5 +1,5 @@
-// Files by URI, which are written as a whole or not at all and read at any offset. Snapshots and
-// manifests use these files.
+// Files by URI. A file is written as a whole or not at all, and can be read at any offset.
+// Snapshots and manifests are such files.
 //
 // `file:///x` and plain paths name the local file system. Any other scheme is refused by name
 // (Unimplemented). A commit needs no rename of a folder, no append and no second write to an
@@ -29,14 +29,14 @@
 
 namespace evergrad::fs {
 
-// A file that is invisible until Commit(). Destroying a file without a commit leaves nothing
-// behind. After an error every further call returns FailedPrecondition.
+// A file that is invisible until Commit(). The destruction of a file without a commit leaves
+// no trace. After an error every further call returns FailedPrecondition.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
   virtual absl::Status Append(std::span<const std::byte> bytes) = 0;
   // Syncs the contents, creates the name, and syncs the folder. After OK the file survives a loss
-  // of power. AlreadyExists if the name has been taken meanwhile; an existing file is never
+  // of power. Returns AlreadyExists if the name has been taken meanwhile; an existing file is never
   // overwritten. After any other error the name is free again. A crash during the call may leave
   // the complete file, so the caller must not announce the file before OK.
   virtual absl::Status Commit() = 0;
@@ -63,11 +63,11 @@ inline constexpr std::size_t kListEntriesMax = 1'000'000;
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
-  // Begins a new file. AlreadyExists if the name is taken; NotFound if its folder does not exist.
+  // Begins a new file. The errors are AlreadyExists for the name, and NotFound for its folder.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(absl::string_view uri) = 0;
   virtual absl::StatusOr<std::unique_ptr<ReadableFile>> Open(absl::string_view uri) = 0;
-  // Lists a folder in the order of names, without files that are being written. ResourceExhausted
-  // above kListEntriesMax entries.
+  // Lists a folder in the order of names, without files that are being written. Returns
+  // ResourceExhausted above kListEntriesMax entries.
   virtual absl::StatusOr<std::vector<ListedFile>> List(absl::string_view uri) = 0;
   // Removes a file or an empty folder; the removal is durable when the call returns. Open readers
   // can continue to read the file.
@@ -83,11 +83,11 @@ class Roots;
 struct LocalOptions {
   fault::Failpoints* failpoints = nullptr;  // may be null; outlives the file system
   // With true, files are written without a name (O_TMPFILE) if the file system supports it, so a
-  // crash leaves nothing behind. Otherwise they have a hidden temporary name and are locked. The
+  // crash leaves no file. Otherwise files have a hidden temporary name and are locked. The
   // next writer in that folder removes the files whose writer has died.
   bool unnamed = true;
-  // The folders in which all files must be; null for any folder. Other paths give PermissionDenied.
-  // Outlives the file system.
+  // The folders in which all files must be; null for any folder. Paths outside of them give
+  // PermissionDenied. The object outlives the file system.
   const Roots* roots = nullptr;
 };
 std::unique_ptr<FileSystem> MakeLocalFileSystem(LocalOptions options = {});
@@ -98,7 +98,7 @@ std::string JoinUri(absl::string_view folder, absl::string_view name);
 std::string FolderOf(absl::string_view uri);
 std::string NameOf(absl::string_view uri);
 
-// Reads a whole small file. ResourceExhausted if the file is larger than `bytes_max`.
+// Returns the contents of a small file, or ResourceExhausted if it is larger than `bytes_max`.
 absl::StatusOr<std::string> ReadWhole(FileSystem& files, absl::string_view uri,
                                       std::uint64_t bytes_max);
 // Calls Create, Append and Commit.

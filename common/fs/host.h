@@ -11,7 +11,7 @@ namespace evergrad::fs {
 // the same host.
 std::string HostId();
 // Like HostId, but from the boot id alone: equal results mean the same running system, even among
-// cloned machines. "" if the system does not provide the boot id.
+// cloned machines. Returns "" if the system does not provide the boot id.
 std::string BootAndNetwork();
 std::string HostName();  // "localhost" if the system reports no name
 

@@ -8,8 +8,8 @@
 namespace evergrad::fs {
 
 // Makes `to` another name of the file `from` (not a copy), and replaces the file that had this
-// name. Unimplemented or FailedPrecondition if the file system has no hard links; `to` is then
-// unchanged.
+// name. Returns Unimplemented or FailedPrecondition if the file system has no hard links; `to` is
+// then unchanged.
 absl::Status LinkFile(const std::string& from, const std::string& to);
 
 }  // namespace evergrad::fs

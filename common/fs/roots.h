@@ -17,7 +17,7 @@
 
 namespace evergrad::fs {
 
-// A value type. Thread-safe, because it is immutable.
+// An immutable value, and therefore thread-safe.
 class Roots {
  public:
   Roots() = default;  // every path is allowed
@@ -31,7 +31,7 @@ class Roots {
   // Returns whether the spelling of `path` lies in a root. Ignores links on the disk.
   bool Names(absl::string_view path) const;
 
-  // Like open(2) with O_CLOEXEC. On failure get() is -1 and errno holds the reason. EXDEV means
+  // Like open(2) with O_CLOEXEC. On failure get() is -1 and errno holds the reason; EXDEV means
   // that the path is outside of the roots.
   Descriptor Open(const std::string& path, int flags) const;
   // Returns the error for EXDEV: PermissionDenied, as a user error. `what` is "the data file" or
@@ -46,8 +46,8 @@ class Roots {
   std::string advice_;
 };
 
-// Makes the folders of a flag absolute. InvalidArgument (a user error) that names the flag if a
-// folder does not exist or is not a folder.
+// Makes the folders of a flag absolute. Returns InvalidArgument (a user error), which names the
+// flag, if a folder does not exist or is not a folder.
 absl::Status MakeRootsAbsolute(absl::string_view flag, std::vector<std::string>* folders);
 
 }  // namespace evergrad::fs

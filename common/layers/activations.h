@@ -16,10 +16,10 @@ struct ActivationDescriptor {
   Activation kind = Activation::kLinear;  // valid if `built`
 };
 
-// The activations in the order of messages and of the reference.
+// Returns the activations in the order of messages and of the reference.
 const std::vector<ActivationDescriptor>& Activations();
 
-// InvalidArgument with the known names if `name` is not an activation that is built.
+// Returns InvalidArgument with the known names if no activation that is built has this name.
 absl::Status CheckActivation(absl::string_view name);
 
 }  // namespace evergrad::config

@@ -14,9 +14,9 @@ namespace evergrad::config {
 #undef EVERGRAD_LAYER_FAMILY
 
 Key<LayerSpec> ActivationKey(std::string help);
-// The key `padding` of a sliding window.
+// Returns the key `padding` of a sliding window.
 Key<LayerSpec> PaddingKey();
-// The key for a pair: `kernel_size: 3` or `kernel_size: [3, 5]`.
+// Returns the key for a pair: `kernel_size: 3` or `kernel_size: [3, 5]`.
 Key<LayerSpec> PairKey(const std::string& name, std::uint64_t LayerSpec::*h,
                        std::uint64_t LayerSpec::*w, std::string help);
 Key<LayerSpec> StridesKey();
@@ -24,12 +24,12 @@ Key<LayerSpec> StridesKey();
 // kernel.
 std::vector<Key<LayerSpec>> WithWeightKeys(std::vector<Key<LayerSpec>> own);
 
-// The variable `kernel`, and `bias` if the layer has one.
+// Returns the variable `kernel`, and `bias` if the layer has one.
 std::vector<VariableSpec> KernelAndBias(const LayerSpec& spec, tensor::Shape kernel,
                                         std::uint64_t fan_in, std::uint64_t fan_out,
                                         std::uint64_t outputs);
 
-// The error is "conv2d needs an input (height, width, channels), got (3, 3)".
+// Returns OK, or the error "conv2d needs an input (height, width, channels), got (3, 3)".
 absl::Status CheckImage(const LayerSpec& spec, const tensor::Shape& input);
 // Returns an InvalidArgument that begins with the layer's type: "dense needs …".
 absl::Status ShapeError(const LayerSpec& spec, absl::string_view text);

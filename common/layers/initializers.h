@@ -21,17 +21,17 @@ struct InitializerDescriptor {
   bool needs_mapping() const;
 };
 
-// The initializers in the order of messages and of the reference.
+// Returns the initializers in the order of messages and of the reference.
 const std::vector<InitializerDescriptor>& Initializers();
 
 // Returns the values that a key for an initializer takes, for the reference.
 std::string InitializerType();
-// Reads a name or a mapping; reports mistakes with the name of the key.
+// Reads a name or a mapping. Reports mistakes with the name of the key.
 void ReadInitializer(Reader& reader, const Node& node, const std::string& key,
                      InitializerSpec* spec);
 Node WriteInitializer(const InitializerSpec& spec);
 
-// A key of T whose value is an initializer.
+// Returns a key of T whose value is an initializer.
 template <class T>
 Key<T> InitializerKey(std::string name, InitializerSpec T::*member, std::string help) {
   return {name,
@@ -42,7 +42,7 @@ Key<T> InitializerKey(std::string name, InitializerSpec T::*member, std::string 
           [=](const T& t) { return std::optional<Node>(WriteInitializer(t.*member)); }};
 }
 
-// A key of T whose value is a regularizer: `kernel_regularizer: {l2: 0.01}`.
+// Returns a key of T whose value is a regularizer: `kernel_regularizer: {l2: 0.01}`.
 template <class T>
 Key<T> RegularizerKey(std::string name, double T::*member, std::string help) {
   return {name,

@@ -1,5 +1,5 @@
 // Identifiers of the computations that a job file names. The tables of this room map the names to
-// them; the worker's backends compute.
+// the identifiers; the worker's backends perform the computations.
 #pragma once
 
 namespace evergrad::config {

@@ -1,4 +1,4 @@
-// Everything about a layer type except its computation: the keys of a job file, the number of
+// The properties of a layer type, except its computation: the keys of a job file, the number of
 // inputs, the shape rule with the variables, and an example for the reference.
 //
 // Layers() enumerates the types for the schema, the reference, the messages that list types, the
@@ -50,7 +50,7 @@ struct LayerDescriptor {
   void (*complete)(const Node& node, LayerSpec* spec) = nullptr;
 };
 
-// The types in the order of messages and of the reference.
+// Returns the types in the order of messages and of the reference.
 const std::vector<LayerDescriptor>& Layers();
 // Returns nullptr for an unknown type.
 const LayerDescriptor* FindLayer(absl::string_view type);
@@ -62,7 +62,7 @@ const Variant<LayerSpec>& LayerVariant();
 // are a valid chain from the input `image`. The other types follow as comments.
 void ExplainLayers(const std::string& indent, std::string* out);
 
-// Returns OK if the number is valid, otherwise "a dot layer reads two inputs, got 3".
+// Returns OK if the number is valid, and otherwise the error "a dot layer reads two inputs, got 3".
 absl::Status CheckInputCount(const LayerDescriptor& layer, std::size_t inputs);
 
 }  // namespace evergrad::config

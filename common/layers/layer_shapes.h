@@ -39,9 +39,9 @@ struct LayerShapes {
   std::vector<VariableSpec> variables = {};
 };
 
-// Infers the shapes of a layer from its inputs. InvalidArgument for an unknown type, a wrong number
-// of inputs, and shapes or values that do not match. The caller prepends the place and the layer's
-// name.
+// Infers the shapes of a layer from its inputs. Returns InvalidArgument for an unknown type, a
+// wrong number of inputs, and shapes or values that do not match. The caller prepends the place and
+// the layer's name.
 absl::StatusOr<LayerShapes> InferLayer(const LayerSpec& spec, const LayerInputs& inputs);
 
 }  // namespace evergrad::config

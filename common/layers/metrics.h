@@ -14,20 +14,20 @@ struct MetricDescriptor {
   bool built = true;
   MetricType kind = MetricType::kAccuracy;  // valid if `built`
   std::vector<std::string> losses = {};     // losses for which the metric is defined
-  // whether the metric needs a loss with one label per example
+  // Whether the metric needs a loss with one label per example.
   bool one_label = false;
-  // the corresponding metric for another loss with classes, for the error message
+  // The corresponding metric for another loss with classes, for the error message.
   std::string instead = {};
   std::string nickname = {};  // another name that users try
 };
 
-// The metrics in the order of messages and of the reference.
+// Returns the metrics in the order of messages and of the reference.
 const std::vector<MetricDescriptor>& Metrics();
 
 bool IsDefinedFor(const MetricDescriptor& metric, absl::string_view loss);
-// Checks whether the metric, one of Metrics(), can be measured at this loss with an output of this
-// shape for one example. The error is InvalidArgument; the caller prepends the place and the name
-// of the loss.
+// Checks whether the metric, one of Metrics(), can be measured with this loss and an output that
+// has this shape for one example. The error is InvalidArgument; the caller prepends the place and
+// the name of the loss.
 absl::Status CheckMetric(absl::string_view name, const LossSpec& loss, const tensor::Shape& output);
 
 }  // namespace evergrad::config

@@ -1,7 +1,7 @@
 // Lists of names from a table whose entries have a `name` and a flag `built`.
 //
-// An entry that is not built has a name known from other frameworks. The reader refuses this name
-// with the words "not built yet". Pure.
+// An entry that is not built has a name known from other frameworks. The reader refuses it with the
+// words "not built yet". Pure.
 #pragma once
 
 #include <string>

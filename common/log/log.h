@@ -1,4 +1,4 @@
-// Logging behind one header; only log.cc includes spdlog. Thread-safe.
+// The log of a process. Only log.cc includes spdlog. Thread-safe.
 //
 // Each line has a job, a closure and a task. A bounded ring keeps the newest lines of this process
 // for `psctl logs`, which reads them through the coordinator's session.
@@ -22,7 +22,7 @@ enum class Level { kDebug, kInfo, kWarning, kError };
 inline constexpr std::size_t kTextBytesMax = 4096, kContextBytesMax = 256;
 
 struct Line {
-  std::uint64_t number = 0;  // Rising, from 1 on.
+  std::uint64_t number = 0;  // numbers rise from 1 on
   std::int64_t wall_ms = 0;
   Level level = Level::kInfo;
   std::string text;

@@ -24,7 +24,7 @@ struct ExporterOptions {
   // reason.
   std::optional<TlsPems> tls;
   // Serves plain HTTP at an address that other machines can reach. Such an address is refused (P10)
-  // if neither this nor `tls` is set.
+  // if neither this flag nor `tls` is set.
   bool plain_off_loopback = false;
   ConnectionLimits limits;
   // The limit of open connections. A connection above the limit closes the oldest connection
@@ -35,9 +35,9 @@ struct ExporterOptions {
 class HttpExporter {
  public:
   // `registry` and `clock` outlive the exporter, and so do objects that the registry's callbacks
-  // read. InvalidArgument for an address that is not host:port, for an address off loopback without
-  // TLS or plain_off_loopback, and for files that OpenSSL rejects. Unavailable if the address
-  // cannot be bound.
+  // read. Returns InvalidArgument for an address that is not host:port, for an address off loopback
+  // without TLS or plain_off_loopback, and for files that OpenSSL rejects. Returns Unavailable if
+  // the address cannot be bound.
   static absl::StatusOr<std::unique_ptr<HttpExporter>> Start(ExporterOptions options,
                                                              Registry* registry,
                                                              const Clock* clock);

@@ -63,11 +63,11 @@ class Registry {
   Gauge& GetGauge(absl::string_view name, absl::string_view help, const Labels& labels = {});
   Histogram& GetHistogram(absl::string_view name, absl::string_view help,
                           std::vector<double> upper_bounds, const Labels& labels = {});
-  // A gauge whose value is read at each scrape, on the scraping thread and without a lock of the
-  // registry. A second call with the same name and labels replaces `read`.
+  // Adds a gauge whose value is read at each scrape, on the scraping thread and without a lock of
+  // the registry. A second call with the same name and labels replaces `read`.
   void AddCallbackGauge(absl::string_view name, absl::string_view help, const Labels& labels,
                         std::function<double()> read);
-  // A counter whose value the caller owns and `read` returns. The values of `read` never fall.
+  // Adds a counter whose value the caller owns and `read` returns. The value never falls.
   void AddCallbackCounter(absl::string_view name, absl::string_view help, const Labels& labels,
                           std::function<std::uint64_t()> read);
   // Like AddCallbackGauge, for a changing set of objects (jobs). Each object has one sample at the
@@ -87,8 +87,8 @@ class Registry {
   std::unique_ptr<Impl> impl_;
 };
 
-// A limit with its fill level and refusals. Every `_max` setting has a limit. A limit is exported
-// as <name>_current, <name>_limit and <name>_refused_total.
+// A limit with its fill level and refusals. Every `_max` setting has one. It is exported as
+// <name>_current, <name>_limit and <name>_refused_total.
 struct Limit {
   Limit(Registry& registry, absl::string_view name, absl::string_view help, double limit);
   Gauge& current;

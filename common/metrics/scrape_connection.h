@@ -17,8 +17,8 @@ struct ssl_st;
 namespace evergrad::metrics {
 
 struct ConnectionLimits {
-  // Limits of two phases: from the accepted connection to the last byte of its request, and from
-  // there to the last byte of the answer.
+  // Limits of two phases: from the accepted connection to the last byte of the request, and from
+  // then on to the last byte of the answer.
   std::chrono::milliseconds request_time_max{5'000}, answer_time_max{10'000};
   std::size_t request_bytes_max = 16u << 10;
 };
@@ -29,7 +29,7 @@ class ScrapeConnection {
     kAsking,     // performs the handshake, if any, and reads the request
     kAsked,      // request() is complete; the owner calls Answer next.
     kAnswering,  // Sends the answer.
-    // A peer that speaks plain HTTP was told to use HTTPS; the rest of its data is discarded.
+    // A peer that used plain HTTP was told to use HTTPS; the rest of its data is discarded.
     kRefused,
     kOver,  // the owner must destroy the connection
   };
@@ -50,7 +50,7 @@ class ScrapeConnection {
   MonoTime deadline() const { return deadline_; }
   // The line and headers of the request, with any bytes that followed. Valid in kAsked.
   const std::string& request() const { return request_; }
-  // Returns the TLS session, nullptr for plain HTTP.
+  // Returns the TLS session, or nullptr for plain HTTP.
   const ssl_st* session() const;
   // Sends the answer; called once, in kAsked. Continues like Proceed.
   State Answer(std::string answer);

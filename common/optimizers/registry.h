@@ -65,17 +65,17 @@ struct Descriptor {
   bool is_moving_average = false;
 };
 
-// All types in the order of the reference; those of the job file come first.
+// Returns all types in the order of the reference; those of the job file come first.
 const std::vector<Descriptor>& All();
 // Returns nullptr for an unknown type.
 const Descriptor* Find(absl::string_view type);
 bool IsForTablesOnly(absl::string_view type);
 
-// The error InvalidArgument names an unknown type, or the first number with which a server cannot
-// compute.
+// Returns InvalidArgument if the type is unknown, or if a server cannot compute with a number; the
+// error names the first such number.
 absl::Status Check(const Settings& settings);
 
-// Returns the optimizer state of these settings; empty for an unknown type.
+// Returns the optimizer state of these settings, which is empty for an unknown type.
 std::vector<State> StatesOf(const Settings& settings);
 // Returns the number of states that have one number per value.
 std::uint32_t StatesPerValue(const Settings& settings);
@@ -85,15 +85,15 @@ std::uint64_t RowFloats(const Settings& settings, std::uint64_t dimension);
 // The largest number of floats in a row (16 KiB), and of floats in its gradient.
 inline constexpr std::uint64_t kRowFloatsMax = 4096;
 inline constexpr std::uint64_t kCounterBytesPerRow = 4;
-// Memory per row for its entry in the index. A table's bytes_max counts this memory in addition to
-// the row's floats and its gradient counter. An id that waits for admission uses only the entry.
-// The number is the size of an entry at the lowest load of the index, two thirds: 16 bytes with a
-// stamp, 12.8 without.
+// Memory per row for its entry in the index. A table's bytes_max counts it in addition to the row's
+// floats and its gradient counter. An id that waits for admission uses only the entry. The number
+// is the size of an entry at the lowest load of the index, two thirds: 16 bytes with a stamp, 12.8
+// without.
 inline constexpr std::uint64_t kIndexBytesPerRow = 24;
-// Returns kCounterBytesPerRow for a type that counts gradients, otherwise 0.
+// Returns kCounterBytesPerRow for a type that counts gradients, and 0 for other types.
 std::uint64_t CounterBytesPerRow(absl::string_view type);
 
-// Types, and keys of any type, that users may expect and that are refused as not built yet.
+// Return the types, and the keys of any type, that are refused as not built yet.
 const std::vector<std::string>& TypesNotBuilt();
 const std::vector<std::string>& KeysNotBuilt();
 

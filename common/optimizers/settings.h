@@ -1,8 +1,8 @@
 // The settings of one optimizer. The same struct is read from a job file, copied to and from the
-// message of a plan, and applied by a server. registry.h tells which members a type uses.
+// message of a plan, and applied by a server. registry.h states which members a type uses.
 //
-// Plain values without an invariant; Check in registry.h tells whether a server can compute with
-// them.
+// Plain values without an invariant. Check in registry.h determines whether a server can compute
+// with them.
 #pragma once
 
 #include <string>
@@ -32,7 +32,7 @@ struct Member {
   bool Settings::*flag = nullptr;
 };
 
-// Every member of Settings except its type, in the order of the fields of v1::Optimizer.
+// Returns every member of Settings except its type, in the order of the fields of v1::Optimizer.
 absl::Span<const Member> Members();
 
 }  // namespace evergrad::optimizers

@@ -1,6 +1,6 @@
 // The rows that a counting job (spec.type: counting, the job of the fault scenarios) pushes to its
-// embedding tables. The rows are a function of the update's name, so a check of the outcome can
-// compute every row. Pure.
+// embedding tables. They are a function of the update's name, so a check of the outcome can compute
+// every row. Pure.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace evergrad::plan {
 
-// A dense variable of a counting job. The shards of this variable receive pushes only if a batch
-// has samples in them.
+// A dense variable of a counting job. One of its shards receives pushes only if a batch has samples
+// in the shard.
 inline constexpr char kCountingSamples[] = "counting/samples";
 
 // The rows of one table: none, or up to seven, possibly with duplicate ids. Mix is that of

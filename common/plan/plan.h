@@ -1,4 +1,4 @@
-// The arithmetic of a plan: it computes epoch, positions and batches from a closure number. Pure.
+// The arithmetic of a plan: epoch, positions and batches as functions of a closure number. Pure.
 // Worker and coordinator must agree on the results.
 //
 // A closure lies in one epoch. The last batch of a closure and the last closure of an epoch may be
@@ -35,8 +35,8 @@ struct ClosureRange {
 
 class Plan {
  public:
-  // InvalidArgument for no examples, sizes of zero, more than kUpdatesPerClosureMax steps per
-  // closure, or overflow.
+  // Returns InvalidArgument for no examples, sizes of zero, more than kUpdatesPerClosureMax steps
+  // per closure, or overflow.
   static absl::StatusOr<Plan> Create(const PlanSpec& spec);
   const PlanSpec& spec() const { return spec_; }
 
@@ -44,7 +44,7 @@ class Plan {
   std::uint64_t closures() const { return closures_per_epoch_ * spec_.epochs; }
   std::uint64_t steps_per_epoch() const { return steps_per_epoch_; }
   std::uint64_t steps() const { return steps_per_epoch_ * spec_.epochs; }
-  // The closure must be below closures().
+  // Returns the range of closure `c`, which must be below closures().
   ClosureRange Closure(ClosureId c) const;
   // Returns the example indices of update u of closure c, in batch order. u must be below
   // Closure(c).steps.
@@ -53,8 +53,8 @@ class Plan {
     return Closure(c).first_global_step + u.value();
   }
 
-  // Evaluation closures have their own numbers, from 0 in each round. Evaluation closures read the
-  // file in order, not shuffled.
+  // Evaluation closures have their own numbers, from 0 in each round. They read the file in order,
+  // not shuffled.
   std::uint64_t eval_closures() const;
   ClosureRange EvalClosure(std::uint64_t n) const;  // epoch = 0, global step = 0
 

@@ -26,13 +26,13 @@ std::uint64_t KeyOf(std::uint64_t seed, absl::string_view name);
 // Returns a uniform number in [0,1) with 24 bits. Element i is word i % 4 of block i / 4.
 float Uniform(std::uint64_t key, std::uint64_t index);
 // Returns a standard normal number by Box-Muller in double from words 0 and 1 of the block `index`,
-// rounded to float. The function has its own logarithm and cosine, so its bits do not depend on a C
-// library.
+// rounded to float. The function has its own logarithm and cosine, so that its bits do not depend
+// on a C library.
 float Normal(std::uint64_t key, std::uint64_t index);
 // Returns a normal number with mean 0 and stddev 1, redrawn (next words, then next high counter)
-// until |x| < 2, like Keras' truncated_normal.
+// until |x| < 2, as in Keras' truncated_normal.
 float TruncatedNormal(std::uint64_t key, std::uint64_t index);
-// Computes the values of index, index + 1, …: the same bits, several at a time.
+// Computes the values of index, index + 1, …, several at a time, with the same bits.
 void TruncatedNormals(std::uint64_t key, std::uint64_t index, std::span<float> out);
 // Returns a uniform integer of 64 bits.
 std::uint64_t Bits64(std::uint64_t key, std::uint64_t index);

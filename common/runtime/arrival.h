@@ -1,8 +1,8 @@
 // One answer from an executor to a waiting thread.
 //
-// Only I/O threads may wait, because an executor never blocks. The answering side answers once. If
-// its function is destroyed uncalled (its executor was shut down, its queue dropped), the answer is
-// Cancelled, so no thread waits forever.
+// Only I/O threads may wait, because an executor never blocks. The answering side calls its
+// function once. If the function is destroyed without a call (the executor was shut down, or the
+// queue was dropped), the answer is Cancelled, so that no thread waits forever.
 #pragma once
 
 #include <functional>
@@ -33,7 +33,7 @@ class Arrival {
     while (!value_) arrived_.Wait(&mu_);
     return *std::move(value_);
   }
-  // Returns the function for the answering side. `uncalled` is the message of Cancelled.
+  // Returns the function for the answering side. `uncalled` is the message of the status Cancelled.
   static std::function<void(absl::StatusOr<T>)> Answerer(const std::shared_ptr<Arrival>& arrival,
                                                          absl::string_view uncalled) {
     struct Promise {

@@ -5,7 +5,7 @@ namespace evergrad::runtime {
 
 // Lowers the priority of the calling thread permanently (nice 10). In competition with other
 // threads it gets about a tenth of a CPU, otherwise a whole CPU. An unprivileged process cannot
-// undo this. If the system refuses, nothing changes.
+// raise it again. If the system refuses, nothing changes.
 void RunInBackground();
 
 }  // namespace evergrad::runtime

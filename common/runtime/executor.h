@@ -20,13 +20,13 @@ using Task = std::function<void()>;
 class Executor {
  public:
   virtual ~Executor() = default;
-  // Returns false after the shutdown; the task is then destroyed without running.
+  // Returns false after the shutdown. The task is then destroyed without running.
   virtual bool Post(Task task) = 0;
   // Runs `task` once, after `delay` or later. Returns false after the shutdown.
   virtual bool PostAfter(std::chrono::nanoseconds delay, Task task) = 0;
-  // Runs `task` on the calling thread and returns true, if no task of the executor runs or waits.
-  // Tasks posted meanwhile run afterwards. Otherwise returns false; `task` is unchanged, and the
-  // caller posts it. Use it for tasks that are shorter than the wake-up of a thread. Never blocks.
+  // Runs `task` on the calling thread and returns true, if no task of the executor is running or
+  // queued. Tasks posted meanwhile run afterwards. Otherwise it returns false, and the caller posts
+  // `task`. Use it for tasks that are shorter than the wake-up of a thread. Never blocks.
   virtual bool RunIfIdle(const Task& task) {
     (void)task;
     return false;
@@ -38,7 +38,7 @@ class ThreadExecutor final : public Executor {
  public:
   struct Options {
     std::string name;  // Thread name; the system shows 15 characters.
-    // Limit of waiting tasks. The limit is reached only if callers do not keep their own bounds
+    // Limit of waiting tasks. It is reached only if callers do not keep their own bounds
     // (EG_CHECK).
     std::size_t queue_max = 1u << 20;
   };
@@ -97,7 +97,7 @@ class SignalWaiter {
  public:
   static constexpr int kTimedOut = -1;
   static void Install();  // Blocks both signals in this and all later threads, and ignores SIGPIPE.
-  // Undoes Install between fork and exec, because a child inherits both settings.
+  // Undoes Install between fork and exec, because a child inherits its effects.
   // Async-signal-safe.
   static void ResetInChild();
 
@@ -105,9 +105,9 @@ class SignalWaiter {
   ~SignalWaiter();
   SignalWaiter(const SignalWaiter&) = delete;
   SignalWaiter& operator=(const SignalWaiter&) = delete;
-  // Returns the number of the next signal. Each signal is returned once, so that a second Ctrl-C
-  // can be told from the first. After RequestStop(), which any thread may call, it returns 0
-  // whenever no signal is waiting.
+  // Returns the number of the next signal. Each signal is returned once, so that the caller can
+  // tell a second Ctrl-C from the first. After RequestStop(), which any thread may call, it returns
+  // 0 whenever no signal is waiting.
   int Wait();
   int WaitFor(std::chrono::milliseconds timeout);  // Returns kTimedOut if no signal arrived.
   void RequestStop();

@@ -12,8 +12,8 @@ struct Location {
   friend bool operator==(const Location&, const Location&) = default;
 };
 
-// One mistake. ToString gives "job.yaml:12:9: unknown key `unit` in a dense layer; did you mean
-// `units`?"
+// One mistake. An example of ToString is "job.yaml:12:9: unknown key `unit` in a dense layer; did
+// you mean `units`?"
 struct Mistake {
   Location where;
   std::string text;

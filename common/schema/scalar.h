@@ -15,8 +15,8 @@
 
 namespace evergrad::config {
 
-// Parses decimal digits without sign and leading zeros. (YAML 1.1 reads `010` as 8, so it is
-// refused.)
+// Parses decimal digits without sign and leading zeros. (Leading zeros are refused, because
+// YAML 1.1 reads `010` as 8.)
 absl::StatusOr<std::uint64_t> ParseUnsigned(absl::string_view text, std::uint64_t min,
                                             std::uint64_t max);
 // Parses a finite decimal or scientific number.

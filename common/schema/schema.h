@@ -1,6 +1,6 @@
 // One table per mapping of the job file. A table has each key once, with type, bounds, default and
-// a line of explanation. The same table reads a mapping, writes it and explains it, so these three
-// cannot disagree.
+// a line of explanation. The same table reads a mapping, writes it and explains it, so that the
+// three always agree.
 #pragma once
 
 #include <algorithm>
@@ -40,8 +40,8 @@ class Reader {
   void Report(const Location& where, std::string text) {
     if (mistakes_->size() < kMistakesMax) mistakes_->push_back({where, std::move(text)});
   }
-  // These functions report an error and return nullopt if the node has another type. The functions
-  // report nothing for a node that was already refused.
+  // These functions report a mistake and return nullopt if the node has another type. They report
+  // nothing for a node that was already refused.
   std::optional<std::string> Text(const Node& node, absl::string_view key);
   std::optional<std::uint64_t> Unsigned(const Node& node, absl::string_view key, std::uint64_t min,
                                         std::uint64_t max);
@@ -51,8 +51,8 @@ class Reader {
                                      std::uint64_t max);
   bool IsMap(const Node& node, absl::string_view key);
   bool IsList(const Node& node, absl::string_view key, absl::string_view of);
-  // Reads a list of up to 7 positive integers with a product of up to 2^28; leaves `dims` unchanged
-  // after an error.
+  // Reads a list of up to 7 positive integers with a product of up to 2^28. Leaves `dims` unchanged
+  // after a mistake.
   void Shape(const Node& node, std::vector<std::uint64_t>* dims);
   std::size_t count() const { return mistakes_->size(); }
 
@@ -167,9 +167,9 @@ struct Table {
   }
 };
 
-// Reads a mapping that may follow any of `tables`. Keys that some tables know are read into
-// `target`. A mistake in a key is reported if every table that knows the key reports one. Neither
-// unknown nor missing keys are reported, because the mapping may belong to a type that is not
+// Reads a mapping that may follow any of `tables`. Keys that some tables have are read into
+// `target`. A mistake in a key is reported if every table with the key reports one. Unknown
+// and missing keys are not reported, because the mapping may belong to a type that is not
 // built.
 template <class T>
 void Judge(Reader& reader, const Node& map, const std::vector<const Table<T>*>& tables, T* target) {
@@ -219,7 +219,7 @@ struct Variant {
       if (c.type == type) return &c;
     return nullptr;
   }
-  // Returns false if the case is unknown; then only the keys on which all cases agree have been
+  // Returns false if the case is unknown. Then only the keys on which all cases agree have been
   // read. A misspelt type is refused, and the other keys are read as for the nearest type.
   bool Read(Reader& reader, const Node& map, T* target) const {
     if (!reader.IsMap(map, what)) return false;

@@ -1,9 +1,9 @@
 // YAML as an untyped tree with positions.
 //
-// This room uses yaml-cpp's event handler. yaml-cpp's document model keeps the first of two equal
-// keys, follows aliases, and reads `010` as 8 and `no` as false. Here duplicate keys, anchors,
-// aliases, tags, several documents and NUL bytes are mistakes; size, depth and number of values are
-// limited. Pure; no I/O.
+// This room uses yaml-cpp's event handler, because yaml-cpp's document model keeps the first of two
+// equal keys, follows aliases, and reads `010` as 8 and `no` as false. Here duplicate keys,
+// anchors, aliases, tags, several documents and NUL bytes are mistakes; size, depth and number of
+// values are limited. Pure; no I/O.
 #pragma once
 
 #include <cstddef>
@@ -38,10 +38,10 @@ struct Node {
   std::vector<YamlEntry> entries;      // kMap, in order of the file, without duplicates
 
   Location where() const;
-  // Returns nullptr if there is no such key, or if this is not a map.
+  // Returns nullptr if there is no such key, or if the node is not a map.
   const Node* Find(absl::string_view key) const;
   Node* Find(absl::string_view key);
-  // A description for messages: "a mapping", "a list", "the number `3`", "the text `x`", "nothing".
+  // Returns a description for messages: "a mapping", "a list", "`3`", "the text \"x\"", "nothing".
   std::string Describe() const;
 };
 struct YamlEntry {
@@ -53,7 +53,7 @@ struct YamlEntry {
   Location where() const;
 };
 
-// The position of a text inside a larger one. In `--set a.b=v` the value begins behind the `=`.
+// The position of a text inside a larger one. In `--set a.b=v` the value begins after the `=`.
 struct TextOrigin {
   std::string file;
   int first_column = 1;
@@ -66,13 +66,13 @@ std::optional<Node> ReadYamlTree(absl::string_view text, const TextOrigin& origi
                                  std::vector<Mistake>* mistakes);
 
 // Puts `value` at `path` and creates missing mappings. In "spec.training.epochs" each part is a
-// key; for a list, a number selects an item by position, and a name the item with that `name`. If
-// the path leads through another kind of value, reports a mistake at `where` and returns false.
+// key. In a list, a number selects an item by position, and a name selects the item of that `name`.
+// If the path leads through another kind of value, reports a mistake at `where`, returns false.
 bool PutAt(Node* root, absl::string_view path, Node value, const Location& where,
            std::vector<Mistake>* mistakes);
 
 // Sorts by file, then by line and column; equal mistakes keep their order. `first_file` comes
-// first, the other files in order of appearance.
+// first, and the other files follow in order of appearance.
 void SortMistakes(absl::string_view first_file, std::vector<Mistake>* mistakes);
 
 }  // namespace evergrad::config

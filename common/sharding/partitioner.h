@@ -40,9 +40,9 @@ inline constexpr std::uint64_t kPartitionBytesMax = 64ull << 20;
 inline constexpr std::uint64_t kPartitionsMax = 65536;  // limit for one variable
 
 // Partitions `shape` (float32). The first (rows mod n) partitions get one more row. Scalars have
-// one partition. A partition above `partition_bytes_max`, which is at most kPartitionBytesMax, is
-// divided further. InvalidArgument (a user error) for a single row above `partition_bytes_max`, a
-// size or count < 1, a variable without elements, or more than kPartitionsMax partitions.
+// one partition. A partition above `partition_bytes_max` (at most kPartitionBytesMax) is divided
+// further. Returns a user error for a row above `partition_bytes_max`, a size or count < 1, a
+// variable without elements, or more than kPartitionsMax partitions.
 absl::StatusOr<std::vector<RowRange>> PartitionRows(
     const Partitioner& partitioner, const tensor::Shape& shape,
     std::uint64_t partition_bytes_max = kPartitionBytesMax);

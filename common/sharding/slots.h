@@ -13,8 +13,8 @@ namespace evergrad::sharding {
 
 inline constexpr std::uint32_t kSlotsDefault = 128, kSlotsMax = 65536;
 
-// The SplitMix64 finalizer (Steele et al., "Fast splittable pseudorandom number generators",
-// OOPSLA'14): a bijection in which every input bit changes half of the output bits.
+// Applies the SplitMix64 finalizer (Steele et al., "Fast splittable pseudorandom number
+// generators", OOPSLA'14), a bijection in which every input bit changes half of the output bits.
 constexpr std::uint64_t Mix64(std::uint64_t x) {
   x ^= x >> 30;
   x *= 0xbf58476d1ce4e5b9ull;
@@ -23,12 +23,12 @@ constexpr std::uint64_t Mix64(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// The key of a table's name. The key makes two tables put equal ids into different slots, so that
-// ids common to all tables (0, "unseen") are not all in one slot.
+// Returns the key of a table's name. It makes two tables put equal ids into different slots, so
+// that ids common to all tables (0, "unseen") are not all in one slot.
 inline std::uint64_t SlotKey(absl::string_view table) { return random::KeyOf(0, table); }
 
-// Returns a number in [0, slots), slots <= kSlotsMax, from the upper bits of the hash. A hash table
-// inside a slot must use lower bits.
+// Returns a number in [0, slots), from the upper bits of the hash. A hash table inside a slot must
+// use lower bits. `slots` is at most kSlotsMax.
 constexpr std::uint32_t SlotOf(std::uint64_t slot_key, std::int64_t id, std::uint32_t slots) {
   return static_cast<std::uint32_t>(
       ((Mix64(static_cast<std::uint64_t>(id) ^ slot_key) >> 32) * slots) >> 32);

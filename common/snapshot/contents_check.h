@@ -17,7 +17,7 @@ using DamageAt = std::function<absl::Status(std::uint64_t offset, absl::string_v
 
 absl::Status CheckHeader(const v1::ShardFileHeader& header, const DamageAt& damage);
 // Checks that the header describes the sections of `footer`, and that their blocks fill the file
-// from `blocks_begin` to `footer_offset`. `header` has passed CheckHeader.
+// from `blocks_begin` to `footer_offset`. `header` must have passed CheckHeader.
 absl::Status CheckSections(const v1::ShardFileHeader& header, const v1::ShardFileFooter& footer,
                            std::uint64_t blocks_begin, std::uint64_t footer_offset,
                            const DamageAt& damage);

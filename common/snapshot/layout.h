@@ -1,4 +1,4 @@
-// Fixed-size parts of the files, byte for byte (FORMAT.md). Private to this room.
+// The parts of the files that have a fixed size, byte for byte (FORMAT.md). Private to this room.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ T Load(std::span<const std::byte> in, std::size_t at) {
     value |= static_cast<T>(std::to_integer<T>(in[at + i]) << (8 * i));
   return value;
 }
-// Writes the CRC32C of the other bytes at the end; every fixed part ends with it.
+// Writes the CRC32C of the other bytes at the end of `part`. Every part ends with a CRC32C.
 inline void Seal(std::span<std::byte> part) {
   Store(part, part.size() - 4, Crc32c(part.first(part.size() - 4)));
 }

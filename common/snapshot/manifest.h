@@ -2,8 +2,8 @@
 // file that is never overwritten. The newest undamaged manifest is used; damaged ones are skipped
 // and named (P6).
 //
-// The functions block, and are as thread-safe as the FileSystem. Damage gives DataLoss with path,
-// offset, expected and actual value. A newer version gives Unimplemented.
+// The functions block, and are as thread-safe as the FileSystem. A damaged manifest gives DataLoss
+// with path, offset, expected and actual value. One of a newer version gives Unimplemented.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ absl::StatusOr<std::string> EncodeManifest(const v1::Manifest& manifest);
 // done sets.
 absl::StatusOr<v1::Manifest> DecodeManifest(absl::string_view bytes, absl::string_view path);
 
-// Writes the manifest as folder/ManifestName(number). AlreadyExists if the number is taken.
+// Writes the manifest as folder/ManifestName(number). Returns AlreadyExists if the number is taken.
 absl::Status WriteManifest(fs::FileSystem& files, absl::string_view folder,
                            const v1::Manifest& manifest);
 absl::StatusOr<v1::Manifest> ReadManifest(fs::FileSystem& files, absl::string_view uri);
@@ -43,7 +43,7 @@ absl::StatusOr<v1::Manifest> ReadManifest(fs::FileSystem& files, absl::string_vi
 absl::StatusOr<std::vector<std::uint64_t>> ListManifests(fs::FileSystem& files,
                                                          absl::string_view folder);
 
-// The newest readable manifest. The files that the manifest names are not checked.
+// The newest readable manifest. The files that it names are not checked.
 struct NewestManifest {
   std::string uri;
   v1::Manifest manifest;

@@ -17,8 +17,8 @@ struct RowsView {
   std::span<const std::byte> values;  // rows x dimension x float32; any alignment
 };
 
-// Returns nullopt if length or padding do not match the number of rows. Skips optimizer state of
-// any size.
+// Returns nullopt if length or padding do not match the number of rows. Skips the optimizer state,
+// which may have any size.
 std::optional<RowsView> ParseRows(std::span<const std::byte> block, std::uint32_t dimension);
 
 }  // namespace evergrad::snapshot

@@ -45,7 +45,7 @@ enum class Section : std::uint32_t {
 };
 absl::string_view SectionName(Section section);  // "values"; "section" for an unknown number
 
-// Returns "shard-00003.epoch-1-5.lsn-120.egshard". A name identifies one state and is never used
+// Returns "shard-00003.epoch-1-5.lsn-120.egshard". A name identifies one state and is never reused
 // for another.
 std::string ShardFileName(ShardId shard, ShardEpoch epoch, std::uint64_t lsn);
 struct ShardFileKey {
@@ -61,8 +61,8 @@ struct FileDigest {
   Sha256Digest sha256{};  // digest of the whole file
 };
 
-// Uses the memory of one block. The order of calls is Begin; BeginSection and Append for each
-// section; Finish. After an error no call is allowed. The caller commits the file.
+// Uses the memory of one block. The order of calls is: Begin; then BeginSection and Append for each
+// section; then Finish. After an error no call is allowed. The caller commits the file.
 class ShardFileWriter {
  public:
   // `out` outlives the writer.
@@ -70,8 +70,8 @@ class ShardFileWriter {
                                                                 const v1::ShardFileHeader& header);
   absl::Status BeginSection(Section section, std::uint32_t index);
   absl::Status Append(std::span<const std::byte> bytes);
-  // Ends the current block, so that the next bytes start a new block. The section kRows needs this,
-  // because its blocks are self-contained.
+  // Ends the current block, so that the next bytes begin a new one. The section kRows needs this
+  // call, because its blocks are self-contained.
   absl::Status EndBlock();
   absl::Status WriteCounters(const v1::ShardCounters& counters);
   absl::Status WriteLedger(const v1::ShardLedger& ledger);
@@ -91,7 +91,7 @@ class ShardFileWriter {
 
 class ShardFileReader {
  public:
-  // The properties of a file according to a manifest's entry.
+  // The properties that a manifest's entry states for a file.
   struct Expected {
     std::uint64_t bytes = 0;
     Sha256Digest sha256{};
@@ -116,7 +116,7 @@ class ShardFileReader {
     std::span<const std::byte> data;
   };
   // Reads the whole file once, in order. Data given to `take` may be used only if the result is OK,
-  // because the last byte decides. An error of `take` ends the reading.
+  // because damage may be found up to the last byte. An error of `take` ends the reading.
   absl::Status ReadAll(const std::function<absl::Status(const Piece&)>& take);
   // Reads and checks only the blocks of the counters and of the ledger.
   absl::Status ReadLedger();
@@ -169,7 +169,7 @@ class ShardFileReader {
 };
 
 // The result of checking a shard file, with the digests that `psctl variable list` shows for a
-// shard on a server. The digests of a slot are the sums over its tables.
+// shard on a server. The digests of a slot are sums over its tables.
 struct ShardFileReport {
   v1::ShardFileHeader header;
   v1::ShardCounters counters;

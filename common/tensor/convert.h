@@ -2,7 +2,7 @@
 //
 // Narrowing rounds to nearest, ties to even. Values beyond the range become infinities (fp16: from
 // 65520 on). NaN stays NaN with its sign and the upper bits of its payload, and becomes quiet.
-// Widening is exact. The bits are the same with CPU instructions, with plain arithmetic, and for
+// Widening is exact. The bits are the same with CPU instructions and with plain arithmetic, and for
 // every division into pieces. The conversion of float32 is a copy. Thread-safe; no allocation. Wire
 // elements may have any alignment.
 #pragma once

@@ -1,5 +1,5 @@
-// Shapes and aligned float memory. All computation is in float32; DType names the types on the
-// wire.
+// Shapes and aligned float memory. All computation is in float32; DType names the types that occur
+// on the wire.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ class Shape {
   std::size_t rank() const { return dims_.size(); }
   std::uint64_t operator[](std::size_t i) const { return dims_[i]; }
   const std::vector<std::uint64_t>& dims() const { return dims_; }
-  // Returns the number of elements, 1 for a scalar. The number must not overflow (EG_CHECK); use
+  // Returns the number of elements, which is 1 for a scalar. It must not overflow (EG_CHECK); use
   // Checked for numbers from outside.
   std::uint64_t elements() const;
   std::uint64_t rows() const { return dims_.empty() ? 1 : dims_[0]; }
@@ -43,8 +43,8 @@ class Shape {
   std::vector<std::uint64_t> dims_;
 };
 
-// The owner of a buffer's memory if it is not the heap: the pool of a transport. Thread-safe. The
-// pool's owner and the buffers in use share this object.
+// The owner of a buffer's memory that is not on the heap, such as the pool of a transport.
+// Thread-safe. The pool's owner and the buffers in use share this object.
 class BufferHome {
  public:
   virtual ~BufferHome() = default;
@@ -56,7 +56,7 @@ class AlignedBuffer {
  public:
   AlignedBuffer() = default;
   explicit AlignedBuffer(std::size_t bytes);
-  // Owns `bytes` at `data`, which belong to `home`; the destructor returns them.
+  // Takes ownership of `bytes` at `data`. The destructor returns them to `home`.
   AlignedBuffer(std::byte* data, std::size_t bytes, std::shared_ptr<BufferHome> home)
       : data_(data), size_(bytes), home_(std::move(home)) {}
   static AlignedBuffer Zeroed(std::size_t bytes);
@@ -77,8 +77,8 @@ class AlignedBuffer {
   std::shared_ptr<BufferHome> home_;  // nullptr if the memory is on the heap
 };
 
-// Read-only bytes kept alive by a shared owner, for data sent without a copy and for results of a
-// pull. The owner is shared because the transport's slices, snapshots and readers keep a chunk
+// Read-only bytes with a shared owner, for results of a pull and other data that is sent without a
+// copy. The owner is shared because the transport's slices, snapshots and readers keep a chunk
 // longer than the shard's next apply.
 struct SharedBytes {
   std::shared_ptr<const void> owner;

@@ -9,14 +9,14 @@ namespace evergrad::tensor {
 
 // The numbers are those of v1::DType; any number may come from outside.
 enum class WireType : std::uint8_t {
-  // The type is unspecified, or the message has rows of tables with different types, and each row
-  // has the type of its table.
+  // The type is unspecified, or the message has rows of tables with different types. In the latter
+  // case each row has the type of its table.
   kSeveral = 0,
   kFloat32 = 1,
   kFloat16 = 3,
   kBFloat16 = 4,
 };
-// Returns the bytes per element; 0 for a value that is not one of the three types.
+// Returns the number of bytes per element, or 0 for a value that is not one of the three types.
 constexpr std::size_t WireBytes(WireType t) {
   return t == WireType::kFloat32 ? 4 : t == WireType::kFloat16 || t == WireType::kBFloat16 ? 2 : 0;
 }

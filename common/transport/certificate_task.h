@@ -13,9 +13,9 @@ namespace evergrad::transport {
 
 inline constexpr char kCertificateScheme[] = "evergrad://";
 
-// Returns "worker/0", or "worker" for any worker. PermissionDenied if the URIs contain no such name
-// (the certificate is from an older psctl or from another tool), more than one, or one with an
-// invalid role or identity.
+// Returns "worker/0", or "worker" for any worker. Returns PermissionDenied if the URIs contain no
+// such name (the certificate is from an older psctl or from another tool), more than one, or one
+// with an invalid role or identity.
 absl::StatusOr<std::string> TaskOfUris(const std::vector<std::string>& uris);
 
 // Checks whether `name` can be the task of a certificate: a known role (coordinator, ps_server,
@@ -23,12 +23,12 @@ absl::StatusOr<std::string> TaskOfUris(const std::vector<std::string>& uris);
 absl::Status CheckTaskName(absl::string_view name);
 
 // Compares a certificate's task `have` with `want`, which is "" for any task, "worker" for any
-// worker, or "worker/0" for one worker. PermissionDenied: "certificate is for worker/0, expected
-// coordinator".
+// worker, or "worker/0" for one worker. The error is PermissionDenied: "certificate is for
+// worker/0, expected coordinator".
 absl::Status CheckTask(absl::string_view have, absl::string_view want);
 
-// Checks whether the leaf certificate `pem` is valid for the host of `host_port`. The
-// PermissionDenied error names the certificate's hosts.
+// Checks whether the leaf certificate `pem` is valid for the host of `host_port`. The error is
+// PermissionDenied and names the certificate's hosts.
 absl::Status CheckHost(const std::string& pem, const std::string& host_port);
 
 }  // namespace evergrad::transport

@@ -5,13 +5,13 @@
 
 namespace evergrad::transport {
 
-// Returns whether `status` ended a call that was never sent; such a call can be repeated without
-// side effects. Returns false if a handshake refused a certificate, because another attempt would
-// be refused, too.
+// Returns whether `status` ended a call that was never sent and that can therefore be repeated
+// without side effects. Returns false if a handshake refused a certificate, because another attempt
+// would be refused, too.
 bool IsNotConnected(const absl::Status& status);
 
-// Marks `status` as the end of a call that was never sent. Implementations of the transport call
-// this function. OK stays OK.
+// Marks `status` as the end of a call that was never sent; OK stays OK. Implementations of the
+// transport call this function.
 absl::Status MarkNotConnected(absl::Status status);
 
 }  // namespace evergrad::transport

@@ -9,7 +9,7 @@
 
 namespace evergrad::transport {
 
-// A received message, as views that are valid during the call that passes them.
+// A received message, as views that are valid during the call that passes the message.
 using MessageView = std::span<const std::span<const std::byte>>;
 
 // Messages are combined up to this size, because each write has a cost.

@@ -10,8 +10,8 @@
 namespace evergrad::transport {
 
 std::string EncodeStatus(const absl::Status& status);
-// Returns the status. Returns Internal for bytes that are not an ErrorDetail, and for an
-// ErrorDetail that says OK, because the call has failed in either case.
+// Returns the status that `bytes` describe. Returns Internal for bytes that are not an ErrorDetail,
+// and for an ErrorDetail with the code OK, because the call has failed in either case.
 absl::Status DecodeStatus(absl::string_view bytes);
 
 // Returns a copy without shared state. A status that goes to another thread must be such a copy:

@@ -50,8 +50,8 @@ struct Frame {
   std::uint64_t size() const;
 };
 
-// A part of a limit that is held. The destructor returns the credit to the owner of the limit (rule
-// 5). Move-only.
+// A held part of a limit. The destructor returns the credit to the owner of the limit (rule 5).
+// Move-only.
 class Reservation {
  public:
   virtual ~Reservation() = default;
@@ -71,13 +71,13 @@ using UnaryDone = std::function<void(absl::StatusOr<std::string>)>;
 class MessageStream {
  public:
   virtual ~MessageStream() = default;  // Calls Close().
-  // Sends messages in order. kResourceExhausted if `unsent_bytes_max` would be exceeded because the
-  // peer does not read; kUnavailable once the stream has ended.
+  // Sends messages in order. Returns kResourceExhausted if `unsent_bytes_max` would be exceeded
+  // because the peer does not read, and kUnavailable once the stream has ended.
   virtual absl::Status Send(std::string message) = 0;
-  // Half-closes the stream after the messages that were sent before, then ends the stream.
-  // Idempotent. No callback runs after Close has returned. The peer has 2 s to accept unsent
-  // messages, which are dropped afterwards. A transport or server that is destroyed in these 2 s
-  // waits for the peer.
+  // Half-closes the stream after the messages that were sent before, and then ends it. Idempotent.
+  // No callback runs after Close has returned. The peer has 2 s to accept unsent messages, which
+  // are dropped afterwards. A transport or server that is destroyed in these 2 s waits for the
+  // peer.
   virtual void Close() = 0;
 };
 struct MessageStreamEvents {
@@ -106,12 +106,12 @@ class DataStream {
   // grant_unused_max. A Call with an ended ticket announces its request again, or ends with Aborted
   // (retryable) if the end of the ticket was still in flight.
   virtual std::uint64_t Announce(std::uint64_t request_bytes, const DataOptions& options) = 0;
-  // Ends a ticket without a Call, so that the server frees the reserved memory. No effect for a
+  // Ends a ticket without a Call, so that the server frees the reserved memory. No effect on a
   // ticket that was used or has ended.
   virtual void Abandon(std::uint64_t ticket) = 0;
-  // With `ticket` 0 the call announces itself if necessary. More bytes than announced are
-  // InvalidArgument. `done` is called exactly once. The result is kUnavailable if the stream is
-  // down. A stream that is down redials with backoff, and its calls fail at once.
+  // With `ticket` 0 the call announces itself if necessary. More bytes than announced give
+  // InvalidArgument. `done` is called exactly once. It gets kUnavailable if the stream is down. A
+  // stream that is down redials with backoff, and its calls fail at once.
   virtual void Call(std::uint64_t ticket, Frame request, const DataOptions& options,
                     DataDone done) = 0;
 };
@@ -126,8 +126,8 @@ class Channel {
   virtual std::unique_ptr<DataStream> OpenData() = 0;
 };
 
-// A unary call that blocks until it has ended, for psctl and tests. A transport thread must not
-// call this function.
+// Makes a unary call and blocks until it has ended, for psctl and tests. A transport thread must
+// not call this function.
 absl::StatusOr<std::string> UnaryAndWait(Channel& channel, absl::string_view method,
                                          std::string request, std::chrono::milliseconds deadline);
 
@@ -142,9 +142,9 @@ struct PeerInfo {
   // The client's self-chosen name on a data stream (ChannelOptions), which is not proved.
   std::string client_name = {};
 };
-// Checks whether `peer` may be `task` ("worker/0", "user", "" for any). OK without TLS, where
-// identities are unknown. Otherwise PermissionDenied: "certificate is for worker/0, expected
-// coordinator".
+// Checks whether `peer` may be `task` ("worker/0", "user", "" for any). Returns OK without TLS,
+// where identities are unknown. Otherwise the error is PermissionDenied: "certificate is for
+// worker/0, expected coordinator".
 absl::Status CheckPeer(const PeerInfo& peer, absl::string_view task);
 
 // Answers a call once. A responder that is destroyed without an answer answers Internal.
@@ -168,13 +168,13 @@ struct Handlers {
   std::function<void(const PeerInfo&, absl::string_view method, std::string request,
                      std::unique_ptr<UnaryResponder>)>
       unary;
-  // Accepts a new message stream and returns its event handlers; `stream` is the server's end.
-  // nullopt refuses the stream.
+  // Accepts a new message stream and returns its event handlers, or refuses it with nullopt.
+  // `stream` is the server's end.
   std::function<std::optional<MessageStreamEvents>(const PeerInfo&, absl::string_view method,
                                                    std::shared_ptr<MessageStream> stream)>
       stream;
-  // Handles a complete request. Malformed transport messages do not get here: they end the stream
-  // with a typed error.
+  // Handles a complete request. Malformed transport messages never reach the handler: they end the
+  // stream with a typed error.
   std::function<void(const PeerInfo&, ReceivedFrame request, std::unique_ptr<DataResponder>)> data;
 };
 
@@ -182,7 +182,7 @@ struct ServerOptions {
   std::string listen = "127.0.0.1:0";  // port 0 selects any free port
   std::string insecure_listen;  // "", or an address off loopback without TLS; the caller warns
   // "", or the path of a unix socket to serve as well, with mode 0600. If the path has more than
-  // 107 bytes, TCP is used, and the log says so.
+  // 107 bytes, the server logs this fact and uses TCP.
   std::string unix_path;
   TlsFiles tls;
   // The tasks whose certificates may open data streams: "worker", "worker,ps_server"; "" for all. A
@@ -197,26 +197,26 @@ struct ServerOptions {
   std::uint64_t frame_bytes_max = 1ull << 30;    // limit of one data request or answer
   std::uint64_t unsent_bytes_max = 64ull << 20;  // limit of one message stream
   std::uint32_t streams_max = 4096;
-  // Memory shared with all clients of this host together, for payload that bypasses the socket; 0
-  // for none.
+  // Memory shared with all clients of this host together, for payload that bypasses the socket, or
+  // 0 for none.
   std::uint64_t lane_bytes_max = 0;
-  // A function that receives the result of a client's lane offer: OK, or the reason why the
-  // client's payload uses the socket. The function is called on a transport thread.
+  // Receives the result of a client's lane offer: OK, or the reason why the client's payload uses
+  // the socket. The function is called on a transport thread.
   std::function<void(const std::string& address, const absl::Status&)> on_lane = {};
-  // Longest time from the beginning of a unary call to its complete request. After that, the call
-  // ends with DeadlineExceeded.
+  // Longest time from the beginning of a unary call to its complete request. A call that takes
+  // longer ends with DeadlineExceeded.
   std::chrono::milliseconds unary_request_max{10000};
   std::chrono::milliseconds progress_timeout{5000};  // the watchdog (rule 8)
-  // A grant without payload for this time has expired (rule 5): Aborted, retryable.
+  // A grant without payload for this time expires (rule 5), with Aborted, which is retryable.
   std::chrono::milliseconds grant_unused_max{30000};
-  // A shorter limit than grant_unused_max, for the time in which other peers wait. The limit
-  // applies to a stream that sends nothing, or whose peer holds more than its share of the budget.
-  // A stream that repeatedly leaves grants unused is ended with ResourceExhausted, and its peer
-  // gets no new one for `unused_pause`.
+  // A shorter limit than grant_unused_max, for the time in which other peers wait. It applies
+  // to a stream that sends nothing, or whose peer holds more than its share of the budget. A stream
+  // that repeatedly leaves grants unused is ended with ResourceExhausted, and its peer gets no new
+  // one for `unused_pause`.
   std::chrono::milliseconds grant_idle_max{1000};
   std::chrono::milliseconds unused_pause{10000};
   // A function that is called on a transport thread when grants of `peer` were taken back. `ended`
-  // tells whether the stream was ended for this reason.
+  // states whether the stream was ended for this reason.
   std::function<void(const std::string& peer, std::uint64_t grants, std::uint64_t bytes,
                      bool ended)>
       on_unused_grants = {};
@@ -252,32 +252,32 @@ struct ChannelOptions {
   std::string peer_task;
   bool check_host = false;
   bool use_unix = false;
-  // The client's own name on data streams, in ASCII. The name identifies the client at a server's
-  // budget if no certificate does.
+  // The client's own name on data streams, in ASCII. It identifies the client at a server's budget
+  // if no certificate does.
   std::string client_name = {};
   std::uint64_t message_bytes_max = 4ull << 20;
   std::uint64_t frame_bytes_max = 1ull << 30;
   std::uint64_t unsent_bytes_max = 64ull << 20;
   std::uint64_t inflight_calls_max = 4096;
   std::chrono::milliseconds progress_timeout{5000};
-  // Memory to share with a server on this host, per direction of a data stream; 0 for none.
-  // InvalidArgument unless it is a multiple of 64 KiB up to 64 MiB.
+  // Memory to share with a server on this host, per direction of a data stream; 0 for none. Dial
+  // returns InvalidArgument unless it is a multiple of 64 KiB up to 64 MiB.
   std::uint64_t lane_ring_bytes = 0;
-  // A function that receives the result of the offer: OK, or the reason why payload uses the
-  // socket. The function is called on a transport thread, once per connection.
+  // Receives the result of the offer: OK, or the reason why payload uses the socket. The function
+  // is called on a transport thread, once per connection.
   std::function<void(const absl::Status&)> on_lane = {};
 };
 
 class Transport {
  public:
   virtual ~Transport() = default;
-  // Serves at the address. InvalidArgument for an address off loopback with neither TLS nor
-  // insecure_listen (P10); the error names both remedies. Bad certificates give an InvalidArgument
-  // that names the file. Unavailable if the address cannot be bound.
+  // Serves at the address. Returns InvalidArgument for an address off loopback with neither TLS nor
+  // insecure_listen (P10), with both remedies; for bad certificates, with the file's name. Returns
+  // Unavailable if the address cannot be bound.
   virtual absl::StatusOr<std::unique_ptr<Server>> Listen(const ServerOptions& options,
                                                          Handlers handlers) = 0;
-  // Opens a channel. An unreachable peer is no error here; its calls fail. InvalidArgument for
-  // unreadable certificates.
+  // Opens a channel. Returns InvalidArgument for unreadable certificates. An unreachable peer is no
+  // error here; its calls fail.
   virtual absl::StatusOr<std::unique_ptr<Channel>> Dial(const Address& address,
                                                         const ChannelOptions& options) = 0;
 };

@@ -18,10 +18,10 @@ std::string LocalHeader(const std::string& name, std::uint32_t crc, std::uint64_
 std::string DirectoryEntry(const std::string& name, std::uint32_t crc, std::uint64_t bytes,
                            std::uint64_t offset);
 std::string DirectoryEnd(std::uint64_t entries, std::uint64_t offset, std::uint64_t bytes);
-// Returns zlib's CRC of these bytes; `crc` is that of the preceding bytes.
+// Returns zlib's CRC of these bytes. `crc` is the CRC of the preceding bytes.
 std::uint32_t Crc(std::uint32_t crc, const void* bytes, std::size_t count);
 
-// Returns the length and the header of a safetensors file. `begins` gets the offset of each
+// Returns the length and the header of a safetensors file. Sets `begins` to the offset of each
 // tensor's values.
 std::string SafetensorsHead(const std::vector<StreamedTensor>& tensors,
                             std::vector<std::uint64_t>* begins);

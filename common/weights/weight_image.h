@@ -19,8 +19,8 @@ namespace evergrad::weights {
 
 class WeightImage {
  public:
-  // InvalidArgument for no tensors or a duplicate name. An .npz has a checksum before each value,
-  // so Make reads all values once.
+  // Returns InvalidArgument for no tensors or a duplicate name. An .npz has a checksum before each
+  // value, so Make reads all values once.
   static absl::StatusOr<WeightImage> Make(Format format, const std::vector<NamedTensor>& tensors);
 
   std::uint64_t bytes() const { return bytes_; }

@@ -1,10 +1,10 @@
-// A weights file that is written piece by piece. The file may be larger than memory, and its
-// tensors may be filled in any interleaving.
+// A weights file that is written piece by piece. It may be larger than memory, and its tensors may
+// be filled in any interleaving.
 //
 // Blocking, not thread-safe. The data is written beside the target until Finish, which syncs it and
 // renames it over the target. A reader therefore sees the old file or the complete new one. An
 // unfinished stream leaves the target unchanged, and leaves no other file. The same tensors give
-// the same bytes, whatever the pieces were. Errors name the path, as in weight_files.h.
+// the same bytes for every division into pieces. Errors name the path, as in weight_files.h.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,7 @@ struct StreamedTensor {
 
 class WeightStream {
  public:
-  // InvalidArgument for no tensors or a duplicate name.
+  // Returns InvalidArgument for no tensors or a duplicate name.
   static absl::StatusOr<std::unique_ptr<WeightStream>> Create(const std::string& path,
                                                               Format format,
                                                               std::vector<StreamedTensor> tensors);
@@ -49,7 +49,7 @@ class WeightStream {
 
  private:
   struct Place {
-    // Offset of the tensor's head (npz) or of its first byte; number of bytes so far.
+    // Offset of the tensor's head (npz), offset of its first byte, and number of bytes so far.
     std::uint64_t head = 0, begin = 0, filled = 0;
     std::string npy;        // npz: the bytes before the values
     std::uint32_t crc = 0;  // checksum of `npy` and of the values so far

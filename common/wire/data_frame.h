@@ -20,8 +20,8 @@
 
 namespace evergrad::wire {
 
-// Lays out `payloads` behind the header without a copy. There is one payload per section with
-// bytes, in order; empty spans are allowed. payloads.size() must equal the number of push sections
+// Lays out `payloads` after the header without a copy. There is one payload per section with bytes,
+// in order; empty spans are allowed. payloads.size() must equal the number of push sections
 // (request) or pull results (answer). The builder fills in payload_offset and payload_bytes of
 // pushes[i] or pulls[i] for every i, and serializes the header.
 //
@@ -41,8 +41,8 @@ inline std::vector<tensor::SharedBytes> BuildRequest(v1::RequestHeader header,
 std::vector<tensor::SharedBytes> BuildResponse(v1::ResponseHeader header,
                                                std::vector<tensor::SharedBytes> payloads);
 // Builds an answer whose payloads are in pieces, because the values of a shard are in chunks. The
-// pieces are moved from. `order`, a permutation of the sections, is their order in the frame; if
-// empty, they have the order of the sections.
+// pieces are moved from. `order`, a permutation of the sections, is their order in the frame. If it
+// is empty, they keep their own order.
 std::vector<tensor::SharedBytes> BuildResponseOfPieces(
     v1::ResponseHeader* header, std::span<const std::span<tensor::SharedBytes>> payloads,
     std::span<const std::uint32_t> order);
@@ -51,7 +51,7 @@ std::vector<tensor::SharedBytes> BuildResponseOfPieces(
 template <class Message>
 class Packed {
  public:
-  // An empty object, whose `operator*` is invalid.
+  // Creates an empty object, whose `operator*` is invalid.
   Packed() = default;
   // Returns an object with memory for about `sections` sections, which the caller adds. The public
   // constructor takes the approximate encoded size of a message that will be parsed into the
@@ -89,8 +89,8 @@ struct Response {
   Packed<v1::ResponseHeader> header;
   std::vector<std::span<const std::byte>> payloads;  // one per pull result, as views into the frame
 };
-// Parse a frame. InvalidArgument names the field, the offset and the expectation. A frame with ids
-// must be aligned to 8 bytes.
+// Parse a frame. The error InvalidArgument names the field, the offset and the expectation. A frame
+// with ids must be aligned to 8 bytes.
 absl::StatusOr<Request> ParseRequest(std::span<const std::byte> frame);
 absl::StatusOr<Response> ParseResponse(std::span<const std::byte> frame);
 

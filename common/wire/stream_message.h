@@ -62,7 +62,7 @@ struct StreamHeader {
   std::uint64_t frame_bytes = 0;
   // Offset of this piece in the frame; in a HELLO, the largest accepted ring of a lane, 0 for none.
   std::uint64_t offset = 0;
-  std::uint64_t bytes = 0;  // payload of this message, behind the header or in the lane
+  std::uint64_t bytes = 0;  // payload of this message, after the header or in the lane
   // In ANNOUNCE and REQUEST, the largest payload of the answer; in a HELLO, the limit of the small
   // requests of one peer in bytes.
   std::uint64_t response_bytes_max = 0;
@@ -74,15 +74,15 @@ struct StreamHeader {
 
 std::array<std::byte, kStreamHeaderBytes> EncodeStreamHeader(const StreamHeader& header);
 
-// Decodes a header. `available` is the number of bytes of the gRPC message from this header on;
-// bytes behind this message belong to the next messages. InvalidArgument names the field: magic,
-// version, kind, flags, reserved bytes, more payload than available, a piece outside of its frame,
-// a payload for a kind without one, a missing id.
+// Decodes a header. `available` is the number of bytes of the gRPC message from this header on; the
+// bytes after this message belong to the next messages. The error InvalidArgument names the field:
+// magic, version, kind, flags, reserved bytes, more payload than available, a piece outside of its
+// frame, a payload for a kind without one, a missing id.
 absl::StatusOr<StreamHeader> DecodeStreamHeader(std::span<const std::byte, kStreamHeaderBytes> in,
                                                 std::uint64_t available);
 
 // The payload of a client's LANE, which tells the server the place of the memory. A server's LANE
-// has no payload if the server accepts; otherwise its payload is the reason for the refusal (text).
+// has no payload if the server accepts; otherwise its payload is the reason for the refusal.
 struct LaneOffer {
   std::array<std::byte, 16> boot_id{};  // boot id of the running kernel, which identifies the host
   std::uint64_t pid_namespace = 0;      // the namespace of `pid`
@@ -103,8 +103,8 @@ inline constexpr std::uint64_t kLaneMagic = 0x31304c4745;  // "EGL01"
 inline constexpr std::size_t kLaneNonceAt = 16;
 // Returns the place of the number of bytes that the reader of this ring has taken.
 constexpr std::size_t LaneTakenAt(int ring) { return 64 + 128 * static_cast<std::size_t>(ring); }
-// Returns the place of the number of bytes for which the writer of this ring waits. The number is
-// 0 if the writer does not wait.
+// Returns the place of the number of bytes for which the writer of this ring waits. It is 0 if the
+// writer does not wait.
 constexpr std::size_t LaneWakeAt(int ring) { return 128 + 128 * static_cast<std::size_t>(ring); }
 // Pieces begin at multiples of this number in a ring.
 inline constexpr std::uint64_t kLaneAlignment = 64;

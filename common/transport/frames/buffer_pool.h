@@ -1,5 +1,5 @@
-// Memory for received frames. Large buffers are reused. Therefore a push of 64 MB does not begin
-// with 16,384 page faults, and the retained memory is bounded, unlike that of the heap.
+// Memory for received frames. Large buffers are reused, so that a push of 64 MB does not
+// begin with 16,384 page faults. Unlike on the heap, the retained memory is bounded.
 // Thread-safe.
 #pragma once
 
@@ -20,8 +20,8 @@ class BufferPool final : public tensor::BufferHome,
  public:
   // `bytes_max` is the intended limit of memory in use, a server's budget. Returned buffers are
   // retained while they and the buffers in use together fit into bytes_max plus an eighth
-  // (Capacity). Up to half of `bytes_max` is retained in any case. Beyond that the oldest buffers
-  // are freed.
+  // (Capacity), and up to half of `bytes_max` in any case. Beyond that the oldest buffers are
+  // freed.
   explicit BufferPool(std::uint64_t bytes_max) : bytes_max_(bytes_max) {}
   ~BufferPool() override;
 
@@ -34,8 +34,8 @@ class BufferPool final : public tensor::BufferHome,
   std::uint64_t out_bytes() const;  // capacity of the buffers in use that are not on the heap
 
   static constexpr std::size_t kPooledBytesMin = 256u << 10;
-  // Returns the number of bytes that are mapped for `bytes`: rounded up to an eighth of a power of
-  // two, so that similar sizes share buffers and at most an eighth is wasted.
+  // Returns the number of bytes that are mapped for a buffer of `bytes`: rounded up to an eighth of
+  // a power of two, so that similar sizes share buffers and at most an eighth is wasted.
   static std::size_t Capacity(std::size_t bytes);
 
  private:
@@ -44,7 +44,7 @@ class BufferPool final : public tensor::BufferHome,
     std::size_t capacity;
   };
 
-  // Returns the buffers to be unmapped outside the lock, because unmapping 64 MB takes long.
+  // Removes the buffers that the caller must unmap. Unmapping is slow, so it holds no lock then.
   std::vector<Free> TakeSurplus() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static void Unmap(const std::vector<Free>& surplus);
 

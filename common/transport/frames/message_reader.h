@@ -16,10 +16,10 @@ class MessageReader {
   explicit MessageReader(MessageView bytes);  // `bytes` outlive the reader
 
   bool done() const { return left_ == 0; }
-  // Returns the header of the next message. InvalidArgument names the error.
+  // Returns the header of the next message, or InvalidArgument, which names the error.
   absl::StatusOr<wire::StreamHeader> Next();
-  // Returns the header.bytes_behind() bytes that follow the header, valid until the next call of
-  // Next.
+  // Returns the header.bytes_behind() bytes that follow the header. They are valid until the next
+  // call of Next.
   MessageView payload() const { return payload_; }
 
  private:
@@ -35,7 +35,7 @@ class MessageReader {
 
 // Copies all of `payload` to `out`, which must be large enough.
 void CopyPayload(MessageView payload, std::byte* out);
-// Like CopyPayload, but past the caches (if the CPU can), for data that is read much later.
+// Like CopyPayload, but bypasses the caches (if the CPU can), for data that is read much later.
 void StreamPayload(MessageView payload, std::byte* out);
 
 }  // namespace evergrad::transport

@@ -36,8 +36,8 @@ class Outbox {
   std::optional<Message> Next() { return Next(message_bytes_max_, 0); }
   // Returns a message with at most `bytes_max` of payload. A piece of a frame gets `flags`.
   std::optional<Message> Next(std::uint64_t bytes_max, std::uint8_t flags);
-  // Returns the number of remaining bytes of the frame whose piece Next would send; 0 for a message
-  // without a frame, and for an empty queue.
+  // Returns the number of remaining bytes of the frame whose piece Next would send, or 0 for a
+  // message without a frame and for an empty queue.
   std::uint64_t next_frame_left() const { return queue_.empty() ? 0 : queue_.begin()->first.first; }
   bool empty() const { return queue_.empty(); }
   std::size_t size() const { return queue_.size(); }
@@ -47,7 +47,7 @@ class Outbox {
     wire::StreamHeader header;
     Frame frame;
     bool is_frame = false;
-    std::size_t piece = 0;  // offset of the next message
+    std::size_t piece = 0;  // index of the piece to send next
     std::uint64_t piece_offset = 0;
   };
   using Key = std::pair<std::uint64_t, std::uint64_t>;  // (bytes left, order of arrival)
@@ -59,8 +59,8 @@ class Outbox {
 };
 
 // Takes the messages of one write from `session`: messages up to kWriteBytes, or one message whose
-// payload is in the lane, so that the peer can copy it while the next is filled. Returns the size
-// of the messages with payload. `pieces` stays empty if there is nothing to send now.
+// payload is in the lane, so that the peer can copy it while the next one is filled. Returns the
+// bytes of the messages with payload. `pieces` stays empty if there is nothing to send now.
 template <class Session>
 std::uint64_t TakeWrite(Session& session, OutgoingPieces* pieces) {
   std::uint64_t in_write = 0, bytes = 0;

@@ -1,4 +1,4 @@
-// Conversions of bytes and statuses between gRPC and this room. Private to the room: includes gRPC.
+// Conversions of bytes and statuses between gRPC and this room. Private to the room.
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>
@@ -12,12 +12,12 @@
 
 namespace evergrad::transport {
 
-// Large pieces are sent without a copy; their owners live until gRPC destroys the slice (rule 7),
-// on any thread. Small neighbours are copied into one slice, which costs less than tracking them.
+// Large pieces are sent without a copy, and gRPC releases their owners, on any thread, when it
+// destroys the slice (rule 7). Small neighbours are copied into one slice, which costs less.
 grpc::ByteBuffer ToByteBuffer(OutgoingPieces pieces);
 grpc::ByteBuffer ToByteBuffer(const std::string& text);
 
-// Views of a received message, valid as long as the object.
+// Views of a received message. They are valid as long as the object.
 class ReceivedSlices {
  public:
   // Returns false if the buffer is unreadable, that is, not one of our messages.
@@ -32,8 +32,8 @@ class ReceivedSlices {
 };
 
 grpc::Status ToGrpc(const absl::Status& status);
-// Restores a status from our ErrorDetail if it carries one. gRPC's own CANCELLED and RST_STREAM
-// mean that the peer has disconnected.
+// Restores a status from our ErrorDetail if the gRPC status contains one. gRPC's own CANCELLED and
+// RST_STREAM mean that the peer has disconnected.
 absl::Status FromGrpc(const grpc::Status& status);
 
 }  // namespace evergrad::transport

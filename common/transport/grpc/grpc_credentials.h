@@ -1,4 +1,4 @@
-// Credentials of channels and listeners: mutual TLS or none. Private to the room: includes gRPC.
+// Credentials of channels and listeners: mutual TLS or none. Private to the room.
 #pragma once
 
 #include <grpcpp/security/credentials.h>
@@ -20,7 +20,7 @@ struct ExpectedPeer {
 };
 
 // Both ends require a certificate that names a task and is signed by the cluster's one private
-// authority. A channel checks the certificate in the handshake; a server reads it at the call
+// authority. A channel checks it in the handshake, and a server reads it when a call begins
 // (peer_uri). Without pems there is no TLS.
 std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const std::optional<TlsPems>& pems,
                                                             ExpectedPeer expected);

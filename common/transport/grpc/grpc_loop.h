@@ -1,5 +1,5 @@
-// A loop, which is the only thread of a gRPC completion queue (rule 6). Private to the room:
-// includes gRPC.
+// A loop, which is the only thread that reads a gRPC completion queue (rule 6). Private to the
+// room.
 #pragma once
 
 #include <grpcpp/alarm.h>
@@ -66,7 +66,7 @@ class GrpcLoop final : public Loop {
   void Shutdown();
 
   grpc::CompletionQueue* queue() { return queue_.get(); }
-  // Calls register and remove themselves by these methods, on the loop.
+  // A call registers and removes itself with these methods, on the loop.
   void Add(GrpcCall* call) { calls_.insert(call); }
   void Remove(GrpcCall* call) { calls_.erase(call); }
   bool stopping() const { return cancelling_; }

@@ -13,16 +13,16 @@
 
 namespace evergrad::transport {
 
-// One loop for everything over gRPC in a process. With two queues, each would have a thread that
-// waits in epoll. gRPC lets the first thread to wake read for both, so every message would wake
-// both threads.
+// The loop of everything over gRPC in a process. With two queues, each would have a thread that
+// waits in epoll, and gRPC lets the first thread that wakes read for both. Every message would then
+// wake both threads.
 class GrpcHome {
  public:
   GrpcHome();
   ~GrpcHome();  // The loop must have been shut down.
 
   const std::shared_ptr<GrpcLoop>& loop() const { return loop_; }
-  // Returns the builder whose queue the loop runs, for the first server; nullptr afterwards. A
+  // Returns the builder whose queue the loop runs, for the first server, and nullptr afterwards. A
   // queue belongs to one builder, so a further server of the same transport (in tests) gets its own
   // loop. Thread-safe.
   std::unique_ptr<grpc::ServerBuilder> TakeBuilder();
@@ -37,8 +37,8 @@ absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(GrpcHome* home, const ServerO
                                                    Handlers handlers,
                                                    fault::Failpoints* failpoints);
 
-// Returns the address to which the server may bind (P10). InvalidArgument names both ways to allow
-// an address off loopback.
+// Returns the address to which the server may bind (P10). The error InvalidArgument names both ways
+// to allow an address off loopback.
 absl::StatusOr<std::string> ListenAddress(const ServerOptions& options);
 
 }  // namespace evergrad::transport

@@ -2,9 +2,9 @@
 // have mapped, while the stream carries the headers (FORMAT.md). This header handles only the
 // memory; lane_memory.h creates it.
 //
-// The memory is not trusted. Each side counts privately how much was written and taken. The only
-// number that it uses from the peer, and checks, is how much the peer has taken. Bytes are copied
-// out once, directly to their place, like bytes from the stream.
+// The memory is not trusted. Each side counts privately how many bytes were written and taken. The
+// only number that it reads from the peer, and checks, is the number of bytes that the peer has
+// taken. Bytes are copied out once, directly to their place, like bytes from the stream.
 //
 // Each side runs on one thread, that of its loop.
 #pragma once
@@ -29,8 +29,8 @@ namespace evergrad::transport {
 // The ring of one direction is a multiple of kLaneRingUnit and at most kLaneRingBytesMax.
 inline constexpr std::uint64_t kLaneRingUnit = 64u << 10;
 inline constexpr std::uint64_t kLaneRingBytesMax = 64u << 20;
-// A shorter rest of a frame is sent through the stream. Header and payload in one message cost less
-// than the lane's copy.
+// If fewer bytes of a frame remain, they are sent through the stream, because header and payload in
+// one message cost less than the lane's copy.
 inline constexpr std::uint64_t kLaneBytesMin = 16u << 10;
 
 constexpr std::uint64_t LaneMemoryBytes(std::uint64_t ring_bytes) {
@@ -42,23 +42,23 @@ absl::Status CheckLaneOption(std::uint64_t ring_bytes);  // checks ChannelOption
 class Lane {
  public:
   enum class Side { kClient, kServer };
-  // `memory` has LaneMemoryBytes(ring_bytes) and is aligned to a cache line. `memory` is a
-  // shared_ptr only for its deleter.
+  // `memory` has LaneMemoryBytes(ring_bytes) and is aligned to a cache line. It is a shared_ptr
+  // only for its deleter.
   Lane(std::shared_ptr<std::byte> memory, std::uint64_t ring_bytes, Side side);
 
   std::uint64_t ring_bytes() const { return ring_bytes_; }
   // Returns a quarter of the ring, so that writer and reader work on different pieces.
   std::uint64_t piece_bytes_max() const { return piece_bytes_max_; }
 
-  // Returns whether the ring has space for `bytes`, at most piece_bytes_max(). If it has not, the
-  // peer sends RING_SPACE once there is space. InvalidArgument if the peer claims to have taken
-  // bytes that were not written.
+  // Returns whether the ring has space for `bytes`, at most piece_bytes_max(). If it has none, the
+  // peer sends RING_SPACE once there is space. Returns InvalidArgument if the peer claims to have
+  // taken bytes that were not written.
   absl::StatusOr<bool> HasRoom(std::uint64_t bytes);
   // Writes the pieces. HasRoom must have returned true for this number of bytes.
   void Write(std::span<const tensor::SharedBytes> pieces);
 
-  // Returns the next `bytes` of the peer, valid until Release(bytes). InvalidArgument for more than
-  // the ring.
+  // Returns the next `bytes` of the peer, valid until Release(bytes), or InvalidArgument for more
+  // bytes than the ring has.
   absl::StatusOr<MessageView> Read(std::uint64_t bytes);
   // Frees the space of `bytes`. Returns whether the peer waits for this space and must be informed.
   bool Release(std::uint64_t bytes);
@@ -81,27 +81,27 @@ class Lane {
   std::array<std::span<const std::byte>, 2> views_;
 };
 
-// The use of a lane by a session, once there is a lane.
+// The use of a lane by a session. Before the offer is accepted, there is no lane.
 class LanePort {
  public:
   // Returns the server's end of the memory that a client offers, or the reason for a refusal.
   using TakeLane = std::function<absl::StatusOr<std::unique_ptr<Lane>>(const wire::LaneOffer&)>;
 
   void Open(std::unique_ptr<Lane> lane) { lane_ = std::move(lane); }
-  // Accepts or refuses a client's offer, and answers it. `take` may be nullptr: no lane is
-  // accepted. An error means that the client violates the protocol.
+  // Accepts or refuses a client's offer, and answers it. With a null `take`, no lane is accepted.
+  // An error means that the client violates the protocol.
   absl::Status OnOffer(const wire::StreamHeader& header, MessageView payload, const TakeLane& take,
                        Outbox& outbox);
   void Close();
   bool open() const { return lane_ != nullptr; }
 
-  // Returns the next message of `outbox`, with its payload in the lane if that is possible. nullopt
-  // if nothing can be sent now.
+  // Returns the next message of `outbox`, with its payload in the lane if that is possible, or
+  // nullopt if nothing can be sent now.
   std::optional<Outbox::Message> Next(Outbox& outbox);
   // Calls `use(header, payload)`, which returns a Status, for each of the `messages` of one write.
   // The payload is in the stream or in the lane. Informs the peer of freed space. Stops at the
-  // first error: InvalidArgument if a message is malformed, or if its payload is in a lane that was
-  // not negotiated.
+  // first error, which is InvalidArgument if a message is malformed, or if its payload is in a lane
+  // that was not negotiated.
   template <class Use>
   absl::Status Receive(MessageView messages, Outbox& outbox, Use use) {
     MessageReader reader(messages);

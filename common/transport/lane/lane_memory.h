@@ -20,13 +20,13 @@ struct OfferedLane {
 };
 
 // Creates the client's end of a lane, with `ring_bytes` in each direction (a multiple of
-// kLaneRingUnit). Unavailable with the reason if the system does not support lanes.
+// kLaneRingUnit). Returns Unavailable with the reason if the system does not support lanes.
 absl::StatusOr<OfferedLane> OfferLane(std::uint64_t ring_bytes);
 
 // Creates the server's end of a lane that a client offers. Rings above `ring_bytes_max` are
-// refused. FailedPrecondition with a text for the log if the memory is not usable (another host,
-// another user, not sealed, not the offered memory, …). `on_gone` is called when the memory of an
-// accepted lane has been released.
+// refused. Returns FailedPrecondition with a text for the log if the memory is not usable (another
+// host, another user, not sealed, not the offered memory, …). `on_gone` is called when the memory
+// of an accepted lane has been released.
 absl::StatusOr<std::unique_ptr<Lane>> TakeLane(const wire::LaneOffer& offer,
                                                std::uint64_t ring_bytes_max,
                                                std::function<void()> on_gone = nullptr);

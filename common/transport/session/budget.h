@@ -16,12 +16,12 @@ namespace evergrad::transport {
 class Budget : public std::enable_shared_from_this<Budget> {
  public:
   // `wake` is called if TakeAdmitted has new entries, without a lock, on the thread that released
-  // memory. `wake` may only post a task.
+  // memory. It may only post a task.
   Budget(CreditCore::Options options, std::function<void()> wake)
       : wake_(std::move(wake)), core_(options) {}
 
-  // An owned share of the budget; the destructor returns it. A token shares ownership of the
-  // budget, which lives as long as its last token.
+  // An owned share of the budget, which the destructor returns. The budget lives as long as its
+  // last token, because tokens share its ownership.
   class Token final : public Reservation {
    public:
     Token(std::shared_ptr<Budget> budget, std::uint64_t peer, std::uint64_t bytes, bool small)
@@ -66,7 +66,7 @@ class Budget : public std::enable_shared_from_this<Budget> {
 
  private:
   void Release(std::uint64_t peer, std::uint64_t bytes, bool small);
-  // Runs `change` under the lock, then calls wake_ if requests were admitted.
+  // Runs `change` under the lock, and then calls wake_ if requests were admitted.
   template <class Change>
   void Apply(Change change);
 

@@ -32,11 +32,11 @@ class ClientSession {
     std::uint64_t inflight_calls_max = 4096;
     std::uint64_t message_bytes_max = 512u << 10;
     MonoTime progress_timeout = std::chrono::seconds(5);
-    // Makes memory to offer to the server, with rings up to ring_bytes_max. nullptr for no lane.
+    // Makes the memory of a lane to offer, with rings up to ring_bytes_max. nullptr for no lane.
     std::function<absl::StatusOr<OfferedLane>(std::uint64_t ring_bytes_max)> offer_lane = nullptr;
     std::function<void(const absl::Status&)> on_lane = nullptr;  // receives the result of the offer
   };
-  // Answers are received into memory of `pool` (nullptr: the heap).
+  // Answers are received into memory of `pool`, or of the heap if it is nullptr.
   explicit ClientSession(Options options, std::shared_ptr<BufferPool> pool = nullptr);
 
   struct Finished {
@@ -48,7 +48,7 @@ class ClientSession {
   // TakeFinished at once.
   void Announce(std::uint64_t id, std::uint64_t request_bytes, const DataOptions& options,
                 MonoTime now);
-  // Withdraws an announcement whose Call will not follow. No effect after the Call or the end.
+  // Withdraws an announcement whose Call will not follow. No effect after a Call of `id`.
   void Abandon(std::uint64_t id);
   void Call(std::uint64_t id, Frame request, const DataOptions& options, DataDone done,
             MonoTime now);
@@ -61,7 +61,7 @@ class ClientSession {
   absl::Status OnMessage(MessageView messages, MonoTime now);
   // Returns the next message to send, or nullopt if there is none now or lane_status() has an
   // error. The caller has reported earlier messages by OnSent, or sends them together with this
-  // one.
+  // message.
   std::optional<Outbox::Message> NextMessage();
   // An error has the same meaning as an error of OnMessage.
   const absl::Status& lane_status() const { return lane_.status(); }
@@ -92,7 +92,7 @@ class ClientSession {
     DataDone done;
     MonoTime patience{0};  // DataOptions::deadline
     MonoTime moved_at{0};  // time of the call, of its grant, or of the last byte sent or received
-    // The time of the call in `checks_`, if it is there; never later than DueAt.
+    // The time under which `checks_` contains the call, if it does; never later than DueAt.
     MonoTime check_at = MonoTime::max();
     Reassembly answer;
   };
@@ -101,12 +101,12 @@ class ClientSession {
   absl::Status CheckCall(std::uint64_t request_bytes, const DataOptions& options) const;
   Pending& Add(std::uint64_t id, std::uint64_t request_bytes, const DataOptions& options,
                MonoTime now);
-  // Returns the time at which the call ends without progress.
+  // Returns the time at which the call ends if it makes no progress.
   MonoTime DueAt(const Pending& pending) const;
-  // Restarts the patience of a call that was made or granted; it may become shorter.
+  // Restarts the patience of a call that was made or granted. The new patience may be shorter.
   void BeginPatience(std::uint64_t id, Pending& pending, MonoTime now);
   void CheckAt(std::uint64_t id, Pending& pending, MonoTime at);
-  // Sends the parts that can be sent now.
+  // Puts the parts that can be sent now into the outbox.
   void Advance(std::uint64_t id, Pending& pending);
   void SendRequest(std::uint64_t id, Pending& pending);
   // Ends the call on this side. With `tell` it sends CANCEL, so that the server drops it, too.

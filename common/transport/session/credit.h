@@ -2,13 +2,13 @@
 //
 // Large requests are announced, and admitted while `used + bytes <= budget`:
 //
-// - Peers take turns, and the announcements of a peer are admitted in the order of arrival. The
-//   peer whose turn it is waits until there is memory for its request, so that no peer starves.
+// - Peers take turns, and the announcements of a peer are admitted in the order of arrival. If the
+// next peer's request does not fit, others wait with it, so that no peer starves.
 // - The share of a peer is the budget divided by the number of peers that want some of it, and at
-//   most half. A peer that holds memory gets more than its share only if all waiting requests could
-//   be admitted as well. A peer gets more than half of the budget only while no other peer has been
-//   active lately. The reason is that a peer with small requests, one after another, does not wait
-//   at every moment, and must find free memory at its next request.
+// most half. A peer that holds memory gets more than its share only if all waiting requests could
+// be admitted as well. It gets more than half only while no other peer has been active lately: a
+// peer with small requests, one after another, does not wait at every moment, and must find free
+// memory at its next request.
 // - A peer that leaves its grants unused has a lower limit for a while: a quarter of the budget,
 //   then an eighth, and so on. Meanwhile no part of the budget is kept free for this peer.
 //
@@ -17,8 +17,8 @@
 //
 // A peer is a client as the server identifies it, with any number of streams: more streams do not
 // get more memory, and a new stream does not reset the peer's history. No clock (Advance passes the
-// time), no threads, not thread-safe. `Budget` (budget.h) wraps this class for tokens that are
-// released on any thread.
+// time), no threads, not thread-safe. `Budget` (budget.h) wraps this class for tokens that any
+// thread may release.
 #pragma once
 
 #include <cstddef>
@@ -51,11 +51,11 @@ class CreditCore {
   // Sets the time, and may admit waiting requests. A time before the last one changes nothing.
   void Advance(MonoTime now);
 
-  // A stream of the peer `name` begins. The returned id identifies the peer while it has streams or
+  // Adds a stream of the peer `name`. The returned id identifies the peer while it has streams or
   // holds memory.
   std::uint64_t Join(const std::string& name);
-  // A stream ends. The waiting requests of the stream, and those admitted but not taken, are
-  // withdrawn.
+  // Removes a stream, and withdraws its requests that wait, or that were admitted but not
+  // taken.
   void Leave(std::uint64_t peer, std::uint64_t stream);
 
   enum class Answer {
@@ -73,12 +73,12 @@ class CreditCore {
   bool TakeSmall(std::uint64_t peer, std::uint64_t bytes);
   void ReleaseSmall(std::uint64_t peer, std::uint64_t bytes);
 
-  // The peer has left a grant unused, which is about to be released. The peer's limit is lowered
-  // for a while. Returns the number of grants left unused since the peer last used a grant. Several
-  // events within half a second (for `lately` of ten seconds) count once.
+  // Reports a grant that the peer left unused and that is about to be released. The peer's limit is
+  // lowered for a while. Returns the number of grants left unused since the peer last used one.
+  // Several events within half a second (for `lately` of ten seconds) count once.
   std::uint32_t LeftUnused(std::uint64_t peer);
-  // The peer has sent this much payload for a grant. The peer is then trusted to use four times as
-  // much (parts of a request, see RequestLimits).
+  // Reports that the peer has sent this much payload for a grant. The peer is then trusted to use
+  // four times as much (parts of a request, see RequestLimits).
   void Used(std::uint64_t peer, std::uint64_t bytes);
 
   // Withdraws an announcement that waits, or that was admitted but not taken. May admit other
@@ -91,7 +91,7 @@ class CreditCore {
     std::uint64_t request = 0;
     std::uint64_t bytes = 0;
   };
-  // Returns the requests that waited and are now charged, in the order of their turns. Each is
+  // Returns the requests that waited and are now charged, in the order of admission. Each is
   // returned once.
   std::vector<Admitted> TakeAdmitted();
   bool HasAdmitted() const { return !admitted_.empty(); }
@@ -133,11 +133,11 @@ class CreditCore {
   bool Distrusted(const Peer& peer) const { return peer.unused > 0 && now_ < peer.distrusted_to; }
   // Returns whether another peer that is not distrusted is active, or was active lately.
   bool OthersLately(std::uint64_t id) const;
-  // Return whether the oldest announcement of a waiting peer may be admitted if it fits. InTurn
-  // applies in every case, MayGoBeyond only if no waiting peer is InTurn.
+  // Return whether the oldest announcement of a waiting peer may be admitted if it fits.
+  // MayGoBeyond counts only if InTurn is false for every waiting peer.
   bool InTurn(std::uint64_t id) const;
   bool MayGoBeyond(std::uint64_t id) const;
-  // Updates turns_, lately_ and the activity of the peer after a change in the peer's use or in its
+  // Updates turns_, lately_ and the activity of the peer after a change in its use or in its
   // waiting requests.
   void Note(std::uint64_t id, Peer& peer);
   void ForgetIfGone(std::uint64_t id, const Peer& peer);

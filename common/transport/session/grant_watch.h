@@ -1,8 +1,8 @@
-// The grants of one data stream whose requests have not arrived whole. Decides which of them are
+// The grants of one data stream whose requests have not arrived whole. Decides when a grant is
 // taken back, and when the peer has left too many unused. No clock, no threads. Not thread-safe.
 //
 // A grant is taken back when no piece of its request has come for `unused_max`. While other peers
-// wait for the budget, a grant is taken back earlier. An unused grant is taken back after
+// wait for the budget, it is taken back earlier in two cases. An unused grant is taken back after
 // `idle_max` if the stream has sent no payload meanwhile, or if its peer holds more than its share.
 // A grant whose request has begun is taken back `unused_max` after the grant if its peer holds more
 // than its share.
@@ -36,26 +36,26 @@ class GrantWatch {
       : options_(options), budget_(budget), peer_(peer) {}
 
   void OnGranted(std::uint64_t request, Grant* grant, MonoTime now);
-  // A piece has come, and more follow.
+  // Reports that a piece has come, and that more follow.
   void OnPiece(std::uint64_t request, Grant* grant, MonoTime now);
-  // The request, of `bytes`, has come whole.
+  // Reports that the request, of `bytes`, has come whole.
   void OnComplete(std::uint64_t request, const Grant& grant, std::uint64_t bytes, MonoTime now);
-  // The peer has cancelled a request before it sent a piece. If the peer returns the grant late,
-  // the grant counts as left unused.
+  // Reports that the peer has cancelled a request before it sent a piece. If the peer returns the
+  // grant late, the grant counts as left unused.
   void OnReturned(const Grant& grant, MonoTime now);
-  // The request has ended. No effect if the grant of the request is not watched.
+  // Reports that the request has ended. No effect if its grant is not watched.
   void Remove(std::uint64_t request, const Grant& grant) {
     granted_.erase({grant.last_piece, request});
   }
-  // The stream has ended. The unused grants of the stream still count for the peer.
+  // Reports that the stream has ended. Its unused grants still count for the peer.
   void OnEnd();
 
   // Calls `take_back` for each grant to be taken back; the caller ends the request and calls
-  // Remove. ResourceExhausted if the peer has left too many grants unused in a row, on this stream
-  // or on all of its streams.
+  // Remove. Returns ResourceExhausted if the peer has left too many grants unused in a row, on this
+  // stream or on all of its streams.
   absl::Status Tick(MonoTime now, const std::function<void(std::uint64_t request)>& take_back);
   bool empty() const { return granted_.empty(); }
-  // The time of the next tick. Requires that a grant is watched.
+  // Returns the time of the next tick. Requires that a grant is watched.
   MonoTime Due() const;
 
  private:

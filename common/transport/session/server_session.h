@@ -1,7 +1,7 @@
 // The server's half of one data stream as a pure state machine. The inputs are messages, answers
 // and admissions. The outputs are messages, complete requests and the time of the next tick. No
-// clock, no threads, no I/O. Not thread-safe: its server drives it on its loop. Tokens passed on
-// with requests may be released on any thread.
+// clock, no threads, no I/O. Not thread-safe: its server drives it on its loop. The tokens of
+// delivered requests may be released on any thread.
 //
 //   (waiting -> granted ->) receiving -> handling -> answering -> gone
 #pragma once
@@ -36,12 +36,12 @@ class ServerSession {
     MonoTime progress_timeout = std::chrono::seconds(5);
     MonoTime grant_unused_max = std::chrono::seconds(30);
     // grant_idle_max limits how long a grant may be unused while other peers wait (grant_watch.h).
-    // Waiting requests are checked at this interval, too. A stream is ended after the stated number
-    // of taken-back grants in a row, of the stream or of its peer.
+    // It is also the interval at which waiting requests are checked. A stream ends after
+    // unused_in_a_row_max grants in a row were taken back, of the stream or of its peer.
     MonoTime grant_idle_max = std::chrono::seconds(1);
     std::uint32_t unused_in_a_row_max = 8;
     std::uint64_t lane_ring_bytes_max = 0;  // the largest ring that is accepted; 0 for none
-    // If it is nullptr, no lane is accepted.
+    // If this function is nullptr, no lane is accepted.
     LanePort::TakeLane take_lane = nullptr;
   };
   // Counts events; the owner reads them after each step.
@@ -53,8 +53,8 @@ class ServerSession {
     std::uint64_t taken_back = 0, taken_back_bytes = 0;  // grants that the peer did not use
   };
   // `stream` identifies this stream at the budget; `peer_name` is the peer whose share it uses. The
-  // constructor puts HELLO into the outbox. Requests are received into memory of `pool` (nullptr:
-  // the heap).
+  // constructor puts HELLO into the outbox. Requests are received into memory of `pool`, or of the
+  // heap if it is nullptr.
   ServerSession(Options options, std::uint64_t stream, const std::string& peer_name,
                 std::shared_ptr<Budget> budget, std::shared_ptr<BufferPool> pool = nullptr);
   // Withdraws and releases everything except the tokens of requests in handlers.
@@ -70,19 +70,19 @@ class ServerSession {
   absl::Status OnMessage(MessageView messages, MonoTime now);
   // Grants a waiting request that the budget has admitted.
   void OnAdmitted(std::uint64_t request, std::uint64_t bytes, MonoTime now);
-  // Both methods have no effect for a request that was cancelled meanwhile.
+  // Both methods have no effect on a request that was cancelled meanwhile.
   void Answer(std::uint64_t request, Frame response, MonoTime now);
   void Fail(std::uint64_t request, const absl::Status& status);
 
-  // Returns the next message. Several messages may be taken and sent together; one OnSent then
-  // covers all. nullopt if there is nothing to send now, or if lane_status() has an error.
+  // Returns the next message, or nullopt if there is nothing to send now, or if lane_status() has
+  // an error. Several messages may be taken and sent together; one OnSent then covers all of them.
   std::optional<Outbox::Message> NextMessage();
   // An error has the same meaning as an error of OnMessage.
   const absl::Status& lane_status() const { return lane_.status(); }
   void OnSent(MonoTime now);
-  // Takes back unused grants. An error means that the caller must end the stream. With
-  // ResourceExhausted the peer has left too many grants unused, and the stream ends with this
-  // status; otherwise the watchdog ends it.
+  // Takes back unused grants. An error means that the caller must end the stream. ResourceExhausted
+  // means that the peer has left too many grants unused; the stream must then end with this status.
+  // Any other error comes from the watchdog.
   absl::Status Tick(MonoTime now);
   std::optional<MonoTime> NextTick() const;
   std::vector<Ready> TakeReady() { return std::exchange(ready_, {}); }
@@ -108,10 +108,10 @@ class ServerSession {
   void OnCancel(std::uint64_t id, MonoTime now);
   void Grant(RequestMap::iterator it, MonoTime now);
   void Refuse(std::uint64_t id, const absl::Status& status);
-  // Refuses a request if the stream has requests_max requests. Returns whether the request was
+  // Refuses a request if the stream has requests_max requests. Returns whether it was
   // refused.
   bool RefuseAsTooMany(std::uint64_t id);
-  // Adds a request that comes whole and without a grant, or refuses it.
+  // Adds a small request, which comes whole and without a grant, or refuses it.
   absl::Status AddSmall(const wire::StreamHeader& header, MonoTime now);
   Request& Add(const wire::StreamHeader& header, MonoTime now);
   void Forget(RequestMap::iterator it);
@@ -129,7 +129,7 @@ class ServerSession {
   RequestMap requests_;
   GrantWatch grants_;
   std::set<std::uint64_t>
-      dropping_;  // Requests ended by us; their pieces are dropped until the client's CANCEL.
+      dropping_;  // requests ended by the server; their pieces are dropped until the CANCEL
   std::vector<std::uint64_t> answers_sent_;  // Requests whose last piece is being sent.
   std::size_t waiting_ = 0;                  // Requests in the waiting phase.
   // The next time at which Tick passes the time to the budget while requests wait.

@@ -1,6 +1,6 @@
 // A bidirectional stream of byte messages between two processes, or within one. The two transports
-// implement it; message streams and data streams use it. Private to the room. All calls and events
-// are on the thread of one loop.
+// implement it, and message streams and data streams use it. Private to the room. All calls and
+// events are on the thread of one loop.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ class LinkEvents {
  public:
   virtual ~LinkEvents() = default;
   virtual void OnOpen() = 0;  // Messages may be sent. A server's link is open from the start.
-  // The link continues to read whatever the callback does (rule 2).
+  // The link continues to read, whatever the callback does (rule 2).
   virtual void OnMessage(MessageView message) = 0;
   virtual void OnSent() = 0;  // The message given to Send has been accepted; the next may be sent.
   // The last event. OK means that the peer ended the stream.
@@ -26,22 +26,22 @@ class LinkEvents {
 class Link {
  public:
   virtual ~Link() = default;
-  // Starts the link. The link holds `events` until the end or Detach(). The link emits no event
-  // inside a call into the link.
+  // Starts the link, which holds `events` until the end or Detach(). It emits no event inside a
+  // call.
   virtual void Start(std::shared_ptr<LinkEvents> events) = 0;
-  // Sends one message at a time. The owners of the message are held until its bytes have left the
-  // process.
+  // Sends one message. The caller must wait for OnSent before the next. The owners of the message
+  // are held until its bytes have left the process.
   virtual void Send(OutgoingPieces pieces) = 0;
-  // Takes effect after the messages that were sent before. A server ends the stream with `status`;
-  // a client half-closes. OnEnd follows. A server gets no OnMessage before OnEnd. A server may also
-  // call it to refuse a link that was never started.
+  // Takes effect after the messages that were sent before. A server ends the stream with `status`,
+  // a client half-closes it, and OnEnd follows. A server gets no OnMessage before OnEnd. A server
+  // may also call it to refuse a link that was never started.
   virtual void Finish(absl::Status status) = 0;
   // Ends both directions now. No more events follow, even for operations in flight.
   virtual void Detach() = 0;
 };
 
-// Opens a link to the peer of a channel. `fresh` requests a new connection, because the current
-// connection is suspect.
+// Opens a link to the peer of a channel. `fresh` requests a new connection, because the current one
+// is suspect.
 using LinkFactory = std::function<std::shared_ptr<Link>(absl::string_view method, bool fresh)>;
 
 inline constexpr char kDataMethod[] = "/evergrad.v1.Data/Stream";

@@ -11,16 +11,16 @@
 
 namespace evergrad::transport {
 
-// The transport, its public objects, and tokens and responders that may still post share the
-// ownership of the loop. The owner of the transport shuts the loop down, and afterwards Post
-// returns false.
+// The ownership is shared by the transport, its public objects, and the tokens and responders that
+// may still post. The owner of the transport shuts the loop down, and afterwards Post returns
+// false.
 class Loop : public runtime::Executor {
  public:
   virtual bool InThisThread() const = 0;
   MonoTime Now() const { return clock_.Now(); }
 
-  // Runs `task` after the tasks that are queued now, so that one task can end many steps. The
-  // caller runs on the loop.
+  // Runs `task` after the tasks that are queued now, so that one task can complete the work of
+  // many. The caller runs on the loop.
   virtual void Defer(runtime::Task task) { Post(std::move(task)); }
 
   // Runs `task` on the loop and waits for it. On the loop's own thread, and after the loop's end,
@@ -40,7 +40,7 @@ class Loop : public runtime::Executor {
   }
 
   // Counts the message streams that their owner has closed and that still send their last messages.
-  // Any thread.
+  // May be called on any thread.
   void BeginFlush() {
     MutexLock lock(&flush_mu_);
     ++flushing_;

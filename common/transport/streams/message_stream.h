@@ -23,20 +23,20 @@ class MessageStreamCore final : public LinkEvents,
     std::uint64_t unsent_bytes_max = 0;
     MonoTime progress_timeout{0};
     std::function<void()> on_gone;  // called on the loop, once, when the link is no longer used
-    // A function that is called on the loop with the numbers of received and sent bytes; may be
+    // A function that is called on the loop with the numbers of received and sent bytes. It may be
     // empty.
     std::function<void(std::uint64_t received, std::uint64_t sent)> count;
   };
   // `failpoints` may be null.
   MessageStreamCore(std::shared_ptr<Loop> loop, fault::Failpoints* failpoints, Options options);
 
-  // Start is called once, on the loop, before or after the first Send.
+  // Starts the stream. Called once, on the loop, before or after the first Send.
   void Start(std::shared_ptr<Link> link, MessageStreamEvents events);
-  // Abort is called on the loop when a server shuts down. Abort calls on_end(status) now, unless
-  // the stream is closed.
+  // Calls on_end(status) now, unless the stream is closed. Called on the loop when a server shuts
+  // down.
   void Abort(const absl::Status& status);
 
-  // Any thread.
+  // These methods may be called on any thread.
   absl::Status Send(std::string message);
   void Close();
 
@@ -53,7 +53,7 @@ class MessageStreamCore final : public LinkEvents,
   void Pump();
   void WatchProgress();
   void CloseOnLoop();
-  // Releases the link and drops unsent messages. Returns false if that was done before.
+  // Releases the link and drops unsent messages. Returns false if the stream has ended before.
   bool End();
   // Returns whether the failpoint `session.cut` ends the stream here.
   bool Cut();
@@ -68,9 +68,9 @@ class MessageStreamCore final : public LinkEvents,
   bool ended_ ABSL_GUARDED_BY(mu_) = false;  // Ended or closed: no more messages are accepted.
   bool pump_posted_ ABSL_GUARDED_BY(mu_) = false;
 
-  // Accessed on the loop only.
+  // The following members are accessed on the loop only.
   std::shared_ptr<Link> link_;
-  // Shared, so that a callback may close its own stream.
+  // Shared with running callbacks, so that a callback may close its own stream.
   std::shared_ptr<MessageStreamEvents> events_;
   bool open_ = false;
   bool closing_ = false;

@@ -1,7 +1,7 @@
-// Bounds the calls that callers have posted to a loop and that have not begun there. The queue of a
-// loop has no limit. The transport itself posts one task per stream, call, timer or answer, and the
-// numbers of these are limited. This class counts the tasks of callers before they are queued.
-// Thread-safe.
+// Limits the calls that callers have posted to a loop and that have not begun there. The queue of a
+// loop has no limit of its own. The transport itself posts one task per stream, call, timer or
+// answer, and the numbers of these objects are limited. This class counts the tasks of callers
+// before they are queued. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -15,8 +15,8 @@ namespace evergrad::transport {
 class PostLimit {
  public:
   explicit PostLimit(std::uint64_t max) : max_(max) {}
-  // ResourceExhausted if the loop does not keep up with its callers. After OK, the caller must call
-  // Leave().
+  // Returns ResourceExhausted if the loop does not keep up with its callers. After OK, the caller
+  // must call Leave().
   absl::Status Enter() {
     if (posted_.fetch_add(1, std::memory_order_relaxed) < max_) return absl::OkStatus();
     Leave();

@@ -1,6 +1,6 @@
 // The part of a server above its links: streams, data streams, unary calls, the budget, failpoints,
-// health. Both transports use the class. Private to the room. Everything except stats() happens on
-// the loop.
+// health. Both transports use it. Private to the room. Everything except stats() happens on the
+// loop.
 #pragma once
 
 #include <atomic>
@@ -23,19 +23,19 @@ namespace evergrad::transport {
 
 class ServerCore : public std::enable_shared_from_this<ServerCore> {
  public:
-  // Answers a unary call. The function is called once, on any thread. If the responder was dropped,
-  // it gets an error.
+  // Answers a unary call. The function is called once, on any thread. If the handler dropped its
+  // responder, the answer is an error.
   using UnaryAnswer = std::function<void(absl::StatusOr<std::string>)>;
 
   static std::shared_ptr<ServerCore> Make(const ServerOptions& options, Handlers handlers,
                                           std::shared_ptr<Loop> loop,
                                           fault::Failpoints* failpoints);
 
-  // Returns whether another call is allowed; the call is counted until CallEnded.
+  // Returns whether another call is allowed. If so, the call is counted until CallEnded.
   bool AdmitCall();
   void CallEnded() { open_calls_.fetch_sub(1, std::memory_order_relaxed); }
 
-  // Both methods take over an admitted call, and start `link`.
+  // Both methods take an admitted call, and start `link`.
   void AcceptData(std::shared_ptr<Link> link, const PeerInfo& peer);
   void AcceptStream(std::shared_ptr<Link> link, const PeerInfo& peer, absl::string_view method);
   // `answer` runs on the loop.
@@ -52,16 +52,16 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   ServerCore(const ServerOptions& options, Handlers handlers, std::shared_ptr<Loop> loop,
              fault::Failpoints* failpoints);
   void DispatchAdmitted();
-  // Reports that `peer` has left this much unused. `ended` says that the stream was ended for this
-  // reason; the peer then gets no other stream for a while.
+  // Reports that `peer` has left this much unused. `ended` states whether the stream was ended for
+  // this reason; if so, the peer gets no other stream for a while.
   void TakenBack(const std::string& peer, std::uint64_t grants, std::uint64_t bytes, bool ended);
   absl::Status CheckNotKeptOut(const std::string& peer);
   absl::StatusOr<std::unique_ptr<Lane>> TakeLaneOf(const std::string& address,
                                                    const wire::LaneOffer& offer);
 
   const ServerOptions options_;
-  // The handlers are released after Shutdown, because they may hold responders, which hold the
-  // server.
+  // The handlers are released after Shutdown, because they may hold responders, which in turn hold
+  // the server.
   Handlers handlers_;
   const std::shared_ptr<Loop> loop_;
   fault::Failpoints* const failpoints_;
@@ -70,7 +70,7 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   struct Lanes {
     std::atomic<std::uint64_t> count{0}, bytes{0}, refused{0};
   };
-  // Shared with the lanes, which update the count when they end.
+  // Shared with the lanes, which update the numbers when they end.
   const std::shared_ptr<Lanes> lanes_ = std::make_shared<Lanes>();
   bool shut_ = false;
   std::uint64_t next_peer_ = 1;

@@ -1,6 +1,6 @@
 // The three PEM files of a task, read and checked before gRPC uses them, so that errors name the
-// file. The transport uses the files, and so does the daemon's metrics listener, which serves with
-// the same certificate.
+// file. The transport uses them, and so does the daemon's metrics listener, which serves with the
+// same certificate.
 #pragma once
 
 #include <optional>
@@ -17,13 +17,13 @@ struct TlsPems {
   std::string ca, cert, key;
 };
 
-// Returns nullopt for no files. InvalidArgument names the file. The errors are: only one or two of
-// the three files are given; a file is unreadable, or not PEM; the key belongs to another
+// Returns nullopt for no files. The error InvalidArgument names the file. The errors are: only one
+// or two of the three files are given; a file is unreadable, or not PEM; the key belongs to another
 // certificate; the certificate is expired, not valid yet, or not signed by `ca` ("certificate
 // verify failed: …"); it names no task, or a task other than files.task.
 absl::StatusOr<std::optional<TlsPems>> LoadTls(const TlsFiles& files);
 
-// Adds every certificate of `pem` to `store`; returns their number.
+// Adds every certificate of `pem` to `store`, and returns their number.
 int AddAuthorities(const std::string& pem, x509_store_st* store);
 
 }  // namespace evergrad::transport

@@ -1,6 +1,6 @@
 // Finds the reason of a failed connection by one more handshake with OpenSSL, because gRPC reports
 // "Socket closed" for a certificate that the peer refused. The call blocks for at most two seconds.
-// The call must run on a separate thread, because it blocks SIGPIPE there. Private to the room.
+// It must run on a thread of its own, because it blocks SIGPIPE there. Private to the room.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace evergrad::transport {
 
-// `pems` is nullptr for a client without TLS. Returns "" if the probe finds nothing to add.
+// Returns the reason, or "" if none was found. `pems` is nullptr for a client without TLS.
 std::string ProbeTls(const std::string& host_port, const TlsPems* pems);
 
 }  // namespace evergrad::transport
