@@ -61,11 +61,11 @@ class Server {
             std::function<void(const std::string& kind)> on_refused,
             std::function<void(const std::string& reason)> on_drain = nullptr);
 
-  // It is called after a notice that this process will end, and before Stop. Announces the end, and
-  // waits until the coordinator has moved the shards to other servers (LEDGER line 22), reports
-  // that it cannot, or is stopping. The wait takes at most `config.drain_max`. If the server holds
-  // shards and has no session, it waits at most 3 s for a session. Returns true if the server holds
-  // no shard any more. Blocks; must not be called from a callback.
+  // Announces the end of this process, and waits until the coordinator has moved the shards to
+  // other servers (LEDGER line 22), reports that it cannot, or is stopping. Called after a notice
+  // that this process will end, and before Stop. The wait takes at most `config.drain_max`. If the
+  // server holds shards and has no session, it waits at most 3 s for a session. Returns true if the
+  // server holds no shard any more. Blocks; must not be called from a callback.
   bool Drain(absl::string_view reason);
   // Sends Leaving, and ends the session, the streams and the executors. Idempotent. Must not be
   // called from a callback.

@@ -20,8 +20,8 @@ class UnusedGrants {
   UnusedGrants(log::Logger* logger, metrics::Registry* registry, const Clock* clock)
       : logger_(logger), registry_(registry), clock_(clock) {}
 
-  // Records that `grants` grants of `bytes` bytes were revoked from `peer`. `ended` is true if the
-  // stream of the peer was ended because it repeatedly left grants unused.
+  // Records that `grants` grants of `bytes` bytes were revoked from `peer`. `ended` states whether
+  // the peer's stream was ended because it repeatedly left grants unused.
   void Note(const std::string& peer, std::uint64_t grants, std::uint64_t bytes, bool ended);
 
   // Clients beyond this number are counted as "other", because a client without a proven name could

@@ -24,8 +24,8 @@ enum class Admission {
 class Ledger {
  public:
   // Lines 9 and 10. A DUPLICATE raises open[c].attempt to `attempt`. No other answer changes
-  // anything, so a push that is admitted and then fails its checks leaves no trace. The caller has
-  // checked update < kUpdatesPerClosureMax.
+  // anything, so a push that is admitted and then fails its checks leaves no trace. The caller must
+  // check update < kUpdatesPerClosureMax first.
   Admission Check(ClosureId closure, UpdateIndex update, Attempt attempt);
   // Sets the update's bit, and raises open[c].attempt to `attempt` (line 12). A repeat changes
   // nothing.

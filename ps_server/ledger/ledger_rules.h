@@ -3,8 +3,7 @@
 // ledger.cc is the only caller.
 //
 // tests/mutants compiles ledger.cc a second time with its own copy of the rules, in which a test
-// can break each rule. A rule that is written into ledger.cc itself would not be tested in this
-// way.
+// can break each rule. A rule inside ledger.cc itself would escape this test.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +14,7 @@
 namespace evergrad::ps_server {
 
 struct LedgerRules {
-  // [7, 9] A closure is done only if a Close said so.
+  // [7, 9] A closure is done only if a Close lists it as done.
   static bool IsDone(const IntervalSet& done, ClosureId c) { return done.Contains(c.value()); }
   // [9] A cancelled closure accepts no update.
   static bool IsRefused(const IntervalSet& refused, ClosureId c) {

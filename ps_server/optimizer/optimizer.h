@@ -6,8 +6,8 @@
 // so every partition of a variable computes the bits of the whole variable. Pure: (state, gradient,
 // t) -> state, without clock and randomness. The bits are the same on every dispatch target: there
 // is no FMA, square root and division are correctly rounded, and no function of the C library is
-// used that differs between processors. An Optimizer is constant once it is created, so any thread
-// may use it.
+// used whose result differs between processors. An Optimizer is constant once it is created, so any
+// thread may use it.
 #pragma once
 
 #include <cstddef>
@@ -38,8 +38,8 @@ struct Rows {
   std::size_t count = 0, dimension = 0;
   float* const* rows = nullptr;
   const float* const* gradients = nullptr;
-  // With counts_per_row(), the number of gradients of each row, including the present one: 1, 2,
-  // ...
+  // With counts_per_row(), the number of gradients of each row, including the present gradient: 1,
+  // 2, ...
   const std::uint32_t* t = nullptr;
   // Rows of later calls, which are only prefetched. One row is prefetched after each update of a
   // row, because the memory is idle during the divisions of an update.
@@ -52,16 +52,16 @@ class Optimizer {
   // Returns InvalidArgument if optimizers::Check refuses the settings.
   static absl::StatusOr<Optimizer> Create(const optimizers::Settings& settings);
 
-  // The number of states of a dense shard, such as moments and accumulators. A state has one float
-  // for each value.
+  // Returns the number of states of a dense shard, such as moments and accumulators. A state has
+  // one float for each value.
   int states() const { return states_; }
-  // The initial value of each float of state k.
+  // Returns the initial value of each float of state k.
   float state_initial(int k) const { return initial_[k]; }
   bool for_tables_only() const { return for_tables_only_; }
   // Returns true if an update contains values towards which the variable moves, in place of
   // gradients.
   bool is_moving_average() const { return is_moving_average_; }
-  // The number of floats after a row's `dimension` values. They are stored state by state:
+  // Returns the number of floats after a row's `dimension` values. They are stored state by state:
   // `dimension` floats, or one float for a state with one float per row. Their initial value is
   // state_initial of their state.
   std::size_t state_per_row(std::size_t dimension) const {
@@ -72,7 +72,7 @@ class Optimizer {
   bool counts_per_row() const { return counts_per_row_; }
 
   // The rule for update t, which is the same for all elements. t is the number of gradients of this
-  // shard, including this one: 1, 2, ...
+  // shard, including the present one: 1, 2, ...
   struct Step {
     Rule rule;
   };

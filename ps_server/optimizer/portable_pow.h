@@ -4,8 +4,8 @@
 
 namespace evergrad::ps_server::optimizer {
 
-// Requires finite x >= 0 and 0 <= y <= 64. The result is rounded to float, within one unit in the
-// last place of the exact value. 0^0 is 1.
+// Returns x^y, rounded to float, within one unit in the last place of the exact value. Requires
+// finite x >= 0 and 0 <= y <= 64. 0^0 is 1.
 float PortablePow(float x, double y);
 
 }  // namespace evergrad::ps_server::optimizer

@@ -1,15 +1,15 @@
 // The update rules: one struct for each formula of README.md. Optimizer (optimizer.h) chooses one
 // by a job's settings, and runs it over dense shards and rows of tables. Private to this room.
 //
-// A rule is a value: the numbers of its formula, rounded to float32. It is one of two kinds.
-// - A rule of elements is called with (gradient, value, state 0, state 1) of one element and
-// changes
-//   the last three. It has kStates states; the rest are dummies, which the compiler drops. The call
-//   is compiled into the loops of optimizer.cc, so it must be branchless to be vectorised.
-// - A rule of rows has UpdateRow, which changes the values and the state of one row of a table.
-// A rule with At(t) depends on t, the number of gradients that were applied, this one included: 1,
-// 2, ... At must be a pure function of t and of the settings, so that every partition of a
-// variable and every replay give the same bits. All of it uses only operations that are correctly
+// A rule is a value that holds the numbers of its formula, rounded to float32. There are two kinds.
+// A rule of elements is called with (gradient, value, state 0, state 1) of one element and changes
+// the last three. It has kStates states; the rest are dummies, which the compiler drops. The call
+// is compiled into the loops of optimizer.cc, so it must be branchless to be vectorised. A rule of
+// rows has UpdateRow, which changes the values and the state of one row of a table.
+//
+// A rule with At(t) depends on t, the number of gradients that were applied, including the present
+// one: 1, 2, ... At must be a pure function of t and of the settings, so that every partition of a
+// variable and every replay give the same bits. Rules use only operations that are correctly
 // rounded on every processor: + - * /, square roots and PortablePow, and never pow, exp or log of
 // the C library.
 #pragma once
@@ -24,7 +24,7 @@
 
 namespace evergrad::ps_server::optimizer {
 
-// Computes base^n by squaring and multiplying.
+// Returns base^n, computed by squaring and multiplying.
 inline double Power(double base, std::uint64_t n) {
   double result = 1;
   for (; n != 0; n >>= 1, base *= base) {
@@ -141,7 +141,7 @@ struct Adagrad {
   }
 };
 
-// A row has one accumulator behind its values: the sum of the means of its squared gradients.
+// A row has one accumulator after its values: the sum of the means of its squared gradients.
 struct RowwiseAdagrad {
   static constexpr int kStates = 0;
   float rate, epsilon;
@@ -153,7 +153,8 @@ struct RowwiseAdagrad {
   }
 
  private:
-  // Adds in eight sums, so that every vector width adds in the same order.
+  // Returns the mean of the squares. Adds in eight sums, so that every vector width adds in the
+  // same order.
   static float MeanSquare(const float* g, std::size_t n) {
     float sums[8] = {};
     std::size_t i = 0;
@@ -187,8 +188,8 @@ struct RmspropMomentum {
 };
 
 // The value that both rules of ftrl choose: (sign(linear) l1 - linear) / (power / rate + 2 l2), and
-// 0 if |linear| <= l1. It has no branch, so that it can be vectorized. Without any gradient, and
-// with an initial accumulator of 0, the quotient is 0 / 0, which counts as 0.
+// 0 if |linear| <= l1. The code has no branch, so that it can be vectorised. Without any gradient,
+// and with an initial accumulator of 0, the quotient is 0 / 0, which counts as 0.
 struct FtrlValue {
   float rate, l1, two_l2;
   float operator()(float linear, float power) const {
@@ -251,7 +252,8 @@ concept CountsGradients = requires(R& rule) {
   rule.At(std::uint64_t{});
 };
 
-// Returns the rule for settings that have passed optimizers::Check; At has not been called yet.
+// Returns the rule for settings that have passed optimizers::Check. The caller must call At before
+// it uses a rule that has At.
 Rule RuleOf(const optimizers::Settings& settings);
 
 }  // namespace evergrad::ps_server::optimizer

@@ -40,9 +40,9 @@ class Assignments {
     ShardDirectory* directory = nullptr;
     ReceivedShards* received = nullptr;
     SessionSender* sender = nullptr;
-    // Returns the executor of the shard.
+    // Returns the executor of a shard.
     std::function<ShardExecutor&(ShardId)> shard_executor;
-    // Cancels the orders about the shard's old copy that wait for an I/O thread.
+    // Cancels the orders about the old copy of a shard that wait for an I/O thread.
     std::function<void(const ShardKey&)> cancel_orders;
   };
   explicit Assignments(Options options) : options_(std::move(options)) {}
@@ -50,8 +50,8 @@ class Assignments {
   // Begins to load the shard, in place of a held copy. A repeated Assign is answered when the shard
   // is loaded. Three errors are answered at once, and do not change the held shard:
   // FailedPrecondition if the held epoch is higher, InvalidArgument if the Assign is malformed, and
-  // NotFound if the moved shard has not been received. After the latter two, a received shard of
-  // this number is freed.
+  // NotFound if the moved shard has not been received. After the latter two errors, a received
+  // shard of this number is freed.
   void Submit(const v1::Assign& assign);
 
  private:
@@ -60,13 +60,13 @@ class Assignments {
     RestoreOptions what;           // `source.uri` is empty if the shard is not read from a file
     std::unique_ptr<Shard> moved;  // the received shard; null if the shard was not moved
   };
-  // Takes the received shard, if the Assign names one.
+  // Checks an Assign. Takes the received shard, if the Assign names one.
   absl::StatusOr<Assignment> Check(const v1::Assign& assign, const ShardKey& key);
   void Load(const ShardKey& key, Assignment assignment);
-  // Begins to read the file. It is called when the old shard has been freed.
+  // Begins to read the file. Called when the old shard has been freed.
   void BeginRestore(RestoreOptions what);
   void OnRestored(ShardKey key, ShardEpoch epoch, absl::StatusOr<std::unique_ptr<Shard>> shard);
-  // Returns a function for any thread that calls OnLoaded.
+  // Returns a function that any thread may call, and that calls OnLoaded on the executor.
   std::function<void(ShardExecutor::Loaded)> WhenLoaded(ShardKey key, ShardEpoch epoch);
   void OnLoaded(ShardKey key, ShardEpoch epoch, const ShardExecutor::Loaded& loaded);
   void Answer(const ShardKey& key, ShardEpoch epoch, const absl::Status& status);

@@ -2,7 +2,7 @@
 // 20a, 21, 22, 24, 25, 27, 28).
 //
 // Runs on the control executor, except for the callbacks of shards. Control gives each message to
-// the part that it concerns: ShardDirectory has the held shards, Assignments loads shards,
+// the responsible part: ShardDirectory has the held shards, Assignments loads shards,
 // ReceivedShards has the shards that are moved to this server, CutOrders has the orders for
 // snapshots, StopOrders has the orders for shards that move to another server, and SessionSender
 // sends the messages. Control itself passes the other orders on to the shards' executors.
@@ -44,7 +44,7 @@ class Control {
     // Both are destroyed before the control, because they call its functions.
     SnapshotWriter* writer = nullptr;
     Restorer* restorer = nullptr;
-    // Destroyed before the control, too; null if this server moves no shards.
+    // Destroyed before the control, like the writer. Null if this server moves no shards.
     Images* images = nullptr;
     // Connections to other servers, whose shards move to this server; null for none.
     client::ParameterClient* peers = nullptr;
@@ -61,7 +61,7 @@ class Control {
   void OnLost();
   // Returns shards, bytes, updates_applied and duplicates_refused.
   v1::ServerProgress Progress() const;
-  // Number of running jobs of the session, and of other jobs with a held shard.
+  // Returns the number of running jobs of the session, and of other jobs with a held shard.
   std::size_t jobs_named() const { return directory_.jobs_named(); }
 
  private:

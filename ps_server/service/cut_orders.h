@@ -1,8 +1,8 @@
 // The coordinator's orders to cut shards, and their answers (LEDGER line 27).
 //
 // An order is answered once per shard, in the session of the order: with the file, or with the
-// reason for its absence. There is one exception: if a newer order for the same shard replaces an
-// order that waits, the answer to the newer order answers both. Runs on the control executor.
+// reason for its absence. There is one exception: if a newer order for a shard replaces one that
+// waits, the answer to the newer order answers both. Runs on the control executor.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@ class CutOrders {
     const Clock* clock = nullptr;
     ShardDirectory* directory = nullptr;
     SessionSender* sender = nullptr;
-    // Returns the executor of the shard.
+    // Returns the executor of a shard.
     std::function<ShardExecutor&(ShardId)> shard_executor;
   };
   explicit CutOrders(Options options) : options_(std::move(options)) {}
@@ -60,7 +60,7 @@ class CutOrders {
     std::uint64_t session = 0;
     std::shared_ptr<Round> round;  // shared by the orders of the round
   };
-  // Returns the reason why the shard cannot be cut.
+  // Orders the cut of one shard. The error is the reason why the shard cannot be cut.
   absl::Status SubmitOne(const Order& order, const v1::CutShards& cut);
   void OnDropped(const Order& order, const absl::Status& cause);
   void OnEnded(const Order& order, const absl::StatusOr<DurableCut>& result);

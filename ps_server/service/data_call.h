@@ -1,5 +1,4 @@
-// One data request. It is split into sections, and answered once, when the last section has its
-// outcome.
+// One data request. It is split into sections, and answered once every section has its outcome.
 #pragma once
 
 #include <algorithm>
@@ -47,22 +46,22 @@ class DataCall {
   PushOutcome& push(std::size_t i) { return pushes_[i]; }
   PullOutcome& pull(std::size_t i) { return pulls_[i]; }
 
-  // Reserves bytes of the answer for copied values, within the reservation of the request. It is
-  // called before memory for the values is allocated. If the bytes exceed the reservation, returns
-  // false and sets `invalid` to the text for the invalid section.
+  // Reserves bytes of the answer for copied values, within the reservation of the request. Called
+  // before memory for the values is allocated. If the bytes exceed the reservation, returns false
+  // and sets `invalid` to the error of the section.
   bool ReserveCopy(std::uint64_t bytes, std::string* invalid);
 
   // [35] Returns whether the request contains a valid proof of the grant for this push. Any
   // executor may call it, with the same guard each time.
   bool IsProved(grants::GrantGuard& guard, const v1::PushSection& push);
 
-  // Lets a failpoint of a test drop the answer; the caller gets Internal instead.
+  // Makes the call answer Internal in place of its answer, for a failpoint that loses the answer.
   void LoseAnswer() { answer_lost_.store(true, std::memory_order_relaxed); }
   // Records that `count` sections have their outcomes. The thread that records the last section
   // answers the request.
   void FinishSections(std::size_t count);
   void FinishSection() { FinishSections(1); }
-  // Answers a request without sections.
+  // Answers a request that has no sections.
   void Answer();
 
   // Returns the limit of the answer, which is its reservation.
@@ -82,7 +81,7 @@ class DataCall {
   const std::uint64_t answer_bytes_max_;
   // Shared with a metric of the host.
   const std::shared_ptr<std::atomic<std::uint64_t>> largest_frame_;
-  // Counters of its job, shared with the table; null if the job is not known.
+  // The counters of the job, shared with the table of jobs; null if the job is unknown.
   const std::shared_ptr<JobCounters> counters_;
   fault::Failpoints* const failpoints_;
   std::vector<PushOutcome> pushes_;

@@ -15,10 +15,11 @@ inline constexpr std::size_t kSenderNameBytesMax = 100;
 // Returns "gpu-7" for a request of "worker/gpu-7", and "" if the request names no worker.
 absl::string_view WorkerOf(const v1::RequestHeader& header);
 
-// `certificate_task` is the task of the sender's certificate. Without TLS it is "". In this case
-// the sender cannot be checked, and OK is returned. PermissionDenied in these cases: the request
-// names a sender other than its certificate; a worker asks for an image of a shard; a server asks
-// for something other than an image; the sender is neither a worker nor a server.
+// Checks the sender of a request. `certificate_task` is the task of the sender's certificate, or ""
+// without TLS. In the latter case the sender cannot be checked, and the result is OK. The result is
+// PermissionDenied if the request names a sender other than its certificate, if a worker asks for
+// an image of a shard, if a server asks for something other than an image, or if the sender is
+// neither a worker nor a server.
 absl::Status CheckSender(absl::string_view certificate_task, const v1::RequestHeader& header);
 
 }  // namespace evergrad::ps_server

@@ -1,8 +1,8 @@
 // The shards of one executor, with the requests that wait for each of them.
 //
-// The executor's thread alone uses this table and everything in it. The parts of the executor
-// (SectionRunner, ShardCuts, ShardReports) share the table, and the executor alone adds and removes
-// shards.
+// The executor's thread alone uses this table and its entries. The parts of the executor
+// (SectionRunner, ShardCuts, ShardReports) share the table, and only the executor itself adds and
+// removes shards.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,9 @@
 
 namespace evergrad::ps_server {
 
-// The work of one task of an executor, in bytes that it touches: about a millisecond of applies.
+// The work of one task of an executor, in bytes that it touches. It takes about a millisecond.
 inline constexpr std::uint64_t kTurnBytes = 1 << 20;
-// The cost, in bytes, of a section or of the state of a shard in a report, in addition to the bytes
+// The cost of a section, or of the state of a shard in a report, in bytes, in addition to the bytes
 // that it touches.
 inline constexpr std::uint64_t kSectionCost = 2048;
 
@@ -50,10 +50,10 @@ struct HostedShard {
   struct Traffic {  // see v1::ShardState
     std::uint64_t pulls = 0, pushes = 0, bytes_sent = 0, bytes_received = 0;
   } traffic;
-  // In order of arrival. Bounded by the transport's budget: each entry is part of a request that
-  // the budget granted.
+  // The waiting sections in order of arrival. The transport's budget bounds the queue, because each
+  // entry is part of a request that the budget granted.
   std::deque<RequestSection> queue;
-  bool waiting = false;  // waits for its turn, or for the end of a failpoint's delay
+  bool waiting = false;  // in the executor's queue, or delayed by a failpoint
   // A section whose push was admitted and whose apply has not ended.
   std::optional<RequestSection> applying;
   // Posted when the apply has ended, or when the shard has been dropped.
@@ -73,8 +73,8 @@ class HostedShards {
     HostedShard* const hosted = Find(key);
     return hosted != nullptr && hosted->shard->epoch() == epoch ? hosted : nullptr;
   }
-  // Like Find, but needs no search if `key` follows the key of the last call. Sections usually
-  // arrive in the order of their shards.
+  // Like Find, but needs no search if `key` follows the key of the last call, because sections
+  // usually arrive in the order of their shards.
   HostedShard* FindNext(const ShardKey& key) {
     const auto it = next_ != shards_.end() && next_->first == key ? next_ : shards_.find(key);
     next_ = it == shards_.end() ? it : std::next(it);
@@ -86,7 +86,7 @@ class HostedShards {
     hosted.grants = std::move(grants);
     hosted.shard = std::move(shard);
   }
-  // Frees a held shard and all that is in its entry.
+  // Frees a held shard and everything in its entry.
   void Remove(const ShardKey& key) {
     const auto it = shards_.find(key);
     if (next_ == it) next_ = shards_.end();

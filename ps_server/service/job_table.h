@@ -1,6 +1,6 @@
 // The state of jobs at this server: newest map version (for STALE answers), number of shards,
-// counters, and memory of tables. Thread-safe. Control writes it, each request looks up its
-// counters, and shard executors read it if a request does not match a held shard.
+// counters, and memory of tables. Thread-safe. Control writes the table, each request looks up its
+// counters, and shard executors read the table if a request does not match a held shard.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 
 namespace evergrad::ps_server {
 
-// Counters since the server learned of the job. `stint` is the number of this period.
+// Counters since the server learned of the job. `stint` is the number of that period.
 struct JobCounters {
   std::uint64_t stint = 0;
   std::atomic<std::uint64_t> updates_applied{0}, duplicates_refused{0};
@@ -45,8 +45,8 @@ class JobTable {
   explicit JobTable(
       std::shared_ptr<storage::MemoryBudget> tables = std::make_shared<storage::MemoryBudget>(0))
       : tables_(std::move(tables)) {}
-  // Returns the job's part of the budget, even if the job is not known. The job's tables share the
-  // part, and release it with the last table.
+  // Returns the job's part of the budget, even if the job is unknown. The job's tables share the
+  // part, which is released with the last of them.
   std::shared_ptr<storage::MemoryBudget> TablesOf(JobUid uid) {
     MutexLock lock(&mu_);
     std::erase_if(parts_, [](const auto& part) { return part.second.expired(); });
@@ -63,8 +63,8 @@ class JobTable {
         it == parts_.end() ? nullptr : it->second.lock();
     return part == nullptr ? 0 : part->used_by_part();
   }
-  // Records the version if it is higher than the known version. `shards_total` 0 keeps the known
-  // number.
+  // Records the version if it is higher than the known version. A `shards_total` of 0 keeps the
+  // known number.
   void Learn(JobUid uid, MapVersion version, std::uint32_t shards_total) {
     MutexLock lock(&mu_);
     Job& job = jobs_[uid];
@@ -101,8 +101,7 @@ class JobTable {
     MutexLock lock(&mu_);
     jobs_.erase(uid);
   }
-  // Returns only the counters, which each request needs, without copying the other parts of the
-  // job.
+  // Returns only the counters, which each request needs, without a copy of the rest of the job.
   std::shared_ptr<JobCounters> CountersOf(JobUid uid) const {
     MutexLock lock(&mu_);
     const auto it = jobs_.find(uid);
@@ -117,7 +116,7 @@ class JobTable {
  private:
   const std::shared_ptr<storage::MemoryBudget> tables_;  // shared with the server's host
   mutable Mutex mu_;
-  // The jobs that have a shard or a map at this server; they are few.
+  // The jobs that have a shard or a map at this server, which are few.
   std::map<JobUid, Job> jobs_ ABSL_GUARDED_BY(mu_);
   std::map<JobUid, std::weak_ptr<storage::MemoryBudget>> parts_ ABSL_GUARDED_BY(mu_);
   std::uint64_t stints_ ABSL_GUARDED_BY(mu_) = 0;

@@ -18,14 +18,14 @@ namespace evergrad::ps_server {
 
 class Lifeline {
  public:
-  // The lifeline of this process. Tests have several in one process.
+  // Creates the lifeline of this process. Tests have several in one process.
   explicit Lifeline(std::uint64_t process_uid);
   ~Lifeline();
   Lifeline(const Lifeline&) = delete;
   Lifeline& operator=(const Lifeline&) = delete;
 
-  // Returns the boot and network namespace of the name, or "" if the name could not be bound. In
-  // this case the end of this process cannot be proved.
+  // Returns the boot and network namespace of the name, or "" if the name could not be bound. With
+  // "" the end of this process cannot be proved.
   const std::string& place() const { return place_; }
   // Returns true if the process `process_uid`, which had its name in `place`, has ended. Returns
   // false if it runs, or if this cannot be determined.

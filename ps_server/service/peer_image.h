@@ -1,9 +1,9 @@
 // The image of a stopped shard at another server, as a file that is read over the data stream
 // (LEDGER line 22).
 //
-// This is a file system with one file, so that the code that reads snapshots also reads and checks
-// a moved shard. Blocking: for I/O threads only, one thread at a time. Reads need credit like any
-// pull: a server sends a piece after a grant. Memory: two pieces.
+// The image is presented as a file system with one file, so that the code that reads snapshots also
+// reads and checks a moved shard. Blocking: for I/O threads only, one thread at a time. Reads need
+// credit like any pull: a server sends a piece after a grant. Memory: two pieces.
 #pragma once
 
 #include <atomic>
@@ -29,15 +29,16 @@ struct PeerImage {
   ShardId shard;
   ShardEpoch epoch;
   std::uint64_t bytes = 0;
-  // Set it to true to end the reading with Cancelled; may be null.
+  // If another thread sets this to true, the reading ends with Cancelled. May be null.
   std::shared_ptr<const std::atomic<bool>> unwanted;
   std::chrono::milliseconds piece_deadline{5000};
-  // Time for which an unreachable server is retried, because its stream redials.
+  // Time for which an unreachable server is retried, during which its stream redials.
   std::chrono::milliseconds unreachable_max{300};
 };
 
-// Every URI names the image; writes fail. Unavailable if the server has disconnected or does not
-// answer; NotFound if it no longer has the image.
+// Returns a file system in which every URI names the image and writes fail. Reads return
+// Unavailable if the server has disconnected or does not answer, and NotFound if it no longer has
+// the image.
 std::unique_ptr<fs::FileSystem> MakePeerFileSystem(PeerImage image);
 
 }  // namespace evergrad::ps_server

@@ -2,7 +2,7 @@
 // from their owners; others have been read and are not assigned yet.
 //
 // They are dropped when the session of their orders ends. Runs on the control executor; the
-// restorer reads.
+// restorer performs the reading.
 #pragma once
 
 #include <atomic>
@@ -44,11 +44,12 @@ class ReceivedShards {
 
   // Begins to read the shard, in place of an earlier reading of it. After an error `received` is
   // not called, and an earlier reading of the shard continues, except if the restorer has refused
-  // the new one. Unimplemented: there are no peers. InvalidArgument: the order is malformed.
+  // the new one. The error is Unimplemented if there are no peers, and InvalidArgument if the order
+  // is malformed.
   absl::Status Begin(const v1::ReceiveShard& receive);
-  // Returns the shard that was read at epoch `from`; null if there is none.
+  // Returns the shard that was read at epoch `from`, or null if there is none.
   std::unique_ptr<Shard> Take(const ShardKey& key, ShardEpoch from);
-  // Ends the reading of a shard, or frees the shard.
+  // Ends the reading of a shard, or frees a shard that was read.
   void Forget(const ShardKey& key);
   void Forget(const ShardKey& key, ShardEpoch from);  // only if the shard comes from this epoch
   void ForgetJob(JobUid job);
@@ -59,7 +60,7 @@ class ReceivedShards {
     ShardEpoch from;
     std::uint64_t number = 0;                // number of the order
     std::unique_ptr<Shard> shard = nullptr;  // null while it is being read
-    // Shared with the reader.
+    // Shared with the reader, which stops when the flag is true.
     std::shared_ptr<std::atomic<bool>> unwanted = std::make_shared<std::atomic<bool>>(false);
   };
   using Readings = std::map<ShardKey, Reading>;

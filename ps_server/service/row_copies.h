@@ -23,7 +23,7 @@ class RowCopies {
   // The memory of large answers comes from the pool, which may be null.
   explicit RowCopies(std::shared_ptr<storage::ChunkPool> pool) : pool_(std::move(pool)) {}
 
-  // Whether the rows of this request are to be copied.
+  // Returns whether rows of this request wait to be copied.
   bool HasRowsOf(const std::shared_ptr<DataCall>& call) const { return call_ == call; }
   // Adds the rows of one section, for which the call has reserved bytes of its answer, and returns
   // the memory to which Finish copies them. Rows of another request must have been finished.
@@ -41,7 +41,7 @@ class RowCopies {
 
   const std::shared_ptr<storage::ChunkPool> pool_;  // shared with the shards of the server
   std::vector<storage::RowReading> readings_;
-  // Shared as in RequestSection; null if no rows wait to be copied.
+  // The call whose rows wait to be copied, shared as in RequestSection; null if there is none.
   std::shared_ptr<DataCall> call_;
   std::size_t sections_ = 0;
   // A block for the rows of one request, each section at a multiple of 64.

@@ -33,12 +33,13 @@ class SectionRunner {
     const SectionMetrics* metrics = nullptr;
     const Images* images = nullptr;  // images of stopped shards; null if there are none
     RowCopies* copies = nullptr;     // the rows of pulls; the caller finishes them
-    // [35] Called when a push was refused because it lacks the proof of its grant. Must not block.
+    // [35] Called when a push was refused because the proof of its grant is missing or invalid.
+    // Must not block.
     std::function<void(const v1::RequestHeader&, const v1::PushSection&)> on_unproved = {};
   };
   explicit SectionRunner(Options options) : options_(std::move(options)) {}
 
-  // Runs a push. If it is admitted, and its apply is still to be done, the section becomes
+  // Runs a push. If it is admitted and its apply has not ended, the section becomes
   // hosted->applying.
   void BeginPush(HostedShard* hosted, RequestSection section);
   // Continues the apply, and returns the number of touched bytes. hosted->applying is empty when
@@ -56,7 +57,7 @@ class SectionRunner {
   const Options options_;
 };
 
-// Whether an armed failpoint loses the answer of a push.
+// Returns whether an armed failpoint loses the answer of a push.
 bool LosesAnswer(const fault::Hit& hit);
 
 }  // namespace evergrad::ps_server

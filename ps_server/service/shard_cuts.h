@@ -24,11 +24,11 @@ class ShardCuts {
   ShardCuts(runtime::Executor* executor, HostedShards* shards)
       : executor_(*executor), shards_(*shards) {}
 
-  // Must neither block nor call this class. Gets NotFound if the shard is not held at this epoch,
-  // or is no longer held when the update in progress has ended.
+  // Receives the cut, or NotFound if the shard is not held at this epoch, or is no longer held when
+  // the update in progress has ended. Must neither block nor call this class.
   using Ready = std::function<void(absl::StatusOr<ShardCut>)>;
   // Cuts the state between two updates. With `stop` the shard stops first (Shard::Stop). If the
-  // executor ends before, `ready` is destroyed without a call.
+  // executor ends before the cut, `ready` is destroyed without a call.
   void Take(const ShardKey& key, ShardEpoch epoch, bool stop, Ready ready);
   // Answers the waiting cuts of a shard whose apply has ended.
   void ApplyEnded(const ShardKey& key, const Shard& shard) {

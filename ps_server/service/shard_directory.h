@@ -3,8 +3,8 @@
 // The directory is needed because a Hello must be made without waiting for a shard's executor. Only
 // Assign and Close change the sets of closed and refused closures of a shard. Control handles both
 // orders before the executor, so the sets in the directory always include the received orders. The
-// sets of a snapshot are known once it is loaded. Until then the Hello reports the shard as
-// loading. Runs on the control executor.
+// sets of a shard that is read from a snapshot are known once it is loaded. Until then the Hello
+// reports the shard as loading. Runs on the control executor.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ struct HeldShard {
   // Term of the coordinator that stopped the shard; 0 if the shard serves.
   std::uint64_t stopped_in = 0;
   std::string file;     // the URI of the shard's file; "" if the shard starts from its seed
-  MonoTime assigned{};  // when
+  MonoTime assigned{};  // time of the Assign
   bool rows = false;    // true for a table slot, whose size JobTable::TableBytes returns
   std::uint64_t value_bytes = 0, state_bytes = 0;
 
@@ -40,7 +40,7 @@ struct HeldShard {
 
 class ShardDirectory {
  public:
-  // Both outlive the directory. Jobs are forgotten in `jobs`, too.
+  // Both outlive the directory. The directory removes forgotten jobs from `jobs`, too.
   ShardDirectory(JobTable* jobs, log::Logger* logger) : jobs_(*jobs), logger_(*logger) {}
 
   // Returns null if the shard is not held. The pointer is valid until the shard is removed.
@@ -55,24 +55,25 @@ class ShardDirectory {
   void EndLoading(HeldShard* held);
   // Removes a held shard.
   void Remove(const ShardKey& key);
-  // Forgets a job if no shard of it is held and it does not run. A running job may get shards on
-  // this server again, and its counters are reported.
+  // Forgets a job if no shard of it is held and it does not run. A running job is kept,
+  // because it may get shards on this server again, and its counters are reported.
   void ForgetJobIfUnheld(JobUid job);
   // Removes the shards and the name of a job, and returns the number of shards. The counters of the
   // job stay in the table of jobs.
   std::size_t RemoveJob(JobUid job);
 
-  // Learns the name of a running job. The number of names is bounded.
+  // Records the name of a running job. The number of names is bounded.
   void NameJob(const v1::JobInfo& info);
-  // Drops the names of jobs without a held shard. Each session lists the running jobs again. A job
-  // that has ended while the session was interrupted is not in that list.
+  // Drops the names of jobs without a held shard. The next session lists the running jobs again. A
+  // job that ended while the session was interrupted is not in that list.
   void ForgetUnheldJobs();
   // Number of running jobs of the session, and of other jobs with a held shard.
   std::size_t jobs_named() const { return job_names_.size(); }
   log::Context About(JobUid job) const;
 
   void FillHello(v1::Hello* hello) const;
-  // Returns shards, bytes and the jobs, and tells the table of jobs what is held.
+  // Returns shards, bytes and the jobs, and records in the table of jobs the shards that each job
+  // holds.
   v1::ServerProgress Progress() const;
 
  private:

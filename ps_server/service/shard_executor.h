@@ -1,19 +1,18 @@
 // One executor with its shards. It is the single writer of each shard (LEDGER line 6).
 //
 // Every shard has a queue of sections in order of arrival. Shards with work take turns. After about
-// a megabyte of work the executor lets other tasks of its executor run. A large apply yields after
-// each such piece, so that a small pull of another shard never waits behind large applies. During
-// an apply a shard runs no other section of its queue, so a pull sees the whole update or nothing
-// of it.
+// a megabyte of work the executor lets other tasks run. A large apply yields after each such piece,
+// so that a small pull of another shard never waits behind large applies. During an apply a shard
+// runs no other section of its queue, so a pull sees the whole update or nothing of it.
 //
-// Control operations (assign, drop, close, seal, cut, report) run at once, before queued sections;
-// the fence and the ledger make either order correct. Only operations that read values (the answer
+// Control operations (assign, drop, close, seal, cut, report) run at once, before queued sections.
+// The fence and the ledger make either order correct. Only operations that read values (the answer
 // of seal, cut, report) wait for the end of an apply. Nothing blocks, and only the table of jobs
 // has a lock.
 //
-// The executor has the queues and the turns. HostedShards has the shards, SectionRunner runs the
-// sections, RowCopies copies the rows of pulls, ShardCuts takes cuts, and ShardReports makes
-// reports.
+// This class has the queues and decides whose sections run next. HostedShards has the shards,
+// SectionRunner runs the sections, RowCopies copies the rows of pulls, ShardCuts takes cuts, and
+// ShardReports makes reports.
 #pragma once
 
 #include <cstdint>
@@ -47,13 +46,13 @@ class ShardExecutor {
     const SectionMetrics* metrics = nullptr;
     const Images* images = nullptr;            // images of stopped shards; null if there are none
     std::shared_ptr<storage::ChunkPool> pool;  // Shared by all executors and their shards.
-    // [35] Called on the executor when a push without the proof of its grant was refused. Must not
-    // block.
+    // [35] Called on the executor when a push was refused because the proof of its grant is missing
+    // or invalid. Must not block.
     std::function<void(const v1::RequestHeader&, const v1::PushSection&)> on_unproved = {};
   };
   explicit ShardExecutor(Options options);
 
-  // --- any thread may call these; the work happens on the executor
+  // --- Any thread may call these functions. The work happens on the executor.
   // Queues the sections of one request. With `here`, they run on the caller's thread if the
   // executor is idle.
   void Submit(std::vector<RequestSection> sections, bool here = false);
@@ -87,7 +86,7 @@ class ShardExecutor {
   void Enqueue(RequestSection section);
   void Turn();
   void PostTurn();
-  // Both return the approximate number of touched bytes.
+  // Both functions return the approximate number of touched bytes.
   std::uint64_t Run(const ShardKey& key, HostedShard* hosted);
   std::uint64_t ContinuePush(const ShardKey& key, HostedShard* hosted);
   void PostWaiting(HostedShard* hosted);
@@ -100,7 +99,7 @@ class ShardExecutor {
   SectionRunner runner_;
   ShardCuts cuts_;
   ShardReports reports_;
-  std::deque<ShardKey> ready_;  // the shards that wait for their turn, in its order
+  std::deque<ShardKey> ready_;  // the shards with sections to run, the next one first
   bool turn_posted_ = false;
 };
 

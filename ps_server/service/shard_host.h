@@ -1,5 +1,5 @@
-// All shards of one server. Accepts requests and answers each once; runs control operations by
-// shard.
+// All shards of one server. The class accepts requests and answers each once, and runs control
+// operations on the shards.
 //
 // A shard lives on the executor of its number (shard % executors). Thread-safe. Callbacks of
 // control operations run on a shard's executor and must not block.
@@ -37,7 +37,7 @@ class ShardHost {
     std::uint64_t memory_bytes_max = 0;           // limit of embedding tables; 0 for no limit
     // Images of stopped shards; may be null; outlives the executors.
     const Images* images = nullptr;
-    // Logger and clock may be null. In this case refusals of requests with a wrong sender are only
+    // Logger and clock may be null. Then refusals of requests with a wrong sender are only
     // counted.
     log::Logger* logger = nullptr;
     const Clock* clock = nullptr;
@@ -59,8 +59,8 @@ class ShardHost {
   // Returns the states of the shards of `job` (0 for all jobs), in order of job and shard.
   void Report(JobUid job, bool digests, std::function<void(std::vector<v1::ShardState>)> done);
 
-  // The size of the largest frame that arrived or was sent as an answer. Shared with the registry,
-  // which outlives the host.
+  // Returns the size of the largest frame that arrived or was sent as an answer. It is shared with
+  // the registry, which outlives the host.
   std::shared_ptr<const std::atomic<std::uint64_t>> largest_frame() const { return largest_frame_; }
   // Returns the number of updates since the process began.
   std::uint64_t updates_applied() const {

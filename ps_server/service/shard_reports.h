@@ -37,7 +37,7 @@ class ShardReports {
     Done done;
   };
   void ContinuePlain(const std::shared_ptr<Report>& report);
-  // Sums each shard once for all waiting reports.
+  // Computes the digests of each shard once for all waiting reports.
   void ContinueSums();
 
   runtime::Executor& executor_;

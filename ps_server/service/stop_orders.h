@@ -29,7 +29,7 @@ class StopOrders {
     Images* images = nullptr;  // null if this server moves no shards
     ShardDirectory* directory = nullptr;
     SessionSender* sender = nullptr;
-    // Returns the executor of the shard.
+    // Returns the executor of a shard.
     std::function<ShardExecutor&(ShardId)> shard_executor;
   };
   explicit StopOrders(Options options) : options_(std::move(options)) {}

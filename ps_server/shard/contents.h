@@ -18,17 +18,17 @@ class Contents {
   virtual ~Contents() = default;
 
   // LEDGER line 11, for a GRADIENT: checks that the push fits the contents, and reserves every row
-  // and byte that it needs. If this fails, nothing is changed, and the reason is returned with the
-  // code kInvalid or kOverBudget. `where` names the shard in messages.
+  // and byte that it needs. If this fails, nothing is changed, and the result has the reason and
+  // the code kInvalid or kOverBudget. `where` names the shard in messages.
   struct Refusal {
     PushCode code = PushCode::kInvalid;
     std::string message;
   };
   virtual std::optional<Refusal> Prepare(const Push& push, absl::string_view where) = 0;
-  // LEDGER line 12. It is called after Prepare of the same push, and the caller keeps the memory of
-  // the push until applying() is false. `t` is the number of gradients of this shard, including
-  // this one. Returns the number of additional events: 1 if rows are evicted because of the memory
-  // limit or their age, otherwise 0.
+  // LEDGER line 12. Called after Prepare of the same push; the caller keeps the memory of the push
+  // until applying() is false. `t` is the number of gradients of this shard, including the present
+  // one. Returns the number of additional events: 1 if rows are evicted because of the memory limit
+  // or their age, otherwise 0.
   virtual std::uint64_t Begin(const Push& push, std::uint64_t t) = 0;
   virtual bool applying() const = 0;
   // Applies about `bytes_max` bytes, and returns the approximate number of applied bytes.
@@ -38,11 +38,11 @@ class Contents {
   // If the pull does not fit the shard, sets `result.invalid`.
   virtual PullPlan Read(const Pull& pull, absl::string_view where) const = 0;
 
-  // Like the functions of Shard with these names.
+  // These functions are like the functions of Shard with the same names.
   virtual void Cut(std::uint64_t preimage_bytes_max, ShardCut* cut) = 0;
   virtual absl::StatusOr<SlotSlice> NextSlice(std::uint64_t serial, std::uint64_t bytes_max) = 0;
   virtual void EndCut(std::uint64_t serial) = 0;
-  virtual std::unique_ptr<Contents> Copy() const = 0;  // shares memory only that does not change
+  virtual std::unique_ptr<Contents> Copy() const = 0;  // shares only memory that does not change
 
   virtual std::uint64_t value_bytes() const = 0;
   virtual std::uint64_t state_bytes() const = 0;

@@ -1,7 +1,7 @@
 // Rows of one dense variable: values and optimizer state in chunks, applied chunk by chunk.
 //
 // The class holds and computes float32. If the variable has a 16-bit wire type, it holds a second
-// copy of the values in that type: each apply converts the values that it has just written, so that
+// copy of the values in that type. Each apply converts the values that it has just written, so that
 // a pull returns references, as for float32, and no value is converted twice.
 #pragma once
 
@@ -48,7 +48,7 @@ class DenseContents final : public Contents {
  private:
   bool Reserve();
   // MakeWireValues allocates the values in the wire type. WriteWireValues converts chunk `c` of the
-  // values into them. Both need `values_`.
+  // values into them. Both read `values_`.
   absl::Status MakeWireValues();
   void WriteWireValues(std::size_t c, const float* values, std::size_t size);
   // Applies the gradient of one chunk.
@@ -59,8 +59,8 @@ class DenseContents final : public Contents {
   std::uint64_t rows_ = 0, first_element_ = 0;  // first_element_ counts in the whole variable
   storage::DenseArray values_;
   storage::DenseArray states_[optimizer::kStatesMax];
-  // The values in a 16-bit wire type, two in the space of a float, so that chunk c holds chunks 2 c
-  // and 2 c + 1 of the values. Empty if the wire type is float32.
+  // The values in a 16-bit wire type, two in the space of a float. Chunk c therefore holds chunks 2
+  // c and 2 c + 1 of the values. Empty if the wire type is float32.
   tensor::WireType wire_ = tensor::WireType::kFloat32;
   storage::DenseArray wire_values_;
   // The part of the gradient that belongs to chunk next_chunk_, in the wire type.

@@ -60,7 +60,7 @@ struct Push {
   UpdateKind kind = UpdateKind::kGradient;
   std::uint64_t global_step = 0;
   std::uint64_t rows = 0;              // number that the sender declares
-  std::span<const std::byte> payload;  // as received: the shard checks its length, and for float32
+  std::span<const std::byte> payload;  // as received; the shard checks its length, and for float32
                                        // its alignment of 4 bytes. Empty for kSkip
   TableRows rows_of;                   // for slots only; a dense shard refuses it
   absl::string_view skip_reason;       // kSkip: 1 to 64 bytes
@@ -69,8 +69,8 @@ struct Push {
   tensor::WireType wire = tensor::WireType::kFloat32;
   absl::string_view defect;  // error that the decoder found, or "". The answer is kInvalid with
                              // this text, unless the ledger gives the answer (line 11)
-  // [35] If not "", the reason why the sender's proof of its grant is not valid. The answer is then
-  // kInvalid with this text, and the ledger is not read.
+  // [35] The reason why the sender's proof of its grant is not valid, or "". With a reason the
+  // answer is kInvalid with this text, and the ledger is not read.
   absl::string_view unproved = {};
 };
 struct PushResult {
@@ -107,11 +107,11 @@ struct PullResult {
 struct PullPlan {
   PullResult result;             // complete for a dense shard; for a slot, without its rows
   std::uint64_t rows_bytes = 0;  // size of the rows; if 0, `result` is the whole answer
-  // In the order of the answer; ReadTo sets `out`.
+  // The readings, in the order of the answer. ReadTo sets their `out`.
   absl::InlinedVector<storage::RowReading, 2> rows;
 
   // Appends the readings that copy the rows to `out`, which has `rows_bytes` bytes and is aligned
-  // for floats. The caller runs storage::ReadRows before it changes the shard.
+  // for floats. The caller must run storage::ReadRows before it changes the shard.
   void ReadTo(std::byte* out, std::vector<storage::RowReading>* readings) const;
 };
 
@@ -151,12 +151,12 @@ struct SlotSlice {
 
 class Contents;
 
-// The state of a shard at one moment between two of its turns, with everything that LEDGER lines 6
-// and 7 list. Values and optimizer state are exactly the effect of the updates in the ledger of the
-// cut (P6). Values and states are references to chunks: while a cut is held, applies write out of
-// place, and the replaced chunks stay in memory, at most bytes(). The shard's executor makes a cut;
-// any thread may read and drop it. The rows of a slot are not part of the struct. Shard::NextSlice
-// captures them later, slice by slice; pushes save a row before they change it.
+// The state of a shard at one moment between two of its sections, with everything that LEDGER lines
+// 6 and 7 list. Values and optimizer state are exactly the effect of the updates in the ledger of
+// the cut (P6). They are references to chunks: while a cut is held, applies write out of place, and
+// the replaced chunks stay in memory, at most bytes(). The shard's executor makes a cut; any thread
+// may read and drop it. The rows of a slot are not part of the struct. Shard::NextSlice captures
+// them later, slice by slice, and pushes save a row before they change it.
 struct ShardCut {
   std::shared_ptr<const ShardSettings> settings;  // shared with the shard: fixed for the job
   ShardEpoch epoch;
@@ -168,20 +168,20 @@ struct ShardCut {
   std::vector<storage::DenseArray> states;
   // For slots: the number of rows and of waiting ids of each table at the moment of the cut, and
   // the source of the slices, which ShardCuts sets. Call next_slice until it returns an empty
-  // slice. It blocks, so it must not be called on the shard's thread. Aborted if the cut was
-  // dropped because pushes changed too many rows before their slices.
+  // slice. It blocks, so it must not be called on the shard's thread. It returns Aborted if the cut
+  // was dropped because pushes changed too many rows before their slices.
   std::uint64_t serial = 0;  // number of the cut, for NextSlice
   std::vector<std::uint64_t> table_rows, table_filtered, table_steps;
   std::uint64_t table_bytes = 0;
   std::function<absl::StatusOr<SlotSlice>()> next_slice;
-  // For a slot that was read from its file: the whole tables.
+  // The whole tables, for a slot that was read from its file.
   std::vector<std::shared_ptr<storage::EmbeddingTable>> tables;
   std::uint64_t bytes() const;  // size of values, optimizer state and ledger, or of a slot's tables
 };
 
 // Limit of the closures that may be open at one shard. The coordinator opens far fewer (line 31).
-// The limit bounds the memory that pushes of an unknown sender can use. A push that would open one
-// more closure is answered kBusy.
+// The limit bounds the memory that pushes of an unknown sender can use. A push that would exceed it
+// is answered kBusy.
 inline constexpr std::size_t kOpenClosuresMax = 64 * 1024;
 inline constexpr std::uint64_t kPreimageBytesMax = 256ull << 20;
 // Reasons of skips that are counted separately; further reasons are counted as "other".
@@ -190,36 +190,37 @@ inline constexpr std::size_t kSkipReasonsMax = 16;
 class Shard {
  public:
   // Returns a shard with initial values and optimizer state, and a ledger that holds only `refused`
-  // (line 21). InvalidArgument if the initializer or optimizer is unknown or for tables only, if
-  // the rows are outside the shape, or if the bytes exceed the limits. ResourceExhausted if memory
-  // is exhausted. All shards of a server share `pool`, which provides blocks for writes beside the
-  // old values; if it is null, the heap does. All tables of a server share `budget`; if it is null,
-  // there is no limit.
+  // (line 21). Returns InvalidArgument if the initializer or optimizer is unknown or for tables
+  // only, if the rows are outside the shape, or if the bytes exceed the limits, and
+  // ResourceExhausted if memory is exhausted. All shards of a server share `pool`, which provides
+  // blocks for writes beside the old values; if it is null, the heap does. All tables of a server
+  // share `budget`; if it is null, there is no limit.
   static absl::StatusOr<std::unique_ptr<Shard>> FromSeed(
       const ShardSettings& settings, ShardEpoch epoch, MapVersion start, const IntervalSet& refused,
       const std::shared_ptr<storage::ChunkPool>& pool = nullptr,
       const std::shared_ptr<storage::MemoryBudget>& budget = nullptr);
-  // The state of a cut under a new owner (lines 21, 22, 28), bit for bit: values, states, counters,
-  // lsn, and the ledger, to which `refused` is added. `settings` are those of the job now: learning
-  // rates may differ from the cut's. InvalidArgument, with both names: the cut has other rows,
-  // another variable or the state of another optimizer.
+  // Returns the state of a cut under a new owner (lines 21, 22, 28), bit for bit: values, states,
+  // counters, lsn, and the ledger, to which `refused` is added. `settings` are those of the job
+  // now: learning rates may differ from the cut's. Returns InvalidArgument, with both names, if the
+  // cut has other rows, another variable or the state of another optimizer.
   static absl::StatusOr<std::unique_ptr<Shard>> Restore(const ShardSettings& settings, ShardCut cut,
                                                         ShardEpoch epoch, MapVersion start,
                                                         const IntervalSet& refused);
   ~Shard();
 
   PushResult Apply(const Push& push);
-  // Apply in pieces, for the executor's turns. BeginApply does everything except the arithmetic of
-  // an admitted gradient. ContinueApply does the arithmetic, for at least one chunk and about
-  // `bytes_max` bytes per call, and returns the number of applied bytes. Ledger, lsn and counters
-  // contain the update after BeginApply. Values and optimizer state contain the whole update once
-  // applying() is false. Until then Apply, BeginApply, Read, Snapshot, Cut, digests and Values are
-  // EG_CHECK failures, and the caller keeps push.payload. Seal and Close may be called in between,
-  // since they change no value. Destroying the shard drops the whole state.
+  // BeginApply and ContinueApply apply a push in pieces, so that the executor can run other tasks
+  // in between. BeginApply does everything except the arithmetic of an admitted gradient.
+  // ContinueApply does the arithmetic, for at least one chunk and about `bytes_max` bytes per call,
+  // and returns the number of applied bytes. Ledger, lsn and counters contain the update after
+  // BeginApply. Values and optimizer state contain the whole update once applying() is false. Until
+  // then the caller must keep push.payload, and Apply, BeginApply, Read, Snapshot, Cut, digests and
+  // Values are EG_CHECK failures. Seal and Close may be called in between, since they change no
+  // value. Destroying the shard drops the whole state.
   PushResult BeginApply(const Push& push);
   bool applying() const;
   std::uint64_t ContinueApply(std::uint64_t bytes_max);
-  // Checks the pull and plans its answer; changes nothing.
+  // Checks the pull and plans its answer. Changes nothing.
   PullPlan Read(const Pull& pull) const;
   // Line 20a. After this call the shard answers every push with kRefused, and its ledger gets no
   // update.
@@ -233,19 +234,19 @@ class Shard {
              const IntervalSet& refused);
 
   // Returns an independent copy of the state of lines 6 and 7, with references to the values. The
-  // copy is not sealed, not stopped, and has counted no duplicates, because this state belongs to
-  // the present owner. Only tests and the simulation use it.
+  // copy is not sealed, not stopped, and has counted no duplicates, because these properties belong
+  // to the present owner. Only tests and the simulation use it.
   std::unique_ptr<Shard> Snapshot() const;
   // Returns a cut for a snapshot file (line 27): one reference for each 256 KiB, and a copy of the
   // ledger. EG_CHECKs that no update is being applied. For a slot, a push saves the rows that it
   // changes and that no slice has captured yet. If the saved rows exceed `preimage_bytes_max`, the
-  // cut is dropped. A shard has one cut at a time: the next Cut, or EndCut, ends it.
+  // cut is dropped. A shard has one cut at a time, which ends at the next Cut or at EndCut.
   ShardCut Cut(std::uint64_t preimage_bytes_max = kPreimageBytesMax) const;
-  // Returns the next piece of a slot's cut, of about `bytes_max` bytes. EG_CHECKs that nothing is
-  // being applied. Aborted: the cut has ended.
+  // Returns the next piece of a slot's cut, of about `bytes_max` bytes, or Aborted if the cut has
+  // ended. EG_CHECKs that nothing is being applied.
   absl::StatusOr<SlotSlice> NextSlice(std::uint64_t serial, std::uint64_t bytes_max) const;
   void EndCut(std::uint64_t serial) const;
-  // Gives the state of a snapshot a new owner (line 21 or 22).
+  // Gives the state of a snapshot to a new owner (line 21 or 22).
   void BecomeOwned(ShardEpoch epoch, MapVersion start, const IntervalSet& refused);
 
   const ShardSettings& settings() const { return *settings_; }
@@ -265,22 +266,22 @@ class Shard {
   }  // by reason, in the present state
   std::uint64_t value_bytes() const;
   std::uint64_t state_bytes() const;
-  // The sum of Mix(index in the whole variable, float bits) over all elements, mod 2^64, so that
-  // the digests of a variable's shards add up to the same number for every partition. StateDigest
-  // is the sum over all optimizer states; state k adds k * 2^56 to the index, so that two states
-  // that were exchanged change the sum.
+  // Returns the sum of Mix(index in the whole variable, float bits) over all elements, mod 2^64, so
+  // that the digests of a variable's shards add up to the same number for every partition.
+  // StateDigest is the sum over all optimizer states. State k adds k * 2^56 to the index, so that
+  // two states that were exchanged change the sum.
   std::uint64_t Digest() const;
   std::uint64_t StateDigest() const;
-  // A copy of the values in row order, for tests and digests.
+  // Returns a copy of the values in row order, for tests and digests.
   std::vector<float> Values() const;
-  // The tables of a slot, by index in the plan. Empty for a dense shard. EG_CHECKs that no update
-  // is being applied.
+  // Returns the tables of a slot, by index in the plan; empty for a dense shard. EG_CHECKs that no
+  // update is being applied.
   std::vector<const storage::EmbeddingTable*> Tables() const;
 
  private:
   Shard();
   PushResult Invalid(std::string message) const;
-  const std::string& Where() const;  // names the shard in messages; made by the first call
+  const std::string& Where() const;  // the shard's name in messages; made by the first call
 
   std::shared_ptr<const ShardSettings> settings_;  // shared with snapshots: fixed for the job
   ShardEpoch epoch_;

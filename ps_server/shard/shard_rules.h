@@ -3,8 +3,7 @@
 // shard.cc and slot_contents.cc are the only callers.
 //
 // tests/mutants compiles both files a second time with its own copy of the rules, in which a test
-// can break each rule. A rule that is written into its caller itself would not be tested in this
-// way.
+// can break each rule. A rule inside its caller itself would escape this test.
 #pragma once
 
 #include <cstddef>
@@ -21,11 +20,11 @@ struct ShardRules {
   static bool Serves(ShardEpoch asked, ShardEpoch own, bool stopped) {
     return asked == own && !stopped;
   }
-  // 20a
+  // 20a: a sealed shard refuses every push.
   static bool RefusesPushes(bool sealed) { return sealed; }
   // 35: a push must prove its grant before the ledger is read or changed.
   static bool IsProved(const Push& push) { return push.unproved.empty(); }
-  // 9, 10
+  // 9, 10: the ledger decides about the push.
   static Admission Check(const Push& push, Ledger* ledger) {
     return ledger->Check(push.closure, push.update, push.attempt);
   }

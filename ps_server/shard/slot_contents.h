@@ -36,8 +36,8 @@ class SlotContents final : public Contents {
 
  private:
   // Returns "" if the slot has the tables that a section names and the numbers of rows add up to
-  // the number of ids, otherwise the defect. Sets `bytes` to the size of the rows on the wire, and
-  // `wire` to their common type, or kSeveral.
+  // the number of ids, and otherwise the defect. Sets `bytes` to the size of the rows on the wire,
+  // and `wire` to their common type, or to kSeveral.
   std::string Misfit(const TableRows& rows, std::uint64_t* bytes, tensor::WireType* wire) const;
   tensor::WireType wire_of(std::size_t table) const {
     return table < wire_.size() ? wire_[table] : tensor::WireType::kFloat32;

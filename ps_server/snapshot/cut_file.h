@@ -40,7 +40,8 @@ struct CutTarget {
 };
 // Writes the cut and commits the file. After OK the file survives a power failure. An existing file
 // of this name is overwritten if it comes from an earlier commit of this job whose result was not
-// known. Needs memory for one block. The bytes are a function of the cut and the fingerprint.
+// known. The function needs memory for one block. The bytes are a function of the cut and the
+// fingerprint.
 absl::StatusOr<DurableCut> WriteCut(const ShardCut& cut, const CutTarget& target);
 // Writes the same bytes to `out`, without a commit. Uses only fingerprint, failpoints
 // (snapshot.write) and `cancelled` of `target`.
@@ -60,9 +61,9 @@ struct CutSource {
   std::function<bool()> cancelled = nullptr;
 };
 // Reads the file for a shard with `settings`, whose rows and variable must be those of the file.
-// Learning rates may differ (the plan's fingerprint does not cover them). DataLoss if the file is
-// damaged (path, offset, want, got). FailedPrecondition if the file is whole, but belongs to
-// another job, plan or shard. Unimplemented for a file of a newer version.
+// Learning rates may differ (the plan's fingerprint does not cover them). Returns DataLoss if the
+// file is damaged (path, offset, want, got), FailedPrecondition if it is undamaged but belongs to
+// another job, plan or shard, and Unimplemented if it has a newer version.
 absl::StatusOr<ShardCut> ReadCut(const ShardSettings& settings, const CutSource& source);
 
 struct RestoreOptions {
@@ -73,9 +74,9 @@ struct RestoreOptions {
   IntervalSet refused;           // added to the refused closures of the file
   bool forget_attempts = false;  // line 28, resume as a new job: open[*].attempt = (0,0)
   // Line 28, for another plan: the new ledger has this set as `done`, has `refused`, and has no
-  // open closures. FailedPrecondition, with shard and file, if a closure is open in the file,
-  // because the values contain a part of this closure that the ledger of another plan cannot
-  // record.
+  // open closures. RestoreShard returns FailedPrecondition, with shard and file, if a closure is
+  // open in the file, because the values contain a part of this closure that the ledger of another
+  // plan cannot record.
   std::optional<IntervalSet> replace_ledger = std::nullopt;
 };
 // Makes an owned shard from a file. The caller gives the shard to its executor. Every error names

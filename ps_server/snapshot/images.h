@@ -1,7 +1,7 @@
 // Images of stopped shards, in memory. Another server reads them when a shard is moved to it
 // (LEDGER line 22).
 //
-// An image is the bytes of the shard's file (common/snapshot/FORMAT.md). One I/O thread makes one
+// An image has the bytes of the shard's file (common/snapshot/FORMAT.md). One I/O thread makes one
 // image at a time. The shard of an image has stopped, so the image stays equal to the shard's
 // state. Thread-safe. Callbacks run on the I/O thread, or on the thread that calls Submit, Drop or
 // the destructor, without a lock held.
@@ -49,13 +49,14 @@ class Images {
   Images(const Images&) = delete;
   Images& operator=(const Images&) = delete;
 
-  // Never blocks. If the image of this shard and epoch exists already, `done` is called at once.
-  // Unavailable if bytes_max is reached now, but a later call may succeed. ResourceExhausted if the
-  // image alone exceeds bytes_max. After an error `done` is not called.
+  // Orders the image of a stopped shard. Never blocks. If the image of this shard and epoch exists
+  // already, `done` is called at once. Returns Unavailable if bytes_max is reached now, but a later
+  // call may succeed, and ResourceExhausted if the image alone exceeds bytes_max. After an error
+  // `done` is not called.
   absl::Status Submit(Order order);
   // Returns bytes [offset, offset + bytes) of an image, or fewer at its end. The bytes live as long
-  // as the `owner` of the result. NotFound if there is no such image. InvalidArgument for an offset
-  // beyond the end, for 0 bytes, and for more than kImagePieceBytesMax bytes.
+  // as the `owner` of the result. Returns NotFound if there is no such image, and InvalidArgument
+  // for an offset beyond the end, for 0 bytes, and for more than kImagePieceBytesMax bytes.
   absl::StatusOr<tensor::SharedBytes> Read(JobUid job, ShardId shard, ShardEpoch epoch,
                                            std::uint64_t offset, std::uint64_t bytes) const;
   // Ends the move of the shard, or of all shards of a job: images are freed, and orders are

@@ -1,6 +1,6 @@
 // A queue of orders about shards, and the I/O thread that performs them one at a time.
 //
-// Orders are performed in order of arrival. The queue itself answers no order. A call that ends
+// Orders are performed in order of arrival. The queue itself answers no order: a call that ends
 // orders returns them, and the caller answers them without a lock held. Thread-safe.
 #pragma once
 
@@ -57,9 +57,10 @@ class OrderQueue {
       : options_(std::move(options)), thread_(options_.name, [this] { Run(); }) {}
   ~OrderQueue() { End(); }
 
-  // Never blocks. Returns the waiting order that the new order replaces, if there is one. The new
-  // order gets its place in the queue and its backoff. With kReplacedAndEnded an order of the shard
-  // that is being performed becomes unwanted. ResourceExhausted if orders_max orders wait.
+  // Adds an order. Never blocks. Returns the waiting order that the new one replaces, if there is
+  // one; the new order gets the place and the backoff of the replaced one. With kReplacedAndEnded
+  // an order of the shard that is being performed becomes unwanted. Returns ResourceExhausted if
+  // orders_max orders wait.
   absl::StatusOr<std::optional<Order>> Submit(const Key& key, Order order) {
     MutexLock lock(&mu_);
     if (options_.earlier == Earlier::kReplacedAndEnded && current_ == key) unwanted_ = true;
@@ -74,8 +75,8 @@ class OrderQueue {
     Add({key, std::move(order)});
     return std::nullopt;
   }
-  // Puts the order that is being performed back at the end of the queue, to wait until its due
-  // time. Moves from `entry` if the result is kQueued. Called by `perform`.
+  // Puts the order that is being performed back at the end of the queue, where it waits until its
+  // due time. Moves from `entry` if the result is kQueued. Called by `perform`.
   Again PerformAgain(Entry& entry) {
     MutexLock lock(&mu_);
     if (unwanted_ || stopping_) return Again::kUnwanted;
@@ -149,7 +150,8 @@ class OrderQueue {
       options_.limit->current.Set(static_cast<double>(waiting_.size()));
     return entry;
   }
-  // Waits for the first order that is due, in order of arrival. Returns nullopt once stopped.
+  // Waits for the first order that is due, in order of arrival. Returns nullopt once the queue is
+  // stopped.
   std::optional<Entry> Next() {
     MutexLock lock(&mu_);
     current_.reset();

@@ -1,6 +1,6 @@
 // Reads shards back from their files, on a separate I/O thread (LEDGER lines 21, 28).
 //
-// It reads one shard at a time, and uses the memory of the shard and of one block. No other thread
+// It reads one shard at a time, and uses the memory of that shard and of one block. No other thread
 // sees the shard before its last byte was checked. Thread-safe. Callbacks run on the restorer's
 // thread, or on the thread that calls Submit, Cancel or the destructor, without a lock held.
 #pragma once
@@ -32,7 +32,7 @@ class Restorer {
   };
   struct Order {
     // The restorer sets pool, failpoints and `cancelled` of the source, and also its file system if
-    // the order does not set one. `done` keeps a file system that the order sets alive.
+    // the order does not set one. If the order does, `done` must keep that file system alive.
     RestoreOptions what;
     // Called exactly once: with the shard, Cancelled, Aborted (a newer order has replaced this
     // one), or the error of RestoreShard.
@@ -45,9 +45,9 @@ class Restorer {
   Restorer(const Restorer&) = delete;
   Restorer& operator=(const Restorer&) = delete;
 
-  // Never blocks. An order ends all earlier orders of its shard: a waiting order is answered
-  // Aborted, and a read in progress stops after at most 1 MiB. ResourceExhausted if orders_max
-  // orders wait. In this case `done` is not called.
+  // Orders the reading of a shard. Never blocks. An order ends all earlier orders of its shard: a
+  // waiting order is answered Aborted, and a read in progress stops after at most 1 MiB. Returns
+  // ResourceExhausted if orders_max orders wait. In this case `done` is not called.
   absl::Status Submit(Order order);
   // Cancels the orders of the shard, or of all shards of a job: waiting orders are answered
   // Cancelled, and a read in progress stops after at most 1 MiB.

@@ -1,11 +1,11 @@
 // Writes cuts of shards to files, on a separate I/O thread (LEDGER line 27).
 //
-// A waiting order holds no memory: its cut is taken at its turn, so there is at most one cut, and
-// memory is bounded by the largest shard. A push never waits for the writer. If memory, disk space
-// or the disk fails, the cut is dropped, counted and taken again later. Errors that a retry cannot
-// repair are reported in the answer. An example is a shard whose values and optimizer state alone
-// exceed the limit. Thread-safe. Callbacks run on the writer's thread, or on the thread that calls
-// Cancel or the destructor, without a lock held.
+// A waiting order holds no memory: its cut is taken when the order is performed, so there is at
+// most one cut, and memory is bounded by the largest shard. A push never waits for the writer. If
+// memory, disk space or the disk fails, the cut is dropped, counted and taken again later. Errors
+// that a retry cannot repair are reported in the answer. An example is a shard whose values and
+// optimizer state alone exceed the limit. Thread-safe. Callbacks run on the writer's thread, or on
+// the thread that calls Cancel or the destructor, without a lock held.
 #pragma once
 
 #include <atomic>
@@ -56,15 +56,15 @@ class SnapshotWriter {
     // memory beside the old values. The writer allocates the spare blocks before the cut is taken,
     // so that no push waits for new memory.
     std::uint64_t bytes = 0;
-    // Called at the order's turn; must not block. Makes the shard's executor call `ready` with the
-    // cut, or with the reason for its absence (NotFound if the shard is no longer held). A `ready`
-    // that is destroyed without a call counts as Cancelled.
+    // Called when the order is performed; must not block. Makes the shard's executor call `ready`
+    // with the cut, or with the reason for its absence (NotFound if the shard is no longer held). A
+    // `ready` that is destroyed without a call counts as Cancelled.
     std::function<void(std::function<void(absl::StatusOr<ShardCut>)> ready)> take;
     // Called exactly once: with the durable file, Cancelled, Aborted (a newer order has replaced
     // this one), or an error that a retry would not repair.
     std::function<void(absl::StatusOr<DurableCut>)> done;
-    // May be null. Called on the writer's thread each time the cut was dropped, with the reason.
-    // The cut is taken again later.
+    // Called on the writer's thread each time the cut was dropped, with the reason. The cut is
+    // taken again later. May be null.
     std::function<void(const absl::Status&)> dropped = nullptr;
   };
 
@@ -73,12 +73,13 @@ class SnapshotWriter {
   SnapshotWriter(const SnapshotWriter&) = delete;
   SnapshotWriter& operator=(const SnapshotWriter&) = delete;
 
-  // Never blocks. A second order of a shard replaces a waiting order, which is answered Aborted. If
-  // the first order is being written, it continues, and the second order follows. ResourceExhausted
-  // if orders_max orders wait. In this case `done` is not called.
+  // Orders a snapshot. Never blocks. A second order of a shard replaces a waiting order, which is
+  // answered Aborted. If the first order is being written, it continues, and the second order
+  // follows. Returns ResourceExhausted if orders_max orders wait. In this case `done` is not
+  // called.
   absl::Status Submit(Order order);
-  // Cancels the orders of the shard, or of all shards of a job, which are no longer held: waiting
-  // orders are answered Cancelled, and a write in progress ends after at most 1 MiB.
+  // Cancels the orders of a shard that is no longer held, or of all shards of a job: waiting orders
+  // are answered Cancelled, and a write in progress ends after at most 1 MiB.
   void Cancel(JobUid job, std::optional<ShardId> shard = std::nullopt);
 
   std::size_t waiting() const { return orders_.waiting(); }
@@ -104,7 +105,7 @@ class SnapshotWriter {
   std::shared_ptr<Arrival> arrival_
       ABSL_GUARDED_BY(mu_);  // shared with the function given to the shard's executor; null: the
                              // writer waits for no cut
-  // The newest durable file of each shard: an unchanged shard is not written again.
+  // The newest durable file of each shard. An unchanged shard is not written again.
   struct Last {
     std::string folder, plan_fingerprint;
     DurableCut cut;

@@ -17,7 +17,7 @@
 
 namespace evergrad::ps_server::storage {
 
-// 256 KiB: half of an L2 cache, one transport message, and 256 pieces for the largest shard.
+// 256 KiB are half of an L2 cache and one transport message; the largest shard then has 256 pieces.
 inline constexpr std::size_t kChunkFloats = 64 * 1024;
 inline constexpr std::size_t kChunkBytes = kChunkFloats * sizeof(float);
 
@@ -51,7 +51,7 @@ class alignas(64) Chunk {
 class ChunkRef {
  public:
   ChunkRef() = default;
-  // Takes a block of this size from `pool`, or from the heap if the pool is null or has no spare
+  // Returns a block of this size from `pool`, or from the heap if the pool is null or has no spare
   // block. The contents are not initialised. The reference is empty if memory is exhausted.
   static ChunkRef New(std::size_t floats, const std::shared_ptr<ChunkPool>& pool);
   ChunkRef(const ChunkRef& other) : chunk_(other.chunk_) {
@@ -84,8 +84,8 @@ class ChunkPool {
   ChunkPool(const ChunkPool&) = delete;
   ChunkPool& operator=(const ChunkPool&) = delete;
   // Allocates spare blocks and writes to their pages until the pool has `bytes`, at most the bound,
-  // so that the next user of a block causes no page fault. It is slow, so it is never called on an
-  // executor. Stops early if memory is exhausted.
+  // so that the next user of a block causes no page fault. The function is slow, so it is never
+  // called on an executor. It stops early if memory is exhausted.
   void Warm(std::uint64_t bytes);
   std::uint64_t bytes() const;    // size of the spare blocks
   std::uint64_t refused() const;  // number of blocks that were freed because of the bound

@@ -20,7 +20,8 @@ namespace evergrad::ps_server::storage {
 class DenseArray {
  public:
   DenseArray() = default;
-  // The contents are not initialised. `pool` may be null. ResourceExhausted if memory is exhausted.
+  // Create does not initialise the contents. `pool` may be null. Both return ResourceExhausted if
+  // memory is exhausted.
   static absl::StatusOr<DenseArray> Create(std::uint64_t elements, std::shared_ptr<ChunkPool> pool);
   static absl::StatusOr<DenseArray> Filled(std::uint64_t elements, float value,
                                            std::shared_ptr<ChunkPool> pool);
@@ -54,13 +55,13 @@ class DenseArray {
   void EndWrite(std::size_t i);  // `to` replaces the chunk
   void CancelWrites() { spares_.clear(); }
 
-  // Sum over elements of Mix(first_index + i, bits) mod 2^64.
+  // Returns the sum over the elements of Mix(first_index + i, bits), mod 2^64.
   std::uint64_t Digest(std::uint64_t first_index) const;
 
  private:
   std::uint64_t elements_ = 0;
   std::vector<ChunkRef> chunks_;
-  // Empty, or one for each chunk; null for a chunk that is written in place.
+  // Empty, or one reference for each chunk, which is null if the chunk is written in place.
   std::vector<ChunkRef> spares_;
   std::shared_ptr<ChunkPool> pool_;  // shared with the chunks that return to it
 };

@@ -55,7 +55,7 @@ class HashPositions {
 // The filter. It sets two bits for each hash, both in one word.
 class HashFilter {
  public:
-  // The size gives a false positive for about one in 300 hashes.
+  // The size of the filter gives a false positive for about one in 300 hashes.
   void Begin(std::size_t hashes_max) {
     mask_ = std::bit_ceil(std::max<std::size_t>(hashes_max / 4, 512)) - 1;
     if (words_.size() <= mask_) words_.resize(mask_ + 1);
@@ -69,7 +69,7 @@ class HashFilter {
       return std::uint64_t{1} << (hash % 64) | std::uint64_t{1} << (hash >> 6) % 64;
     }
     bool Get(std::uint64_t hash) const { return (~words[(hash >> 12) & mask] & BitsOf(hash)) == 0; }
-    // Returns true if the hash was set before, or for a false positive.
+    // Sets the hash. Returns true if it was set before, or for a false positive.
     bool Set(std::uint64_t hash) {
       std::uint64_t& word = words[(hash >> 12) & mask];
       const std::uint64_t before = word, bits = BitsOf(hash);
@@ -104,7 +104,7 @@ class DuplicateIds {
   void Find(std::span<const std::uint64_t> hashes, std::size_t suspects);
 
   bool any() const { return !positions_.empty(); }
-  // The positions, in ascending order, whose id occurs at an earlier position.
+  // Returns the positions, in ascending order, whose id occurs at an earlier position.
   std::span<const std::uint32_t> positions() const { return positions_; }
   // Returns the next position of the same id, or kNone. Valid only if any().
   std::uint32_t NextOf(std::size_t position) const { return next_[position]; }

@@ -1,12 +1,11 @@
-// One partition of an embedding table: the rows of one slot, each under a 64-bit id, made by pushes
-// and read by pulls.
+// One partition of an embedding table: the rows of one slot, each under a 64-bit id. Pushes make
+// the rows, and pulls read them.
 //
 // Single writer: the shard's executor calls every method. There is no lock, no clock, and no
 // randomness except the seed's. The answers, the rows that are kept and the rows that are dropped
 // depend only on the contents and the order of the calls, and not on memory addresses or cuts. A
 // table that was restored from a cut continues as the original would. There is one exception: the
-// server's budget is shared with other tables, so the outcome at its limit depends on the other
-// tables.
+// server's budget is shared with other tables, so the outcome at its limit depends on them.
 //
 // A push has two halves, like a push to a shard: Prepare does everything that can fail and changes
 // no visible state. Apply cannot fail. Between them, and until Apply has ended, Read, cuts,
@@ -37,8 +36,8 @@ class TableCut;
 
 class EmbeddingTable {
  public:
-  // All tables of a server share `budget`; if it is null, there is no limit. InvalidArgument if the
-  // initializer or optimizer is unknown, or a number is out of range.
+  // All tables of a server share `budget`; if it is null, there is no limit. Returns
+  // InvalidArgument if the initializer or optimizer is unknown, or a number is out of range.
   static absl::StatusOr<std::unique_ptr<EmbeddingTable>> Create(
       const TableSettings& settings, std::shared_ptr<MemoryBudget> budget);
   ~EmbeddingTable();
@@ -50,17 +49,18 @@ class EmbeddingTable {
     ReadRows({{this, ids, tensor::WireType::kFloat32, reinterpret_cast<std::byte*>(out)}});
   }
 
-  // Plans the push, and reserves the memory that it needs (PushPlan). ResourceExhausted if memory
-  // is exhausted, or if bytes_max or the server's limit is exceeded and not enough rows may be
-  // evicted. The table is then unchanged. InvalidArgument if global_step does not fit 32 bits.
-  // `global_step` may be a little lower than before: the table's time is the highest step so far,
-  // and a row's stamp never decreases. After OK, call Apply until applying() is false, or Cancel.
+  // Plans the push, and reserves the memory that it needs (PushPlan). Returns ResourceExhausted if
+  // memory is exhausted, or if bytes_max or the server's limit is exceeded and not enough rows may
+  // be evicted. The table is then unchanged. Returns InvalidArgument if global_step does not fit 32
+  // bits. `global_step` may be a little lower than before: the table's time is the highest step so
+  // far, and a row's stamp never decreases. After OK, call Apply until applying() is false, or
+  // Cancel.
   absl::StatusOr<PushOutcome> Prepare(std::span<const std::int64_t> ids, std::uint64_t global_step);
   void Cancel();
   // Applies the push in pieces of at least one row and at most about `bytes_max` bytes of gradient.
   // The first piece also drops the evicted rows. `gradient` has ids.size() rows of type `wire` in
-  // the order of Prepare's ids, at any address, the same for every piece. Returns the bytes of
-  // float32 gradient that were applied.
+  // the order of Prepare's ids, at any address, and must be the same for every piece. Returns the
+  // bytes of float32 gradient that were applied.
   std::uint64_t Apply(const float* gradient, std::uint64_t bytes_max) {
     return Apply(tensor::WireType::kFloat32, reinterpret_cast<const std::byte*>(gradient),
                  bytes_max);
@@ -78,15 +78,15 @@ class EmbeddingTable {
   CutInfo BeginCut(std::uint64_t preimage_bytes_max);
   enum class CutState { kNone, kOpen, kLost };
   CutState cut_state() const;
-  // Calls TableCut::NextSlice. Returns false if there is no cut. After false, cut_state() tells
-  // whether the cut is complete or lost. The slices of a lost cut must not be used.
+  // Calls TableCut::NextSlice. Returns false if there is no cut. After false, cut_state() is kLost
+  // if the cut was lost; its slices must not be used. Otherwise the cut is complete.
   bool NextSlice(std::uint64_t bytes_max, TableSlice* slice);
   void EndCut();  // may be called at any time; without a cut it does nothing
 
-  // Appends rows to a table that has had no push yet. InvalidArgument for a duplicate id, arrays of
-  // different lengths, or numbers out of range. ResourceExhausted if the server's limit is
-  // exceeded. After an error the table must be destroyed. Restored rows may exceed bytes_max,
-  // because the limit may have been lowered. In this case the next push that makes a row evicts
+  // Appends rows to a table that has had no push yet. Returns InvalidArgument for a duplicate id,
+  // arrays of different lengths, or numbers out of range, and ResourceExhausted if the server's
+  // limit is exceeded. After an error the table must be destroyed. Restored rows may exceed
+  // bytes_max, because the limit may have been lowered. The next push that makes a row then evicts
   // rows or is refused.
   absl::Status Restore(const RestoredRows& rows);
   absl::Status Restore(const RestoredWaiting& waiting);

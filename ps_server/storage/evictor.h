@@ -1,9 +1,9 @@
 // Decides which rows and waiting ids a push drops: entries that are too old (TTL), and the oldest
-// entries if a limit (bytes_max or the server's budget) is exceeded otherwise.
+// entries if a limit (bytes_max or the server's budget) would otherwise be exceeded.
 //
-// It only decides: the table changes when PushApplier drops the entries. Entries that the push
-// names are never dropped. The oldest entry is the entry with the lowest (stamp, id), so the choice
-// does not depend on the layout of the memory. Single writer, like the table.
+// The class only decides. The table changes when PushApplier drops the entries. Entries that the
+// push names are never dropped. The oldest entry is the one with the lowest (stamp, id), so the
+// choice does not depend on the layout of the memory. Single writer, like the table.
 #pragma once
 
 #include <cstdint>
@@ -39,12 +39,13 @@ class Evictor {
   // table's time before the push. Counts the entries in `outcome`.
   void Expire(std::uint32_t step_before, PushOutcome* outcome);
   // Charges and reserves the memory of `growth`, and chooses the oldest entries if a limit requires
-  // it, waiting ids before rows. Counts them in `outcome`, whose other numbers are final.
-  // ResourceExhausted if memory is exhausted, or if a limit is exceeded and not enough entries may
-  // be dropped. After an error the caller cancels the push and calls RowStore::Settle.
+  // it, waiting ids before rows. Counts them in `outcome`, whose other numbers must be final.
+  // Returns ResourceExhausted if memory is exhausted, or if a limit is exceeded and not enough
+  // entries may be dropped. After an error the caller must cancel the push and call
+  // RowStore::Settle.
   absl::Status MakeSpace(const Growth& growth, PushOutcome* outcome);
 
-  // The hashes of the entries to drop, in the order of the decisions.
+  // Returns the hashes of the entries to drop, in the order in which they were chosen.
   std::span<const std::uint64_t> dropped() const { return dropped_; }
 
  private:
@@ -54,7 +55,7 @@ class Evictor {
   struct Space {
     Entries after;      // entries of the table after the push and the TTL
     Entries evictable;  // entries of `after` that the push does not name
-    Entries drop;       // number of entries that must be dropped at least
+    Entries drop;       // least number of entries that must be dropped
   };
   bool IsNamed(std::uint64_t hash);
   void ExpirePart(std::uint64_t part, PushOutcome* outcome);

@@ -13,10 +13,10 @@ namespace evergrad::ps_server::storage {
 class HotIds {
  public:
   static constexpr std::size_t kIds = 512;
-  // It is a prime, so that the samples are not at the same position of every request.
+  // The number is a prime, so that the samples are not at the same position of every request.
   static constexpr std::uint32_t kSampledEvery = 127;
 
-  // Counts the ids of one push; id_at(i) returns the i-th of `count`.
+  // Counts the ids of one push. id_at(i) returns the i-th of `count` ids.
   template <class IdAt>
   void Add(std::size_t count, IdAt id_at) {
     for (; next_ < count; next_ += kSampledEvery)
@@ -25,7 +25,7 @@ class HotIds {
   }
   std::size_t size() const { return size_; }
   std::int64_t id(std::size_t i) const { return kept_->ids[i]; }
-  // Returns the count in the sample. The count is never too low, and is too high by at most
+  // Returns the count of the i-th id in the sample. It is never too low, and is too high by at most
   // error().
   std::uint64_t count(std::size_t i) const { return kept_->counts[i]; }
   std::uint64_t error(std::size_t i) const { return kept_->errors[i]; }

@@ -13,7 +13,7 @@
 
 namespace evergrad::ps_server {
 
-// Names and formulas of Keras 2.9 (README.md of this room).
+// The settings of an initializer, with the names and formulas of Keras 2.9 (README.md).
 struct InitializerSettings {
   std::string type =
       "zeros";  // zeros | ones | constant | glorot_uniform | he_normal | truncated_normal
@@ -23,10 +23,10 @@ struct InitializerSettings {
 
 namespace storage {
 
-// InvalidArgument for an unknown type, for a fan of zero if the type uses it, and for numbers that
-// are not finite.
+// Returns InvalidArgument for an unknown type, for a fan of zero if the type uses it, and for
+// numbers that are not finite.
 absl::Status CheckInitializer(const InitializerSettings& settings);
-// Sets elements [first_index, first_index + array->size()) of the variable. The settings have
+// Sets elements [first_index, first_index + array->size()) of the variable. The settings must have
 // passed CheckInitializer.
 void FillInitial(const InitializerSettings& settings, absl::string_view variable,
                  std::uint64_t first_index, DenseArray* array);
@@ -35,7 +35,7 @@ void FillInitial(const InitializerSettings& settings, absl::string_view variable
 // j of the random stream of `row_key`.
 class RowInitializer {
  public:
-  // The settings have passed CheckInitializer. Their fans are the fans of one row.
+  // The settings must have passed CheckInitializer. Their fans must be those of one row.
   explicit RowInitializer(const InitializerSettings& settings);
   void Fill(std::uint64_t row_key, std::span<float> row) const;
 

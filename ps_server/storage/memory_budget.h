@@ -1,8 +1,8 @@
 // The limit of the bytes that the tables of one server hold together, and the pages that they
 // share. The bytes of each job are also counted separately.
 //
-// Thread-safe, without a lock. Tables charge memory in blocks and not for each row, so that making
-// a row does not change the counter.
+// Thread-safe, without a lock. Tables charge memory in blocks and not for each row, so that the
+// making of a row does not change the counter.
 #pragma once
 
 #include <atomic>
@@ -17,11 +17,11 @@ namespace evergrad::ps_server::storage {
 
 class MemoryBudget {
  public:
-  // `limit_bytes` 0 means no limit. `refuse` is passed to PagePool.
+  // With a `limit_bytes` of 0 there is no limit. `refuse` is passed to PagePool.
   explicit MemoryBudget(std::uint64_t limit_bytes,
                         std::function<bool(std::size_t)> refuse = nullptr)
       : limit_(limit_bytes), pages_(std::move(refuse)) {}
-  // Makes a part of `whole`. The part counts the bytes of the tables that use it. It uses limit,
+  // Makes a part of `whole`, which counts the bytes of the tables that use it. The part uses limit,
   // pages and count of refusals of `whole`.
   explicit MemoryBudget(std::shared_ptr<MemoryBudget> whole)
       : limit_(0), whole_(std::move(whole)) {}
@@ -30,7 +30,7 @@ class MemoryBudget {
 
   // Returns false, counts a refusal and reserves nothing if the limit would be exceeded.
   bool TryReserve(std::uint64_t bytes);
-  // Charges memory that is held already, and ignores the limit. The owner checks over_limit()
+  // Charges memory that is held already, and ignores the limit. The owner must check over_limit()
   // before it takes more memory.
   void Charge(std::uint64_t bytes) {
     used_.fetch_add(bytes, std::memory_order_relaxed);

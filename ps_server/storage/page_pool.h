@@ -1,7 +1,7 @@
 // Memory for indexes and rows on large pages. On small pages every look-up in a large table causes
-// two misses, one for the address translation and one for the data. In a virtual machine the
-// address translation is more expensive. Large pages saved a third of the measured time of
-// look-ups.
+// two misses, one for the address translation and one for the data. The miss of the
+// translation is more expensive in a virtual machine. Large pages saved a third of the measured
+// time of look-ups.
 //
 // The pool takes slabs of 2 MiB from the system and allocates multiples of 4 KiB in them, by first
 // fit from the slab of the last allocation. Adjacent free pages merge. All tables of a server share
@@ -22,8 +22,8 @@ namespace evergrad::ps_server::storage {
 
 class PagePool {
  public:
-  // For tests: `refuse` is called with the bytes of each request. If it returns true, New returns
-  // nullptr.
+  // `refuse` is for tests, and is called with the bytes of each request. If it returns true, New
+  // returns nullptr.
   explicit PagePool(std::function<bool(std::size_t)> refuse = nullptr)
       : refuse_(std::move(refuse)) {}
   ~PagePool();  // all memory must have been returned before

@@ -20,7 +20,7 @@ class PushApplier {
   PushApplier(RowStore* store, const PushPlan* plan) : store_(*store), plan_(*plan) {}
 
   // Begins to apply the plan: drops the rows and waiting ids that it chose. Here and in Continue,
-  // `cut` saves entries before they change; null if there is no cut.
+  // `cut` saves entries before they change. It is null if there is no cut.
   void Begin(TableCut* cut);
   // Applies at least one row, and at most about `bytes_max` bytes of gradient. `gradient` has the
   // rows of all ids of the plan, in the order of the plan and of type `wire`. It may have any
@@ -36,7 +36,7 @@ class PushApplier {
   RowStore& store_;
   const PushPlan& plan_;
   std::size_t next_ = 0;  // position of the next id
-  // Gradients that were converted to float32 or summed over duplicates, for all groups, and space
+  // The gradients of all groups that were converted to float32 or summed over duplicates, and space
   // for one gradient that is being added.
   std::vector<float> sums_;
 };

@@ -1,4 +1,4 @@
-// The first half of a push to a table. It does everything that can fail, before the table changes.
+// The first half of a push to a table: everything that can fail, done before the table changes.
 //
 // Make looks up every id, finds duplicates, counts new rows and waiting ids, chooses the rows to
 // evict (Evictor), and reserves all memory. PushApplier applies the plan and cannot fail. A plan
@@ -22,8 +22,8 @@ namespace evergrad::ps_server::storage {
 class PushPlan {
  public:
   // The target of an id is the row of the arena that it updates, or one of these numbers. A
-  // kDuplicate is skipped, because its gradient is added at the first position of its id. A waiting
-  // id never has the number of pushes that kDuplicate would stand for.
+  // kDuplicate is skipped, because its gradient is added at the first position of its id.
+  // kDuplicate stands for a number of pushes that no waiting id ever has.
   static constexpr std::uint32_t kNewRow = kWaiting, kCountOnly = kWaiting | 1,
                                  kDuplicate = kWaiting | (kCountMax + 1);
 
@@ -31,17 +31,17 @@ class PushPlan {
 
   // Plans a push of `ids` at `global_step`. After OK the index has an entry for every id that will
   // have a row or wait, and PushApplier or Cancel must follow. After an error the store is
-  // unchanged. ResourceExhausted as in Evictor::MakeSpace. InvalidArgument if global_step does not
-  // fit 32 bits, or if there are too many ids.
+  // unchanged. Returns ResourceExhausted as Evictor::MakeSpace does, and InvalidArgument if
+  // global_step does not fit 32 bits, or if there are too many ids.
   absl::StatusOr<PushOutcome> Make(std::span<const std::int64_t> ids, std::uint64_t global_step);
   // Cancels the plan and restores the store.
   void Cancel();
 
-  // --- the last plan. A position is the index of an id in the push.
+  // --- the last plan; a position is the index of an id in the push
   std::size_t size() const { return size_; }
   const std::uint64_t* hashes() const { return hashes_.data(); }
   const std::uint32_t* targets() const { return targets_.data(); }
-  // The stamp of a row's entry before the push. Valid only if the store has stamps.
+  // Returns the stamp of a row's entry before the push. Valid only if the store has stamps.
   std::uint32_t StampBefore(std::size_t position) const { return stamps_before_[position]; }
   std::uint32_t stamp() const { return stamp_; }  // 0 if the store has no stamps
   const DuplicateIds& duplicates() const { return duplicates_; }

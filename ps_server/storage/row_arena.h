@@ -1,6 +1,6 @@
-// Rows of equal size with small numbers, in blocks that never move. Block k holds 64 x 2^k rows, so
-// a table of ten rows needs little memory, and a table of billions of rows has few blocks. The
-// kernel allocates a page of a block when a row in it is written first. Not thread-safe.
+// Rows of equal size, numbered from 0, in blocks that never move. Block k holds 64 x 2^k rows, so a
+// table of ten rows needs little memory, and a table of billions of rows has few blocks. The kernel
+// allocates a page of a block at the first write to one of its rows. Not thread-safe.
 #pragma once
 
 #include <bit>
@@ -45,9 +45,9 @@ class RowArena {
   }
 
   std::uint64_t free_rows() const { return free_rows_; }
-  // All rows that were ever taken have numbers below this one.
+  // Returns a number above the numbers of all rows that were ever taken.
   std::uint64_t high_water() const { return high_water_; }
-  // The bytes of the rows below `high_water`.
+  // Returns the bytes of the rows below `high_water`.
   std::uint64_t BytesOf(std::uint64_t high_water) const {
     return high_water * (row_floats_ + counted_) * sizeof(float);
   }
@@ -77,7 +77,7 @@ class RowArena {
   std::uintptr_t bases_[32] = {};
   int made_ = 0;
   std::uint32_t high_water_ = 0, free_rows_ = 0,
-                first_free_ = 0;  // a free row's first four bytes are the number of the next one
+                first_free_ = 0;  // a free row begins with the number of the next free row
 };
 
 }  // namespace evergrad::ps_server::storage

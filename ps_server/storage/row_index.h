@@ -37,7 +37,7 @@ struct alignas(64) IndexLine {
     std::uint32_t numbers[16];
   };
 
-  // Returns a bit for the position of `hash` among the first four, or 0.
+  // Returns a bit for the position of `hash` among the first four positions, or 0.
   std::uint32_t AmongFour(std::uint64_t hash) const {
 #if defined(__AVX2__)
     const __m256i four =
@@ -69,7 +69,7 @@ class RowIndex {
   static constexpr std::uint32_t kPositions = Line::kPositions,
                                  kStampedPositions = Line::kStampedPositions;
 
-  // `pages` outlives it.
+  // `pages` outlives the index.
   RowIndex(PagePool* pages,
            bool stamped);  // an EG_CHECK fails if a few hundred bytes cannot be allocated
   ~RowIndex();
@@ -95,7 +95,7 @@ class RowIndex {
       return positions_ == kStampedPositions ? line_->numbers[3 * kStampedPositions + at_] : 0;
     }
     void set_row(std::uint32_t row) const { line_->numbers[2 * positions_ + at_] = row; }
-    // Only in an index with stamps.
+    // Must be called only in an index with stamps.
     void set_stamp(std::uint32_t stamp) const {
       line_->numbers[3 * kStampedPositions + at_] = stamp;
     }
@@ -107,9 +107,9 @@ class RowIndex {
     std::uint32_t at_ = 0, positions_ = 0;
   };
 
-  // Returns the line where Find begins; it is valid until homes_version() changes. A look-up is
+  // Returns the line where Find begins. It is valid until homes_version() changes. A look-up is
   // made in steps, so that many look-ups are in flight: the home line is prefetched and read later,
-  // and if the entry may be in the next line, that line is prefetched and read later still.
+  // and if the entry may be in the next line, that line is prefetched and read even later.
   // (Prefetching both lines at once was a third slower, because the number of lines in flight
   // limits the speed.)
   Line* Home(std::uint64_t hash) const { return HomeOf(SegmentsOf(hash), hash); }
@@ -118,8 +118,8 @@ class RowIndex {
     __builtin_prefetch(home);
     return home;
   }
-  // The second step. Returns true if the home line decides the look-up. Otherwise prefetches the
-  // next line.
+  // The second step of a look-up. Returns true if the home line decides it. Otherwise prefetches
+  // the next line.
   bool IsInHome(const Line* home, std::uint64_t hash) const {
     if (home->hashes[positions_ - 1] >= hash) return true;
     __builtin_prefetch(home + 1);
@@ -166,8 +166,8 @@ class RowIndex {
     return row;
   }
   std::uint64_t homes_version() const { return homes_version_; }
-  // A copy of the fields that Home() needs, for a loop: they stay in registers. Valid until
-  // homes_version() changes.
+  // A copy of the fields that Home() needs, for use in a loop, where they stay in registers. Valid
+  // until homes_version() changes.
   class Homes;
   Homes homes() const;
   Ref Find(Line* home, std::uint64_t hash) const {

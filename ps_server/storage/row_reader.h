@@ -21,7 +21,7 @@ struct RowReading {
 };
 
 // Writes the row of each id to `out`, in the order of the ids and in the type `wire`
-// (tensor/convert.h); the row of a duplicate id is written again. `out` has space for ids.size()
+// (tensor/convert.h). The row of a duplicate id is written again. `out` has space for ids.size()
 // rows and may have any alignment. An id without a row reads its initial value, f(seed, table name,
 // id), or `default_row` in a table with admit_after > 1. Changes nothing. Called on the executor of
 // the tables. No table may be applying a push (EG_CHECK).

@@ -36,7 +36,8 @@ inline constexpr std::size_t kAheadRows = 16;
 inline constexpr std::size_t kGroup = 16, kDelay = 2, kRing = 8;
 static_assert(kDelay < kRing);
 
-// The inverse of sharding::Mix64, by the inverses of its odd factors and of its shifts.
+// Returns the inverse of sharding::Mix64, computed from the inverses of its odd factors and of its
+// shifts.
 constexpr std::uint64_t Unmix64(std::uint64_t x) {
   x ^= x >> 31 ^ x >> 62;
   x *= 0x319642b2d24d8ec3ull;
@@ -57,8 +58,8 @@ struct RowStore {
   std::uint64_t HashOf(std::int64_t id) const {
     return std::rotl(sharding::Mix64(static_cast<std::uint64_t>(id) ^ key), 32);
   }
-  // Computes the hashes of at most kSize ids. In this separate loop the compiler vectorises the
-  // multiplications.
+  // Computes the hashes of at most kSize ids. The loop is separate so that the compiler vectorises
+  // the multiplications.
   template <std::size_t kSize>
   void HashesOf(const std::int64_t* ids, std::size_t size, std::uint64_t* to) const {
     if (size == kSize) {
@@ -70,7 +71,7 @@ struct RowStore {
   std::int64_t IdOf(std::uint64_t hash) const {
     return static_cast<std::int64_t>(Unmix64(std::rotl(hash, 32)) ^ key);
   }
-  // Writes the initial values of the row with this hash to `to`, `dimension` floats.
+  // Writes the initial values (`dimension` floats) of the row with this hash to `to`.
   void FillInitial(std::uint64_t hash, float* to) const {
     initial.Fill(std::rotl(hash, 32), {to, dimension});
   }

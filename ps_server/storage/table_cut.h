@@ -4,8 +4,8 @@
 // The cut walks the index in the order of the hash. Before a push changes or drops an entry that
 // the walk has not reached, the push saves the entry in the cut (a preimage). If the preimages
 // exceed a limit, the cut is lost, and the push continues. The cut needs one bit for each row of
-// the table. Single writer, like the table; never used while a push is between Prepare and the end
-// of Apply, except by the push itself.
+// the table. Single writer, like the table. While a push is between Prepare and the end of Apply,
+// only the push itself uses the cut.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ class TableCut {
 
   // Returns whether an entry with this hash must be saved before it changes.
   bool Concerns(std::uint64_t hash) const { return IsWalking() && hash >= cursor_; }
-  // Saves an entry unless it is saved already. Only for hashes that the cut concerns.
+  // Save an entry unless it is saved already. The cut must concern its hash.
   void SaveRow(std::uint64_t hash, std::uint32_t row, std::uint32_t stamp);
   void SaveWaiting(std::uint64_t hash, std::uint32_t count, std::uint32_t stamp);
   // Excludes an id that begins to wait now from the cut. Returns false if it is excluded already,

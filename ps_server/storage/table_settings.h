@@ -15,13 +15,13 @@ struct TableSettings {
   InitializerSettings
       initializer;  // The fans are those of one row, and the seed is the seed of the job.
   optimizers::Settings optimizer;
-  // The number of the push to an id that makes the row of the id. Earlier pushes are only counted.
-  // 0 means 1.
+  // The number of pushes to an id after which its row is made, including the push that makes it.
+  // Earlier pushes are only counted. 0 means 1.
   std::uint32_t admit_after = 1;
   // With admit_after > 1, the value of each element of an id without a row.
   float default_row = 0;
-  // Rows and waiting ids whose last push is older than this many plan steps are dropped. With 0
-  // they are never dropped.
+  // Rows and waiting ids whose last push is older than this many plan steps are dropped. 0 means
+  // that they are never dropped.
   std::uint64_t ttl_steps = 0;
   // The limit of this partition for rows, index and counters, as bytes_of() computes them; 0 for no
   // limit.
