@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint64_t kMiB = 1ull << 20;
 constexpr unsigned kExecutorsMax = 256;
 constexpr std::uint64_t kLaneBytesMin = 256ull << 10;  // size of the smallest lane
-// A frame offset is counted in 32 bits (common/wire/FORMAT.md).
+// Frame offsets have 32 bits (common/wire/FORMAT.md).
 constexpr std::uint64_t kFrameBytesLimit = 3ull << 30;
 
 }  // namespace
@@ -92,7 +92,7 @@ absl::Status Resolve(absl::string_view host_name, unsigned cores, std::uint64_t 
   if (config->lane_bytes_max > 0 && config->lane_bytes_max < kLaneBytesMin) {
     return UserError(absl::InvalidArgumentError(
         absl::StrCat("--lane-bytes-max is too small for one worker: got=", config->lane_bytes_max,
-                     " min=", kLaneBytesMin, " or 0 for none")));
+                     " min=", kLaneBytesMin, " (0 means none)")));
   }
   return absl::OkStatus();
 }

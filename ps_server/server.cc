@@ -19,8 +19,8 @@
 namespace evergrad::ps_server {
 namespace {
 
-// Longest wait of a drain for a session. A coordinator that restarts needs this time for its start
-// and its window.
+// Longest wait of a drain for a session. A coordinator that restarts needs this time to start and
+// to pass its window.
 constexpr std::chrono::milliseconds kDrainAloneMax{3000};
 // Shared memory with each server of this host from which shards are received, per direction.
 constexpr std::uint64_t kPeerLaneBytes = 2ull << 20;
@@ -51,8 +51,8 @@ struct Server::Impl {
   Identity identity;
   std::int64_t started_ms = 0;
   bool stopped = false;
-  // Control executor. The reason for leaving, or "". Shared with a drain that outlives the time
-  // limit.
+  // Used on the control executor. The reason for leaving, or "". Shared with a drain that outlives
+  // the time limit.
   std::string leaving;
   // The coordinator has announced that it stops, and no session has begun since.
   bool coordinator_stops = false;
@@ -62,15 +62,15 @@ struct Server::Impl {
   };
   std::shared_ptr<Drained> drained = std::make_shared<Drained>();
   std::unique_ptr<Lifeline> lifeline;  // control executor; set by Join
-  // Control executor. The uid of the process that held this identity and has ended.
+  // Used on the control executor. The uid of the process that held this identity and has ended.
   std::uint64_t ended_process = 0;
 
   void EndDrain(bool handed_over) {
     drained->handed_over = handed_over;
     drained->over.Set();
   }
-  // Control executor. Without a session no shard can be moved. Ends the drain after kDrainAloneMax,
-  // or at once if there is no shard to move.
+  // Runs on the control executor. Without a session no shard can be moved, so the drain ends after
+  // kDrainAloneMax, or at once if there is no shard to move.
   void WaitForSession() {
     if (leaving.empty() || session == nullptr || session->registered()) return;
     if (control->Progress().shards() == 0) return EndDrain(true);
@@ -89,7 +89,8 @@ struct Server::Impl {
     session->Send(std::move(message));
   }
 
-  // The exporter's thread reads it, possibly before the server is bound or after it is destroyed.
+  // The exporter's thread reads this struct, possibly before the server is bound or after it is
+  // destroyed.
   struct Counted {
     Mutex mu;
     transport::Server* server ABSL_GUARDED_BY(mu) = nullptr;
@@ -209,7 +210,7 @@ struct Server::Impl {
       // A peer on another host is not logged.
       if (status.ok() || !said->First(std::string(status.message()))) return;
       logger->Info(
-          absl::StrCat("payload goes through the socket: ", status.message(), " peer=", address));
+          absl::StrCat("payload uses the socket: peer=", address, " reason=", status.message()));
     };
     options->on_unused_grants =
         [unused = std::make_shared<UnusedGrants>(dependencies.logger, dependencies.registry,
@@ -246,7 +247,7 @@ struct Server::Impl {
     host = std::make_unique<ShardHost>(std::move(options));
   }
 
-  // Runs after MakeHost, because the writer and the restorer use the pool of the host.
+  // Called after MakeHost, because the writer and the restorer use the pool of the host.
   void MakeSnapshotFiles() {
     SnapshotWriter::Options writing;
     writing.files = dependencies.files;
@@ -268,15 +269,15 @@ struct Server::Impl {
   void SayUnixSocket(const std::string& wanted) const {
     if (config.unix_dir.empty()) return;
     if (server->unix_path().empty()) {
-      dependencies.logger->Warning(
-          absl::StrCat("no unix socket, TCP only: path is not usable, path=", wanted,
-                       " bytes=", wanted.size(), " max=107"));
+      dependencies.logger->Warning(absl::StrCat(
+          "the server uses TCP only, because it cannot use the path of its unix socket: path=",
+          wanted, " bytes=", wanted.size(), " max=107"));
     } else {
       dependencies.logger->Info(absl::StrCat("listening on unix socket ", server->unix_path()));
     }
   }
 
-  // The rest runs on the control executor.
+  // Makes the objects that run on the control executor.
   void MakeControl() {
     Control::Options options;
     options.executor = control_executor.get();
@@ -316,7 +317,7 @@ struct Server::Impl {
       default: break;
     }
     if (message.has_report_shards()) {
-      // A report is sent with current counters, because the job may end before the next heartbeat
+      // Current counters are sent with a report, because the job may end before the next heartbeat
       // is due.
       v1::TaskMessage beat;
       *beat.mutable_heartbeat() = MakeHeartbeat();
@@ -421,7 +422,7 @@ bool Server::Drain(absl::string_view reason) {
   });
   if (!drained->over.WaitFor(impl->config.drain_max)) {
     impl->dependencies.logger->Warning(absl::StrCat(
-        "ending before all shards were moved, because the limit has passed: drain_max_ms=",
+        "the server ends before all shards were moved, because the limit has passed: drain_max_ms=",
         impl->config.drain_max.count()));
   }
   return drained->handed_over;

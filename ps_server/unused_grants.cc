@@ -21,13 +21,10 @@ void UnusedGrants::Note(const std::string& name, std::uint64_t grants, std::uint
     peer.grants += grants;
     peer.bytes += bytes;
     if (!ended && clock_->Now() < peer.silent_until) return;
-    text =
-        ended ? absl::StrCat(
-                    name,
-                    " repeatedly left granted budget unused, so its data stream was ended: grants=",
-                    peer.grants, " bytes=", peer.bytes)
-              : absl::StrCat(name, " left granted budget unused, so other clients get it: grants=",
-                             peer.grants, " bytes=", peer.bytes);
+    text = absl::StrCat(
+        ended ? "a client repeatedly left granted budget unused, so its data stream was ended: "
+              : "a client left granted budget unused, so other clients get it: ",
+        "client=", name, " grants=", peer.grants, " bytes=", peer.bytes);
     peer.silent_until = clock_->Now() + kSaidAgainAfter;
     peer.grants = peer.bytes = 0;
   }

@@ -30,7 +30,7 @@ void AppendUnicode(char32_t code, std::string* out) {
     absl::StrAppendFormat(out, "\\u%04x", static_cast<unsigned>(code));
     return;
   }
-  // JSON writes this code as a surrogate pair.
+  // JSON writes a code above U+FFFF as a surrogate pair.
   const unsigned above = static_cast<unsigned>(code) - 0x10000;
   absl::StrAppendFormat(out, "\\u%04x\\u%04x", 0xD800 + (above >> 10), 0xDC00 + (above & 0x3FF));
 }
@@ -84,7 +84,8 @@ std::string JsonWithoutHidden(absl::string_view json) {
   out.reserve(json.size());
   while (!json.empty()) {
     const Utf8Character one = FirstCharacter(json);
-    // JSON has no raw control characters inside strings, and may have white space between them.
+    // JSON has no raw control characters inside strings. Between strings it may have white space,
+    // which is kept.
     if (one.bytes != 0 && one.code >= 0x7F && IsHidden(one.code))
       AppendUnicode(one.code, &out);
     else

@@ -21,7 +21,8 @@ std::string NearestName(absl::string_view name, const std::vector<std::string>& 
   std::size_t best_distance = std::max<std::size_t>(1, a.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
     const std::string b = plain(candidate);
-    // Optimal string alignment distance: insert, delete, replace, swap neighbours.
+    // The optimal string alignment distance counts insertions, deletions, replacements and swaps of
+    // neighbours.
     std::vector<std::size_t> before_last, last(b.size() + 1), current(b.size() + 1);
     std::iota(last.begin(), last.end(), std::size_t{0});
     for (std::size_t i = 1; i <= a.size(); ++i) {

@@ -14,12 +14,13 @@
 namespace evergrad::client {
 namespace {
 
-// The properties of a request that its answer must match, kept while the request is in flight.
+// The shards of a request, which its answer must match. They are kept while the request is in
+// flight.
 struct Asked {
   std::vector<std::uint32_t> pushes, pulls;
 };
 
-// Restricts text to characters that are legal in the headers of a call.
+// Returns `text` with '?' in place of each character that is illegal in the headers of a call.
 std::string AsciiOnly(std::string text) {
   for (char& c : text) {
     if (c < ' ' || c > '~') c = '?';
@@ -94,8 +95,8 @@ struct ParameterClient::Impl {
         return it->second;
       }
     }
-    // The lock is not held, because certificates are read from files. If two callers dial at once,
-    // the peer of the second caller is dropped.
+    // The lock is not held while dialing, because certificates are read from files. If two callers
+    // dial at once, the peer of the second caller is dropped.
     auto made = std::make_shared<Peer>();
     made->address = address.host_port;
     transport::ChannelOptions channel = options;
@@ -154,7 +155,7 @@ struct ParameterClient::Impl {
   std::string host_id;
   mutable Mutex mu;
   CondVar idle;
-  // Shared with the Sends inside the peers.
+  // The Sends inside a peer share its ownership.
   std::map<PeerKey, std::shared_ptr<Peer>> peers ABSL_GUARDED_BY(mu);
   Stats stats ABSL_GUARDED_BY(mu);
 };
@@ -178,8 +179,8 @@ class ParameterClient::Announcement {
   Announcement(const Announcement&) = delete;
   Announcement& operator=(const Announcement&) = delete;
 
-  // Returns the ticket of the announcement if it fits a request like this one; the caller must use
-  // it with that request. Returns 0 if the announcement does not fit.
+  // Returns the ticket of the announcement if it fits this request; the caller must use it with
+  // this request. Returns 0 if the announcement does not fit.
   std::uint64_t Take(const std::shared_ptr<Impl::Peer>& peer, std::uint64_t request_bytes,
                      std::uint64_t response_bytes) {
     if (peer_.lock() != peer || request_bytes > request_bytes_ || response_bytes > response_bytes_)
@@ -217,14 +218,15 @@ void ParameterClient::Send(const v1::Endpoint& endpoint, v1::RequestHeader&& hea
                            std::function<void(absl::StatusOr<Answer>)> done, Announced announced,
                            std::vector<tensor::SharedBytes> ids) {
   if (payloads.size() != static_cast<std::size_t>(header.pushes_size())) {
-    return done(absl::InvalidArgumentError(absl::StrCat(
-        "one payload per push: pushes=", header.pushes_size(), " payloads=", payloads.size())));
+    return done(absl::InvalidArgumentError(
+        absl::StrCat("expected one payload per push: pushes=", header.pushes_size(),
+                     " payloads=", payloads.size())));
   }
   if (!ids.empty() && ids.size() != static_cast<std::size_t>(header.pushes_size()) +
                                         static_cast<std::size_t>(header.pulls_size())) {
-    return done(absl::InvalidArgumentError(absl::StrCat(
-        "one list of ids per section: sections=", header.pushes_size() + header.pulls_size(),
-        " lists=", ids.size())));
+    return done(absl::InvalidArgumentError(
+        absl::StrCat("expected one list of ids per section: sections=",
+                     header.pushes_size() + header.pulls_size(), " lists=", ids.size())));
   }
   auto used = impl_->Use(endpoint);
   if (!used.ok()) return done(used.status());
@@ -247,8 +249,8 @@ void ParameterClient::Send(const v1::Endpoint& endpoint, v1::RequestHeader&& hea
   transport::DataOptions options;
   options.response_bytes_max = response_bytes_max;
   options.deadline = deadline;
-  // The callback holds the counters and not the peer, because it must not destroy the stream that
-  // is calling it.
+  // The callback holds `impl_` for its counters, but not the peer: it must not destroy the stream
+  // that is calling it.
   peer->stream->Call(ticket, std::move(frame), options,
                      [impl = impl_, asked = std::move(asked),
                       done = std::move(done)](absl::StatusOr<transport::ReceivedFrame> received) {

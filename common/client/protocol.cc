@@ -13,7 +13,7 @@ constexpr std::size_t kMessageBytesMax = 3000;
 constexpr std::size_t kOriginBytesMax = 256;
 constexpr char kUserKind[] = "user";
 
-// Returns one word for people. Programs use `retryable`, and "user" for the blame.
+// Returns the kind of an error as one word for people. Programs read `retryable` and kUserKind.
 const char* KindOf(const absl::Status& status) {
   if (BlameOf(status) == Blame::kUser) return kUserKind;
   switch (status.code()) {

@@ -25,7 +25,7 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
   Impl(transport::Transport* t, runtime::Executor* e, log::Logger* l, Options o, Events ev)
       : transport(t), executor(e), logger(l), options(std::move(o)), events(std::move(ev)) {}
 
-  // Runs `f` later on the executor, unless this dial has ended by then.
+  // Returns a task for the executor that runs `f`, or does nothing if this dial has ended by then.
   template <class F>
   std::function<void()> IfStill(std::uint64_t of_dial, F f) {
     return [weak = weak_from_this(), of_dial, f = std::move(f)]() mutable {
@@ -80,7 +80,7 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     Redial(milliseconds(0));
   }
 
-  // Ends a session. Lose makes a callback, so its caller must return directly afterwards.
+  // Ends a session. Lose calls on_lost, so its caller must return directly afterwards.
   void Lose(const std::string& why) {
     const bool had = state == State::kRegistered;
     EndStream();
@@ -98,7 +98,7 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
 
   void EndStream() {
     state = State::kWaiting;
-    ++dial;  // Invalidates what the old stream has posted to the executor.
+    ++dial;  // Invalidates the tasks that the old stream has posted.
     pending.Clear();
     pending_bytes = 0;
     flush_posted = false;
@@ -141,7 +141,7 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
   void OnBytes(const std::string& bytes) {
     v1::CoordinatorBatch batch;
     if (!batch.ParseFromString(bytes))
-      return Malformed(absl::StrCat("not a batch: bytes=", bytes.size()));
+      return Malformed(absl::StrCat("the bytes are not a batch: bytes=", bytes.size()));
     const std::uint64_t session = dial;
     for (const v1::CoordinatorMessage& message : batch.messages()) {
       Handle(message);
@@ -167,10 +167,10 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
   }
 
   void OnRegistered(const v1::Registered& registered) {
-    if (state == State::kRegistered) return Malformed("registered twice");
+    if (state == State::kRegistered) return Malformed("a second Registered in one session");
     if (registered.term() == 0 || registered.heartbeat_ms() == 0) {
       return Malformed(
-          absl::StrCat("registration without term or heartbeat: term=", registered.term(),
+          absl::StrCat("Registered without a term or heartbeat interval: term=", registered.term(),
                        " heartbeat_ms=", registered.heartbeat_ms()));
     }
     state = State::kRegistered;
@@ -259,7 +259,7 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     pending.Clear();
     pending_bytes = 0;
     if (sent.ok()) return;
-    // The event is posted, because the caller of Send() does not expect its events inside the call.
+    // The call is posted, because the caller of Send() does not expect callbacks inside it.
     broken = true;
     executor->Post(
         IfStill(dial, [why = CleanText(sent.ToString(absl::StatusToStringMode::kWithNoExtraData),
@@ -284,8 +284,8 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
   State state = State::kWaiting;
   bool stopped = false;
   bool broken = false;  // a send failed, and Lose() has been posted
-  // The number of the current dial. The number changes with each dial and each end, and tasks
-  // posted for another number do nothing.
+  // The number of the current dial. It changes with each dial and each end. A task that was posted
+  // for another number does nothing.
   std::uint64_t dial = 0;
   std::uint64_t redials = 0;
   std::uint64_t heartbeats = 0;

@@ -37,9 +37,9 @@ struct Releases {
 
 absl::Status Told(const v1::RaisedError& error) {
   const absl::Status cause = client::FromErrorDetail(error.cause());
-  const absl::Status named(cause.code(), absl::StrCat("closure ", error.closure(),
-                                                      " failed: function=", error.function(),
-                                                      " cause=", cause.message()));
+  const absl::Status named(
+      cause.code(), absl::StrCat("a closure failed: closure=", error.closure(),
+                                 " function=", error.function(), " cause=", cause.message()));
   return WithRetryable(BlameOf(cause) == Blame::kUser ? UserError(named) : named, false);
 }
 
@@ -167,9 +167,10 @@ ClusterCoordinator::~ClusterCoordinator() {
 
 absl::StatusOr<std::unique_ptr<ClusterCoordinator>> ClusterCoordinator::Connect(Options options) {
   if (options.coordinator_address.empty())
-    return UserError(absl::InvalidArgumentError("no address of a coordinator"));
+    return UserError(absl::InvalidArgumentError("Options.coordinator_address is empty"));
   if (options.job.empty())
-    return UserError(absl::InvalidArgumentError("the coordinator knows no job for these closures"));
+    return UserError(
+        absl::InvalidArgumentError("Options.job is empty: expected the name or uid of a job"));
   auto impl = std::make_unique<Impl>();
   impl->options = std::move(options);
   transport::Transport* transport = impl->options.transport;

@@ -23,7 +23,7 @@ const Table<CountingSpec>& CountingTable() {
                               "byte limit of the last table; 0 means no limit"),
        Choice<CountingSpec>("optimizer", &CountingSpec::optimizer, {"counting"},
                             {"sgd", "adam", "adagrad"}, "counting.",
-                            "the optimizer of counting jobs: weight += g, slot += 2 g")},
+                            "the optimizer of counting jobs: weight += g, state += 2 g")},
       {}};
   return table;
 }
@@ -55,7 +55,8 @@ const Table<JobSpec>& CountingJobTable() {
        Section<JobSpec, DataSpec>("data", &JobSpec::data, &data, "batches and order"),
        Section<JobSpec, StrategySpec>("strategy", &JobSpec::strategy, &StrategyTable(),
                                       "how the work is distributed"),
-       Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &training, "how long"),
+       Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &training,
+                                      "length of the job"),
        CheckpointKey(), ResourcesKey()},
       SpecKeysNotBuilt()};
   return table;

@@ -78,7 +78,7 @@ void ExplainFields(std::string* out, const std::string& indent) {
     std::string text;
     format->explain_field(&text);
     const bool first = format == DataFormats().front();
-    if (!first) absl::StrAppend(out, indent, "# or of a ", format->name, " source\n");
+    if (!first) absl::StrAppend(out, indent, "# a field of a ", format->name, " source:\n");
     AppendLines(text, first ? indent : indent + "# ", out);
   }
 }

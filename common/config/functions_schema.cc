@@ -63,7 +63,7 @@ const Table<FunctionVariable>& VariableTable() {
                                 }};
     shape.example = "[64, 8]";
     Key<FunctionVariable> initializer = InitializerKey<FunctionVariable>(
-        "initializer", &FunctionVariable::initializer, "first values");
+        "initializer", &FunctionVariable::initializer, "initial values");
     Key<FunctionVariable> optimizer{
         "optimizer",
         "mapping",
@@ -194,9 +194,10 @@ void ExplainFunctionsJob(std::string* out) {
                   "\n# A functions job (spec.type: functions; docs/closures.md) has, instead of "
                   "data and model:\n#   functions:\n");
   FunctionsTable().Explain(FunctionsSpec{}, "#     ", out);
-  absl::StrAppend(out,
-                  "# and, of the other sections: optimizer, strategy.mode and .partitioner, "
-                  "training.seed and .wire_dtype, checkpoint without resume, resources.\n");
+  absl::StrAppend(
+      out,
+      "# The other sections may have only these keys: optimizer, strategy.mode and .partitioner, "
+      "training.seed and .wire_dtype, checkpoint without resume, resources.\n");
 }
 
 }  // namespace

@@ -28,7 +28,8 @@ const Table<JobSpec>& TrainingJobTable() {
        OptimizerKey(), OptimizersKey(),
        Section<JobSpec, StrategySpec>("strategy", &JobSpec::strategy, &StrategyTable(),
                                       "how the work is distributed"),
-       Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &TrainingTable(), "how long"),
+       Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &TrainingTable(),
+                                      "length, evaluation and precision of the training"),
        CheckpointKey(), ResourcesKey()},
       SpecKeysNotBuilt()};
   return table;
@@ -88,8 +89,9 @@ Key<JobSpec> TypeKey() {
 }
 
 Key<JobSpec> ResourcesKey() {
-  return Section<JobSpec, ResourcesSpec>("resources", &JobSpec::resources, &ResourcesTable(),
-                                         "resources beside other jobs");
+  return Section<JobSpec, ResourcesSpec>(
+      "resources", &JobSpec::resources, &ResourcesTable(),
+      "share and limits of the job on a cluster that runs several jobs");
 }
 
 }  // namespace evergrad::config

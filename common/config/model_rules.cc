@@ -20,8 +20,8 @@ bool Contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// One check per rule. The checks of layers run in the order of the file, because each layer may
-// read those above it.
+// This class has one check per rule. The checks of layers run in the order of the file, because
+// each layer may read those above it.
 class ModelCheck {
  public:
   ModelCheck(const Node& root, Reader* reader, JobSpec* spec)
@@ -72,7 +72,7 @@ class ModelCheck {
     const auto reads = [&](const LayerSpec& l) {
       return l.type == "embedding" && l.table == table.name;
     };
-    // A layer of an unknown type may be the one that reads the table.
+    // The table may be read by a layer whose type is unknown.
     const bool unknown = std::any_of(model_.layers.begin(), model_.layers.end(),
                                      [](const LayerSpec& l) { return l.type.empty(); });
     if (!unknown && std::none_of(model_.layers.begin(), model_.layers.end(), reads))
@@ -137,8 +137,8 @@ class ModelCheck {
     CheckKind(layer, layer.weights, ValueKind::kReal, weights);
   }
 
-  // Returns the kind of the values of the field. Integers are ids for embeddings; all other layers
-  // read real numbers. nullopt if the job does not state the kind.
+  // Returns the kind of the values of the field: integers, which only embeddings read (as ids), or
+  // real numbers, which all other layers read. Returns nullopt if the job does not state the kind.
   std::optional<ValueKind> KindOfInput(const std::string& input) const {
     if (!Contains(inputs_, input) || !fields_known_) return std::nullopt;
     const DataFormat* const format = FindDataFormat(spec_.data.train->format);
@@ -159,18 +159,19 @@ class ModelCheck {
     const auto kind = KindOfInput(input);
     if (!kind || *kind == wanted) return;
     if (wanted == ValueKind::kInteger)
-      return reader_.Report(where, absl::StrCat("an embedding reads ids, and the field `", input,
+      return reader_.Report(where, absl::StrCat("an embedding reads ids, but the field `", input,
                                                 "` has real numbers (float32): expected integers"));
     const std::string who = layer.type == "embedding"
-                                ? "weights are"
+                                ? "weights must be"
                                 : absl::StrCat("a layer of type ", layer.type, " reads");
     reader_.Report(
-        where, absl::StrCat(who, " real numbers, and the field `", input,
+        where, absl::StrCat(who, " real numbers, but the field `", input,
                             "` has integers; a transform `scale: 1` makes real numbers of them"));
   }
 
   void CheckInputsAreAbove(const LayerSpec& layer, const Node* node) {
-    // Without `input`, the layer reads the layer above, whose own mistake has been reported.
+    // Without `input`, the layer reads the layer above it. A mistake in that layer has been
+    // reported already.
     if (node == nullptr || node->Find("input") == nullptr) return;
     const Location where = KeyPlace(node, "input", layer.where);
     for (const std::string& input : layer.inputs) {

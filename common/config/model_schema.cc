@@ -223,8 +223,8 @@ Key<ModelSpec> TablesKey() {
   key.explain_inner = [](std::string* out, const std::string& indent) {
     std::string text = "users:\n";
     EmbeddingTableTable().Explain(TableSpec{}, "  ", &text);
-    // The section is commented out: an empty section is a mistake, and so is a table that no layer
-    // reads.
+    // The section is commented out, because an empty section is a mistake, and so is a table that
+    // no layer reads.
     out->erase(out->rfind(indent.substr(2) + "tables:"));
     absl::StrAppend(out, indent.substr(2), "# tables:\n");
     AppendLines(text, indent.substr(2) + "#   ", out);

@@ -1,4 +1,4 @@
-// CheckShapes applies the shape rules of common/layers to the layers in the order of the file.
+// Applies the shape rules of common/layers to the layers in the order of the file.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -13,7 +13,8 @@
 namespace evergrad::config {
 namespace {
 
-// Returns the number of elements of a field in one example; nullopt if the job does not state it.
+// Returns the number of elements of a field in one example, or nullopt if the job does not state
+// it.
 std::optional<std::uint64_t> ElementsOf(const DataSpec& data, const std::string& name) {
   if (!data.train) return std::nullopt;
   const std::string& format = data.train->format;
@@ -73,10 +74,10 @@ class ShapeWalk {
     const std::uint64_t wanted = LabelElements(*FindBuilt(Losses(), loss.type), output->second);
     const std::optional<std::uint64_t> given = ElementsOf(spec_.data, loss.labels);
     if (given && *given != wanted)
-      return Refuse(
-          loss, absl::StrCat("output `", loss.output, "` ", output->second.ToString(), " wants ",
-                             wanted, wanted == 1 ? " label" : " labels",
-                             " an example, and the field `", loss.labels, "` has ", *given));
+      return Refuse(loss,
+                    absl::StrCat("a field has the wrong number of labels per example: field=`",
+                                 loss.labels, "` want=", wanted, " got=", *given, " output=`",
+                                 loss.output, "` ", output->second.ToString()));
     for (const std::string& metric : model_.metrics)
       if (const absl::Status defined = CheckMetric(metric, loss, output->second); !defined.ok())
         Refuse(loss, defined.message());

@@ -7,7 +7,8 @@
 namespace evergrad::config {
 namespace {
 
-// A schedule in place of a learning rate is refused with a separate message.
+// Returns the key of a number. A schedule in place of a learning rate is refused with a separate
+// message.
 template <class T>
 Key<T> NumberKey(const optimizers::Parameter& parameter) {
   const std::string name(parameter.member.name);
@@ -64,7 +65,7 @@ const Variant<optimizers::Settings>& OptimizerVariant() {
 
 void CheckOptimizer(Reader& reader, const Node& node, const optimizers::Settings& settings) {
   for (const optimizers::Descriptor& descriptor : optimizers::All()) {
-    // The rules of all types check a mapping of unknown type.
+    // If the type of a mapping is unknown, the rules of all types check it.
     if (!settings.type.empty() && descriptor.defaults.type != settings.type) continue;
     for (const optimizers::Rule& rule : descriptor.rules) {
       const Node* const key = node.Find(rule.key);
@@ -102,10 +103,11 @@ Key<JobSpec> OptimizersKey() {
             if (!r.IsList(n, "optimizers", "optimizers")) return;
             t->optimizers_where = n.where();
             if (n.items.empty())
-              r.Report(n.where(), "`optimizers`: expected at least one, got none");
+              r.Report(n.where(), "`optimizers`: expected at least one entry, got none");
             if (n.items.size() > 256)
-              return r.Report(n.where(),
-                              absl::StrCat("too many optimizers: limit=256 got=", n.items.size()));
+              return r.Report(
+                  n.where(),
+                  absl::StrCat("too many entries of `optimizers`: limit=256 got=", n.items.size()));
             for (std::size_t i = 0; i < n.items.size(); ++i) {
               OptimizerRule& optimizer = t->optimizers.emplace_back();
               if (!RuleVariant().Read(r, n.items[i], &optimizer)) continue;

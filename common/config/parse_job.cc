@@ -1,4 +1,4 @@
-// The stages are text, tree, overrides, variables, typed values, and rules between values. Every
+// The stages are: text, tree, overrides, variables, typed values, and rules between values. Every
 // stage adds its mistakes and continues.
 #include <algorithm>
 #include <filesystem>
@@ -30,7 +30,8 @@ bool IsVariableName(absl::string_view name) {
   });
 }
 
-// Expands ${NAME}, ${NAME:-default}, and $${ as a literal ${. The result is not expanded again.
+// Returns the text with ${NAME} and ${NAME:-default} expanded, and ${ in place of $${. The result
+// is not expanded again.
 std::string Expand(const Node& node, const std::map<std::string, std::string>& environment,
                    Reader* reader, std::vector<std::string>* used) {
   const std::string& text = node.text;
@@ -170,8 +171,9 @@ void CheckData(const Node& root, Reader* reader, JobSpec* spec) {
   ReadFields(*reader, *data, &d);
   if (d.train && d.eval && d.train->format != d.eval->format && !d.train->format.empty() &&
       !d.eval->format.empty())
-    reader->Report(d.eval->where, absl::StrCat("data.train and data.eval have different formats: ",
-                                               d.eval->format, ", not ", d.train->format));
+    reader->Report(d.eval->where,
+                   absl::StrCat("data.train and data.eval have different formats: train=",
+                                d.train->format, " eval=", d.eval->format));
   if (d.eval && d.eval->split.modulo != 0)
     reader->Report(data->Find("eval")->Find("split")->where(),
                    "`split` is a setting of data.train, from which it takes the evaluation data");
@@ -198,17 +200,18 @@ void CheckTable(const Node& root, Reader* reader, const JobSpec& spec, const Tab
   if (floats > optimizers::kRowFloatsMax) {
     reader->Report(
         KeyPlace(node, "dimension", table.where),
-        absl::StrCat("`dimension`: a row with the state of the optimizer ", rule->type, " has ",
-                     floats, " numbers, more than ", optimizers::kRowFloatsMax));
+        absl::StrCat("`dimension`: a row and its optimizer state have too many numbers: optimizer=",
+                     rule->type, " got=", floats, " limit=", optimizers::kRowFloatsMax));
   }
   const std::uint64_t share = table.bytes_max / spec.strategy.table_slots,
                       row = floats * sizeof(float) + optimizers::kIndexBytesPerRow +
                             optimizers::CounterBytesPerRow(rule->type);
   if (table.bytes_max != 0 && share < row) {
-    reader->Report(KeyPlace(node, "bytes_max", table.where),
-                   absl::StrCat("`bytes_max`: the share of each of ", spec.strategy.table_slots,
-                                " slots (strategy.table_slots) is ", share,
-                                " bytes, and a row of this table takes ", row));
+    reader->Report(
+        KeyPlace(node, "bytes_max", table.where),
+        absl::StrCat("`bytes_max`: the share of one slot must hold at least one row: "
+                     "strategy.table_slots=",
+                     spec.strategy.table_slots, " share_bytes=", share, " row_bytes=", row));
   }
 }
 
@@ -365,7 +368,7 @@ std::string EmitYaml(const JobSpec& spec) {
   Append(&root, "metadata", std::move(metadata));
   Node body;
   TypeOf(spec).table().Write(spec, &body);
-  // Without evaluation data the key would be refused when the text is read back.
+  // Without evaluation data, the parser would refuse the key when it reads the text back.
   if (TypeOf(spec).trains_model && !spec.data.eval) {
     if (Node* training = body.Find("training"))
       training->entries.erase(
@@ -402,7 +405,7 @@ std::string ReferenceYaml() {
       "label: lower-case letters, digits and inner dashes, at most 63 (required)\n  name: "
       "reference\nspec:\n";
   TypeOf(JobSpec{}).table().Explain(JobSpec{}, "  ", &out);
-  // The type with the fewest keys comes first.
+  // The job type with the fewest keys comes first.
   const auto types = JobTypes();
   for (auto type = types.rbegin(); type != types.rend(); ++type)
     if ((*type)->explain != nullptr) (*type)->explain(&out);

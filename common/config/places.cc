@@ -16,12 +16,12 @@ namespace {
 
 constexpr char kExplanation[] =
     "# Messages name the following places in the user's file: [file, line, column].\n";
-// The reader looks for these characters only, because earlier versions wrote another explanation.
+// The reader looks for kHead only, because earlier versions wrote another explanation.
 constexpr char kHead[] = "# places: ";
 constexpr std::size_t kFilesMax = 64, kFileNameBytesMax = 1024;
 constexpr std::uint64_t kNumberMax = 1u << 30;
 
-// The places of a spec by section, in order.
+// Returns the places of a spec by section, in order.
 std::vector<std::pair<const char*, std::vector<Location*>>> PlacesOf(JobSpec* spec) {
   const auto all = [](auto* parts) {
     std::vector<Location*> places;

@@ -110,7 +110,7 @@ class Reader {
   const std::vector<Argument>& arguments_;
   const std::string& unexpected_;
   int next_ = 1;              // the word to read next
-  std::size_t argument_ = 0;  // the argument that the next word without a flag is
+  std::size_t argument_ = 0;  // the argument to which the next word without a flag belongs
   std::vector<GivenFlag> given_;
   std::vector<std::string> mistakes_;
 };

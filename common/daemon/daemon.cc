@@ -57,7 +57,7 @@ Daemon::Daemon(Role role, std::string summary)
              "HTTPS, and /metrics requires a client certificate. Empty means off");
   table_.Add("insecure_metrics", &common_.insecure_metrics,
              "serve --metrics-listen off loopback as plain HTTP, WITHOUT encryption or "
-             "authentication, whatever --listen does");
+             "authentication, even if --listen uses TLS");
   table_.AddChoice("log_format", &common_.log_format, {"text", "json"},
                    "format of a log message: one line, or one JSON object");
   table_.AddChoice("log_level", &common_.log_level, {"debug", "info", "warning", "error"},
@@ -87,7 +87,7 @@ std::optional<int> Daemon::Start(int argc, const char* const* argv) {
   // and before any thread.
   transport::TuneAllocator();
   // Protobuf writes a line to stderr for each string that is not UTF-8, so any peer could fill the
-  // disk. The code that parses a message reports a failure itself.
+  // disk. The code that parses a message reports the failure.
   google::protobuf::SetLogHandler(nullptr);
   runtime::SignalWaiter::Install();
   auto outcome = table_.Parse(argc, argv);
@@ -121,8 +121,8 @@ std::optional<int> Daemon::Start(int argc, const char* const* argv) {
   if (const absl::Status status = StartExporter(); !status.ok()) return Fail(status);
   logger_->Info(VersionLine(table_.program()));
   if (failpoints_->AnyArmed())
-    logger_->Warning(
-        absl::StrCat("failpoints armed: ", common_.failpoints, " seed=", common_.failpoint_seed));
+    logger_->Warning(absl::StrCat("failpoints are armed: failpoints=", common_.failpoints,
+                                  " seed=", common_.failpoint_seed));
   return std::nullopt;
 }
 
@@ -181,7 +181,7 @@ Daemon::End Daemon::WaitForEnd() {
 }
 
 int Daemon::Fail(const absl::Status& status) {
-  // The log may be a file, and a person who starts the daemon by hand reads stderr.
+  // The log may be a file, but a person who starts the daemon by hand reads stderr.
   if (logger_ == nullptr || !common_.log_file.empty())
     SayOnStderr(table_.program(), status.message());
   if (logger_ != nullptr) logger_->Error(status.message());

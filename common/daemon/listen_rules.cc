@@ -1,5 +1,5 @@
-// The rules between common options. The rules are separate from daemon.cc so that tests need not
-// start a daemon.
+// The rules between common options. They are separate from daemon.cc so that tests need not start a
+// daemon.
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -13,7 +13,7 @@ struct HostPort {
   std::string port;
 };
 
-// Splits "host:port" or "[::1]:port"; nullopt for anything else.
+// Splits "host:port" or "[::1]:port". Returns nullopt for anything else.
 std::optional<HostPort> Split(absl::string_view host_port) {
   const std::size_t colon = host_port.rfind(':');
   if (colon == absl::string_view::npos || colon + 1 == host_port.size()) return std::nullopt;

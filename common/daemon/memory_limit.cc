@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint64_t kNone = std::numeric_limits<std::uint64_t>::max();
 
-// Reads a file with one number. "max" or a missing file means no limit.
+// Returns the number in a file. "max" or a missing file means no limit.
 std::uint64_t LimitIn(const std::string& path) {
   std::ifstream file(path);
   std::string word;

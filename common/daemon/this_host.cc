@@ -25,7 +25,7 @@ std::string HostOf(absl::string_view host_port) {
   absl::string_view host =
       host_port.substr(0, colon == absl::string_view::npos ? host_port.size() : colon);
   if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
-  // The interface of a link-local address is left out.
+  // The host is returned without the interface of a link-local address.
   return std::string(host.substr(0, host.find('%')));
 }
 

@@ -38,9 +38,9 @@ void CheckDefault(Reader& r, const Location& at, const FieldSpec& field) {
   const std::string got = absl::StrCat(", got `", field.default_text->substr(0, 60), "`");
   const auto integer = field.type == "int" ? IntegerOf(*field.default_text) : std::nullopt;
   if (field.type == "int" && !integer)
-    return r.Report(at, absl::StrCat("`default` of a field of type int: expected an integer", got));
+    return r.Report(at, absl::StrCat("`default`: a field of type int expects an integer", got));
   if (field.type == "float" && !RealOf(*field.default_text))
-    return r.Report(at, absl::StrCat("`default` of a field of type float: expected a number", got));
+    return r.Report(at, absl::StrCat("`default`: a field of type float expects a number", got));
   if (field.transforms.empty() || field.transforms.front().type != "map") return;
   // `map` looks up the canonical text of an integer: 7 for `07`.
   const std::string key = integer ? absl::StrCat(*integer) : *field.default_text;

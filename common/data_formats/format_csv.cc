@@ -58,7 +58,7 @@ void CheckField(Reader& r, const YamlEntry& entry, const DataSpec& data, const F
     if (source->has_value() && !(*source)->header && !(*source)->split.taken)
       r.Report(entry.value.Find("column")->where(),
                absl::StrCat("column `", named->substr(0, 60),
-                            "` is a name, and `header: false` of data.",
+                            "` is a name, but `header: false` in data.",
                             source == &data.train ? "train" : "eval",
                             " means that the file has no names: expected a number from 0"));
 }

@@ -7,7 +7,7 @@
 namespace evergrad::config {
 namespace {
 
-// The key `transforms`, which only the image may have.
+// Returns the key `transforms`, which only the image may have.
 Key<FieldSpec> ImageTransformsKey(const std::vector<std::string>& transforms) {
   Key<FieldSpec> key = TransformsKey(transforms);
   key.read = [read = key.read](Reader& r, const Node& n, FieldSpec* t) {

@@ -27,7 +27,7 @@ void CheckField(Reader& r, const YamlEntry& entry, const DataSpec&, const FieldS
   CheckTypedField(r, entry, field);
   if (field.size != 0 && field.list)
     r.Report(entry.value.Find("size")->where(),
-             "`size` is the length of the list in one member, and `column` names several members: "
+             "`size` is the length of the list in one member, but `column` names several members: "
              "keep one of the two");
 }
 

@@ -83,21 +83,20 @@ void CheckField(Reader& r, const YamlEntry& entry, const DataSpec&, const FieldS
   if (field.type == "ids" && field.ids == 0)
     report("a field of type ids needs `ids`, the number of ids");
   if (field.type != "ids" && (field.ids != 0 || given("distribution") || given("exponent")))
-    report(absl::StrCat(
-        "`ids`, `distribution` and `exponent` are settings of type ids, this field is of type ",
-        field.type));
+    report(
+        absl::StrCat("`ids`, `distribution` and `exponent` apply only to fields of type ids: type=",
+                     field.type));
   if (field.type == "label" && field.size != 0) report("a label has no `size`");
   if (field.type != "float" && given("shape"))
-    report(absl::StrCat("`shape` is a setting of type float, this field is of type ", field.type));
+    report(absl::StrCat("`shape` applies only to fields of type float: type=", field.type));
   if (given("shape") && given("size"))
-    report("`shape` and `size` exclude each other; remove one of the two");
+    report("`shape` and `size` exclude each other: remove one of the two");
   if (field.type != "label" && given("classes"))
-    report(
-        absl::StrCat("`classes` is a setting of type label, this field is of type ", field.type));
+    report(absl::StrCat("`classes` applies only to fields of type label: type=", field.type));
   if (field.distribution == "zipf" && field.ids > kZipfIdsMax)
-    report(absl::StrCat("zipf draws from at most ", kZipfIdsMax, " ids"));
+    report(absl::StrCat("`ids`: zipf allows at most ", kZipfIdsMax, " ids, got ", field.ids));
   if (field.distribution != "zipf" && given("exponent"))
-    report("`exponent` is a setting of distribution zipf");
+    report("`exponent` applies only to the distribution zipf");
 }
 
 std::optional<ValueKind> KindOfSynthetic(const FieldSpec& field) {

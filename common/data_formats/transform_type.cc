@@ -19,8 +19,8 @@ bool Contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// Explains why a transform cannot be used here: it is not built, belongs to other formats, or is
-// unknown.
+// Returns the reason why a transform cannot be used here: it is not built, belongs to other
+// formats, or is unknown.
 std::string Refusal(const std::string& name, const std::vector<std::string>& allowed) {
   if (std::find(std::begin(kTransformsNotBuilt), std::end(kTransformsNotBuilt), name) !=
       std::end(kTransformsNotBuilt))
@@ -30,8 +30,8 @@ std::string Refusal(const std::string& name, const std::vector<std::string>& all
   std::vector<std::string> formats;
   for (const DataFormat* format : DataFormats())
     if (Contains(format->transforms, name)) formats.push_back(format->name);
-  return absl::StrCat("transform `", name, "` is one of ", absl::StrJoin(formats, " and "),
-                      " fields");
+  return absl::StrCat("transform `", name, "` is only for fields of format ",
+                      absl::StrJoin(formats, " or "));
 }
 
 // Reads `name: settings` and appends it to the field's transforms.
@@ -51,7 +51,7 @@ void ReadEntry(Reader& r, const YamlEntry& entry, const std::vector<std::string>
   field->transforms.push_back(std::move(transform));
 }
 
-// Reads a list item that is a name alone, `- log1p`.
+// Reads a list item that is a name without settings, such as `- log1p`.
 void ReadName(Reader& r, const Node& item, const std::vector<std::string>& allowed,
               FieldSpec* field) {
   const TransformType* const type = FindTransformType(item.text);
@@ -80,8 +80,8 @@ void ReadTransforms(Reader& r, const Node& n, const std::vector<std::string>& al
     if (!r.IsMap(item, "a transform")) continue;
     for (const YamlEntry& entry : item.entries) ReadEntry(r, entry, allowed, field);
     if (item.entries.size() != 1)
-      r.Report(item.where(),
-               absl::StrCat("a transform has one key, its name: got ", item.entries.size()));
+      r.Report(item.where(), absl::StrCat("a transform has exactly one key, its name: keys=",
+                                          item.entries.size()));
   }
 }
 

@@ -39,7 +39,7 @@ absl::StatusOr<ValueKind> KindOfField(const FieldSpec& field) {
     kind = *after;
     if (IsLearned(transform) && ++learned > 1)
       return absl::InvalidArgumentError(
-          absl::StrCat("a field has one ", transform.type, " at most"));
+          absl::StrCat("a field has at most one transform `", transform.type, "`"));
   }
   if (kind == ValueKind::kText)
     return absl::InvalidArgumentError(

@@ -110,14 +110,14 @@ absl::StatusOr<Rule> ParseRule(const KnownFailpoint& known, absl::string_view te
   const auto verb = std::find_if(std::begin(kVerbs), std::end(kVerbs),
                                  [&](const auto& v) { return v.word == word; });
   if (verb == std::end(kVerbs) || (word.size() == text.size()) != (verb->verb != Verb::kDelay))
-    return Bad("unknown action, expected one of kill error user_error drop delay(MS) stop on",
+    return Bad("unknown action, expected kill, error, user_error, drop, delay(MS), stop or on",
                entry);
   rule.verb = verb->verb;
   if (rule.verb == Verb::kDelay) {
     text.remove_prefix(word.size() + 1);
     if (!absl::ConsumeSuffix(&text, ")") || !absl::SimpleAtoi(text, &rule.delay_ms) ||
         rule.delay_ms < 0 || rule.delay_ms > kDelayMsMax) {
-      return Bad(absl::StrCat("delay(MS) must have 0 to ", kDelayMsMax), entry);
+      return Bad(absl::StrCat("the MS of delay(MS) must be from 0 to ", kDelayMsMax), entry);
     }
   }
   const std::string actions = absl::StrCat("kill stop ", known.actions);

@@ -28,7 +28,7 @@ class Descriptor {
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   int get() const { return fd_; }
-  // An error of close() reports a write that did not reach the disk.
+  // An error of close() means that a write did not reach the disk.
   int Close() {
     const int r = ::close(fd_);
     fd_ = -1;
@@ -78,10 +78,11 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, std::uint64_t byte
   struct stat info;
   if (::fstat(fd.get(), &info) != 0) return FromErrno(errno, "cannot stat file", path);
   if (S_ISDIR(info.st_mode))
-    return absl::FailedPreconditionError(absl::StrCat("is a folder, not a file: path=", path));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the path is a folder, not a file: path=", path));
   const auto too_large = [&] {
     return absl::ResourceExhaustedError(
-        absl::StrCat("file too large: path=", path, " limit_bytes=", bytes_max));
+        absl::StrCat("file is too large: path=", path, " limit_bytes=", bytes_max));
   };
   if (S_ISREG(info.st_mode) && static_cast<std::uint64_t>(info.st_size) > bytes_max)
     return too_large();
@@ -160,8 +161,8 @@ absl::Status RestoreEnd(const std::string& path, std::uint64_t offset, absl::str
       return written;
     }
     if (size < offset)
-      status = absl::DataLossError(
-          absl::StrCat("file has shrunk: path=", path, " bytes=", size, " want=", offset));
+      status = absl::DataLossError(absl::StrCat("the file is shorter than expected: path=", path,
+                                                " bytes=", size, " want=", offset));
   }
   if (fd.Close() != 0) return FromErrno(errno, "cannot close file", path);
   return status;
@@ -171,7 +172,8 @@ absl::Status MakeDirectories(const std::string& path) {
   struct stat info;
   if (::stat(path.c_str(), &info) == 0) {
     if (S_ISDIR(info.st_mode)) return absl::OkStatus();
-    return absl::FailedPreconditionError(absl::StrCat("is a file, not a folder: path=", path));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the path is a file, not a folder: path=", path));
   }
   if (errno != ENOENT) return FromErrno(errno, "cannot make folder", path);
   const std::string parent = std::filesystem::path(path).parent_path().string();
@@ -185,7 +187,8 @@ absl::Status MakeDirectories(const std::string& path) {
   if (made) return SyncFolderOf(path);
   // Another process created the folder first.
   if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("is a file, not a folder: path=", path));
+  return absl::FailedPreconditionError(
+      absl::StrCat("the path is a file, not a folder: path=", path));
 }
 
 bool Exists(const std::string& path) {
@@ -204,7 +207,7 @@ absl::StatusOr<std::string> LocalPath(absl::string_view uri) {
   }
   if (!absl::StartsWith(rest, "/")) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a file URI names no host and starts with file:///: uri=", uri));
+        absl::StrCat("a file URI must start with file:/// and name no host: uri=", uri));
   }
   return std::string(rest);
 }

@@ -40,7 +40,8 @@ absl::Status FileError(int error, absl::string_view what, absl::string_view path
     case ENOTEMPTY: return absl::FailedPreconditionError(text("the folder is not empty", ""));
     case ENAMETOOLONG:
     case ELOOP: return absl::InvalidArgumentError(text(std::strerror(error), ""));
-    // A network disk is currently unreachable, which is not an error of the path or the file.
+    // These errors mean that a network disk is unreachable now. They are not errors of the path or
+    // the file.
     case ESTALE:
     case ETIMEDOUT:
     case EBUSY:
@@ -79,7 +80,7 @@ absl::StatusOr<std::string> ReadWhole(FileSystem& files, absl::string_view uri,
   const std::uint64_t size = (*file)->size();
   if (size > bytes_max)
     return absl::ResourceExhaustedError(
-        absl::StrCat("file too large: path=", uri, " bytes=", size, " limit_bytes=", bytes_max));
+        absl::StrCat("file is too large: path=", uri, " bytes=", size, " limit_bytes=", bytes_max));
   std::string bytes(size, '\0');
   const auto read =
       (*file)->ReadAt(0, std::as_writable_bytes(std::span(bytes.data(), bytes.size())));

@@ -28,8 +28,8 @@ std::string WithNetwork(const std::string& machine) {
 }  // namespace
 
 std::string HostId() {
-  // The boot id is preferred. The boot id differs between machines that were cloned with one
-  // machine id. Like a socket, the boot id does not survive a reboot.
+  // The boot id is preferred. It differs between machines that were cloned with one machine id, and
+  // it changes at a reboot, which no socket survives either.
   std::string machine = FirstLineOf(kBootId);
   if (machine.empty()) machine = FirstLineOf("/etc/machine-id");
   return WithNetwork(machine);

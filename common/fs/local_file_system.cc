@@ -53,7 +53,7 @@ absl::Status Sync(int fd, fault::Failpoints* failpoints, absl::string_view failp
   return absl::OkStatus();
 }
 
-// Removes temporary files whose writer has died, which shows in a free lock.
+// Removes temporary files whose writer has died. The lock of such a file is free.
 void SweepLeftovers(int folder) {
   DIR* entries = ::fdopendir(::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (entries == nullptr) return;
@@ -77,7 +77,7 @@ class LocalWriter final : public WritableFile {
   ~LocalWriter() override { DropTemporary(); }
 
   absl::Status Begin(bool unnamed) {
-    // The link of a file without a name goes through /proc.
+    // A file without a name is linked by its path in /proc.
     if (unnamed && ::access("/proc/self/fd", X_OK) == 0) {
       file_ = OpenAt(folder_.get(), ".", O_WRONLY | O_TMPFILE, 0666);
       if (file_.get() >= 0) return absl::OkStatus();
@@ -91,8 +91,8 @@ class LocalWriter final : public WritableFile {
       file_ = OpenAt(folder_.get(), temporary_, O_WRONLY | O_CREAT | O_EXCL, 0666);
       if (file_.get() < 0 && errno == EEXIST) continue;
       if (file_.get() < 0) break;
-      // A sweep between open and lock may have taken the file for a leftover. Then either the lock
-      // or the name is lost.
+      // A sweep between open and lock may have removed the file as a leftover. Then either the lock
+      // fails or the name no longer refers to the file.
       struct stat ours, named;
       if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0 && ::fstat(file_.get(), &ours) == 0 &&
           ::fstatat(folder_.get(), temporary_.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
@@ -196,7 +196,7 @@ class LocalReader final : public ReadableFile {
                   static_cast<off_t>(offset + done));
       if (n < 0 && errno == EINTR) continue;
       if (n < 0)
-        return FileError(errno, absl::StrCat("cannot read file at offset ", offset + done), path_);
+        return FileError(errno, absl::StrCat("cannot read file: offset=", offset + done), path_);
       if (n == 0) break;
       done += static_cast<std::size_t>(n);
     }
@@ -264,7 +264,7 @@ class LocalFileSystem final : public FileSystem {
       const std::string name = found->d_name;
       if (name == "." || name == ".." || absl::StartsWith(name, kTemporaryPrefix)) continue;
       struct stat info;
-      // The file was removed meanwhile, or is a dangling link.
+      // The file was removed meanwhile, or the entry is a dangling link.
       if (::fstatat(::dirfd(entries), name.c_str(), &info, 0) != 0) continue;
       if (list.size() == kListEntriesMax) {
         status = absl::ResourceExhaustedError(

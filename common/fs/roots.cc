@@ -88,7 +88,7 @@ Descriptor Roots::Open(const std::string& path, int flags) const {
   const Descriptor pinned = OpenRetry(path, O_PATH | (flags & (O_DIRECTORY | O_NOFOLLOW)));
   if (pinned.get() < 0) {
     // The refusal must not reveal whether a file outside exists. Therefore the nearest existing
-    // folder decides.
+    // folder decides whether the path is allowed.
     const int error = errno;
     for (std::string folder = Normal(path); folder.size() > 1;) {
       folder = std::filesystem::path(folder).parent_path().string();

@@ -1,4 +1,4 @@
-// activation keeps the shape of its input. Softmax is over the last axis.
+// The layer activation keeps the shape of its input. Softmax is computed over the last axis.
 #include "common/base/status.h"
 #include "common/layers/activations.h"
 #include "common/layers/families.h"

@@ -1,4 +1,4 @@
-// concatenate puts its inputs side by side along the last axis; all other axes agree.
+// The layer concatenate joins its inputs along the last axis; all other axes must agree.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

@@ -1,4 +1,5 @@
-// conv2d reads images (height, width, channels); its kernel is (height, width, channels, filters).
+// The layer conv2d reads images (height, width, channels). Its kernel has the shape (height, width,
+// channels, filters).
 #include "common/base/status.h"
 #include "common/layers/activations.h"
 #include "common/layers/families.h"

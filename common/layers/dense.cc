@@ -1,4 +1,4 @@
-// dense works on the last axis, as in Keras: an input (28, 28, 3) gives (28, 28, units).
+// The layer dense works on the last axis, as in Keras: an input (28, 28, 3) gives (28, 28, units).
 #include "common/base/status.h"
 #include "common/layers/activations.h"
 #include "common/layers/families.h"

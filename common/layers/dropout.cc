@@ -1,4 +1,4 @@
-// dropout keeps the shape of its input.
+// The layer dropout keeps the shape of its input.
 #include "absl/strings/str_cat.h"
 #include "common/layers/families.h"
 

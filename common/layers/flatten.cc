@@ -1,4 +1,4 @@
-// flatten gives one axis of all elements.
+// The layer flatten gives one axis with all elements.
 #include "common/layers/families.h"
 
 namespace evergrad::config {

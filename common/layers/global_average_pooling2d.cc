@@ -1,4 +1,4 @@
-// global_average_pooling2d reads images (height, width, channels) and gives (channels).
+// The layer global_average_pooling2d reads images (height, width, channels) and gives (channels).
 #include "common/base/status.h"
 #include "common/layers/families.h"
 

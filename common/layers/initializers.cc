@@ -7,7 +7,8 @@
 namespace evergrad::config {
 namespace {
 
-// The initializers that can be given by name alone, including `truncated_normal` with its default.
+// Returns the initializers that can be given by name alone, including `truncated_normal` with its
+// default.
 std::vector<std::string> PlainNames() {
   std::vector<std::string> names;
   for (const InitializerDescriptor& initializer : Initializers())

@@ -10,7 +10,7 @@
 namespace evergrad::config {
 namespace {
 
-// Unbuilt types that belong to no family; each family lists its own.
+// Types that are not built and belong to no family; each family lists its own.
 const NotBuilt kLayersNotBuilt = {"lstm",           "gru",
                                   "conv1d",         "conv3d",
                                   "max_pooling1d",  "average_pooling2d",
@@ -78,7 +78,7 @@ Key<LayerSpec> DtypeKey() {
   key.write = [](const LayerSpec& t) {
     return t.dtype.empty() ? std::nullopt : std::optional<Node>(MakeText(t.dtype));
   };
-  key.default_text = "as training.precision says";
+  key.default_text = "the type of training.precision";
   return key;
 }
 

@@ -75,8 +75,8 @@ absl::Status CheckLoss(const LossSpec& spec, const tensor::Shape& output,
   const std::uint64_t classes = output.rank() == 0 ? 1 : output.dims().back();
   if (classes < loss->classes_min)
     return absl::InvalidArgumentError(absl::StrCat("needs at least ", loss->classes_min,
-                                                   " classes in the last axis; output `",
-                                                   spec.output, "` is ", output.ToString()));
+                                                   " classes in the last axis: output=`",
+                                                   spec.output, "` shape=", output.ToString()));
   if (!spec.from_logits) return absl::OkStatus();
   if (loss->activation.empty())
     return absl::InvalidArgumentError("from_logits does not apply to it; remove the key");

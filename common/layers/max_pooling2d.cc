@@ -1,4 +1,4 @@
-// max_pooling2d reads images (height, width, channels) and keeps the channels.
+// The layer max_pooling2d reads images (height, width, channels) and keeps the channels.
 #include "common/base/status.h"
 #include "common/layers/families.h"
 #include "common/layers/shape_rules.h"

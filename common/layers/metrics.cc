@@ -48,14 +48,15 @@ absl::Status CheckMetric(absl::string_view name, const LossSpec& loss,
   };
   if (!IsDefinedFor(*metric, loss.type)) {
     if (!metric->instead.empty() && descriptor->has_classes)
-      return error(absl::StrCat("is not defined for it; did you mean `", metric->instead, "`?"));
-    if (metric->one_label) return error("is not defined for it");
-    return error(absl::StrCat("is not defined for it; it needs ", metric->losses[0]));
+      return error(
+          absl::StrCat("is not defined for this loss; did you mean `", metric->instead, "`?"));
+    if (metric->one_label) return error("is not defined for this loss");
+    return error(absl::StrCat("is not defined for this loss: expected ", metric->losses[0]));
   }
   const std::uint64_t labels = LabelElements(*descriptor, output);
   if (metric->one_label && labels != 1)
     return error(
-        absl::StrCat("needs one label an example; output `", loss.output, "` wants ", labels));
+        absl::StrCat("needs one label per example: output=`", loss.output, "` labels=", labels));
   return absl::OkStatus();
 }
 

@@ -1,4 +1,4 @@
-// batch_normalization and layer_normalization, over the last axis, as in Keras.
+// The layers batch_normalization and layer_normalization, over the last axis, as in Keras.
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/layers/families.h"
@@ -27,7 +27,7 @@ std::vector<Key<LayerSpec>> WithNormalizationKeys(std::vector<Key<LayerSpec>> ow
   return own;
 }
 
-// A variable with one number for each channel; channels are the last axis.
+// Returns a variable with one number for each channel; channels are the last axis.
 VariableSpec OfChannels(std::string suffix, std::uint64_t channels,
                         const InitializerSpec& initializer) {
   return {.suffix = std::move(suffix),

@@ -31,10 +31,11 @@ std::string ShapeList(const std::vector<tensor::Shape>& shapes) {
 absl::StatusOr<tensor::Shape> CheckedShape(absl::string_view what,
                                            std::vector<std::uint64_t> dims) {
   auto shape = tensor::Shape::Checked(std::move(dims));
-  if (!shape.ok()) return RuleError(absl::StrCat(what, " cannot be: ", shape.status().message()));
+  if (!shape.ok())
+    return RuleError(absl::StrCat(what, " has an invalid shape: ", shape.status().message()));
   if (shape->elements() > kArrayElementsMax)
-    return RuleError(absl::StrCat(what, " ", shape->ToString(), " has ", shape->elements(),
-                                  " elements, more than ", kArrayElementsMax));
+    return RuleError(absl::StrCat(what, " has too many elements: shape=", shape->ToString(),
+                                  " elements=", shape->elements(), " limit=", kArrayElementsMax));
   return shape;
 }
 
@@ -52,8 +53,8 @@ absl::StatusOr<Window> SlideWindow(const LayerSpec& spec, const tensor::Shape& i
     return RuleError(absl::StrCat(key, " and strides must be at most ", kArrayElementsMax));
   const bool same = spec.padding == "same";
   if (!same && (window_h > input[0] || window_w > input[1]))
-    return RuleError(absl::StrCat(noun, " ", window_h, "x", window_w, " is larger than its input ",
-                                  input.ToString()));
+    return RuleError(absl::StrCat("the ", noun, " is larger than its input: ", noun, "=", window_h,
+                                  "x", window_w, " input=", input.ToString()));
   return Window{SlideAxis(input[0], window_h, spec.stride_h, same),
                 SlideAxis(input[1], window_w, spec.stride_w, same)};
 }

@@ -1,4 +1,4 @@
-// This is the only file that includes cpp-httplib.
+// Only this file includes cpp-httplib.
 #include "common/metrics/http_exporter.h"
 
 #include <httplib.h>
@@ -58,9 +58,9 @@ class Stream final : public httplib::Stream {
   std::string answer_;
 };
 
-// Serves httplib's pages over our own connections, one request each. One thread polls all
-// connections and answers complete requests, so no number of peers that send or read nothing can
-// block another peer. httplib's own server uses a thread per connection, and a few silent peers
+// Serves httplib's pages over connections of ScrapeConnection, one request each. One thread polls
+// all connections and answers complete requests, so no number of peers that send or read nothing
+// can block another peer. httplib's own server uses a thread per connection, and a few silent peers
 // would occupy all threads. (It also waits with select(), which does not support file descriptors
 // above 1023.)
 class ScrapeServer final : public httplib::Server {
@@ -135,15 +135,15 @@ class ScrapeServer final : public httplib::Server {
     return stream.TakeAnswer();
   }
 
-  // Accepts a bounded number of connections per turn, so that earlier connections are served in
-  // between. Otherwise many new connections at once would displace one that arrived with them.
+  // Accepts a bounded number of connections in one pass, so that earlier connections are served in
+  // between. Otherwise many new connections at once would displace each other.
   void Accept() {
     for (int i = 0; i < kAcceptedAtOnceMax && clock_->Now() >= accept_at_; ++i) {
       const int fd = accept4(svr_sock_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
       if (fd < 0) {
         if (errno == EINTR || errno == ECONNABORTED) continue;
-        // If descriptors or memory are exhausted, the oldest connection is dropped. If no
-        // connection is open, the listener tries again later.
+        // If descriptors or memory are exhausted, the oldest connection is dropped. If there is
+        // none, the listener tries again later.
         if (errno != EAGAIN && errno != EWOULDBLOCK && !DropOldest())
           accept_at_ = clock_->Now() + kAcceptAgain;
         return;

@@ -55,11 +55,11 @@ std::string Number(double v) {
   return std::string(buffer, end);
 }
 
-// The identity of a metric within its family: `a="x",b="y"`.
+// Returns the identity of a metric within its family: `a="x",b="y"`.
 std::string LabelText(const Labels& labels) {
   std::string out;
   for (const auto& [key, value] : labels) {
-    EG_CHECK_MSG(IsName(key), "label name: " + key);
+    EG_CHECK_MSG(IsName(key), "invalid label name: " + key);
     absl::StrAppend(&out, out.empty() ? "" : ",", key, "=\"", Escape(value, true), "\"");
   }
   return out;
@@ -118,19 +118,19 @@ struct Registry::Impl {
     std::map<std::string, std::unique_ptr<Counter>> counters;
     std::map<std::string, std::unique_ptr<Gauge>> gauges;
     std::map<std::string, std::unique_ptr<Histogram>> histograms;
-    std::map<std::string, std::function<std::string()>> callbacks;  // returns the value as text
-    // May be null; shared by the members of the group.
+    std::map<std::string, std::function<std::string()>> callbacks;  // return the values as text
+    // The members of a group share this function. Null for a callback without a group.
     std::shared_ptr<const std::function<std::vector<Registry::Samples>()>> group;
     std::size_t member = 0;
   };
 
   Family& FamilyOf(absl::string_view name, absl::string_view help, Kind kind)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
-    EG_CHECK_MSG(IsName(name), "metric name: " + std::string(name));
+    EG_CHECK_MSG(IsName(name), "invalid metric name: " + std::string(name));
     // Prometheus' convention, which promtool checks: counters end in _total, and no other metric
     // does.
     EG_CHECK_MSG((kind == Kind::kCounter) == absl::EndsWith(name, "_total"),
-                 "metric name for its kind: " + std::string(name));
+                 "the metric's name does not fit its kind: " + std::string(name));
     auto [it, added] = families.try_emplace(std::string(name));
     Family& family = it->second;
     if (added) {
@@ -204,7 +204,7 @@ void Registry::AddCallbackGauges(const std::vector<Named>& gauges,
 }
 
 std::string Registry::PrometheusText() const {
-  // The needed data is copied first, because callbacks run without the registry's lock. A callback
+  // The needed data is copied first, because callbacks run without the registry's lock: a callback
   // may take the lock of its owner.
   struct Sample {
     std::string labels;

@@ -116,8 +116,8 @@ void ScrapeConnection::Ask() {
         return;
       }
     }
-    // The search for an empty line begins in the previous piece, which may contain the line's
-    // beginning.
+    // The search begins two bytes before the new piece, because an empty line may have begun in the
+    // previous piece.
     const std::size_t from = request_.size() - std::min<std::size_t>(request_.size(), 2);
     request_.append(piece, static_cast<std::size_t>(n));
     if (request_.find("\n\r\n", from) != std::string::npos) {
@@ -163,7 +163,7 @@ void ScrapeConnection::Send() {
 void ScrapeConnection::RefusePlainHttp() {
   constexpr absl::string_view kAnswer =
       "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nthis "
-      "listener speaks HTTPS, the request was plain HTTP\n";
+      "listener speaks HTTPS, but the request was plain HTTP\n";
   // One attempt is enough, because these few bytes always fit into the empty buffer of the socket.
   (void)send(fd_, kAnswer.data(), kAnswer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   // The rest of the request is read before the close. A close with unread data would reset the

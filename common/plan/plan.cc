@@ -47,8 +47,8 @@ absl::StatusOr<Plan> Plan::Create(const PlanSpec& spec) {
       spec.eval_examples, std::uint64_t{spec.eval_batch_size} * spec.eval_steps_per_closure);
   if (!examples || !padded || !eval_padded) {
     return absl::InvalidArgumentError(
-        absl::StrCat("plan too long: train_examples=", spec.train_examples, " epochs=", spec.epochs,
-                     " eval_examples=", spec.eval_examples));
+        absl::StrCat("the plan is too long: train_examples=", spec.train_examples,
+                     " epochs=", spec.epochs, " eval_examples=", spec.eval_examples));
   }
   return plan;
 }

@@ -20,13 +20,13 @@ namespace {
 constexpr int kRounds = 10;
 constexpr int kFeistelRounds = 4;
 
-// Box-Muller: sqrt(-2 ln u1) cos(2 pi u2) with u1 = (a + 1) / 2^32 and u2 = b / 2^32. u1 is in
-// (0,1], so the logarithm is finite. The result is computed in double with an error of about 1e-16
-// and rounded once. The code has no branch and does not use the C library, so the bits are the same
-// everywhere and several elements can be computed in parallel.
+// Returns a standard normal number by Box-Muller: sqrt(-2 ln u1) cos(2 pi u2) with u1 = (a + 1) /
+// 2^32 and u2 = b / 2^32. u1 is in (0,1], so the logarithm is finite. The result is computed in
+// double with an error of about 1e-16 and rounded once. The code has no branch and does not use the
+// C library, so the bits are the same everywhere and several elements can be computed in parallel.
 inline float NormalOf(std::uint32_t a, std::uint32_t b) {
-  // With m from sqrt(1/2) to sqrt(2), a + 1 = 2^e m; ln m = 2 atanh((m - 1) / (m + 1)), by its
-  // series.
+  // The logarithm is computed by a series: a + 1 = 2^e m with m from sqrt(1/2) to sqrt(2), and ln m
+  // = 2 atanh((m - 1) / (m + 1)).
   constexpr double kTwo52 = 0x1p52;
   constexpr std::uint64_t kTwo52Bits = 0x4330000000000000, kRootHalfBits = 0x3fe6a09e667f3bcd;
   const double n = std::bit_cast<double>(a | kTwo52Bits) - kTwo52 + 1.0;
@@ -38,8 +38,8 @@ inline float NormalOf(std::uint32_t a, std::uint32_t b) {
   for (const double odd : {19.0, 17.0, 15.0, 13.0, 11.0, 9.0, 7.0, 5.0, 3.0, 1.0})
     series = series * z + 1.0 / odd;
   const double log = exponent * 0.693147180559945309417232121458 + 2.0 * s * series;
-  // `quarter` is the number of the nearest quarter of a turn. The number and the angle from there
-  // are exact in integers.
+  // `quarter` is the number of the nearest quarter of a turn. It and the angle from there are exact
+  // in integers.
   const std::uint32_t quarter = (b + (1u << 29)) >> 30;
   const double x = static_cast<double>(static_cast<std::int32_t>(b - (quarter << 30))) *
                    (6.283185307179586476925286766559 * 0x1p-32),

@@ -100,8 +100,8 @@ struct ThreadExecutor::Impl {
   std::uint64_t next_timer ABSL_GUARDED_BY(mu) = 0;
   bool stopping ABSL_GUARDED_BY(mu) = false;
   enum class User { kNobody, kOwnThread, kBorrower };
-  // The thread that runs tasks. `user` changes only under the lock, so each thread sees the effects
-  // of the thread before.
+  // The user of the executor, which runs its tasks. It changes only under the lock, so each user
+  // sees the effects of the previous one.
   User user ABSL_GUARDED_BY(mu) = User::kNobody;
   // Whether the executor's thread must look for tasks again once the borrowing thread has finished.
   bool awaits_borrower ABSL_GUARDED_BY(mu) = false;
@@ -126,7 +126,7 @@ bool ThreadExecutor::Post(Task task) {
     MutexLock lock(&impl_->mu);
     if (!impl_->stopping) {
       EG_CHECK_MSG(impl_->queue.size() < impl_->options.queue_max,
-                   "executor queue full: " + impl_->options.name);
+                   "the executor's queue is full: executor=" + impl_->options.name);
       const bool was_empty = impl_->queue.empty();
       impl_->queue.push_back(std::move(task));
       if (was_empty && impl_->user == Impl::User::kNobody) impl_->wake.NotifyOne();
@@ -160,7 +160,7 @@ bool ThreadExecutor::PostAfter(std::chrono::nanoseconds delay, Task task) {
     MutexLock lock(&impl_->mu);
     if (!impl_->stopping) {
       EG_CHECK_MSG(impl_->timers.size() < impl_->options.queue_max,
-                   "executor has too many timers: " + impl_->options.name);
+                   "the executor has too many timers: executor=" + impl_->options.name);
       const TimerKey key(DueTime(impl_->clock.Now(), delay), impl_->next_timer++);
       impl_->timers.emplace(key, std::move(task));
       if (impl_->timers.begin()->first == key) impl_->wake.NotifyOne();
@@ -171,8 +171,8 @@ bool ThreadExecutor::PostAfter(std::chrono::nanoseconds delay, Task task) {
 }
 
 void ThreadExecutor::Shutdown() {
-  EG_CHECK_MSG(!InThisThread(),
-               "executor is shut down from its own thread: " + impl_->options.name);
+  EG_CHECK_MSG(!InThisThread(), "an executor cannot be shut down from its own thread: executor=" +
+                                    impl_->options.name);
   Timers dropped;
   {
     MutexLock lock(&impl_->mu);
@@ -233,8 +233,8 @@ WaitableEvent::WaitableEvent() : impl_(std::make_unique<Impl>()) {}
 WaitableEvent::~WaitableEvent() = default;
 
 void WaitableEvent::Set() {
-  // The notification is sent under the lock, because a waiter may destroy the event as soon as the
-  // waiter sees that the event is set.
+  // The notification is sent under the lock, because a waiter may destroy the event as soon as it
+  // sees that the event is set.
   MutexLock lock(&impl_->mu);
   impl_->set = true;
   impl_->changed.NotifyAll();

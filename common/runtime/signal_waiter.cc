@@ -13,9 +13,9 @@
 namespace evergrad::runtime {
 namespace {
 
-// A process that was started with SIGINT ignored keeps ignoring it, as is usual for shells. psctl's
-// children share its process group, and psctl itself handles a Ctrl-C at the terminal. (A blocked
-// signal is queued even if it is ignored.)
+// Returns the signals to wait for. A process that was started with SIGINT ignored keeps ignoring
+// it, as is usual for shells: psctl's children share its process group, and psctl itself handles a
+// Ctrl-C at the terminal. (A blocked signal is queued even if it is ignored.)
 sigset_t StopSignals() {
   sigset_t set;
   sigemptyset(&set);

@@ -33,8 +33,8 @@ bool SplitUnit(absl::string_view text, absl::string_view* number, absl::string_v
 }
 
 bool LooksReal(absl::string_view text) {
-  // The accepted form is [+-] digits [. digits] [e [+-] digits], without hexadecimal numbers, inf,
-  // nan and underscores.
+  // The accepted form is [+-] digits [. digits] [e [+-] digits]. Hexadecimal numbers, inf, nan and
+  // underscores are refused.
   std::size_t i = 0;
   if (i < text.size() && (text[i] == '+' || text[i] == '-')) ++i;
   std::size_t digits = 0;
@@ -177,7 +177,7 @@ std::string FormatReal(double value) {
   char buffer[64];
   const auto end = std::to_chars(buffer, buffer + sizeof(buffer), value);
   std::string text(buffer, end.ptr);
-  // A whole number has no decimal point, so integers stay readable. 1 and 1e-07 read back
+  // A whole number has no decimal point, so that integers stay readable. 1 and 1e-07 read back
   // unchanged.
   return text;
 }

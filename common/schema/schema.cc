@@ -11,7 +11,7 @@ namespace evergrad::config {
 namespace {
 
 // Returns whether a plain scalar with this text reads back as the same text, here and in other YAML
-// readers, in flow style, too.
+// readers, also in flow style.
 bool PlainIsSafe(absl::string_view text) {
   if (text.empty() || !(absl::ascii_isalpha(static_cast<unsigned char>(text[0])) ||
                         text[0] == '_' || text[0] == '/'))

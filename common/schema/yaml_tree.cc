@@ -19,8 +19,8 @@
 namespace evergrad::config {
 namespace {
 
-// Only the event handler throws this type, and the caller of the parser catches it, because
-// yaml-cpp cannot be stopped in another way.
+// The event handler throws this type, and the caller of the parser catches it, because yaml-cpp
+// cannot be stopped in another way.
 struct TooMuch {
   YAML::Mark mark;
   std::string text;
@@ -107,7 +107,7 @@ class TreeBuilder final : public YAML::EventHandler {
   void Open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
             Node::Kind kind) {
     if (static_cast<int>(stack_.size()) >= kYamlDepthMax)
-      throw TooMuch{mark, absl::StrCat("nesting too deep: limit=", kYamlDepthMax)};
+      throw TooMuch{mark, absl::StrCat("the nesting is too deep: limit=", kYamlDepthMax)};
     Open_ open;
     open.node = Make(mark, kind);
     Forbid(mark, tag, anchor, &open.node);
@@ -174,7 +174,7 @@ class TreeBuilder final : public YAML::EventHandler {
   std::size_t values_ = 0;
 };
 
-// yaml-cpp reports a tab before a key as a mapping without an end.
+// Returns a hint about a tab before a key, which yaml-cpp reports as a mapping without an end.
 std::string TabBefore(absl::string_view text, int line) {
   int number = 0;
   for (const absl::string_view one : absl::StrSplit(text, '\n')) {

@@ -14,7 +14,7 @@ std::uint64_t CeilDiv(std::uint64_t a, std::uint64_t b) { return a / b + (a % b 
 absl::Status AtLeastOne(absl::string_view name, std::uint64_t value) {
   if (value >= 1) return absl::OkStatus();
   return UserError(absl::InvalidArgumentError(
-      absl::StrCat("partitioner value must be at least 1: ", name, "=", value)));
+      absl::StrCat("a value of the partitioner must be at least 1: ", name, "=", value)));
 }
 
 absl::Status Check(const Partitioner& partitioner) {
@@ -57,7 +57,7 @@ absl::StatusOr<std::vector<RowRange>> PartitionRows(const Partitioner& partition
   partition_bytes_max = std::min(partition_bytes_max, kPartitionBytesMax);
   if (row_bytes > partition_bytes_max) {
     return UserError(absl::InvalidArgumentError(
-        absl::StrCat("one row is larger than a partition may be: shape=", shape.ToString(),
+        absl::StrCat("a row is larger than the limit of a partition: shape=", shape.ToString(),
                      " row_bytes=", row_bytes, " limit=", partition_bytes_max)));
   }
   if (shape.rank() == 0) return std::vector<RowRange>{{0, 1}};

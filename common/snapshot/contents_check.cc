@@ -15,7 +15,7 @@ namespace {
 
 std::string Text(std::uint64_t n) { return absl::StrCat(n); }
 
-// Returns the size of a dense shard's values in bytes; nullopt for an invalid description.
+// Returns the size of a dense shard's values in bytes, or nullopt for an invalid description.
 std::optional<std::uint64_t> ValueBytes(const v1::ShardSpec& spec) {
   const auto& shape = spec.variable().shape();
   if (spec.row_begin() >= spec.row_end() || spec.row_end() > (shape.empty() ? 1 : shape[0]))
@@ -25,8 +25,8 @@ std::optional<std::uint64_t> ValueBytes(const v1::ShardSpec& spec) {
   return bytes;
 }
 
-// Returns whether the blocks of the section have varying sizes and are each complete without the
-// others.
+// Returns whether the blocks of the section have varying sizes and each block can be read without
+// the others.
 bool IsSelfContained(Section section) {
   return section == Section::kRows || section == Section::kFilter;
 }
@@ -50,8 +50,8 @@ class SectionsCheck {
         return Bad("section", "1 to 6", Text(entry.section()));
       if (entry.offset() != offset)
         return Bad("offset of a section", Text(offset), Text(entry.offset()));
-      // The least size of the section's blocks: headers, payload, padding. The exact place of each
-      // block is checked when the block is read.
+      // The least size of the section's blocks: headers, payload, padding. The exact place of a
+      // block is checked when it is read.
       const std::uint64_t least = entry.blocks() * std::uint64_t{kBlockHeaderBytes} + entry.bytes();
       if (entry.bytes() > footer_offset_ || least > footer_offset_ - offset)
         return Bad("bytes of a section", absl::StrCat("at most ", footer_offset_ - offset),
@@ -103,15 +103,15 @@ class SectionsCheck {
       case Section::kRows:
       case Section::kFilter:
         if (dense_ || entry.index() >= static_cast<std::uint32_t>(header_.table_rows_size()))
-          return Bad(absl::StrCat("section ", SectionName(section)), "of a table in the header",
-                     Text(entry.index()));
+          return Bad(absl::StrCat("table of section ", SectionName(section)),
+                     "a table of the header", Text(entry.index()));
         break;
     }
     return absl::OkStatus();
   }
 
   // Returns the end of a section of self-contained blocks, which is the offset of the next section.
-  // The places of the blocks are known only when they are read.
+  // The places of the blocks are unknown until they are read.
   absl::StatusOr<std::uint64_t> EndOfSelfContained(int section, std::uint64_t least) const {
     const v1::SectionEntry& entry = footer_.sections(section);
     const std::uint64_t end = section + 1 < footer_.sections_size()

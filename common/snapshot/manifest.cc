@@ -16,8 +16,7 @@
 namespace evergrad::snapshot {
 namespace {
 
-// Checks the rules of a manifest that was read or will be written. Returns "" if the manifest is
-// valid.
+// Checks the rules of a manifest that was read or will be written. Returns "" if it is valid.
 std::string Defect(const v1::Manifest& m) {
   if (m.shards_size() == 0 || m.shards_size() != m.plan().shards_size())
     return absl::StrCat("shards: want=", m.plan().shards_size(), " got=", m.shards_size());
@@ -42,7 +41,8 @@ std::string Defect(const v1::Manifest& m) {
         key->lsn != s.lsn())
       return at("the file's name belongs to another state");
     if (s.sha256().size() != sizeof(Sha256Digest)) return at("sha256 is not 32 bytes");
-    if (s.bytes() < kPreambleBytes + kTrailerBytes) return at("bytes of a file below the minimum");
+    if (s.bytes() < kPreambleBytes + kTrailerBytes)
+      return at("the file's bytes are below the minimum");
     if (s.vlsn() > s.lsn()) return at("vlsn above lsn");
   }
   if (m.complete() != DoneSetsAreEqual(m))
@@ -87,7 +87,7 @@ absl::StatusOr<std::string> EncodeManifest(const v1::Manifest& manifest) {
     return absl::InvalidArgumentError(absl::StrCat("not a manifest: ", defect));
   if (manifest.ByteSizeLong() > kManifestBytesMax)
     return absl::ResourceExhaustedError(absl::StrCat(
-        "manifest too large: bytes=", manifest.ByteSizeLong(), " max=", kManifestBytesMax));
+        "the manifest is too large: bytes=", manifest.ByteSizeLong(), " max=", kManifestBytesMax));
   std::string text;
   if (!manifest.SerializeToString(&text))
     return absl::InvalidArgumentError("the manifest cannot be serialized");
@@ -116,9 +116,9 @@ absl::StatusOr<v1::Manifest> DecodeManifest(absl::string_view bytes, absl::strin
     return Damaged(path, 0, "checksum of the preamble", absl::StrCat(Crc32c(preamble.first(60))),
                    absl::StrCat(Load<std::uint32_t>(preamble, 60)));
   if (const auto version = Load<std::uint32_t>(preamble, 8); version != kVersion) {
-    return absl::UnimplementedError(absl::StrCat(
-        "manifest of another version: path=", path, " version=", version,
-        " this build reads version ", kVersion, version > kVersion ? " (use a newer build)" : ""));
+    return absl::UnimplementedError(absl::StrCat("the manifest has another version: path=", path,
+                                                 " version=", version, " supported=", kVersion,
+                                                 version > kVersion ? " (use a newer build)" : ""));
   }
   if (!AllZero(preamble.subspan(52, 8)))
     return Damaged(path, 52, "reserved bytes", "zeros", "other");

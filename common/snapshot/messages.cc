@@ -16,10 +16,10 @@ v1::IntervalSet ToProto(const IntervalSet& set) {
 absl::StatusOr<IntervalSet> FromProto(const v1::IntervalSet& proto) {
   if (proto.bounds_size() % 2 != 0)
     return absl::InvalidArgumentError(
-        absl::StrCat("odd number of bounds: bounds=", proto.bounds_size()));
+        absl::StrCat("the set has an odd number of bounds: bounds=", proto.bounds_size()));
   for (int i = 1; i < proto.bounds_size(); ++i) {
     if (proto.bounds(i - 1) >= proto.bounds(i)) {
-      return absl::InvalidArgumentError(absl::StrCat("bounds do not rise: position=", i,
+      return absl::InvalidArgumentError(absl::StrCat("the bounds do not rise: position=", i,
                                                      " bound=", proto.bounds(i),
                                                      " previous=", proto.bounds(i - 1)));
     }

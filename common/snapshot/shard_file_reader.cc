@@ -55,16 +55,16 @@ absl::Status ShardFileReader::ReadPreamble() {
   EG_RETURN_IF_ERROR(Read(0, preamble));
   if (!HasMagic(preamble, kShardMagic))
     return Damaged(0, "not a shard file", "EGSHARD", Hex(std::span(preamble).first(kMagicBytes)));
-  // Version and checksum have the same place in every version, so that damage can be told from a
-  // newer version.
+  // Version and checksum have the same place in every version, so that damage can be distinguished
+  // from a newer version.
   if (!IsSealed(preamble))
     return Damaged(0, "checksum of the preamble", HexText(Crc32c(std::span(preamble).first(60))),
                    HexText(Load<std::uint32_t>(preamble, 60)));
   const auto version = Load<std::uint32_t>(preamble, 8);
   if (version != kVersion) {
-    return absl::UnimplementedError(absl::StrCat(
-        "snapshot file of another version: path=", uri_, " version=", version,
-        " this build reads version ", kVersion, version > kVersion ? " (use a newer build)" : ""));
+    return absl::UnimplementedError(
+        absl::StrCat("the snapshot file has another version: path=", uri_, " version=", version,
+                     " supported=", kVersion, version > kVersion ? " (use a newer build)" : ""));
   }
   if (const auto bytes = Load<std::uint32_t>(preamble, 12); bytes != kBlockBytes)
     return Damaged(12, "block size", Text(kBlockBytes), Text(bytes));

@@ -40,8 +40,8 @@ ShardFileReport ReportOf(const ShardFileReader& reader) {
   return report;
 }
 
-// Adds a block of ROWS or FILTER to the digests, as a slot on a server computes them. Returns false
-// if the block does not match its number of rows (FORMAT.md).
+// Adds a block of section ROWS or FILTER to the digests, as a slot on a server computes them.
+// Returns false if the block does not match its number of rows (FORMAT.md).
 bool AddRows(std::span<const std::byte> block, bool waiting, std::uint32_t dimension,
              std::uint64_t* values, std::uint64_t* states) {
   if (block.size() < 8) return false;
@@ -94,8 +94,9 @@ absl::StatusOr<ShardFileReport> VerifyShardFile(fs::FileSystem& files, absl::str
       if (piece.index >= static_cast<std::uint32_t>(slot_spec.tables_size()) ||
           !AddRows(piece.data, piece.section == Section::kFilter,
                    slot_spec.tables(static_cast<int>(piece.index)).dimension(), &values, &states))
-        return absl::DataLossError(absl::StrCat("block of rows is malformed: path=", uri, " table=",
-                                                piece.index, " bytes=", piece.data.size()));
+        return absl::DataLossError(absl::StrCat("a block of rows is malformed: path=", uri,
+                                                " table=", piece.index,
+                                                " bytes=", piece.data.size()));
       return absl::OkStatus();
     }
     if (piece.section != Section::kValues && piece.section != Section::kState)

@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<ShardFileWriter>> ShardFileWriter::Begin(
   const std::string bytes = header.SerializeAsString();
   if (bytes.empty() || bytes.size() > kHeaderBytesMax) {
     return absl::InvalidArgumentError(
-        absl::StrCat("bytes of a shard file's header out of range: got=", bytes.size(),
+        absl::StrCat("the header of a shard file has an invalid size: bytes=", bytes.size(),
                      " max=", kHeaderBytesMax));
   }
   std::array<std::byte, kPreambleBytes> preamble{};
@@ -134,16 +134,16 @@ absl::Status ShardFileWriter::WriteCounters(const v1::ShardCounters& counters) {
   EG_RETURN_IF_ERROR(BeginSection(Section::kCounters, 0));
   const std::string bytes = counters.SerializeAsString();
   if (bytes.size() > kCountersBytesMax)
-    return absl::ResourceExhaustedError(
-        absl::StrCat("counters too large: bytes=", bytes.size(), " max=", kCountersBytesMax));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the counters are too large: bytes=", bytes.size(), " max=", kCountersBytesMax));
   return Append(BytesOf(bytes));
 }
 
 absl::Status ShardFileWriter::WriteLedger(const v1::ShardLedger& ledger) {
   EG_RETURN_IF_ERROR(BeginSection(Section::kLedger, 0));
   if (ledger.ByteSizeLong() > kLedgerBytesMax) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("ledger too large: bytes=", ledger.ByteSizeLong(), " max=", kLedgerBytesMax));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the ledger is too large: bytes=", ledger.ByteSizeLong(), " max=", kLedgerBytesMax));
   }
   return Append(BytesOf(ledger.SerializeAsString()));
 }

@@ -52,7 +52,7 @@ inline std::uint32_t FromFloat16(std::uint16_t h) {
   return sign | std::bit_cast<std::uint32_t>(static_cast<float>(x) * 0x1p-24f);
 }
 
-// memcpy allows any alignment and costs nothing.
+// Loads with memcpy, which allows any alignment and costs nothing.
 inline std::uint16_t Load16(const std::byte* from) {
   std::uint16_t h;
   std::memcpy(&h, from, sizeof h);
@@ -114,8 +114,8 @@ void Widen(WireType type, const std::byte* from, std::size_t n, float* to) {
   }
 }
 
-// The write position stays behind the read position: each element writes 2 bytes from the front and
-// reads 4.
+// The write position stays behind the read position, because each element reads 4 bytes and writes
+// 2.
 void NarrowInPlace(WireType type, float* values, std::size_t n) {
   if (type == WireType::kFloat32) return;
   std::byte block[kBlock * 2];
@@ -127,8 +127,8 @@ void NarrowInPlace(WireType type, float* values, std::size_t n) {
   }
 }
 
-// Before element i is written, 4 i bytes have been written and the unread elements begin at
-// 2 n + 2 i, which is beyond 4 i because i < n.
+// Before element i is written, 4 i bytes have been written and the unread elements begin at byte 2
+// n + 2 i. This is beyond 4 i because i < n.
 void WidenInPlace(WireType type, float* values, std::size_t n) {
   if (type == WireType::kFloat32) return;
   std::byte block[kBlock * 2];

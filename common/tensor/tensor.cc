@@ -14,7 +14,7 @@ namespace evergrad::tensor {
 absl::StatusOr<Shape> Shape::Checked(std::vector<std::uint64_t> dims) {
   if (dims.size() > kRankMax)
     return absl::InvalidArgumentError(
-        absl::StrCat("rank too high: rank=", dims.size(), " limit=", kRankMax));
+        absl::StrCat("the rank is too high: rank=", dims.size(), " limit=", kRankMax));
   // The size in bytes must fit, as well as the number of elements, so that holders of a checked
   // shape need no further checks. A zero must not hide an overflow of the other dimensions, because
   // rows and row elements are used separately.
@@ -22,7 +22,7 @@ absl::StatusOr<Shape> Shape::Checked(std::vector<std::uint64_t> dims) {
   for (std::uint64_t d : dims) factors.push_back(d == 0 ? 1 : d);
   if (!CheckedProduct(factors))
     return absl::InvalidArgumentError(
-        absl::StrCat("shape too large: shape=(", absl::StrJoin(dims, ", "), ")"));
+        absl::StrCat("the shape is too large: shape=(", absl::StrJoin(dims, ", "), ")"));
   return Shape(std::move(dims));
 }
 

@@ -81,8 +81,8 @@ absl::StatusOr<std::string> TaskOfUris(const std::vector<std::string>& uris) {
   }
   if (found == 0) {
     return absl::PermissionDeniedError(
-        absl::StrCat("certificate names no task (a URI name ", kCertificateScheme,
-                     "ROLE/IDENTITY): `psctl cert issue` makes one that does"));
+        absl::StrCat("certificate names no task: expected a URI name ", kCertificateScheme,
+                     "ROLE/IDENTITY, which `psctl cert issue` writes"));
   }
   if (found > 1)
     return absl::PermissionDeniedError("certificate names several tasks, expected one");
@@ -117,7 +117,7 @@ absl::Status CheckHost(const std::string& pem, const std::string& host_port) {
   ERR_clear_error();
   if (matches == 1) return absl::OkStatus();
   return absl::PermissionDeniedError(absl::StrCat("certificate is for ", HostsOf(certificate.get()),
-                                                  ", dialed as ", host,
+                                                  ", but the dialed host is ", host,
                                                   " (psctl cert issue --host ", host, ")"));
 }
 

@@ -26,7 +26,8 @@ void Number(T value, std::string* to) {
   to->append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-// --- zip, PKWARE's APPNOTE 6.3: entries are stored, in zip64 if a size or an offset needs it.
+// --- zip, PKWARE's APPNOTE 6.3. Entries are stored without compression, and in zip64 if a size or
+// an offset needs it.
 
 constexpr std::uint32_t kFull32 = 0xffffffff;
 constexpr std::uint16_t kFull16 = 0xffff;

@@ -115,9 +115,9 @@ absl::Status WeightStream::Finish() {
   for (std::size_t i = 0; i < tensors_.size(); ++i)
     EG_CHECK(places_[i].filled == tensors_[i].bytes());
   if (format_ == Format::kNpz) EG_RETURN_IF_ERROR(FinishNpz());
-  if (::fsync(fd_) != 0) return fs::FileError(errno, "cannot sync", path_);
+  if (::fsync(fd_) != 0) return fs::FileError(errno, "cannot sync file", path_);
   if (std::rename(beside_.c_str(), path_.c_str()) != 0)
-    return fs::FileError(errno, "cannot rename", path_);
+    return fs::FileError(errno, "cannot rename file", path_);
   ::close(std::exchange(fd_, -1));
   return fs::SyncFolder(fs::FolderOf(path_));
 }

@@ -48,7 +48,7 @@ struct Part {
   std::uint64_t bytes = 0, offset = 0;
 };
 
-// Returns whether `piece` begins in memory where `last` and `gap` bytes of zeros end. The maker of
+// Returns whether `piece` begins in memory where `last` and `gap` bytes of zeros end. The owner of
 // both pieces has written the zeros (data_frame.h).
 bool GoesOn(const tensor::SharedBytes& last, std::uint64_t gap, const tensor::SharedBytes& piece) {
   return last.owner != nullptr && last.owner == piece.owner &&
@@ -132,8 +132,9 @@ template <class Header>
 absl::StatusOr<std::uint64_t> ParseHeader(std::span<const std::byte> frame,
                                           Packed<Header>* header) {
   if (frame.size() < kLengthBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "frame shorter than its length field: bytes=", frame.size(), " want>=", kLengthBytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the frame is shorter than its length field: bytes=", frame.size(),
+                     " want>=", kLengthBytes));
   }
   const std::uint64_t header_bytes = LoadLength(frame.data());
   if (header_bytes > kHeaderBytesMax || header_bytes > frame.size() - kLengthBytes) {
@@ -150,7 +151,7 @@ absl::StatusOr<std::uint64_t> ParseHeader(std::span<const std::byte> frame,
   return kLengthBytes + header_bytes;
 }
 
-// Returns byte ranges of a frame. Each range lies inside the frame, and after a successful Check no
+// Returns byte ranges of a frame. Each range lies inside the frame. After a successful Check, no
 // two ranges overlap.
 class Ranges {
  public:
@@ -166,7 +167,7 @@ class Ranges {
     if (offset % kAlignment != 0) {
       return absl::InvalidArgumentError(absl::StrCat("offset not aligned: field=", field, "[",
                                                      index, "] offset=", offset,
-                                                     " want multiple of ", kAlignment));
+                                                     " alignment=", kAlignment));
     }
     if (offset < header_end_) return Overlap({offset, 0, field, index}, header_end_);
     if (!end || *end > frame_.size()) {
@@ -228,13 +229,13 @@ absl::StatusOr<std::span<const std::int64_t>> TakeIds(const char* field, int ind
   if (!taken.ok()) return taken.status();
   if (reinterpret_cast<std::uintptr_t>(taken->data()) % alignof(std::int64_t) != 0)
     return absl::InvalidArgumentError(absl::StrCat("frame with ids is not aligned: field=", field,
-                                                   "[", index, "] want multiple of ",
-                                                   alignof(std::int64_t)));
+                                                   "[", index,
+                                                   "] alignment=", alignof(std::int64_t)));
   return std::span<const std::int64_t>(reinterpret_cast<const std::int64_t*>(taken->data()),
                                        ids.count());
 }
 
-// Writes the place of the section's bytes into the section.
+// Returns a function that writes the place of a section's bytes into the section.
 template <class Section>
 Place PlacePayload(Section* section) {
   return [section](std::uint64_t offset, std::uint64_t bytes) {

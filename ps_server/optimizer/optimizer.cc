@@ -10,9 +10,9 @@
 #include "common/optimizers/registry.h"
 #include "ps_server/optimizer/prefetch.h"
 
-// from and to are the same array or disjoint, so no element depends on another. Without this pragma
-// the compiler's check for overlap fails if an update is in place, and the loop that is not
-// vectorised runs.
+// `from` and `to` are the same array or disjoint, so no element depends on another. Without this
+// pragma the compiler checks for overlap, finds it when an update is in place, and runs the loop
+// that is not vectorised.
 #if defined(__clang__)
 #define EG_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -102,7 +102,7 @@ void ApplyRowsBy(const Rows& r, RowRule rule_of) {
   }
 }
 
-// For a rule of rows, which keeps `state` floats after the values of each row.
+// Runs a rule of rows, which keeps `state` floats after the values of each row.
 template <class R>
 void ApplyWholeRows(const R rule, std::size_t state, const Rows& r) {
   const Ahead ahead(r, state);
@@ -160,7 +160,7 @@ void Optimizer::Apply(const Step& step, const ElementSpan& span) const {
   std::visit(
       [&]<class R>(const R& rule) {
         if constexpr (OfRows<R>)
-          EG_CHECK_MSG(false, "the rule is one of rows, not of elements");
+          EG_CHECK_MSG(false, "the rule applies to rows, not to elements");
         else
           ApplySpan(rule, span);
       },

@@ -27,7 +27,7 @@ float PortablePow(float x, double y) {
   for (int k = 21; k >= 1; k -= 2) series = series * s2 + 1.0 / k;  // s^23 / 23 is below 2^-62
   const double log2_x = e + 2 * s * series * kInverseLn2;
 
-  // 2^z = 2^n e^r, |r| <= ln 2 / 2.
+  // The result is 2^z = 2^n e^r with |r| <= ln 2 / 2.
   const double z = y * log2_x;
   if (z > 200) return HUGE_VALF;
   if (z < -200) return 0.0f;

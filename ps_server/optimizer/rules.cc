@@ -9,8 +9,8 @@ namespace {
 using optimizers::Settings;
 
 float Rounded(double number) { return static_cast<float>(number); }
-// The subtraction is in float64. Keras subtracts in float32, which gives a relative difference of
-// 1e-7.
+// Returns 1 - number, subtracted in float64. Keras subtracts in float32, which gives a relative
+// difference of 1e-7.
 float OneMinus(double number) { return static_cast<float>(1.0 - number); }
 
 AdamRate CorrectedRate(const Settings& s) { return {s.learning_rate, s.beta_1, s.beta_2}; }

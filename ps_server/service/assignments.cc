@@ -16,11 +16,11 @@ void Assignments::Submit(const v1::Assign& assign) {
   const auto epoch = client::FromProto<ShardEpoch>(assign.epoch());
   if (const HeldShard* const held = options_.directory->Find(key); held != nullptr) {
     if (epoch < held->epoch) {
-      return Answer(
-          key, epoch,
-          absl::FailedPreconditionError(absl::StrCat(
-              "assignment of an older epoch than the held one: shard=", key.shard.ToString(),
-              " epoch=", epoch.ToString(), " held=", held->epoch.ToString())));
+      return Answer(key, epoch,
+                    absl::FailedPreconditionError(absl::StrCat(
+                        "the epoch of an assignment is older than the held epoch: shard=",
+                        key.shard.ToString(), " epoch=", epoch.ToString(),
+                        " held=", held->epoch.ToString())));
     }
     if (epoch == held->epoch) {  // a repeated Assign is answered when the shard is loaded
       if (!held->loading) Answer(key, epoch, absl::OkStatus());

@@ -9,7 +9,7 @@
 namespace evergrad::ps_server {
 namespace {
 
-// Far below the transport's limit of 4 MiB per message.
+// This limit is far below the transport's limit of 4 MiB per message.
 constexpr std::size_t kReportBytesMax = 512 * 1024;
 
 }  // namespace
@@ -145,7 +145,7 @@ void Control::OnClose(const v1::Close& close) {
       held->stopped_in != 0 || held->start > version) {
     if (!done.ok() || !refused.ok()) {
       options_.logger->Error(
-          absl::StrCat("close is malformed: shard=", key.shard.ToString(),
+          absl::StrCat("a Close is malformed: shard=", key.shard.ToString(),
                        " cause=", (done.ok() ? refused : done).status().message()),
           directory_.About(key.job));
     }
@@ -210,7 +210,7 @@ void Control::SendReceived(const ShardKey& key, ShardEpoch from, const absl::Sta
   received->set_shard(key.shard.value());
   *received->mutable_epoch() = client::ToProto(from);
   if (!status.ok()) *received->mutable_error() = client::ToErrorDetail(status);
-  // It is sent only in this session, because an order ends with its session.
+  // The answer is sent only in this session, because an order ends with its session.
   sender_.Send(std::move(message));
 }
 
@@ -248,8 +248,8 @@ void Control::OnJobEnded(const v1::JobEnded& ended) {
   received_.ForgetJob(job);
   CancelOrders(job, std::nullopt);
   options_.host->DropJob(job);
-  options_.logger->Info(absl::StrCat("job ended: state=", ended.state(), " shards_dropped=", count),
-                        about);
+  options_.logger->Info(
+      absl::StrCat("a job has ended: state=", ended.state(), " shards_dropped=", count), about);
   options_.host->jobs().Forget(job);
   sender_.ForgetJob(job);
 }

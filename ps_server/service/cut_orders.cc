@@ -49,12 +49,12 @@ absl::Status CutOrders::SubmitOne(const Order& order, const v1::CutShards& cut) 
   const HeldShard* const held = options_.directory->Find(key);
   if (held == nullptr || held->epoch != order.epoch) {
     return absl::NotFoundError(absl::StrCat(
-        "shard is not held at this epoch: shard=", key.shard.ToString(), " epoch=",
+        "the shard is not held at this epoch: shard=", key.shard.ToString(), " epoch=",
         order.epoch.ToString(), " held=", held == nullptr ? "none" : held->epoch.ToString()));
   }
   if (held->restoring()) {
     return absl::UnavailableError(absl::StrCat(
-        "shard is being restored: shard=", key.shard.ToString(), " file=", held->file));
+        "the shard is being restored: shard=", key.shard.ToString(), " file=", held->file));
   }
   if (cut.folder().empty()) {
     return absl::InvalidArgumentError(
@@ -86,7 +86,7 @@ void CutOrders::OnDropped(const Order& order, const absl::Status& cause) {
   message.mutable_shard_durable()->set_tried_again(true);
   options_.sender->SendIn(order.session, std::move(message));
   options_.logger->Warning(
-      absl::StrCat("snapshot of a shard dropped, retrying until it succeeds: shard=",
+      absl::StrCat("cannot write the snapshot of a shard, and will retry until it succeeds: shard=",
                    order.key.shard.ToString(), " cause=", cause.message()),
       options_.directory->About(order.key.job));
 }
@@ -112,8 +112,8 @@ void CutOrders::OnEnded(const Order& order, const absl::StatusOr<DurableCut>& re
   if (--round.left > 0) return;
   if (round.files > 0) {
     const std::chrono::duration<double> seconds = options_.clock->Now() - round.begin;
-    options_.logger->Info(absl::StrCat("snapshot: shards=", round.files, " bytes=", round.bytes,
-                                       " seconds=", seconds.count()),
+    options_.logger->Info(absl::StrCat("snapshot written: shards=", round.files,
+                                       " bytes=", round.bytes, " seconds=", seconds.count()),
                           options_.directory->About(round.job));
   }
   if (round.failed > 0) {

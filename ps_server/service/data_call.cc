@@ -69,7 +69,7 @@ bool DataCall::ReserveCopy(std::uint64_t bytes, std::string* invalid) {
   std::uint64_t before = copied_.load(std::memory_order_relaxed);
   do {
     if (bytes > bytes_max || before > bytes_max - bytes) {
-      *invalid = absl::StrCat("values above the reservation of the request: bytes=", bytes,
+      *invalid = absl::StrCat("the values exceed the reservation of the request: bytes=", bytes,
                               " reserved=", bytes_max, " left=", bytes_max - before);
       return false;
     }
@@ -114,11 +114,11 @@ void DataCall::Answer() {
     if (outcome.result.code == PushCode::kStale)
       *result->mutable_version() = client::ToProto(outcome.version);
     if (outcome.result.code == PushCode::kBusy) result->set_busy_after_ms(kBusyAfterMs);
-    // An empty message would allocate.
+    // The message is set only if it is not empty, because setting it allocates.
     if (!outcome.result.message.empty()) result->set_message(std::move(outcome.result.message));
     result->set_lsn(outcome.result.lsn);
   }
-  // A pull beyond the limit is refused; the pulls before it are served.
+  // A pull beyond the limit is refused. The pulls before it are served.
   const std::uint64_t bytes_max = answer_bytes_max();
   std::uint64_t left = bytes_max;
   std::vector<std::span<tensor::SharedBytes>> payloads(pulls_.size());
@@ -126,7 +126,7 @@ void DataCall::Answer() {
     PullOutcome& outcome = pulls_[i];
     const std::uint64_t bytes = BytesOf(outcome.result.chunks);
     if (bytes > left) {
-      outcome.invalid = absl::StrCat("values above the reservation of the request: shard=",
+      outcome.invalid = absl::StrCat("the values exceed the reservation of the request: shard=",
                                      request_.header->pulls(static_cast<int>(i)).shard(),
                                      " bytes=", bytes, " reserved=", bytes_max, " left=", left);
     } else {

@@ -27,7 +27,7 @@ absl::Status CheckSender(absl::string_view certificate_task, const v1::RequestHe
   if (transport::CheckTask(certificate_task, "ps_server").ok()) {
     if (images) return absl::OkStatus();
     return absl::PermissionDeniedError(absl::StrCat(
-        "a parameter server may only read the images of shards that move: the certificate is for ",
+        "a parameter server may only read the images of shards that move: certificate=",
         certificate_task));
   }
   if (absl::Status status = transport::CheckTask(certificate_task, "worker"); !status.ok())
@@ -35,7 +35,8 @@ absl::Status CheckSender(absl::string_view certificate_task, const v1::RequestHe
   const absl::string_view name = header.client_name();
   if (WorkerOf(header).empty() || !transport::CheckTask(certificate_task, name).ok()) {
     return absl::PermissionDeniedError(absl::StrCat(
-        "the request and its certificate name different senders: certificate=", certificate_task,
+        "the request and the sender's certificate name different senders: certificate=",
+        certificate_task,
         " client_name=", client::CleanText(std::string(name), kSenderNameBytesMax)));
   }
   const bool any_image = std::any_of(header.pulls().begin(), header.pulls().end(),

@@ -18,9 +18,9 @@ IndexTaken::Verdict IndexTaken::Judge(const v1::Rejected& rejected) {
   if (said_of_ == holder && !verdict.ends) return verdict;
   said_of_ = holder;
   verdict.say = absl::StrCat(
-      "index ", index_, " is held by a living server on host ", holder,
-      "; this server took it by default, because --index was not given and the host name ", host_,
-      " ends in no number. To run it beside that server, start it with --index ",
+      "another living server has the index of this server: index=", index_, " host=", holder,
+      "; this server took the index by default, because --index was not given and its host name `",
+      host_, "` ends in no number. To run it beside that server, start it with --index ",
       free.empty() ? "N" : free,
       verdict.ends ? "" : "; until then it waits for that server to end");
   return verdict;

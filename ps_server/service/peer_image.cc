@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kTryAgain{20}, kLookAgain{20};
 
-// One piece, in flight or received. It is shared with the callback of the call, which may come
-// after the reader was destroyed.
+// One piece, in flight or received. The callback of the call shares it, because it may come after
+// the reader was destroyed.
 struct Piece {
   std::uint64_t offset = 0, bytes = 0;
   runtime::WaitableEvent there;
@@ -74,7 +74,7 @@ class PeerFile final : public fs::ReadableFile {
     return piece;
   }
 
-  // Makes here_ the piece at `offset`, and requests the next piece.
+  // Makes the piece at `offset` the current piece (here_), and requests the next piece.
   absl::Status Fetch(std::uint64_t offset) {
     const MonoTime until = image_.clock->Now() + image_.unreachable_max;
     for (;;) {
@@ -93,8 +93,8 @@ class PeerFile final : public fs::ReadableFile {
       const absl::Status& status = piece->answer.status();
       if (!absl::IsUnavailable(status) || Unwanted() || image_.clock->Now() >= until) {
         return absl::Status(status.code(),
-                            absl::StrCat("cannot read a moved shard from ps_server/",
-                                         image_.server.server(), ": ", status.message()));
+                            absl::StrCat("cannot read a moved shard: from=ps_server/",
+                                         image_.server.server(), " cause=", status.message()));
       }
       // If the client is destroyed during this wait, the next call ends at once.
       runtime::WaitableEvent().WaitFor(kTryAgain);
@@ -106,13 +106,13 @@ class PeerFile final : public fs::ReadableFile {
     if (result.answer() == v1::VALUES && piece.answer->payloads[0].size() == piece.bytes)
       return absl::OkStatus();
     here_ = nullptr;
-    return absl::NotFoundError(
-        absl::StrCat("a moved shard is no longer at ps_server/", image_.server.server(),
-                     ": shard=", image_.shard.ToString(), " epoch=", image_.epoch.ToString(),
-                     " answer=", v1::PullAnswer_Name(result.answer()),
-                     result.message().empty()
-                         ? ""
-                         : absl::StrCat(" (", client::CleanText(result.message(), 500), ")")));
+    return absl::NotFoundError(absl::StrCat(
+        "a moved shard is no longer at its server: from=ps_server/", image_.server.server(),
+        " shard=", image_.shard.ToString(), " epoch=", image_.epoch.ToString(),
+        " answer=", v1::PullAnswer_Name(result.answer()),
+        result.message().empty()
+            ? ""
+            : absl::StrCat(" (", client::CleanText(result.message(), 500), ")")));
   }
 
   const PeerImage image_;
@@ -137,8 +137,7 @@ class PeerFileSystem final : public fs::FileSystem {
 
  private:
   static absl::Status ReadOnly() {
-    return absl::UnimplementedError(
-        "the only operation on the image of a shard at another server is to read it");
+    return absl::UnimplementedError("the image of a shard at another server can only be read");
   }
   const PeerImage image_;
 };

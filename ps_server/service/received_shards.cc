@@ -14,18 +14,18 @@ absl::Status ReceivedShards::Begin(const v1::ReceiveShard& receive) {
   const ShardKey key{JobUid(receive.job_uid()), ShardId(receive.spec().shard())};
   const auto from = client::FromProto<ShardEpoch>(receive.epoch());
   if (options_.peers == nullptr)
-    return absl::UnimplementedError("this server cannot receive shards of other servers");
+    return absl::UnimplementedError("this server cannot receive shards from other servers");
   RestoreOptions what;
   EG_ASSIGN_OR_RETURN(what.settings, ShardSettingsOf(key.job, receive.spec()));
   what.epoch = from;
   what.start = client::FromProto<MapVersion>(receive.start());
-  // This URI is only a name for messages; no file is opened by it.
+  // This URI is only a name for messages. No file is opened by it.
   what.source.uri = absl::StrCat("ps_server/", receive.from().server(), ":", receive.spec().shard(),
                                  "@", from.ToString());
   what.source.expected = ExpectedFile(receive.bytes(), receive.sha256());
   if (!what.source.expected) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "SHA-256 of an image has a wrong length: want=", sizeof(snapshot::Sha256Digest),
+        "the SHA-256 of an image has a wrong length: want=", sizeof(snapshot::Sha256Digest),
         " got=", receive.sha256().size()));
   }
   what.source.file_job = key.job;
@@ -41,7 +41,7 @@ absl::Status ReceivedShards::Begin(const v1::ReceiveShard& receive) {
   image.shard = key.shard;
   image.epoch = from;
   image.bytes = receive.bytes();
-  // Shared with the order, and destroyed with the order.
+  // Shared with the order, with which it is destroyed.
   const std::shared_ptr<fs::FileSystem> files = MakePeerFileSystem(std::move(image));
   what.source.files = files.get();
   what.source.budget = options_.jobs->TablesOf(key.job);
@@ -60,7 +60,7 @@ absl::Status ReceivedShards::Begin(const v1::ReceiveShard& receive) {
 void ReceivedShards::OnRead(const ShardKey& key, std::uint64_t number,
                             absl::StatusOr<std::unique_ptr<Shard>> shard) {
   const auto reading = readings_.find(key);
-  // The shard is no longer wanted.
+  // If the order was replaced or forgotten, the shard is no longer wanted.
   if (reading == readings_.end() || reading->second.number != number) return;
   const ShardEpoch from = reading->second.from;
   const absl::Status status = shard.status();

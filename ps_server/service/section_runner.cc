@@ -14,7 +14,7 @@ namespace {
 constexpr absl::string_view kUnproved =
     "the coordinator has not granted this attempt to the sender of the push";
 
-// Returns the error of a push, without its numbers, or "". The text becomes the answer to the push
+// Returns the error of a push, without its numbers, or "". The error becomes the answer to the push
 // (LEDGER line 11).
 std::string DefectOf(const v1::PushSection& push) {
   if (push.kind() != v1::GRADIENT && push.kind() != v1::MOVING_AVERAGE && push.kind() != v1::SKIP) {
@@ -147,13 +147,13 @@ std::uint64_t SectionRunner::RunPull(HostedShard* hosted, RequestSection section
   return cost;
 }
 
-// LEDGER line 22. Skips the checks of the shard, because its next owner asks under the old epoch
-// for the state of a stopped shard, which serves no other request.
+// LEDGER line 22. Skips the checks of the shard: its next owner requests the state of a stopped
+// shard under the old epoch, and a stopped shard serves no other request.
 std::uint64_t SectionRunner::ReadImage(const Shard& shard, const RequestSection& section) {
   const v1::PullSection& from =
       section.call->request().header->pulls(static_cast<int>(section.index));
   DataCall::PullOutcome& outcome = section.call->pull(section.index);
-  absl::StatusOr<tensor::SharedBytes> piece = absl::NotFoundError("shard has no image");
+  absl::StatusOr<tensor::SharedBytes> piece = absl::NotFoundError("the shard has no image");
   if (options_.images != nullptr) {
     piece = options_.images->Read(shard.settings().job, ShardId(from.shard()),
                                   client::FromProto<ShardEpoch>(from.epoch()),

@@ -12,7 +12,7 @@ namespace {
 constexpr std::uint64_t kSliceBytes = 512 << 10;  // size of one piece of a table's cut
 
 absl::Status NotHeld(const ShardKey& key, ShardEpoch epoch) {
-  return absl::NotFoundError(absl::StrCat("shard is not held at this epoch: shard=",
+  return absl::NotFoundError(absl::StrCat("the shard is not held at this epoch: shard=",
                                           key.shard.ToString(), " epoch=", epoch.ToString()));
 }
 
@@ -21,7 +21,7 @@ absl::Status NotHeld(const ShardKey& key, ShardEpoch epoch) {
 void ShardCuts::Take(const ShardKey& key, ShardEpoch epoch, bool stop, Ready ready) {
   HostedShard* const hosted = shards_.Find(key, epoch);
   if (hosted == nullptr) return ready(NotHeld(key, epoch));
-  if (stop) hosted->shard->Stop();  // queued sections get the answer STALE in their turn
+  if (stop) hosted->shard->Stop();  // queued sections will be answered STALE
   if (!hosted->applying) return ready(CutOf(*hosted->shard));
   waiting_[key].push_back(std::move(ready));
 }
@@ -38,12 +38,13 @@ void ShardCuts::Removed(const ShardKey& key, ShardEpoch epoch) {
   for (const Ready& ready : node.mapped()) ready(NotHeld(key, epoch));
 }
 
-// Captures the cut of a slot shard between its pushes, piece by piece, as its writer requests it.
+// Returns a cut. The rows of a slot are captured between its pushes, piece by piece, as the writer
+// of the cut requests them.
 ShardCut ShardCuts::CutOf(const Shard& shard) {
   ShardCut cut = shard.Cut();
   if (!cut.settings->slot) return cut;
   const ShardKey key{cut.settings->job, cut.settings->shard};
-  // Releasing the cut ends it.
+  // The cut ends when this pointer is released.
   const std::shared_ptr<void> open(
       nullptr, [this, executor = &executor_, key, epoch = cut.epoch, serial = cut.serial](void*) {
         executor->Post([this, key, epoch, serial] {

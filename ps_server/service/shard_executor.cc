@@ -51,7 +51,7 @@ void ShardExecutor::Turn() {
     HostedShard* const hosted = shards_.FindNext(key);
     if (hosted == nullptr) continue;  // the shard was dropped, and its sections have been answered
     hosted->waiting = false;
-    // The shard was dropped and assigned again meanwhile.
+    // The shard was dropped and assigned again meanwhile, so no section waits.
     if (hosted->queue.empty() && !hosted->applying) continue;
     spent += Run(key, hosted);
     if ((!hosted->queue.empty() || hosted->applying) && !hosted->waiting) {
@@ -166,7 +166,7 @@ void ShardExecutor::Remove(const ShardKey& key) {
   cuts_.Removed(key, hosted->shard->epoch());
   PostWaiting(hosted);
   std::deque<RequestSection> queue = std::move(hosted->queue);
-  // A half-applied update is lost together with the state, and it is answered as STALE.
+  // A half-applied update is lost together with the state. Its section is answered as STALE.
   if (hosted->applying) queue.push_front(*std::move(hosted->applying));
   shards_.Remove(key);
   for (const RequestSection& section : queue) runner_.AnswerUnheld(section);

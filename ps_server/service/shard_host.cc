@@ -14,8 +14,8 @@ namespace {
 // A header of this size is parsed in about ten microseconds, which is less than the time to wake
 // another thread.
 constexpr std::uint32_t kParseInlineBytesMax = 16 * 1024;
-// A request of at most this many bytes, its answer included, also runs faster than another thread
-// wakes. Pushes to tables are excluded, because they may evict rows.
+// A request of at most this many bytes, including its answer, also takes less time than to wake
+// another thread. Pushes to tables are excluded, because they may evict rows.
 constexpr std::uint64_t kRunInlineBytesMax = 16 * 1024;
 constexpr std::chrono::seconds kSayEvery{10};
 
@@ -84,7 +84,8 @@ ShardHost::ShardHost(Options options)
                                         const v1::PushSection& push) {
       unproved_->Add();
       Say(absl::StrCat(
-          "push refused, the coordinator has not granted this attempt to its sender: sender=",
+          "refused a push, because the coordinator has not granted its attempt to the sender: "
+          "sender=",
           client::CleanText(header.client_name(), kSenderNameBytesMax),
           " job=", JobUidString(JobUid(header.job_uid())), " shard=", push.shard(), " closure=",
           push.closure(), " attempt=", push.attempt().term(), ".", push.attempt().n()));
@@ -193,7 +194,7 @@ void ShardHost::Parse(transport::ReceivedFrame frame,
   absl::Status sender = CheckSender(certificate_task, *request->header);
   if (!sender.ok()) {
     senders_refused_->Add();
-    Say(absl::StrCat("request refused: ", sender.message()));
+    Say(absl::StrCat("refused a request: ", sender.message()));
   } else if (request->header->grants_size() > grants::kProofsPerRequestMax) {
     malformed_->Add();
     sender = absl::InvalidArgumentError(

@@ -38,7 +38,7 @@ absl::StatusOr<SlotSettings> SettingsOf(const v1::SlotSpec& from, std::uint32_t 
     return absl::InvalidArgumentError(absl::StrCat(text..., ": shard=", shard));
   };
   if (from.slots() == 0 || from.slots() > sharding::kSlotsMax || from.slot() >= from.slots())
-    return bad("slot out of range: slot=", from.slot(), " slots=", from.slots(),
+    return bad("the slot is out of range: slot=", from.slot(), " slots=", from.slots(),
                " max=", sharding::kSlotsMax);
   if (from.tables_size() == 0 || from.tables_size() > snapshot::kTablesMax)
     return bad("a slot needs 1 to ", snapshot::kTablesMax, " tables, got=", from.tables_size());

@@ -16,8 +16,8 @@ void StopOrders::Submit(const v1::StopShard& stop, std::uint64_t term) {
   HeldShard* const held = options_.directory->Find(order.key, order.epoch);
   if (held == nullptr || held->loading) {
     return Answer(order, absl::NotFoundError(absl::StrCat(
-                             "shard is not held at this epoch: shard=", order.key.shard.ToString(),
-                             " epoch=", order.epoch.ToString())));
+                             "the shard is not held at this epoch: shard=",
+                             order.key.shard.ToString(), " epoch=", order.epoch.ToString())));
   }
   if (held->stopped_in == 0) held->stopped_in = term;
   if (options_.images == nullptr)

@@ -18,7 +18,7 @@ namespace {
 // cache.
 constexpr std::size_t kWidenFloats = 2048;
 
-// Returns the number of elements of the shard's rows. InvalidArgument if the rows are outside of
+// Returns the number of elements of the shard's rows, or InvalidArgument if the rows are outside of
 // the shape, or have more bytes than a partition may have.
 absl::StatusOr<std::uint64_t> CheckRows(const ShardSettings& s) {
   if (s.variable_shape.rank() > tensor::kRankMax || !CheckedProduct(s.variable_shape.dims())) {
@@ -28,22 +28,22 @@ absl::StatusOr<std::uint64_t> CheckRows(const ShardSettings& s) {
   const std::uint64_t rows = s.variable_shape.rows();
   if (s.row_begin >= s.row_end || s.row_end > rows) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "rows out of the shape: variable=", s.variable, " shape=", s.variable_shape.ToString(),
-        " row_begin=", s.row_begin, " row_end=", s.row_end));
+        "the rows are outside of the shape: variable=", s.variable, " shape=",
+        s.variable_shape.ToString(), " row_begin=", s.row_begin, " row_end=", s.row_end));
   }
   const auto elements = CheckedMul(s.row_end - s.row_begin, s.variable_shape.row_elements());
   const auto bytes = elements ? CheckedMul(*elements, sizeof(float)) : std::nullopt;
   if (!bytes || *bytes == 0 || *bytes > sharding::kPartitionBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "bytes of a shard out of range: variable=", s.variable, " bytes=", bytes.value_or(~0ull),
-        " min=4 max=", sharding::kPartitionBytesMax));
+        "the bytes of a shard are out of range: variable=", s.variable,
+        " bytes=", bytes.value_or(~0ull), " min=4 max=", sharding::kPartitionBytesMax));
   }
   return *elements;
 }
 
 }  // namespace
 
-// Reserves memory for all arrays or for none. It is called before the ledger is changed.
+// Reserves memory for all arrays or for none. Called before the ledger is changed.
 bool DenseContents::Reserve() {
   bool reserved = values_.ReserveWrites() && wire_values_.ReserveWrites();
   for (int k = 0; reserved && k < optimizer_.states(); ++k) reserved = states_[k].ReserveWrites();
@@ -168,8 +168,8 @@ std::optional<Contents::Refusal> DenseContents::Prepare(const Push& push, absl::
   if (!Reserve())
     return Refusal{
         PushCode::kOverBudget,
-        absl::StrCat("out of memory for applying beside the values that are being read: ", where,
-                     " bytes=", value_bytes() + state_bytes())};
+        absl::StrCat("out of memory for the new values beside the old ones, which are being read: ",
+                     where, " bytes=", value_bytes() + state_bytes())};
   return std::nullopt;
 }
 

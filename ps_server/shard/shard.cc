@@ -37,11 +37,11 @@ std::string DefectOfSkip(const Push& push, const ShardSettings& settings,
                         " want=", tensor::WireTypeName(settings.wire),
                         " got=", tensor::WireTypeName(push.wire));
   if (!push.payload.empty())
-    return absl::StrCat("a skipped update carries no payload: ", where,
-                        " got=", push.payload.size());
+    return absl::StrCat("a skipped update must have no payload: ", where,
+                        " bytes=", push.payload.size());
   if (push.skip_reason.empty() || push.skip_reason.size() > kSkipReasonBytesMax)
     return absl::StrCat("a skipped update needs a reason of 1 to 64 bytes: ", where,
-                        " got=", push.skip_reason.size());
+                        " bytes=", push.skip_reason.size());
   return "";
 }
 
@@ -131,11 +131,11 @@ std::uint64_t Shard::ContinueApply(std::uint64_t bytes_max) {
 
 PushResult Shard::BeginApply(const Push& push) {
   EG_CHECK(!applying());
-  // Lines 8, 20a and 22: the fence.
+  // Lines 8, 20a and 22: the fence comes first.
   if (!ShardRules::Serves(push.epoch, epoch_, stopped_)) return {PushCode::kStale, lsn_, ""};
   if (ShardRules::RefusesPushes(sealed_)) {
     return {PushCode::kRefused, lsn_,
-            absl::StrCat("shard is sealed, the job is ending: ", Where())};
+            absl::StrCat("the shard is sealed, because the job is ending: ", Where())};
   }
   // Line 35: a sender without a grant can neither read nor change the ledger.
   if (!ShardRules::IsProved(push)) {
@@ -143,25 +143,26 @@ PushResult Shard::BeginApply(const Push& push) {
                                 " attempt=", push.attempt.ToString()));
   }
   if (push.update.value() >= kUpdatesPerClosureMax) {
-    return Invalid(absl::StrCat("update number out of range: ", Where(), " update=",
+    return Invalid(absl::StrCat("the update number is out of range: ", Where(), " update=",
                                 push.update.value(), " max=", kUpdatesPerClosureMax - 1));
   }
   if (push.closure.value() == ~0ull)
-    return Invalid(
-        absl::StrCat("closure number out of range: ", Where(), " closure=", push.closure.value()));
+    return Invalid(absl::StrCat("the closure number is out of range: ", Where(),
+                                " closure=", push.closure.value()));
 
-  // Lines 9 and 10: the ledger.
+  // Lines 9 and 10: the ledger decides about the push.
   switch (ShardRules::Check(push, &ledger_)) {
     case Admission::kAdmit: break;
     case Admission::kDuplicate: ++duplicates_; return {PushCode::kDuplicate, lsn_, ""};
     case Admission::kRefused:
-      return {
-          PushCode::kRefused, lsn_,
-          absl::StrCat("closure was cancelled: ", Where(), " closure=", push.closure.ToString())};
+      return {PushCode::kRefused, lsn_,
+              absl::StrCat("the closure was cancelled: ", Where(),
+                           " closure=", push.closure.ToString())};
     case Admission::kSuperseded: return {PushCode::kSuperseded, lsn_, ""};
   }
 
-  // Line 11: decode, check, reserve. A push that fails here has changed nothing.
+  // Line 11: the push is checked and its memory reserved. A push that fails here has changed
+  // nothing.
   if (const absl::string_view defect = ShardRules::DefectOf(push); !defect.empty())
     return Invalid(absl::StrCat(defect, ": ", Where()));
   if (push.kind == UpdateKind::kSkip) {

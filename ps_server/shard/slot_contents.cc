@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<SlotContents>> SlotContents::FromCut(const ShardS
   if (!cut.settings->slot || cut.settings->slot->slot != want.slot ||
       cut.settings->slot->slots != want.slots || cut.tables.size() != want.tables.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a cut does not fit its shard: ", settings.variable,
+        absl::StrCat("a cut does not fit its shard: variable=", settings.variable,
                      " shard=", settings.shard.ToString(), " want_tables=", want.tables.size(),
                      " got_tables=", cut.tables.size(), " got=", cut.settings->variable));
   }
@@ -72,14 +72,15 @@ std::string SlotContents::Misfit(const TableRows& rows, std::uint64_t* bytes,
     if (k > 0 && table <= rows.tables[k - 1])
       return absl::StrCat("table numbers are not ascending: table=", table,
                           " after=", rows.tables[k - 1]);
-    if (rows.rows[k] == 0) return absl::StrCat("a table without rows: table=", table);
+    if (rows.rows[k] == 0) return absl::StrCat("a table has no rows: table=", table);
     ids += rows.rows[k];
     *bytes += std::uint64_t{rows.rows[k]} * tables_[table]->dimension() *
               tensor::WireBytes(wire_of(table));  // < 2^32 x 2^14, at most 2^12 times
     *wire = k == 0 || *wire == wire_of(table) ? wire_of(table) : tensor::WireType::kSeveral;
   }
   if (ids != rows.ids.size())
-    return absl::StrCat("rows and ids differ: rows=", ids, " ids=", rows.ids.size());
+    return absl::StrCat("the numbers of rows and of ids differ: rows=", ids,
+                        " ids=", rows.ids.size());
   return "";
 }
 

@@ -17,7 +17,7 @@ namespace evergrad::ps_server {
 namespace {
 
 static_assert(std::endian::native == std::endian::little,
-              "values are written as they lie in memory");
+              "values are written in the byte order of memory");
 
 void FillInitializer(const InitializerSettings& from, v1::Initializer* to) {
   to->set_type(from.type);
@@ -157,12 +157,12 @@ absl::Status AppendTables(const ShardCut& cut, const CutTarget& target,
     waiting[slice.table] += slice.rows.waiting_ids.size();
   }
   EG_CHECK_MSG(rows == cut.table_rows && waiting == cut.table_filtered,
-               "the slices of a cut have as many rows as the cut counted at its beginning");
+               "the slices of a cut must have as many rows as the cut counted at its beginning");
   return absl::OkStatus();
 }
 
 // Removes an existing file with the name of this cut, which a failed commit of this job has left,
-// so that the cut can be written again. AlreadyExists if the file belongs to another job.
+// so that the cut can be written again. Returns AlreadyExists if the file belongs to another job.
 absl::Status RemoveLeftover(const std::string& uri, const ShardCut& cut, fs::FileSystem& files) {
   const auto there = snapshot::ShardFileReader::Open(files, uri);
   if (there.ok() && (*there)->header().job_uid() != cut.settings->job.value()) {
@@ -212,11 +212,12 @@ absl::StatusOr<DurableCut> WriteCut(const ShardCut& cut, const CutTarget& target
 
 namespace {
 
-// Returns a function that makes the error for a whole file of another shard, plan or job.
+// Returns a function that makes the error for an undamaged file of another shard, plan or job.
 auto DiffersIn(const CutSource& source) {
   return [&source](absl::string_view what, const std::string& want, const std::string& got) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "snapshot file is of another ", what, ": path=", source.uri, " want=", want, " got=", got));
+    return absl::FailedPreconditionError(absl::StrCat("the snapshot file is of another ", what,
+                                                      ": path=", source.uri, " want=", want,
+                                                      " got=", got));
   };
 }
 
@@ -262,7 +263,7 @@ absl::Status ReadTables(const ShardSettings& settings, const CutSource& source,
     storage::EmbeddingTable& table = *cut->tables[piece.index];  // the reader has checked the index
     const bool rows = piece.section == snapshot::Section::kRows;
     if (!block.Parse(piece.data, rows ? table.dimension() : 0, rows ? table.state_per_row() : 0))
-      return damaged(absl::StrCat("block of rows is malformed: table=", table.settings().name,
+      return damaged(absl::StrCat("a block of rows is malformed: table=", table.settings().name,
                                   " bytes=", piece.data.size()));
     absl::Status restored =
         rows ? table.Restore(storage::RestoredRows{block.ids, block.stamps, block.counts,
@@ -298,7 +299,7 @@ absl::Status ReadDense(const ShardSettings& settings, const CutSource& source,
   };
   const std::string want =
       rows(settings.variable, settings.variable_shape, settings.row_begin, settings.row_end);
-  // This is checked before any allocation, so the file has the size of the requested shard.
+  // The rows are checked before any allocation, so that a file of another size is refused first.
   if (const std::string got = rows(spec.variable().name(), shape, spec.row_begin(), spec.row_end());
       got != want)
     return differs("cut", want, got);

@@ -63,13 +63,13 @@ absl::Status Images::Submit(Order order) {
       if (bytes > options_.bytes_max) {
         limit_.refused.Add();
         return absl::ResourceExhaustedError(
-            absl::StrCat("shard is too large to be moved: shard=", shard.ToString(),
+            absl::StrCat("the shard is too large to be moved: shard=", shard.ToString(),
                          " bytes=", bytes, " max=", options_.bytes_max));
       }
       if (bytes_ + bytes > options_.bytes_max) {
         limit_.refused.Add();
         return absl::UnavailableError(
-            absl::StrCat("out of memory for the image of another shard: shard=", shard.ToString(),
+            absl::StrCat("out of memory for another image: shard=", shard.ToString(),
                          " bytes=", bytes, " held=", bytes_, " max=", options_.bytes_max));
       }
       SetBytes(bytes_ + bytes);
@@ -91,13 +91,13 @@ absl::StatusOr<tensor::SharedBytes> Images::Read(JobUid job, ShardId shard, Shar
     image = Find({job, shard, epoch});
   }
   if (image == nullptr)
-    return absl::NotFoundError(
-        absl::StrCat("shard has no image: shard=", shard.ToString(), " epoch=", epoch.ToString()));
+    return absl::NotFoundError(absl::StrCat("the shard has no image: shard=", shard.ToString(),
+                                            " epoch=", epoch.ToString()));
   const std::uint64_t size = image->bytes.size();
   if (bytes == 0 || bytes > kImagePieceBytesMax || offset >= size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("piece of an image out of range: shard=", shard.ToString(), " offset=", offset,
-                     " bytes=", bytes, " image_bytes=", size, " bytes_max=", kImagePieceBytesMax));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the piece of an image is out of range: shard=", shard.ToString(), " offset=", offset,
+        " bytes=", bytes, " image_bytes=", size, " bytes_max=", kImagePieceBytesMax));
   }
   const std::span<const std::byte> piece =
       std::span(image->bytes).subspan(offset, std::min(bytes, size - offset));

@@ -12,7 +12,7 @@ namespace evergrad::ps_server {
 namespace {
 
 static_assert(std::endian::native == std::endian::little,
-              "numbers are written as they lie in memory");
+              "numbers are written in the byte order of memory");
 
 template <class T>
 void Put(std::vector<std::byte>* block, const T* from, std::size_t count) {
@@ -20,7 +20,8 @@ void Put(std::vector<std::byte>* block, const T* from, std::size_t count) {
   block->insert(block->end(), bytes, bytes + count * sizeof(T));
 }
 
-// `floats[k]` is an array of widths[k] floats a row; the arrays follow each other in the block.
+// Appends the rows to the block. `floats[k]` is an array with widths[k] floats per row; the arrays
+// follow each other.
 template <class Blocks>
 void PutRows(std::span<const std::uint32_t> rows, const std::vector<std::int64_t>& ids,
              const std::vector<std::uint32_t>& stamps, const std::vector<std::uint32_t>& counts,

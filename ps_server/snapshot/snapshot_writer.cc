@@ -76,7 +76,7 @@ absl::Status SnapshotWriter::Submit(Order order) {
 }
 
 void SnapshotWriter::EndUnwantedCut() {
-  // arrival_ belongs to the order that is being performed, because Take resets it.
+  // arrival_ belongs to the order that is being performed, because Take sets and resets it.
   if (arrival_ != nullptr && orders_.Unwanted())
     arrival_->Set(absl::CancelledError("the snapshot was cancelled"));
 }
@@ -134,8 +134,8 @@ absl::StatusOr<ShardCut> SnapshotWriter::Take(const Order& order) {
     arrival_ = arrival;
   }
   order.take(Arrival::Answerer(arrival, "no cut was made: the shard's executor has ended"));
-  // The executor calls the function within a few turns or destroys it; Cancel and the destructor
-  // end the wait earlier.
+  // The executor soon calls the function or destroys it. Cancel and the destructor end the wait
+  // earlier.
   absl::StatusOr<ShardCut> cut = arrival->Wait();
   MutexLock lock(&mu_);
   arrival_ = nullptr;
@@ -154,7 +154,8 @@ absl::StatusOr<DurableCut> SnapshotWriter::TakeAndWrite(const Order& order) {
     const absl::Status status = absl::ResourceExhaustedError(absl::StrCat(
         "a cut is larger than --snapshot-bytes-max: variable=", cut.settings->variable,
         " shard=", order.shard.ToString(), " bytes=", bytes, " max=", options_.bytes_max));
-    // A ledger shrinks again; values and optimizer state do not.
+    // A ledger shrinks again. Values and optimizer state do not, so if they alone exceed the limit,
+    // a retry cannot succeed.
     return bytes - cut.ledger.MemoryBytes() > options_.bytes_max ? UserError(status) : status;
   }
   held_bytes_.store(bytes, std::memory_order_relaxed);

@@ -15,10 +15,10 @@ namespace {
 
 using Entry = RowIndex::Entry;
 
-// Parts of the index; all parts are searched within ttl / 8 steps.
+// The index is searched in this many parts; all parts are searched within ttl / 8 steps.
 constexpr std::uint64_t kSweepParts = 64;
-// A push that drops entries drops at least 1/64 of the table, because a scan of a full table for
-// each push would cost more than the push.
+// A push that drops entries drops at least 1/64 of the table, because otherwise a full table would
+// be scanned for each push, which would cost more than the push.
 constexpr std::uint64_t kBatchParts = 64;
 
 struct Aged {
@@ -104,7 +104,7 @@ absl::Status Evictor::MakeSpace(const Growth& growth, PushOutcome* outcome) {
   return absl::OkStatus();
 }
 
-// Applies bytes_max, which limits the size of the rows and ids.
+// Applies bytes_max, which limits the size of the table's rows and ids.
 absl::Status Evictor::FitBytesMax(const Growth& growth, Space* space) const {
   const std::uint64_t bytes_max = store_.settings.bytes_max;
   const std::uint64_t bytes = store_.bytes_of(space->after.rows, space->after.waiting);
@@ -118,20 +118,20 @@ absl::Status Evictor::FitBytesMax(const Growth& growth, Space* space) const {
     drop.rows = (over - freed + row_bytes - 1) / row_bytes;
   if (drop.rows == 0 || (store_.settings.evict_lru && drop.rows <= space->evictable.rows))
     return absl::OkStatus();
-  return Refusal("table is above bytes_max",
+  return Refusal("the table is above bytes_max",
                  absl::StrCat(" held=", store_.bytes_of(store_.rows, store_.waiting),
                               " partition_bytes_max=", bytes_max, " rows=", store_.rows,
                               " wanted=", growth.rows + growth.waiting));
 }
 
-// The number of rows by which the arena must grow.
+// Returns the number of rows by which the arena must grow.
 std::uint64_t Evictor::MoreArenaRows(const Growth& growth, const PushOutcome& outcome,
                                      const Space& space) const {
   const std::uint64_t free = store_.arena.free_rows() + outcome.evicted_ttl + space.drop.rows;
   return growth.rows > free ? growth.rows - free : 0;
 }
 
-// Applies the server's limit, which limits the memory that the tables hold.
+// Applies the server's limit, which limits the memory that all tables hold.
 absl::Status Evictor::FitServerLimit(const Growth& growth, const PushOutcome& outcome,
                                      Space* space) {
   if (!store_.index_share.over_limit() &&
@@ -147,15 +147,15 @@ absl::Status Evictor::FitServerLimit(const Growth& growth, const PushOutcome& ou
   if (drop.rows == 0 || (store_.settings.evict_lru && drop.rows <= space->evictable.rows))
     return absl::OkStatus();
   const MemoryBudget& budget = store_.index_share.budget();
-  return Refusal("server's tables are above memory_bytes_max",
+  return Refusal("the server's tables are above memory_bytes_max",
                  absl::StrCat(" held=", budget.used(), " memory_bytes_max=", budget.limit(),
                               " rows=", store_.rows, " wanted=", growth.rows + growth.waiting));
 }
 
-// The caller has checked that `count` entries can be dropped.
+// Chooses the `count` oldest entries. The caller has checked that this many entries can be dropped.
 void Evictor::DropOldest(bool rows, std::uint64_t count) {
   const absl::flat_hash_set<std::uint64_t> gone(dropped_.begin(), dropped_.end());
-  // A histogram of the stamps comes first. Then only few entries are compared, and the function
+  // A histogram of the stamps is made first. Then only few entries are compared, and the function
   // needs little memory.
   std::uint32_t least = ~0u, most = 0;
   store_.index.ForEach([&](const Entry& e) {
@@ -167,7 +167,7 @@ void Evictor::DropOldest(bool rows, std::uint64_t count) {
   store_.index.ForEach([&](const Entry& e) {
     if (IsRow(e) == rows) ++histogram[(e.stamp - least) >> shift];
   });
-  // The additional entries replace entries that the push names or that are dropped already.
+  // The additional entries make up for entries that the push names or that are dropped already.
   const std::uint64_t enough = count + named_.size() + gone.size();
   std::uint32_t last = 0;
   for (std::uint64_t sum = histogram[0]; sum < enough && last + 1 < histogram.size();

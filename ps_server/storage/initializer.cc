@@ -42,8 +42,8 @@ absl::Status CheckInitializer(const InitializerSettings& settings) {
   if (type == "zeros" || type == "ones") return absl::OkStatus();
   if (type == "constant") {
     if (std::isfinite(static_cast<float>(settings.value))) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("initializer value is not finite: type=constant value=", settings.value));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the initializer's value is not finite: type=constant value=", settings.value));
   }
   if (type == "glorot_uniform" || type == "he_normal") {
     if (settings.fan_in >= 1 && (type == "he_normal" || settings.fan_out >= 1))
@@ -56,9 +56,9 @@ absl::Status CheckInitializer(const InitializerSettings& settings) {
     if (std::isfinite(static_cast<float>(settings.mean)) &&
         std::isfinite(static_cast<float>(settings.stddev)) && settings.stddev >= 0)
       return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("initializer numbers out of range: type=truncated_normal mean=", settings.mean,
-                     " stddev=", settings.stddev));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the initializer's numbers are out of range: type=truncated_normal mean=", settings.mean,
+        " stddev=", settings.stddev));
   }
   return absl::InvalidArgumentError(
       absl::StrCat("unknown initializer, expected zeros, ones, constant, glorot_uniform, he_normal "

@@ -28,7 +28,7 @@ void* MapHuge(std::size_t length) {
   if (const std::size_t rest = begin + kHuge - aligned; rest != 0)
     munmap(reinterpret_cast<void*>(aligned + length), rest);
   madvise(reinterpret_cast<void*>(aligned), length,
-          MADV_HUGEPAGE);  // The kernel may use small pages all the same.
+          MADV_HUGEPAGE);  // the kernel may still use small pages
   return reinterpret_cast<void*>(aligned);
 }
 

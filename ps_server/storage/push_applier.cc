@@ -30,7 +30,7 @@ void PushApplier::Drop(std::uint64_t hash, TableCut* cut) {
   store_.index.Erase(e);
 }
 
-// One call of Continue. Rows are updated in groups: while one group is updated, the rows of the
+// One call of Continue. Rows are updated in groups. While one group is updated, the rows of the
 // next groups are prefetched.
 class PushApplier::Piece {
  public:
@@ -83,8 +83,8 @@ class PushApplier::Piece {
     AddRows(which * kGroup, &group);
   }
 
-  // Adds the next rows up to the first id without a row, because such an id needs more than the
-  // address of its row.
+  // Adds the next rows up to the first id without a row, because for such an id the address of a
+  // row is not enough.
   void AddKnownRows(Group* group) {
     const std::size_t next = applier_.next_;
     // At least one row is added. `bytes_` is below `bytes_max_` here, or the loop has ended.
@@ -104,7 +104,7 @@ class PushApplier::Piece {
     bytes_ += k * dimension_ * sizeof(float);
   }
 
-  // Adds any rows. `first_sum` is the group's first place in sums_.
+  // Adds rows of any kind. `first_sum` is the group's first place in sums_.
   void AddRows(std::size_t first_sum, Group* group) {
     const std::uint32_t* const targets = plan_.targets();
     const std::uint64_t* const hashes = plan_.hashes();

@@ -19,7 +19,7 @@ absl::StatusOr<PushOutcome> PushPlan::Make(std::span<const std::int64_t> ids,
   const bool stamped = store_.stamped;
   if (global_step > std::numeric_limits<std::uint32_t>::max()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("global step does not fit 32 bits: table=", store_.settings.name,
+        absl::StrCat("the global step does not fit 32 bits: table=", store_.settings.name,
                      " global_step=", global_step));
   }
   if (ids.size() >= kCountOnly) {
@@ -45,8 +45,8 @@ absl::StatusOr<PushOutcome> PushPlan::Make(std::span<const std::int64_t> ids,
         "out of memory for a table's index: table=", store_.settings.name, " rows=", store_.rows));
   }
 
-  // Entries that are too old are always dropped. Other entries are dropped only if a limit is
-  // exceeded otherwise.
+  // Entries that are too old are always dropped. Other entries are dropped only if a limit would
+  // otherwise be exceeded.
   if (size_ > 0) store_.step = std::max(store_.step, stamp_);
   evictor_.Expire(step_before_, &outcome_);
   if (absl::Status fits = evictor_.MakeSpace(growth, &outcome_); !fits.ok()) {
@@ -63,8 +63,8 @@ inline std::uint32_t PushPlan::RowIn(RowIndex::Line* line, std::uint32_t positio
   return RowIndex::RowIn<false>(line, hashes_[position]);
 }
 
-// Sets the targets of ids that are in their home lines, and adds the other ids to the deferred
-// ones. Inserts nothing, so every home line keeps its address. No branch depends on the ids.
+// Sets the targets of ids that are in their home lines, and appends the other ids to deferred_.
+// Inserts nothing, so every home line keeps its address. No branch depends on the ids.
 template <bool kStamped>
 void PushPlan::LookUp(std::span<const std::int64_t> ids) {
   const std::size_t n = ids.size();
@@ -128,11 +128,11 @@ bool PushPlan::ResolveDeferred(Evictor::Growth* growth) {
     const std::uint32_t i = deferred_[d].position;
     if (targets_[i] == kDuplicate) continue;
     const std::uint64_t hash = hashes_[i];
-    // An insertion may make the index grow, which moves its lines.
+    // If an insertion has made the index grow, its lines have moved.
     RowIndex::Line* const home =
         index.homes_version() == homes_version ? deferred_[d].home : index.Home(hash);
-    // The next line is read first, because nearly all rows are in it, and a search with Find costs
-    // more.
+    // The next line is read first, because nearly all of these rows are in it, and a search with
+    // Find costs more.
     if (const std::uint32_t row = RowIn<kStamped>(home + 1, i); row < kWaiting) {
       targets_[i] = row;
       continue;

@@ -9,15 +9,15 @@
 namespace evergrad::ps_server::storage {
 namespace {
 
-// A segment grows beyond this load, and a new one has kLoadAfter. Between the two loads an id needs
-// 15.6 to 19.7 bytes, or 19.5 to 24.6 bytes with a stamp.
+// A segment grows when it exceeds this load, and a new segment has kLoadAfter. Between the two
+// loads an id needs 15.6 to 19.7 bytes, or 19.5 to 24.6 bytes with a stamp.
 constexpr std::uint64_t kLoadNumerator = 41, kLoadDenominator = 50;  // 0.82
 constexpr double kLoadAfter = 0.66;
 constexpr std::uint32_t kLinesMin = 4;
 constexpr std::uint32_t kDepthMax = 28;
 
 // Returns the number of lines after the last home line. A few segments have a chain at their end
-// that needs more lines. Filled and Grow add the lines to these segments.
+// that needs more lines, which Filled and Grow add.
 std::uint32_t SlackOf(std::uint32_t capacity) {
   return 2 + std::min<std::uint32_t>(capacity / 64, 8);
 }
@@ -108,8 +108,8 @@ RowIndex::Ref RowIndex::Insert(std::uint64_t hash) {
 void RowIndex::Erase(Ref entry) {
   const Segments& s = SegmentsOf(entry.hash());
   Ref at = entry;
-  // Entries after their home lines move forward by one position, until an entry is in its home line
-  // or the chain ends.
+  // Entries after their home position move forward by one position, until an entry is in its home
+  // line or the chain ends.
   for (Ref next = Next(at);
        next.row() != kNone && (next.at_ > 0 || HomeOf(s, next.hash()) < next.line_);
        at = next, next = Next(next))
@@ -156,7 +156,7 @@ bool RowIndex::Grow(std::uint64_t hash) {
     }
   }
   // If the hashes of a segment share their upper bits, because a user has chosen such ids, the
-  // segment becomes larger instead of being split. This bounds the directory.
+  // segment becomes larger instead of being split. The directory then stays small.
   const bool split =
       old->count >= kSegmentEntries &&
       (depth < depth_ || (depth_ < kDepthMax && (1ull << depth_) * kSegmentEntries <= 16 * size_));

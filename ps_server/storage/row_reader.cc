@@ -13,7 +13,8 @@
 namespace evergrad::ps_server::storage {
 namespace {
 
-// As many look-ups are in flight as for a push, in more and smaller groups (measured: README.md).
+// Look-ups for a read have the same number in flight as for a push, but in more and smaller groups
+// (measured: README.md).
 constexpr std::size_t kReadGroup = 8, kReadDelay = 4, kReadRing = 16;
 static_assert(3 * kReadDelay < kReadRing);
 
@@ -84,7 +85,7 @@ void FillAbsent(const RowStore& store, std::uint64_t hash, float* to) {
   }
 }
 
-// `absent` has space for one row.
+// Copies the rows of a group to the reading's memory. `absent` has space for one row.
 void CopyRows(const Group& g, float* absent) {
   const RowStore& store = g.store();
   const std::size_t dimension = store.dimension,

@@ -90,7 +90,7 @@ void TableCut::SaveWaiting(std::uint64_t hash, std::uint32_t count, std::uint32_
 
 bool TableCut::LeaveOutWaiting(std::uint64_t hash) {
   if (left_out_waiting_.contains(hash)) return false;
-  // An entry of the set counts as many bytes as an id in a slice.
+  // An excluded id counts as many bytes as an id in a slice.
   preimage_bytes_ += kSliceIdBytes;
   left_out_waiting_.insert(hash);
   return PreimageSlice(0) != nullptr;

@@ -225,7 +225,7 @@ void Sections(Cluster& cluster, client::ParameterClient& client, const Held& hel
          p.set_kind(v1::SKIP);
          p.set_skip_reason("nan");
        },
-       v1::INVALID, "carries no payload"},
+       v1::INVALID, "must have no payload"},
       {"skip without a reason",
        [](H, P p, B b) {
          p.set_kind(v1::SKIP);
@@ -234,7 +234,7 @@ void Sections(Cluster& cluster, client::ParameterClient& client, const Held& hel
        },
        v1::INVALID, "needs a reason"},
       {"update number", [](H, P p, B) { p.set_update(4096); }, v1::INVALID,
-       "update number out of range"},
+       "update number is out of range"},
       {"closure number", [](H, P p, B) { p.set_closure(~0ull); }, v1::INVALID, kNotGranted},
       {"a closure that nobody was granted", [](H, P p, B) { p.set_closure(1000000000); },
        v1::INVALID, kNotGranted},
@@ -322,13 +322,15 @@ void Slots(Cluster& cluster, client::ParameterClient& client, const Held& slot) 
   using B = std::size_t&;
   const std::vector<Case> cases = {
       {"a slot needs an id list", [](P, I ids, B) { ids.clear(); }},
-      {"rows and ids differ: rows=2 ids=3", [](P, I ids, B) { ids.push_back(3); }},
-      {"rows and ids differ: rows=4294967296 ids=2", [](P p, I, B) { p.set_table_rows(1, ~0u); }},
+      {"the numbers of rows and of ids differ: rows=2 ids=3",
+       [](P, I ids, B) { ids.push_back(3); }},
+      {"the numbers of rows and of ids differ: rows=4294967296 ids=2",
+       [](P p, I, B) { p.set_table_rows(1, ~0u); }},
       {"the numbers of tables and of row counts differ: tables=2 rows=1",
        [](P p, I, B) { p.mutable_table_rows()->RemoveLast(); }},
       {"no such table: table=4294967295", [](P p, I, B) { p.set_tables(1, ~0u); }},
       {"table numbers are not ascending: table=0 after=0", [](P p, I, B) { p.set_tables(1, 0); }},
-      {"a table without rows: table=1", [](P p, I, B) { p.set_table_rows(1, 0); }},
+      {"a table has no rows: table=1", [](P p, I, B) { p.set_table_rows(1, 0); }},
       {"gradient rows mismatch: want=2 got=3", [](P p, I, B) { p.set_rows(3); }},
       {"gradient bytes mismatch: want=12 got=8", [](P, I, B bytes) { bytes = 8; }},
       {"gradient bytes mismatch: want=12 got=0", [](P, I, B bytes) { bytes = 0; }},

@@ -106,7 +106,7 @@ class Example(Case):
             )
             self.assertEqual(steps, 400)
             numpy.testing.assert_allclose([slope0, slope1, height], [3, -2, 0.5], atol=0.1)
-            self.assertIn("failed: function=fit", lines[3])
+            self.assertIn("a closure failed: closure=41 function=fit", lines[3])
             self.assertIn("want=BATCHES POINTS got=many points", lines[3])
 
             status = c.psctl_json("job", "show", "plane")

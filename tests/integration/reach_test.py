@@ -150,7 +150,10 @@ class Reach(Case):
         )
         wait_for("the second to end", lambda: second.process.poll() is not None)
         self.assertEqual(second.process.returncode, 11, second.log())
-        for words in ("index 0 is held by a living server on host box-a", "--index 1"):
+        for words in (
+            "another living server has the index of this server: index=0 host=box-a",
+            "--index 1",
+        ):
             self.assertIn(words, second.log())
         # The suggested command helps.
         self.start(

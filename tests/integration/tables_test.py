@@ -862,7 +862,7 @@ class Budget(Tables):
         text = self.show(c, "pauses")["waiting_for"]
         self.assertRegex(
             text,
-            r"^memory at ps_server/0: server's tables are above memory_bytes_max: "
+            r"^memory at ps_server/0: the server's tables are above memory_bytes_max: "
             r"table=vectors held=\d+ memory_bytes_max=%d " % limit,
         )
         c.psctl("job", "cancel", "pauses")

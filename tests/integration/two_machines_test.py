@@ -345,7 +345,9 @@ class TwoMachines(Case):
                 prefix=self.far.prefix,
                 expect=4
             )
-            self.assertIn("certificate is for %s, dialed as 10.213.77.3" % self.NEAR, r.stderr)
+            self.assertIn(
+                "certificate is for %s, but the dialed host is 10.213.77.3" % self.NEAR, r.stderr
+            )
         with self.subTest("a certificate that names no task"):
             if not shutil.which("openssl"):
                 self.skipTest("no openssl to make a certificate of an older psctl")

@@ -13,10 +13,10 @@ namespace {
 
 constexpr std::size_t kHugePageBytes = 2u << 20;
 
-// Returns nullptr if out of memory.
+// Maps anonymous memory. Returns nullptr if the system is out of memory.
 std::byte* Map(std::size_t capacity) {
-  // Huge pages need a larger alignment. Therefore more memory is mapped, and the edges are
-  // unmapped.
+  // Huge pages need a larger alignment. Therefore more memory is mapped, and the surplus at both
+  // ends is unmapped.
   const std::size_t extra = capacity >= kHugePageBytes ? kHugePageBytes : 0;
   void* mapped =
       mmap(nullptr, capacity + extra, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -68,7 +68,7 @@ void StreamPayload(MessageView payload, std::byte* out) {
     if (part.empty()) continue;
     const std::byte* from = part.data();
     const std::byte* const end = from + part.size();
-    // Copies whole lines past the caches, and the ends of a part as usual.
+    // Copies whole lines with stores that bypass the caches, and the ends of a part as usual.
     const std::size_t head =
         std::min<std::size_t>(part.size(), -reinterpret_cast<std::uintptr_t>(out) % kLine);
     std::memcpy(out, from, head);
@@ -83,8 +83,8 @@ void StreamPayload(MessageView payload, std::byte* out) {
     std::memcpy(out, from, tail);
     out += tail;
   }
-  // Stores past the caches are not ordered with others. The fence precedes any store that tells
-  // another thread of the frame.
+  // Stores that bypass the caches are not ordered with others. The fence precedes any store that
+  // announces the frame to another thread.
   _mm_sfence();
 #else
   CopyPayload(payload, out);

@@ -9,22 +9,22 @@ absl::Status Reassembly::Add(const wire::StreamHeader& header, MessageView paylo
   if (!started_) {
     if (header.frame_bytes > frame_bytes_max_) {
       return absl::InvalidArgumentError(
-          absl::StrCat("frame larger than allowed: request=", header.request_id,
+          absl::StrCat("the frame is larger than allowed: request=", header.request_id,
                        " frame_bytes=", header.frame_bytes, " max=", frame_bytes_max_));
     }
   } else if (header.frame_bytes != frame_bytes_) {
     return absl::InvalidArgumentError(
-        absl::StrCat("frame changed its size: request=", header.request_id,
+        absl::StrCat("the frame changed its size: request=", header.request_id,
                      " frame_bytes=", header.frame_bytes, " want=", frame_bytes_));
   }
   if (header.offset != received_) {
     return absl::InvalidArgumentError(
-        absl::StrCat("piece out of order: request=", header.request_id, " offset=", header.offset,
-                     " want=", received_));
+        absl::StrCat("a piece is out of order: request=", header.request_id,
+                     " offset=", header.offset, " want=", received_));
   }
   if (header.bytes == 0 && header.frame_bytes != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("empty piece: request=", header.request_id, " offset=", header.offset));
+        absl::StrCat("a piece is empty: request=", header.request_id, " offset=", header.offset));
   }
   if (!started_) {
     started_ = true;

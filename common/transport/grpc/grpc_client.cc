@@ -34,7 +34,7 @@ constexpr char kOurVerdict[] = "Custom verification check failed";
 // The result of a probe is used for this long.
 constexpr MonoTime kHintHolds = std::chrono::seconds(2);
 
-// Explains a failed connection, possibly a little later, on the loop.
+// Explains a failed connection. The answer comes on the loop, and possibly later.
 using Explain = std::function<void(const grpc::Status&, std::function<void(absl::Status)>)>;
 
 class ClientLink final : public Link,
@@ -197,8 +197,8 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
         });
   }
 
-  // Ends the waits of the callers. The objects of the calls are destroyed once gRPC has completed
-  // the calls.
+  // Calls the callbacks of all callers. The objects of the calls are destroyed once gRPC has
+  // completed the calls.
   void Close() {
     closed_ = true;
     self_ = calls_.empty() ? nullptr : shared_from_this();
@@ -260,8 +260,8 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
     }
   }
 
-  // Returns whether gRPC reports that it had no connection for the call, a state that may end by
-  // itself. gRPC reports this state only by a text; an error from a peer carries details.
+  // Returns whether gRPC had no connection for the call. Another attempt may then succeed. gRPC
+  // reports this state only by a text, whereas an error from a peer has details.
   static bool NoConnection(const grpc::Status& status) {
     const std::string& message = status.error_message();
     return status.error_code() == grpc::StatusCode::UNAVAILABLE && status.error_details().empty() &&
@@ -309,7 +309,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
     arguments.SetMaxReceiveMessageSize(static_cast<int>(std::max<std::uint64_t>(
         options_.message_bytes_max, wire::kMessagePayloadBytesMax + wire::kStreamHeaderBytes)));
     arguments.SetMaxSendMessageSize(-1);
-    // One connection per pair (rule 9).
+    // A pair of tasks has one connection (rule 9).
     arguments.SetInt("grpc.channel_id", next_channel.fetch_add(1));
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
@@ -321,7 +321,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
     arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 3000);  // Time limit of one attempt.
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-    // Identity encoding only: nothing is decompressed.
+    // No message is compressed: only the identity encoding is enabled.
     arguments.SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1);
     channel_ = grpc::CreateCustomChannel(target_, credentials_, arguments);
   }
@@ -363,7 +363,7 @@ class GrpcChannel final : public Channel {
           limit->Leave();
           if (request.size() > core->options().message_bytes_max) {
             return done(absl::InvalidArgumentError(
-                absl::StrCat("message too large: bytes=", request.size(),
+                absl::StrCat("the message is too large: bytes=", request.size(),
                              " max=", core->options().message_bytes_max)));
           }
           core->Unary(method, request, until, done);

@@ -18,7 +18,7 @@ std::shared_ptr<tls::CertificateProviderInterface> Provider(const TlsPems& pems)
       pems.ca, std::vector<tls::IdentityKeyCertPair>{{pems.key, pems.cert}});
 }
 
-// Checks, after the chain has been verified, whether the peer is the one that the channel expects.
+// Checks that the peer is the one that the channel expects, after the chain has been verified.
 class PeerVerifier final : public tls::ExternalCertificateVerifier {
  public:
   explicit PeerVerifier(ExpectedPeer expected) : expected_(std::move(expected)) {}

@@ -64,10 +64,10 @@ void GrpcLoop::Defer(runtime::Task task) {
   deferred_.push_back(std::move(task));
 }
 
-// An alarm is the only way to wake a thread that waits at a completion queue. The alarm can be
-// reused, because it is set again only after its event has been taken from the queue. The time is
-// in the past, because gRPC rounds deadlines up to whole milliseconds. "Now" would fire half a
-// millisecond later and cost a turn of gRPC's timer thread.
+// Only an alarm can wake a thread that waits at a completion queue. The alarm can be reused,
+// because it is set again only after its event has been taken from the queue. Its time is in the
+// past, because gRPC rounds deadlines up to whole milliseconds: the present time would fire half a
+// millisecond later and involve gRPC's timer thread.
 void GrpcLoop::WakeUp() {
   alarm_.Set(queue_.get(), gpr_inf_past(GPR_CLOCK_MONOTONIC), static_cast<GrpcEvent*>(&wake_));
 }
@@ -117,7 +117,7 @@ void GrpcLoop::Run() {
       const std::set<GrpcCall*> calls = calls_;
       for (GrpcCall* call : calls) call->Cancel();
     }
-    // A wake-up that is about to be queued is awaited first; once the loop stops, no other follows.
+    // A wake-up that is about to be queued is awaited first. Once the loop stops, no other follows.
     if (cancelling_ && calls_.empty() && !waking && !std::exchange(queue_shut, true))
       queue_->Shutdown();
     void* tag = nullptr;

@@ -35,7 +35,7 @@ using namespace std::chrono_literals;
 
 // Number of calls that can arrive while the thread is busy with other calls.
 constexpr int kCallsArmed = 16;
-// Time that a shutdown gives the peers to receive their final status.
+// The time that a shutdown gives the peers to receive their final status.
 constexpr auto kLastWords = 200ms;
 
 // Counts the calls of one server that have operations in gRPC. Thread-safe.
@@ -60,9 +60,8 @@ class OpenCalls {
   int count_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// One incoming call. The method and the metadata of the call decide whether it is a unary call or a
-// link. The object owns itself while gRPC has operations of the call. Everything happens on the
-// loop.
+// One incoming call. Its method and metadata decide whether it is a unary call or a link. The
+// object owns itself while gRPC has operations of the call. All members are accessed on the loop.
 class ServerCall final : public Link,
                          public GrpcCall,
                          public std::enable_shared_from_this<ServerCall> {
@@ -221,7 +220,7 @@ class ServerCall final : public Link,
     }
     if (!ok)
       return Finish(
-          // the peer has ended the stream or has disconnected; kDone tells which
+          // the peer has ended the stream or has disconnected, as kDone reports later
           absl::OkStatus());
     if (const auto events = events_; events != nullptr && !final_)
       events->OnMessage(received_.view());
@@ -312,7 +311,7 @@ void SetArguments(grpc::ServerBuilder& builder, const ServerOptions& options) {
   builder.SetMaxSendMessageSize(-1);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
-  // A second server on a port must be an error; with SO_REUSEPORT it would share the port.
+  // A second server on a port must be an error. With SO_REUSEPORT it would share the port.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 1000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 1500);
@@ -321,12 +320,13 @@ void SetArguments(grpc::ServerBuilder& builder, const ServerOptions& options) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
   grpc::ResourceQuota quota("evergrad");
-  // Rule 5. With a quota below 64 MiB, gRPC cannot make progress.
+  // Rule 5 requires a quota. With a quota below 64 MiB, gRPC cannot make progress.
   quota.Resize(std::max<std::uint64_t>(2 * options.budget_bytes_max, 64u << 20));
   builder.SetResourceQuota(quota);
 }
 
-// gRPC reports only the failure. A second attempt gives the system's own error text.
+// Returns the system's error text of a second attempt to bind, because gRPC reports only the
+// failure.
 std::string WhyNotBound(const std::string& listen, const std::string& unix_path) {
   const std::size_t colon = listen.rfind(':');
   std::string host = listen.substr(0, colon);
@@ -386,7 +386,7 @@ absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(GrpcHome* home, const ServerO
     builder->AddListeningPort(absl::StrCat("unix:", unix_path), credentials, &unix_bound);
   auto service = std::make_unique<grpc::AsyncGenericService>();
   builder->RegisterAsyncGenericService(service.get());
-  // The socket has mode 0600 from its creation, so no other user can connect between bind and
+  // The socket has mode 0600 from its creation, so that no other user can connect between bind and
   // chmod.
   const mode_t mask = umask(0177);
   auto server = builder->BuildAndStart();

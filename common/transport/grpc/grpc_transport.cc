@@ -34,15 +34,15 @@ class GrpcTransport final : public Transport {
  private:
   fault::Failpoints* const failpoints_;
   GrpcHome home_;
-  // Shared with the answers in use.
+  // The answers in use share this pool.
   const std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>(kClientPoolBytesMax);
 };
 
-// gRPC 1.51 reads `errno` of connect() only after further work that takes locks. The first
-// contended lock of a process makes Abseil read the number of CPUs and their frequency from /sys.
-// If those files are missing (the frequency nearly everywhere, the number in a bare chroot), a
-// connection in progress was reported as "No such file or directory" and dropped. Abseil reads both
-// files only once, so this function makes it read them early.
+// Makes Abseil read the number of CPUs and their frequency from /sys before the first connection.
+// Otherwise the first contended lock of the process reads them, and gRPC 1.51 takes locks between
+// connect() and its look at `errno`. If one of the files is missing (the frequency nearly
+// everywhere, the number in a bare chroot), a connection in progress was then reported as "No such
+// file or directory" and dropped. Abseil reads both files only once.
 void ReadCpuFactsBeforeFirstConnection() {
   absl::base_internal::NumCPUs();
   absl::base_internal::NominalCPUFrequency();

@@ -34,10 +34,10 @@ absl::StatusOr<std::string> ListenAddress(const ServerOptions& options) {
   const auto parts = Split(options.listen);
   if (!parts.ok()) return parts.status();
   if (options.tls.empty() && !IsLoopback(parts->host)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "refused to listen on an address other than loopback without TLS: listen=", options.listen,
-        " (give --tls-ca, --tls-cert and --tls-key, for which `psctl "
-        "cert issue` makes files, or give --insecure-listen in place of --listen)"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("an address off loopback needs TLS: listen=", options.listen,
+                     " (give --tls-ca, --tls-cert and --tls-key, for which `psctl "
+                     "cert issue` makes files, or give --insecure-listen in place of --listen)"));
   }
   return options.listen;
 }

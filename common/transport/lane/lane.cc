@@ -20,7 +20,7 @@ std::atomic_ref<std::uint64_t> Shared(std::uint64_t* number) {
   return std::atomic_ref<std::uint64_t>(*number);
 }
 
-// ThreadSanitizer does not support fences. The tool has nothing to check here, because the two
+// ThreadSanitizer does not support fences. It could check nothing here in any case, because the two
 // sides map the memory at different addresses.
 void Fence([[maybe_unused]] std::memory_order order) {
 #if !defined(__SANITIZE_THREAD__)
@@ -55,8 +55,9 @@ absl::StatusOr<bool> Lane::HasRoom(std::uint64_t bytes) {
   const auto taken_ref = Shared(Number(wire::LaneTakenAt(out_)));
   const auto wake_ref = Shared(Number(wire::LaneWakeAt(out_)));
   for (const bool again : {false, true}) {
-    // Each side writes one number and then reads the number of the other side, sequentially
-    // consistent. Therefore this side sees the space, or the peer sees the request for a wake-up.
+    // Each side writes one number and then reads the number of the other side, both sequentially
+    // consistent. Therefore either this side sees the space, or the peer sees the request for a
+    // wake-up.
     const std::uint64_t taken = taken_ref.load(std::memory_order_seq_cst);
     if (taken > written_ || taken < peer_taken_) {
       return absl::InvalidArgumentError(
@@ -68,7 +69,7 @@ absl::StatusOr<bool> Lane::HasRoom(std::uint64_t bytes) {
       if (std::exchange(asked_, false)) wake_ref.store(0, std::memory_order_relaxed);
       return true;
     }
-    // Ask for half of the ring, because a wake-up costs more than copying a piece.
+    // The request is for half of the ring, because a wake-up costs more than copying a piece.
     if (again) break;
     asked_ = true;
     wake_ref.store(written_ - std::min(ring_bytes_ - need, ring_bytes_ / 2),
@@ -95,8 +96,8 @@ void Lane::Write(std::span<const tensor::SharedBytes> pieces) {
 
 absl::StatusOr<MessageView> Lane::Read(std::uint64_t bytes) {
   if (bytes > ring_bytes_)
-    return absl::InvalidArgumentError(
-        absl::StrCat("piece larger than the lane: bytes=", bytes, " ring_bytes=", ring_bytes_));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the piece is larger than the lane: bytes=", bytes, " ring_bytes=", ring_bytes_));
   Fence(std::memory_order_acquire);
   const std::uint64_t at = taken_ % ring_bytes_;
   const std::uint64_t first = std::min(bytes, ring_bytes_ - at);
@@ -110,7 +111,7 @@ bool Lane::Release(std::uint64_t bytes) {
   const auto wake_ref = Shared(Number(wire::LaneWakeAt(in_)));
   const std::uint64_t wake = wake_ref.load(std::memory_order_seq_cst);
   if (wake == 0 || wake > taken_) return false;
-  // If the request was set again meanwhile, the peer looks again when it is informed.
+  // If the peer sets the request again meanwhile, it checks again when it is informed.
   wake_ref.store(0, std::memory_order_relaxed);
   return true;
 }
@@ -149,7 +150,8 @@ std::optional<Outbox::Message> LanePort::Next(Outbox& outbox) {
       ring_space_queued_ = false;
     return message;
   }
-  // The frame with the fewest remaining bytes comes first, so the lane also suits the later ones.
+  // The frame with the fewest remaining bytes comes first. A lane with space for it suits the later
+  // frames, too.
   const std::uint64_t bytes = std::min(outbox.next_frame_left(), lane_->piece_bytes_max());
   const auto room = lane_->HasRoom(bytes);
   if (!room.ok()) status_ = room.status();

@@ -38,7 +38,7 @@ class File {
 
 std::string Error(absl::string_view what) { return absl::StrCat(what, ": ", std::strerror(errno)); }
 
-// Populates every page at once, so that no page fault happens later.
+// Maps the memory and populates every page at once, so that no page fault happens later.
 std::shared_ptr<std::byte> Map(int fd, std::uint64_t bytes) {
   void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
   if (mapped == MAP_FAILED) return nullptr;
@@ -46,7 +46,7 @@ std::shared_ptr<std::byte> Map(int fd, std::uint64_t bytes) {
                                     [bytes](std::byte* memory) { munmap(memory, bytes); });
 }
 
-// Returns all zeros if the system does not report the boot id.
+// Returns the boot id, or all zeros if the system does not report it.
 std::array<std::byte, 16> BootId() {
   std::array<std::byte, 16> id{};
   const File file(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
@@ -74,11 +74,11 @@ absl::StatusOr<OfferedLane> OfferLane(std::uint64_t ring_bytes) {
   const auto file =
       std::make_shared<File>(memfd_create("evergrad-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (file->fd() < 0) return absl::UnavailableError(Error("memfd_create"));
-  // The memory is allocated now. A machine that is out of memory then reports an error here, and
-  // not by a signal at the first access.
+  // The memory is allocated now. If the machine is out of memory, it then reports an error here,
+  // and does not send a signal at the first access.
   if (const int error = posix_fallocate(file->fd(), 0, static_cast<off_t>(bytes)); error != 0) {
     return absl::UnavailableError(
-        absl::StrCat("fallocate: ", std::strerror(error), ": bytes=", bytes));
+        absl::StrCat("cannot allocate the lane: ", std::strerror(error), ": bytes=", bytes));
   }
   if (fcntl(file->fd(), F_ADD_SEALS, kSeals) != 0)
     return absl::UnavailableError(Error("F_ADD_SEALS"));
@@ -117,12 +117,12 @@ absl::StatusOr<std::unique_ptr<Lane>> TakeLane(const wire::LaneOffer& offer,
   }
   const auto boot_id = BootId();
   if (boot_id == std::array<std::byte, 16>{} || offer.boot_id != boot_id)
-    return refused("another host");
+    return refused("the client is on another host");
   const std::uint64_t pid_namespace = PidNamespace();
   if (pid_namespace == 0 || offer.pid_namespace != pid_namespace)
-    return refused("another pid namespace");
+    return refused("the client is in another pid namespace");
   if (offer.pid > 0x7fffffff || offer.fd > 0x7fffffff)
-    return refused("no such file: pid=", offer.pid, " fd=", offer.fd);
+    return refused("invalid process or descriptor: pid=", offer.pid, " fd=", offer.fd);
 
   // The path is checked before it is opened, because opening a device or a pipe of the peer's
   // choice could have side effects.
@@ -132,26 +132,27 @@ absl::StatusOr<std::unique_ptr<Lane>> TakeLane(const wire::LaneOffer& offer,
     return refused(Error("cannot find the memory"), ": pid=", offer.pid, " fd=", offer.fd);
   struct stat info {};
   if (fstat(path.fd(), &info) != 0 || !S_ISREG(info.st_mode))
-    return refused("not memory: pid=", offer.pid, " fd=", offer.fd);
-  if (info.st_uid != geteuid()) return refused("memory of another user: uid=", info.st_uid);
+    return refused("the descriptor is not a memory: pid=", offer.pid, " fd=", offer.fd);
+  if (info.st_uid != geteuid())
+    return refused("the memory belongs to another user: uid=", info.st_uid);
   const std::uint64_t bytes = LaneMemoryBytes(offer.ring_bytes);
   if (static_cast<std::uint64_t>(info.st_size) != bytes)
-    return refused("memory of another size: bytes=", info.st_size, " want=", bytes);
+    return refused("the memory has another size: bytes=", info.st_size, " want=", bytes);
   const File file(open(absl::StrCat("/proc/self/fd/", path.fd()).c_str(),
                        O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (file.fd() < 0) return refused(Error("cannot open the memory"));
   const int seals = fcntl(file.fd(), F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals)
-    return refused("memory that is not sealed: seals=", seals);
+    return refused("the memory is not sealed: seals=", seals);
   // The memory is sealed now, so its size cannot change any more.
   if (fstat(file.fd(), &info) != 0 || static_cast<std::uint64_t>(info.st_size) != bytes)
-    return refused("memory that changed its size");
+    return refused("the memory changed its size");
   auto memory = Map(file.fd(), bytes);
   if (memory == nullptr) return refused(Error("mmap"));
   if (std::memcmp(memory.get() + kMagicAt, &wire::kLaneMagic, sizeof wire::kLaneMagic) != 0 ||
       std::memcmp(memory.get() + kRingBytesAt, &offer.ring_bytes, sizeof offer.ring_bytes) != 0 ||
       std::memcmp(memory.get() + wire::kLaneNonceAt, offer.nonce.data(), offer.nonce.size()) != 0) {
-    return refused("not the offered memory: pid=", offer.pid, " fd=", offer.fd);
+    return refused("the memory is not the offered one: pid=", offer.pid, " fd=", offer.fd);
   }
   if (on_gone) {
     std::byte* const at = memory.get();

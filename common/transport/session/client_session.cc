@@ -13,8 +13,8 @@ using wire::MessageKind;
 
 namespace {
 
-// A call waits for its grant for this multiple of its deadline. The server is alive (otherwise the
-// watchdog would end the stream) and serves other clients first.
+// A call waits for its grant for this multiple of its deadline, because the server is alive
+// (otherwise the watchdog would end the stream) and serves other clients first.
 constexpr int kGrantPatience = 6;
 
 }  // namespace
@@ -32,10 +32,10 @@ absl::Status ClientSession::CheckCall(std::uint64_t request_bytes,
                                 : options_.frame_bytes_max;
   if (request_bytes > max)
     return absl::InvalidArgumentError(
-        absl::StrCat("request too large: bytes=", request_bytes, " max=", max));
+        absl::StrCat("the request is too large: bytes=", request_bytes, " max=", max));
   if (options.response_bytes_max > options_.frame_bytes_max) {
     return absl::InvalidArgumentError(
-        absl::StrCat("answer too large: response_bytes_max=", options.response_bytes_max,
+        absl::StrCat("the answer is too large: response_bytes_max=", options.response_bytes_max,
                      " max=", options_.frame_bytes_max));
   }
   if (pending_.size() >= options_.inflight_calls_max) {
@@ -101,7 +101,7 @@ void ClientSession::Call(std::uint64_t id, Frame request, const DataOptions& opt
     } else if (bytes > pending.request_bytes_max ||
                options.response_bytes_max > pending.response_bytes_max) {
       refused = absl::InvalidArgumentError(absl::StrCat(
-          "call larger than announced: bytes=", bytes, " announced=", pending.request_bytes_max,
+          "call exceeds its announcement: bytes=", bytes, " announced=", pending.request_bytes_max,
           " response=", options.response_bytes_max, " announced=", pending.response_bytes_max));
     }
     if (!refused.ok()) {
@@ -189,7 +189,7 @@ absl::Status ClientSession::OnOne(const wire::StreamHeader& header, MessageView 
                                   MonoTime now) {
   if ((header.kind == MessageKind::kHello) == up()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("HELLO must be the first message and only the first: kind=",
+        absl::StrCat("HELLO must be the first message, and no other: kind=",
                      wire::MessageKindName(header.kind)));
   }
   switch (header.kind) {
@@ -204,7 +204,7 @@ absl::Status ClientSession::OnOne(const wire::StreamHeader& header, MessageView 
       return absl::OkStatus();
     case MessageKind::kGrant: {
       const auto it = pending_.find(header.request_id);
-      if (it == pending_.end()) return absl::OkStatus();  // The answer crossed our CANCEL.
+      if (it == pending_.end()) return absl::OkStatus();  // the answer crossed this client's CANCEL
       if (it->second.phase != Phase::kAnnounced)
         return absl::InvalidArgumentError(
             absl::StrCat("grant of a request that was not announced: request=", header.request_id));
@@ -232,7 +232,7 @@ absl::Status ClientSession::OnOne(const wire::StreamHeader& header, MessageView 
 void ClientSession::OfferLane(std::uint64_t ring_bytes_max) {
   if (options_.offer_lane == nullptr) return;
   auto offered = ring_bytes_max < kLaneRingUnit
-                     ? absl::FailedPreconditionError("the server accepts none")
+                     ? absl::FailedPreconditionError("the server accepts no lane")
                      : options_.offer_lane(ring_bytes_max);
   if (!offered.ok()) {
     if (options_.on_lane) options_.on_lane(offered.status());
@@ -262,7 +262,7 @@ absl::Status ClientSession::OnLane(const wire::StreamHeader& header, MessageView
 absl::Status ClientSession::OnAnswer(const wire::StreamHeader& header, MessageView payload,
                                      MonoTime now) {
   const auto it = pending_.find(header.request_id);
-  if (it == pending_.end()) return absl::OkStatus();  // The answer crossed our CANCEL.
+  if (it == pending_.end()) return absl::OkStatus();  // the answer crossed this client's CANCEL
   Pending& pending = it->second;
   if (pending.phase != Phase::kSent)
     return absl::InvalidArgumentError(
@@ -317,8 +317,8 @@ absl::Status ClientSession::Tick(MonoTime now) {
              /*tell=*/false);
     } else {
       Finish(it,
-             absl::DeadlineExceededError(pending.called ? "data call: deadline exceeded"
-                                                        : "data ticket expired"),
+             absl::DeadlineExceededError(pending.called ? "the data call made no progress in time"
+                                                        : "the data ticket has expired"),
              /*tell=*/true);
     }
   }

@@ -11,9 +11,9 @@ namespace {
 
 // Limit of remembered peers. Without certificates a client can invent any number of names.
 constexpr std::size_t kGoneRememberedMax = 4096;
-// Divisors of `lately`. The divisors give the length of the first distrust, which doubles each time
-// up to the whole of `lately`; the period in which several unused grants of a peer count once; and
-// the interval of the search for inactive peers.
+// Divisors of `lately`. They give the length of the first distrust, which doubles each time up to
+// the whole of `lately`; the period in which several unused grants of a peer count once; and the
+// interval of the search for inactive peers.
 constexpr int kFirstDistrustPart = 5, kUnusedOncePart = 20, kLookPart = 10;
 constexpr std::uint32_t kUnusedMax = 32;
 
@@ -122,7 +122,7 @@ CreditCore::Answer CreditCore::AskLarge(std::uint64_t id, std::uint64_t stream,
 
 void CreditCore::ReleaseLarge(std::uint64_t id, std::uint64_t bytes) {
   Peer& peer = peers_.at(id);
-  EG_CHECK_MSG(bytes <= peer.used && bytes <= used_, "credit released twice");
+  EG_CHECK_MSG(bytes <= peer.used && bytes <= used_, "more credit is released than is held");
   used_ -= bytes;
   peer.used -= bytes;
   Note(id, peer);
@@ -146,7 +146,8 @@ bool CreditCore::TakeSmall(std::uint64_t id, std::uint64_t bytes) {
 void CreditCore::ReleaseSmall(std::uint64_t id, std::uint64_t bytes) {
   if (bytes == 0) return;
   Peer& peer = peers_.at(id);
-  EG_CHECK_MSG(bytes <= peer.small_used && bytes <= small_used_, "small credit released twice");
+  EG_CHECK_MSG(bytes <= peer.small_used && bytes <= small_used_,
+               "more small credit is released than is held");
   peer.small_used -= bytes;
   small_used_ -= bytes;
   Note(id, peer);

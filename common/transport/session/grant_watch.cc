@@ -51,7 +51,7 @@ void GrantWatch::TakeBackOne(std::uint64_t request, const TakeBack& take_back) {
 }
 
 void GrantWatch::TakeBackForOthers(MonoTime now, const TakeBack& take_back) {
-  // The newest grants come first, because a peer sends the oldest requests first.
+  // The newest grants come first, because a peer sends its oldest requests first.
   std::vector<Entry> late;
   for (const Entry& one : granted_)
     if (one.granted_at + (one.begun ? options_.unused_max : options_.idle_max) <= now)
@@ -78,7 +78,7 @@ absl::Status GrantWatch::Tick(MonoTime now, const TakeBack& take_back) {
   if (taken_back_ != before) unused_in_a_row_ = std::max(unused_in_a_row_ + 1, unused_of_peer_);
   if (unused_in_a_row_ < options_.unused_in_a_row_max) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat("the peer has left its grants unused ", unused_in_a_row_, " times in a row"));
+      absl::StrCat("the peer has left too many grants unused in a row: grants=", unused_in_a_row_));
 }
 
 MonoTime GrantWatch::Due() const {

@@ -104,7 +104,7 @@ absl::Status ServerSession::OnAnnounce(const wire::StreamHeader& header, MonoTim
       header.response_bytes_max > options_.frame_bytes_max) {
     ++counters_.frame_refused;
     Refuse(id, absl::InvalidArgumentError(absl::StrCat(
-                   "frame too large: request_bytes=", header.frame_bytes, " response_bytes=",
+                   "the frame is too large: request_bytes=", header.frame_bytes, " response_bytes=",
                    header.response_bytes_max, " max=", options_.frame_bytes_max)));
     return absl::OkStatus();
   }
@@ -126,13 +126,13 @@ absl::Status ServerSession::OnAnnounce(const wire::StreamHeader& header, MonoTim
       // OutOfRange is not retryable: the request can never fit.
       ++counters_.budget_refused;
       Refuse(id, absl::OutOfRangeError(
-                     absl::StrCat("request above the budget: bytes=", bytes,
+                     absl::StrCat("the request is larger than the budget: bytes=", bytes,
                                   " budget_bytes_max=", budget_->options().budget_bytes_max)));
       break;
     case CreditCore::Answer::kFull:
       ++counters_.budget_refused;
       Refuse(id, absl::ResourceExhaustedError(
-                     "too many announcements wait at the server, or too many of this peer"));
+                     "too many announcements wait, of this peer or of all peers"));
       break;
   }
   return absl::OkStatus();
@@ -200,9 +200,9 @@ absl::Status ServerSession::OnPiece(const wire::StreamHeader& header, MessageVie
   }
   Request& request = it->second;
   if (header.response_bytes_max > request.response_bytes_max) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "answer exceeds its grant: request=", id, " response_bytes_max=", header.response_bytes_max,
-        " granted=", request.response_bytes_max));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the answer would exceed its grant: request=", id, " response_bytes_max=",
+                     header.response_bytes_max, " granted=", request.response_bytes_max));
   }
   if (auto status = request.frame.Add(header, payload); !status.ok()) return status;
   if (!request.frame.complete()) {

@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 constexpr MonoTime kBackoffMin = 20ms;
 constexpr MonoTime kBackoffMax = 1s;
 
-// The loop alone accesses everything except the atomics.
+// Only the loop accesses the members, except the atomics.
 class Core final : public LinkEvents, public std::enable_shared_from_this<Core> {
  public:
   Core(std::shared_ptr<Loop> loop, LinkFactory open, std::shared_ptr<BufferPool> pool,
@@ -62,8 +62,8 @@ class Core final : public LinkEvents, public std::enable_shared_from_this<Core> 
   void OnMessage(MessageView message) override {
     const auto status = session_.OnMessage(message, loop_->Now());
     if (!status.ok())
-      return Down(
-          absl::UnavailableError(absl::StrCat("server breaks the protocol: ", status.message())));
+      return Down(absl::UnavailableError(
+          absl::StrCat("the server violates the protocol: ", status.message())));
     if (session_.up()) backoff_ = kBackoffMin;
     Pump();
   }
@@ -73,8 +73,8 @@ class Core final : public LinkEvents, public std::enable_shared_from_this<Core> 
     Pump();
   }
   void OnEnd(absl::Status status) override {
-    // A code is kept if it tells a caller what to do, for example after a refusal by the server or
-    // with bad certificates. Other codes become "peer is disconnected".
+    // A code that tells a caller what to do is kept, for example after a refusal by the server or
+    // with bad certificates. Other codes become Unavailable.
     switch (status.code()) {
       case absl::StatusCode::kInvalidArgument:
       case absl::StatusCode::kUnimplemented:
@@ -133,7 +133,7 @@ class Core final : public LinkEvents, public std::enable_shared_from_this<Core> 
         link_->Send(std::move(pieces));
       } else if (!session_.lane_status().ok()) {
         return Down(absl::UnavailableError(
-            absl::StrCat("server breaks the protocol: ", session_.lane_status().message())));
+            absl::StrCat("the server violates the protocol: ", session_.lane_status().message())));
       }
     }
     Deliver();
@@ -185,7 +185,8 @@ class DataStreamHandle final : public DataStream {
 
   std::uint64_t Announce(std::uint64_t request_bytes, const DataOptions& options) override {
     const std::uint64_t id = core_->NextId();
-    // If too many calls are posted, the announcement is dropped, and its Call announces itself.
+    // If too many calls are posted, the announcement is dropped, and its Call announces the
+    // request.
     if (core_->posted().Enter().ok()) {
       core_->loop().Post([core = core_, id, request_bytes, options] {
         core->posted().Leave();

@@ -102,7 +102,7 @@ bool MessageStreamCore::Cut() {
     if (const auto self = weak.lock())
       self->Abort(absl::UnavailableError("message stream disconnected by failpoint session.cut"));
   };
-  // The end is posted, because the running callback may belong to the link that is being ended.
+  // The end is posted, because the running callback may belong to the link that ends.
   loop_->PostAfter(std::chrono::milliseconds(hit.delay_ms), cut);
   return hit.action != fault::Action::kDelay;
 }
@@ -136,7 +136,7 @@ void MessageStreamCore::Pump() {
   WatchProgress();
 }
 
-// A message that the peer does not accept within progress_timeout ends the stream (rule 8).
+// Ends the stream if the peer does not accept a message within progress_timeout (rule 8).
 void MessageStreamCore::WatchProgress() {
   if (std::exchange(watching_, true)) return;
   loop_->PostAfter(last_sent_ + options_.progress_timeout - loop_->Now(), [weak =
@@ -147,7 +147,8 @@ void MessageStreamCore::WatchProgress() {
     if (!self->sending_ || self->link_ == nullptr) return;
     const MonoTime late = self->loop_->Now() - self->last_sent_ - self->options_.progress_timeout;
     if (late < MonoTime{0}) return self->WatchProgress();
-    // The tick is much too late. This process was stopped, so the peer gets its full time again.
+    // If the tick is much too late, this process was stopped. The peer then gets its full time
+    // again.
     if (late > self->options_.progress_timeout / 3) {
       self->last_sent_ = self->loop_->Now();
       return self->WatchProgress();

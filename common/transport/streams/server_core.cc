@@ -21,8 +21,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kReorderMax = 50ms;
 
-// Implements the gRPC health protocol without generated code: HealthCheckRequest{string service =
-// 1}, HealthCheckResponse{SERVING = 1}.
+// Answers a call of the gRPC health protocol without generated code: HealthCheckRequest{string
+// service = 1}, HealthCheckResponse{SERVING = 1}.
 absl::StatusOr<std::string> AnswerHealth(const std::string& request) {
   std::string service;
   if (!request.empty()) {
@@ -38,7 +38,7 @@ absl::StatusOr<std::string> AnswerHealth(const std::string& request) {
 }
 
 // Returns the name of the peer that shares the budget: the one task that the certificate names, or
-// else the client by its host and its self-chosen, unproved name.
+// else the client's host with the name that the client has chosen itself, which is not proved.
 std::string SharerOf(const PeerInfo& peer) {
   if (absl::StrContains(peer.certificate_task, '/')) return peer.certificate_task;
   const absl::string_view address = peer.address;
@@ -156,8 +156,8 @@ class ServerCore::DataPeer final : public LinkEvents,
     Gone();
   }
 
-  // Ends a stream that keeps memory from other peers. The client of the stream receives `status`,
-  // and may open a new stream after a pause.
+  // Ends a stream that keeps memory from other peers. The stream's client receives `status`, and
+  // may open a new stream after a pause.
   void EndForUnused(const absl::Status& status) {
     const auto counters = session_->TakeCounters();
     server_->TakenBack(SharerOf(peer_), counters.taken_back, counters.taken_back_bytes,
@@ -282,7 +282,7 @@ class ServerCore::DataPeer final : public LinkEvents,
   std::optional<ServerSession::Ready> held_;  // push.reorder
 };
 
-// Answers from any thread by posting to the loop. No effect for a stream that has ended.
+// Answers from any thread by posting to the loop. No effect if the stream has ended.
 class ServerCore::Responder final : public DataResponder {
  public:
   // `request` 0 drops the answer (for the copy of a duplicated request).
@@ -351,9 +351,9 @@ absl::StatusOr<std::unique_ptr<Lane>> ServerCore::TakeLaneOf(const std::string& 
   const std::uint64_t used = lanes_->bytes.load(std::memory_order_relaxed);
   if (bytes > options_.lane_bytes_max || used > options_.lane_bytes_max - bytes) {
     lanes_->refused.fetch_add(1, std::memory_order_relaxed);
-    lane = absl::FailedPreconditionError(absl::StrCat("lanes above lane_bytes_max: used=", used,
-                                                      " want=", bytes,
-                                                      " max=", options_.lane_bytes_max));
+    lane = absl::FailedPreconditionError(
+        absl::StrCat("the lanes would exceed lane_bytes_max: used=", used, " want=", bytes,
+                     " max=", options_.lane_bytes_max));
   } else {
     lane = TakeLane(offer, options_.lane_bytes_max / 2, [lanes = lanes_, bytes] {
       lanes->bytes.fetch_sub(bytes, std::memory_order_relaxed);
@@ -379,8 +379,8 @@ absl::Status ServerCore::CheckNotKeptOut(const std::string& peer) {
   std::erase_if(kept_out_, [now = loop_->Now()](const auto& entry) { return entry.second <= now; });
   if (!kept_out_.contains(peer)) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
-      "a stream of ", peer, " left its grants unused; the peer gets no stream for ",
-      std::chrono::duration_cast<std::chrono::milliseconds>(options_.unused_pause).count(), " ms"));
+      "the peer left its grants unused and gets no stream for a while: peer=", peer, " pause_ms=",
+      std::chrono::duration_cast<std::chrono::milliseconds>(options_.unused_pause).count()));
 }
 
 bool ServerCore::AdmitCall() {
@@ -459,7 +459,8 @@ void ServerCore::AcceptStream(std::shared_ptr<Link> link, const PeerInfo& peer,
               }});
   if (!shut_ && handlers_.stream) events = handlers_.stream(peer, method, stream->MakeHandle());
   if (!events) {
-    link->Finish(absl::UnimplementedError(absl::StrCat("stream not served: method=", method)));
+    link->Finish(
+        absl::UnimplementedError(absl::StrCat("this task serves no such stream: method=", method)));
     CallEnded();
     return;
   }
@@ -484,7 +485,8 @@ void ServerCore::Unary(const PeerInfo& peer, absl::string_view method, std::stri
   }
   if (method == kHealthMethod) return counted(AnswerHealth(request));
   if (!handlers_.unary)
-    return counted(absl::UnimplementedError(absl::StrCat("method not served: method=", method)));
+    return counted(
+        absl::UnimplementedError(absl::StrCat("this task serves no such method: method=", method)));
   handlers_.unary(peer, method, std::move(request),
                   std::make_unique<PostedUnaryResponder>(loop_, std::move(counted)));
 }
@@ -499,7 +501,7 @@ void ServerCore::Shutdown() {
     const auto stream = streams_.begin()->second;
     stream->Abort(absl::UnavailableError("server shuts down"));
   }
-  // The reset is posted, because a handler may be the caller of the shutdown.
+  // The reset is posted, because the caller of the shutdown may be a handler.
   loop_->Post([self = shared_from_this()] { self->handlers_ = {}; });
 }
 

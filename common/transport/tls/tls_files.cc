@@ -40,7 +40,7 @@ absl::StatusOr<std::string> ReadPem(absl::string_view what, const std::string& p
   std::string pem = text.str();
   if (pem.empty() || pem.size() > kFileBytesMax)
     return absl::InvalidArgumentError(
-        absl::StrCat(what, " has an odd size: file=", path, " bytes=", pem.size()));
+        absl::StrCat(what, " has an invalid size: file=", path, " bytes=", pem.size()));
   return pem;
 }
 
@@ -58,8 +58,8 @@ absl::StatusOr<Certificate> ParseCertificate(absl::string_view what, const std::
   return certificate;
 }
 
-// Verifies our own certificate against our own authorities, as the peer will do. A file may hold
-// several authorities during the replacement of one by another.
+// Verifies this task's certificate against its authorities, as the peer will do. A file has several
+// authorities while one of them replaces another.
 absl::Status Verify(const std::string& ca_pem, X509* certificate, const TlsFiles& files) {
   const Store store(X509_STORE_new());
   const StoreContext context(X509_STORE_CTX_new());

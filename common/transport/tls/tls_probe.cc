@@ -92,7 +92,7 @@ std::string LastReason() {
 }  // namespace
 
 std::string ProbeTls(const std::string& host_port, const TlsPems* pems) {
-  // OpenSSL writes without MSG_NOSIGNAL. This thread is private to the probe and ends afterwards.
+  // OpenSSL writes without MSG_NOSIGNAL. This thread runs only the probe and ends afterwards.
   sigset_t broken_pipe;
   sigemptyset(&broken_pipe);
   sigaddset(&broken_pipe, SIGPIPE);
@@ -124,20 +124,20 @@ std::string ProbeTls(const std::string& host_port, const TlsPems* pems) {
   ERR_clear_error();
   if (pems == nullptr) {
     if (shook_hands)
-      return "the peer speaks TLS and requires a certificate: give tls {ca, cert, key}, or "
+      return "the peer uses TLS and requires a certificate: give tls {ca, cert, key}, or "
              "--tls-ca, --tls-cert and --tls-key";
     return peer_speaks_tls && !reason.empty() && reason != "wrong version number"
-               ? absl::StrCat("the peer speaks TLS: give tls {ca, cert, key}: ", reason)
+               ? absl::StrCat("the peer uses TLS: give tls {ca, cert, key}: reason=", reason)
                : "";
   }
   if (verified != X509_V_OK)
-    return absl::StrCat("certificate verify failed: the peer's: ",
+    return absl::StrCat("certificate verify failed for the peer's certificate: ",
                         X509_verify_cert_error_string(verified));
   if (reason == "wrong version number" || reason == "packet length too long")
-    return "the peer does not speak TLS";
+    return "the peer does not use TLS";
   if (error == SSL_ERROR_SSL && !reason.empty())
-    return absl::StrCat("the peer refused our certificate: certificate verify failed there: ",
-                        reason);
+    return absl::StrCat(
+        "the peer refused this task's certificate: certificate verify failed there: ", reason);
   return "";
 }
 

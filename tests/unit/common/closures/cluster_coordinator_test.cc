@@ -152,8 +152,9 @@ TEST_CASE(
                                      stage.cluster->Join(true), stage.cluster->Done().status()}) {
     CHECK(status.code() == absl::StatusCode::kOutOfRange);
     CHECK(BlameOf(status) == Blame::kUser);
-    CHECK_THAT(std::string(status.message()), Catch::Contains("closure 8 failed: function=fit") &&
-                                                  Catch::Contains("no such point"));
+    CHECK_THAT(std::string(status.message()),
+               Catch::Contains("a closure failed: closure=8 function=fit") &&
+                   Catch::Contains("no such point"));
   }
 }
 

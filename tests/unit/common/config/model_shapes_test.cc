@@ -69,7 +69,8 @@ TEST_CASE("layers whose inputs do not fit are refused at their lines") {
         "job.yaml:19:7: layer `s`: add needs inputs of one shape, got (784), (256)");
   CHECK(Refusal({{"name: c, type: conv2d, filters: 4, kernel_size: [29, 3], input: image",
                   "name: f, type: flatten", out}}) ==
-        "job.yaml:18:7: layer `c`: kernel 29x3 is larger than its input (28, 28, 1)");
+        "job.yaml:18:7: layer `c`: the kernel is larger than its input: kernel=29x3 "
+        "input=(28, 28, 1)");
   CHECK(Refusal({{"name: p, type: max_pooling2d, input: bag", out}}) ==
         "job.yaml:18:7: layer `p`: max_pooling2d needs an input (height, width, channels), got "
         "(8)");
@@ -83,8 +84,8 @@ TEST_CASE("layers whose inputs do not fit are refused at their lines") {
         "job.yaml:18:7: layer `w`: weights need one input of ids, of their shape: weights=(4) "
         "ids=(3)");
   CHECK(Refusal({{"name: big, type: dense, units: 16777216, input: x", out}}) ==
-        "job.yaml:18:7: layer `big`: its kernel (784, 16777216) has 13153337344 elements, more "
-        "than 2147483647");
+        "job.yaml:18:7: layer `big`: its kernel has too many elements: shape=(784, 16777216) "
+        "elements=13153337344 limit=2147483647");
 }
 
 TEST_CASE("a layer whose input was refused is not checked, even beside another mistake") {
@@ -104,18 +105,18 @@ TEST_CASE("an output that does not fit its loss, labels or metrics is refused at
   const std::string ten = "name: ten, type: dense, units: 10, input: x";
   CHECK(Refusal({{ten}, "sparse_categorical_crossentropy"}).empty());
   CHECK(Refusal({{ten}}) ==
-        "job.yaml:19:13: loss `binary_crossentropy`: output `ten` (10) wants 10 labels an example, "
-        "and the field `y` has 1");
+        "job.yaml:19:13: loss `binary_crossentropy`: a field has the wrong number of labels per "
+        "example: field=`y` want=10 got=1 output=`ten` (10)");
   CHECK(Refusal({{ten}, "mean_squared_error", "labels: three"}) ==
-        "job.yaml:19:13: loss `mean_squared_error`: output `ten` (10) wants 10 labels an example, "
-        "and the field `three` has 3");
+        "job.yaml:19:13: loss `mean_squared_error`: a field has the wrong number of labels per "
+        "example: field=`three` want=10 got=3 output=`ten` (10)");
   CHECK(Refusal({{ten}, "sparse_categorical_crossentropy", "labels: three"}) ==
-        "job.yaml:19:13: loss `sparse_categorical_crossentropy`: output `ten` (10) wants 1 label "
-        "an example, and the field `three` has 3");
+        "job.yaml:19:13: loss `sparse_categorical_crossentropy`: a field has the wrong number of "
+        "labels per example: field=`three` want=1 got=3 output=`ten` (10)");
   CHECK(Refusal(
             {{"name: one, type: dense, units: 1, input: x"}, "sparse_categorical_crossentropy"}) ==
         "job.yaml:19:13: loss `sparse_categorical_crossentropy`: needs at least 2 classes in the "
-        "last axis; output `one` is (1)");
+        "last axis: output=`one` shape=(1)");
   CHECK(Refusal({{ten + ", activation: softmax"},
                  "sparse_categorical_crossentropy",
                  "labels: y, from_logits: true"}) ==
@@ -125,8 +126,8 @@ TEST_CASE("an output that does not fit its loss, labels or metrics is refused at
                  "binary_crossentropy",
                  "labels: three",
                  "accuracy"}) ==
-        "job.yaml:19:13: loss `binary_crossentropy`: metric `accuracy` needs one label an example; "
-        "output `three_out` wants 3");
+        "job.yaml:19:13: loss `binary_crossentropy`: metric `accuracy` needs one label per "
+        "example: output=`three_out` labels=3");
 }
 
 TEST_CASE("the label of an idx source and the columns of a csv field are counted") {
@@ -151,12 +152,12 @@ TEST_CASE("the label of an idx source and the columns of a csv field are counted
       "float}, label: {column: [4, 5], type: float}}}";
   CHECK(refusal(idx, "1").empty());
   CHECK(refusal(idx, "2") ==
-        "job.yaml:9:13: loss `mean_squared_error`: output `out` (2) wants 2 labels an example, and "
-        "the field `label` has 1");
+        "job.yaml:9:13: loss `mean_squared_error`: a field has the wrong number of labels per "
+        "example: field=`label` want=2 got=1 output=`out` (2)");
   CHECK(refusal(csv, "2").empty());
   CHECK(refusal(csv, "1") ==
-        "job.yaml:9:13: loss `mean_squared_error`: output `out` (1) wants 1 label an example, and "
-        "the field `label` has 2");
+        "job.yaml:9:13: loss `mean_squared_error`: a field has the wrong number of labels per "
+        "example: field=`label` want=1 got=2 output=`out` (1)");
 }
 
 TEST_CASE("shapes of a submission that do not fit are refused at the lines of the user's file") {

@@ -254,7 +254,7 @@ TEST_CASE("a jsonl source has settings of its own, and mistakes are reported at 
              Catch::Contains("missing key `path` in a jsonl source"));
   CHECK_THAT(refusal("path: x", "size: 5000"), Catch::Contains("`size`: expected an integer"));
   CHECK_THAT(refusal("path: x", "default: x"),
-             Catch::Contains("`default` of a field of type float: expected a number"));
+             Catch::Contains("`default`: a field of type float expects a number"));
   CHECK_THAT(refusal("path: x", "transforms: [{hash: {buckets: 3}}]"),
              Catch::Contains("transform `hash` takes a text or an integer"));
   CHECK_THAT(Errors(ParseData(

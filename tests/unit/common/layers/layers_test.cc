@@ -115,13 +115,17 @@ std::vector<ShapeCase> Refused() {
       {Conv(8, 3, 1, "valid"),
        {{{784}}},
        "conv2d needs an input (height, width, channels), got (784)"},
-      {Conv(8, 5, 1, "valid"), {{{28, 4, 1}}}, "kernel 5x5 is larger than its input (28, 4, 1)"},
+      {Conv(8, 5, 1, "valid"),
+       {{{28, 4, 1}}},
+       "the kernel is larger than its input: kernel=5x5 input=(28, 4, 1)"},
       {Conv(0, 5, 1, "same"), {{{28, 4, 1}}}, "filters must be at least 1: filters=0"},
       {Conv(1, 1, 1, "full"), {{{2, 2, 1}}}, "unknown padding `full`; one of valid, same"},
       {Pool(2, 2, "valid"),
        {{{7}}},
        "max_pooling2d needs an input (height, width, channels), got (7)"},
-      {Pool(4, 2, "valid"), {{{3, 9, 1}}}, "pool 4x4 is larger than its input (3, 9, 1)"},
+      {Pool(4, 2, "valid"),
+       {{{3, 9, 1}}},
+       "the pool is larger than its input: pool=4x4 input=(3, 9, 1)"},
       {Pool(2, 0, "valid"), {{{3, 9, 1}}}, "strides must be at least 1: strides=0x0"},
       {Pool(0, 1, "valid"), {{{3, 9, 1}}}, "pool_size must be at least 1: pool_size=0x0"},
       {Spec("global_average_pooling2d"),
@@ -200,7 +204,8 @@ TEST_CASE("every shape rule refuses wrong shapes, and every layer type a wrong n
   CHECK(Inferred(Spec("lstm"), {{{3}}}) ==
         absl::StrCat("unknown type `lstm`; one of ", absl::StrJoin(LayerTypes(), ", ")));
   CHECK(Inferred(Dense(1u << 24), {{{1024}}}) ==
-        "its kernel (1024, 16777216) has 17179869184 elements, more than 2147483647");
+        "its kernel has too many elements: shape=(1024, 16777216) elements=17179869184 "
+        "limit=2147483647");
 }
 
 TEST_CASE("each layer type is registered once, with a rule and a valid example") {
@@ -276,9 +281,9 @@ TEST_CASE("a loss accepts only outputs that fit its labels") {
   };
   CHECK(checked("sparse_categorical_crossentropy", {2}).empty());
   CHECK(checked("sparse_categorical_crossentropy", {1}) ==
-        "needs at least 2 classes in the last axis; output `out` is (1)");
+        "needs at least 2 classes in the last axis: output=`out` shape=(1)");
   CHECK(checked("sparse_categorical_crossentropy", {}) ==
-        "needs at least 2 classes in the last axis; output `out` is ()");
+        "needs at least 2 classes in the last axis: output=`out` shape=()");
   CHECK(checked("sparse_categorical_crossentropy", {3}, "sigmoid", true).empty());
   CHECK(checked("sparse_categorical_crossentropy", {3}, "softmax").empty());
   CHECK(checked("sparse_categorical_crossentropy", {3}, "softmax", true) ==

@@ -78,7 +78,7 @@ TEST_CASE("an impossible partition is refused as a user's error") {
       {MaxSize{0, std::nullopt}, tensor::Shape{4}, "max_shard_bytes=0"},
       {MaxSize{1, 0}, tensor::Shape{4}, "max_shards=0"},
       {FixedShards{0}, tensor::Shape{}, "num_shards=0"},
-      {FixedShards{1}, tensor::Shape{2, (64ull << 20) / 4 + 1}, "one row is larger"},
+      {FixedShards{1}, tensor::Shape{2, (64ull << 20) / 4 + 1}, "a row is larger"},
       {FixedShards{1}, tensor::Shape{0, 3}, "at least one element"},
       {FixedShards{1}, tensor::Shape{3, 0}, "at least one element"},
       {FixedShards{70000}, tensor::Shape{70000}, "too many partitions"},

@@ -993,7 +993,7 @@ TEST_CASE(
   SECTION("the stream continues to leave grants unused") {
     const absl::Status status = rivals.Round();
     CHECK(status.code() == absl::StatusCode::kResourceExhausted);
-    CHECK(status.message() == "the peer has left its grants unused 4 times in a row");
+    CHECK(status.message() == "the peer has left too many grants unused in a row: grants=4");
   }
   SECTION("the stream returns its grants late") {
     rivals.now += 500ms;

@@ -181,7 +181,7 @@ TEST_CASE("malformed certificate files are refused by name before anything start
   CHECK(Contains(refused(Issue(folder, "old", ca, ca, -3600, 3600, "none")),
                  "certificate names no task"));
   CHECK(Contains(refused(Issue(folder, "hosts", ca, ca, -3600, 3600, "IP:127.0.0.1")),
-                 "`psctl cert issue` makes one that does: file=" + (folder / "hosts.pem")));
+                 "`psctl cert issue` writes: file=" + (folder / "hosts.pem")));
   CHECK(Contains(refused(Issue(folder, "both", ca, ca, -3600, 3600,
                                "URI:evergrad://worker/1,URI:evergrad://worker/2")),
                  "several tasks"));
@@ -248,7 +248,7 @@ TEST_CASE("a channel refuses every task except the intended one") {
                         {.tls = own});
   CHECK(call(elsewhere, {.tls = own, .peer_task = "coordinator"}).ok());
   CHECK(Contains(call(elsewhere, {.tls = own, .peer_task = "coordinator", .check_host = true}),
-                 "certificate is for 10.0.0.1, train.example, dialed as 127.0.0.1"));
+                 "certificate is for 10.0.0.1, train.example, but the dialed host is 127.0.0.1"));
   CHECK(call(elsewhere,
              {.tls = own, .peer_task = "coordinator", .check_host = true, .use_unix = true})
             .ok());
@@ -328,7 +328,8 @@ TEST_CASE(
   const auto outsider = call(both);
   INFO(outsider.ToString());
   CHECK(outsider.code() == absl::StatusCode::kUnavailable);
-  CHECK(Contains(outsider, "the peer refused our certificate: certificate verify failed there"));
+  CHECK(Contains(outsider,
+                 "the peer refused this task's certificate: certificate verify failed there"));
   CHECK_FALSE(IsNotConnected(none));
   CHECK_FALSE(IsNotConnected(outsider));
   CHECK(world.Unary("/evergrad.v1.Control/Who", "").value() == "worker user/worker");
@@ -864,8 +865,8 @@ TEST_CASE(
   CHECK(echo(0).ok());
   CHECK(told->total() == 1);
   const auto full = echo(512u << 10);  // The rings would fit, but not the page before them.
-  CHECK(Contains(full, "lanes above lane_bytes_max"));
-  CHECK(Contains(told->Next()->second, "lanes above lane_bytes_max"));
+  CHECK(Contains(full, "the lanes would exceed lane_bytes_max"));
+  CHECK(Contains(told->Next()->second, "the lanes would exceed lane_bytes_max"));
   CHECK(world.server->stats().lane_bytes_refused == 1);
   for (const std::uint64_t bad : {std::uint64_t{1}, std::uint64_t{100000}, std::uint64_t{65} << 20})
     CHECK(

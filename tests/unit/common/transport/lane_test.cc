@@ -298,15 +298,17 @@ TEST_CASE("memory that differs from the offer, or that the peer could remove, is
       return refused(offer);
     };
     using Offer = wire::LaneOffer;
-    CHECK(changed([](Offer& o) { o.boot_id[3] ^= std::byte{1}; }) == "another host");
-    CHECK(changed([](Offer& o) { o.boot_id = {}; }) == "another host");
-    CHECK(changed([](Offer& o) { ++o.pid_namespace; }) == "another pid namespace");
-    CHECK(changed([](Offer& o) { o.nonce[15] ^= std::byte{1}; }).find("not the offered memory") ==
-          0);
+    CHECK(changed([](Offer& o) { o.boot_id[3] ^= std::byte{1}; }) ==
+          "the client is on another host");
+    CHECK(changed([](Offer& o) { o.boot_id = {}; }) == "the client is on another host");
+    CHECK(changed([](Offer& o) { ++o.pid_namespace; }) == "the client is in another pid namespace");
+    CHECK(changed([](Offer& o) {
+            o.nonce[15] ^= std::byte{1};
+          }).find("the memory is not the offered one") == 0);
     CHECK(changed([](Offer& o) { o.fd = 1u << 20; }).find("cannot find the memory") == 0);
-    CHECK(changed([](Offer& o) { o.fd = ~0ull; }).find("no such file") == 0);
+    CHECK(changed([](Offer& o) { o.fd = ~0ull; }).find("invalid process or descriptor") == 0);
     CHECK(changed([](Offer& o) { o.pid = 0x7ffffffe; }).find("cannot find the memory") == 0);
-    CHECK(changed([](Offer& o) { o.pid = ~0ull; }).find("no such file") == 0);
+    CHECK(changed([](Offer& o) { o.pid = ~0ull; }).find("invalid process or descriptor") == 0);
     CHECK(changed([](Offer& o) { o.ring_bytes = 0; }).find("ring size is not supported") == 0);
     CHECK(changed([](Offer& o) { o.ring_bytes += 64; }).find("ring size is not supported") == 0);
     CHECK(changed([](Offer& o) { o.ring_bytes = ~0ull; }).find("ring size is not supported") == 0);
@@ -315,7 +317,7 @@ TEST_CASE("memory that differs from the offer, or that the peer could remove, is
     {
       Offer twice = offered->offer;
       twice.ring_bytes *= 2;
-      CHECK(refused(twice, 1u << 30).find("memory of another size") == 0);
+      CHECK(refused(twice, 1u << 30).find("the memory has another size") == 0);
     }
 
     // Files that the peer chooses.
@@ -336,19 +338,21 @@ TEST_CASE("memory that differs from the offer, or that the peer could remove, is
     };
     const int all = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
     // Right in all but its contents.
-    CHECK(with_file(memory(bytes, all)).find("not the offered memory") == 0);
-    CHECK(with_file(memory(bytes, 0)).find("memory that is not sealed") == 0);
-    CHECK(with_file(memory(bytes, F_SEAL_SHRINK | F_SEAL_SEAL)).find("memory that is not sealed") ==
+    CHECK(with_file(memory(bytes, all)).find("the memory is not the offered one") == 0);
+    CHECK(with_file(memory(bytes, 0)).find("the memory is not sealed") == 0);
+    CHECK(with_file(memory(bytes, F_SEAL_SHRINK | F_SEAL_SEAL)).find("the memory is not sealed") ==
           0);
-    CHECK(with_file(memory(bytes - 1, all)).find("memory of another size") == 0);
-    CHECK(with_file(memory(0, all)).find("memory of another size") == 0);
+    CHECK(with_file(memory(bytes - 1, all)).find("the memory has another size") == 0);
+    CHECK(with_file(memory(0, all)).find("the memory has another size") == 0);
     REQUIRE(mkfifo((folder / "pipe").c_str(), 0600) == 0);
-    CHECK(with_file(open((folder / "pipe").c_str(), O_RDWR | O_CLOEXEC)).find("not memory") == 0);
-    CHECK(with_file(open("/dev/null", O_RDWR | O_CLOEXEC)).find("not memory") == 0);
-    CHECK(with_file(open("/", O_RDONLY | O_CLOEXEC)).find("not memory") == 0);
+    CHECK(with_file(open((folder / "pipe").c_str(), O_RDWR | O_CLOEXEC))
+              .find("the descriptor is not a memory") == 0);
+    CHECK(with_file(open("/dev/null", O_RDWR | O_CLOEXEC)).find("the descriptor is not a memory") ==
+          0);
+    CHECK(with_file(open("/", O_RDONLY | O_CLOEXEC)).find("the descriptor is not a memory") == 0);
     const int file = open((folder / "file").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     REQUIRE(ftruncate(file, bytes) == 0);
-    CHECK(with_file(file).find("memory that is not sealed") == 0);
+    CHECK(with_file(file).find("the memory is not sealed") == 0);
 
     // Memory that was offered can no longer be made shorter, longer or unsealed.
     const int own = static_cast<int>(offered->offer.fd);

@@ -34,21 +34,24 @@ TEST_CASE(
   f.unused.Note("worker/0", 2, 100, false);
   f.unused.Note("worker/0", 3, 200, false);
   f.unused.Note("thief at 10.0.0.9", 1, 50, false);
-  CHECK(f.Lines() ==
-        std::vector<std::string>{
-            "worker/0 left granted budget unused, so other clients get it: grants=2 bytes=100",
-            "thief at 10.0.0.9 left granted budget unused, so other clients get it: grants=1 "
-            "bytes=50"});
+  CHECK(
+      f.Lines() ==
+      std::vector<std::string>{
+          "a client left granted budget unused, so other clients get it: client=worker/0 grants=2 "
+          "bytes=100",
+          "a client left granted budget unused, so other clients get it: client=thief at 10.0.0.9 "
+          "grants=1 bytes=50"});
   CHECK(f.Counts("worker/0", 5));
   CHECK(f.Counts("thief at 10.0.0.9", 1));
   f.clock.Advance(UnusedGrants::kSaidAgainAfter);
   f.unused.Note("worker/0", 1, 10, false);
   CHECK(f.Lines().back() ==
-        "worker/0 left granted budget unused, so other clients get it: grants=4 bytes=210");
+        "a client left granted budget unused, so other clients get it: client=worker/0 grants=4 "
+        "bytes=210");
   f.unused.Note("worker/0", 7, 70, true);
   CHECK(f.Lines().back() ==
-        "worker/0 repeatedly left granted budget unused, so its data stream was ended: grants=7 "
-        "bytes=70");
+        "a client repeatedly left granted budget unused, so its data stream was ended: "
+        "client=worker/0 grants=7 bytes=70");
   CHECK(f.Lines().size() == 4);
 }
 

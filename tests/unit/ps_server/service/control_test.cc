@@ -213,7 +213,8 @@ TEST_CASE(
   sent = f.Take();
   REQUIRE(sent.size() == 1);
   CHECK_FALSE(sent[0].assigned().ok());
-  CHECK_THAT(sent[0].assigned().error().message(), Catch::Matchers::Contains("older epoch"));
+  CHECK_THAT(sent[0].assigned().error().message(),
+             Catch::Matchers::Contains("older than the held epoch"));
   CHECK(f.Report()[0].lsn() == 1);
   v1::Assign next = ControlFixture::AssignOf(0, {1, 8}, {1, 7});
   *next.mutable_refused() = client::ToProto(IntervalSet{0});
@@ -252,7 +253,8 @@ TEST_CASE("a shard that cannot be held is answered with the cause") {
         a.mutable_spec()->mutable_variable()->mutable_initializer()->set_type("x");
       },
       "unknown initializer");
-  spoiled([](v1::Assign& a) { a.mutable_spec()->set_row_end(5); }, "rows out of the shape");
+  spoiled([](v1::Assign& a) { a.mutable_spec()->set_row_end(5); },
+          "the rows are outside of the shape");
   spoiled([](v1::Assign& a) { a.mutable_spec()->set_shard(8); },
           "shard number out of range: shard=8 shards=8");
   spoiled([](v1::Assign& a) { a.mutable_spec()->mutable_variable()->set_shape(1, ~0ull); }, "");

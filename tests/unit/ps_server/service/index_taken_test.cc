@@ -22,8 +22,10 @@ TEST_CASE(
   IndexTaken taken("0", true, "box-b.example");
   const IndexTaken::Verdict verdict = taken.Judge(Taken("box-a.example", true));
   CHECK(verdict.ends);
-  CHECK_THAT(verdict.say, Contains("index 0 is held by a living server on host box-a.example") &&
-                              Contains("start it with --index 1"));
+  CHECK_THAT(
+      verdict.say,
+      Contains("another living server has the index of this server: index=0 host=box-a.example") &&
+          Contains("start it with --index 1"));
 }
 
 TEST_CASE(
@@ -33,7 +35,7 @@ TEST_CASE(
   IndexTaken::Verdict verdict = taken.Judge(Taken("box", true));
   CHECK_FALSE(verdict.ends);
   CHECK_THAT(verdict.say,
-             Contains("on host box") && Contains("--index 1") && Contains("until then it waits"));
+             Contains("host=box;") && Contains("--index 1") && Contains("until then it waits"));
   verdict = taken.Judge(Taken("box", true));
   CHECK_FALSE(verdict.ends);
   CHECK(verdict.say.empty());

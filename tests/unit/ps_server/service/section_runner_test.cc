@@ -117,7 +117,7 @@ TEST_CASE_METHOD(Fixture, "a pull beyond its reservation, or of an absent image,
   runner.RunPull(hosted, call.Pull(1));
   CHECK(call.reply->pull(0) == v1::PULL_INVALID);
   CHECK(call.reply->pull(1) == v1::PULL_INVALID);
-  CHECK(call.reply->response.header->pulls(1).message() == "shard has no image");
+  CHECK(call.reply->response.header->pulls(1).message() == "the shard has no image");
   CHECK(counters.pulls[3]->value() == 2);
   CHECK(hosted->traffic.pulls + slot->traffic.pulls == 0);
 }

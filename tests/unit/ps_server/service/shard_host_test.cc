@@ -137,11 +137,11 @@ TEST_CASE(
       {"ids of a table", [&](RequestBuilder& r) { section(r)->mutable_ids(); }, v1::INVALID,
        "a dense shard takes no id list"},
       {"update number", [&](RequestBuilder& r) { section(r)->set_update(4096); }, v1::INVALID,
-       "update number out of range: variable=count shard=0 update=4096 max=4095"},
+       "the update number is out of range: variable=count shard=0 update=4096 max=4095"},
       {"closure number", [&](RequestBuilder& r) { section(r)->set_closure(~0ull); }, v1::INVALID,
-       "closure number out of range"},
+       "the closure number is out of range"},
       {"skip with a payload", [&](RequestBuilder& r) { section(r)->set_kind(v1::SKIP); },
-       v1::INVALID, "a skipped update carries no payload"},
+       v1::INVALID, "a skipped update must have no payload"},
       {"unknown shard", [&](RequestBuilder& r) { section(r)->set_shard(8); }, v1::INVALID,
        "unknown shard: shard=8 shards=8"},
       {"shard held elsewhere", [&](RequestBuilder& r) { section(r)->set_shard(7); }, v1::STALE, ""},
@@ -252,7 +252,7 @@ TEST_CASE(
   CHECK(reply->pull(1) == v1::PULL_INVALID);
   CHECK_THAT(reply->response.header->pulls(1).message(),
              Catch::Matchers::Contains(
-                 "values above the reservation of the request: shard=0 bytes=400000"));
+                 "the values exceed the reservation of the request: shard=0 bytes=400000"));
   // 65,536 pulls would be 26 GB of references, so the server's own limit must refuse them.
   RequestBuilder greedy;
   greedy.header.set_response_bytes_max(~0ull);
@@ -866,8 +866,9 @@ TEST_CASE(
   REQUIRE(refused->answered);
   CHECK(refused->pull(0) == v1::VALUES);
   CHECK(refused->pull(1) == v1::PULL_INVALID);
-  CHECK_THAT(refused->response.header->pulls(1).message(),
-             Catch::Contains("above the reservation of the request: bytes=24 reserved=63 left=23"));
+  CHECK_THAT(
+      refused->response.header->pulls(1).message(),
+      Catch::Contains("exceed the reservation of the request: bytes=24 reserved=63 left=23"));
 
   RequestBuilder wrong;
   wrong.Push(1, 1, 0, {1, 1});

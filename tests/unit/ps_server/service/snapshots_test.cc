@@ -55,7 +55,7 @@ TEST_CASE("a cut is restored bit for bit under a new owner, including the open c
   CHECK(*client::FromProto(files[1].done()) == IntervalSet{1, 2});
   CHECK(*client::FromProto(files[1].refused()) == IntervalSet{5});
   a.On([] {});
-  CHECK_THAT(a.Log(), Catch::Matchers::Contains("info snapshot: shards=3 bytes="));
+  CHECK_THAT(a.Log(), Catch::Matchers::Contains("info snapshot written: shards=3 bytes="));
 
   // More updates are applied, then the owner is lost. The same server gets the shard back from the
   // file.
@@ -457,7 +457,8 @@ TEST_CASE(
   CHECK_THAT(
       a.Log(),
       Catch::Matchers::Contains(
-          "warning snapshot of a shard dropped, retrying until it succeeds: shard=0 cause="));
+          "warning cannot write the snapshot of a shard, and will retry until it succeeds: shard=0 "
+          "cause="));
   a.files.SetBytesMax(1 << 20);
   const v1::ShardDurable saved = a.NextDurable();
   CHECK_FALSE(saved.tried_again());

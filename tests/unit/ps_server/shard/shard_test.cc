@@ -228,7 +228,8 @@ TEST_CASE("a malformed push is refused with a message and changes nothing, not e
   push.rows = 4;
   CHECK(refused(push) == "gradient bytes mismatch: variable=count shard=3 want=16 got=12");
   push = Update(0, 4096, {1, 1}, one);
-  CHECK(refused(push) == "update number out of range: variable=count shard=3 update=4096 max=4095");
+  CHECK(refused(push) ==
+        "the update number is out of range: variable=count shard=3 update=4096 max=4095");
   CHECK_FALSE(refused(Update(~0ull, 0, {1, 1}, one)).empty());
   push = Update(0, 1, {1, 1}, one);
   push.defect = "dtype mismatch want=FLOAT32 got=INT64";
@@ -309,7 +310,7 @@ TEST_CASE(
   CHECK(shard->Apply(Update(0, 1, {1, 7}, one)).code == PushCode::kDuplicate);
   const PushResult refused = shard->Apply(Update(5, 1, {1, 7}, one));
   CHECK(refused.code == PushCode::kRefused);
-  CHECK(refused.message == "closure was cancelled: variable=count shard=3 closure=5");
+  CHECK(refused.message == "the closure was cancelled: variable=count shard=3 closure=5");
   CHECK(shard->Values() == std::vector<float>(4, 2));
 }
 
@@ -437,7 +438,8 @@ TEST_CASE("invalid shard settings are refused by name") {
   };
   ShardSettings s = Counting();
   s.row_end = 5;
-  CHECK(message(s) == "rows out of the shape: variable=count shape=(4, 1) row_begin=0 row_end=5");
+  CHECK(message(s) ==
+        "the rows are outside of the shape: variable=count shape=(4, 1) row_begin=0 row_end=5");
   s = Counting();
   s.row_begin = 4;
   CHECK_FALSE(message(s).empty());

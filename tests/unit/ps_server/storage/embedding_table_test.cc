@@ -620,7 +620,7 @@ TEST_CASE("a push above bytes_max is refused whole and changes nothing") {
   const auto before = table->Digest();
   const auto refused = PushOnes(table.get(), Rising(80, 101));
   CHECK(refused.status().code() == absl::StatusCode::kResourceExhausted);
-  CHECK(refused.status().message().find("table is above bytes_max: table=user/embedding") == 0);
+  CHECK(refused.status().message().find("the table is above bytes_max: table=user/embedding") == 0);
   CHECK(table->Digest() == before);
   CHECK(table->rows() == 90);
   CHECK(table->stats().refused == 1);
@@ -635,8 +635,8 @@ TEST_CASE("a refusal reports the number of new ids, with those that would only a
   s.bytes_max = Make(s)->bytes_of(0, 10);
   auto table = Make(s);
   const auto refused = PushOnes(table.get(), Rising(0, 11));
-  CHECK(refused.status().message().find("table is above bytes_max: table=user/embedding held=0 ") ==
-        0);
+  CHECK(refused.status().message().find(
+            "the table is above bytes_max: table=user/embedding held=0 ") == 0);
   CHECK_THAT(std::string(refused.status().message()), Catch::EndsWith(" wanted=11"));
 }
 
@@ -656,7 +656,8 @@ TEST_CASE(
       const auto outcome =
           PushOnes(table.get(), Rising(i * 100, i * 100 + 100), static_cast<std::uint64_t>(i));
       if (!outcome.ok()) {
-        CHECK(outcome.status().message().find("server's tables are above memory_bytes_max") == 0);
+        CHECK(outcome.status().message().find("the server's tables are above memory_bytes_max") ==
+              0);
         CHECK(outcome.status().message().find(
                   absl::StrCat(" held=", budget->used(), " memory_bytes_max=", budget->limit())) !=
               absl::string_view::npos);
@@ -872,7 +873,7 @@ TEST_CASE(
   CHECK(PushOnes(table.get(), {3, 99})
             .status()
             .message()
-            .find("table is above bytes_max: table=user/embedding") == 0);
+            .find("the table is above bytes_max: table=user/embedding") == 0);
   CHECK(table->rows() == 10);
   s.evict_lru = true;
   s.bytes_max = Make(s)->bytes_of(6, 0);

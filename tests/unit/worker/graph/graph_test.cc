@@ -193,7 +193,7 @@ TEST_CASE("a mistake in a model is reported with its position, its layer and the
     m.layers = {std::move(layer), FlattenSpec("f", "l"), DenseSpec("b", "f", 3)};
   };
   const std::vector<Row> rows = {
-      {"layer `l`: kernel 5x5 is larger than its input (3, 3, 8)",
+      {"layer `l`: the kernel is larger than its input: kernel=5x5 input=(3, 3, 8)",
        [&](auto& m) {
          image(m, {3, 3, 8}, Conv2dSpec("l", "x", 4, 5, 5));
        }},
@@ -211,7 +211,7 @@ TEST_CASE("a mistake in a model is reported with its position, its layer and the
          m.layers = {PlainSpec("l", "batch_normalization", "x"), DenseSpec("b", "l", 3)};
          m.layers[0].momentum = 1;
        }},
-      {"job.yaml:12:9: layer `l`: pool 2x4 is larger than its input (3, 3, 8)",
+      {"job.yaml:12:9: layer `l`: the pool is larger than its input: pool=2x4 input=(3, 3, 8)",
        [&](auto& m) {
          image(m, {3, 3, 8}, MaxPooling2dSpec("l", "x", 2, 4, 2, 2));
          m.layers[0].where = {"job.yaml", 12, 9};
@@ -250,14 +250,16 @@ TEST_CASE("a mistake in a model is reported with its position, its layer and the
        [&](auto& m) {
          image(m, {3, 3, 1}, Conv2dSpec("l", "x", 1, 1, 1, 1, 1, "valid", "gelu"));
        }},
-      {"layer `l`: its kernel (65536, 65536, 1, 4) has 17179869184 elements, more than 2147483647",
+      {"layer `l`: its kernel has too many elements: shape=(65536, 65536, 1, 4) "
+       "elements=17179869184 limit=2147483647",
        [&](auto& m) {
          image(m, {3, 3, 1}, Conv2dSpec("l", "x", 4, 65536, 65536, 1, 1, "same"));
        }},
       {"layer `a`: units must be at least 1: units=0", [](auto& m) { m.layers[0].units = 0; }},
       {"layer `a`: unknown activation `swish`; one of linear, relu, tanh, sigmoid, softmax",
        [](auto& m) { m.layers[0].activation = "swish"; }},
-      {"layer `a`: its kernel (4, 4294967296) has 17179869184 elements, more than 2147483647",
+      {"layer `a`: its kernel has too many elements: shape=(4, 4294967296) elements=17179869184 "
+       "limit=2147483647",
        [](auto& m) { m.layers[0].units = std::uint64_t{1} << 32; }},
       {"layer `d`: rate must be in [0, 1): rate=1",
        [](auto& m) { m.layers.insert(m.layers.begin(), DropoutSpec("d", "x", 1.0)); }},
@@ -308,8 +310,8 @@ TEST_CASE("a mistake in a model is reported with its position, its layer and the
          m.losses[0].output = "x";
          m.losses[0].where = {"job.yaml", 30, 5};
        }},
-      {"loss `sparse_categorical_crossentropy`: needs at least 2 classes in the last axis; output "
-       "`b` is (1)",
+      {"loss `sparse_categorical_crossentropy`: needs at least 2 classes in the last axis: "
+       "output=`b` shape=(1)",
        [](auto& m) { m.layers[1].units = 1; }},
       {"loss `sparse_categorical_crossentropy`: from_logits is set, but output `b` ends in "
        "softmax; remove one of the two",
@@ -322,10 +324,10 @@ TEST_CASE("a mistake in a model is reported with its position, its layer and the
        }},
       {"loss `mean_squared_error`: from_logits does not apply to it; remove the key",
        [](auto& m) { m.losses[0].type = "mean_squared_error"; }},
-      {"loss `mean_squared_error`: metric `accuracy` is not defined for it",
+      {"loss `mean_squared_error`: metric `accuracy` is not defined for this loss",
        [](auto& m) { m.losses[0] = LossOf("mean_squared_error", "b"); }},
-      {"loss `binary_crossentropy`: metric `accuracy` needs one label an example; output `b` wants "
-       "3",
+      {"loss `binary_crossentropy`: metric `accuracy` needs one label per example: output=`b` "
+       "labels=3",
        [](auto& m) { m.losses[0] = LossOf("binary_crossentropy", "b"); }},
       {"unknown metric `f1`; one of accuracy, binary_accuracy, auc, root_mean_squared_error",
        [](auto& m) { m.metrics = {"f1"}; }},
