@@ -23,7 +23,7 @@ struct Config {
   std::uint32_t threads = 0;      // 0 for half of the cores, at least one
   std::uint32_t prefetch_batches_max = 8;
   std::uint64_t prefetch_bytes_max = 64ull << 20;
-  // Folders of jobs' data files; see RootsOf for an empty list.
+  // The folders of jobs' data files. RootsOf describes the meaning of an empty list.
   std::vector<std::string> data_roots = {};
   std::uint64_t data_bytes_max = 8ull << 30;
   std::uint32_t step_records_max = 4096;
@@ -35,9 +35,9 @@ struct Config {
 // `config` outlives the table.
 void AddOptions(daemon::OptionTable* table, Config* config);
 
-// Fills in the values that depend on the machine: the name, the threads, the device. UserError for
-// an invalid identity, and for a device that is unusable or computes other results than the CPU
-// (worker/backend/self_check.h) on numbers drawn from `check_seed`.
+// Fills in the values that depend on the machine: the name, the threads, the device. Returns
+// UserError for an invalid identity, or for a device that is unusable or computes other results
+// than the CPU (worker/backend/self_check.h) on numbers drawn from `check_seed`.
 absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config,
                      std::uint64_t check_seed = 1);
 

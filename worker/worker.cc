@@ -16,11 +16,12 @@
 namespace evergrad::worker {
 namespace {
 
-// This limit is above the sum of the runner's own waits, and below the 10 s in which Stop returns.
+// The limit of a drain, above the sum of the runner's own waits and below the 10 s in which Stop
+// returns.
 constexpr std::chrono::milliseconds kDrainMax{8000};
 
-// Returns the properties of this host that affect results, apart from the plan and the build.
-// Kernels are selected by instruction set, and sums are divided by threads.
+// Returns the properties of this host that affect the bits of results. Kernels are selected by
+// instruction set, and sums are divided by threads.
 std::string ComputeName(const Config& config) {
   const char* const isa = __builtin_cpu_supports("avx512f") ? "avx512"
                           : __builtin_cpu_supports("avx2")  ? "avx2"
@@ -78,8 +79,8 @@ struct Worker::Impl {
       dependencies.logger->SetTask(absl::StrCat("worker/", name));
     }
     last_rejection.clear();
-    // The worker may reach a coordinator on loopback that also listens for other machines, whose
-    // users submit jobs, too.
+    // The worker may reach the coordinator on loopback although it also listens for other machines,
+    // whose users may submit jobs, too.
     const fs::Roots roots = RootsOf(config, identity.local_only && registered.local_only());
     if (!roots.everything() && roots.folders().empty() && !warned_of_roots) {
       warned_of_roots = true;
@@ -217,7 +218,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Listen(const Dependencies& depen
   impl->name = config.name;
   impl->started_ms = dependencies.clock->WallMillis();
   transport::Handlers handlers;
-  // The handlers accept no unary calls, because the transport itself answers health checks.
+  // A worker accepts no unary calls and no streams. The transport itself answers health checks.
   handlers.stream = [](const transport::PeerInfo&, absl::string_view,
                        std::shared_ptr<transport::MessageStream>)
       -> std::optional<transport::MessageStreamEvents> {

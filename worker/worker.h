@@ -1,11 +1,11 @@
-// A worker: the session with the coordinator, the runner, streams to the servers, and one compute
-// thread.
+// A worker, with its session to the coordinator, its runner, its streams to the servers, and one
+// compute thread.
 //
 //   coordinator ── session ──▶ control executor: SessionClient, Runner ──▶ compute executor
 //   servers     ══ data streams ══▶ ParameterClient
 //
-// Several workers may live in one process. The constructor receives everything that a worker needs,
-// and all of it outlives the worker.
+// Several workers may run in one process. All objects that the constructor receives outlive the
+// worker.
 #pragma once
 
 #include <functional>
@@ -29,7 +29,7 @@ namespace evergrad::worker {
 class JobKind;
 
 inline constexpr char kDeviceLost[] = "device_lost";
-// The kind of a refusal, or kDeviceLost (common/daemon/exit_codes.h).
+// Returns the exit code for the kind of a refusal, or for kDeviceLost (common/daemon/exit_codes.h).
 int ExitCodeOf(absl::string_view kind);
 
 class Worker {
@@ -49,8 +49,8 @@ class Worker {
     bool local_only = false;                     // result of daemon::IsLocalOnly
   };
 
-  // Binds a port, for health checks only, because no peer connects to a worker. `config` must be
-  // resolved. Errors are those of Transport::Listen.
+  // Binds a port for health checks, the only calls that a worker accepts. `config` must be resolved
+  // (Resolve). The errors are those of Transport::Listen.
   static absl::StatusOr<std::unique_ptr<Worker>> Listen(const Dependencies& dependencies,
                                                         const Config& config,
                                                         transport::ServerOptions server_options);

@@ -7,17 +7,17 @@
 // weight gradients, statistics and losses, are always float32.
 //
 // cpu/ (oneDNN + Eigen) is in every build. cuda/ loads libevergrad_cuda.so, or reports why it
-// cannot. One contract suite covers all implementations.
+// cannot. One suite of contract tests covers all of them.
 //
 // Memory. A backend owns the memory on which it computes. Every span passed to a primitive lies in
-// memory of this backend (Allocate). So do the structs that a primitive fills for the host
+// memory of this backend (Allocate), and so do the structs that a primitive fills for the host
 // (LossResult, a sum, a flag). If host_memory() is true, any host memory is allowed. Elements are
 // aligned to their type; arrays need no larger alignment. Host code may access a backend's memory
 // only if host_memory() is true; otherwise it copies (Upload, Download).
 //
 // Order. A primitive may return before it has computed. There are three queues: kCompute for
 // primitives, kIn and kOut for copies. Each queue works in the order of the calls. Queues wait for
-// each other only by events, and so does the host:
+// each other, and the host for a queue, only by events:
 //
 //   kIn       upload ─▶ Record(there)
 //   kCompute  Await(there) ─▶ primitives … layer 2 back ─▶ Record(made) ─▶ layer 1 back …
@@ -27,16 +27,16 @@
 //
 // Step. BeginStep … EndStep encloses the primitives of one step, which a backend may record once
 // and run again as a whole. Inside a step only primitives, Enter, and Record and Await of kCompute
-// are allowed: no allocation, no copy, no query. All differences between two steps of one signature
-// are in memory: batch, weights, dropout keys. Numeric arguments of primitives are constants of the
-// model and of the batch size. Finish gives the host the results of a step in one small piece; this
-// is the host's only wait for kCompute.
+// are allowed: no allocation, no copy, no query. Two steps of one signature differ only in the
+// contents of memory: batch, weights, dropout keys. Numeric arguments of primitives are constants
+// of the model and of the batch size. Finish gives the host the results of a step in one small
+// piece; this is the host's only wait for kCompute.
 //
 // Errors. A primitive that fails (out of memory, a shape that the library refuses) leaves its
 // outputs unspecified. The backend stores the first such error with the layer (Enter) and the
-// primitive. Until Finish or TakeError has returned and cleared the error, primitives do nothing,
-// so that no unspecified index is used. Errors of the caller (sizes, aliasing) are not detected.
-// Graph checks sizes: each span has exactly the elements of its shape, and no shape exceeds
+// primitive. Primitives do nothing until Finish or TakeError has returned and cleared the error, so
+// that no unspecified index is used. Errors of the caller (sizes, aliasing) are not detected here.
+// Graph checks that each span has exactly the elements of its shape, and that no shape exceeds
 // kElementsMax.
 //
 // Aliasing. Outputs overlap neither inputs nor each other unless stated. Outputs are overwritten
@@ -72,7 +72,7 @@
 
 namespace evergrad::worker {
 
-// Limit of one array, because argmax and oneDNN's kernels have 32-bit indices.
+// The largest number of elements in an array, because argmax and oneDNN have 32-bit indices.
 inline constexpr std::int64_t kElementsMax = (std::int64_t{1} << 31) - 1;
 
 using In = std::span<const float>;
@@ -85,7 +85,7 @@ constexpr const char* NameOf(Element e) {
   return e == Element::kFloat32 ? "float32" : e == Element::kFloat16 ? "float16" : "bfloat16";
 }
 
-// A span of elements of any of these types. A span of float32 converts implicitly to this class.
+// A span of elements of any of these types, to which a span of float32 converts implicitly.
 template <typename Void, typename Float>
 class AnySpan {
  public:
@@ -160,16 +160,16 @@ class Memory {
 };
 
 // Host memory that Upload and Download use without an intermediate copy; for a device it is
-// page-locked. The class is thread-safe, and its buffers share its ownership.
+// page-locked. Thread-safe. The buffers share the ownership of the object.
 class HostMemory {
  public:
   virtual ~HostMemory() = default;
   // Freed memory is kept for the next request of the same size, so a step may call this method.
-  // ResourceExhausted if out of memory.
+  // Returns ResourceExhausted if out of memory.
   virtual absl::StatusOr<tensor::AlignedBuffer> Allocate(std::size_t bytes) = 0;
 };
 
-// Use of memory, in bytes.
+// The use of memory, in bytes.
 struct MemoryUse {
   std::uint64_t used = 0, peak = 0;  // allocated by Allocate: now, and the maximum so far
   // Bytes taken from the device or the system: `used`, and memory kept for reuse.
@@ -179,7 +179,7 @@ struct MemoryUse {
   double fragmentation = 0;
 };
 
-// Measurements of a device over the steps so far, taken with the device's own events. Times are
+// The measurements of a device over the steps so far, taken with the device's own events. Times are
 // sums in seconds over the `measured` steps.
 struct DeviceUse {
   std::string name;
@@ -188,14 +188,14 @@ struct DeviceUse {
   double in = 0, out = 0;  // copies, including the host's work to submit them
   // Bytes uploaded so far, and the part of them that the compute thread had to copy first.
   std::uint64_t in_bytes = 0, staged_bytes = 0;
-  double kernels = 0;  // kCompute from the first kernel of a step to the last, without `stalled`
+  double kernels = 0;  // time from a step's first kernel to its last, without `stalled`
   double stalled = 0;  // time in which kCompute waits for copies within the step
   std::optional<double> utilization;  // 0 to 1, the driver's last sample
-  // Number of steps, by the way in which they were submitted.
+  // The number of steps, by the way in which they were submitted.
   std::uint64_t eager = 0, captures = 0, replays = 0;
-  // Number of captures after the first one of a shape, by reason.
+  // The number of captures after the first one of a shape, by reason.
   std::map<std::string, std::uint64_t> recaptures;
-  // Number of eager steps because the graph limit was reached; number of graphs kept.
+  // The number of steps that ran eagerly because of the graph limit; the number of graphs kept.
   std::uint64_t crowded = 0, graphs = 0;
 };
 
@@ -208,7 +208,7 @@ class QueueMark {
   virtual ~QueueMark() = default;
 };
 
-// The purpose of the work that follows, for errors, traces and profiles.
+// The phase of the step to which the following work belongs, for errors and profiles.
 enum class Phase { kForward, kLoss, kBackward, kFinish };
 
 struct Conv2dShape {
@@ -227,7 +227,7 @@ struct PoolShape {
 using config::Activation;
 
 using config::Combiner;  // combines the rows of an example's ids
-// The position of an id without a row. The id reads zeros, is not part of a bag, and has no
+// The position of an id without a row. Such an id reads zeros, is not part of a bag, and has no
 // gradient.
 inline constexpr std::uint32_t kAbsent = std::numeric_limits<std::uint32_t>::max();
 struct EmbeddingShape {
@@ -252,13 +252,13 @@ struct Loss {
 struct LossResult {
   double sum;            // sum over examples; unspecified after a bad label
   std::int64_t correct;  // number of correct examples; 0 unless `accuracy`
-  // Position in `labels` of the first label that is not a class, -1 if there is none. A binary
-  // label is bad outside [0, 1], NaN included.
+  // The position in `labels` of the first label that is not a class, -1 if there is none. A binary
+  // label must be in [0, 1], so NaN is bad, too.
   std::int64_t bad_label;
   double bad_value;  // the value of that label
 };
 
-// The thresholds of Keras' AUC(num_thresholds=200): 0, 1/199, …, 1. The thresholds delimit kAucBins
+// The number of thresholds of Keras' AUC(num_thresholds=200): 0, 1/199, …, 1. They delimit kAucBins
 // bins.
 inline constexpr int kAucThresholds = 200;
 inline constexpr int kAucBins = kAucThresholds - 1;
@@ -270,16 +270,16 @@ class Backend {
 
   // ---- Memory
 
-  // Returns whether the host may access this backend's memory. If true, primitives accept any host
-  // memory; primitives and copies are complete when they return, and events have always passed.
+  // Returns whether the host may access this backend's memory. If so, primitives accept any host
+  // memory, primitives and copies are complete when they return, and events have always passed.
   virtual bool host_memory() const = 0;
-  // Allocates at least 1 byte. ResourceExhausted: "out of memory: what=WHAT bytes=ASKED free=FREE".
-  // Not allowed within a step.
+  // Allocates at least 1 byte. Returns ResourceExhausted: "out of memory: what=WHAT bytes=ASKED
+  // free=FREE". Must not be called within a step.
   virtual absl::StatusOr<Memory> Allocate(std::size_t bytes, absl::string_view what) = 0;
-  // Returns the preferred memory for sources and targets of copies. nullptr if any memory is
-  // equally good because the backend uses host memory.
+  // Returns the preferred memory for sources and targets of copies. Returns nullptr if any memory
+  // is equally good because the backend uses host memory.
   virtual std::shared_ptr<HostMemory> host() const { return nullptr; }
-  // Allocates from host(), or from the heap if that is nullptr. ResourceExhausted as in Allocate.
+  // Allocates from host(), or else from the heap. Returns ResourceExhausted as Allocate does.
   virtual absl::StatusOr<tensor::AlignedBuffer> AllocateHost(std::size_t bytes) {
     const std::shared_ptr<HostMemory> memory = host();
     if (memory == nullptr) return tensor::AlignedBuffer(bytes);
@@ -287,7 +287,7 @@ class Backend {
   }
   virtual MemoryUse memory() const = 0;
   // Returns nullopt if there is no device to measure. `ask_driver` also fills in `utilization` and
-  // free memory, which may take a millisecond. Not allowed within a step.
+  // free memory, which may take a millisecond. Must not be called within a step.
   virtual std::optional<DeviceUse> device_use(bool ask_driver) {
     static_cast<void>(ask_driver);
     return std::nullopt;
@@ -295,10 +295,10 @@ class Backend {
 
   // ---- Copies and their order
 
-  // Upload queues a copy from host memory to the backend's memory; Download queues one back. Sizes
-  // are equal. The host's side may be any memory. Until a mark recorded after the copy has
-  // passed, the source of an Upload must stay unchanged, and the target of a Download must not be
-  // read. Copies to and from the device overlap with primitives only if the host's side is in
+  // Upload queues a copy from host memory to the backend's memory; Download queues one back. The
+  // sizes must be equal. The host's memory may be of any kind. Until a mark recorded after the copy
+  // has passed, the source of an Upload must stay unchanged, and the target of a Download must not
+  // be read. Copies to and from the device overlap with primitives only if the host's memory is
   // HostMemory.
   virtual void Upload(DeviceQueue queue, std::span<const std::byte> from,
                       std::span<std::byte> to) = 0;
@@ -312,7 +312,7 @@ class Backend {
   virtual void Record(DeviceQueue queue, QueueMark& mark) = 0;
   // Makes later work of `queue` wait for the mark as last recorded. The caller does not wait.
   virtual void Await(DeviceQueue queue, QueueMark& mark) = 0;
-  // Returns when the mark has passed. Unavailable if the device has failed.
+  // Returns when the mark has passed. Returns Unavailable if the device has failed.
   virtual absl::Status Wait(QueueMark& mark) = 0;
 
   // ---- Steps
@@ -323,26 +323,26 @@ class Backend {
   // dropped with that event. Returns true if the backend has queued its recording of this
   // signature; the caller then skips the calls and continues with EndStep.
   virtual bool BeginStep(std::span<const std::uint64_t> signature) = 0;
-  // Ends the step: all its calls and events have been queued in kCompute. Does not wait.
+  // Ends the step, whose calls and events are all queued in kCompute by then. Does not wait.
   virtual void EndStep() = 0;
-  // Called after EndStep. Waits until kCompute is done, and copies the step's `result` from the
-  // backend's memory to `to`. After an error it returns the first one (see TakeError), and `to` is
-  // unspecified.
+  // Must be called after EndStep. Waits until kCompute is done, and copies the step's `result` from
+  // the backend's memory to `to`. After an error it returns the first one (see TakeError), and `to`
+  // is unspecified.
   virtual absl::Status Finish(std::span<const std::byte> result, std::span<std::byte> to) = 0;
-  // Returns and clears the first error since the last call. Not allowed within a step. The error is
-  // ResourceExhausted; Internal with the library's message; or Unavailable. Unavailable means that
-  // the device has failed and a new backend is needed.
+  // Returns and clears the first error since the last call. Must not be called within a step. The
+  // error is ResourceExhausted, Internal with the library's message, or Unavailable, which means
+  // that the device has failed and a new backend is needed.
   virtual absl::Status TakeError() = 0;
   // With true, the default, the bits are also equal in different processes. With false, a backend
-  // may measure its algorithms once per shape and use the fastest. Not allowed within a step.
+  // may measure its algorithms once per shape and use the fastest. Not to be called in a step.
   virtual void SetReproducible(bool) {}
-  // OK if this device supports the precision. Otherwise FailedPrecondition; its message is only the
-  // reason.
+  // Returns OK if this device supports the precision, and otherwise FailedPrecondition, whose
+  // message is only the reason.
   virtual absl::Status CheckPrecision(Precision precision) const = 0;
-  // The largest number of inputs of an embedding or a factorization machine.
+  // Returns the largest number of inputs of an embedding or a factorization machine.
   virtual std::size_t InputsMax() const { return std::numeric_limits<std::size_t>::max(); }
-  // Says whether products of float32 may be rounded to TF32, if CheckPrecision allows it; false by
-  // default. Not allowed within a step.
+  // Sets whether products of float32 may be rounded to TF32, if CheckPrecision allows it; false by
+  // default. Must not be called within a step.
   virtual void SetTf32(bool) {}
   // Attributes the work that follows to this layer or loss. The view is kept until the next call or
   // the end of the step.
@@ -351,11 +351,11 @@ class Backend {
   // ---- Dense layers and windows
 
   // y[batch,out] = activation(x[batch,in] * w[in,out] + b[out]); b may be empty. If x and w have 16
-  // bits, y may be float32 (and then dy is, too).
+  // bits, y (and then also dy) may be float32.
   virtual void DenseForward(std::int64_t batch, std::int64_t in, std::int64_t out, AnyIn x, AnyIn w,
                             In b, Activation activation, AnyOut y) = 0;
   // Computes the gradients from dy, the gradient of the output y, through the activation. For
-  // kLinear, y is not read and may be empty. dy may be overwritten. dx may be empty (first layer);
+  // kLinear, y is not read and may be empty. dy may be overwritten. dx may be empty (first layer).
   // db is empty exactly if there is no bias.
   virtual void DenseBackward(std::int64_t batch, std::int64_t in, std::int64_t out, AnyIn x,
                              AnyIn w, Activation activation, AnyIn y, AnyOut dy, AnyOut dx, Out dw,
@@ -367,16 +367,16 @@ class Backend {
   virtual void Conv2dBackward(const Conv2dShape& s, AnyIn x, AnyIn w, Activation activation,
                               AnyIn y, AnyOut dy, AnyOut dx, Out dw, Out db) = 0;
 
-  // `argmax` [outputs] receives the flat input index of each maximum, for the backward pass. The
-  // maximum is the first of equal maxima, or the first NaN if there is one. Padding is never the
-  // maximum.
+  // `argmax` [outputs] receives the flat input index of each maximum, for the backward pass. Among
+  // equal maxima the first one counts. In a window with NaN, the first NaN is the maximum. Padding
+  // is never the maximum.
   virtual void MaxPoolForward(const PoolShape& s, AnyIn x, AnyOut y,
                               std::span<std::int32_t> argmax) = 0;
   virtual void MaxPoolBackward(const PoolShape& s, AnyIn dy, std::span<const std::int32_t> argmax,
                                AnyOut dx) = 0;
 
-  // y[batch, channels] = mean over the positions of x[batch, positions, channels]; dx distributes
-  // dy evenly.
+  // y[batch, channels] = mean over the positions of x[batch, positions, channels]; the gradient dx
+  // distributes dy evenly.
   virtual void GlobalAveragePoolForward(std::int64_t batch, std::int64_t positions,
                                         std::int64_t channels, AnyIn x, AnyOut y) = 0;
   virtual void GlobalAveragePoolBackward(std::int64_t batch, std::int64_t positions,
@@ -427,8 +427,8 @@ class Backend {
                                 In gamma, In beta, Out mean, Out variance, AnyOut y) = 0;
   virtual void BatchNormInference(std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x,
                                   In gamma, In beta, In mean, In variance, AnyOut y) = 0;
-  // The gradient of BatchNormForward, including the paths through mean and variance. dx may be
-  // empty; dgamma and dbeta are empty exactly if gamma and beta are.
+  // Computes the gradient of BatchNormForward, including the paths through mean and variance. dx
+  // may be empty; dgamma and dbeta are empty exactly if gamma and beta are.
   virtual void BatchNormBackward(std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x,
                                  In gamma, In mean, In variance, AnyIn dy, AnyOut dx, Out dgamma,
                                  Out dbeta) = 0;
@@ -508,11 +508,11 @@ class Backend {
                                 double* sum) = 0;
   // Computes the sum in double, in a fixed order. Zeros at the end of x do not change its bits.
   virtual void SumOfSquares(In x, double* sum) = 0;
-  // Sets *found to 1 if any element is NaN or Inf; otherwise leaves it unchanged.
+  // Sets *found to 1 if any element is NaN or Inf, and otherwise leaves it unchanged.
   virtual void FindNotFinite(AnyIn x, std::uint64_t* found) = 0;
 };
 
-// The minimum of a squared length in a normalized dot product: the square of Keras' 1e-6.
+// The least squared length in a normalized dot product, which is the square of Keras' 1e-6.
 inline constexpr double kSquareMin = 1e-12;
 
 struct BackendOptions {
@@ -529,7 +529,7 @@ struct BackendOptions {
 // Returns a UserError that names the device and the reason, for an unknown name or an unusable GPU.
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);
 
-// Must be the first call of a daemon's main(), before any thread:
+// Must be the first call of a daemon's main(), before any thread is started:
 // PrepareThreadPools(std::getenv("OMP_WAIT_POLICY"), argv). Between primitives that are far apart,
 // the compute pools then sleep instead of spin; otherwise two workers on one host would occupy each
 // other's cores. libgomp reads the variable when it is loaded, before main(). If the variable is

@@ -8,7 +8,7 @@
 
 namespace evergrad::worker {
 
-// Returns nullopt for an unknown name.
+// Returns the precision with this name, or nullopt for an unknown name.
 inline std::optional<Precision> ParsePrecision(absl::string_view name) {
   if (name == "float32") return Precision::kFloat32;
   if (name == "tf32") return Precision::kTf32;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kTolerance = 1e-4;
 
-// Random arrays and results of one backend; the first error is kept.
+// Makes random arrays on one backend, and keeps its results and its first error.
 class Bench {
  public:
   Bench(Backend* backend, std::uint64_t seed) : backend_(*backend), seed_(seed) {}
@@ -140,7 +140,7 @@ void Run(Backend& backend, Bench* bench) {
 // step.
 void RunSteps(Backend& backend, Bench* bench) {
   constexpr std::size_t kElements = 1 << 14;
-  // The step is so long that a copy that does not wait would finish before it.
+  // The step is so long that a copy that does not wait for it would finish earlier.
   constexpr int kSteps = 6, kPasses = 64;
   Memory x = bench->Make(kElements), y = bench->Make(kElements), z = bench->Make(kElements);
   if (!bench->status().ok()) return;

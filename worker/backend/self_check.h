@@ -12,17 +12,17 @@
 
 namespace evergrad::worker {
 
-// Compares the device with the reference on random numbers from `seed`: dense layers and
-// convolutions forward and backward, a reduction, elementwise passes, and a step that is recorded
-// and replayed with concurrent copies. `device` and `reference` must agree to 1e-4 of each array's
-// largest number. Returns DataLoss ("primitive=dense gradient of x want=0.25 got=nan") or the
-// device's own error.
+// Compares the device with the reference on random numbers from `seed`. The check covers dense
+// layers and convolutions forward and backward, a reduction, elementwise passes, and a step that is
+// recorded and replayed with concurrent copies. Results must agree to 1e-4 of each array's largest
+// number. Returns DataLoss ("primitive=dense gradient of x want=0.25 got=nan") or the device's own
+// error.
 absl::Status CompareBackends(Backend& device, Backend& reference, std::uint64_t seed);
 
 // Calls ChooseDevice, then opens a chosen GPU and compares it with the CPU. The check uses a
 // separate context, which is closed again, and takes about half a second. If the GPU cannot be
-// opened or computes other results, `auto` gives the CPU with the reason, and a request for a GPU
-// gives UserError.
+// opened or computes other results, `auto` selects the CPU with the reason, and a request for a GPU
+// fails with UserError.
 absl::StatusOr<DeviceChoice> ChooseCheckedDevice(absl::string_view device,
                                                  const std::string& library, std::uint64_t seed);
 

@@ -1,5 +1,5 @@
-// Implements PrepareThreadPools. This is the only file that sets an environment variable, on behalf
-// of main().
+// Implements PrepareThreadPools. This file alone sets environment variables, on behalf of
+// main().
 #include <unistd.h>
 
 #include <climits>
@@ -16,8 +16,8 @@ void PrepareThreadPools(const char* wait_policy, char** argv) {
   // the values of the next step arrive.
   if (::setenv("OMP_WAIT_POLICY", "passive", 0) != 0 || ::setenv("GOMP_SPINCOUNT", "3000", 0) != 0)
     return;
-  // Executes the resolved path and not /proc/self/exe, because the kernel names the process after
-  // the last part of the path.
+  // The call executes the resolved path and not /proc/self/exe, because the kernel names the
+  // process after the last part of the path.
   char path[PATH_MAX];
   const ssize_t length = ::readlink("/proc/self/exe", path, sizeof path - 1);
   if (length <= 0) return;

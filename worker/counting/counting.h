@@ -1,4 +1,4 @@
-// The job of the fault scenarios (`spec.type: counting`). The final state of the job tells exactly
+// The job of the fault scenarios (`spec.type: counting`). The final values of the job show exactly
 // how often each update and each sample was applied. Workers accept it only if the daemon was
 // started with --failpoints. Pure.
 //
@@ -35,8 +35,8 @@ inline constexpr char kCountingTable[] = "counting/table";  // followed by its n
 v1::DescribeResult DescribeCounting(const config::JobSpec& spec, std::uint64_t seed);
 
 // Returns touch(c, u), the shards that update u of closure c touches, computed from the examples of
-// the batch. The result depends only on the plan, c and u.
-// InvalidArgument for a layout that is not a counting job's, or for an example without a row.
+// the batch. The result depends only on the plan, c and u. Returns InvalidArgument for a layout
+// that is not a counting job's, or for an example without a row.
 absl::StatusOr<std::vector<ShardId>> CountingTouch(const Layout& layout,
                                                    const std::vector<std::uint64_t>& examples);
 // The values that update (closure, update) pushes, in wire types: +1 to dense shards, and integers
@@ -49,8 +49,8 @@ struct CountedStep {
 CountedStep CountStepOf(const std::shared_ptr<const Layout>& layout,
                         const std::vector<std::uint64_t>& examples, std::uint64_t closure,
                         std::uint32_t update, std::uint64_t table_ids);
-// Returns the sum over rows [begin, end) of counting/samples. InvalidArgument for rows that do not
-// exist.
+// Returns the sum over rows [begin, end) of counting/samples, or InvalidArgument for rows that do
+// not exist.
 absl::StatusOr<std::int64_t> CountingSum(const Layout& layout,
                                          const std::vector<std::span<const float>>& weights,
                                          std::uint64_t begin, std::uint64_t end);

@@ -33,9 +33,9 @@ class CountingTraining final : public UpdateRun {
     env_.control->PostAfter(std::chrono::milliseconds(step_ms), IfRunning([this] { Count(); }));
   }
 
-  // Pulled values are taken in the turn that hands them to the compute executor. Values of a run
-  // that ends earlier stay in the cache; otherwise the next pull would be answered `unchanged` for
-  // values that were lost.
+  // The cache gives up pulled values only in the turn that hands them to the compute executor. If a
+  // run ends earlier, the values stay in the cache. Otherwise the next pull would be answered
+  // `unchanged` for values that were lost.
   void Count() {
     const UpdateIndex update(next_step());
     std::vector<std::uint64_t> examples = env_.job->plan()->Batch(work_.closure, update);

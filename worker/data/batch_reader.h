@@ -1,4 +1,4 @@
-// Batches in plan order, read ahead on a separate thread into a bounded buffer.
+// Reads batches ahead in plan order, on a separate thread, into a bounded buffer.
 //
 //   Open(1)  Open(2)            streams are read in the order in which they were opened, so the
 //     │        │                 first batches of the next closure are in the buffer before the
@@ -25,11 +25,11 @@ namespace evergrad::worker {
 class BatchReader {
  public:
   struct Options {
-    // Limit of batches that are read and not yet taken, in all streams together.
+    // The limit of batches that are read and not yet taken, in all streams together.
     std::uint32_t batches_max = 8;
     std::uint64_t bytes_max = 64ull << 20;
     // Allocates memory for a float32 field that suits the device. If the function is null or
-    // returns an empty buffer, the heap is used. The function is called on the reader's thread.
+    // returns an empty buffer, the heap is used. The reader's thread calls it.
     std::function<tensor::AlignedBuffer(std::size_t bytes)> allocate = nullptr;
   };
   using StreamId = std::uint64_t;
@@ -45,9 +45,9 @@ class BatchReader {
   // open stream has no effect.
   void Open(StreamId stream, std::shared_ptr<const Dataset> data, std::uint32_t batches,
             Indices indices);
-  // Takes the next batch of `stream`. Only one call per stream may be pending. NotFound for an
-  // unknown stream; OutOfRange after its last batch. A read error is returned once its batch is
-  // reached, and by every later call.
+  // Takes the next batch of `stream`. Only one call per stream may be pending. Returns NotFound for
+  // an unknown stream, OutOfRange after the last batch, and a read error for its batch and in every
+  // later call.
   void Next(StreamId stream, Taken done);
   // Removes the stream and its batches. A callback that is about to run may still run.
   void Close(StreamId stream);

@@ -1,5 +1,5 @@
-// Csv files. Finds the position of each field in a record, and adds the values of all records to
-// typed columns.
+// Reads csv files: finds the position of each field in a record, and adds the values of all records
+// to typed columns.
 #include <algorithm>
 #include <charconv>
 #include <utility>
@@ -21,7 +21,7 @@ namespace {
 using config::ValueKind;
 using Record = std::vector<absl::string_view>;
 
-// Returns the number that identifies a column; nullopt if the column is given by name.
+// Returns the number that identifies a column, or nullopt if the column is given by name.
 std::optional<std::uint64_t> NumberOf(const std::string& column) {
   std::uint64_t number = 0;
   const auto [stop, error] = std::from_chars(column.data(), column.data() + column.size(), number);
@@ -117,8 +117,8 @@ class CsvReader {
   }
 
   // Returns a warning if the header looks like an example, which would be lost; otherwise "". Only
-  // columns that are given by number are examined. If a column was found by its name, the first
-  // record is a header, and so it is if its texts are the numbers of the columns.
+  // columns that are given by number are examined. If a column was found by its name, or if the
+  // texts are the numbers of the columns, the first record is a header.
   std::string HeaderLooksLikeData() const {
     std::string first;
     bool counts = true;

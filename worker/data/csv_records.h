@@ -1,4 +1,4 @@
-// Records of comma-separated text as in RFC 4180, from gzip or plain files.
+// Reads records of comma-separated text as in RFC 4180, from gzip or plain files.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ class CsvRecords {
   ~CsvRecords();
 
   // Reads the next record; returns false at the end of the file. The views are valid until the next
-  // call. User errors name file and line. The errors are a missing closing quote, text after a
-  // closing quote, a quote inside a field, a record beyond the limits, and a damaged file.
+  // call. User errors name file and line. They report a missing closing quote, text after a closing
+  // quote, a quote inside a field, a record beyond the limits, or a damaged file.
   absl::StatusOr<bool> Next(std::vector<absl::string_view>* fields);
   const DataFile& file() const { return *file_; }
   std::uint64_t line() const { return record_line_; }  // the first line of the last record, from 1

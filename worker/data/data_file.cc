@@ -24,7 +24,7 @@ namespace {
 constexpr std::size_t kStoredBytes = 256 * 1024, kPieceMax = 1u << 30;
 constexpr unsigned char kGzipMagic[] = {0x1F, 0x8B};
 
-// An unsupported compression: its first bytes, its name, and the program that decompresses it.
+// An unsupported compression, with its first bytes, its name, and the program that decompresses it.
 struct Packing {
   absl::string_view magic, name, unpack;
 };

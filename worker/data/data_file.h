@@ -1,4 +1,4 @@
-// A user's data file. The file is plain, or gzip that is decompressed while it is read.
+// A user's data file, either plain, or gzip that is decompressed while it is read.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +28,8 @@ class DataFile {
   // program, a file may have several members, and zeros after the last one. Other bytes there, a
   // wrong checksum and a truncated member are errors.
   absl::StatusOr<std::size_t> Read(void* to, std::size_t bytes);
-  // Readers of text use this function. Refill drops the first `used` bytes of `buffer`, appends the
-  // next 256 KiB of the file, and returns true if the buffer holds the rest of the file.
+  // Drops the first `used` bytes of `buffer` and appends the next 256 KiB of the file, for readers
+  // of text. Returns true if the buffer holds the rest of the file.
   absl::StatusOr<bool> Refill(std::size_t used, std::string* buffer);
 
   const std::string& path() const { return path_; }
@@ -45,7 +45,7 @@ class DataFile {
   DataFile(std::string path, fs::Descriptor file, std::uint64_t stored_bytes);
   absl::StatusOr<std::size_t> ReadStored(char* to, std::size_t bytes);
   absl::StatusOr<std::size_t> Unpack(char* to, std::size_t bytes);
-  // Called between two members of a gzip file. Returns whether another member follows.
+  // Returns, between two members of a gzip file, whether another member follows.
   absl::StatusOr<bool> NextMember();
   absl::Status Damaged(absl::string_view why) const;
 

@@ -1,4 +1,4 @@
-// Random access to the examples of one source. batch_reader.h reads batches ahead in plan order.
+// Random access to the examples of one source. BatchReader reads batches ahead in plan order.
 #pragma once
 
 #include <cstddef>
@@ -43,13 +43,13 @@ class Dataset {
   virtual std::uint64_t examples() const = 0;
   virtual const std::vector<Field>& fields() const = 0;
   // Copies the examples `indices`. to[f] receives [n, …] values of field f, row-major, and is
-  // aligned for the dtype of the field. InvalidArgument for an index outside of the source, or for
-  // spans of another size.
+  // aligned for the dtype of the field. Returns InvalidArgument for an index outside of the source,
+  // or for spans of another size.
   virtual absl::Status Read(const std::vector<std::uint64_t>& indices,
                             const std::vector<std::span<std::byte>>& to) const = 0;
   virtual std::uint64_t bytes_held() const = 0;  // memory in use
-  // Returns a text that identifies the contents (fingerprint.h). The text has one line per file,
-  // and the settings that the plan does not contain.
+  // Returns a text that identifies the contents (fingerprint.h), with one line per file, and with
+  // the settings that the plan does not contain.
   virtual std::string Fingerprint() const = 0;
   // Returns warnings for the user about a readable source, as sentences that name the file.
   virtual std::vector<std::string> Warnings() const { return {}; }
@@ -59,7 +59,7 @@ class Dataset {
   std::optional<std::size_t> FindField(const std::string& name) const;
 };
 
-// Checks the arguments of Read. InvalidArgument if `to` does not have the sizes of `n` examples.
+// Returns InvalidArgument if `to`, an argument of Read, does not have the sizes of `n` examples.
 absl::Status CheckBatchBuffers(const Dataset& data, std::size_t n,
                                const std::vector<std::span<std::byte>>& to);
 
@@ -70,8 +70,8 @@ struct DataOptions {
 };
 
 // Opens a source of any format (openers.h). `train` is null for the training data. For other data
-// it is the training data of the same job, whose vocabularies are used. UserError for an unknown
-// format.
+// it is the training data of the same job, whose vocabularies are used. Returns UserError for an
+// unknown format.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const config::SourceSpec& source,
                                                      const std::vector<config::FieldSpec>& fields,
                                                      const Dataset* train,

@@ -1,5 +1,5 @@
-// IDX files, the format of MNIST and similar data sets. A file has big-endian `00 00 type rank`,
-// then `rank` dimensions of 32 bits, then the elements.
+// Reads IDX files, the format of MNIST and similar data sets. A file has the bytes `00 00 type
+// rank`, then `rank` big-endian dimensions of 32 bits, then the elements.
 #include <algorithm>
 #include <array>
 
@@ -31,7 +31,7 @@ absl::Status ReadAll(DataFile& file, void* to, std::uint64_t bytes, absl::string
              absl::StrCat("offset=", file.offset(), " want=", bytes, " bytes of ", what,
                           " from offset ", begin, " got=", got));
 }
-// Checks that nothing follows, which also checks compressed data up to its last byte.
+// Checks that the file ends here. This also checks the compressed data up to their last byte.
 absl::Status ExpectEnd(DataFile& file) {
   char extra;
   const std::uint64_t end = file.offset();

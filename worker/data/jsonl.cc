@@ -1,5 +1,5 @@
-// Jsonl files, with one JSON object per line in UTF-8. Members that the fields name become typed
-// columns. All other members are skipped.
+// Reads jsonl files, with one JSON object per line in UTF-8. Members that the fields name become
+// typed columns. All other members are skipped.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -31,8 +31,8 @@ class Lines {
  public:
   explicit Lines(std::unique_ptr<DataFile> file) : file_(std::move(file)) {}
 
-  // Reads the next line without its end; returns false at the end of the file. The view is valid
-  // until the next call. UserError for a line longer than kLineBytesMax, and for a damaged file.
+  // Reads the next line without its end, or returns false at the end of the file. The view is valid
+  // until the next call. A line longer than kLineBytesMax and a damaged file are user errors.
   absl::StatusOr<bool> Next(absl::string_view* line) {
     std::size_t from = begin_;  // where the search for the line's end continues
     while (true) {
@@ -98,8 +98,8 @@ struct Member {
   std::vector<Item> elements;
 };
 
-// Handles the events of nlohmann-json's parser, which does not recurse. The line bounds the memory:
-// values that no field reads are not kept, and of nested values only the kind is kept.
+// Handles the events of nlohmann-json's parser, which does not recurse. The memory is bounded by
+// the line: values that no field reads are not kept, and only the kind of nested values is kept.
 class MemberHandler {
  public:
   using Json = nlohmann::json;
@@ -108,7 +108,7 @@ class MemberHandler {
     for (std::size_t m = 0; m < members->size(); ++m) index_[(*members)[m].name] = m;
   }
 
-  // Parses one line into the members. InvalidArgument without file and line.
+  // Parses one line into the members. Errors are InvalidArgument, without file and line.
   absl::Status Parse(absl::string_view line) {
     for (Member& member : *members_) {
       member.present = false;
@@ -295,7 +295,8 @@ class JsonlReader {
         absl::StrCat("expected ", ExpectedOf(kind), ", got ", item.Describe()));
   }
 
-  // Warns of a member that occurs in no line, which is probably a mistake in the job file.
+  // Returns a warning for each member that occurs in no line, probably because of a mistake in the
+  // job file.
   std::vector<std::string> Warnings() const {
     std::vector<std::string> warnings;
     for (const Member& member : members_)

@@ -3,8 +3,8 @@
 //
 // Each function opens `source` and returns a data set with the fields `fields`. `train` is null for
 // the training data. For other data it is the training data of the same job, whose vocabularies are
-// used. Errors are user errors and name the file. PermissionDenied for a file outside of the roots;
-// ResourceExhausted if the data set needs more than `options.bytes_max`.
+// used. Errors are user errors and name the file: PermissionDenied for a file outside of the roots,
+// and ResourceExhausted if the data set needs more than `options.bytes_max`.
 #pragma once
 
 #include <memory>
@@ -17,15 +17,15 @@
 namespace evergrad::worker {
 
 // Opens images and labels in IDX files of unsigned bytes, gzip or plain. The bytes stay in memory.
-// The fields are image and label, in this order. Errors name the offset (in the decompressed bytes)
-// and the expectation. A header that claims more than `bytes_max`, or more than the file can hold,
-// is refused before any allocation.
+// The fields are image and label, in this order. Errors name the offset in the decompressed bytes
+// and the expected content. A header that claims more than `bytes_max`, or more than the file can
+// hold, is refused before any allocation.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::SourceSpec& source,
                                                  const std::vector<config::FieldSpec>& fields,
                                                  const Dataset* train = nullptr,
                                                  const DataOptions& options = {});
 // Opens a csv file, gzip or plain, with typed columns: one field for each of `fields`, in their
-// order. Errors name file:line and column, the expectation and the first kQuotedMax characters of
+// order. Errors name file:line and column, the expected kind and the first kQuotedMax characters of
 // the value.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const config::SourceSpec& source,
                                                  const std::vector<config::FieldSpec>& fields,

@@ -1,9 +1,9 @@
-// Examples generated from a seed while they are read. Example i is a function of (seed, field, i),
+// Generates examples from a seed while they are read. Example i is a function of (seed, field, i),
 // so every example has the same cost on every machine.
 //
 // A hidden model draws the label. The model is a factorization machine over all ids (a weight and
-// kHidden factors each) and a linear term over all numbers. Therefore there is something to learn,
-// and also noise that cannot be learned: even the hidden model makes errors.
+// kHidden factors each) and a linear term over all numbers. The labels can therefore be learned in
+// part, but they also have noise, so even the hidden model makes errors.
 //
 // The bits are the same on every machine. Only +, -, *, / and sqrt are used; logarithms and powers
 // are computed from them here.
@@ -215,8 +215,9 @@ class SyntheticDataset final : public Dataset {
     }
   }
 
-  // Scales each part to a variance of about one. The parts are the linear terms (a third each) and
-  // the n (n - 1) / 2 products of pairs (kHidden / 9 each).
+  // Returns the logit, with each of its parts scaled to a variance of about one. The parts are the
+  // linear terms (a variance of a third each) and the n (n - 1) / 2 products of pairs (kHidden / 9
+  // each).
   double Logit(const Hidden& hidden) const {
     double logit = 0;
     if (ids_ > 0) logit += 1.5 * hidden.linear / std::sqrt(static_cast<double>(ids_) / 3);
@@ -231,7 +232,7 @@ class SyntheticDataset final : public Dataset {
   }
 
   // With two classes, the label is 1 with the logit's probability. With more classes, the label is
-  // the quantile, in equal parts, of the logit with logistic noise among the examples. The sum of a
+  // the number of the quantile, among all examples, of the logit with logistic noise. The sum of a
   // normal number with a deviation of about 1.5 and a logistic number is nearly a logistic number
   // with spread kSpread.
   static float Label(double logit, double u, const Generated& g) {

@@ -11,12 +11,12 @@
 namespace evergrad::worker {
 
 // Computes the result for one value of the step's kind. A text in the result is a view into the
-// argument. InvalidArgument if the transform has no result for this value. Immutable, therefore any
-// thread may call it.
+// argument. Returns InvalidArgument if the transform has no result for this value. Any thread may
+// call it, because it is immutable.
 using TransformStep = std::function<absl::StatusOr<Value>(const Value&)>;
 
-// Returns the computation of a transform. InvalidArgument if the transform does not take values of
-// `kind`, or if it has no computation because it is learned from the training data
+// Returns the computation of a transform. Returns InvalidArgument if the transform does not take
+// values of `kind`, or if it has no computation because it is learned from the training data
 // (config::TransformType::learned).
 absl::StatusOr<TransformStep> MakeTransformStep(const config::Transform& transform,
                                                 config::ValueKind kind);

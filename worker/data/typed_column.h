@@ -17,18 +17,18 @@ namespace evergrad::worker {
 // One thread adds values; after End the column is immutable, and any thread may read it.
 class TypedColumn {
  public:
-  // `vocabulary` is null for the training data. For other data it is the vocabulary of the training
-  // data, which must live until End returns. UserError if the transforms do not match the type.
+  // `vocabulary` is null for the training data. For other data it is that of the training data,
+  // which must live until End returns. Returns UserError if the transforms do not match the type.
   static absl::StatusOr<std::unique_ptr<TypedColumn>> Make(const config::FieldSpec& spec,
                                                            const Vocabulary* vocabulary);
 
-  // Adds a value of the kind `reads()`. InvalidArgument if a transform has no result for it, or if
-  // the result exceeds float32; the message has no file, line and column.
+  // Adds a value of the kind `reads()`. Returns InvalidArgument if a transform has no result for
+  // it, or if the result exceeds float32; the message has no file, line and column.
   absl::Status Add(const Value& value);
-  // Adds the field's default, or id 0 if the field has a vocabulary. InvalidArgument if the field
-  // has neither. `found` is the text in place of a value, for the message.
+  // Adds the field's default, or id 0 if the field has a vocabulary. Returns InvalidArgument if the
+  // field has neither. `found` is the text in place of a value, for the message.
   absl::Status AddMissing(absl::string_view found);
-  // Called after the last value. Makes the vocabulary and assigns an id to every word.
+  // Must be called after the last value. Makes the vocabulary and assigns an id to every word.
   absl::Status End();
 
   const config::FieldSpec& spec() const { return spec_; }
@@ -51,7 +51,7 @@ class TypedColumn {
 
   const config::FieldSpec spec_;
   const config::ValueKind reads_;
-  // index of the learned transform; the number of transforms if none is learned
+  // The index of the learned transform, or the number of transforms if none is learned.
   const std::size_t learned_at_;
   bool integers_ = false;
   std::vector<TransformStep> before_, after_;  // the transforms before and after the learned one

@@ -23,8 +23,8 @@ class TypedDatasetBuilder {
  public:
   // Adds a column for each entry of `fields`, in their order. `train` is the training data of the
   // same job, whose vocabularies are used; with nullptr, vocabularies are built from this file.
-  // `manner` describes the settings of the file that the plan's text does not contain, for the
-  // fingerprint.
+  // `manner` describes, for the fingerprint, the settings of the file that the text of the plan
+  // does not contain.
   static absl::StatusOr<TypedDatasetBuilder> Make(const config::SourceSpec& source,
                                                   const std::vector<config::FieldSpec>& fields,
                                                   const Dataset* train, std::string manner,
@@ -33,8 +33,8 @@ class TypedDatasetBuilder {
   const std::vector<std::unique_ptr<TypedColumn>>& columns() const { return columns_; }
   // Returns whether the source contains example n of the file (SourceSpec::split).
   bool Takes(std::uint64_t n) const { return source_.split.Takes(n); }
-  // Counts an example whose values have been added. ResourceExhausted if the data set is too large.
-  // `line` is the example's first line.
+  // Counts an example whose values have been added. Returns ResourceExhausted if the data set is
+  // too large. `line` is the example's first line.
   absl::Status EndExample(std::uint64_t line);
   // Returns the error `status` about a value of `field` at file:line:place. `place` is the column
   // or member, escaped and shortened by the caller.

@@ -11,8 +11,8 @@
 
 namespace evergrad::worker {
 
-// Messages quote at most this many characters of a value. The file may belong to a person other
-// than the submitter who reads the messages.
+// The largest number of characters of a value in a message. The submitter reads the messages, and
+// the file may belong to another person.
 inline constexpr std::size_t kQuotedMax = 16;
 
 struct Value {
@@ -33,7 +33,7 @@ inline Value TextValue(absl::string_view text) { return {config::ValueKind::kTex
 inline Value IntegerValue(std::int64_t v) { return {config::ValueKind::kInteger, {}, v, 0}; }
 inline Value RealValue(double v) { return {config::ValueKind::kReal, {}, 0, v}; }
 
-// Parses `text` as a value of `kind`. InvalidArgument if the text is not such a value.
+// Parses `text` as a value of `kind`. Returns InvalidArgument if the text is not such a value.
 absl::StatusOr<Value> ParseValue(config::ValueKind kind, absl::string_view text);
 
 // Returns the expected value of a column of `kind`, for messages: "an integer of 64 bits".

@@ -9,12 +9,12 @@
 
 namespace evergrad::worker {
 
-// Ids start at 1. The order of the ids is by descending count in the training data, then by text.
+// The ids of the texts, from 1, ordered by descending count in the training data and then by text.
 // All other texts have id 0, because they occur fewer than min_count times.
 using Vocabulary = absl::flat_hash_map<std::string, std::int64_t>;
 
 // Counts the words while the file is read, so that training data is read only once. A word gets a
-// number in order of appearance, and an id at the end. Not thread-safe.
+// number in the order of first appearance, and an id at the end. Not thread-safe.
 class VocabularyBuilder {
  public:
   // Counts `word` and returns its number; numbers start at 1.

@@ -1,9 +1,9 @@
-// A model as a DAG of layers. The construction of a graph infers and checks shapes. A step computes
-// the forward pass, the loss and the backward pass over one batch.
+// A model as a DAG of layers. Build infers and checks the shapes. A step computes the forward pass,
+// the loss and the backward pass over one batch.
 //
-// The caller holds the weights. The caller passes one span per variable, and receives one gradient
-// span per variable. For an embedding table the caller passes the rows that the batch reads, which
-// Lookup determines, and receives a gradient for the same rows:
+// The caller holds the weights. It passes one span per variable, and receives one gradient span per
+// variable. For an embedding table it passes the rows that the batch reads, which Lookup
+// determines, and receives a gradient for the same rows:
 //
 //   batch ──Lookup──▶ unique ids ──pull──▶ rows [ids, dimension] ──TrainStep──▶ row gradients
 //            │                                                         [ids, dimension] ──push──▶
@@ -12,12 +12,12 @@
 // A step reads and writes the backend's memory (worker/backend/backend.h). The graph cannot read
 // this memory; Backend::Finish gives it the results of a step.
 //
-// Weights and rows may be passed as 16 bits, their type on the wire, and gradients may be requested
-// so. The step first widens the inputs, computes in float32, and narrows the gradients last.
+// Weights and rows may be passed in their 16-bit wire type, and gradients may be requested in it.
+// The step first widens the inputs, computes in float32, and narrows the gradients last.
 //
 // Not thread-safe; one graph per compute thread. The results are a pure function of (weights,
 // batch, dropout key). Buffers are kept across steps and grow with the largest batch. Batches may
-// differ in size; for example the last one of an epoch is short.
+// differ in size; the last one of an epoch may be short.
 #pragma once
 
 #include <cstdint>
@@ -81,10 +81,10 @@ struct Rows {
   std::vector<std::span<const std::uint32_t>> positions = {};
 };
 
-// Synchronizes a step with copies. There is one event per variable, or nullptr for none.
+// The events that synchronize a step with copies, one per variable, or nullptr for none.
 struct StepMarks {
   std::vector<QueueMark*> there;  // the step waits for this event before it reads the variable
-  // the step records this event when the variable's gradient is complete
+  // The step records this event when the variable's gradient is complete.
   std::vector<QueueMark*> made;
 };
 
@@ -101,7 +101,7 @@ class Graph {
  public:
   // A layer may read layers above it and model inputs. Every layer must reach a loss. Every input
   // and every table must be used. The losses are added up and share the labels. Metrics belong to
-  // the first loss. User errors (UserError) name the layer, the shapes and the expectation.
+  // the first loss. User errors (UserError) name the layer, the shapes and the expected value.
   //
   // In mixed precision, the values between layers, their gradients, and the weights that products
   // read have 16 bits. The variables, their gradients, the inputs of losses, and layers that
@@ -124,9 +124,9 @@ class Graph {
   virtual const std::vector<Metric>& metrics() const = 0;  // in the spec's order
 
   // Determines the rows that the batch reads, one entry per table. `rows` is resized, and its
-  // memory is reused. The call does not change the graph: it may run for the next batch on another
-  // thread, with its own scratch memory, while the current batch is computed. InvalidArgument for
-  // spans of wrong size.
+  // memory is reused. The call does not change the graph, so it may run for the next batch on
+  // another thread, with its own scratch memory, while the current batch is computed. Returns
+  // InvalidArgument for spans of wrong size.
   virtual absl::Status Lookup(const Batch& batch, UniqueIds* scratch,
                               std::vector<TableRows>* rows) const = 0;
   absl::StatusOr<std::vector<TableRows>> Lookup(const Batch& batch) const;
@@ -142,12 +142,13 @@ class Graph {
   // returns the result. If queuing fails, there is nothing to finish. The spans must live until
   // FinishStep has returned; only the parts of `batch` that are not ids are read.
   //
-  // UserError for a label out of range (naming value and classes), or for a batch that is too large
-  // for the model. InvalidArgument for spans of wrong size. ResourceExhausted if out of memory. A
-  // non-finite value is no error; StepResult reports it. The step differentiates the mean loss over
-  // the batch. gradients[i] and row_gradients[t] are overwritten; row_gradients[t] has as many rows
-  // as rows.values[t]. The gradients of an id that the batch reads several times are summed in the
-  // order of the batch. `dropout_key` is a function of (seed, c, u).
+  // A label out of range (with value and classes) or a batch too large for the model gives
+  // UserError, spans of wrong size InvalidArgument, and a lack of memory ResourceExhausted.
+  // A non-finite value is no error; StepResult reports it. The step differentiates the mean
+  // loss over the batch. gradients[i] and row_gradients[t] are overwritten;
+  // row_gradients[t] has as many rows as rows.values[t]. The gradients of an id that the
+  // batch reads several times are summed in the order of the batch. `dropout_key` is a
+  // function of (seed, c, u).
   virtual absl::Status QueueTrainStep(const std::vector<AnyIn>& weights, const Rows& rows,
                                       const Batch& batch, std::uint64_t dropout_key,
                                       const std::vector<AnyOut>& gradients,
@@ -158,10 +159,10 @@ class Graph {
                                      const Batch& batch, const StepMarks& events) = 0;
   virtual absl::StatusOr<StepResult> FinishStep() = 0;
 
-  // Returns the error for a step of `examples` examples after the backend ran out of memory:
-  // ResourceExhausted with the number of examples that may fit. The graph knows its own memory. The
-  // caller states the bytes that it holds for the batch, those that it needs per example, and those
-  // that it needs for any number of examples.
+  // Returns the error for a step of `examples` examples after the backend ran out of memory, which
+  // is ResourceExhausted with the number of examples that may fit. The graph knows its own memory.
+  // The caller states the bytes that it holds for the batch, those that it needs per example, and
+  // those that it needs for any number of examples.
   struct CallersMemory {
     std::uint64_t held = 0, per_example = 0, still_wanted = 0;
   };

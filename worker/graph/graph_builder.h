@@ -1,6 +1,6 @@
 // Builds the nodes of a graph from a job's model: resolves names, infers and checks shapes, lists
 // the variables, and decides the type of each value. Mistakes of the model are UserErrors that name
-// the layer, the shapes and the expectation (Graph::Build has the rules).
+// the layer, the shapes and the expected value (Graph::Build has the rules).
 //
 // A builder makes one graph and allocates nothing in the backend. Not thread-safe.
 #pragma once
@@ -18,7 +18,7 @@ namespace evergrad::worker {
 
 class GraphBuilder {
  public:
-  // `backend` gives the limits of the device, and outlives the builder.
+  // `backend` has the limits of the device, and outlives the builder.
   GraphBuilder(const Backend& backend, Precision precision) : backend_(backend) {
     nodes_.narrow = ElementOf(precision);
   }
@@ -32,7 +32,7 @@ class GraphBuilder {
   // Returns the inputs of an embedding (ids, optional weights, the table), and stores them in
   // `node`, too.
   absl::StatusOr<config::LayerInputs> ReadIds(const config::LayerSpec& spec, GraphLayer* node);
-  // Declares that the model input is read as `dtype`. LayerError if another layer reads the input
+  // Declares that the model input is read as `dtype`. Returns LayerError if another layer reads it
   // as another type.
   absl::Status ReadAs(const config::LayerSpec& spec, std::size_t value, tensor::DType dtype);
   absl::Status AddLoss(const config::LossSpec& spec, const config::ModelSpec& model);

@@ -1,5 +1,5 @@
-// The nodes of a graph: the content of a job's model after its checks. GraphBuilder makes them
-// once, StepExecutor computes them. The nodes do not change in a step, except the state of the
+// The nodes of a graph, which represent a job's model after its checks. GraphBuilder makes them
+// once, and StepExecutor computes them. The nodes do not change in a step, except the state of the
 // layers between the forward and the backward pass.
 //
 // Indices connect the nodes: a layer names its inputs and its output by their index in `values`,
@@ -54,7 +54,7 @@ struct GraphLayer {
   std::size_t table = 0;               // used by an embedding
   std::optional<std::size_t> weights;  // used by an embedding: the index of a model input
   std::size_t ids_before = 0;  // ids per example in the embeddings above that read the same table
-  // index of the layer's key, for a layer that draws random numbers
+  // The index of the layer's key, for a layer that draws random numbers.
   std::optional<std::size_t> key;
   bool wide = false;                  // the job requests float32 for the layer
   Element reads = Element::kFloat32;  // type of the layer's inputs and kernel
@@ -84,7 +84,7 @@ struct GraphNodes {
 
   const GraphStorage& StorageOf(std::size_t value) const { return storages[values[value].storage]; }
   GraphStorage& StorageOf(std::size_t value) { return storages[values[value].storage]; }
-  // Returns the type of the storage's converted copy: the other type of the policy.
+  // Returns the type of the storage's converted copy, which is the other type of the policy.
   Element CastTypeOf(const GraphStorage& storage) const {
     return storage.type == Element::kFloat32 ? narrow : Element::kFloat32;
   }

@@ -231,7 +231,7 @@ absl::StatusOr<StepResult> HostStep::Finish(const absl::Status& queued,
   if (!result.ok()) {
     AllChanged();  // queued copies may have failed
     ForgetPrefetch();
-    // recorded again, because an error may have prevented the record
+    // The event is recorded again, because an error may have prevented the record.
     backend_.Record(DeviceQueue::kIn, *all_in_);
   }
   backend_.Record(DeviceQueue::kOut, *all_out_);
@@ -243,7 +243,7 @@ absl::StatusOr<StepResult> HostStep::Finish(const absl::Status& queued,
     EG_RETURN_IF_ERROR(backend_.Wait(*all_made_));
   }
   if (absl::IsResourceExhausted(
-          // otherwise a batch that did not fit would use up the memory for one that fits
+          // Otherwise a batch that did not fit would occupy the memory for one that fits.
           result.status())) {
     rows_capacity_.assign(rows_capacity_.size(), 0);
     for (std::vector<Memory>* const of_tables : {&row_values_, &row_gradients_})

@@ -22,8 +22,8 @@
 // 16-bit data is copied as 16 bits, which halves the bytes. The graph converts it to float32 and
 // back on the device.
 //
-// Not thread-safe; used on the compute thread. The object holds memory of the backend: copies of
-// weights, batch and gradients.
+// Not thread-safe; used on the compute thread. The object holds the copies of weights, batch and
+// gradients in memory of the backend.
 #pragma once
 
 #include <cstddef>
@@ -65,11 +65,11 @@ class HostStep {
   // host memory.
   void PrefetchBatch(const Batch& batch);
   void ForgetPrefetch();
-  // Returns the number of steps whose batch had been copied before.
+  // Returns the number of steps whose batch had been copied before the step.
   std::uint64_t prefetched() const { return prefetched_; }
 
-  // These methods work like those of Graph, but with host memory, which they access only until they
-  // return. `meanwhile` is called when the whole step is queued, before the wait for it.
+  // These methods do the same as those of Graph, but with host memory, which they access only until
+  // they return. `meanwhile` is called when the whole step is queued, before the wait for it.
   // `meanwhile` is not called if the backend uses host memory, because the step has been computed
   // by then.
   absl::StatusOr<StepResult> TrainStep(const std::vector<AnyIn>& weights, const Rows& rows,
@@ -87,9 +87,9 @@ class HostStep {
     Rows rows;
     Batch batch;
   };
-  // The copy of a batch. There are two sides, because the next batch is copied while the current
-  // one is read. The signature of a step contains the addresses of its side, so each side is
-  // captured separately.
+  // The copy of a batch. There are two copies, because the next batch is copied while the current
+  // one is read. The signature of a step contains the addresses of its copy, so steps on each copy
+  // are captured separately.
   struct Side {
     std::vector<Memory> inputs;
     Memory labels;
@@ -113,7 +113,7 @@ class HostStep {
   absl::StatusOr<Batch> BringBatch(const Batch& batch, Side* side);
   absl::StatusOr<Over> BringAll(const std::vector<AnyIn>& weights, const Rows& rows,
                                 const Batch& batch);
-  // Adds the number of examples that may fit to an out-of-memory error. Returns other errors
+  // Returns an out-of-memory error with the number of examples that may fit. Returns other errors
   // unchanged.
   absl::Status Told(const absl::Status& refused, const Batch& batch, bool with_gradients) const;
   absl::Status QueueTrain(const Over& over, std::uint64_t dropout_key,

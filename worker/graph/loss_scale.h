@@ -1,8 +1,8 @@
-// The factor of a step's gradients that lets 16 bits represent small gradients (Micikevicius et
-// al., "Mixed precision training", ICLR 2018, section 3.2; Keras' LossScaleOptimizer). A step with
-// a non-finite gradient halves it; a series of finite steps doubles it.
+// The factor of a step's gradients, with which 16 bits can represent small gradients (Micikevicius
+// et al., "Mixed precision training", ICLR 2018, section 3.2; Keras' LossScaleOptimizer). A step
+// with a non-finite gradient halves the factor; a series of finite steps doubles it.
 //
-// A pure state machine, one per job of a worker. The state ends with the process. Not thread-safe.
+// A pure state machine, one per job of a worker. It is lost with the process. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace evergrad::worker {
 
 class LossScale {
  public:
-  // Limits are powers of two, so that scaling does not round.
+  // The limits are powers of two, so that scaling does not round.
   static constexpr float kFirst = 32768, kLeast = 1, kMost = 1 << 30;
   static constexpr std::uint32_t kDoubleAfter = 2000;  // number of consecutive finite steps
 
@@ -19,7 +19,7 @@ class LossScale {
     kUse,   // the gradients are valid
     kSkip,  // the gradients overflowed: the caller drops them, and the scale of the next step is
             // smaller
-    kNotTheScale,  // not finite at the smallest scale, so there is a true NaN or Inf
+    kNotTheScale,  // not finite at the smallest scale, so a value is truly NaN or Inf
   };
 
   float scale() const { return scale_; }
@@ -27,7 +27,7 @@ class LossScale {
   std::uint32_t finite_steps() const { return finite_steps_; }
   std::uint64_t overflows() const { return overflows_; }  // number of skipped steps
 
-  // Processes the end of a step at scale(). `finite` says whether its loss and gradients were
+  // Processes the end of a step at scale(). `finite` is true if its loss and gradients were
   // finite.
   Verdict After(bool finite) {
     if (finite) {

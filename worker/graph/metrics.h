@@ -22,16 +22,16 @@ struct Metric {
 };
 struct MetricSum {
   std::int64_t count = 0;  // accuracy: correct examples
-  // root_mean_squared_error: sum over examples of the mean square of the elements
+  // For root_mean_squared_error, the sum over examples of the mean square of the elements.
   double sum = 0;
-  // auc: number of positives, then of negatives, by bin: (b / 199, (b + 1) / 199]; the first
-  // includes 0.
+  // For auc, the number of positives, then of negatives, by bin (b / 199, (b + 1) / 199]. The first
+  // bin includes 0.
   std::vector<std::int64_t> counts;
   void Add(const MetricSum& other);
 };
 
-// Parses `name` for a loss with an output of this shape. UserError if the metric is not defined for
-// the loss.
+// Parses `name` for a loss with an output of this shape. Returns UserError if the metric is not
+// defined for the loss.
 absl::StatusOr<Metric> MakeMetric(const std::string& name, const config::LossSpec& spec,
                                   const tensor::Shape& output);
 

@@ -1,5 +1,5 @@
-// The results of a step. The results are laid out once, filled by primitives in the backend's
-// memory, and fetched in one piece at the end.
+// The results of a step, which are laid out once, filled by primitives in the backend's memory, and
+// fetched in one piece at the end.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ class ResultBlock {
   struct ResultField {
     std::size_t word = 0, count = 0;
   };
-  // Adds a field. All fields are added before Allocate.
+  // Adds a field. All fields must be added before Allocate.
   template <typename T>
   ResultField<T> Add(std::size_t count = 1) {
     static_assert(sizeof(T) % kWord == 0 && alignof(T) <= kWord);

@@ -23,11 +23,11 @@ class StepBuffers {
   // Allocates the 16-bit copies of the variables that products read as 16 bits. Must be called
   // once.
   absl::Status AllocateNarrowed();
-  // Allocates memory for `batch` examples, unless there is enough. If out of memory, frees all
+  // Allocates memory for `batch` examples, unless it is large enough. If out of memory, frees all
   // memory for examples and returns ResourceExhausted with the number of examples that may fit.
   absl::Status Reserve(std::int64_t batch, bool with_gradients);
-  // Allocates a float32 copy for each span of 16 bits. ResourceExhausted if out of memory. If rows
-  // do not fit, the copies of all rows are freed.
+  // Allocates a float32 copy for each span of 16 bits. Returns ResourceExhausted if out of memory.
+  // If rows do not fit, the copies of all rows are freed.
   absl::Status ReserveWide(const std::vector<AnyIn>& weights, const Rows& rows,
                            const std::vector<AnyOut>& gradients,
                            const std::vector<AnyOut>& row_gradients);
@@ -83,8 +83,8 @@ class StepBuffers {
   }
 
  private:
-  // The memory for batch_max_ examples of a storage, and for gradient_batch_max_ examples of its
-  // gradient.
+  // The memory of a storage for batch_max_ examples, and of its gradient for
+  // gradient_batch_max_.
   struct StorageMemory {
     Memory data, gradient, cast;
   };
@@ -116,7 +116,7 @@ class StepBuffers {
   Memory scratch_;
   std::vector<Memory> narrowed_;  // by variable
   std::vector<Memory> wide_,
-      // by variable; allocated if values arrive or gradients are requested as 16 bits
+      // By variable; allocated if values arrive, or gradients are requested, as 16 bits.
       wide_gradients_;
   std::vector<Memory> wide_rows_, wide_row_gradients_;  // by table
   std::uint64_t generation_ = 0;

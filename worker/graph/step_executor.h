@@ -2,8 +2,8 @@
 // regularizers and checks of the gradients.
 //
 // A step is a sequence of calls of the backend's primitives. If the arguments of a step determine
-// the same calls as an earlier step's (Sign), the backend may replay its record of them. Not
-// thread-safe, except Lookup (graph.h).
+// the same calls as those of an earlier step (Sign), the backend may replay its record of these
+// calls. Not thread-safe, except Lookup (graph.h).
 #pragma once
 
 #include <cstdint>
@@ -62,7 +62,7 @@ class StepExecutor final : public Graph {
     return nodes_.IsNarrowed(node, variable) && came.type() == nodes_.narrow;
   }
   std::vector<AnyIn> VariablesOf(const GraphLayer& node, const std::vector<AnyIn>& weights);
-  // Waits for the node's variables, and converts those that it reads in another type.
+  // Makes the step wait for the node's variables, and converts those that it reads in another type.
   void PrepareVariables(const GraphLayer& node, const std::vector<AnyIn>& weights,
                         const StepMarks& marks);
   std::vector<Out> GradientsOf(const GraphLayer& node, const std::vector<AnyOut>& gradients);

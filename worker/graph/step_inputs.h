@@ -1,8 +1,8 @@
 // Checks of a caller's arguments for a step, and the ids that a batch reads. Pure functions of the
 // nodes.
 //
-// InvalidArgument for spans of wrong size, which are mistakes of the program. A batch that is too
-// large for the model is a UserError.
+// Spans of wrong size are mistakes of the program and give InvalidArgument. A batch that is too
+// large for the model gives UserError.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,11 @@ absl::Status CheckBatch(const GraphNodes& nodes, const std::vector<AnyIn>& weigh
 absl::Status CheckGradients(const GraphNodes& nodes, const Rows& rows,
                             const std::vector<AnyOut>& gradients,
                             const std::vector<AnyOut>& row_gradients);
-// Implements Graph::Lookup; needs no labels.
+// Implements Graph::Lookup. The batch needs no labels.
 absl::Status LookUpRows(const GraphNodes& nodes, const Batch& batch, UniqueIds* scratch,
                         std::vector<TableRows>* rows);
 
-// Returns the positions of an embedding's ids among the rows of its table. Valid after CheckBatch.
+// Returns the positions, in the rows of its table, of the ids of an embedding, after CheckBatch.
 std::span<const std::uint32_t> PositionsOf(const GraphLayer& embedding, const Rows& rows,
                                            std::int64_t batch);
 

@@ -1,5 +1,5 @@
-// The results of a step: their places in the ResultBlock, which primitives fill, and the StepResult
-// that is made of them once the step has ended. Not thread-safe.
+// The results of a step, with their positions in the ResultBlock that primitives fill. Read makes a
+// StepResult of them when the step has ended. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class StepResults {
 
   // Returns the memory that primitives fill.
   LossResult* loss(std::size_t loss) { return block_.Of(losses_[loss]).data(); }
-  // Return the counts of an auc and the sum of a root mean squared error; empty for other metrics.
+  // Return the counts of an auc, and the sum of a root mean squared error; else an empty span.
   std::span<std::int64_t> counts(std::size_t metric) { return block_.Of(metrics_[metric].counts); }
   std::span<double> sum(std::size_t metric) { return block_.Of(metrics_[metric].sum); }
   // Returns the sum of squares of a variable or table with a regularizer.
@@ -34,8 +34,8 @@ class StepResults {
 
   // Waits for the end of the step.
   absl::Status Fetch(Backend& backend) { return block_.Fetch(backend); }
-  // Returns the result of the fetched step. UserError for a label out of range. The step has set
-  // overflows() only if it `handed_narrow`.
+  // Returns the result of the fetched step. Returns UserError for a label out of range. The step
+  // has set overflows() only if it `handed_narrow`.
   absl::StatusOr<StepResult> Read(std::int64_t batch, bool handed_narrow) const;
 
  private:

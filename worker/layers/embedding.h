@@ -2,8 +2,8 @@
 // sqrtn, with optional weights).
 //
 // A negative id is padding: it reads zeros, is not part of a bag and has no gradient. A bag gives
-// zeros if it has no ids, or if the sum of its weights is unusable. mean divides by the sum of the
-// weights, sqrtn by the square root of the sum of their squares.
+// zeros if it has no ids, or if the sum of its weights is unusable. The combiner mean divides by
+// the sum of the weights, sqrtn by the square root of the sum of their squares.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ class Embedding final : public MergeLayer {
               AnyOut y) const {
     pass.backend.EmbeddingGather(Of(pass), position, rows, weights, y);
   }
-  // Adds to `row_gradients`, in the order of examples, and within an example in the order of inputs
-  // and elements.
+  // Adds the gradients of the ids to `row_gradients`, in the order of examples, and within an
+  // example in the order of inputs and elements.
   void Scatter(const Pass& pass, std::span<const std::uint32_t> position, In weights, AnyIn dy,
                Out row_gradients) const {
     pass.backend.EmbeddingScatter(Of(pass), position, weights, dy, row_gradients);

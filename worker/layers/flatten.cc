@@ -1,4 +1,4 @@
-// One axis with all elements. Memory is row-major, so no data is moved.
+// Reshapes an input to one axis with all elements. Memory is row-major, so no data is moved.
 #include "common/base/check.h"
 #include "worker/layers/layer.h"
 

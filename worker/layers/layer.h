@@ -1,12 +1,12 @@
-// The computation of a layer: forward and backward over one batch.
+// The computation of a layer, forward and backward over one batch.
 //
-// common/layers knows the types of layers, their inputs, output shapes and variables. Here each
+// common/layers defines the types of layers, their inputs, output shapes and variables. Here each
 // family of types has a file with its computation. A layer has one input, or several (merges()),
 // and one output. The graph holds weights and activations and passes them to the layer. Weights and
-// activations are in the backend's memory, so a layer calls primitives and accesses no element. A
-// layer's own state between Forward and Backward (pooling's argmax) is in that memory, too, so only
-// one thread at a time may use a layer. Shapes describe one example; a batch has its size as an
-// additional first dimension.
+// activations are in the backend's memory, so a layer calls primitives and accesses no element. The
+// state of a layer between Forward and Backward (such as the argmax of a pooling) is in that
+// memory, too, so only one thread at a time may use a layer. Shapes describe one example; a batch
+// has its size as an additional first dimension.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct Variable {
   std::uint64_t fan_in = 0, fan_out = 0;
   double l2 = 0;  // regularizer: l2 * sum of squares is added to the loss
   // If in [0, 1), the variable is a moving average. The "gradient" of a moving average is the value
-  // that a step measured, and an update moves the variable towards this value by the share 1 -
+  // that a step measured, and an update moves the variable towards this value by the fraction 1 -
   // momentum. A negative number means that the variable is a weight.
   double momentum = -1;
   bool of_products = false;  // true for a kernel: in mixed precision, products read it in 16 bits
@@ -80,24 +80,24 @@ class Layer {
   // Returns whether the output is the input's memory with another shape. The graph then calls
   // neither Forward nor Backward.
   virtual bool is_view() const { return false; }
-  // Returns the key of the layer's random numbers in the step of `dropout_key`; nullopt for a layer
-  // that draws none.
+  // Returns the key of the layer's random numbers in the step of `dropout_key`, or nullopt for a
+  // layer that draws none.
   virtual std::optional<std::uint64_t> StepKey(std::uint64_t dropout_key) const;
   virtual Computes computes() const { return Computes::kNarrow; }
-  // The graph calls it before the first Forward of `batch` examples. Allocates the memory that is
-  // kept between Forward and Backward. ResourceExhausted if out of memory.
+  // Allocates the memory that is kept between Forward and Backward. The graph calls it before the
+  // first Forward of `batch` examples. Returns ResourceExhausted if out of memory.
   virtual absl::Status Reserve(Backend& backend, std::int64_t batch);
 
   // `weights` and `gradients` have the order of variables(). Variables with of_products have the
   // type of x, other variables are float32. Forward writes all of y.
   virtual void Forward(const Pass& pass, const std::vector<AnyIn>& weights, AnyIn x, AnyOut y) = 0;
-  // The graph calls it after Forward of the same batch in training. `dy` may be overwritten. dx is
-  // overwritten; it is empty if it is not needed. Every gradient is overwritten.
+  // The graph calls Backward after Forward of the same batch in training. `dy` may be overwritten.
+  // dx is overwritten; it is empty if it is not needed. Every gradient is overwritten.
   virtual void Backward(const Pass& pass, const std::vector<AnyIn>& weights, AnyIn x, AnyIn y,
                         AnyOut dy, AnyOut dx, const std::vector<Out>& gradients) = 0;
 
-  // Returns whether the layer may have several inputs; it then has no variables. The graph calls
-  // Merge and Unmerge instead of Forward and Backward. Inputs may be identical.
+  // Returns whether the layer may have several inputs. Such a layer has no variables. The graph
+  // calls Merge and Unmerge instead of Forward and Backward. Inputs may be identical.
   virtual bool merges() const { return false; }
   virtual void Merge(const Pass& pass, const std::vector<AnyIn>& inputs, AnyOut y);
   // Overwrites the gradient of inputs[input].
@@ -110,8 +110,8 @@ class Layer {
   std::vector<Variable> variables_;
 };
 
-// Returns a UserError that names the layer, the shapes and the expectation, with file:line:column
-// if the spec contains it.
+// Returns the layer, or a UserError that names the layer, the shapes and the expected value, with
+// file:line:column if the spec contains it.
 absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const config::LayerSpec& spec,
                                                  const config::LayerInputs& inputs);
 

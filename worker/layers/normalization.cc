@@ -1,5 +1,5 @@
-// batch_normalization and layer_normalization over the last axis, as in Keras: gamma, beta, and for
-// batch_normalization the moving mean and variance that evaluation uses.
+// The layers batch_normalization and layer_normalization over the last axis, as in Keras, with
+// gamma, beta, and for batch_normalization the moving mean and variance that evaluation uses.
 //
 // In training, batch_normalization returns the mean and the variance of its batch as the
 // "gradients" of its moving averages. Each step of any worker moves the averages on the servers

@@ -1,4 +1,4 @@
-// Unique ids with their inverse index: the ids to pull from a table, and the row of each id of a
+// Finds the unique ids of a batch, which are pulled from a table, and the row of each id of the
 // batch.
 #pragma once
 
@@ -15,7 +15,7 @@ namespace evergrad::worker {
 // thread-safe.
 class UniqueIds {
  public:
-  // Begins a batch of at most `ids_max` ids (< 2^31).
+  // Begins a batch of at most `ids_max` ids (below 2^31).
   void Begin(std::size_t ids_max);
   // Appends new ids to `ids`, in order of first appearance, and the position of every id to
   // `position` (kAbsent for a negative id). `ids` must be empty after Begin, and only this function

@@ -1,8 +1,8 @@
-// The division of a job's variables into shards, according to the plan. The layout tells the rows
-// of a dense variable in each shard, and the shards that are the slots of the embedding tables.
+// The division of a job's variables into shards, according to the plan. A layout has the rows of
+// each dense variable in each shard, and the shards that are the slots of the embedding tables.
 //
-// The class is a value type that is checked at construction and immutable afterwards; it is
-// therefore thread-safe.
+// A layout is a value that is checked when it is made and immutable afterwards, and therefore
+// thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +42,7 @@ struct LaidVariable {
   tensor::Shape shape;
   tensor::WireType wire = tensor::WireType::kFloat32;
   std::vector<ShardId> shards;  // in row order; never empty
-  // true if updates are values towards which the variable moves, not gradients
+  // True if updates are values towards which the variable moves, and not gradients.
   bool moving_average = false;
   std::uint64_t wire_bytes() const { return shape.elements() * tensor::WireBytes(wire); }
 };
@@ -57,10 +57,10 @@ struct LaidTable {
 
 class Layout {
  public:
-  // Returns InvalidArgument that names the shard or the variable in these cases: shard numbers are
-  // not 0,1,2… once each; rows have a gap or overlap; descriptions of a variable conflict; an
-  // element type is not float32; a wire type is unsupported; sizes overflow; slots are not the last
-  // shards in their order; there are slots without tables.
+  // Returns InvalidArgument with the shard or the variable in these cases: shard numbers are not
+  // 0,1,2… once each; rows have a gap or overlap; descriptions of a variable conflict; an element
+  // type is not float32; a wire type is unsupported; sizes overflow; slots are not the last shards
+  // in their order; there are slots without tables.
   static absl::StatusOr<Layout> FromPlan(const v1::Plan& plan);
 
   // The variables in the order of the plan.

@@ -1,10 +1,10 @@
-// Distributes the ids of a batch over the slots of a job's tables, and converts their rows from and
-// to the wire.
+// Distributes the ids of a batch over the slots of a job's tables, and converts the rows of the ids
+// from and to the wire format.
 //
 //   ids of each table ──SlotRows──▶ one part per slot ──▶ pulls ──Scatter──▶ rows of each table
 //                                    pushes ◀──Gather── row gradients of each table
 //
-// The object is immutable, and therefore thread-safe. The requests that carry its ids share its
+// The object is immutable, and therefore thread-safe. Requests that carry its ids share its
 // ownership.
 #pragma once
 
@@ -27,7 +27,7 @@ class SlotRows {
     ShardId shard;
     std::size_t first_row = 0, rows = 0;      // position in ids
     std::size_t first_table = 0, tables = 0;  // position in tables() and table_rows()
-    // Position in the result of Gather, with the rows in wire order.
+    // The position in the result of Gather, with the rows in wire order.
     std::size_t first_byte = 0, bytes = 0;
     // The wire type of all tables in the part. kSeveral means that the types differ, and each row
     // has the type of its table.

@@ -10,7 +10,7 @@
 namespace evergrad::worker {
 namespace {
 
-// A section may keep a frame alive if the section is at least this fraction of it.
+// A section may keep a frame alive only if it is at least 1 / kFrameShare of the frame.
 constexpr std::uint64_t kFrameShare = 4;
 
 }  // namespace

@@ -5,7 +5,7 @@
 //               control executor    compute thread                    shared until sent
 //
 // For a device, the control executor copies the values while the device computes, into one piece of
-// memory per variable. The compute thread then uploads this memory as it is.
+// memory per variable. The compute thread then uploads this memory unchanged.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +45,8 @@ class PullCache {
   explicit PullCache(std::shared_ptr<const Layout> layout, Allocator allocate = nullptr);
 
   const Held& held(ShardId shard) const { return held_[shard.value()]; }
-  // Replaces the held values of the shard. InvalidArgument for an unknown shard or a payload of
-  // wrong size; nothing changes then.
+  // Replaces the held values of the shard. For an unknown shard or a payload of wrong size, returns
+  // InvalidArgument and changes nothing.
   absl::Status Accept(PulledShard pulled);
   // Returns and removes the values that were accepted since the last call, at most one per shard.
   // The caller passes all of them to one WeightBuffer.
@@ -59,7 +59,7 @@ class PullCache {
   const Allocator allocate_;
   std::vector<Held> held_;
   std::vector<std::optional<PulledShard>> fresh_;
-  // By variable, the memory filled since the last Take; shared with the values in it.
+  // The memory filled since the last Take, by variable. The values in it share its ownership.
   std::vector<std::shared_ptr<tensor::AlignedBuffer>> landing_;
 };
 
@@ -72,8 +72,8 @@ struct TypedSpan {
 
 // One contiguous span per variable. A variable whose shards arrived together, in order, is used in
 // place without a copy, unless that would keep a frame alive for less than a quarter of the frame.
-// Any other variable is assembled, and only changed shards are copied. A variable of a 16-bit wire
-// type is widened to float32, or kept as it is with `as_pulled`. Not thread-safe; used on the
+// Any other variable is assembled, by a copy of its changed shards only. A variable of a 16-bit
+// wire type is widened to float32, or kept as it is with `as_pulled`. Not thread-safe; used on the
 // compute thread.
 class WeightBuffer {
  public:
@@ -118,15 +118,15 @@ class GradientBuffer {
  public:
   // The memory is uninitialized, or zeros if `zeroed`.
   explicit GradientBuffer(std::shared_ptr<const Layout> layout, bool zeroed = false);
-  // This constructor is for gradients that already have their wire types, so that ToWire is not
-  // called. There is one buffer per variable, of its wire_bytes.
+  // Makes a buffer of gradients that already have their wire types, so that ToWire is not called.
+  // There is one buffer per variable, of its wire_bytes.
   GradientBuffer(std::shared_ptr<const Layout> layout, std::vector<tensor::AlignedBuffer> buffers);
   std::byte* wire(std::uint32_t index) { return buffers_[index].data(); }
   std::span<float> variable(std::uint32_t index) { return buffers_[index].floats(); }
   std::vector<std::span<float>> Spans();
-  // Converts each variable to its wire type in place. ToWire is called once, before the first
-  // Slice. Returns the first variable with a gradient that was finite and now exceeds the range, or
-  // -1.
+  // Converts each variable to its wire type in place. Must be called once, before the first
+  // Slice. Returns the first variable with a gradient that was finite and now exceeds the range,
+  // or -1.
   int ToWire();
   // Returns the rows of `shard` in wire format; the bytes keep `self` alive.
   static tensor::SharedBytes Slice(const std::shared_ptr<const GradientBuffer>& self,

@@ -107,7 +107,7 @@ Disposition AttemptBook::OnPushAnswer(Attempt attempt, UpdateIndex update, Shard
                                       PushAnswer answer, MapVersion server_version) {
   if (!running_ || running_->work.attempt != attempt) return {Next::kDropAttempt, {}};
   const auto it = running_->unsettled.find(update.value());
-  // The push is settled already: another copy of it was answered before.
+  // The push is already settled, because another copy of it was answered before.
   if (it == running_->unsettled.end() || !it->second.contains(shard)) return {Next::kSettled, {}};
   if (AttemptRules::Settles(answer)) {
     it->second.erase(shard);

@@ -1,7 +1,7 @@
 // The worker's half of the ledger protocol (LEDGER lines 14 to 17 and 26). The book tracks the
-// attempts that the worker holds, the pushes that are settled, and the reports. The class is a pure
-// state machine: no clock, no threads, no I/O. The class is not thread-safe; the runner's executor
-// calls it.
+// attempts that the worker holds, the pushes that are settled, and the reports. It is a pure
+// state machine, without clock, threads or I/O. Not thread-safe; used on the runner's
+// executor.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ enum class WorkKind { kTrain, kEvaluate, kDescribe, kExport };
 struct ShardPlace {
   ShardEpoch epoch;
   MapVersion start;
-  std::string server;  // identity; "" if nobody holds the shard
+  std::string server;  // identity; "" if no server holds the shard
   friend bool operator==(const ShardPlace&, const ShardPlace&) = default;
 };
 struct ShardMap {
@@ -32,7 +32,7 @@ struct ShardMap {
   JobUid job{};                    // versions of different jobs cannot be compared
 };
 
-// The part of a grant that only functions jobs have.
+// The part of a grant that only grants of functions jobs have.
 struct FunctionWork {
   std::string function, arguments;
 };
@@ -73,13 +73,13 @@ enum class PushAnswer {
 };
 enum class Next {
   kSettled,  // the push needs no further action
-  // STALE with a newer map version: the push is sent again once a map >= `wait_for` has arrived.
+  // STALE with a newer map version. The push is sent again when a map >= `wait_for` has arrived.
   kWaitForMap,
-  // STALE at our map, transport error, BUSY, or OVER_BUDGET under `pause`: the push is sent again
+  // STALE at our map, transport error, BUSY, or OVER_BUDGET under `pause`. The push is sent again
   // after a delay (10 ms to 1 s, doubling).
   kBackoff,
-  // SUPERSEDED or REFUSED: the book has dropped the attempt. kDropAttempt is also the answer for an
-  // attempt that is not running.
+  // SUPERSEDED or REFUSED, for which the book has dropped the attempt; or the attempt is not
+  // running.
   kDropAttempt,
   kFail,  // INVALID, or OVER_BUDGET under `fail`
 };
@@ -93,26 +93,26 @@ class AttemptBook {
   enum class OverBudget { kFail, kPause };  // effect of OVER_BUDGET on the attempt [15]
   explicit AttemptBook(OverBudget over_budget = OverBudget::kFail) : over_budget_(over_budget) {}
 
-  // Sets the reaction to OVER_BUDGET of the job to which all later attempts belong.
+  // Sets the reaction to OVER_BUDGET for all later attempts, which belong to one job.
   void SetOverBudget(OverBudget over_budget) { over_budget_ = over_budget; }
 
   // --- session
-  // LEDGER line 26. Drops all attempts that `adopted` does not name, and returns them. (Line 26
-  // requires this only for attempts of older terms. An attempt of this term that `adopted` does not
-  // name was superseded while the worker was disconnected. Such an attempt cannot be a new grant,
-  // because grants come only inside a session, and none has arrived since the Hello.) An adopted
-  // attempt may have been dropped since the Hello. For each adopted attempt that the book no longer
-  // holds (Holds), the driver must answer AttemptDropped; otherwise the coordinator would wait for
-  // it forever.
+  // Drops all attempts that `adopted` does not name, and returns them [26]. (Line 26 requires
+  // this only for attempts of older terms. An attempt of this term that `adopted` does not name
+  // was superseded while the worker was disconnected. It cannot be a new grant, because grants
+  // come only inside a session, and none has arrived since the Hello.) An adopted attempt may
+  // have been dropped since the Hello. For each adopted attempt that the book no longer holds
+  // (Holds), the driver must answer AttemptDropped; otherwise the coordinator would wait for it
+  // forever.
   std::vector<Attempt> OnRegistered(Term term, const std::set<Attempt>& adopted);
-  // Ignores a map of the same job whose version is below the present one, unless `replace` is set.
+  // Takes a map. Ignores one of the same job with a lower version, unless `replace` is set.
   void OnMap(ShardMap map, bool replace = false);
   const ShardMap& map() const { return map_; }
   // Queues the work behind the queued work. Work with `first` precedes all other work and is
   // ordered by closure. Returns false if the attempt is already held, or if kQueuedMax attempts are
-  // queued; in the second case the driver answers AttemptDropped.
+  // queued; the driver answers AttemptDropped in the second case.
   bool OnGrant(Work work);
-  // Gives a queued attempt back to the coordinator: removes and returns it. Returns {} if the
+  // Removes and returns a queued attempt that is given back to the coordinator. Returns {} if the
   // attempt is not queued.
   std::vector<Attempt> OnRecall(Attempt attempt);
   // Forgets a Done that was acknowledged or SUPERSEDED, and drops a superseded attempt that is
@@ -125,12 +125,12 @@ class AttemptBook {
     bool begun = false;
     bool done = false;
   };
-  // Attempts that are queued, running, or have an unanswered Done.
+  // Returns the attempts that are queued, running, or have an unanswered Done.
   std::vector<Held> HeldForHello() const;
   std::vector<DoneReport> Unanswered() const;  // resent in every session, in this order
 
   // --- running one attempt at a time
-  // Returns the front of the queue, or null while an attempt runs or if the queue is empty.
+  // Returns the front of the queue. Null if an attempt runs or the queue is empty.
   const Work* NextToBegin() const;
   // Sets V0 to the present map. No other attempt may run (EG_CHECK).
   void Begin(Attempt attempt);
@@ -142,14 +142,14 @@ class AttemptBook {
   // Returns the shards of `update` whose pushes are not settled yet.
   std::vector<ShardId> Unsettled(UpdateIndex update) const;
   bool AllSettled() const;  // an attempt runs, and every declared push of it is settled
-  // Line 15. `server_version` is the map version V in a STALE answer.
+  // Processes an answer to a push [15]. `server_version` is the map version V of a STALE answer.
   Disposition OnPushAnswer(Attempt attempt, UpdateIndex update, ShardId shard, PushAnswer answer,
                            MapVersion server_version);
-  // LEDGER line 38. Returns (shard, updates) for each shard that only some of the declared updates
-  // of the running attempt touch, in rising order.
+  // Returns (shard, updates) for each shard that only some of the declared updates of the running
+  // attempt touch, in rising order [38].
   std::vector<std::pair<std::uint32_t, std::uint32_t>> TouchedLess() const;
-  // LEDGER line 16. Returns whether an attempt runs, all its updates are declared, and every push
-  // is settled.
+  // Returns whether an attempt runs, all its updates are declared, and every push is settled
+  // [16].
   bool MayFinish(bool all_declared) const;
   // Ends the running attempt, returns its report, and keeps the report until OnDoneAnswer.
   // MayFinish(true) must hold (EG_CHECK).

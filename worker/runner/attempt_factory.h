@@ -1,5 +1,5 @@
-// Creates the run of a granted attempt: an export is the same for all jobs, and the kind of the job
-// creates all other runs. The factory is used on the control executor.
+// Creates the run of a granted attempt. An export is the same for all jobs; the kind of the job
+// creates all other runs. Used on the control executor.
 #pragma once
 
 #include <functional>
@@ -21,9 +21,9 @@ class AttemptFactory {
   };
   explicit AttemptFactory(Environment environment) : env_(std::move(environment)) {}
 
-  // `job` must be able to do such work (JobContext::Check) and outlives the run. `registration` is
-  // this worker's registration in the session. If the work is training or evaluation and reads
-  // data, its stream must be open.
+  // Creates the run. JobContext::Check must have accepted the work; `job` outlives the run.
+  // `registration` is this worker's registration in the session. If the work is training or
+  // evaluation and reads data, its stream must be open.
   std::shared_ptr<AttemptRun> Make(const Work& work, JobContext* job,
                                    const v1::Stamp& registration);
 

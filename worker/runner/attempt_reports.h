@@ -1,6 +1,6 @@
-// Reports to the coordinator how attempts end: Dropped, Failed, or Done. A Done is kept and resent
-// in each session until the coordinator has acknowledged it [LEDGER 16]. The class is used on the
-// control executor.
+// Reports to the coordinator how attempts end (Dropped, Failed or Done). A Done is kept and resent
+// in each session until the coordinator has acknowledged it [LEDGER 16]. Used on the control
+// executor.
 #pragma once
 
 #include <cstdint>
@@ -34,16 +34,16 @@ class AttemptReports {
     std::optional<ShardId> superseded_by = std::nullopt;  // the shard that answered SUPERSEDED
     log::Level level = log::Level::kInfo;
   };
-  // Without a session nothing is sent; the coordinator then sees that the attempt is missing in the
-  // next Hello. `about` names the job and the closure.
+  // Reports a dropped attempt. Without a session nothing is sent, and the coordinator finds that
+  // the next Hello lacks the attempt. `about` names the job and the closure.
   void SendDropped(const Work& work, const Dropped& dropped, const log::Context& about);
-  // `identity` is the identity of this worker.
+  // Reports a failed attempt. `identity` is the identity of this worker.
   void SendFailed(const Work& work, const absl::Status& status, const std::string& identity,
                   const log::Context& about);
 
   // Returns a UserError if `done` exceeds the size of a message and could never be sent.
   absl::Status CheckSize(const Work& work, const v1::Done& done) const;
-  // Keeps `done` for SendDone. SendDone sends a heartbeat first, because the job may end before the
+  // Keeps `done` for SendDone, which sends a heartbeat first, because the job may end before the
   // next heartbeat is due.
   void KeepDone(Attempt attempt, v1::Done done) { done_[attempt] = std::move(done); }
   // Sends the kept Done after a heartbeat. A Done of the attempt must have been kept (EG_CHECK).
@@ -56,9 +56,9 @@ class AttemptReports {
   std::map<Attempt, v1::Done> done_;  // one entry for each attempt of AttemptBook::Unanswered()
 };
 
-// Lists the held attempts that fit into a message; a larger Hello would be refused at every dial.
-// The attempts that are left out are the last to begin. The coordinator does not adopt them, so the
-// worker drops them, and they are granted again [LEDGER 26].
+// Fills in the held attempts that fit into a message; a larger Hello would be refused at every
+// dial. The attempts that are left out are the last to begin. The coordinator does not adopt them,
+// so the worker drops them, and they are granted again [LEDGER 26].
 void FillHeld(const std::vector<AttemptBook::Held>& held, std::uint64_t message_bytes_max,
               v1::Hello* hello);
 

@@ -1,6 +1,6 @@
 // The rules by which an AttemptBook decides. Each rule is a predicate of its arguments alone. A
-// number in brackets is a line of LEDGER (14 to 16 and 26). Pure: no state, no thread, no error.
-// attempt_book.cc is the only caller.
+// number in brackets is a line of LEDGER (14 to 16 and 26). Pure. attempt_book.cc is the only
+// caller.
 //
 // tests/mutants compiles attempt_book.cc a second time with its own rules, each of which a test can
 // break. A rule that is inlined into attempt_book.cc would escape those tests.
@@ -17,7 +17,7 @@ namespace evergrad::worker {
 struct AttemptRules {
   // [14] V0 is the map under which the attempt began.
   static MapVersion V0(MapVersion at_begin, MapVersion /*at_end*/) { return at_begin; }
-  // [15] These answers mean that the shard has the update.
+  // [15] Returns whether the answer means that the shard has the update.
   static bool Settles(PushAnswer answer) {
     return answer == PushAnswer::kApplied || answer == PushAnswer::kDuplicate;
   }

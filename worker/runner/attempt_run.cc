@@ -61,7 +61,7 @@ void AttemptRun::Finish() {
   finishing_ = true;
   AtFailpoint(env_.failpoints, "worker.before_done", env_.control,
               IfRunning([this](const absl::Status& hit) {
-                // A dropped message is kept and sent in the next session.
+                // If the message is dropped, the report is kept and sent in the next session.
                 const bool dropped = absl::IsAborted(hit);
                 if (!hit.ok() && !dropped) return env_.owner->Fail(hit);
                 env_.owner->ReportDone(/*send_now=*/!dropped);

@@ -1,15 +1,15 @@
 // One granted attempt, from its beginning to its end: the interface that the runner drives, and the
-// common part of all kinds of work. There is one file for each kind: training_run and function_run
-// (which make updates, see update_run.h), evaluation_run, describe_run, export_run.
+// common part of all kinds of work. Each kind has one file: training_run and function_run (which
+// make updates, see update_run.h), evaluation_run, describe_run, export_run.
 //
 //   Start ─▶ OnExchange … (values pulled, pushes settled) ─▶ a result of the compute executor ─▶ …
 //         └▶ OnFileAnswer, OnSession (export)                                        │
 //   owner's ReportDone, Fail or GiveUp ◀─────────────────────────────────────────────┘
 //
 // Every method runs on the control executor. Compute hands work to the compute executor; the
-// continuation runs on the control executor again. Continuations are guarded: they do nothing once
-// the attempt has ended. An attempt ends when its owner calls Cancel and releases it, inside
-// ReportDone, Fail or GiveUp. After one of these calls a run must return at once.
+// continuation runs on the control executor again. Continuations do nothing once the attempt has
+// ended. An attempt ends when its owner calls Cancel and releases it, inside ReportDone, Fail or
+// GiveUp. After one of these calls a run must return at once.
 #pragma once
 
 #include <chrono>
@@ -72,14 +72,14 @@ class AttemptRun : public std::enable_shared_from_this<AttemptRun> {
   // after AttemptBook::Begin.
   virtual void Start() = 0;
   virtual void OnMap();
-  // A new session has begun, and messages of the previous one may be lost.
+  // Is called when a new session has begun; messages of the previous one may be lost.
   virtual void OnSession() {}
   virtual void OnFileAnswer(const v1::RunFileAnswer&) {}
-  // The coordinator recalls the attempt. The attempt continues nevertheless, unless it waits for
+  // Handles a recall by the coordinator. The attempt continues nevertheless, unless it waits for
   // memory of a server.
   void Recall();
-  // The worker is stopping. An update ends after its running step, at most `step_max` from now.
-  // Other work is given up at once, unless its report is being sent.
+  // Handles the drain of the worker. A run of updates ends after its running step, at most
+  // `step_max` from now. Other work is given up at once, unless its report is being sent.
   virtual void Drain(std::chrono::milliseconds step_max);
   // Releases the objects that the run shares with other threads.
   virtual void Cancel() {}
@@ -87,13 +87,13 @@ class AttemptRun : public std::enable_shared_from_this<AttemptRun> {
   void FillProgress(v1::WorkerProgress* progress) const;
   // Fills the part of Done that belongs to this kind of work. The runner calls it once, at the end.
   virtual void FillDone(v1::Done* done) = 0;
-  // The book holds the report, and the run ends.
+  // Is called when the book holds the report, and the run ends.
   virtual void OnReported() {}
 
  protected:
   // Returns a number for heartbeats that rises while the attempt advances.
   virtual std::uint32_t Progressed() const { return 0; }
-  // Values were pulled, or pushes were settled. Starts the next possible operation.
+  // Starts the next possible operation, after values were pulled or pushes were settled.
   virtual void OnExchange() {}
 
   // Returns a continuation that calls `f` unless the attempt has ended. `f` may use `this`.
@@ -123,7 +123,7 @@ class AttemptRun : public std::enable_shared_from_this<AttemptRun> {
   // dense values at once, unless a training closure already has these values from the previous
   // attempt.
   void OpenExchange();
-  // The attempt is done: passes the failpoint and sends the report.
+  // Ends the attempt successfully: passes the failpoint and sends the report.
   void Finish();
   bool finishing() const { return finishing_; }
   // Hands the attempt back if it waits for memory of a server while another job needs the worker,

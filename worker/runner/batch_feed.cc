@@ -32,7 +32,7 @@ void BatchFeed::OnRead(absl::StatusOr<ReadyBatch> batch) {
   on_batch_(AskRows());
 }
 
-// The batch is copied now, while the device computes the previous step or the run waits for
+// Copies the batch now, while the device computes the previous step or the run waits for
 // servers.
 void BatchFeed::CopyToDevice() {
   const std::shared_ptr<ComputeJob>& compute = env_.job->compute();
@@ -43,7 +43,8 @@ void BatchFeed::CopyToDevice() {
   });
 }
 
-// Rows are pulled with the dense values of their step, or as soon as they are known.
+// Requests the rows, which are pulled with the dense values of their step or as soon as their ids
+// are known.
 absl::Status BatchFeed::AskRows() {
   EG_ASSIGN_OR_RETURN(
       rows_, env_.job->compute()->RowsOf(*batch_, env_.job->layout(), &env_.job->unique_ids));

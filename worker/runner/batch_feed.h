@@ -4,8 +4,8 @@
 //   Ask ─▶ reader's thread ─▶ control executor: requests the rows, on_batch ─▶ Take
 //                               └▶ compute executor: copies the batch to a device in advance
 //
-// The feed is used on the control executor. At most one batch is requested and at most one is held.
-// A feed ends with its attempt and makes no callbacks afterwards.
+// Used on the control executor. At most one batch is requested and at most one is held. A feed ends
+// with its attempt and makes no callbacks afterwards.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +50,7 @@ class BatchFeed : public std::enable_shared_from_this<BatchFeed> {
     std::shared_ptr<ComputeJob::BatchRows> rows;
   };
   Taken Take();  // EG_CHECKs has_batch() and RowsDone()
-  // The batches to be copied to a device during the current step. Shared with the compute executor.
+  // Returns the batches to copy to a device in the current step. Shared with the compute executor.
   const std::shared_ptr<NextBatch>& next() const { return next_; }
 
  private:

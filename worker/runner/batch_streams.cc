@@ -7,7 +7,7 @@
 namespace evergrad::worker {
 namespace {
 
-// number of open streams in addition to the stream of the running attempt
+// The number of open streams in addition to the stream of the running attempt.
 constexpr int kStreamsAhead = 2;
 
 }  // namespace

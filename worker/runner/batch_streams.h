@@ -1,6 +1,6 @@
 // The batches of each attempt, read ahead on the reader thread of worker/data. Streams are open for
-// the attempt that begins and for the next few, so that their first batches are read in time. The
-// class is used on the control executor, except for the callback of Next.
+// the attempt that begins and for the next few, so that their first batches are read in time. Used
+// on the control executor, except the callback of Next.
 #pragma once
 
 #include <cstdint>

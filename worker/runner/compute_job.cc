@@ -31,7 +31,7 @@ absl::StatusOr<Precision> PrecisionOf(const config::JobSpec& spec, const Backend
           " device=", backend.name(), ": ", can.message())));
 }
 
-// Internal if the layout's tables or variables differ from the graph's.
+// Returns Internal if the layout's tables or variables differ from the graph's.
 absl::Status CheckLayout(const Layout& layout, const Graph& graph) {
   bool tables_fit = layout.tables().size() == graph.tables().size();
   for (std::size_t t = 0; tables_fit && t < graph.tables().size(); ++t) {
@@ -144,7 +144,8 @@ absl::StatusOr<std::shared_ptr<const Dataset>> ComputeJob::OpenSource(
   if (!opened.ok()) {
     const absl::Status& status = opened.status();
     if (absl::IsResourceExhausted(status)) data_limit_->refused.Add();
-    // The file is missing on this host. Errors in its contents would occur on other hosts, too.
+    // These errors mean that the file is missing on this host. Errors in its contents would occur
+    // on other hosts, too.
     const bool here =
         absl::IsNotFound(status) || absl::IsPermissionDenied(status) || absl::IsUnavailable(status);
     return here ? WithShortfall(Shortfall::kInput, status) : status;
@@ -157,7 +158,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> ComputeJob::OpenSource(
 
 absl::Status ComputeJob::Open(const Needs& needs) {
   if (!config::TypeOf(*spec_).trains_model) return absl::OkStatus();
-  // The model comes first, because its errors can be found without reading data.
+  // The model is opened first, because its errors can be found without reading data.
   if (needs.graph && graph_ == nullptr) {
     EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
     EG_ASSIGN_OR_RETURN(precision_, PrecisionOf(*spec_, *backend));

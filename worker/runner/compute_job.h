@@ -1,7 +1,7 @@
-// The objects of one job on the compute thread: data sets, graph, whole weights. The objects are
-// used on the compute thread only, except for open data sets, which are immutable. Weights,
-// batches, rows and gradients are in host memory; if the backend has other memory, HostStep copies
-// them in both directions.
+// The objects of one job on the compute thread: data sets, graph, whole weights. They are used on
+// the compute thread only, except open data sets, which are immutable. Weights, batches, rows and
+// gradients are in host memory; if the backend has other memory, HostStep copies them in both
+// directions.
 #pragma once
 
 #include <atomic>
@@ -40,15 +40,15 @@ class ComputeBackend {
   explicit ComputeBackend(BackendOptions options);
   explicit ComputeBackend(Make make) : make_(std::move(make)) {}
   absl::StatusOr<Backend*> Get();
-  // Returns whether the backend's memory differs from the host's; false until it is created. Any
-  // thread.
+  // Returns whether the backend's memory differs from the host's; false until the backend exists.
+  // May be called on any thread.
   bool on_device() const { return on_device_; }
-  // Returns page-locked memory for data that the device will read. Empty without a device, before
-  // the backend is created, or if out of memory. Any thread.
+  // Returns page-locked memory for data that the device will read. It is empty without a device,
+  // before the backend is created, or if out of memory. May be called on any thread.
   tensor::AlignedBuffer Stage(std::size_t bytes) const;
   // Returns the number of failed calls of Stage.
   std::uint64_t staging_refused() const { return staging_refused_; }
-  // Returns the measurements of the device up to the last step, nullopt for a CPU. Any thread.
+  // Returns measurements of the device up to the last step; nullopt for a CPU. Thread-safe.
   std::optional<DeviceUse> use() const;
   // Takes the measurements after a step. Asks the driver only if the last measurements have been
   // read.
@@ -65,16 +65,16 @@ class ComputeBackend {
   std::unique_ptr<Backend> backend_;
 };
 
-// Batches to be copied to the device ahead of their step. The running step and a separate task
-// compete for the first one. Thread-safe.
+// The batches to be copied to the device ahead of their step. Either the running step or a separate
+// task takes the first one. Thread-safe.
 class NextBatch {
  public:
   void Put(std::shared_ptr<const ReadyBatch> batch) {
     MutexLock lock(&mu_);
     batches_.push_back(std::move(batch));
   }
-  // Takes the first batch. With `which`, takes it only if it is that batch. Returns nullptr if
-  // another caller took it.
+  // Takes the first batch, and with `which` only if it is that batch. Returns nullptr if another
+  // caller took it.
   std::shared_ptr<const ReadyBatch> Take(const ReadyBatch* which) {
     MutexLock lock(&mu_);
     if (batches_.empty() || (which != nullptr && batches_.front().get() != which)) return nullptr;
@@ -115,8 +115,8 @@ class ComputeJob {
   };
   // `overflowed` names the first variable or table with a gradient that its wire type cannot
   // represent, and the type; "" if there is none. A device's gradients already have their wire
-  // types. `loss_scale` is the scale of the step, 0 if losses are not scaled. `too_large` says that
-  // the scale made the step not finite; the scale of the next step is smaller.
+  // types. `loss_scale` is the scale of the step, 0 if losses are not scaled. `too_large` is true
+  // if the scale made the step not finite; the scale of the next step is smaller.
   struct Step {
     float loss_scale = 0;
     bool too_large = false;
@@ -132,8 +132,8 @@ class ComputeJob {
              std::shared_ptr<ComputeBackend> backend, DataOptions data_options,
              metrics::Limit* data_limit);
 
-  // Opens the needed objects that are not open. Returns user errors for files, for shapes that do
-  // not match the model, and for the model itself.
+  // Opens the needed objects that are not open. Errors of files, shapes that do not match the
+  // model, and errors of the model are user errors.
   absl::Status Open(const Needs& needs);
   // Drops the open data, which differ from the plan's. The next Open reads the data again.
   void CloseData() { train_ = eval_ = nullptr; }
@@ -142,10 +142,10 @@ class ComputeJob {
 
   // Describes the open objects.
   absl::StatusOr<v1::DescribeResult> Describe() const;
-  // Sets the partitions of the weights. Internal if the layout's variables differ from the graph's.
+  // Sets the layout of the weights, or returns Internal if its variables are not the graph's.
   absl::Status UseLayout(std::shared_ptr<const Layout> layout);
   void Absorb(std::vector<PulledShard> pulled);
-  // Internal if the weights of a shard have not been absorbed.
+  // Returns Internal if the weights of a shard have not been absorbed.
   absl::Status CheckWeights() const;
   // Calls CheckWeights and returns the weights in float32. Weights of another type are converted
   // into `widened`.
@@ -160,8 +160,8 @@ class ComputeJob {
   absl::StatusOr<std::shared_ptr<BatchRows>> RowsOf(const ReadyBatch& batch,
                                                     const std::shared_ptr<const Layout>& layout,
                                                     UniqueIds* scratch) const;
-  // `rows` is the result of RowsOf for this batch with values filled in, null without tables.
-  // `next` (also for Evaluate) holds the batch to copy while the device computes; it may be null.
+  // Computes a step. `rows` is RowsOf's result for this batch with values, null without tables.
+  // `next` (also of Evaluate) holds the batch to copy while the device computes; it may be null.
   absl::StatusOr<Step> Train(const ReadyBatch& batch, BatchRows* rows, std::uint64_t dropout_key,
                              NextBatch* next = nullptr);
   // Computes the next step of a user's function. The step has gradients only for the variables that
@@ -193,10 +193,10 @@ class ComputeJob {
   std::vector<tensor::AlignedBuffer> MakeRowGradients(Backend& backend,
                                                       const BatchRows& rows) const;
   tensor::AlignedBuffer StageOrHeap(std::size_t bytes) const;
-  // Returns the graph's inputs from a batch as views of it and of `labels`. UserError for an
-  // integer label that float32 cannot represent.
+  // Returns the graph's inputs from a batch as views of it and of `labels`. Returns UserError for
+  // an integer label that float32 cannot represent.
   absl::StatusOr<Batch> InputsOf(const ReadyBatch& batch, tensor::AlignedBuffer* labels) const;
-  // Does the same for the step that runs next; returns the prefetched spans if the batch was
+  // Does the same for the next step, and returns the prefetched spans if the batch was
   // prefetched.
   absl::StatusOr<Batch> StepInputs(const ReadyBatch& batch);
   void ForgetPrefetch();
@@ -225,8 +225,8 @@ class ComputeJob {
   std::optional<HostStep> steps_;        // optional, because only float16 needs one
   std::optional<LossScale> loss_scale_;  // set if the precision needs it (float16)
   ModelInputs inputs_;
-  // Whether the graph's inputs are bound to the fields of the open data. The value is also true
-  // after a failed Open.
+  // Whether the graph's inputs are bound to the fields of the open data; also true after a failed
+  // Open.
   bool bound_ = false;
   std::shared_ptr<const Layout> layout_;
   std::optional<WeightBuffer> weights_;

@@ -6,7 +6,7 @@
 //
 // Each computation takes these two hops and no others. The control executor must not compute. The
 // compute executor must not touch the exchange, the attempt book or the session, so that they need
-// no lock. The queue is used on the control executor.
+// no lock. Used on the control executor.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ class ComputeQueue {
     ++*under_way_;
     compute_->Post([control = control_, under_way = under_way_, work = std::move(work),
                     then = std::move(then)]() mutable {
-      // The result is passed behind a pointer. A Status shared by both threads would have its
-      // reference count in a library that is not instrumented for ThreadSanitizer.
+      // The result is passed by a pointer, because the reference count of a Status that both
+      // threads share would be changed in a library that ThreadSanitizer does not see.
       auto result = std::make_shared<decltype(work())>(work());
       control->Post([under_way, then = std::move(then), result]() mutable {
         --*under_way;
@@ -39,7 +39,7 @@ class ComputeQueue {
       });
     });
   }
-  // Runs `work` on the compute executor; nothing follows.
+  // Runs `work` on the compute executor, without a continuation.
   template <class Work>
   void Post(Work work) {
     compute_->Post(std::move(work));
@@ -50,8 +50,8 @@ class ComputeQueue {
  private:
   runtime::Executor* const control_;
   runtime::Executor* const compute_;
-  // The number of computations that have not returned, used on the control executor only. The
-  // posted tasks share the number, because they may outlive the queue.
+  // The number of computations that have not returned, used on the control executor only. It is
+  // shared with the posted tasks, which may outlive the queue.
   const std::shared_ptr<std::uint64_t> under_way_ = std::make_shared<std::uint64_t>(0);
 };
 

@@ -11,7 +11,7 @@
 
 namespace evergrad::worker {
 
-// `eval` may be null. Returns user errors for variables and tables without a fitting optimizer.
+// Describes the model. `eval` may be null. A variable without a fitting optimizer is a user error.
 absl::StatusOr<v1::DescribeResult> DescribeModel(const config::JobSpec& spec, std::uint64_t seed,
                                                  const Graph& graph, const Dataset& train,
                                                  const Dataset* eval);

@@ -1,5 +1,5 @@
-// Describes a job to the coordinator, for the plan: its examples, variables and fingerprint. The
-// run is one computation, without an exchange.
+// Describes a job to the coordinator, for the plan (examples, variables, fingerprint). The run is
+// one computation, without an exchange.
 #pragma once
 
 #include <functional>

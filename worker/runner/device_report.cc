@@ -6,7 +6,7 @@
 
 namespace evergrad::worker {
 
-// The counts of the runner, in addition to the backend's measurements.
+// The counts by the runner, in addition to the backend's measurements.
 struct DeviceReport::Counts {
   std::atomic<std::uint64_t> batches_ahead{0}, waits{0};
   std::atomic<double> wait_seconds{0};

@@ -1,7 +1,7 @@
 // Reports the use of the worker's device in heartbeats, metrics and two warnings. A worker on a CPU
 // reports nothing; its metrics then have names and no samples.
 //
-// The methods belong to the control executor. The scraping thread reads the metrics, also after
+// The methods are called on the control executor. The scraping thread reads the metrics, even after
 // this object has been destroyed.
 #pragma once
 

@@ -16,8 +16,8 @@ void Drain::SetSession(bool connected) {
   if (begun_ && !connected) EndWithoutSession();
 }
 
-// All daemons may be told to end at the same time. A step whose servers still run settles within
-// this time.
+// Waits for the running attempt, but only for the time in which a step settles if its servers still
+// run, because all daemons may have been told to end at the same time.
 void Drain::EndWithoutSession() {
   env_.control->PostAfter(env_.no_session_max, [weak = weak_from_this()] {
     const auto self = weak.lock();

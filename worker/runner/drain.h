@@ -1,7 +1,7 @@
-// The drain of a worker. The drain waits for the running attempt, then a bounded time for the
-// coordinator's answers to finished attempts, and then calls `done`. Without a session there are no
-// answers. The drain then gives the running attempt up after another bounded time, and calls
-// `done`. The class is used on the control executor.
+// The drain of a worker. It waits for the running attempt, then a bounded time for the
+// coordinator's answers to finished attempts, and then calls `done`. Without a session no answers
+// can arrive. The drain then gives up the running attempt after another bounded time, and calls
+// `done`. Used on the control executor.
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,7 @@ class Drain : public std::enable_shared_from_this<Drain> {
   bool Begin(std::function<void()> done);
   bool begun() const { return begun_; }
   void SetSession(bool connected);
-  // The owner calls it whenever one of the arguments has changed.
+  // Checks whether to end. The owner calls it whenever one of the arguments has changed.
   void Check(bool attempt_runs, bool answers_missing);
 
  private:

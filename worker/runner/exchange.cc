@@ -18,8 +18,8 @@ namespace {
 using client::FromProto;
 using client::ToProto;
 
-// The attempt ends after this number of errors in a row that a retry is not expected to cure. An
-// answer resets the number.
+// The limit of consecutive errors that a retry is not expected to cure. At the limit the attempt
+// ends; an answer resets the count.
 constexpr std::uint32_t kHardErrorsMax = 5;
 constexpr std::uint32_t kBusyAfterMsMax = 10'000;
 
@@ -40,8 +40,8 @@ void Count(metrics::Counter* counter, std::uint64_t n = 1) {
   if (counter != nullptr) counter->Add(n);
 }
 
-// Gives `cache` the values of a dense shard. The values keep the memory of the answer. Internal for
-// `unchanged` without values.
+// Gives `cache` the values of a dense shard. The values keep the memory of the answer. Returns
+// Internal for `unchanged` without values.
 absl::Status AcceptDense(
     ShardId shard, const v1::PullResult& result,
     const std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>& answer,

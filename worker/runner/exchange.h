@@ -1,5 +1,5 @@
-// The pushes and pulls of one attempt. The exchange splits pushes and pulls by owner, sends them,
-// and resends them until they are settled (LEDGER lines 14 and 15).
+// The pushes and pulls of one attempt. The exchange divides them by owner, sends them, and resends
+// them until they are settled (LEDGER lines 14 and 15).
 //
 //   Push(u, …)   ─┐
 //   WantPulls(n) ─┴▶ Flush ─▶ ParameterClient ─▶ answers, one per section
@@ -7,8 +7,8 @@
 //                      └── retry after a newer map (STALE), or after a backoff of 10 ms doubling
 //                          to 1 s (BUSY, transport errors, STALE at our map)
 //
-// Push u and the next pull share one request per server, or several if the server cannot grant one
-// of that size.
+// Push u and the next pull share one request per server, or several if the server cannot grant a
+// request of that size.
 //
 // AttemptBook decides what an answer means. ExchangeSections owns the state of every section,
 // RequestWriter writes a request, RowPulls owns the memory for pulled rows, and PushAnnouncer owns
@@ -76,13 +76,13 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     v1::Stamp registration;
     std::chrono::milliseconds deadline{10000}, backoff_min{10}, backoff_max{1000};
   };
-  // The callbacks run on the executor at the end of a turn, so they may destroy the exchange.
+  // The callbacks, which run on the executor at the end of a turn and may destroy the exchange.
   struct Events {
     std::function<void()> on_progress;  // a push was settled or a pull completed
-    // A push was answered SUPERSEDED or REFUSED, and the book has dropped the attempt.
-    // `superseded_by` is the shard that answered SUPERSEDED.
+    // A push was answered SUPERSEDED (by `superseded_by`) or REFUSED, and the book has dropped the
+    // attempt.
     std::function<void(std::optional<ShardId> superseded_by)> on_dropped;
-    // The attempt fails: INVALID, OVER_BUDGET under `fail`, or an unusable server.
+    // The attempt fails because of INVALID, OVER_BUDGET under `fail`, or an unusable server.
     std::function<void(absl::Status)> on_failed;
   };
   using Gradient = ExchangeSections::Gradient;
@@ -117,15 +117,15 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   // Announces pushes to `shards` that follow soon, and the next pull of every shard if `pulls`, so
   // that the servers reserve memory now. Other requests are not announced.
   void Announce(const std::vector<ShardId>& shards, bool pulls);
-  // The map or the addresses have changed. Sends the sections that waited for this, and resends to
-  // the new owners the requests that went to former owners.
+  // Sends, after a change of the map or of addresses, the sections that waited for it, and resends
+  // to the new owners the requests that went to former owners.
   void OnMap();
-  // Returns the object for which the exchange waits, as a text for people, or "".
+  // Returns the condition for which the exchange waits, as a text for people, or "".
   std::string WaitingFor() const;
   // Returns whether a push was answered OVER_BUDGET and is repeated until the server has memory
   // (AttemptBook::OverBudget::kPause).
   bool WaitsForRoom() const { return !sections_.OverBudget().empty(); }
-  // Adds the servers that have not answered, and since when.
+  // Adds the servers that have not answered, each with the time since when.
   void FillUnreached(v1::WorkerProgress* progress) const;
 
  private:
@@ -157,8 +157,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   // Processes the answers to the pulls of a request. An error ends the attempt.
   absl::Status TakePullAnswers(const Request& request, const SharedAnswer& answer,
                                const std::set<std::uint32_t>& unsettled, Retry* retry);
-  // Sends the sections that are ready, and reports the progress. `pushed` says that a push was
-  // answered; then the failpoint worker.between_pushes applies.
+  // Sends the sections that are ready, and reports the progress. If a push was answered (`pushed`),
+  // it first passes the failpoint worker.between_pushes.
   void Continue(bool pushed);
   void OnCallFailed(const Request& request, const absl::Status& status);
   // Resumes the sections after their delay, with a timer of the control executor.

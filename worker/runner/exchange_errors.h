@@ -1,4 +1,4 @@
-// The errors of an exchange, in the words of the job file and of the servers' flags. Pure.
+// The errors of an exchange, which name keys of the job file and flags of the servers. Pure.
 #pragma once
 
 #include <string>

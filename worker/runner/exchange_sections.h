@@ -1,14 +1,14 @@
-// The sections of an attempt's requests: each push until it is settled, and each pull with the
-// number of times it is wanted and done.
+// The sections of an attempt's requests. A push is kept until it is settled, and a pull with the
+// numbers of times that it is wanted and done.
 //
 //   ready ── Sent ──▶ in flight ──▶ settled (push), or accepted and ready for the next pull
 //     ▲                 │  ├── BackOff ────────▶ backoff ───── Resume ──┐
 //     │                 │  └── WaitOrBackOff ──▶ waits for a map ─ OnMap ┤
 //     └─────────────────┴─ OnMap, if the owner has changed ◀────────────┘
 //
-// Each state has a serial. An answer or a timer that names another serial is late and has no
-// effect. Keys in calls must exist unless the call says otherwise. Pure; not thread-safe (the
-// exchange uses it on the control executor).
+// Each state has a serial number. An answer or a timer that names another serial is late and has no
+// effect. Keys in calls must exist unless stated. Pure; not thread-safe (the exchange uses it on
+// the control executor).
 #pragma once
 
 #include <algorithm>
@@ -54,7 +54,7 @@ class ExchangeSections {
     std::uint64_t global_step = 0;
     std::string skip_reason;
   };
-  // The rows of a pull; null for dense values.
+  // The rows that a pull of table rows requests.
   struct PulledRows {
     std::shared_ptr<const SlotRows> rows;
     const SlotRows::OfShard* part = nullptr;
@@ -78,7 +78,7 @@ class ExchangeSections {
 
   explicit ExchangeSections(std::shared_ptr<const Layout> layout);
 
-  // These methods have the meaning of their namesakes in Exchange.
+  // These methods do the same as those of Exchange with the same names.
   void WantPulls(std::uint64_t count) { pulls_wanted_ = std::max(pulls_wanted_, count); }
   void HavePulls(std::uint64_t count);
   bool PullsDone(std::uint64_t count) const;
@@ -96,7 +96,7 @@ class ExchangeSections {
   SectionSize Size(const PushKey& key) const;
   SectionSize Size(const PullKey& key) const;
 
-  // The section is sent to its owner in `map`. Returns the serial of its new state.
+  // Declares that the section is sent to its owner in `map`. Returns its new serial.
   template <class Key>
   std::uint64_t Sent(const Key& key, const ShardMap& map) {
     Item& item = ItemOf(key);
@@ -116,22 +116,22 @@ class ExchangeSections {
   bool IsCurrent(const PushKey& key, std::uint64_t serial) const;
   bool IsCurrent(const PullKey& key, std::uint64_t serial) const;
   void Settle(const PushKey& key) { pushes_.erase(key); }
-  // The rows have arrived.
+  // Ends a pull of rows that have arrived.
   void Settle(const PullKey& key) { pulls_.erase(key); }
-  // The reason of an OVER_BUDGET answer, or "" after any other answer.
+  // Keeps the reason of an OVER_BUDGET answer, or "" after any other answer.
   void SetOverBudget(const PushKey& key, std::string reason) {
     pushes_.at(key).over_budget_reason = std::move(reason);
   }
-  // The section becomes ready when Resume is called with `retry`.
+  // Lets the section wait until Resume is called with `retry`.
   void BackOff(const PushKey& key, Retry* retry);
   void BackOff(const PullKey& key, Retry* retry);
-  // The section waits for a map of at least `version`, if `held` is older. Otherwise the section
-  // backs off.
+  // Lets the section wait for a map of at least `version`, if `held` is older, and otherwise back
+  // off.
   void WaitOrBackOff(const PushKey& key, MapVersion version, MapVersion held, Retry* retry);
   void WaitOrBackOff(const PullKey& key, MapVersion version, MapVersion held, Retry* retry);
   // Makes the pull ready again, because its answer did not count or is being accepted.
   void MakeReady(const PullKey& key);
-  // A dense shard was pulled `count` times.
+  // Declares that the dense shard was pulled `count` times.
   void AcceptDense(const PullKey& key, std::uint64_t count);
 
   // Ends the delay of the sections whose state has not changed since `retry` was filled.
@@ -149,8 +149,8 @@ class ExchangeSections {
     State state = State::kReady;
     std::uint64_t serial = 0;
     std::uint32_t tries = 0;
-    // An item in the state kWaitMap waits for a map newer than sent_version or for the endpoint of
-    // its owner if wait_newer is set, and otherwise for a map of at least the version wait_for.
+    // With wait_newer, an item in the state kWaitMap waits for a map newer than sent_version, or
+    // for the endpoint of its owner. Otherwise it waits for a map of at least the version wait_for.
     MapVersion wait_for;
     bool wait_newer = false;
     MapVersion sent_version;
@@ -180,7 +180,7 @@ class ExchangeSections {
   const std::shared_ptr<const Layout> layout_;
   std::uint64_t pulls_wanted_ = 0, serial_ = 0;
   std::map<PushKey, PushItem> pushes_;
-  // Pulls of dense shards stay; pulls of rows stay until the rows have arrived.
+  // Pulls of dense shards are always kept, and pulls of rows until the rows have arrived.
   std::map<PullKey, PullItem> pulls_;
 };
 

@@ -18,7 +18,7 @@
 
 namespace evergrad::worker {
 
-// A file that can be read in parts before it exists on a disk.
+// A file that can be read in parts without being on a disk.
 struct ExportFile {
   std::string name;  // in the runs folder
   std::uint64_t bytes = 0;
@@ -36,8 +36,8 @@ absl::StatusOr<std::vector<ExportFile>> MakeExport(
 // UTF-8 are written as Python's surrogateescape does: \udc80.
 std::string VocabulariesJson(const std::vector<FieldVocabulary>& vocabularies);
 
-// Returns whether `folder` is the coordinator's own folder. The answer is true if the folder has
-// the mark of the order and this process may write there.
+// Returns whether `folder` is the coordinator's own folder, that is, whether it has the mark of the
+// order and this process may write there.
 bool SeesRunsFolder(const std::string& folder, const v1::ExportOrder& order);
 
 // Writes the files into `folder`. Each file is written completely beside its target, synced, and

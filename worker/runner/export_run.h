@@ -15,8 +15,8 @@ namespace evergrad::worker {
 // Limits a warning across attempts to one per minute.
 class WarningInterval {
  public:
-  // Returns whether to warn now; after a true result it returns false for a minute. Always true
-  // without a clock.
+  // Returns whether to warn now. Returns false for a minute after true; always true without a
+  // clock.
   bool Warn(const Clock* clock);
 
  private:

@@ -20,7 +20,7 @@ class FunctionRun final : public UpdateRun {
 
  private:
   void ComputeStep() override;
-  // A function must read values that are at least as new as the beginning of its closure.
+  // The first values must be at least as new as the beginning of the closure.
   bool MayPullAhead() const override { return false; }
   void OnStep(absl::StatusOr<ComputeJob::FunctionStep> step);
   // Returns the reason to skip the update, or "". Returns a user error if such steps are not

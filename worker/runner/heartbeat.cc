@@ -21,8 +21,8 @@ v1::WorkerProgress Heartbeat::Take(const Present& present) {
   if (present.run != nullptr) {
     present.run->FillProgress(&progress);
   } else if (present.next != nullptr) {
-    // The worker is not idle between two closures, when a Done is sent. No attempt is running then,
-    // so that the death of the worker is not blamed on the next attempt.
+    // Between two closures, when a Done is sent, the worker is not idle. The heartbeat then names
+    // no running attempt, so that a death of the worker does not count against the next attempt.
     progress.set_state(StateName(present.next->kind));
     progress.set_running_closure(present.next->closure.value());
   }

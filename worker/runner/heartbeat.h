@@ -1,5 +1,5 @@
 // The contents of heartbeats: the worker's state and progress, traffic, device use, and step
-// records. The class is used on the control executor.
+// records. Used on the control executor.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class Heartbeat {
             log::Logger* logger)
       : client_(client), device_(device), steps_(steps), logger_(logger) {}
 
-  // From now on, traffic is attributed to the job that begins.
+  // Attributes the traffic from now on to the job that begins.
   void BeginJob();
 
   // The current state of the runner; a pointer is null if its object does not exist.

@@ -1,8 +1,8 @@
 // Opens the input of one job (data sets, model) before an attempt begins, and checks that the data
 // are those from which the plan was made [LEDGER 33].
 //
-// The class is used on the control executor. The opening itself runs on the compute executor and
-// resumes on the control executor. A destroyed opener makes no callbacks.
+// Used on the control executor. The opening runs on the compute executor and resumes on the control
+// executor. A destroyed opener makes no callbacks.
 #pragma once
 
 #include <functional>
@@ -46,7 +46,7 @@ class InputOpener : public std::enable_shared_from_this<InputOpener> {
   // have put the right data in place.
   absl::Status CheckData(const JobContext& job, const Work& work);
 
-  // nullptr if the data set is not open.
+  // Return the data sets; nullptr if a data set is not open.
   const std::shared_ptr<const Dataset>& train() const { return train_; }
   const std::shared_ptr<const Dataset>& eval() const { return eval_; }
 
@@ -66,7 +66,7 @@ class InputOpener : public std::enable_shared_from_this<InputOpener> {
   std::shared_ptr<const Dataset> train_, eval_;  // shared with compute_ and the batch reader
 };
 
-// The check of InputOpener::CheckData; pure. `train` and `eval` may be null.
+// Makes the check of InputOpener::CheckData. Pure. `train` and `eval` may be null.
 absl::Status CompareWithPlan(const JobContext& job, const Work& work, const Dataset* train,
                              const Dataset* eval);
 

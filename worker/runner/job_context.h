@@ -1,6 +1,6 @@
 // The job that the worker serves: its specification, its plan, and the state that one attempt
-// passes to the next. The context is used on the control executor only, except `compute`, whose
-// methods belong to the compute executor.
+// passes to the next. Used on the control executor only, except `compute`, whose methods are called
+// on the compute executor.
 //
 // If the job is unreadable or its plan is inconsistent, the context keeps the error; Check then
 // ends each attempt of the job with it.
@@ -60,8 +60,8 @@ class JobContext {
   // Checks whether the job can do work of this kind. The job must be readable, have a kind and,
   // except for a describe, have a plan.
   absl::Status Check(WorkKind kind) const;
-  // InvalidArgument if the plan lacks the closure or a target. Call it after Check, and not for a
-  // describe.
+  // Returns InvalidArgument if the plan lacks the closure or a target. Call it after Check, and not
+  // for a describe.
   absl::Status CheckPlanHas(const Work& work) const;
   // Returns the examples of an evaluation in the plan.
   plan::ClosureRange EvalRange(const Work& work) const;
@@ -69,7 +69,7 @@ class JobContext {
   // Fills in job, steps and examples.
   void FillProgress(v1::WorkerProgress* progress) const;
 
-  // nullptr if the job is unreadable (Check).
+  // Returns nullptr if the job is unreadable (Check).
   const config::JobSpec* spec() const { return spec_.get(); }
   // Both pointers are nullptr until there is a plan (Check).
   const std::shared_ptr<const plan::Plan>& plan() const { return plan_; }
@@ -77,20 +77,20 @@ class JobContext {
   PullCache* cache() const { return cache_.get(); }
   // The fingerprint of the training data from which the plan was made; "" if the plan has none.
   const std::string& data_fingerprint() const { return data_fingerprint_; }
-  // Shared with tasks of the compute executor, which also destroys it (TakeCompute). nullptr if the
+  // Shared with tasks of the compute executor, which also destroys it (TakeCompute). Null if the
   // job is unreadable.
   const std::shared_ptr<ComputeJob>& compute() const { return compute_; }
   std::shared_ptr<ComputeJob> TakeCompute() { return std::move(compute_); }
 
   // --- written by the runner and its attempts
   v1::ExportOrder export_order;  // order in the newest grant of an export
-  // The map under which the last push of the previous attempt has pulled every shard: these values
+  // The map under which the last push of the previous attempt has pulled every shard. These values
   // serve as the first pull of the next attempt.
   std::optional<MapVersion> pulled_ahead;
   std::uint64_t steps = 0, examples = 0;  // trained by this worker
-  // Duration of the last training step, from its hand-over to the arrival of its gradients.
+  // The duration of the last training step, from its hand-over to the arrival of its gradients.
   MonoTime step_time{0};
-  // End of the last training step; nullopt if something else was computed since.
+  // The end of the last training step; nullopt if other work was computed since then.
   std::optional<MonoTime> step_ended;
   UniqueIds unique_ids;  // scratch memory for the rows that a batch reads
 

@@ -1,6 +1,6 @@
 // The rules of a type of jobs (spec.type) on a worker. Every worker has the types training and
 // functions; the main program may add others (Runner::Environment::more_job_kinds). Kinds have no
-// state and live as long as the process. Kinds are used on the control executor.
+// state, live as long as the process, and are used on the control executor.
 #pragma once
 
 #include <memory>
@@ -41,7 +41,7 @@ class JobKind {
   virtual std::shared_ptr<AttemptRun> MakeRun(const Parts& parts, const Work& work) const = 0;
 };
 
-// Returns the kind of the type, one of every worker's kinds or of `more`; nullptr if there is none.
+// Returns the kind of the type among every worker's kinds and `more`, or nullptr.
 const JobKind* FindJobKind(absl::string_view type, const std::vector<const JobKind*>& more);
 
 }  // namespace evergrad::worker

@@ -9,7 +9,7 @@
 namespace evergrad::worker {
 namespace {
 
-// Returns whether examples of shape `example` fit an input. (28, 28) and (28, 28, 1) name the same
+// Returns whether examples of shape `example` fit an input. (28, 28) and (28, 28, 1) have the same
 // pixels in the same order, and a flat input accepts any shape.
 bool ShapesFit(const tensor::Shape& input, const tensor::Shape& example) {
   if (input.elements() != example.elements()) return false;

@@ -17,15 +17,15 @@ namespace evergrad::worker {
 
 class ModelInputs {
  public:
-  // Finds the inputs and the labels of `graph` in the data of the source `which`. Returns user
-  // errors for a missing field, or for a field of another shape or type. The positions are the same
-  // in all data sets of a job.
+  // Finds the inputs and the labels of `graph` in the data of the source `which`. A missing field,
+  // or a field of another shape or type, is a user error. The positions are the same in all data
+  // sets of a job.
   absl::Status Bind(const config::JobSpec& spec, const Graph& graph, const Dataset& data,
                     absl::string_view which);
   // Returns the graph's inputs from a batch, as views of it.
   std::vector<Values> Of(const Graph& graph, const ReadyBatch& batch) const;
   // Returns the labels of a batch in float32, as a view of it or of `as_floats`, which `allocate`
-  // makes if it is too small. UserError for an integer label that float32 cannot represent.
+  // makes if it is too small. Returns UserError for an integer label that float32 cannot represent.
   absl::StatusOr<std::span<const float>> LabelsOf(
       const config::JobSpec& spec, const ReadyBatch& batch,
       const std::function<tensor::AlignedBuffer(std::size_t)>& allocate,

@@ -1,6 +1,6 @@
-// The servers for which the running attempt waits, for the coordinator and for people. The log has
-// the unreachable servers, and the server whose answer is slow. A worker that cannot reach a living
-// server loses its work to a worker that can. Pure; not thread-safe.
+// The servers for which the running attempt waits, reported to the coordinator and to people. These
+// are the unreachable servers, and the server whose answer is slow. A worker that cannot reach a
+// living server loses its work to a worker that can. Pure; not thread-safe.
 #pragma once
 
 #include <chrono>
@@ -19,16 +19,16 @@ class ReachLog {
  public:
   static constexpr std::chrono::seconds kSlowAfter{2};  // slower answers are reported
 
-  // A call to `server` has begun (Asked), or has ended with any result (Ended).
+  // Declare that a call to `server` has begun (Asked), or has ended with any result (Ended).
   void Asked(const std::string& server, MonoTime now);
   void Ended(const std::string& server);
-  // A call to `server` failed. Only Unavailable means that the server is unreachable; a slow server
-  // is reachable. The time of the first failure is reported as `since`, until an answer arrives or
-  // the server's address changes.
+  // Declares that a call to `server` failed. Only Unavailable means that the server is unreachable.
+  // The time of the first failure is reported as `since`, until an answer arrives or the server's
+  // address changes.
   void Failed(const std::string& server, const std::string& address, const absl::Status& status,
               MonoTime now);
   void Answered(const std::string& server, MonoTime now);
-  // Removes all servers except these; the removed ones have no pending requests any more.
+  // Removes all servers except these, because the others have no pending requests any more.
   void Keep(const std::set<std::string>& servers);
   void Fill(MonoTime now, v1::WorkerProgress* progress) const;
 

@@ -22,14 +22,14 @@ class RequestParts {
     // part has been answered.
     std::vector<Group> now;
     bool in_parts = false;  // each request is a part: call Sent and Answered
-    // A section that does not fit into any request, so the attempt must end. `now` is then empty.
+    // A section that fits into no request, so that the attempt must end. `now` is then empty.
     std::optional<SectionSize> never_fits;
   };
 
   Requests Divide(const std::string& server, const Group& group, const ExchangeSections& sections,
                   const client::RequestLimits& limits) const;
   void Sent(const std::string& server) { ++in_flight_[server]; }
-  // A part has been answered, or its call has failed. There must be a part in flight.
+  // Declares that a part in flight has been answered, or that its call has failed.
   void Answered(const std::string& server);
   bool AnyInFlight(const std::string& server) const { return in_flight_.contains(server); }
 

@@ -7,12 +7,12 @@
 namespace evergrad::worker {
 namespace {
 
-// Sections and lists of ids begin at multiples of this number of bytes.
+// The alignment of sections and lists of ids, in bytes.
 constexpr std::uint64_t kAlignment = 64;
-// Largest size of a section's own message in the header, except for the lists of its tables.
+// The largest size of a section's message in the header, without the lists of its tables.
 constexpr std::uint64_t kSectionHeaderBytes = 192;
 constexpr std::uint64_t kTableHeaderBytes = 16;
-// Size of the other fields of the header: job, client, sizes.
+// The size of the other fields of the header: job, client, sizes.
 constexpr std::uint64_t kRequestHeaderBytes = 1024;
 
 std::uint64_t OnWire(std::uint64_t payload_bytes, std::uint64_t ids_bytes, std::size_t tables) {
@@ -80,8 +80,8 @@ SplitPlan SplitRequests(const client::RequestLimits& limits, std::span<const Sec
   SplitPlan plan;
   if (sections.empty()) return plan;
   const RequestSize all = SizeOf(sections);
-  // A request above the client's share would make other clients wait until it has been sent and
-  // answered.
+  // A request above the client's share would make other clients wait for its whole transfer and
+  // answer.
   if (!in_parts && limits.Fits(all.request_bytes, all.response_bytes) &&
       all.request_bytes + all.response_bytes <= limits.share_bytes()) {
     plan.requests.emplace_back(sections.size());

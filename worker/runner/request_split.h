@@ -46,8 +46,8 @@ struct SplitPlan {
   std::optional<std::size_t> never_fits;
 };
 
-// `in_parts` says that parts of an earlier plan are still in flight; the sections are then sent in
-// parts, too.
+// If parts of an earlier plan are still in flight (`in_parts`), the sections are sent in parts,
+// too.
 SplitPlan SplitRequests(const client::RequestLimits& limits, std::span<const SectionSize> sections,
                         bool in_parts = false);
 

@@ -35,7 +35,7 @@ class RequestWriter {
   RequestWriter(Identity identity, std::shared_ptr<const Layout> layout, const PullCache* cache)
       : identity_(std::move(identity)), layout_(std::move(layout)), cache_(cache) {}
 
-  // Every section of `group` must exist, and its shard must be in `map`.
+  // Writes a request. Every section of `group` must exist, and its shard must be in `map`.
   Written Write(const ExchangeSections& sections, const ExchangeSections::Group& group,
                 const ShardMap& map) const;
 

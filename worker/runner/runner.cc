@@ -34,8 +34,8 @@ using client::FromProto;
 
 }  // namespace
 
-// The router. The router passes each message of the coordinator to the responsible part, and starts
-// one attempt after another.
+// The router, which passes each message of the coordinator to the responsible part, and starts one
+// attempt after another.
 struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::Impl> {
   Impl(Environment e, Options o)
       : env(std::move(e)),
@@ -49,8 +49,8 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
         heartbeat(env.client, &device, &step_log, env.logger),
         streams({options.prefetch_batches_max, options.prefetch_bytes_max, allocate}, env.registry),
         reports({env.send, env.logger, &metrics, options.message_bytes_max}) {}
-  // The owner calls Init once a shared_ptr owns the runner, because the drain holds a weak_ptr to
-  // the runner.
+  // Completes the construction. It must be called when a shared_ptr owns the runner, because the
+  // drain holds a weak_ptr to the runner.
   void Init() {
     drain = std::make_shared<worker::Drain>(worker::Drain::Environment{
         env.control, options.drain_done_max, options.drain_alone_max, [weak = weak_from_this()] {
@@ -172,8 +172,8 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     const std::set<Attempt> adopted = DropNotAdopted(registered);
     if (registered.has_map()) SetMap(registered.map());
     SyncRun();
-    // An attempt may have been dropped since the Hello (for example after SUPERSEDED from a shard).
-    // The coordinator has adopted it and would otherwise wait for it forever.
+    // An attempt that was dropped since the Hello (for example after SUPERSEDED from a shard) must
+    // be reported. The coordinator has adopted it and would otherwise wait for it forever.
     for (const v1::HeldAttempt& attempt : registered.adopted()) {
       const auto number = FromProto<Attempt>(attempt.attempt());
       if (adopted.contains(number) && !book.Holds(number))
@@ -248,8 +248,8 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     SchedulePump();
   }
 
-  // Hands the attempt back if it has not begun. A job that shares the cluster loses many attempts
-  // in this way, so this is no error.
+  // Hands the attempt back if it has not begun. This is no error, because a job that shares the
+  // cluster loses many attempts in this way.
   void GiveBack(Attempt attempt, const std::string& reason) {
     for (const AttemptBook::Held& held : book.HeldForHello()) {
       if (held.work.attempt != attempt || book.OnRecall(attempt).empty()) continue;
@@ -285,7 +285,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
       const Work* next = drain->begun() ? nullptr : book.NextToBegin();
       waiting_for = "";
       if (next == nullptr || !job) {
-        // The time until a later attempt begins does not count as a wait.
+        // The time until a later attempt begins must not count as a wait of the device.
         if (job) job->pulled_ahead.reset(), job->step_ended.reset();
         return CheckDrained();
       }
@@ -301,8 +301,8 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     }
   }
 
-  // Returns the name of the object for which `work` waits, or "" if the work can begin now. An
-  // error ends the attempt.
+  // Returns the missing object for which `work` waits, or "" if the work can begin now. An error
+  // ends the attempt.
   absl::StatusOr<std::string> MissingFor(const Work& work) {
     EG_RETURN_IF_ERROR(job->Check(work.kind));
     if (!input->Open(job->NeedsOf(work.kind), work.attempt)) return "its input";
@@ -334,8 +334,8 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     v1::Done done;
     FillWork(work, &done);
     run->FillDone(&done);
-    // A Done that cannot be sent would be kept forever. Such a Done ends the attempt, and the job
-    // with it.
+    // A Done that is too large to be sent would be kept forever, so it fails the attempt, and the
+    // job with it.
     if (const absl::Status size = reports.CheckSize(work, done); !size.ok()) return Fail(size);
     const DoneReport report = book.Finish();
     *done.mutable_v0() = client::ToProto(report.v0);

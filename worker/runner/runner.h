@@ -6,7 +6,7 @@
 //
 // Every method and every callback runs on the control executor, which never blocks. AttemptBook
 // decides whether a push is settled, an attempt is dropped, or a Done is kept (LEDGER lines 14 to
-// 17 and 26). This class carries the decisions out.
+// 17 and 26). This class executes these decisions.
 #pragma once
 
 #include <chrono>
@@ -32,8 +32,8 @@ class JobKind;
 
 class Runner {
  public:
-  // All objects outlive the runner. Before the runner is destroyed, the executors are shut down, or
-  // they run nothing meanwhile.
+  // All objects outlive the runner. The executors must be shut down, or run nothing, while the
+  // runner is destroyed.
   struct Environment {
     runtime::Executor* control = nullptr;
     runtime::Executor* compute = nullptr;
@@ -45,8 +45,8 @@ class Runner {
     const sdk::Registry* functions = nullptr;    // null if no function is registered
     std::vector<const JobKind*> more_job_kinds;  // besides training and functions
     std::function<bool(v1::TaskMessage)> send;   // SessionClient::Send
-    // A function that is called after an attempt has been reported as Failed because the device has
-    // failed; all later steps would fail, too. May be null.
+    // Called after an attempt has been reported as Failed because the device has failed, so that
+    // all later steps would fail, too. May be null.
     std::function<void(const absl::Status&)> on_device_lost = nullptr;
   };
   struct Options {
@@ -58,16 +58,16 @@ class Runner {
     std::uint64_t prefetch_bytes_max = 64ull << 20;
     std::uint64_t data_bytes_max = 8ull << 30;  // limit of one source in memory
     fs::Roots data_roots = {};                  // folders that hold jobs' data files
-    // Limit between two heartbeats; older records are dropped and counted.
+    // The limit of step records between two heartbeats; older ones are dropped and counted.
     std::uint32_t step_records_max = 4096;
     std::chrono::milliseconds call_deadline{10000};
     std::chrono::milliseconds backoff_min{10}, backoff_max{1000};
     std::chrono::milliseconds drain_step_max{5000}, drain_done_max{2000};
-    // Limit of a drain without a session, which cannot report results.
+    // The limit of a drain without a session, in which no result can be reported.
     std::chrono::milliseconds drain_alone_max{500};
-    // Limit of the session; a larger Done could never be sent.
+    // The limit of a message of the session; a larger Done could never be sent.
     std::uint64_t message_bytes_max = 4ull << 20;
-    // Reaction to NaN and Inf: a user error, or a SKIP that is counted.
+    // The reaction to NaN and Inf: a user error, or a SKIP that is counted.
     bool skip_not_finite = false;
     std::string host;  // host name, reported with exported files
   };
@@ -82,7 +82,7 @@ class Runner {
   // Fills highest_term, life_id and every held attempt [26].
   void FillHello(v1::Hello* hello) const;
   void OnRegistered(const v1::Registered& registered);
-  void OnLost();  // the session has ended; held attempts continue [17]
+  void OnLost();  // handles the end of the session; held attempts continue [17]
   void OnMessage(const v1::CoordinatorMessage& message);
   v1::WorkerProgress Progress();  // takes the step records since the last call
 

@@ -14,14 +14,14 @@
 namespace evergrad::worker {
 
 v1::WorkKind ToProto(WorkKind kind);
-// Returns nullopt for a kind that this build does not know.
+// Returns the kind, or nullopt for one that this build does not know.
 std::optional<WorkKind> KindOf(v1::WorkKind kind);
 // Returns the worker's state in heartbeats during such work: "running", "evaluating", …
 const char* StateName(WorkKind kind);
 // Returns the closure's name in log lines: its number, or "eval EPOCH/NUMBER".
 std::string ClosureName(const Work& work);
 
-// Both functions read a kind that this build does not know as kTrain; the caller checks KindOf.
+// Both functions return kTrain for a kind that this build does not know; the caller checks KindOf.
 Work WorkOf(const v1::HeldAttempt& attempt);
 // `granted_to` is the identity of this worker at the time of the grant.
 Work WorkOf(const v1::Grant& grant, const std::string& granted_to);

@@ -1,5 +1,5 @@
-// Marks errors that concern this worker and not the job: another worker may be able to do the work.
-// Pure, any thread.
+// Marks errors that concern this worker and not the job, because another worker may be able to do
+// the work. Pure.
 #pragma once
 
 #include "absl/status/status.h"

@@ -1,5 +1,5 @@
-// The step records for the next heartbeat. The log is used on the control executor only. The log is
-// bounded: at `records_max` the oldest record is dropped, and counted as refused by the limit.
+// The step records for the next heartbeat. Used on the control executor only. The log is bounded:
+// at `records_max` the oldest record is dropped, and counted as refused by the limit.
 #pragma once
 
 #include <cstddef>

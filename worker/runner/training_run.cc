@@ -10,7 +10,7 @@ namespace evergrad::worker {
 namespace {
 
 constexpr std::size_t kNamedExamplesMax = 8;
-// The push of a step is announced this long before the expected end of the step. The time is longer
+// The time between the announcement of a step's push and the expected end of the step. It is longer
 // than a round trip through a busy host.
 constexpr MonoTime kAnnouncedAhead = std::chrono::milliseconds(2);
 
@@ -72,8 +72,8 @@ void TrainingRun::CountWaitOfDevice() {
 }
 
 // Announces this step's push shortly before the expected end of the step. The grant then arrives in
-// time, and no server reserves memory during a computation. With tables the announcement is left
-// out, because the slots to which the step pushes are not known yet.
+// time, and no server reserves memory during a computation. With tables a push is not announced,
+// because the slots to which the step pushes are not known yet.
 void TrainingRun::AnnounceLater() {
   if (env_.clock == nullptr || env_.job->layout()->slots() > 0) return;
   step_begun_ = env_.clock->Now();

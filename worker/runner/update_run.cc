@@ -127,7 +127,8 @@ std::vector<ShardId> UpdateRun::Targets(std::vector<ShardId> shards) const {
   return shards;
 }
 
-// Runs on the control executor, because the compute executor must compute the next step.
+// This function runs on the control executor, because the compute executor must compute the next
+// step.
 void UpdateRun::AddGradientsOfRows(const std::shared_ptr<const SlotRows>& slots,
                                    const std::vector<tensor::AlignedBuffer>& gradients,
                                    Update* update) const {

@@ -57,7 +57,7 @@ class UpdateRun : public AttemptRun {
 
   // Passes the failpoint worker.before_push, then pushes.
   void PushUpdate(Update update);
-  // Says that the closure has only `steps` steps.
+  // Declares that the closure has only `steps` steps.
   void SetSteps(std::uint32_t steps) { steps_ = steps; }
   // Ends the step, which was pushed or is empty.
   void EndStep();
@@ -73,7 +73,7 @@ class UpdateRun : public AttemptRun {
                           const std::vector<tensor::AlignedBuffer>& gradients,
                           Update* update) const;
 
-  // CountStep counts a step. RecordStep also records its loss for the next heartbeat and for Done.
+  // Count a step. RecordStep also records its loss for the next heartbeat and for Done.
   void CountStep(std::uint64_t examples);
   void RecordStep(std::uint64_t examples, double loss_sum);
   // If all shards are targets, lists the shards that fewer updates touched than the closure has

@@ -1,6 +1,6 @@
-// Tracks the files of an export that are sent: the next part, and the bytes that the coordinator
-// has confirmed. Files are sent one after another, each in order, with a bounded window of
-// unconfirmed bytes. Pure; the caller handles bytes and messages.
+// Tracks the files of an export while they are sent: the next part, and the bytes that the
+// coordinator has confirmed. Files are sent one after another, each in order, with a bounded window
+// of unconfirmed bytes. Pure; the caller handles bytes and messages.
 #pragma once
 
 #include <cstdint>
@@ -30,10 +30,10 @@ class Upload {
   // Returns the next chunk, which counts as sent from now on. Returns nullopt if the window is
   // full, or if a file waits for its final confirmation.
   std::optional<Chunk> Next();
-  // Confirms the first `bytes` of that file. InvalidArgument for more bytes than were sent, or for
-  // the name of another file.
+  // Confirms the first `bytes` of that file. Returns InvalidArgument for more bytes than were sent,
+  // or for the name of another file.
   absl::Status Confirm(absl::string_view name, std::uint64_t bytes);
-  // Starts the current file anew, because unconfirmed data is lost with its session. Chunks of an
+  // Starts the current file again, because unconfirmed data is lost with its session. Chunks of an
   // earlier generation() are invalid.
   void Restart();
   std::uint64_t generation() const { return generation_; }

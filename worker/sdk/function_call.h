@@ -1,6 +1,6 @@
-// One run of a user's function: its source, its steps, their pushes and its result. The class
-// converts exceptions of user code to a Status. The class is used on one thread at a time, except
-// for the cancel flag.
+// One run of a user's function, with its source, its steps, their pushes and its result. The class
+// converts exceptions of user code to a Status. Used on one thread at a time, except the cancel
+// flag.
 #pragma once
 
 #include <any>
@@ -33,14 +33,14 @@ class FunctionCall {
   // Returns memory for the gradient of a variable, initially zero.
   using Gradient = std::function<std::span<float>(std::uint32_t variable)>;
 
-  // NotFound for an unknown function. `registry` outlives the call; `cancelled` is shared with the
-  // code that may cancel it.
+  // Returns NotFound for an unknown function. `registry` outlives the call, which shares
+  // `cancelled` with the code that may cancel it.
   static absl::StatusOr<std::unique_ptr<FunctionCall>> Make(
       const Registry& registry, const std::string& function, std::string arguments,
       std::uint64_t closure, std::uint64_t seed, std::shared_ptr<std::atomic<bool>> cancelled);
 
-  // Makes the next step. Opens the source before the first step. Reads one input ahead, so that the
-  // last step is known.
+  // Runs the next step. The first call opens the source. One input is read ahead, so that the last
+  // step is known.
   absl::StatusOr<Outcome> Step(const std::vector<Variable>& variables, const Gradient& gradient);
   const std::string& result() const { return result_; }
 

@@ -43,7 +43,7 @@ namespace evergrad::sdk {
 
 class FunctionCall;
 
-// The values of one variable in this step. The values are valid until the step function returns.
+// The values of one variable in this step, valid until the step function returns.
 struct Values {
   std::span<const float> data;  // row-major
   std::vector<std::uint64_t> shape;
@@ -57,14 +57,14 @@ class ClosureContext {
   std::uint64_t closure() const {
     return closure_;
   }  // number of the closure; numbers rise in the order of Schedule, with gaps
-  // Return random numbers, which are the same in every run of the closure. The numbers depend on
-  // the job's seed and the closure, and within a step also on the number of the step. `index` is
-  // the position in an infinite sequence.
+  // Return random numbers, which are the same in every run of the closure. They depend on the job's
+  // seed and the closure, and within a step also on the number of the step. `index` is the position
+  // in an infinite sequence.
   float Uniform(std::uint64_t index) const;  // in [0, 1)
   float Normal(std::uint64_t index) const;
   std::uint64_t Bits(std::uint64_t index) const;
-  // Returns whether the closure was cancelled, or its worker stops working on it. In both cases any
-  // result is discarded. Thread-safe.
+  // Returns whether the closure was cancelled, or its worker has stopped working on it. In both
+  // cases any result is discarded. Thread-safe.
   bool cancelled() const;
 
  protected:
@@ -75,21 +75,21 @@ class ClosureContext {
   std::shared_ptr<const void> cancelled_;  // std::atomic<bool>, shared with the worker
 };
 
-// The context of a step function. The context is used on the worker's compute thread, and is valid
-// until the function returns.
+// The context of a step function. It is used on the worker's compute thread, and is valid until the
+// function returns.
 class StepContext : public ClosureContext {
  public:
   std::uint32_t step() const { return step_; }  // from 0; a closure has at most 4096 steps
   // Returns the values at the beginning of this step, which include the closure's own earlier
   // pushes. All variables are read together before the step; unchanged values are not sent again.
-  // NotFound (a user error) for an unknown variable.
+  // Returns NotFound (a user error) for an unknown variable.
   absl::StatusOr<Values> Pull(absl::string_view variable) const;
   // Pushes a gradient of the variable's shape for the variable's optimizer. The gradient is sent if
   // the step function returns OK. A second push of a variable in one step is added to the first.
-  // InvalidArgument or NotFound (user errors) for a wrong size or an unknown variable.
+  // Returns InvalidArgument or NotFound (user errors) for a wrong size or an unknown variable.
   absl::Status Push(absl::string_view variable, std::span<const float> gradient);
-  // Sets the closure's result, at most 1 MiB; a later result replaces it. InvalidArgument (a user
-  // error) if it is larger.
+  // Sets the closure's result, or replaces an earlier one. Returns InvalidArgument (a user error)
+  // above 1 MiB.
   absl::Status SetResult(absl::string_view bytes);
   // Counts examples, for examples/s of the job.
   void CountExamples(std::uint64_t examples) { examples_ += examples; }
@@ -103,7 +103,7 @@ class StepContext : public ClosureContext {
 };
 
 // Returns the inputs of a closure's steps, one after another, and nullopt after the last. The
-// source must copy what it needs from the context, which does not live as long.
+// source outlives the context, so it must copy the needed data from it.
 template <class Input>
 using Source = std::function<absl::StatusOr<std::optional<Input>>()>;
 
@@ -125,7 +125,7 @@ class Registry {
                         const ClosureContext& context) mutable -> absl::StatusOr<AnySource> {
       absl::StatusOr<SourceOf> source = open(context);
       if (!source.ok()) return source.status();
-      // Shared, because a std::function must be copyable, but the source need not be.
+      // The source is shared, because a std::function must be copyable and the source need not be.
       const auto shared = std::make_shared<SourceOf>(*std::move(source));
       return AnySource([shared]() -> absl::StatusOr<std::any> {
         auto input = (*shared)();
@@ -157,7 +157,7 @@ class Registry {
   absl::Status status_;
 };
 
-// The main of evergrad-worker with these functions. The function parses the options, joins the
+// Runs the main function of evergrad-worker with these functions: parses the options, joins the
 // coordinator, and works until SIGTERM. Returns the exit code.
 int WorkerMain(int argc, char** argv, Registry functions);
 

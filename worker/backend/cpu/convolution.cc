@@ -16,8 +16,8 @@ memory::desc Desc(memory::dims dims, Tag tag, Element type = Element::kFloat32) 
   return {std::move(dims), ToDnnl(type), tag};
 }
 
-// A tensor of the interface, and the same tensor in the layout of a primitive. Both tensors share
-// one memory if the layouts agree; otherwise there are two memories and a reorder.
+// A tensor of the interface, and the same tensor in the layout of a primitive. If the layouts
+// agree, both tensors share one memory. Otherwise there are two memories and a reorder.
 class Operand {
  public:
   Operand() = default;

@@ -1,5 +1,5 @@
 // One convolution shape as three oneDNN primitives: forward, backward by data, backward by weights.
-// Each is created when first needed.
+// Each primitive is created when it is first needed.
 //
 // Activations stay in NHWC, the layout of the interface, which oneDNN's vector kernels support.
 // Weights are small, so every call reorders them from HWIO into the layout that each primitive

@@ -29,7 +29,7 @@ namespace evergrad::worker {
 namespace {
 
 constexpr int kThreadsMax = 1024;
-// Limit of plans. A model has tens of shapes, and the same number for the short last batch. Only
+// The limit of plans. A model has tens of shapes, and as many again for the short last batch. Only
 // changing batch sizes lead to more plans. At the limit all plans are dropped, because each plan
 // holds reordered weights and scratch memory.
 constexpr std::size_t kPlansMax = 256;
@@ -114,8 +114,8 @@ class CpuBackend final : public Backend {
   }
   absl::Status TakeError() override { return std::exchange(error_, absl::OkStatus()); }
   void Enter(absl::string_view layer, Phase) override { layer_ = layer; }
-  // oneDNN 2.6 has no float16. oneDNN 2.6 has bfloat16 from AVX-512 on. Below avx512_core_bf16,
-  // bfloat16 is correct but slow, because oneDNN then uses float32 instructions.
+  // oneDNN 2.6 has no float16, and has bfloat16 from AVX-512 on. Below avx512_core_bf16, bfloat16
+  // is correct but slow, because oneDNN uses float32 instructions there.
   absl::Status CheckPrecision(Precision precision) const override {
     switch (precision) {
       case Precision::kFloat32: return absl::OkStatus();

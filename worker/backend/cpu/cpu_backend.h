@@ -9,12 +9,12 @@
 
 namespace evergrad::worker {
 
-// main() calls it before the first backend: KeepIsaLimit(std::getenv("ONEDNN_MAX_CPU_ISA")).
-// Without a limit, the highest instruction set that backends support is used.
+// main() must call KeepIsaLimit(std::getenv("ONEDNN_MAX_CPU_ISA")) before it makes a backend.
+// Without a limit, oneDNN uses the highest instruction set that backends support.
 void KeepIsaLimit(const char* limit);
 
-// `bind`: see BackendOptions. InvalidArgument for threads < 1 or above 1024. Unavailable if oneDNN
-// could not create an engine.
+// BackendOptions describes `bind`. Returns InvalidArgument for threads < 1 or above 1024, and
+// Unavailable if oneDNN could not create an engine.
 absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(int threads, bool bind);
 
 }  // namespace evergrad::worker

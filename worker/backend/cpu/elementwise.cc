@@ -14,8 +14,8 @@
 namespace evergrad::worker::cpu {
 namespace {
 
-// The elements of one part of the work. A part takes about 10 µs, which is also the time to wake a
-// thread.
+// The number of elements in one part of the work. A part takes about 10 µs, which is also the time
+// to wake a thread.
 constexpr std::int64_t kElementsPerPart = 16384;
 
 // Eigen's exp and tanh process whole vectors of an aligned chunk; the last one is padded. Eigen's
@@ -87,8 +87,8 @@ void ColumnSums(int threads, std::int64_t rows, std::int64_t columns, AnyIn x, O
 }
 
 float LargestMagnitude(int threads, In x) {
-  // Without the sign bit, the bits of floats have the order of their magnitudes, with Inf and then
-  // NaN above all numbers.
+  // Without their sign bits, the bit patterns of floats have the order of their magnitudes, and Inf
+  // and then NaN are above all numbers.
   std::atomic<std::uint32_t> largest{0};
   ParallelFor(threads, static_cast<std::int64_t>(x.size()), kElementsPerPart,
               [&](std::int64_t begin, std::int64_t end) {

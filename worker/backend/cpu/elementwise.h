@@ -9,9 +9,9 @@
 
 namespace evergrad::worker::cpu {
 
-// y[r, c] += b[c]
+// Adds b[c] to each y[r, c].
 void AddBias(int threads, std::int64_t rows, std::int64_t columns, In b, AnyOut y);
-// sums[c] = sum over r of x[r, c], in row order.
+// Sets sums[c] to the sum over r of x[r, c], in row order.
 void ColumnSums(int threads, std::int64_t rows, std::int64_t columns, AnyIn x, Out sums);
 // Returns the largest |x|; the result is not finite if any element is not.
 float LargestMagnitude(int threads, In x);
@@ -24,7 +24,7 @@ void Copy(int threads, AnyIn x, AnyOut y);
 void Scale(int threads, float factor, In x, Out y);
 void AddScaled(int threads, float factor, AnyIn x, AnyOut y);
 void Sum(int threads, std::span<const AnyIn> inputs, AnyOut y);
-// y may be identical to a.
+// The output y may be identical to a.
 void Multiply(int threads, AnyIn a, AnyIn b, AnyOut y);
 void CopyColumns(int threads, std::int64_t rows, std::int64_t width, AnyIn x,
                  std::int64_t x_columns, std::int64_t x_begin, AnyOut y, std::int64_t y_columns,

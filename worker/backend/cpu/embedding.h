@@ -1,5 +1,5 @@
-// Lookup of table rows by id, and the gradients of rows. The functions use one thread, because
-// several ids may refer to one row, and the contract fixes their order.
+// Looks up table rows by id, and adds the gradients of rows. The functions use one thread, because
+// several ids may refer to one row, and the contract fixes the order of additions.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,7 @@ namespace {
 constexpr double kEpsilon = 1e-7;
 
 double Clip(double probability) { return std::clamp(probability, kEpsilon, 1.0 - kEpsilon); }
-// clip_by_value passes the gradient only inside its bounds.
+// Returns whether a probability was clipped. clip_by_value passes no gradient then.
 bool Clipped(double probability) { return probability < kEpsilon || probability > 1.0 - kEpsilon; }
 
 std::int64_t ArgMax(In row) { return std::max_element(row.begin(), row.end()) - row.begin(); }

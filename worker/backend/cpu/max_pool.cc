@@ -23,8 +23,8 @@ Window Clip(std::int64_t out, std::int64_t stride, std::int64_t pad, std::int64_
 // Eight rows of a small image take about 10 µs, which is also the time to wake a thread.
 constexpr std::int64_t kRowsPerPart = 8;
 
-// Processes eight channels at once, in the compilers' vector types. The running maximum and its
-// index stay in registers over a window.
+// The loops process eight channels at once, in the compilers' vector types. The running maximum and
+// its index stay in registers over a window.
 constexpr std::int64_t kLanes = 8;
 using Floats = float __attribute__((vector_size(32)));
 using Ints = std::int32_t __attribute__((vector_size(32)));
@@ -60,8 +60,8 @@ void ForwardFloats(int threads, const PoolShape& s, In x, Out y, std::span<std::
             const std::int64_t first = Pixel(s, image, h.begin, w.begin),
                                width = (w.end - w.begin) * s.channels;
             std::int64_t c = 0;
-            // The comparison "strictly greater" keeps the first of equal values. The first NaN is
-            // taken and kept.
+            // The comparison "strictly greater" keeps the first of equal values, and a NaN replaces
+            // the maximum once.
             for (; c + kLanes <= s.channels; c += kLanes) {
               Floats best = Load<Floats>(x.data() + first + c);
               Ints pixel = Ints{} + static_cast<std::int32_t>(first);

@@ -11,8 +11,8 @@
 namespace evergrad::worker::cpu {
 namespace {
 
-// Limit of an allocation. No CPU addresses more memory, and some allocators end the process for a
-// larger size instead of reporting an error.
+// The limit of an allocation. No CPU addresses more memory, and some allocators end the process for
+// a larger size instead of reporting an error.
 constexpr std::size_t kBytesMax = std::size_t{1} << 47;
 
 std::uint64_t FreeBytes() {

@@ -1,4 +1,4 @@
-// Heap memory with a count of its use.
+// Allocates heap memory, and counts the memory in use.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ namespace evergrad::worker::cpu {
 // the backend and be freed on any thread.
 class Heap final : public tensor::BufferHome {
  public:
-  // Allocates memory. ResourceExhausted as in Backend::Allocate.
+  // Allocates memory. Returns ResourceExhausted as Backend::Allocate does.
   static absl::StatusOr<tensor::AlignedBuffer> Allocate(const std::shared_ptr<Heap>& self,
                                                         std::size_t bytes, absl::string_view what);
   void TakeBack(std::byte* data, std::size_t bytes) override;

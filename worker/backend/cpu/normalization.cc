@@ -12,12 +12,12 @@ namespace evergrad::worker::cpu {
 namespace {
 
 constexpr std::int64_t kElementsPerPart = 16384;  // as in elementwise.cc
-// The elements of one partial sum. The number is fixed, because another division would change the
+// The number of elements in one partial sum. It is fixed, because another division would change the
 // bits.
 constexpr std::int64_t kElementsPerBlock = 65536;
 
-// sums[k][c] = sum over the rows of the values that `visit(row, the row of each input, block sums)`
-// adds. Blocks are summed in parallel and then added in order.
+// Returns the sums [k][c], over the rows, of the values that `visit(row, the row of each input,
+// block sums)` adds. Blocks are summed in parallel and then added in order.
 template <int kSums, std::size_t kInputs, typename Visit>
 std::vector<double> SumRows(int threads, std::int64_t rows, std::int64_t channels,
                             const std::array<AnyIn, kInputs>& inputs, Visit visit) {
@@ -54,7 +54,7 @@ float InverseDeviation(float variance, double epsilon) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(variance) + epsilon));
 }
 
-// y = scale x + shift per channel.
+// Computes y = scale x + shift for each channel.
 void ScaleAndShift(int threads, std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x,
                    In gamma, In beta, In mean, In variance, AnyOut y) {
   std::vector<float> scale(static_cast<std::size_t>(channels)), around(mean.begin(), mean.end()),
@@ -106,8 +106,8 @@ void BatchNormInference(int threads, std::int64_t rows, std::int64_t channels, d
   ScaleAndShift(threads, rows, channels, epsilon, x, gamma, beta, mean, variance, y);
 }
 
-// With n = (x - mean) / deviation: dbeta = sum dy, dgamma = sum dy n, dx = gamma / deviation (dy -
-// dbeta / rows - n dgamma / rows).
+// Computes, with n = (x - mean) / deviation, dbeta = sum dy, dgamma = sum dy n, and dx = gamma /
+// deviation (dy - dbeta / rows - n dgamma / rows).
 void BatchNormBackward(int threads, std::int64_t rows, std::int64_t channels, double epsilon,
                        AnyIn x, In gamma, In mean, In variance, AnyIn dy, AnyOut dx, Out dgamma,
                        Out dbeta) {

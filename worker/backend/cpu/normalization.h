@@ -1,5 +1,5 @@
-// Batch and layer normalization, and the mean over positions. The loops are our own. The loops make
-// two passes over the data: first the mean, then the squares around it, because a difference of two
+// Batch and layer normalization, and the mean over positions. Our own loops make two passes over
+// the data, first for the mean and then for the squares around it, because a difference of two
 // large sums would lose the variance. Sums are in double, by fixed blocks of rows, so that every
 // division of the work gives the same bits.
 #pragma once

@@ -25,7 +25,7 @@ struct Loop {
 
 // Tells ThreadSanitizer what libgomp's barriers guarantee: every part sees the caller's earlier
 // writes, and the caller sees the writes of the parts. libgomp synchronizes by futexes that
-// ThreadSanitizer does not see. Two atomic operations per part cost nothing in comparison.
+// ThreadSanitizer does not see. The cost of two atomic operations per part is negligible.
 std::atomic<std::uint32_t> order{0};
 
 void RunPart(void* data) {

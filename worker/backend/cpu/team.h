@@ -7,13 +7,13 @@
 
 namespace evergrad::worker::cpu {
 
-// Sets the team size of the calling thread, for oneDNN and for ParallelFor. The setting is per
-// thread, so every entry to the backend makes this call, which costs one store.
+// Sets the team size of the calling thread, for oneDNN and for ParallelFor. Since the size belongs
+// to a thread, every entry to the backend makes this call, which costs one store.
 void SetTeamSize(int threads);
 
-// Binds the calling thread and its team of `threads` to one CPU each. Does nothing unless these are
-// all the CPUs that this process may use, and more than one. Threads that the calling thread starts
-// later inherit its CPU. Returns whether the threads were bound.
+// Binds each thread of the calling thread's team of `threads` to one CPU. Does nothing unless
+// `threads` is the number of CPUs that this process may use, and above one. Threads that the
+// calling thread starts later inherit its CPU. Returns whether the threads were bound.
 bool BindTeam(int threads);
 
 // Calls body(begin, end) over disjoint ranges that cover [0, n), on at most `threads` threads. No

@@ -43,7 +43,7 @@ class WideOut {
     if (buffer_.size() < static_cast<std::size_t>(n)) buffer_.resize(static_cast<std::size_t>(n));
     return buffer_.data();
   }
-  // Like At, but the memory holds the current values.
+  // Does the same as At, but the memory holds the current values.
   float* Load(std::int64_t begin, std::int64_t n) {
     float* const at = At(begin, n);
     if (!all_.is_float32())

@@ -69,7 +69,7 @@ absl::StatusOr<BlockCache::Address> BlockCache::Grow(std::uint64_t bytes, Stream
   return address;
 }
 
-// Marks a free block as used. The excess becomes a free block unless it is too small.
+// Marks a free block as used. The excess bytes become a free block unless they are too few.
 BlockCache::Address BlockCache::Take(Address address, std::uint64_t bytes) {
   Block& block = blocks_.at(address);
   EG_CHECK(block.state == Block::State::kFree && block.bytes >= bytes);

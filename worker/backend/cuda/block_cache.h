@@ -1,14 +1,14 @@
-// The caching allocator of device memory, which keeps track of the parts of each segment. The
-// allocator computes with addresses and never dereferences one.
+// The caching allocator of device memory, which keeps track of the parts of each segment. It
+// computes with addresses and never dereferences one.
 //
 // cudaMalloc and cudaFree wait for the device, so segments are kept and divided into blocks. Work
-// on a stream runs in order. Therefore a freed block may be reused by the same stream while queued
-// kernels still read it: the new user's work comes after them. A block that a second stream has
-// used, too, is not reused until the second stream has reached its mark.
+// on a stream runs in order. A freed block may therefore be reused by the same stream while queued
+// kernels still read it, because the work of the new user comes after them. A block that a second
+// stream has also used is not reused until the second stream has reached its mark.
 //
-// Free neighbours of one stream are merged. The best fit is taken, on ties the lowest address.
-// Addresses are a function of the calls, so a repeated step gets the same addresses, on which CUDA
-// graphs rely. Not thread-safe.
+// Free neighbours of one stream are merged. The allocator takes the best fit, and of equal fits the
+// lowest address. Addresses are a function of the calls, so a repeated step gets the same
+// addresses, on which CUDA graphs rely. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -52,8 +52,8 @@ class BlockCache {
     std::uint64_t largest_free = 0;
     std::uint64_t allocations = 0, device_allocations = 0, device_releases = 0, splits = 0,
                   joins = 0;
-    // Fragmentation: the share of the free bytes outside the largest free block. 0 if they are one
-    // piece, or if nothing is free.
+    // Fragmentation: the share of the free bytes outside the largest free block. It is 0 if they
+    // are one piece, or if nothing is free.
     double fragmentation = 0;
   };
 
@@ -61,21 +61,21 @@ class BlockCache {
   ~BlockCache();  // releases all segments, even if blocks are in use
 
   // Allocates a block aligned to kAlignment. If the device is out of memory, releases unused
-  // segments first. ResourceExhausted: "out of device memory: asked=… free=… in_use=… cached=…
-  // largest_free=…". InvalidArgument if `bytes` is 0.
+  // segments first. Returns ResourceExhausted ("out of device memory: asked=… free=… in_use=…
+  // cached=… largest_free=…"), or InvalidArgument if `bytes` is 0.
   absl::StatusOr<Address> Allocate(std::uint64_t bytes, Stream stream);
-  // `address` must be a result of Allocate that has not been freed.
+  // Frees a block. `address` must be a result of Allocate that has not been freed.
   void Free(Address address);
-  // `stream`, which is not the block's own stream, uses the block until `mark`. UsedOn is called
-  // before Free.
+  // Declares that `stream`, which is not the block's own stream, uses the block until `mark`. The
+  // caller calls UsedOn before Free.
   void UsedOn(Address address, Stream stream, Mark mark);
-  // `stream` has reached `mark`. Marks only grow.
+  // Declares that `stream` has reached `mark`. Marks only grow.
   void Reached(Stream stream, Mark mark);
 
   // Releases every segment without a block in use or held back.
   absl::Status ReleaseCached();
   Stats stats() const;
-  // Checks the consistency of the books, for tests. Returns "", or a description of the error.
+  // Checks the consistency of the records, for tests. Returns "", or a description of the error.
   std::string Audit() const;
 
  private:

@@ -21,14 +21,14 @@ struct CudaOptions {
   std::uint64_t workspace_bytes_max = 256ull << 20;  // limit of one algorithm
 };
 
-// The counters of a device's backend, in addition to those of every backend.
+// The counters of a GPU's backend, in addition to those of every backend.
 struct CudaStats {
   BlockCache::Stats memory;
   StagingRing::Stats staging;
   GraphCapture::Stats capture;
   std::uint64_t plans = 0, plans_measured = 0;
-  // Products requested in 16 bits for which the library has no algorithm, and which were computed
-  // in float32.
+  // The number of products that were requested in 16 bits but computed in float32, because the
+  // library has no algorithm for them.
   std::uint64_t products_widened = 0;
 };
 
@@ -37,7 +37,7 @@ class CudaBackend : public Backend {
   virtual CudaStats stats() const = 0;
 };
 
-// It is called on the compute thread. `choice` must be a GPU. Errors are ResourceExhausted,
+// Makes the backend, on the compute thread. `choice` must be a GPU. Errors are ResourceExhausted,
 // FailedPrecondition (cuBLASLt or cuDNN) and Internal.
 absl::StatusOr<std::unique_ptr<CudaBackend>> MakeCudaBackend(const DeviceChoice& choice,
                                                              const CudaOptions& options);

@@ -14,7 +14,7 @@ struct DeviceName {
   enum class Kind { kAuto, kCpu, kGpu } kind = Kind::kAuto;
   int ordinal = 0;  // ordinal of a GPU; `gpu` is gpu:0
 };
-// Returns UserError for an unknown name.
+// Parses a name. Returns UserError for an unknown one.
 absl::StatusOr<DeviceName> ParseDevice(absl::string_view text);
 
 struct DeviceChoice {
@@ -25,11 +25,11 @@ struct DeviceChoice {
   bool gpu() const { return api != nullptr; }
 };
 // Selects a device. `auto` selects the first usable GPU, or else the CPU with the reason. `library`
-// is the path for LoadCudaLibrary. UserError for an unknown name, or if a requested GPU is not
-// usable: "device gpu:1 is not usable: …".
+// is the path for LoadCudaLibrary. Returns UserError for an unknown name, or if a requested GPU is
+// not usable: "device gpu:1 is not usable: …".
 absl::StatusOr<DeviceChoice> ChooseDevice(absl::string_view device, const std::string& library);
 
-// Returns one line per GPU, "gpu:0 NVIDIA H100 …". UserError with the reason if there is none.
+// Returns one line per GPU, "gpu:0 NVIDIA H100 …", or UserError with the reason if there is none.
 absl::StatusOr<std::string> ListDevices(const std::string& library);
 
 }  // namespace evergrad::worker

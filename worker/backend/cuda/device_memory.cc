@@ -70,7 +70,7 @@ void DeviceMemory::TakeBack(std::byte* data, std::size_t bytes) {
   for (const DeviceQueue queue : {DeviceQueue::kIn, DeviceQueue::kOut}) {
     const std::size_t l = static_cast<std::size_t>(queue);
     if (!found->second.queues[l]) continue;
-    // The event follows all copies that are queued so far.
+    // The event is recorded after all copies that are queued so far.
     EgCudaError error{};
     EgEvent* event = nullptr;
     if (api_->make_event(context_, 0, &event, &error) == EG_CUDA_OK &&
@@ -94,7 +94,7 @@ void DeviceMemory::UsedBy(DeviceQueue queue, const void* piece) {
   if (std::exchange(used, true)) return;
   EgCudaError error{};
   EgEvent* before = nullptr;
-  // The error is not reported, because the following copy fails in the same way.
+  // The error need not be reported, because the following copy fails in the same way.
   if (api_->make_event(context_, 0, &before, &error) != EG_CUDA_OK) return;
   if (api_->record(context_, static_cast<std::int32_t>(DeviceQueue::kCompute), before, &error) ==
       EG_CUDA_OK)

@@ -19,8 +19,8 @@
 
 namespace evergrad::worker {
 
-// Device memory from a BlockCache whose streams are the queues. The class is used on the compute
-// thread only. The object outlives its buffers; `context` outlives the object.
+// Device memory from a BlockCache whose streams are the queues. Used on the compute thread only.
+// The object outlives its buffers; `context` outlives the object.
 class DeviceMemory final : public tensor::BufferHome {
  public:
   DeviceMemory(const EgCudaApi* api, EgContext* context);
@@ -30,9 +30,9 @@ class DeviceMemory final : public tensor::BufferHome {
   static absl::StatusOr<tensor::AlignedBuffer> Allocate(const std::shared_ptr<DeviceMemory>& self,
                                                         std::size_t bytes, absl::string_view what);
   void TakeBack(std::byte* data, std::size_t bytes) override;
-  // A copy on `queue` will use this piece of a buffer, so the buffer is not reused before the copy
-  // is done. The first such copy waits for the current work of kCompute, which may still use the
-  // previous buffer at the same address.
+  // Declares that a copy on `queue` will use this piece of a buffer, so the buffer is not reused
+  // before the copy is done. The first such copy waits for the current work of kCompute, which may
+  // still use the previous buffer at the same address.
   void UsedBy(DeviceQueue queue, const void* piece);
   MemoryUse use(bool with_free = true) const;  // `free` is the driver's value
   const BlockCache& cache() const { return cache_; }
@@ -57,7 +57,7 @@ class DeviceMemory final : public tensor::BufferHome {
 // Therefore returned memory is kept for later requests of its size. Kept memory and memory in use
 // together never exceed the largest amount that was in use at once, or kKeptMax if that is more;
 // beyond it the oldest kept memory is freed. A refusal by the driver may be slow, too. After the
-// driver has refused a size, this size or a larger one is requested again only after kRefusedMax
+// driver has refused a size, that size or a larger one is requested again only after kRefusedMax
 // attempts, or once some memory was freed.
 class PinnedMemory final : public HostMemory,
                            public tensor::BufferHome,
@@ -71,8 +71,8 @@ class PinnedMemory final : public HostMemory,
   absl::StatusOr<tensor::AlignedBuffer> Allocate(std::size_t bytes) override;
   void TakeBack(std::byte* data, std::size_t bytes) override;
   bool Holds(const std::byte* data, std::size_t bytes) const;
-  // Rounds up to pages, and above 64 KiB to eighths of a power of two, so that similar sizes share
-  // memory.
+  // Returns the size rounded up to pages, and above 64 KiB to eighths of a power of two, so that
+  // similar sizes share memory.
   static std::size_t Rounded(std::size_t bytes);
 
  private:

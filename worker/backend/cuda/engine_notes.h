@@ -1,4 +1,4 @@
-// Decides which of cuDNN's engines compute what a key requests, from the library's notes about
+// Decides which of cuDNN's engines compute the requested function, by the library's notes about
 // them.
 #pragma once
 
@@ -11,8 +11,8 @@ struct EngineNotes {
   bool tensor_cores = false;    // TENSOR_CORE: uses TF32 for float32 operands
   bool narrows_inputs = false;  // DOWN_CONVERT_INPUTS: uses less than TF32 for float32 operands
   bool narrow_sums = false;     // REDUCED_PRECISION_REDUCTION: adds in less than float32
-  // WINOGRAD_TILE_13x13. F(9x9, 5x5) of 64 channels in float32 has an error of 10^-2 of the largest
-  // output with plain points. Direct sums have 10^-6, and F(4x4, 3x3) has 4 10^-6.
+  // WINOGRAD_TILE_13x13. In float32 and with 64 channels, F(9x9, 5x5) with plain points has an
+  // error of 10^-2 of the largest output. Direct sums have 10^-6, and F(4x4, 3x3) has 4 10^-6.
   bool large_tiles = false;
   bool carries_nan = false;  // STRICT_NAN_PROP
 };

@@ -8,7 +8,7 @@
 namespace evergrad::worker {
 namespace {
 
-// Limit of shapes. Shapes without a graph are remembered, too, and batches may have many sizes.
+// The limit of shapes. Shapes without a graph are remembered, too, and batches may have many sizes.
 constexpr std::size_t kEntriesMax = 1024;
 // A graph is evicted only if it has been unused for this multiple of the new shape's interval,
 // because a capture costs more than a step.

@@ -13,8 +13,8 @@
 // fit are replayed.
 //
 // A graph contains the addresses and numbers that were current at its capture; the caller passes a
-// fingerprint of them. This class only decides. The owner of this class captures, keeps the graphs
-// under their keys, and destroys a graph when this class says so. Not thread-safe.
+// fingerprint of them. This class only decides. Its owner captures, keeps the graphs under their
+// keys, and destroys a graph when a Decision requests it. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ class GraphCapture {
   using Key = std::uint64_t;  // key of a shape: batch size, training or evaluation
 
   struct Options {
-    // Plans are made and algorithms measured in these runs, which is impossible during a capture.
+    // The number of eager runs first, because a capture allows neither plans nor measurements.
     std::uint32_t warm_up = 2;
     std::uint32_t failures_max = 3;  // limit of failures in a row
     std::uint32_t graphs_max = 256;
@@ -47,7 +47,7 @@ class GraphCapture {
     std::uint64_t eager = 0, captures = 0, replays = 0, failures = 0, evictions = 0;
     std::uint64_t crowded = 0;  // number of eager steps because the graph limit was reached
     std::uint64_t graphs = 0, calls = 0;  // numbers for the graphs that are kept now
-    // Number of repeated captures by reason: "addresses changed", "evicted", "capture failed".
+    // The number of repeated captures by reason: "addresses changed", "evicted", "capture failed".
     std::map<std::string, std::uint64_t> recaptures;
     std::uint64_t recaptures_total() const;
   };
@@ -56,12 +56,12 @@ class GraphCapture {
 
   // Decides about the next step of this shape.
   Decision Next(Key key, std::uint64_t fingerprint);
-  // Both functions report the result of the capture that Next requested. The reason for a failure
-  // is kept.
+  // Both functions report the result of the capture that Next requested. The class keeps the reason
+  // for a failure.
   void Captured(Key key, std::uint64_t calls);
   void Failed(Key key, const std::string& reason);
-  // The objects of the shape were destroyed, and its graph with them. The next use of this key
-  // means another shape.
+  // Declares that the objects of the shape were destroyed, and its graph with them. The next use of
+  // this key means another shape.
   void Forget(Key key);
   const Stats& stats() const { return stats_; }
   // Returns the reason why `key` always runs eagerly, or "".
@@ -77,7 +77,7 @@ class GraphCapture {
   void Drop(CapturedShape* entry);  // counts the removal of the entry's graph
   // Evicts graphs to make space for the graph of `entry`, which was last requested at `before`. The
   // new graph is assumed to be as large as the entry's last graph; the size of a first graph is
-  // unknown. Returns false and changes nothing if this is not possible.
+  // unknown. Returns false, and changes nothing, if there is not enough space.
   bool MakeRoom(const CapturedShape& entry, std::uint64_t before, Decision* decision);
 
   const Options options_;

@@ -12,8 +12,8 @@
 namespace evergrad::worker {
 namespace {
 
-// Returns whether the library itself is missing. dlerror() gives "PATH: cannot open shared object
-// file: No such file or directory" for the library and for its dependencies.
+// Returns whether the library itself is missing, and not one of its dependencies. dlerror() gives
+// "PATH: cannot open shared object file: No such file or directory" for either.
 bool IsAbsent(const std::string& name, absl::string_view error) {
   return error.find("cannot open shared object file") != absl::string_view::npos &&
          error.substr(0, name.size()) == name;
@@ -23,7 +23,7 @@ bool IsAbsent(const std::string& name, absl::string_view error) {
 
 absl::StatusOr<const EgCudaApi*> LoadCudaLibrary(const std::string& path) {
   const std::string name = path.empty() ? kCudaLibraryName : path;
-  // Looks beside the executable, then where the linker looks.
+  // The file is searched beside the executable, and then in the folders of the linker.
   std::error_code ignored;
   const std::filesystem::path beside =
       std::filesystem::read_symlink("/proc/self/exe", ignored).replace_filename(kCudaLibraryName);

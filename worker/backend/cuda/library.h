@@ -15,17 +15,17 @@ namespace evergrad::worker {
 
 inline constexpr char kCudaLibraryName[] = "libevergrad_cuda.so";
 
-// `path` is the path of the library. "" means kCudaLibraryName beside the executable, or in the
-// folders of the system's linker. NotFound if the library does not exist. FailedPrecondition if it
-// cannot be loaded, or if it has no function table or a table of another version.
+// Loads the library at `path`. "" means kCudaLibraryName beside the executable, or in the linker's
+// folders. Returns NotFound if it does not exist, and FailedPrecondition if it cannot be loaded, or
+// has no function table or a table of another version.
 absl::StatusOr<const EgCudaApi*> LoadCudaLibrary(const std::string& path);
 
-// Returns a status like "no CUDA driver (cudart 35)". The kind gives NotFound (no driver, no
-// device), ResourceExhausted (out of memory), InvalidArgument (shape), FailedPrecondition (no
-// library), or else Internal.
+// Returns a status like "no CUDA driver (cudart 35)". By the kind of the error its code is NotFound
+// (no driver, no device), ResourceExhausted (out of memory), InvalidArgument (shape),
+// FailedPrecondition (no library), or else Internal.
 absl::Status StatusOf(const EgCudaError& error);
 
-// Returns all devices of the host. NotFound with the reason if there is none.
+// Returns all devices of the host. Returns NotFound with the reason if there is none.
 absl::StatusOr<std::vector<EgCudaDevice>> CudaDevices(const EgCudaApi& api);
 // Returns "NVIDIA H100 80GB HBM3, sm_90, 132 SMs, 79.6 GiB".
 std::string DescribeDevice(const EgCudaDevice& device);

@@ -5,7 +5,7 @@
 //   Reached(ticket): the bytes are free
 //
 // Blocks are allocated and freed in the same order, so two positions and a queue describe them. The
-// class computes only with offsets. Not thread-safe.
+// ring computes only with offsets. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ class StagingRing {
   explicit StagingRing(std::uint64_t bytes) : bytes_(bytes / kAlignment * kAlignment) {}
 
   std::uint64_t capacity() const { return bytes_; }
-  // Returns contiguous bytes. nullopt if the ring is too full: wait for oldest() and try again.
-  // `bytes` must be in 1..capacity().
+  // Returns contiguous bytes, or nullopt if the ring is too full; the caller then waits for
+  // oldest() and tries again. `bytes` must be in 1..capacity().
   std::optional<StagingBlock> Acquire(std::uint64_t bytes);
   // Declares that the copy of the block is queued, so that Reached will follow. The caller submits
   // the tickets in order.

@@ -5,7 +5,7 @@
 namespace evergrad::worker {
 namespace {
 
-// Limit of one queue in one step; further spans are not measured.
+// The limit of spans of one queue in one step; further spans are not measured.
 constexpr std::size_t kSpansMax = 4096;
 
 }  // namespace
@@ -136,7 +136,7 @@ void StepTimes::Finished() {
   begun_ = before_ = ended_ = waiting_ = false;
   turn_ = 1 - turn_;
   // The copies of the previous step are read here. They are done, because this step has waited for
-  // its own copies, which came later.
+  // its own, later copies.
   ReadCopies(&copies_[turn_]);
 }
 

@@ -6,8 +6,8 @@
 //               Begin and end are outside of a captured step, the edges of a wait inside it.
 //
 // The owner records the events that it is given, at the given places. An error of the measurement
-// is no error of the step: if the device refuses to measure, measuring ends. Not thread-safe. The
-// object is used on the context's thread; the context outlives the object.
+// is no error of the step: if the device refuses to measure, measuring ends. Not thread-safe; used
+// on the context's thread. The context outlives the object.
 #pragma once
 
 #include <array>
@@ -33,30 +33,30 @@ class StepTimes {
 
   // BeforeCopy is called before a copy is queued in kIn or kOut. AfterCopies is called if the next
   // request may make the queue wait, or if the host will wait. An event that an idle queue records
-  // gives the time of the request.
+  // has the time of the request.
   void BeforeCopy(DeviceQueue queue);
   void AfterCopies(DeviceQueue queue);
 
-  // Called when kCompute is told to wait while no step is open. The next step begins with this
+  // Must be called when kCompute gets a wait while no step is open. The next step begins with this
   // wait.
   void BeforeStep();
-  // BeginCompute and EndCompute are called around the requests to kCompute in a step, outside of
-  // its capture.
+  // The owner calls BeginCompute before, and EndCompute after, the requests to kCompute in a step,
+  // outside of its capture.
   void BeginCompute();
   void EndCompute();
   // BeginWait and EndWait are called inside a step. Each returns the event to record on kCompute
-  // before the first, or after the last, of a series of Awaits; nullptr for none. Neither is called
-  // for a replayed step, whose graph contains the events of `waits` waits.
+  // before the first, or after the last, of a series of Awaits; nullptr means none. Neither is
+  // called for a replayed step, whose graph contains the events of `waits` waits.
   EgEvent* BeginWait();
   EgEvent* EndWait();
   bool waiting() const { return waiting_; }
   std::size_t waits() const { return waits_; }
   void Replayed(std::size_t waits) { waits_ = waits; }
 
-  // kCompute has done the whole step. The step's copies may still be in progress; their times are
-  // read with the next step.
+  // Declares that kCompute has done the whole step. The step's copies may still be in progress;
+  // their times are read with the next step.
   void Finished();
-  // The step failed and is not counted.
+  // Declares that the step failed, so that it is not counted.
   void Abandon();
   const Sums& sums() const { return sums_; }
 
@@ -77,7 +77,7 @@ class StepTimes {
   const EgCudaApi* const api_;
   EgContext* const context_;
   bool on_ = true;
-  // Copies of this step and of the previous one, by queue.
+  // The copies of this step and of the previous one, by queue.
   std::array<std::array<Copies, 2>, 2> copies_;
   std::size_t turn_ = 0;
   Span step_{};

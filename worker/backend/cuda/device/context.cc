@@ -16,8 +16,8 @@ namespace {
 std::atomic<int> opened{-1};
 
 // A thread's current device is the first one until it selects another. Every function with a
-// context selects the device before it creates anything. This matters most for the closing
-// function.
+// context selects the device before it creates an object. The function that closes a context must
+// select it, too.
 cudaError_t Use(int ordinal) {
   thread_local int used = -1;
   if (used == ordinal) return cudaSuccess;
@@ -139,8 +139,8 @@ void DropEvent(EgEvent* event) {
   delete event;
 }
 
-// Returns whether an event of the queue becomes a node of the graph, which is so while the compute
-// queue is captured.
+// Returns whether an event of the queue becomes a node of the graph, that is, whether the compute
+// queue is being captured.
 bool Captured(const EgContext* context, int32_t lane) {
   return context->capturing && lane == EG_LANE_COMPUTE;
 }

@@ -10,10 +10,10 @@
 
 namespace evergrad::cuda {
 
-// In a larger grid, a thread processes several indices.
+// The largest number of blocks. For more indices, a thread processes several of them.
 inline constexpr std::int64_t kGridMax = 1 << 20;
 
-// Returns a value of whole 32-bit words from another lane.
+// Returns another lane's value, which consists of whole 32-bit words.
 template <typename T>
 __device__ __forceinline__ T ShuffleDown(const T& value, int offset) {
   static_assert(sizeof(T) % 4 == 0);
@@ -106,8 +106,8 @@ struct DeviceLauncher {
     const std::int64_t blocks = (count + per_block - 1) / per_block;
     return static_cast<unsigned>(blocks < kGridMax ? blocks : kGridMax);
   }
-  // Uses the status of the call itself. The thread's last error may come from another call that was
-  // allowed to fail.
+  // Returns the status of the call itself, because the thread's last error may come from another
+  // call that was allowed to fail.
   template <typename Op>
   int32_t Start(unsigned grid, void (*kernel)(std::int64_t, Op), std::int64_t count, const Op& op) {
     cudaLaunchConfig_t launch{};

@@ -1,7 +1,7 @@
 // Dense layers with cuBLASLt, which stores matrices by columns. Our row-major d[m,n] = a[m,k]
 // b[k,n] is its d'[n,m] = b'[n,k] a'[k,m] on the same bytes: its A is our b, and its B is our a.
-// Our bias has one number per column, which is one number per row there; its epilogue supports
-// this.
+// Our bias has one number per column, which is one number per row for cuBLASLt; its epilogue
+// supports this.
 //
 // relu is not fused into the epilogue: no documentation says that it propagates NaN, which the
 // contract requires (worker/backend/cuda/README.md).
@@ -95,7 +95,7 @@ struct Preference {
     EG_BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(preference,
                                                      CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                      &kWorkspaceMax, sizeof kWorkspaceMax));
-    // If split sums were added in the output's type, each part would be rounded.
+    // Split sums must not be added in the output's type, because each part would be rounded.
     const std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
                                   (key.d_type == EG_FLOAT32 ? CUBLASLT_REDUCTION_SCHEME_MASK : 0);
     EG_BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(

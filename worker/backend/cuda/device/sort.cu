@@ -10,7 +10,7 @@ std::int64_t SortScratchBytes(std::int64_t n) {
   std::size_t bytes = 0;
   const std::uint32_t* const from = nullptr;
   std::uint32_t* const to = nullptr;
-  // Without memory the call only returns the size that it needs.
+  // A call without scratch memory only returns the needed size.
   const cudaError_t status = cub::DeviceRadixSort::SortPairs(nullptr, bytes, from, to, from, to,
                                                              static_cast<int>(n), 0, 32);
   return status == cudaSuccess ? static_cast<std::int64_t>(bytes) : -1;

@@ -7,10 +7,10 @@
 // accesses of 16 bytes each are 16 KB in flight on each of 132 multiprocessors. In the second step,
 // a team per column adds the parts, which is a hundredth of the traffic.
 //
-// All sums are in double, at half of the float rate on sm_80 and sm_90; four operations per 2 bytes
-// do not reach this rate. Values of a column (its mean, its deviation) are computed by a thread
-// once for all its rows. If columns are not whole accesses, or an array is not aligned, a thread
-// processes one column; the sums are the same, bit by bit.
+// All sums are in double, whose rate is half of the float rate on sm_80 and sm_90; four operations
+// per 2 bytes do not reach this rate. A thread computes the values of a column (its mean, its
+// deviation) once for all its rows. If columns are not whole accesses, or an array is not aligned,
+// a thread processes one column; the sums are the same, bit by bit.
 #pragma once
 
 #include <cmath>
@@ -27,7 +27,7 @@ namespace evergrad::cuda {
 // columns. Values<kAcross> holds the data of a row there, and Read<kAcross>(row, column) reads it.
 // Add adds element e of the data to sums of [kSums][kAcross].
 
-// scratch[s][part][column] = sum over the part's rows of the term's sum s.
+// Sets scratch[s][part][column] to the term's sum s over the rows of the part.
 template <int kSums, typename Term>
 struct ColumnPartsMap {
   std::int64_t rows, columns, parts, per_part;
@@ -187,8 +187,8 @@ template <int kAcross>
 struct Channels {
   float mean[kAcross], scale[kAcross], shift[kAcross];
 };
-// Rows of channels. A thread processes kAcross neighbouring channels of several rows that are far
-// apart; neighbouring threads process the next channels.
+// Processes rows of channels. A thread takes kAcross neighbouring channels of several rows that are
+// far apart; neighbouring threads take the next channels.
 template <typename Op, typename T>
 struct RowsOfChannelsMap {
   static constexpr int kWide = kAccess<T>, kDeep = 4;

@@ -74,7 +74,7 @@ struct Float16 {
   }
 };
 
-// `kCount` elements, which one access, or several accesses of 16 bytes, read and write.
+// A group of `kCount` elements, which is read or written by one access, or by several of 16 bytes.
 template <typename T, int kCount>
 struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Pack {
   T v[kCount];

@@ -78,7 +78,7 @@ EG_HD float Activated(int activation, float x) {
     default: return x;
   }
 }
-// Returns the gradient of the input, from the gradient of the output y.
+// Returns the gradient of the input, given the output y and its gradient dy.
 EG_HD float Passed(int activation, float y, float dy) {
   switch (activation) {
     case EG_RELU: return y > 0.0f ? dy : y == y ? 0.0f : y;  // propagates NaN
@@ -114,8 +114,8 @@ struct MultiplyF {
   EG_HD float operator()(const float* x, float) const { return x[0] * x[1]; }
 };
 
-// One pass that reads each input once. If there are more inputs than one launch takes, memory holds
-// the partial sum as float32, which costs 8 bytes more per element and launch.
+// Adds the inputs in one pass that reads each once. If there are more inputs than one launch takes,
+// memory holds the partial sum as float32, which costs 8 more bytes per element and launch.
 template <typename X, typename Y>
 struct SumMap {
   static constexpr int kWide = sizeof(X) == 2 && sizeof(Y) == 2 ? 8 : 4;
@@ -151,9 +151,9 @@ struct SumMap {
   }
 };
 
-// Rows of `columns`, each element with its column's bias. The bias stays in the caches, so this is
-// one read and one write of y. If rows consist of whole accesses of aligned memory, a thread
-// processes as many columns as one access holds.
+// Adds the bias of its column to each element of y. The bias stays in the caches, so this is one
+// read and one write of y. If rows consist of whole accesses of aligned memory, a thread processes
+// as many columns as one access holds.
 template <typename T>
 struct BiasActivateMap {
   static constexpr int kWide = kAccess<T>;
@@ -233,9 +233,9 @@ struct CopyColumnsMap {
   }
 };
 
-// Writes go to neighbours, and reads are `columns` apart: at worst eight times the traffic of a
-// tiled transpose. The transposed arrays are filters (HWIO to KRSC and back). Filters have a few
-// MB, compared with hundreds of MB of activations, and stay in the second-level cache (50 MB).
+// Neighbouring threads write neighbouring elements, and their reads are `columns` apart, which is
+// at worst eight times the traffic of a tiled transpose. The transposed arrays are filters (HWIO to
+// KRSC and back), of a few MB, and stay in the second-level cache (50 MB).
 template <typename X, typename Y>
 struct TransposeMap {
   EgTranspose a;
@@ -245,7 +245,7 @@ struct TransposeMap {
   }
 };
 
-// There is one read. Only threads that find a non-finite element write the flag.
+// Reads each element once. Only threads that find a non-finite element write the flag.
 template <typename T>
 struct NotFiniteMap {
   static constexpr int kWide = kAccess<T>;

@@ -41,7 +41,7 @@ EG_HD double BagScale(const EgEmbedding& s, const std::uint32_t* position, const
   return s.combiner == EG_BAG_MEAN ? 1.0 / sum : 1.0 / sqrt(sum);
 }
 
-// With kNone, rows are copied: 4 bytes read and written per element, plus one random access per
+// With kNone, rows are copied, with 4 bytes read and written per element and one random access per
 // row. For a bag, its rows are read once; every thread of its dimension reads its positions and
 // weights from the caches.
 template <typename T>
@@ -74,8 +74,8 @@ struct GatherMap {
 
 // The gradients of a row are added in the order of the batch. Therefore they are first sorted by
 // row with a stable sort (device/sort.cu: a radix sort of 32-bit pairs, four passes over 8 bytes
-// per id). Then a team processes each run of one row; its threads are the dimension, its steps the
-// run.
+// per id). Then a team adds each run of ids of one row; a thread takes elements of the dimension,
+// and adds the run in order.
 struct ScatterKeysMap {
   EgScatter a;
   std::uint32_t *keys, *values;

@@ -1,5 +1,5 @@
-// The launches of each operation of cuda_ops.h. The launches are written once, for the device and
-// for the emulation on the host.
+// The launches of each operation of cuda_ops.h, written once for the device and for the emulation
+// on the host.
 //
 // A Launcher has these functions, which return a kind (0 for ok). A count of 0 launches nothing.
 //   int32_t Map(std::int64_t count, Op op)            op(i) for each i below count
@@ -53,7 +53,7 @@ std::int32_t Elementwise(L& l, std::int64_t n, F f, const X* const (&inputs)[kIn
       default: return By<float>(l, a);             \
     }                                              \
   }
-// Does the same for two types, as By<X, Y>. No operation mixes both 16-bit types.
+// Does the same for two types, as By<X, Y>. No operation mixes the two 16-bit types.
 #define EG_BY_TYPES(Arguments)                                             \
   template <typename L>                                                    \
   std::int32_t Launch(L& l, const Arguments& a) {                          \
@@ -68,7 +68,7 @@ std::int32_t Elementwise(L& l, std::int64_t n, F f, const X* const (&inputs)[kIn
                       : By<float, BFloat16>(l, a);                             \
   }
 
-// For more rows a block is used, because there are few columns then.
+// With more parts than this a block adds a column, because there are few columns then.
 inline constexpr std::int64_t kWarpPartsMax = 256;
 
 template <int kSums, typename L, typename Term, typename Finish>

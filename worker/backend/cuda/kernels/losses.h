@@ -2,8 +2,8 @@
 // elements). The result of an example is stored in scratch memory. One thread adds the examples in
 // order, because the contract fixes the order. This thread reads 24 bytes per example, ahead of the
 // addition. A batch of 8,192 takes about 50 us (one addition of doubles after another), in parallel
-// with the rest of a step. Logits are read three times (maximum, sum, gradient), after the first
-// time from the first-level cache.
+// with the rest of a step. Logits are read three times (maximum, sum, gradient); the second and
+// third reads are from the first-level cache.
 #pragma once
 
 #include <cmath>
@@ -180,7 +180,7 @@ EG_HD int AucBin(double x, bool from_logits, int bins) {
 }
 
 // A warp processes each bin of each sign and counts its elements. The warps read the elements 398
-// times, after the first time from the second-level cache. A batch has a few thousand elements.
+// times, from the second-level cache after the first time. A batch has a few thousand elements.
 // Counts are integers, so the order has no effect.
 struct AucTeam {
   EgAuc a;

@@ -41,7 +41,7 @@ struct SoftmaxTeam {
   }
 };
 
-// dx = y (dy - sum of y dy).
+// Computes dx = y (dy - sum of y dy).
 template <typename T>
 struct SoftmaxBackTeam {
   EgSoftmaxBack a;

@@ -9,8 +9,8 @@
 namespace evergrad::cuda {
 
 // Divides an index by a size in 32 bits. No array has more than 2^31 - 1 elements (backend.h). A
-// device divides 64-bit numbers five times slower than 32-bit ones, which would be slower than
-// memory.
+// device divides 64-bit numbers five times slower than 32-bit ones, and then the division would be
+// slower than memory.
 EG_HD std::int64_t Quotient(std::int64_t i, std::int64_t size) {
   return static_cast<std::uint32_t>(i) / static_cast<std::uint32_t>(size);
 }

@@ -56,9 +56,9 @@ struct PadMap {
   }
 };
 
-// Each window is read once: from memory if windows do not overlap, otherwise from the first-level
-// cache. There are two writes. A thread processes the channels of an access of 16 bytes if channels
-// are whole accesses and aligned, so that the window is computed once for all of them.
+// Each window is read once, from memory or (if windows overlap) the first-level cache. Two arrays
+// are written. A thread processes the channels of an access of 16 bytes if channels are whole
+// accesses and aligned, so that the window is computed once for all of them.
 template <typename T>
 struct MaxPoolMap {
   static constexpr int kWide = kAccess<T>;
@@ -96,8 +96,8 @@ struct MaxPoolMap {
         for (int e = 0; e < kCount; ++e) {
           const float value = static_cast<float>(values.v[e]),
                       so_far = static_cast<float>(best.v[e]);
-          // The comparison "strictly greater" keeps the first of equal values. The first NaN is
-          // taken and kept.
+          // The comparison "strictly greater" keeps the first of equal values, and a NaN replaces
+          // the maximum once.
           if (value > so_far || (value != value && so_far == so_far))
             best.v[e] = values.v[e], index.v[e] = static_cast<std::int32_t>(at + e);
         }
@@ -152,7 +152,7 @@ struct MaxPoolBackMap {
   }
 };
 
-// A thread adds the positions of one channel of one image. There is one read, in rows of
+// A thread adds the positions of one channel of one image. Each element is read once, in rows of
 // `channels`.
 template <typename T>
 struct AveragePoolMap {
