@@ -143,12 +143,11 @@ class Graph {
   // FinishStep has returned; only the parts of `batch` that are not ids are read.
   //
   // A label out of range (with value and classes) or a batch too large for the model gives
-  // UserError, spans of wrong size InvalidArgument, and a lack of memory ResourceExhausted.
-  // A non-finite value is no error; StepResult reports it. The step differentiates the mean
-  // loss over the batch. gradients[i] and row_gradients[t] are overwritten;
-  // row_gradients[t] has as many rows as rows.values[t]. The gradients of an id that the
-  // batch reads several times are summed in the order of the batch. `dropout_key` is a
-  // function of (seed, c, u).
+  // UserError, spans of wrong size InvalidArgument, and a lack of memory ResourceExhausted. A
+  // non-finite value is no error; StepResult reports it. The step differentiates the mean loss over
+  // the batch. gradients[i] and row_gradients[t] are overwritten; row_gradients[t] has as many rows
+  // as rows.values[t]. The gradients of an id that the batch reads several times are summed in the
+  // order of the batch. `dropout_key` is a function of (seed, c, u).
   virtual absl::Status QueueTrainStep(const std::vector<AnyIn>& weights, const Rows& rows,
                                       const Batch& batch, std::uint64_t dropout_key,
                                       const std::vector<AnyOut>& gradients,
