@@ -39,8 +39,8 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
   table->Add(
       "data_root", &config->data_roots,
       "folder that must contain the data files that jobs name, with links followed. If omitted, "
-      "every file that this process can read is allowed if only this machine is involved (the "
-      "worker and its coordinator listen on loopback, without TLS), and otherwise no file");
+      "every file that this process can read is allowed on a cluster of one machine (the worker "
+      "and its coordinator listen on loopback, without TLS), and no file on any other cluster");
   table->AddBytes("data_bytes_max", &config->data_bytes_max,
                   "memory limit of one data source; a larger source is refused",
                   {kMiB, 1ull << 42});

@@ -85,8 +85,8 @@ struct Worker::Impl {
     if (!roots.everything() && roots.folders().empty() && !warned_of_roots) {
       warned_of_roots = true;
       dependencies.logger->Warning(
-          "started without --data-root: jobs with data files are refused, and jobs with synthetic "
-          "data or functions are accepted");
+          "this worker was started without --data-root: it refuses jobs with data files, and "
+          "accepts jobs with synthetic data or functions");
     }
     runner->SetDataRoots(roots);
     runner->SetIdentity(name);
@@ -119,7 +119,7 @@ struct Worker::Impl {
     to_servers.on_lane = [logger = dependencies.logger,
                           said = std::make_shared<client::SaidOnce>()](const absl::Status& status) {
       const std::string text =
-          status.ok() ? "pushes and pulls of a server on this host go through shared memory"
+          status.ok() ? "pushes to and pulls from a server on this host go through shared memory"
                       : absl::StrCat("pushes and pulls go through the socket: ", status.message());
       if (said->First(text)) logger->Info(text);
     };
@@ -146,9 +146,9 @@ struct Worker::Impl {
     environment.on_device_lost = [this, on_refused,
                                   lost = false](const absl::Status& status) mutable {
       if (std::exchange(lost, true)) return;
-      dependencies.logger->Error(absl::StrCat(
-          "exiting to be restarted, because the device has failed: code=", daemon::kExitDevice,
-          " cause=", status.message()));
+      dependencies.logger->Error(
+          absl::StrCat("this worker exits to be restarted, because its device has failed: code=",
+                       daemon::kExitDevice, " cause=", status.message()));
       on_refused(kDeviceLost);
     };
     Runner::Options options;
@@ -195,9 +195,9 @@ struct Worker::Impl {
     };
     events.on_rejected = [this, on_refused = std::move(on_refused)](const v1::Rejected& rejected) {
       if (!rejected.exit()) return;
-      dependencies.logger->Error(
-          absl::StrCat("exiting, refused by the coordinator: kind=", rejected.kind(),
-                       " code=", ExitCodeOf(rejected.kind()), " message=", rejected.message()));
+      dependencies.logger->Error(absl::StrCat(
+          "this worker exits, because the coordinator has refused it: kind=", rejected.kind(),
+          " code=", ExitCodeOf(rejected.kind()), " message=", rejected.message()));
       on_refused(rejected.kind());
     };
     return events;
@@ -280,7 +280,8 @@ void Worker::Stop(absl::string_view reason) {
   });
   if (!drained->WaitFor(kDrainMax))
     impl->dependencies.logger->Warning(
-        "exiting before all work was handed back, because the time limit has passed");
+        "this worker exits before all of its work was handed back, because the time limit has "
+        "passed");
   runtime::WaitableEvent said;
   impl->control->Post([impl, &said, say] {
     if (impl->session != nullptr) {

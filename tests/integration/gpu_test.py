@@ -225,7 +225,7 @@ class Gpus(unittest.TestCase):
             wait_for("the worker to end", lambda: not victim.alive())
             self.assertEqual(victim.process.returncode, 9, victim.tail())
             self.assertIn(
-                "exiting to be restarted, because the device has failed: code=9 "
+                "this worker exits to be restarted, because its device has failed: code=9 "
                 "cause=backend could not compute: ",
                 victim.tail(40),
             )

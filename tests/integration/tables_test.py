@@ -777,7 +777,7 @@ class Mistakes(Tables):
                 cause("columns", good, head + row + "1,2,3,4,5,6,7,8\n")[1],
             )
             self.assertIn(
-                "data.csv:2: no closing quote",
+                "data.csv:2: a closing quote is missing",
                 cause("quote", good, head + '"1,2,3,4,5,6,7,8,1\n')[1],
             )
             self.assertIn(

@@ -94,13 +94,13 @@ class CsvReader {
                                            const std::string& field) const {
     if (const auto number = NumberOf(column)) {
       if (*number < width_) return *number;
-      return Bad(absl::StrCat("field `", field, "` is column ", *number,
-                              ", the file has columns 0 to ", width_ - 1));
+      return Bad(absl::StrCat("field `", field, "` reads column ", *number,
+                              ", but the file has only columns 0 to ", width_ - 1));
     }
     if (!source_.header) {
       return UserError(absl::InvalidArgumentError(absl::StrCat(
           "field `", field, "` names the column `", column,
-          "`, and `header: false` means that the file has no names: file=", source_.path,
+          "`, but `header: false` means that the file has no names: file=", source_.path,
           " (give the column's number, from 0, or write `header: true`)")));
     }
     const auto found = std::find(names_.begin(), names_.end(), column);
@@ -131,7 +131,7 @@ class CsvReader {
         if (!ParseValue(column.reads(), names_[at]).ok()) return "";
         counts = counts && (names_[at] == absl::StrCat(at) || names_[at] == absl::StrCat(at + 1));
         if (first.empty())
-          first = absl::StrCat("column ", at, " of it is `", Quoted(names_[at], kQuotedMax), "`");
+          first = absl::StrCat("column ", at, " is `", Quoted(names_[at], kQuotedMax), "`");
       }
     }
     if (first.empty() || counts) return "";

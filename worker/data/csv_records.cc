@@ -78,14 +78,15 @@ absl::StatusOr<CsvRecords::Parsed> CsvRecords::Parse(std::vector<absl::string_vi
   }
   while (true) {
     if (fields->size() == kRecordColumnsMax)
-      return Bad(line_, absl::StrCat("more columns than ", kRecordColumnsMax));
+      return Bad(line_, absl::StrCat("the record has more columns than ", kRecordColumnsMax));
     absl::string_view field;
     if (quoting_ && at < safe && buffer_[at] == '"') {
       const std::size_t begin = ++at;
       bool doubled = false;
       at = ClosingQuoteFrom(at, safe, &doubled);
       if (at == std::string::npos)
-        return end_ ? absl::StatusOr<Parsed>(Bad(line_, "no closing quote")) : Parsed::kMore;
+        return end_ ? absl::StatusOr<Parsed>(Bad(line_, "a closing quote is missing"))
+                    : Parsed::kMore;
       field = absl::string_view(buffer_).substr(begin, at - begin);
       lines += static_cast<std::uint64_t>(std::count(field.begin(), field.end(), '\n'));
       if (doubled) Unquote(field, used++);
@@ -124,7 +125,7 @@ absl::StatusOr<CsvRecords::Parsed> CsvRecords::Parse(std::vector<absl::string_vi
     if (at > safe && !end_) return Parsed::kMore;
   }
   if (at - begin_ > kRecordBytesMax)
-    return Bad(line_, absl::StrCat("longer than ", kRecordBytesMax, " bytes"));
+    return Bad(line_, absl::StrCat("the record is longer than ", kRecordBytesMax, " bytes"));
   for (absl::string_view& field : *fields) {
     if (field.data() == nullptr && !field.empty()) field = unquoted_[field.size() - 1];
   }
@@ -145,7 +146,7 @@ absl::StatusOr<bool> CsvRecords::Next(std::vector<absl::string_view>* fields) {
     if (parsed == Parsed::kRecord) return true;
     if (parsed == Parsed::kEmpty) continue;
     if (buffer_.size() - begin_ > kRecordBytesMax)
-      return Bad(line_, absl::StrCat("longer than ", kRecordBytesMax,
+      return Bad(line_, absl::StrCat("the record is longer than ", kRecordBytesMax,
                                      " bytes, or a closing quote is missing"));
     EG_RETURN_IF_ERROR(Fill());
   }

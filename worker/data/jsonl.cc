@@ -40,7 +40,7 @@ class Lines {
       const bool found = end != std::string::npos;
       if ((found ? end : buffer_.size()) - begin_ > kLineBytesMax)
         return BadRecord(file_->path(), number_ + 1,
-                         absl::StrCat("longer than ", kLineBytesMax, " bytes"));
+                         absl::StrCat("the line is longer than ", kLineBytesMax, " bytes"));
       if (found || (at_end_ && begin_ < buffer_.size())) {
         *line = absl::string_view(buffer_).substr(begin_, found ? end - begin_ : end);
         begin_ = found ? end + 1 : buffer_.size();
@@ -269,10 +269,10 @@ class JsonlReader {
     if (size == 0) return AddItem(column, member.value);
     if (member.value.kind != Item::Kind::kList)
       return absl::InvalidArgumentError(
-          absl::StrCat("expected a list of ", size, ", got ", member.value.Describe()));
+          absl::StrCat("expected a list of ", size, " values, got ", member.value.Describe()));
     if (member.elements.size() != size)
-      return absl::InvalidArgumentError(
-          absl::StrCat("expected a list of ", size, ", got one of ", member.elements.size()));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "expected a list of ", size, " values, got a list of ", member.elements.size()));
     for (const Item& item : member.elements) EG_RETURN_IF_ERROR(AddItem(column, item));
     return absl::OkStatus();
   }

@@ -109,7 +109,8 @@ absl::Status TypedColumn::Store(const Value& value) {
     return absl::OkStatus();
   }
   const auto rounded = static_cast<float>(value.number());
-  if (!std::isfinite(rounded)) return absl::InvalidArgumentError("the value is beyond float32");
+  if (!std::isfinite(rounded))
+    return absl::InvalidArgumentError("the value is beyond the range of float32");
   reals_.push_back(rounded);
   return absl::OkStatus();
 }

@@ -152,7 +152,7 @@ absl::StatusOr<config::LayerInputs> GraphBuilder::ReadIds(const config::LayerSpe
 absl::Status GraphBuilder::AddLoss(const config::LossSpec& spec, const config::ModelSpec& model) {
   const auto found = value_of_name_.find(spec.output);
   if (found == value_of_name_.end() || found->second < nodes_.inputs.size())
-    return LossError(spec, absl::StrCat("its output `", spec.output, "` is no layer"));
+    return LossError(spec, absl::StrCat("its output `", spec.output, "` is not a layer"));
   const auto layer =
       std::find_if(model.layers.begin(), model.layers.end(),
                    [&](const config::LayerSpec& l) { return l.name == spec.output; });
@@ -164,7 +164,7 @@ absl::Status GraphBuilder::AddLoss(const config::LossSpec& spec, const config::M
   const std::uint64_t elements = static_cast<std::uint64_t>(node.loss.label_elements());
   if (!nodes_.losses.empty()) {
     if (spec.labels != model.losses[0].labels) {
-      return LossError(spec, absl::StrCat("several losses share one field of labels: first=",
+      return LossError(spec, absl::StrCat("all losses must use the same field of labels: first=",
                                           model.losses[0].labels, " this=", spec.labels));
     }
     if (elements != nodes_.label_elements)
@@ -206,7 +206,7 @@ absl::Status GraphBuilder::CheckEverythingIsUsed(const config::ModelSpec& model)
   }
   for (std::size_t i = 0; i < nodes_.inputs.size(); ++i) {
     if (!used[i])
-      return ModelError(absl::StrCat("input `", nodes_.values[i].name, "`: no layer takes it"));
+      return ModelError(absl::StrCat("input `", nodes_.values[i].name, "`: no layer reads it"));
   }
   return absl::OkStatus();
 }

@@ -40,7 +40,7 @@ absl::Status CheckLayout(const Layout& layout, const Graph& graph) {
   }
   if (!tables_fit)
     return absl::InternalError(
-        absl::StrCat("the plan's tables are not the model's: plan=", layout.tables().size(),
+        absl::StrCat("the plan's tables differ from the model's: plan=", layout.tables().size(),
                      " model=", graph.tables().size()));
   const auto& have = layout.variables();
   const auto& want = graph.variables();
@@ -49,7 +49,7 @@ absl::Status CheckLayout(const Layout& layout, const Graph& graph) {
         have[i].shape == want[i].shape)
       continue;
     return absl::InternalError(
-        absl::StrCat("the plan's variables are not the model's: position=", i,
+        absl::StrCat("the plan's variables differ from the model's: position=", i,
                      " model=", i < want.size() ? want[i].name + want[i].shape.ToString() : "-",
                      " plan=", i < have.size() ? have[i].name + have[i].shape.ToString() : "-"));
   }
@@ -245,7 +245,7 @@ absl::StatusOr<std::shared_ptr<ComputeJob::BatchRows>> ComputeJob::RowsOf(
   auto rows = std::make_shared<BatchRows>();
   EG_RETURN_IF_ERROR(graph_->Lookup(inputs, scratch, &rows->lookup));
   if (rows->lookup.size() != layout->tables().size())
-    return absl::InternalError("the plan's tables are not the model's");
+    return absl::InternalError("the plan's tables differ from the model's");
   std::vector<std::span<const std::int64_t>> ids;
   ids.reserve(rows->lookup.size());
   for (const TableRows& table : rows->lookup) ids.emplace_back(table.ids);

@@ -15,8 +15,9 @@ namespace {
 constexpr MonoTime kReopenAfter = std::chrono::seconds(1);
 
 absl::Status Differs(const std::string& how) {
-  return WithShortfall(Shortfall::kInput, absl::FailedPreconditionError(absl::StrCat(
-                                              "data changed since the plan was made: ", how)));
+  return WithShortfall(Shortfall::kInput,
+                       absl::FailedPreconditionError(
+                           absl::StrCat("the data have changed since the plan was made: ", how)));
 }
 
 absl::Status CompareExamples(const char* source, std::uint64_t want, const Dataset* data) {

@@ -38,9 +38,8 @@ void JobContext::Read(const v1::JobInfo& info) {
   // Workers without --failpoints lack the types of jobs that are for tests only.
   if (kind_ == nullptr)
     spec_error_ = WithShortfall(Shortfall::kAbility, absl::FailedPreconditionError(absl::StrCat(
-                                                         spec_->type,
-                                                         " jobs run only on daemons started with "
-                                                         "--failpoints: spec.type=",
+                                                         "jobs of this type run only on daemons "
+                                                         "started with --failpoints: spec.type=",
                                                          spec_->type)));
 }
 

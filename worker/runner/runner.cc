@@ -193,7 +193,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     }
     for (const Attempt attempt : book.OnRegistered(Term(registered.term()), adopted)) {
       env.logger->Info(
-          absl::StrCat("dropped an attempt that the coordinator did not adopt: attempt=",
+          absl::StrCat("an attempt was dropped, because the coordinator did not adopt it: attempt=",
                        attempt.ToString()),
           About());
       metrics.dropped.Add();
@@ -218,8 +218,9 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
         EndJob(JobUid(message.job_ended().job_uid()), message.job_ended().state());
         return SchedulePump();
       default:
-        env.logger->Warning(absl::StrCat("message is not for a worker: kind=",
-                                         static_cast<int>(message.message_case())));
+        env.logger->Warning(
+            absl::StrCat("the coordinator sent a message that is not for a worker: kind=",
+                         static_cast<int>(message.message_case())));
     }
   }
 

@@ -115,10 +115,10 @@ absl::StatusOr<std::string> TrainingRun::CheckFinite(const ReadyBatch& batch,
   std::string reason = "overflow";
   if (step->too_large) {
     env_.logger->Info(
-        absl::StrCat("update skipped: its gradients, multiplied by the loss scale ",
-                     step->loss_scale,
-                     ", exceed the range of float16; the loss scale is halved: closure=",
-                     work_.closure.value(), " step=", next_step()),
+        absl::StrCat(
+            "update skipped, because its scaled gradients exceed the range of float16; the "
+            "loss scale is halved: loss_scale=",
+            step->loss_scale, " closure=", work_.closure.value(), " step=", next_step()),
         About());
     if (!std::isfinite(result.loss_sum)) result.loss_sum = 0;
   } else {

@@ -26,7 +26,8 @@ std::optional<Upload::Chunk> Upload::Next() {
 absl::Status Upload::Confirm(absl::string_view name, std::uint64_t bytes) {
   if (done() || name != files_[file_].name || bytes > sent_)
     return absl::InvalidArgumentError(absl::StrCat(
-        "answer about data that was not sent: name=", CleanText(name, 100), " bytes=", bytes));
+        "the coordinator confirmed data that was not sent: name=", CleanText(name, 100),
+        " bytes=", bytes));
   confirmed_ = std::max(confirmed_, bytes);
   if (!last_sent_ || confirmed_ < files_[file_].bytes) return absl::OkStatus();
   former_ += confirmed_;

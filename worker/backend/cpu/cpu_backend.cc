@@ -128,7 +128,7 @@ class CpuBackend final : public Backend {
                wants = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);  // values are bit sets
     if ((has & wants) == wants) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat(
-        "oneDNN has bfloat16 products only from avx512_core on, and this CPU is ", IsaName()));
+        "oneDNN has bfloat16 products only for CPUs with avx512_core or newer: cpu=", IsaName()));
   }
 
   void DenseForward(std::int64_t batch, std::int64_t in, std::int64_t out, AnyIn x, AnyIn w, In b,

@@ -42,7 +42,7 @@ absl::StatusOr<DeviceName> ParseDevice(absl::string_view text) {
       ordinal <= kOrdinalMax && absl::StrCat(ordinal) == digits)
     return DeviceName{Kind::kGpu, ordinal};
   return UserError(absl::InvalidArgumentError(
-      absl::StrCat("unknown device; one of auto, cpu, gpu, gpu:N: device=", text)));
+      absl::StrCat("unknown device: want=auto, cpu, gpu or gpu:N got=", text)));
 }
 
 absl::StatusOr<DeviceChoice> ChooseDevice(absl::string_view device, const std::string& library) {

@@ -468,7 +468,7 @@ TEST_CASE("MakeBackend refuses an impossible backend by name") {
   CHECK(BlameOf(gpu.status()) == Blame::kUser);
   const auto unknown = MakeBackend({"tpu", 1});
   CHECK(unknown.status().code() == absl::StatusCode::kInvalidArgument);
-  CHECK(unknown.status().message() == "unknown device; one of auto, cpu, gpu, gpu:N: device=tpu");
+  CHECK(unknown.status().message() == "unknown device: want=auto, cpu, gpu or gpu:N got=tpu");
   CHECK(BlameOf(unknown.status()) == Blame::kUser);
   for (const int threads : {0, -1, 1025}) {
     const auto refused = MakeBackend({"cpu", threads});

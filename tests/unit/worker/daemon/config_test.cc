@@ -83,7 +83,7 @@ TEST_CASE(
       table.Help(),
       Catch::Contains("--data-root") &&
           Catch::Contains(
-              "every file that this process can read is allowed if only this machine is involved"));
+              "every file that this process can read is allowed on a cluster of one machine"));
 }
 
 TEST_CASE("settings are flags and keys of one table, and invalid ones are refused") {
@@ -136,7 +136,7 @@ TEST_CASE(
   CHECK(BlameOf(refused) == Blame::kUser);
   config.device = "tpu";
   CHECK(Resolve("", 2, &config).message() ==
-        "unknown device; one of auto, cpu, gpu, gpu:N: device=tpu");
+        "unknown device: want=auto, cpu, gpu or gpu:N got=tpu");
   config.device = "cpu";
   REQUIRE(Resolve("", 2, &config).ok());
   CHECK(config.device_text == "cpu: as requested");

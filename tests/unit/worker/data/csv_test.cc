@@ -93,17 +93,17 @@ TEST_CASE("an error in a record names file and line") {
     CHECK(BlameOf(parsed.error) == Blame::kUser);
     return std::string(parsed.error.message());
   };
-  CHECK_THAT(fault("a,b\n\"c,d\n"), Catch::Contains("x.csv:2: no closing quote"));
+  CHECK_THAT(fault("a,b\n\"c,d\n"), Catch::Contains("x.csv:2: a closing quote is missing"));
   CHECK_THAT(fault("a\n\"b\"c\n"),
              Catch::Contains("x.csv:2: text after the closing quote of column 0"));
   CHECK_THAT(fault("a\nb,c\"d\n"),
              Catch::Contains("x.csv:2: a quote inside column 1; `quoting: false`"));
   CHECK_THAT(fault("a\n" + std::string(kRecordBytesMax + 1000, 'x') + "\n"),
-             Catch::Contains("x.csv:2: longer than"));
+             Catch::Contains("x.csv:2: the record is longer than"));
   CHECK_THAT(fault("a\n\"" + std::string(3 * kRecordBytesMax, '\n') + "\n"),
-             Catch::Contains("x.csv:2: longer than"));
+             Catch::Contains("x.csv:2: the record is longer than"));
   CHECK_THAT(fault(std::string(kRecordColumnsMax + 1, ',') + "\n"),
-             Catch::Contains("x.csv:1: more columns than"));
+             Catch::Contains("x.csv:1: the record has more columns than"));
   CHECK_THAT(std::string(CsvRecords::Open("/nowhere/x.csv", ",", true).status().message()),
              Catch::Contains("cannot open data file: file=/nowhere/x.csv"));
   TempFolder folder;
@@ -439,7 +439,7 @@ TEST_CASE("every invalid record and value is a user's error with file, line, col
   CHECK_THAT(fault("a\nnan\n", Field("f", "float", {"a"}), nothing),
              Catch::Contains("expected a finite number, got `nan`"));
   CHECK_THAT(fault("a\n1e39\n", Field("f", "float", {"a"}), nothing),
-             Catch::Contains("x.csv:2:a: field `f`: the value is beyond float32"));
+             Catch::Contains("x.csv:2:a: field `f`: the value is beyond the range of float32"));
   CHECK_THAT(fault("a,b\n1,2\n,3\n", Field("f", "int", {"a"}), nothing),
              Catch::Contains(
                  "x.csv:3:a: field `f`: the value is missing (``) and the field has no `default`"));
@@ -452,7 +452,7 @@ TEST_CASE("every invalid record and value is a user's error with file, line, col
       fault("age,b\n1,2\n", Field("f", "int", {"agee"}), nothing),
       Catch::Contains("x.csv:1: field `f`: the header has no column `agee`; did you mean `age`?"));
   CHECK_THAT(fault("a,b\n1,2\n", Field("f", "int", {"2"}), nothing),
-             Catch::Contains("field `f` is column 2, the file has columns 0 to 1"));
+             Catch::Contains("field `f` reads column 2, but the file has only columns 0 to 1"));
   CHECK_THAT(fault("a,a\n1,2\n", Field("f", "int", {"a"}), nothing),
              Catch::Contains("duplicate column name `a`"));
   CHECK_THAT(fault("", Field("f", "int", {"a"}), nothing),
@@ -552,7 +552,7 @@ TEST_CASE("a header that resembles an example causes a warning, and a real heade
   CHECK_THAT(lost[0], Catch::Contains("the first record of a csv file looks like an example, and "
                                       "`header: true` skips it: file=" +
                                       (folder / "x.csv")) &&
-                          Catch::Contains("column 0 of it is `5.1`") &&
+                          Catch::Contains("column 0 is `5.1`") &&
                           Catch::Contains("`header: false`"));
   CHECK(warnings("a,b,c\n4.9,3.0,0\n", {Field("x", "float", {"0", "1"}), Field("y", "int", {"2"})})
             .empty());
@@ -576,7 +576,7 @@ TEST_CASE(
   source.header = false;
   const absl::Status status = OpenCsv(source, {Field("x", "float", {"age"})}, nullptr).status();
   CHECK_THAT(std::string(status.message()),
-             Catch::Contains("field `x` names the column `age`, and `header: false` means that the "
+             Catch::Contains("field `x` names the column `age`, but `header: false` means that the "
                              "file has no names") &&
                  Catch::Contains("give the column's number, from 0, or write `header: true`"));
 }

@@ -207,7 +207,7 @@ TEST_CASE("every value of a wrong type is a user's error with file, line, member
       {"[1]", integer, "expected an integer of 64 bits, got a list"},
       {"{\"a\": 1}", real, "expected a finite number, got an object"},
       {"\"x\"", real, "expected a finite number, got the text `x`"},
-      {"1e39", real, "the value is beyond float32"},
+      {"1e39", real, "the value is beyond the range of float32"},
       {"null", real, "the value is missing (null) and the field has no `default`"},
       {"\"$6$salt$0123456789abcdef\"", real, "got the text `$6$salt$01234567…`"},
       {"\"\\u001b[2J\\u202e\"", real, "got the text `\\x1b[2J\\u202e`"}};
@@ -222,10 +222,11 @@ TEST_CASE("every value of a wrong type is a user's error with file, line, member
   CHECK_THAT(Fault("{\"a\": 1}", {text}), Catch::Contains("expected a text, got the number 1"));
   CHECK_THAT(Fault("{\"a\": \"?\"}", {integer}, {"?"}),
              Catch::Contains("the value is missing (the text `?`)"));
-  CHECK_THAT(Fault("{\"a\": [1, 2]}", {List("a", "int", 3)}),
-             Catch::Contains("x.jsonl:1:a: field `a`: expected a list of 3, got one of 2"));
+  CHECK_THAT(
+      Fault("{\"a\": [1, 2]}", {List("a", "int", 3)}),
+      Catch::Contains("x.jsonl:1:a: field `a`: expected a list of 3 values, got a list of 2"));
   CHECK_THAT(Fault("{\"a\": 1}", {List("a", "int", 3)}),
-             Catch::Contains("expected a list of 3, got the number 1"));
+             Catch::Contains("expected a list of 3 values, got the number 1"));
   CHECK_THAT(Fault("{\"a\": [1, [2], 3]}", {List("a", "int", 3)}),
              Catch::Contains("expected an integer of 64 bits, got a list"));
   std::string many;
@@ -259,7 +260,8 @@ TEST_CASE("every line that is no JSON object is a user's error with a short quot
       {"{\"a\": 1, \"b\": 2, \"a\": 3}", "duplicate member `a`"},
       {"{\"a\": 1, \"b\": " + deep + shut + "}", "nested deeper than 64"},
       {"{\"a\": 1, \"b\": " + std::string(500000, '[') + "}", "nested deeper than 64"},
-      {"{\"a\": 1, \"b\": \"" + std::string(1 << 20, 'x') + "\"}", "longer than 1048576 bytes"}};
+      {"{\"a\": 1, \"b\": \"" + std::string(1 << 20, 'x') + "\"}",
+       "the line is longer than 1048576 bytes"}};
   for (const Case& c : cases) {
     INFO(c.line.substr(0, 60));
     const std::string message =
@@ -272,7 +274,7 @@ TEST_CASE("every line that is no JSON object is a user's error with a short quot
   CHECK_THAT(Fault("", {Field("f", "int", {"a"})}),
              Catch::Contains("data file without an example"));
   CHECK_THAT(Fault("{\"a\": 1}\n" + std::string(3 << 20, ' '), {Field("f", "int", {"a"})}),
-             Catch::Contains("x.jsonl:2: longer than"));
+             Catch::Contains("x.jsonl:2: the line is longer than"));
 }
 
 TEST_CASE("unused members may be nested up to the limit and may be duplicates") {

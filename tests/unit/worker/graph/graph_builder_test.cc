@@ -152,7 +152,7 @@ TEST_CASE("a mistake is reported as the user's, and no nodes are made") {
   model.layers.pop_back();  // the loss then reads nothing
   const auto nodes = GraphBuilder(*backend, Precision::kFloat32).Build(model);
   CHECK(BlameOf(nodes.status()) == Blame::kUser);
-  CHECK(std::string(nodes.status().message()).find("`sum` is no layer") != std::string::npos);
+  CHECK(std::string(nodes.status().message()).find("`sum` is not a layer") != std::string::npos);
 }
 
 }  // namespace

@@ -290,7 +290,7 @@ TEST_CASE("a mistake in a model is reported with its position, its layer and the
       {"layer ``: a layer needs a name", [](auto& m) { m.layers[0].name = ""; }},
       {"layer `c`: its output reaches no loss; remove it or use it",
        [](auto& m) { m.layers.push_back(DenseSpec("c", "a", 2)); }},
-      {"input `z`: no layer takes it",
+      {"input `z`: no layer reads it",
        [](auto& m) {
          m.inputs.push_back({"z", {2}});
        }},
@@ -305,7 +305,7 @@ TEST_CASE("a mistake in a model is reported with its position, its layer and the
       {"loss `hinge`: unknown; one of sparse_categorical_crossentropy, binary_crossentropy, "
        "mean_squared_error",
        [](auto& m) { m.losses[0].type = "hinge"; }},
-      {"job.yaml:30:5: loss `sparse_categorical_crossentropy`: its output `x` is no layer",
+      {"job.yaml:30:5: loss `sparse_categorical_crossentropy`: its output `x` is not a layer",
        [](auto& m) {
          m.losses[0].output = "x";
          m.losses[0].where = {"job.yaml", 30, 5};
@@ -337,7 +337,7 @@ TEST_CASE("a mistake in a model is reported with its position, its layer and the
       {"loss `mean_squared_error`: needs another number of labels per example than the first loss: "
        "first=1 this=3",
        [](auto& m) { m.losses.push_back(LossOf("mean_squared_error", "b")); }},
-      {"loss `sparse_categorical_crossentropy`: several losses share one field of labels: "
+      {"loss `sparse_categorical_crossentropy`: all losses must use the same field of labels: "
        "first=label this=other",
        [](auto& m) {
          m.losses.push_back(m.losses[0]);

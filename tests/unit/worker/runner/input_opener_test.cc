@@ -152,7 +152,7 @@ TEST_CASE("a job of a type that the worker lacks is refused; a main program can 
   const absl::Status refused = Opening(kCounting).job.Check(WorkKind::kDescribe);
   CHECK(ShortfallOf(refused) == Shortfall::kAbility);
   CHECK(refused.message() ==
-        "counting jobs run only on daemons started with --failpoints: spec.type=counting");
+        "jobs of this type run only on daemons started with --failpoints: spec.type=counting");
 
   struct MoreJobs final : JobKind {
     absl::string_view type() const override { return "counting"; }

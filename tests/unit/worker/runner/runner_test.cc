@@ -946,7 +946,7 @@ TEST_CASE(
     CHECK(failed.user_error());
     CHECK(failed.lack() == v1::INPUT);
     CHECK_THAT(failed.cause().message(),
-               Catch::Contains("data changed since the plan was made: file=") &&
+               Catch::Contains("the data have changed since the plan was made: file=") &&
                    Catch::Contains("closure=1 epoch=1 examples=[") &&
                    Catch::Contains("want=images: size=1 sha256=00, labels: size=1") &&
                    Catch::Contains("got=images: size="));

@@ -174,7 +174,9 @@ int32_t MakeMatmulPlan(EgContext* context, const EgPlanKey& key, int32_t index, 
   std::vector<cublasLtMatmulHeuristicResult_t> results;
   EG_CUDA_RETURN_IF(Heuristics(context, key, made->product, &results, error));
   if (static_cast<std::size_t>(index) >= results.size())
-    return Fail(EG_CUDA_BAD_SHAPE, 0, error, "cuBLASLt offers %zu algorithms", results.size());
+    return Fail(EG_CUDA_BAD_SHAPE, 0, error,
+                "cuBLASLt has no algorithm with this index: index=%d algorithms=%zu", index,
+                results.size());
   made->algorithm = results[static_cast<std::size_t>(index)].algo;
   made->bias = key.bias != 0;
   made->bias_gradient = key.bias_gradient != 0;

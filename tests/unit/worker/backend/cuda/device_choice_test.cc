@@ -26,7 +26,7 @@ TEST_CASE("a device has one name") {
     INFO(bad);
     const auto refused = ParseDevice(bad);
     CHECK(refused.status().message() ==
-          absl::StrCat("unknown device; one of auto, cpu, gpu, gpu:N: device=", bad));
+          absl::StrCat("unknown device: want=auto, cpu, gpu or gpu:N got=", bad));
     CHECK(BlameOf(refused.status()) == Blame::kUser);
   }
 }
