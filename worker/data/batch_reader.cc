@@ -207,7 +207,7 @@ void BatchReader::Next(StreamId stream_id, Taken done) {
       answer = stream->error;
     } else if (stream->next_taken >= stream->batches) {
       answer =
-          absl::OutOfRangeError(absl::StrCat("past the last batch: batches=", stream->batches));
+          absl::OutOfRangeError(absl::StrCat("no batch is left in the stream: batches=", stream->batches));
     } else {
       stream->waiter = std::move(done);
       impl_->changed.NotifyAll();

@@ -58,7 +58,7 @@ std::vector<PulledShard> PullCache::Take() {
   for (auto& fresh : fresh_) {
     if (fresh) taken.push_back(*std::exchange(fresh, std::nullopt));
   }
-  // The taker reads this memory, so the next values need other memory.
+  // The caller reads this memory from now on, so the next values need other memory.
   for (auto& landing : landing_) landing.reset();
   return taken;
 }

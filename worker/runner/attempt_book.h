@@ -78,7 +78,7 @@ enum class Next {
   // STALE at our map, transport error, BUSY, or OVER_BUDGET under `pause`. The push is sent again
   // after a delay (10 ms to 1 s, doubling).
   kBackoff,
-  // SUPERSEDED or REFUSED, for which the book has dropped the attempt; or the attempt is not
+  // The book has dropped the attempt after SUPERSEDED or REFUSED, or the attempt is not
   // running.
   kDropAttempt,
   kFail,  // INVALID, or OVER_BUDGET under `fail`

@@ -26,7 +26,7 @@ class DeviceReport {
   void AddWait(double seconds);
   void Fill(v1::WorkerProgress* progress) const;
   // Logs each of two warnings at most once: that page-locked memory is exhausted, and that steps
-  // have more shapes than there are graphs.
+  // have more shapes than the graph limit.
   void WarnOnce(log::Logger* logger, const log::Context& context);
 
  private:
