@@ -206,8 +206,8 @@ void BatchReader::Next(StreamId stream_id, Taken done) {
     } else if (!stream->error.ok()) {
       answer = stream->error;
     } else if (stream->next_taken >= stream->batches) {
-      answer =
-          absl::OutOfRangeError(absl::StrCat("no batch is left in the stream: batches=", stream->batches));
+      answer = absl::OutOfRangeError(
+          absl::StrCat("no batch is left in the stream: batches=", stream->batches));
     } else {
       stream->waiter = std::move(done);
       impl_->changed.NotifyAll();
