@@ -37,7 +37,7 @@ absl::Status ExpectEnd(DataFile& file) {
   const std::uint64_t end = file.offset();
   EG_ASSIGN_OR_RETURN(const std::size_t got, file.Read(&extra, 1));
   return got == 0 ? absl::OkStatus()
-                  : Bad("file longer than its header says", file.path(),
+                  : Bad("file longer than its header states", file.path(),
                         absl::StrCat("offset=", end, " want=end of file"));
 }
 // Returns whether the file can hold `bytes` decompressed bytes at all.

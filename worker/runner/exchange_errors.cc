@@ -58,9 +58,9 @@ absl::Status CheckPullAnswer(const v1::PullResult& result, ShardId shard, v1::DT
     return absl::InternalError(absl::StrCat("pull refused by the server: shard=", shard.value(),
                                             " message=", result.message()));
   if (result.dtype() == want) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("values of another wire type: shard=", shard.value(),
-                                          " want=", v1::DType_Name(want),
-                                          " got=", v1::DType_Name(result.dtype())));
+  return absl::InternalError(
+      absl::StrCat("the server sent values of another wire type: shard=", shard.value(),
+                   " want=", v1::DType_Name(want), " got=", v1::DType_Name(result.dtype())));
 }
 
 }  // namespace evergrad::worker

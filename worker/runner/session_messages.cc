@@ -77,9 +77,9 @@ absl::StatusOr<PlacedShards> PlacedShardsOf(const v1::ShardMap& proto) {
   placed.map.shards.resize(static_cast<std::size_t>(proto.shards_size()));
   for (const v1::ShardLocation& location : proto.shards()) {
     if (location.shard() >= placed.map.shards.size())
-      return absl::InvalidArgumentError(absl::StrCat(
-          "shard map with a shard out of range, ignored: shards=", placed.map.shards.size(),
-          " got=", location.shard()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the shard map has a shard out of range and is ignored: shards=",
+                       placed.map.shards.size(), " got=", location.shard()));
     const std::string& server = location.server_identity();
     placed.map.shards[location.shard()] = {FromProto<ShardEpoch>(location.epoch()),
                                            FromProto<MapVersion>(location.start()), server};

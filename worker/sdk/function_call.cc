@@ -118,8 +118,9 @@ absl::Status StepContext::Push(absl::string_view variable, std::span<const float
 
 absl::Status StepContext::SetResult(absl::string_view bytes) {
   if (bytes.size() > client::kResultBytesMax)
-    return UserError(absl::InvalidArgumentError(absl::StrCat(
-        "result of a closure too large: bytes=", bytes.size(), " max=", client::kResultBytesMax)));
+    return UserError(absl::InvalidArgumentError(
+        absl::StrCat("the result of a closure is too large: bytes=", bytes.size(),
+                     " max=", client::kResultBytesMax)));
   call_->result_ = std::string(bytes);
   return absl::OkStatus();
 }

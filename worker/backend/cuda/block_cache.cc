@@ -89,7 +89,7 @@ BlockCache::Address BlockCache::Take(Address address, std::uint64_t bytes) {
 void BlockCache::Free(Address address) {
   const auto found = blocks_.find(address);
   EG_CHECK_MSG(found != blocks_.end() && found->second.state == Block::State::kUsed,
-               absl::StrCat("the block was freed twice, or never allocated: ", address));
+               absl::StrCat("the block was freed twice, or never allocated: address=", address));
   stats_.in_use -= found->second.bytes;
   Settle(address);
 }
@@ -200,7 +200,7 @@ std::string BlockCache::Audit() const {
     end->second += block.bytes;
     const bool is_free = block.state == Block::State::kFree;
     if (is_free != (free_.count(KeyOf(address, block)) != 0))
-      return absl::StrCat("the free list disagrees about ", address);
+      return absl::StrCat("the free list and the list of blocks differ at block ", address);
     if (is_free && before != nullptr && before->state == Block::State::kFree &&
         before->segment == block.segment && before->stream == block.stream)
       return absl::StrCat("neighbours that were not merged at ", address);

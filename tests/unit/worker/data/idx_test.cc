@@ -139,7 +139,7 @@ TEST_CASE("every defect of a file is a user's error with file, offset and expect
        {"too short", "offset=45", "want=30 bytes of elements", "got=29"}},
       {"one byte too many",
        [](const TempFolder& f) { WritePlain(f / "images", Images() + "x"); },
-       {"longer than its header says", "offset=46"}},
+       {"longer than its header states", "offset=46"}},
       {"counts differ",
        [](const TempFolder& f) { WritePlain(f / "labels", Idx(0x801, {4}, 4)); },
        {"number of labels differs", "labels", "want=5", "got=4"}},

@@ -119,13 +119,13 @@ struct DeviceLauncher {
   }
   template <typename Op>
   int32_t Map(std::int64_t count, const Op& op) {
-    static_assert(sizeof(Op) <= 4000, "CUDA takes 4 KB of arguments");
+    static_assert(sizeof(Op) <= 4000, "a kernel of CUDA takes at most 4 KB of arguments");
     if (count <= 0) return EG_CUDA_OK;
     return Start(Grid(count, kBlock), MapKernel<Op>, count, op);
   }
   template <int kThreads, typename Op>
   int32_t Teams(std::int64_t count, const Op& op) {
-    static_assert(sizeof(Op) <= 4000, "CUDA takes 4 KB of arguments");
+    static_assert(sizeof(Op) <= 4000, "a kernel of CUDA takes at most 4 KB of arguments");
     if (count <= 0) return EG_CUDA_OK;
     return Start(Grid(count, kBlock / kThreads), TeamKernel<kThreads, Op>, count, op);
   }
