@@ -3,7 +3,8 @@
 //
 //   Order ─▶ CutShards to each server ─▶ Answered for each shard, or DropLost
 //
-// Not thread-safe: only the control executor calls it. It has no clock and no I/O but through JobHost.
+// Not thread-safe: only the control executor calls it. It has no clock and no I/O but through
+// JobHost.
 #pragma once
 
 #include <functional>

@@ -89,8 +89,8 @@ class EpochAccount {
   std::uint64_t waiting() const { return waiting_.size(); }
   void ForgetWaiting() { waiting_.clear(); }  // The job has ended.
 
-  // --- evaluation. Its time does not count as time of the epoch. Without BeginPlan there is no epoch
-  // whose row an evaluation could fill.
+  // --- evaluation. Its time does not count as time of the epoch. Without BeginPlan there is no
+  // epoch whose row an evaluation could fill.
   void BeginEvaluation(MonoTime now) { evaluation_began_ = now; }
   void FinishEvaluation(EvaluationResult result, MonoTime now);
   // Marks the newest evaluation as invalid, because values have changed. `under_way` is true if an

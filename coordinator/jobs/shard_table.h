@@ -25,7 +25,7 @@ namespace evergrad::coordinator {
 struct JobServer {
   TaskId task;
   std::string identity;
-  bool ready = false;  // Its session is open, and Registered was sent.
+  bool ready = false;                  // Its session is open, and Registered was sent.
   std::optional<MonoTime> away_since;  // nullopt: it has not disconnected.
   v1::Endpoint endpoint;
   std::string host;

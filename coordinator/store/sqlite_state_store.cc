@@ -57,8 +57,9 @@ struct SqliteStateStore::Impl {
   absl::Status AddJob(JobUid job) {
     if (std::find(order.begin(), order.end(), job) != order.end()) return absl::OkStatus();
     if (order.size() >= options.jobs_max) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "the state store holds too many jobs: max=", options.jobs_max, " job=", JobUidString(job)));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the state store holds too many jobs: max=", options.jobs_max,
+                       " job=", JobUidString(job)));
     }
     order.push_back(job);
     return absl::OkStatus();

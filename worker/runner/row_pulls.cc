@@ -17,8 +17,9 @@ absl::Status RowPulls::Accept(std::uint64_t count, const SlotRows::OfShard& part
                               std::span<const std::byte> values) {
   Pull& pull = pulls_.at(count);
   if (!pull.rows->Scatter(part, values, &pull.values)) {
-    return absl::InternalError(absl::StrCat("rows of another size: shard=", part.shard.value(),
-                                            " want=", part.bytes, " got=", values.size()));
+    return absl::InternalError(
+        absl::StrCat("the server sent rows of another size: shard=", part.shard.value(),
+                     " want=", part.bytes, " got=", values.size()));
   }
   --pull.missing;
   return absl::OkStatus();
