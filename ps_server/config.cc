@@ -74,7 +74,7 @@ absl::Status Resolve(absl::string_view host_name, unsigned cores, std::uint64_t 
   if (config->index.empty()) {
     config->index = daemon::HostOrdinal(host_name);
     config->index_by_default = config->index.empty();
-    if (config->index_by_default) config->index = "0";
+    if (config->index_by_default) config->index.assign(1, '0');
   }
   std::uint32_t index = 0;
   if (!absl::SimpleAtoi(config->index, &index) || absl::StrCat(index) != config->index) {
