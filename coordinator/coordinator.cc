@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(
     std::vector<std::string> folders = options.control.checkpoint_roots.folders();
     folders.push_back(options.control.runs_folder);
     coordinator->written_ = fs::Roots::Only(
-        std::move(folders), "the coordinator's --checkpoint-root names folders for checkpoints");
+        folders, "the coordinator's --checkpoint-root names folders for checkpoints");
   }
   coordinator->file_system_ =
       fs::MakeLocalFileSystem({.failpoints = parts.failpoints, .roots = &coordinator->written_});

@@ -128,7 +128,7 @@ DurableBook::MapChange DurableBook::Unmap(ShardId shard) {
 std::vector<ShardId> DurableBook::ShardsOf(const std::string& server) const {
   std::vector<ShardId> shards;
   for (std::uint32_t p = 0; p < shards_; ++p) {
-    if (state_.map[p].server == server) shards.push_back(ShardId(p));
+    if (state_.map[p].server == server) shards.emplace_back(p);
   }
   return shards;
 }

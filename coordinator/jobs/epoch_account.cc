@@ -174,13 +174,11 @@ bool EpochAccount::FoldNext(const IntervalSet& dead, const Context& context) {
   if (!waiting_.empty() && waiting_.begin()->first == folded_) {
     closure = std::move(waiting_.begin()->second);
     waiting_.erase(waiting_.begin());
-  } else if (folded_ >= plan_->closures()) {
-    return false;
-  } else if (resumed_.Contains(folded_)) {
+  } else if (folded_ < plan_->closures() && resumed_.Contains(folded_)) {
     const plan::ClosureRange range = plan_->Closure(ClosureId(folded_));
     epoch_.steps += range.steps;
     epoch_.examples += range.end - range.begin;
-  } else if (!dead.Contains(folded_)) {
+  } else if (folded_ >= plan_->closures() || !dead.Contains(folded_)) {
     return false;
   }
   if (!closure.steps_trained.empty())

@@ -192,7 +192,7 @@ void ExportFiles::OnExported(const v1::ExportResult& reported, const std::string
 }
 
 // `check` is shared with the file thread, which alone uses it until its step has ended.
-void ExportFiles::StepCheck(std::shared_ptr<RunFileCheck> check, std::uint64_t round,
+void ExportFiles::StepCheck(const std::shared_ptr<RunFileCheck>& check, std::uint64_t round,
                             const v1::ExportResult& result, const std::string& worker) {
   std::weak_ptr<bool> alive = alive_;
   host_->OnFileThread([this, alive, check, round, result, worker]() -> std::function<void()> {

@@ -74,7 +74,7 @@ class ExportFiles : private JobPart {
   void OnTaken(const std::shared_ptr<Receiving>& receiving, TaskId from, std::uint64_t closure,
                const std::string& name, std::uint64_t bytes,
                const absl::StatusOr<std::uint64_t>& taken);
-  void StepCheck(std::shared_ptr<RunFileCheck> check, std::uint64_t round,
+  void StepCheck(const std::shared_ptr<RunFileCheck>& check, std::uint64_t round,
                  const v1::ExportResult& result, const std::string& worker);
   void OnUnreadable(const absl::Status& status, const v1::ExportResult& result,
                     const std::string& worker);

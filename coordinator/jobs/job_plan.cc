@@ -26,7 +26,7 @@ absl::Status JobPlan::Build(const v1::DescribeResult& described, const SectionLi
 }
 
 void JobPlan::Take(BuiltPlan built) {
-  plan_ = std::move(built.plan);
+  plan_ = built.plan;
   epochs_.SetPlan(&*plan_);
   message_ = std::move(built.message);
   shards_.Plan(built.shard_bytes);

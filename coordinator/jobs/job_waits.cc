@@ -12,7 +12,7 @@ std::string JobWaits::Text() const {
   if (std::string store = host_->WaitingForStore(); !store.empty()) return store;
   if (phases.closing()) return WhileClosing();
   if (phases.window_open()) return "tasks to register again";
-  const std::string workers = ForWorkers();
+  std::string workers = ForWorkers();
   const std::string servers = phases.In(JobPhase::kDescribing) ? "" : parts_.placer->WaitingFor();
   if (!workers.empty() && !servers.empty()) return absl::StrCat(workers, "; ", servers);
   if (!workers.empty()) return workers;

@@ -62,19 +62,18 @@ bool ManifestWriter::IsNewest(const v1::Manifest& manifest) const {
   return FilesOf(manifest) == files_;
 }
 
-void ManifestWriter::Write(v1::Manifest manifest, bool whole, Done done) {
+void ManifestWriter::Write(v1::Manifest manifest, bool whole, const Done& done) {
   busy_ = true;
   ReadBack::Options options;
   options.whole = whole;
   for (const std::string& file : files_)
     options.read_before.insert(file.substr(0, file.size() - std::min(file.size(), kSha256Bytes)));
   left_ = manifest.shards_size();
-  Step(std::make_shared<ReadBack>(folder_, std::move(manifest), std::move(options)),
-       std::move(done));
+  Step(std::make_shared<ReadBack>(folder_, std::move(manifest), std::move(options)), done);
 }
 
 // `reading` is shared with the file thread, which alone uses it until its step has ended.
-void ManifestWriter::Step(std::shared_ptr<ReadBack> reading, Done done) {
+void ManifestWriter::Step(const std::shared_ptr<ReadBack>& reading, const Done& done) {
   fs::FileSystem* const disk = &host_->file_system();
   std::weak_ptr<bool> alive = alive_;
   host_->OnFileThread([this, alive, disk, reading, done, folder = folder_,

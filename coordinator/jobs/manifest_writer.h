@@ -40,14 +40,14 @@ class ManifestWriter : private JobPart {
                                   bool unread)>;
   // Writes a manifest. With `whole` every byte of every file is read back, else only the ends of
   // new files.
-  void Write(v1::Manifest manifest, bool whole, Done done);
+  void Write(v1::Manifest manifest, bool whole, const Done& done);
   void Stop() { stopped_ = true; }  // Stops at the next step, without calling `done`.
   // Forgets the snapshots that no kept manifest names (`named`, see Saved::named) and that are not
   // the newest of their shard. Deletes their files once this is durable.
   void ForgetOlder(const std::set<std::string>& named);
 
  private:
-  void Step(std::shared_ptr<ReadBack> reading, Done done);
+  void Step(const std::shared_ptr<ReadBack>& reading, const Done& done);
 
   const EpochAccount* const epochs_;
   const std::string folder_;

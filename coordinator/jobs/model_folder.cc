@@ -25,7 +25,7 @@ void ModelFolder::Write(const v1::CheckpointStatus& checkpoint,
 }
 
 // `tables` is shared with the file thread, which alone uses it until its step has ended.
-void ModelFolder::StepTables(std::shared_ptr<ModelTables> tables) {
+void ModelFolder::StepTables(const std::shared_ptr<ModelTables>& tables) {
   fs::FileSystem* const disk = &host_->file_system();
   std::weak_ptr<bool> alive = alive_;
   host_->OnFileThread([this, alive, disk, tables]() -> std::function<void()> {

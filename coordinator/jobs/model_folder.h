@@ -29,7 +29,7 @@ class ModelFolder : private JobPart {
   void AppendFiles(bool tables, std::vector<RunFile>* files) const;
 
  private:
-  void StepTables(std::shared_ptr<ModelTables> tables);
+  void StepTables(const std::shared_ptr<ModelTables>& tables);
   void LinkWeights(bool tables);
 
   std::function<void(bool)> done_;

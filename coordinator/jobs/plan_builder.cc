@@ -49,8 +49,9 @@ constexpr std::uint64_t kSlotBytesMin = 1ull << 20;
 // the variable that the user meant.
 absl::Status CheckOptimizers(const config::JobSpec& spec, const v1::DescribeResult& described) {
   std::vector<absl::string_view> names;
-  for (const v1::VariableSpec& variable : described.variables()) names.push_back(variable.name());
-  for (const v1::TableSpec& table : described.tables()) names.push_back(table.name());
+  for (const v1::VariableSpec& variable : described.variables())
+    names.emplace_back(variable.name());
+  for (const v1::TableSpec& table : described.tables()) names.emplace_back(table.name());
   for (const config::OptimizerRule& rule : spec.optimizers) {
     if (rule.match.empty() || std::any_of(names.begin(), names.end(), [&](absl::string_view name) {
           return config::GlobMatches(rule.match, name);

@@ -78,7 +78,7 @@ void ShardMover::Pump() {
       stop->set_shard(p.value());
       *stop->mutable_epoch() = client::ToProto(move.from);
       stop->set_plan_fingerprint(plan_message_.fingerprint());
-      host_->Send(task, std::move(message));
+      host_->Send(task, message);
     }
   }
 }
@@ -134,7 +134,7 @@ void ShardMover::SendReceive(Moves::iterator move) {
   receive->set_bytes(move->second.bytes);
   receive->set_sha256(move->second.sha256);
   receive->set_plan_fingerprint(plan_message_.fingerprint());
-  host_->Send(target->task, std::move(message));
+  host_->Send(target->task, message);
 }
 
 void ShardMover::OnReceived(TaskId task, const v1::ShardReceived& received) {
@@ -260,7 +260,7 @@ void ShardMover::SayDrained(JobServer& server, const std::string& cannot) {
   v1::CoordinatorMessage message;
   message.mutable_drained()->set_cannot(cannot);
   message.mutable_drained()->set_job_uid(id_.uid.value());
-  host_->Send(server.task, std::move(message));
+  host_->Send(server.task, message);
 }
 
 void ShardMover::Forget() {

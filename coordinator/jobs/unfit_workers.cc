@@ -23,7 +23,7 @@ const UnfitWorkers::Record* UnfitWorkers::Of(std::uint64_t process) const {
 }
 
 UnfitWorkers::Change UnfitWorkers::Add(std::uint64_t process, v1::Lack missing_ability,
-                                       std::string why, MonoTime now) {
+                                       const std::string& why, MonoTime now) {
   std::erase_if(records_, [&](const auto& one) {
     return now > one.second.again_at + kKept && one.first != process;
   });

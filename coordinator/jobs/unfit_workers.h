@@ -39,7 +39,7 @@ class UnfitWorkers {
     bool aside = false;  // It is set aside again: its attempts go to others.
   };
   // The process could not do its work. A repeated call while it is set aside changes nothing.
-  Change Add(std::uint64_t process, v1::Lack missing_ability, std::string why, MonoTime now);
+  Change Add(std::uint64_t process, v1::Lack missing_ability, const std::string& why, MonoTime now);
   void SetUnreached(std::uint64_t process, const v1::UnreachedServer& server);
   void TryAgainBy(std::uint64_t process,
                   MonoTime at);  // It gets work at `at` at the latest, if it was added.

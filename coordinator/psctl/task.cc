@@ -105,7 +105,7 @@ std::vector<std::string> TaskTable(const v1::ListTasksResponse& tasks, std::int6
                                                rows);
   if (tasks.tasks_size() == 0) lines.emplace_back("no task has registered yet");
   if (insecure)
-    lines.push_back(
+    lines.emplace_back(
         "warning: tasks marked INSECURE can be read, changed and stopped by anyone who reaches "
         "them; psctl cert init closes them");
   return lines;

@@ -167,9 +167,9 @@ std::string EvictionText(const v1::TableSpec& spec, const v1::TableState& table)
     parts.push_back(absl::StrCat("rows and their index entries take at most ",
                                  ShowBytes(spec.bytes_max()), ", now ", ShowBytes(counted)));
   }
-  parts.push_back(spec.evict_lru()
-                      ? "at the limit, the rows that have gone longest without a push are evicted"
-                      : "at the limit pushes are refused (OVER_BUDGET)");
+  parts.emplace_back(
+      spec.evict_lru() ? "at the limit, the rows that have gone longest without a push are evicted"
+                       : "at the limit pushes are refused (OVER_BUDGET)");
   return absl::StrJoin(parts, "; ");
 }
 
