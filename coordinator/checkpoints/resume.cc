@@ -174,7 +174,8 @@ std::string Difference(absl::string_view what, const auto& was, const auto& is) 
   return absl::StrCat(what, " was=", was, " is=", is);
 }
 
-// Returns whether this setting gives one of the two optimizers a slot that the other one lacks.
+// Returns whether this setting gives one of the two optimizers an optimizer state that the other
+// one lacks.
 bool SwitchesSlot(const optimizers::Member& member, const optimizers::Settings& was,
                   const optimizers::Settings& is) {
   if (member.number == nullptr || (was.*member.number != 0) == (is.*member.number != 0))

@@ -118,7 +118,7 @@ function chart(id,series,o){
  const at=document.getElementById(id),all=series.flatMap(s=>s.points);
  if(!all.length){at.innerHTML="<div class=none>no measurements</div>";return}
  const W=520,H=240,L=52,R=14,T=10,B=30;let x0=Math.min(...all.map(p=>p[0])),x1=Math.max(...all.map(p=>p[0])),y0=Math.min(...all.map(p=>p[1])),y1=Math.max(...all.map(p=>p[1]));
- // A loss that left for 1e30 is drawn by its powers of ten: what came before shows too.
+ // A loss that has grown to 1e30 is drawn on a logarithmic axis, so that its earlier part is visible.
  const log=o.log&&y0>0&&y1>1e3&&y1/y0>1e4,F=log?Math.log10:v=>v,label=v=>short(log?Math.pow(10,v):v);y0=F(y0);y1=F(y1);
  if(o.zero)y0=Math.min(0,y0);if(x0===x1){x0-=.5;x1+=.5}if(y0===y1){y0-=Math.abs(y0)*.05||.5;y1+=Math.abs(y1)*.05||.5}
  const X=x=>L+(x-x0)/(x1-x0)*(W-L-R),Y0=y=>H-B-(y-y0)/(y1-y0)*(H-T-B),Y=y=>Y0(F(y));let g="";

@@ -100,9 +100,10 @@ class EpochAccount {
 
   double speed() const;  // Over all training of this job, in examples per second.
 
-  // --- resuming: the work of former jobs counts as done `done` holds the closures that former jobs
-  // ended. The manifest has the losses and metrics of whole epochs; those of a part of an epoch are
-  // unknown. The time of former jobs does not count as time of this job.
+  // --- resuming: the work of former jobs counts as done.
+  // `done` holds the closures that former jobs ended. The manifest has the losses and metrics of
+  // whole epochs; those of a part of an epoch are unknown. The time of former jobs does not count
+  // as time of this job.
   void Resume(const IntervalSet& done, const IntervalSet& dead, const v1::Manifest& manifest,
               bool same_plan, const Context& context);
   const IntervalSet& resumed() const { return resumed_; }

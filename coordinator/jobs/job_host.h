@@ -142,7 +142,7 @@ struct JobIdentity {
   std::string grant_key = {};
 };
 
-// The registration that a task replaces. `died` is true if it was of another process.
+// The registration that a task replaces. `died` is true if another process had that registration.
 struct FormerTask {
   TaskId task;
   bool died = false;

@@ -44,10 +44,12 @@ inline constexpr std::uint32_t kShardsMax = 8192;
 struct BuiltPlan {
   plan::Plan plan;
   v1::Plan message;  // with shards and fingerprint
-  std::vector<std::uint64_t>
-      shard_bytes;  // values and slots, by shard; of a slot of tables what it is placed as
-  std::uint64_t server_bytes = 0;  // values and slots of all variables, and what tables may take
-                                   // where they have a limit (bytes_max)
+  // Bytes of values and optimizer state by shard. For a slot of tables it is the size with which
+  // the slot is placed.
+  std::vector<std::uint64_t> shard_bytes;
+  // Bytes of values and optimizer state of all dense variables, plus the limits (bytes_max) of the
+  // tables that have one.
+  std::uint64_t server_bytes = 0;
 };
 
 // Builds the plan. The worker's description is checked: names, ranks, sizes. Errors are the user's

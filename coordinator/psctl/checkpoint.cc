@@ -159,7 +159,7 @@ void Print(Context& context, const Checkpoint& checkpoint, bool verified) {
                 << "\n"
                 << "plan       " << Printable(m.plan().fingerprint()) << "\n";
     for (const v1::FinishedMetric& metric : m.metrics()) {
-      // "at step" shows the end of each epoch.
+      // The steps are left out, because the other metrics have them after "at step".
       if (metric.scope() == "train" && metric.name() == "steps") continue;
       context.out << "metric     " << Printable(metric.scope()) << " " << Printable(metric.name())
                   << " " << ShowNumber(metric.value(), 4) << " at step " << metric.global_step()

@@ -28,8 +28,8 @@ std::string TaskNameOf(const std::string& file_name) {
              : absl::StrCat(file_name.substr(0, dash), "/", file_name.substr(dash + 1));
 }
 
-// Runs a cluster in the foreground. `up --supervise` runs this verb in the background, and a
-// container can run it.
+// Runs a cluster in the foreground. `up --supervise` runs this verb in the background; it also
+// suits a container.
 int RunForeground(Context& context, const std::vector<std::string>& args) {
   ClusterOptions options;
   OptionTable table("psctl cluster run", "runs a cluster in the foreground until Ctrl-C or SIGTERM",

@@ -12,7 +12,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-// Counts as one call in progress until it is destroyed, answered or not.
+// A responder that counts as one call in progress until it is destroyed, answered or not.
 class CountedResponder final : public transport::UnaryResponder {
  public:
   CountedResponder(std::unique_ptr<transport::UnaryResponder> inner,
