@@ -63,8 +63,8 @@ class JobJournal : private JobPart {
   JournalWriter& writer() { return writer_; }
   bool on() const { return writer_.on(); }  // Notes and snapshots are kept.
 
-  // --- commits. They return false if the store failed. Both are those of JobActions. Persist
-  // replaces the notes by a snapshot when there are many.
+  // --- commits. They return false if the store failed. Persist and PersistWhole implement
+  // JobActions. Persist writes a snapshot in place of the notes when there are many.
   bool Persist(const Record& record);
   bool PersistWhole();
   // Commits the pending lines of metrics.jsonl, and writes the durable lines to the file.

@@ -64,8 +64,7 @@ absl::Status WorkerClaims::Check(const v1::Done& done) const {
   if (!done.has_touched() || !plan_ || done.closure() >= plan_->closures()) return absl::OkStatus();
   if (done.touched().shards_size() != done.touched().updates_size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the lists of the shards that a closure touches less often and of their "
-                     "updates differ in length: shards=",
+        absl::StrCat("a Done has lists of different lengths for shards and their updates: shards=",
                      done.touched().shards_size(), " numbers=", done.touched().updates_size()));
   }
   return UpdateAccount::Check(LessOf(done.touched()), shards_.size(),

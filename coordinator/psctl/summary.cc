@@ -120,7 +120,7 @@ void AddUnexportedWeights(const v1::JobStatus& job, Lines* lines) {
   lines->push_back(job.checkpoint().number() > 0
                        ? absl::StrCat("to export its weights: psctl checkpoint export ",
                                       Printable(job.checkpoint().uri()), " --to weights.npz")
-                       : "its weights are lost: it has no checkpoint");
+                       : "the weights of the job are lost, because it has no checkpoint");
 }
 
 void AddTables(const v1::JobStatus& job, const nlohmann::json& result, Lines* lines) {

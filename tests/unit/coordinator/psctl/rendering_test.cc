@@ -402,7 +402,8 @@ TEST_CASE(
   CHECK_THAT(all(), Catch::Contains("metrics.jsonl, weights.npz, weights.safetensors, job.yaml)"));
   job.set_weights_exported(false);
   job.mutable_checkpoint()->set_number(0);
-  CHECK_THAT(all(), Catch::Contains("its weights are lost: it has no checkpoint\n"));
+  CHECK_THAT(all(),
+             Catch::Contains("the weights of the job are lost, because it has no checkpoint\n"));
   job.set_steps_done(0);
   CHECK_THAT(all(), !Catch::Contains("weights"));
   job.set_state("SUCCEEDED");
