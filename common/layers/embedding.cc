@@ -28,9 +28,9 @@ absl::StatusOr<LayerShapes> InferEmbedding(const LayerSpec& spec, const LayerInp
   if (inputs.weights) {
     if (!combines) return absl::InvalidArgumentError("weights need a combiner: sum, mean or sqrtn");
     if (inputs.shapes.size() != 1 || inputs.shapes[0] != *inputs.weights)
-      return absl::InvalidArgumentError(absl::StrCat(
-          "weights need one input of ids, of their shape: weights=", inputs.weights->ToString(),
-          " ids=", ShapeList(inputs.shapes)));
+      return absl::InvalidArgumentError(
+          absl::StrCat("weights need one input of ids with the shape of the weights: weights=",
+                       inputs.weights->ToString(), " ids=", ShapeList(inputs.shapes)));
   }
   std::vector<std::uint64_t> dims = {inputs.dimension};
   if (!combines && (inputs.shapes.size() > 1 || inputs.shapes[0].rank() == 1))

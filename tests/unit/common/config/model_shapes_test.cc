@@ -81,7 +81,8 @@ TEST_CASE("layers whose inputs do not fit are refused at their lines") {
         "got (28, 28, 1), (8)");
   CHECK(Refusal({{"name: w, type: embedding, table: t, combiner: sum, input: ids, weights: more",
                   out}}) ==
-        "job.yaml:18:7: layer `w`: weights need one input of ids, of their shape: weights=(4) "
+        "job.yaml:18:7: layer `w`: weights need one input of ids with the shape of the weights: "
+        "weights=(4) "
         "ids=(3)");
   CHECK(Refusal({{"name: big, type: dense, units: 16777216, input: x", out}}) ==
         "job.yaml:18:7: layer `big`: its kernel has too many elements: shape=(784, 16777216) "

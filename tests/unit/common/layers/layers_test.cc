@@ -150,7 +150,7 @@ std::vector<ShapeCase> Refused() {
       {Embedding("max"), {{{}}, {}, 6}, "unknown combiner `max`; one of none, sum, mean, sqrtn"},
       {Embedding("sum"),
        {{{3}}, tensor::Shape{4}, 6},
-       "weights need one input of ids, of their shape: weights=(4) ids=(3)"},
+       "weights need one input of ids with the shape of the weights: weights=(4) ids=(3)"},
       {Spec("concatenate"),
        {{{2, 3}, {3, 3}}},
        "concatenate needs inputs that agree in all axes but the last, got (2, 3), (3, 3)"},
