@@ -1,4 +1,4 @@
-// The operations of cuda_ops.h on a stream.
+// Functions that queue the operations of cuda_ops.h on a stream.
 #pragma once
 
 #include <cuda_runtime_api.h>
