@@ -87,7 +87,6 @@ class ServerSession {
   std::optional<MonoTime> NextTick() const;
   std::vector<Ready> TakeReady() { return std::exchange(ready_, {}); }
   Counters TakeCounters() { return std::exchange(counters_, {}); }
-  bool has_lane() const { return lane_.open(); }
   std::size_t requests() const { return requests_.size(); }
 
  private:
