@@ -1,5 +1,6 @@
 #include "common/config/job_spec.h"
 
+#include <algorithm>
 #include <fstream>
 #include <random>
 #include <sstream>
