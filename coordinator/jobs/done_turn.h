@@ -7,7 +7,6 @@
 // happen once for all Dones of a turn. Not thread-safe: only the control executor calls it.
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <utility>
 #include <vector>

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -55,7 +54,6 @@ class FunctionQueue {
     return argument_bytes_ + argument_bytes + kEntryBytes <= spec_.argument_bytes_max;
   }
   std::uint64_t argument_bytes_max() const { return spec_.argument_bytes_max; }
-  std::uint64_t result_bytes() const { return result_bytes_; }
 
   const std::string* Result(std::uint64_t closure) const;
   const v1::RaisedError* Failure(std::uint64_t closure) const;

@@ -1,7 +1,5 @@
 #include "coordinator/jobs/reach_rule.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "common/client/protocol.h"
 

@@ -1,7 +1,6 @@
 #include "coordinator/jobs/training_work.h"
 
 #include <algorithm>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/client/protocol.h"

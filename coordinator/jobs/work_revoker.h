@@ -5,7 +5,6 @@
 // thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once
 
-#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>

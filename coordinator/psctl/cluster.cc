@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/status.h"
 #include "common/daemon/option_table.h"
 #include "coordinator/psctl/cluster_folder.h"
 #include "coordinator/psctl/context.h"

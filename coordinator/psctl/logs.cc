@@ -4,7 +4,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/status.h"
 #include "common/daemon/option_table.h"
 #include "coordinator/psctl/context.h"
 #include "coordinator/psctl/control_client.h"
