@@ -292,7 +292,7 @@ class Ci:
             sources = [
                 source
                 for source, _ in self.compiled("thread-safety", room, all_rooms)
-                if not source.startswith("tests/")
+                if not source.startswith("tests/") and not source.endswith(".cu")  # nvcc's options
             ]
             name = "clang-tidy %s" % room
             if not sources or not self.may_begin(name, 5 + TIDY_SECONDS * len(sources) / self.jobs):

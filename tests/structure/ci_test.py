@@ -25,6 +25,8 @@ eval "${!name:-true}"
 CMAKE = """mkdir -p build/$2 && cat >build/$2/compile_commands.json <<TEXT
 [{"directory": "$PWD/build/$2", "file": "$PWD/common/fs/disk.cc",
   "command": "c++ -c -o common/fs/disk.o x"},
+ {"directory": "$PWD/build/$2", "file": "$PWD/common/fs/fill.cu",
+  "command": "nvcc -c -o common/fs/fill.o x"},
  {"directory": "$PWD/build/$2", "file": "$PWD/tests/unit/common/fs/disk_test.cc",
   "command": "c++ -o tests/disk_test.o x"},
  {"directory": "$PWD/build/$2", "file": "$PWD/worker/data/csv.cc",
@@ -194,7 +196,7 @@ class Runs(unittest.TestCase):
                 "checks.sh ",
                 "evergrad test",
                 "cmake --preset thread-safety --log-level=WARNING",
-                "ninja -C build/thread-safety -k 0 -j 2 common/fs/disk.o tests/disk_test.o",
+                "ninja -C build/thread-safety -k 0 -j 2 common/fs/disk.o common/fs/fill.o tests/disk_test.o",
                 "clang-tidy-14 -p build/thread-safety --quiet common/fs/disk.cc",
                 "cmake --preset asan --log-level=WARNING",
                 "ninja -C build/asan -t commands common_fs_test fuzz_paths",
