@@ -158,7 +158,7 @@ struct Server::Impl {
     transport::Handlers handlers;
     // The handlers accept no unary calls, because the transport itself answers health checks.
     handlers.stream = [](const transport::PeerInfo&, absl::string_view,
-                         std::shared_ptr<transport::MessageStream>)
+                         const std::shared_ptr<transport::MessageStream>&)
         -> std::optional<transport::MessageStreamEvents> {
       return std::nullopt;  // workers use data streams, and this server dials the coordinator
     };
@@ -240,7 +240,7 @@ struct Server::Impl {
     kept.registry = dependencies.registry;
     kept.failpoints = dependencies.failpoints;
     kept.bytes_max = config.snapshot_bytes_max;
-    images = std::make_unique<Images>(std::move(kept));
+    images = std::make_unique<Images>(kept);
     options.images = images.get();
     options.logger = dependencies.logger;
     options.clock = dependencies.clock;

@@ -70,7 +70,7 @@ void ShardCuts::TakeSlice(ShardKey key, ShardEpoch epoch, std::uint64_t serial,
   HostedShard* const hosted = shards_.Find(key, epoch);
   if (hosted == nullptr) return ready(NotHeld(key, epoch));
   if (!hosted->applying) return ready(hosted->shard->NextSlice(serial, kSliceBytes));
-  hosted->after_apply.push_back(
+  hosted->after_apply.emplace_back(
       [this, key, epoch, serial, ready] { TakeSlice(key, epoch, serial, ready); });
 }
 

@@ -98,7 +98,7 @@ void ShardReports::ContinuePlain(const std::shared_ptr<Report>& report) {
   while (!report->left.empty() && spent < kTurnBytes) {
     HostedShard* const hosted = shards_.Find(*report->left.begin());
     if (hosted != nullptr && hosted->applying) {
-      hosted->after_apply.push_back([this, report] { ContinuePlain(report); });
+      hosted->after_apply.emplace_back([this, report] { ContinuePlain(report); });
       return;
     }
     report->left.erase(report->left.begin());
@@ -116,7 +116,7 @@ void ShardReports::ContinueSums() {
     const ShardKey key = *summing_.front()->left.begin();
     HostedShard* const hosted = shards_.Find(key);
     if (hosted != nullptr && hosted->applying) {
-      hosted->after_apply.push_back([this] { ContinueSums(); });
+      hosted->after_apply.emplace_back([this] { ContinueSums(); });
       return;
     }
     std::optional<v1::ShardState> state;

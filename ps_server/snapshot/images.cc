@@ -32,7 +32,7 @@ class MemoryFile final : public fs::WritableFile {
 }  // namespace
 
 Images::Images(Options options)
-    : options_(std::move(options)),
+    : options_(options),
       limit_(*options_.registry, "evergrad_ps_server_image_bytes",
              "Images of stopped shards that other servers read",
              static_cast<double>(options_.bytes_max)),
