@@ -220,7 +220,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Listen(const Dependencies& depen
   transport::Handlers handlers;
   // A worker accepts no unary calls and no streams. The transport itself answers health checks.
   handlers.stream = [](const transport::PeerInfo&, absl::string_view,
-                       std::shared_ptr<transport::MessageStream>)
+                       const std::shared_ptr<transport::MessageStream>&)
       -> std::optional<transport::MessageStreamEvents> {
     return std::nullopt;  // a worker dials and accepts no streams
   };

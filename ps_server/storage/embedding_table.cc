@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<EmbeddingTable>> EmbeddingTable::Create(
   TableSettings own = settings;
   own.admit_after = std::max(1u, settings.admit_after);
   return std::unique_ptr<EmbeddingTable>(
-      new EmbeddingTable(std::make_unique<RowStore>(own, *made, std::move(budget))));
+      new EmbeddingTable(std::make_unique<RowStore>(own, *made, budget)));
 }
 
 const TableSettings& EmbeddingTable::settings() const { return store_->settings; }

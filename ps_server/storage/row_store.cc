@@ -7,7 +7,7 @@
 namespace evergrad::ps_server::storage {
 
 RowStore::RowStore(const TableSettings& of, const optimizer::Optimizer& optimizer,
-                   std::shared_ptr<MemoryBudget> budget)
+                   const std::shared_ptr<MemoryBudget>& budget)
     : settings(of),
       update(optimizer),
       initial(of.initializer),

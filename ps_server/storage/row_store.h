@@ -50,7 +50,7 @@ static_assert(Unmix64(sharding::Mix64(~0ull)) == ~0ull);
 
 struct RowStore {
   RowStore(const TableSettings& settings, const optimizer::Optimizer& update,
-           std::shared_ptr<MemoryBudget> budget);
+           const std::shared_ptr<MemoryBudget>& budget);
 
   // Returns the hash of an id under a bijection. The upper bits of Mix64 choose the slot of an id.
   // If the job's seed is 0, this hash would have the same upper bits for many ids of one slot, so
