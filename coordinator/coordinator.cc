@@ -49,6 +49,11 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(
   plane_parts.failpoints = parts.failpoints;
   plane_parts.store = parts.store;
   plane_parts.on_end = parts.on_end;
+  if (parts.health != nullptr) {
+    // The executor of files is not watched, because a restart does not repair a file system.
+    parts.health->liveness().Watch("control", coordinator->control_.get());
+    plane_parts.readiness = &parts.health->readiness();
+  }
   coordinator->plane_ = std::make_unique<ControlPlane>(options.control, plane_parts);
   EG_RETURN_IF_ERROR(coordinator->plane_->Recover());
   EG_ASSIGN_OR_RETURN(coordinator->server_,

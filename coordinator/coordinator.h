@@ -20,6 +20,7 @@ class Coordinator {
     metrics::Registry* registry = nullptr;
     fault::Failpoints* failpoints = nullptr;
     StateStore* store = nullptr;
+    health::Health* health = nullptr;  // may be null
     // It is called once on the control executor, with the reason, if this process must end (LEDGER
     // line 18a). May be empty.
     std::function<void(const absl::Status&)> on_end;

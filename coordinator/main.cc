@@ -38,6 +38,8 @@ int main(int argc, char** argv) {
   };
 
   RealClock clock;
+  // The control plane continues with this condition.
+  daemon.health().readiness().Add("journal", "the journal is not open yet");
   std::unique_ptr<coordinator::StateStore> store;
   if (options.store.folder.empty()) {
     // The journal of this process is in memory. A restarted coordinator knows no job, and chooses a
@@ -56,7 +58,7 @@ int main(int argc, char** argv) {
     }
     store = *std::move(opened);
   }
-  const auto transport = transport::MakeGrpcTransport(&daemon.failpoints());
+  const auto transport = transport::MakeGrpcTransport(&daemon.failpoints(), &daemon.health());
   coordinator::Coordinator::Parts parts;
   parts.transport = transport.get();
   parts.clock = &clock;
@@ -64,6 +66,7 @@ int main(int argc, char** argv) {
   parts.registry = &daemon.registry();
   parts.failpoints = &daemon.failpoints();
   parts.store = store.get();
+  parts.health = &daemon.health();
   absl::Status ended;  // the reason for the stop; it is written before the stop begins
   parts.on_end = [&](const absl::Status& why) {
     ended = why;

@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
     return daemon.Fail(status);
 
   const RealClock clock;
-  const auto transport = transport::MakeGrpcTransport(&daemon.failpoints());
+  const auto transport = transport::MakeGrpcTransport(&daemon.failpoints(), &daemon.health());
   const fs::Roots roots =
       config.checkpoint_roots.empty()
           ? fs::Roots()
@@ -48,7 +48,8 @@ int main(int argc, char** argv) {
   const auto files = fs::MakeLocalFileSystem({.failpoints = &daemon.failpoints(), .roots = &roots});
   auto server =
       ps_server::Server::Listen({transport.get(), &daemon.logger(), &daemon.registry(), &clock,
-                                 &daemon.failpoints(), random::EntropyFromOs(), files.get()},
+                                 &daemon.failpoints(), random::EntropyFromOs(), files.get(),
+                                 &daemon.health()},
                                 config, daemon.server_options());
   if (!server.ok()) return daemon.Fail(server.status());
   if (const absl::Status status = daemon.ReportListening((*server)->address()); !status.ok())

@@ -64,6 +64,9 @@ struct Server::Impl {
   std::unique_ptr<Lifeline> lifeline;  // control executor; set by Join
   // Used on the control executor. The uid of the process that held this identity and has ended.
   std::uint64_t ended_process = 0;
+  // Used on the control executor. A session has begun since the start of this process.
+  bool has_registered = false;
+  health::Condition registration, restored;
 
   void EndDrain(bool handed_over) {
     drained->handed_over = handed_over;
@@ -266,6 +269,20 @@ struct Server::Impl {
     restorer = std::make_unique<Restorer>(std::move(restoring));
   }
 
+  // Called after MakeHost, before any executor has a task.
+  void AddToHealth() {
+    health::Health* const health = dependencies.health;
+    if (health == nullptr) return;
+    for (std::size_t i = 0; i < executors.size(); ++i)
+      health->liveness().Watch(absl::StrCat("shards-", i), executors[i].get());
+    health->liveness().Watch("control", control_executor.get());
+    // Both conditions stay as they are while the coordinator is away, because the shards serve.
+    registration = health->readiness().Add("registration",
+                                           "this server has not dialed the coordinator yet");
+    restored = health->readiness().Add("shards", "");
+    restored.Meet();
+  }
+
   void SayUnixSocket(const std::string& wanted) const {
     if (config.unix_dir.empty()) return;
     if (server->unix_path().empty()) {
@@ -289,6 +306,7 @@ struct Server::Impl {
     options.images = images.get();
     options.peers = peers.get();
     options.failpoints = dependencies.failpoints;
+    options.restored = restored;
     options.send = [this](v1::TaskMessage message) {
       return session != nullptr && session->Send(std::move(message));
     };
@@ -333,11 +351,17 @@ struct Server::Impl {
     events.make_heartbeat = [this] { return MakeHeartbeat(); };
     events.on_registered = [this](const v1::Registered& registered) {
       coordinator_stops = false;
+      has_registered = true;
+      registration.Meet();
       control->OnRegistered(registered);
     };
     events.on_message = [this,
                          on_drain = std::move(on_drain)](const v1::CoordinatorMessage& message) {
       OnMessage(message, on_drain);
+    };
+    events.on_waiting = [this](absl::string_view why) {
+      if (!has_registered)
+        registration.Fail(absl::StrCat("waiting for the coordinator: reason=", why));
     };
     events.on_lost = [this](absl::string_view) {
       control->OnLost();
@@ -371,6 +395,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& depen
   impl->SetLimits(&server_options);
   impl->MakeHost();
   impl->MakeSnapshotFiles();
+  impl->AddToHealth();
   impl->AddMetrics(server_options);
   auto server = dependencies.transport->Listen(server_options, impl->MakeHandlers());
   if (!server.ok()) return server.status();

@@ -19,6 +19,7 @@
 #include "common/client/task_identity.h"
 #include "common/fault/failpoints.h"
 #include "common/fs/file_system.h"
+#include "common/health/health.h"
 #include "common/log/log.h"
 #include "common/metrics/metrics.h"
 #include "common/time/clock.h"
@@ -37,6 +38,7 @@ class Server {
     fault::Failpoints* failpoints = nullptr;  // may be null
     std::uint64_t process_uid = 0;            // random, drawn at start; also names the unix socket
     fs::FileSystem* files = nullptr;          // file system of snapshots
+    health::Health* health = nullptr;         // may be null
   };
   // The description of this process for the coordinator.
   struct Identity : client::TaskIdentity {

@@ -57,6 +57,19 @@ struct Worker::Impl {
   std::string leaving;           // control executor; the reason to stop, or "" if there is none
   bool warned_of_roots = false;  // control executor
   bool stopped = false;
+  health::Condition session_open, fit;
+
+  // Called at Listen, before any executor has a task.
+  void AddToHealth() {
+    health::Health* const health = dependencies.health;
+    if (health == nullptr) return;
+    // The compute executor is not watched, because a step or a user's function may take any time.
+    health->liveness().Watch("control", control.get());
+    session_open =
+        health->readiness().Add("session", "this worker has not dialed the coordinator yet");
+    fit = health->readiness().Add("fit", "");
+    fit.Meet();
+  }
 
   v1::Hello MakeHello() {
     v1::Hello hello;
@@ -79,6 +92,7 @@ struct Worker::Impl {
       dependencies.logger->SetTask(absl::StrCat("worker/", name));
     }
     last_rejection.clear();
+    session_open.Meet();
     // The worker may reach the coordinator on loopback although it also listens for other machines,
     // whose users may submit jobs, too.
     const fs::Roots roots = RootsOf(config, identity.local_only && registered.local_only());
@@ -149,6 +163,7 @@ struct Worker::Impl {
       dependencies.logger->Error(
           absl::StrCat("this worker exits to be restarted, because its device has failed: code=",
                        daemon::kExitDevice, " cause=", status.message()));
+      fit.Fail(absl::StrCat("the device of this worker has failed: cause=", status.message()));
       on_refused(kDeviceLost);
     };
     Runner::Options options;
@@ -188,7 +203,11 @@ struct Worker::Impl {
                                              client::CleanText(message.drain().reason(), 200)));
       if (on_drain) on_drain(client::CleanText(message.drain().reason(), 200));
     };
-    events.on_lost = [this](absl::string_view) {
+    events.on_waiting = [this](absl::string_view why) {
+      session_open.Fail(absl::StrCat("waiting for the coordinator: reason=", why));
+    };
+    events.on_lost = [this](absl::string_view why) {
+      session_open.Fail(absl::StrCat("the session with the coordinator has ended: reason=", why));
       dependencies.logger->Info(
           "this worker keeps its work, and connects to the coordinator again");
       runner->OnLost();
@@ -235,6 +254,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Listen(const Dependencies& depen
       std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"control"});
   impl->compute =
       std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"compute"});
+  impl->AddToHealth();
   return std::unique_ptr<Worker>(new Worker(std::move(impl)));
 }
 
@@ -263,6 +283,7 @@ void Worker::Join(Identity identity, client::SessionClient::Options session,
 void Worker::Stop(absl::string_view reason) {
   if (std::exchange(impl_->stopped, true)) return;
   Impl* impl = impl_.get();
+  impl->fit.Fail(absl::StrCat("this worker leaves: reason=", reason));
   // Shared with a drain that may outlive the wait.
   const auto drained = std::make_shared<runtime::WaitableEvent>();
   const auto say = [impl, reason = std::string(reason)] {

@@ -17,6 +17,7 @@
 #include "common/client/session_client.h"
 #include "common/client/task_identity.h"
 #include "common/fault/failpoints.h"
+#include "common/health/health.h"
 #include "common/log/log.h"
 #include "common/metrics/metrics.h"
 #include "common/time/clock.h"
@@ -41,6 +42,7 @@ class Worker {
     const Clock* clock = nullptr;
     fault::Failpoints* failpoints = nullptr;  // may be null
     std::uint64_t process_uid = 0;            // random, drawn at start
+    health::Health* health = nullptr;         // may be null
   };
   struct Identity : client::TaskIdentity {
     // A user's functions, which outlive the worker; null if there are none.

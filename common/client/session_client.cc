@@ -124,6 +124,7 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     waiting_key = key;
     logger->Warning(absl::StrCat(
         "waiting for the coordinator: address=", options.coordinator_address, " reason=", text));
+    if (events.on_waiting) events.on_waiting(text);
   }
 
   void OnEnd(const absl::Status& status) {

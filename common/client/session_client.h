@@ -48,6 +48,8 @@ class SessionClient {
     std::function<void(const v1::Rejected&)> on_rejected;
     // Called when a registered session has ended; before on_rejected if the session was rejected.
     std::function<void(absl::string_view why)> on_lost;
+    // Called when a dial has failed for another reason than the dial before.
+    std::function<void(absl::string_view why)> on_waiting;
     std::function<v1::Heartbeat()> make_heartbeat;  // the client fills in `sequence`
   };
   // transport, executor and logger outlive the client. Events may be empty functions.

@@ -52,9 +52,10 @@ Daemon::Daemon(Role role, std::string summary)
                "ignored. The daemon then hands over its work and ends, as after SIGTERM. Empty "
                "means no file");
   table_.Add("metrics_listen", &common_.metrics_listen,
-             "serve Prometheus text at ADDRESS/metrics and `ok` at ADDRESS/healthz. The protocol "
-             "is plain HTTP on loopback and with --insecure-listen. Off loopback with TLS it is "
-             "HTTPS, and /metrics requires a client certificate. Empty means off");
+             "serve Prometheus text at ADDRESS/metrics, the health of this daemon at "
+             "ADDRESS/livez and /readyz, and `ok` at /healthz. The protocol is plain HTTP on "
+             "loopback and with --insecure-listen. Off loopback with TLS it is HTTPS, and only "
+             "/metrics requires a client certificate. Empty means off");
   table_.Add("insecure_metrics", &common_.insecure_metrics,
              "serve --metrics-listen off loopback as plain HTTP, WITHOUT encryption or "
              "authentication, even if --listen uses TLS");
@@ -118,6 +119,11 @@ std::optional<int> Daemon::Start(int argc, const char* const* argv) {
   log_options.file = common_.log_file;
   logger_ = std::make_unique<log::Logger>(log_options);
   registry_ = std::make_unique<metrics::Registry>();
+  health_ = std::make_unique<health::Health>(&clock_);
+  health_time_ =
+      std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"health"});
+  health_->liveness().MeasureTimeOn(health_time_.get());
+  listening_ = health_->readiness().Add("listening", "this daemon does not listen yet");
   if (const absl::Status status = StartExporter(); !status.ok()) return Fail(status);
   logger_->Info(VersionLine(table_.program()));
   if (failpoints_->AnyArmed())
@@ -137,7 +143,7 @@ absl::Status Daemon::StartExporter() {
                         transport::LoadTls(common_.tls));
     if (pems) options.tls = metrics::TlsPems{pems->ca, pems->cert, pems->key};
   }
-  auto exporter = metrics::HttpExporter::Start(std::move(options), registry_.get(), &clock_);
+  auto exporter = metrics::HttpExporter::Start(std::move(options), registry_.get(), &clock_, health_.get());
   if (!exporter.ok())
     return absl::Status(exporter.status().code(),
                         absl::StrCat("--metrics-listen: ", exporter.status().message()));
@@ -228,6 +234,7 @@ absl::Status Daemon::ReportListening(const std::string& bound_address) {
     logger_->Warning(absl::StrCat(
         common_.insecure_metrics ? "--insecure-metrics" : "--insecure-listen",
         ": any host that reaches ", metrics_address(), " can read this daemon's metrics"));
+  listening_.Meet();
   if (!common_.address_file.empty())
     EG_RETURN_IF_ERROR(
         fs::WriteFileAtomic(common_.address_file, absl::StrCat(bound_address, "\n")));

@@ -6,8 +6,8 @@
 //     worker::Options options;
 //     daemon.options().Add("threads", &options.threads, "number of compute threads");
 //     if (const auto code = daemon.Start(argc, argv)) return *code;
-//     … make the role with daemon.logger(), .registry(), .failpoints(), .server_options(),
-//     … .channel_options()
+//     … make the role with daemon.logger(), .registry(), .failpoints(), .health(),
+//     … .server_options(), .channel_options(), and let it add its conditions of readiness
 //     if (absl::Status status = daemon.ReportListening(server->address()); !status.ok())
 //       return daemon.Fail(status);
 //     daemon.WaitForEnd();
@@ -29,6 +29,7 @@
 #include "common/daemon/exit_codes.h"
 #include "common/daemon/option_table.h"
 #include "common/fault/failpoints.h"
+#include "common/health/health.h"
 #include "common/log/log.h"
 #include "common/metrics/http_exporter.h"
 #include "common/metrics/metrics.h"
@@ -92,6 +93,9 @@ class Daemon {
   log::Logger& logger() { return *logger_; }
   metrics::Registry& registry() { return *registry_; }
   fault::Failpoints& failpoints() { return *failpoints_; }
+  // The pages /livez and /readyz show it from Start on. The role adds its own conditions and
+  // executors before ReportListening. Until then the daemon is not ready.
+  health::Health& health() { return *health_; }
   runtime::SignalWaiter& signals() { return signals_; }
 
   // The reason why a task must end.
@@ -120,7 +124,8 @@ class Daemon {
   transport::ServerOptions server_options() const;
   transport::ChannelOptions channel_options() const;
 
-  // Logs the address (with a warning for --insecure-listen) and writes --address-file atomically.
+  // Logs the address (with a warning for --insecure-listen), meets the condition `listening`, and
+  // writes --address-file atomically.
   // The role calls this function once the daemon listens.
   absl::Status ReportListening(const std::string& bound_address);
   // Returns the address under which peers reach this daemon: --advertise, or else the bound
@@ -137,6 +142,9 @@ class Daemon {
   std::unique_ptr<log::Logger> logger_;
   std::unique_ptr<metrics::Registry> registry_;
   std::unique_ptr<fault::Failpoints> failpoints_;
+  std::unique_ptr<health::Health> health_;
+  std::unique_ptr<runtime::ThreadExecutor> health_time_;  // measures the time of the liveness
+  health::Condition listening_;
   std::unique_ptr<metrics::HttpExporter> exporter_;
   runtime::SignalWaiter signals_;
   Mutex mu_;

@@ -190,6 +190,16 @@ class ScrapeServer final : public httplib::Server {
   std::vector<pollfd> polled_;
 };
 
+// Serves the answer to `question` at `path`.
+void ServeHealth(httplib::Server& server, const char* path, const health::Health* health,
+                 health::Question question) {
+  server.Get(path, [health, question](const httplib::Request&, httplib::Response& response) {
+    const health::Health::Answer answer = health->Ask(question);
+    response.status = answer.ok ? 200 : 503;
+    response.set_content(answer.text, "text/plain; charset=utf-8");
+  });
+}
+
 bool IsLoopback(absl::string_view host) {
   return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
 }
@@ -210,7 +220,8 @@ HttpExporter::HttpExporter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) 
 
 absl::StatusOr<std::unique_ptr<HttpExporter>> HttpExporter::Start(ExporterOptions options,
                                                                   Registry* registry,
-                                                                  const Clock* clock) {
+                                                                  const Clock* clock,
+                                                                  const health::Health* health) {
   const std::string& listen = options.listen;
   const std::size_t colon = listen.rfind(':');
   int port = 0;
@@ -260,6 +271,10 @@ absl::StatusOr<std::unique_ptr<HttpExporter>> HttpExporter::Start(ExporterOption
   server.Get("/healthz", [](const httplib::Request&, httplib::Response& response) {
     response.set_content("ok\n", "text/plain");
   });
+  if (health != nullptr) {
+    ServeHealth(server, "/livez", health, health::Question::kLive);
+    ServeHealth(server, "/readyz", health, health::Question::kReady);
+  }
   const int bound = port == 0                         ? server.bind_to_any_port(host)
                     : server.bind_to_port(host, port) ? port
                                                       : -1;

@@ -1,5 +1,9 @@
-// Serves a registry: GET /metrics (Prometheus text) and GET /healthz ("ok"), over HTTP or HTTPS, on
-// its own thread.
+// Serves a registry and the health of the process, over HTTP or HTTPS, on its own thread.
+//
+//   GET /metrics   Prometheus text
+//   GET /healthz   "ok", as long as the exporter runs
+//   GET /livez, /readyz
+//                  "ok", or status 503 and one line for each reason (common/health)
 #pragma once
 
 #include <memory>
@@ -7,6 +11,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/health/health.h"
 #include "common/metrics/metrics.h"
 #include "common/metrics/scrape_connection.h"
 
@@ -19,9 +24,9 @@ struct TlsPems {
 
 struct ExporterOptions {
   std::string listen;  // host:port or [v6]:port; port 0 selects a free port
-  // If set, the exporter serves HTTPS with this certificate. /healthz answers every client.
-  // /metrics requires a client certificate signed by `ca`, and otherwise answers 403 with the
-  // reason.
+  // If set, the exporter serves HTTPS with this certificate. The three pages about health answer
+  // every client. /metrics requires a client certificate signed by `ca`, and otherwise answers 403
+  // with the reason.
   std::optional<TlsPems> tls;
   // Serves plain HTTP at an address that other machines can reach. Such an address is refused (P10)
   // if neither this flag nor `tls` is set.
@@ -34,13 +39,14 @@ struct ExporterOptions {
 
 class HttpExporter {
  public:
-  // `registry` and `clock` outlive the exporter, and so do objects that the registry's callbacks
-  // read. Returns InvalidArgument for an address that is not host:port, for an address off loopback
+  // All pointers outlive the exporter, and so do objects that the registry's callbacks read. Without
+  // `health` there are no pages /livez and /readyz. Returns InvalidArgument for an address that is not host:port, for an address off loopback
   // without TLS or plain_off_loopback, and for files that OpenSSL rejects. Returns Unavailable if
   // the address cannot be bound.
   static absl::StatusOr<std::unique_ptr<HttpExporter>> Start(ExporterOptions options,
                                                              Registry* registry,
-                                                             const Clock* clock);
+                                                             const Clock* clock,
+                                                             const health::Health* health = nullptr);
   // Closes open connections, so that a slow client does not delay the daemon's end.
   ~HttpExporter();
   std::string address() const;  // the bound host:port

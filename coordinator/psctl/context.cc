@@ -23,7 +23,7 @@ namespace {
 std::vector<Verb> AllVerbs() {
   std::vector<Verb> all;
   for (std::vector<Verb> verbs : {JobVerbs(), ClusterVerbs(), TaskVerbs(), VariableVerbs(),
-                                  LogsVerbs(), CheckpointVerbs(), CertVerbs()})
+                                  LogsVerbs(), HealthVerbs(), CheckpointVerbs(), CertVerbs()})
     std::move(verbs.begin(), verbs.end(), std::back_inserter(all));
   all.push_back({"version", "", "print the version",
                  [](Context& context, const std::vector<std::string>& args) {
@@ -187,7 +187,7 @@ int RunPsctl(Context& context, const std::vector<std::string>& args) {
   for (const Verb& verb : verbs) {
     nouns.insert(verb.noun);
     if (verb.noun == args[0]) known_verbs.push_back(verb.verb);
-    // A noun without verbs (logs, version) is followed by its arguments.
+    // A noun without verbs (logs, health, version) is followed by its arguments.
     if (verb.noun == args[0] && verb.verb.empty())
       return verb.run(context, {args.begin() + 1, args.end()});
     if (args.size() > 1 && verb.noun == args[0] && verb.verb == args[1])

@@ -89,6 +89,7 @@ std::vector<Verb> ClusterVerbs();
 std::vector<Verb> TaskVerbs();
 std::vector<Verb> VariableVerbs();
 std::vector<Verb> LogsVerbs();
+std::vector<Verb> HealthVerbs();
 std::vector<Verb> CertVerbs();
 std::vector<Verb> CheckpointVerbs();
 

@@ -56,6 +56,7 @@ ControlPlane::ControlPlane(ControlOptions options, const Parts& parts)
       admission_(
           parts_, &registrar_, &ends_,
           [this] {
+            UpdateReadiness();
             job_calls_.ServeEarly();
             supervisor_.StartNext();
           },
@@ -67,6 +68,10 @@ ControlPlane::ControlPlane(ControlOptions options, const Parts& parts)
       job_gauges_(*parts.registry),
       intake_(parts_, MakeReceiver()) {
   store_watch_.Listen([this] { CheckStore(); });
+  if (parts.readiness != nullptr) {
+    journal_open_ = parts.readiness->Add("journal", "the jobs of the journal are not read yet");
+    window_over_ = parts.readiness->Add("window", "this coordinator does not register tasks yet");
+  }
 }
 
 TransportIntake::Receiver ControlPlane::MakeReceiver() {
@@ -129,6 +134,7 @@ void ControlPlane::Tick() {
   closure_calls_.Check();
   log_reads_.Check(parts_.clock->Now());
   UpdateMetrics();
+  UpdateReadiness();
   parts_.control->PostAfter(options_.tick, [this] {
     if (!life_.stopped) Tick();
   });
@@ -168,6 +174,18 @@ void ControlPlane::UpdateMetrics() {
   metrics_.workers_alive.Set(membership_.Count(Role::kWorker, TaskState::kAlive));
   metrics_.servers_alive.Set(membership_.Count(Role::kPsServer, TaskState::kAlive));
   metrics_.term.Set(static_cast<double>(life_.term.value()));
+}
+
+void ControlPlane::UpdateReadiness() {
+  if (const absl::Status& journal = store_watch_.no_new_jobs(); journal.ok())
+    journal_open_.Meet();
+  else
+    journal_open_.Fail(journal.message());
+  if (life_.term_known && !life_.window_open)
+    window_over_.Meet();
+  else
+    window_over_.Fail(absl::StrCat(
+        "the tasks of the cluster are registering: window_ms=", options_.window.count()));
 }
 
 void ControlPlane::CheckStore() {

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "common/fault/failpoints.h"
+#include "common/health/readiness.h"
 #include "common/log/log.h"
 #include "common/metrics/metrics.h"
 #include "common/runtime/executor.h"
@@ -47,6 +48,7 @@ class ControlPlane final {
     metrics::Registry* registry = nullptr;
     fault::Failpoints* failpoints = nullptr;
     StateStore* store = nullptr;
+    health::Readiness* readiness = nullptr;  // may be null
     // It is called once on the control executor if this process must end. Nothing was changed
     // before the call, and nothing changes after it. May be empty.
     std::function<void(const absl::Status&)> on_end;
@@ -72,6 +74,7 @@ class ControlPlane final {
   void CheckStore();  // called when the store's health or place has changed, or when more changes
                       // are durable
   void UpdateMetrics();
+  void UpdateReadiness();
   void OpenSession(std::uint64_t number, transport::PeerInfo peer,
                    std::shared_ptr<transport::MessageStream> stream);
   void OnBatch(std::uint64_t number, const v1::TaskBatch* batch);  // null for malformed bytes
@@ -95,6 +98,7 @@ class ControlPlane final {
   LogReads log_reads_;
 
   const ServiceParts parts_;  // all of them
+  health::Condition journal_open_, window_over_;
 
   // --- jobs
   const std::unique_ptr<JobHost> job_host_;  // outlives the jobs

@@ -16,7 +16,7 @@ constexpr std::size_t kReportBytesMax = 512 * 1024;
 
 Control::Control(Options options)
     : options_(std::move(options)),
-      directory_(&options_.host->jobs(), options_.logger),
+      directory_(&options_.host->jobs(), options_.logger, options_.restored),
       sender_(options_.send),
       received_(
           {.executor = options_.executor,

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "common/client/parameter_client.h"
+#include "common/health/readiness.h"
 #include "common/log/log.h"
 #include "common/runtime/executor.h"
 #include "common/time/clock.h"
@@ -48,6 +49,7 @@ class Control {
     Images* images = nullptr;
     // Connections to other servers, whose shards move to this server; null for none.
     client::ParameterClient* peers = nullptr;
+    health::Condition restored;  // met while no assigned shard is loading
     // SessionClient::Send, which returns false without a session.
     std::function<bool(v1::TaskMessage)> send;
   };

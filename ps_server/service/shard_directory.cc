@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/client/protocol.h"
 
 namespace evergrad::ps_server {
@@ -29,17 +30,26 @@ bool ShardDirectory::Holds(JobUid job) const {
 void ShardDirectory::Put(const ShardKey& key, HeldShard held) {
   if (const HeldShard* const before = Find(key); before == nullptr || !before->loading) ++loading_;
   held_[key] = std::move(held);
+  ShowLoading();
 }
 
 void ShardDirectory::EndLoading(HeldShard* held) {
   held->loading = false;
   --loading_;
+  ShowLoading();
 }
 
 void ShardDirectory::Remove(const ShardKey& key) {
   const auto it = held_.find(key);
   if (it->second.loading) --loading_;
   held_.erase(it);
+  ShowLoading();
+}
+
+void ShardDirectory::ShowLoading() const {
+  if (loading_ == 0) return restored_.Meet();
+  restored_.Fail(absl::StrCat("assigned shards are not restored yet: loading=", loading_,
+                              " assigned=", held_.size()));
 }
 
 void ShardDirectory::ForgetJobIfUnheld(JobUid job) {
@@ -50,11 +60,13 @@ void ShardDirectory::ForgetJobIfUnheld(JobUid job) {
 
 std::size_t ShardDirectory::RemoveJob(JobUid job) {
   job_names_.erase(job);
-  return std::erase_if(held_, [&](const auto& entry) {
+  const std::size_t count = std::erase_if(held_, [&](const auto& entry) {
     if (entry.first.job != job) return false;
     if (entry.second.loading) --loading_;
     return true;
   });
+  ShowLoading();
+  return count;
 }
 
 void ShardDirectory::NameJob(const v1::JobInfo& info) {

@@ -14,6 +14,7 @@
 
 #include "common/base/ids.h"
 #include "common/base/interval_set.h"
+#include "common/health/readiness.h"
 #include "common/log/log.h"
 #include "common/time/clock.h"
 #include "evergrad/v1/session.pb.h"
@@ -40,8 +41,10 @@ struct HeldShard {
 
 class ShardDirectory {
  public:
-  // Both outlive the directory. The directory removes forgotten jobs from `jobs`, too.
-  ShardDirectory(JobTable* jobs, log::Logger* logger) : jobs_(*jobs), logger_(*logger) {}
+  // Both pointers outlive the directory. The directory removes forgotten jobs from `jobs`, too. It
+  // sets `restored`, which is met while no shard is loading.
+  ShardDirectory(JobTable* jobs, log::Logger* logger, health::Condition restored = {})
+      : jobs_(*jobs), logger_(*logger), restored_(std::move(restored)) {}
 
   // Returns null if the shard is not held. The pointer is valid until the shard is removed.
   HeldShard* Find(const ShardKey& key);
@@ -77,8 +80,11 @@ class ShardDirectory {
   v1::ServerProgress Progress() const;
 
  private:
+  void ShowLoading() const;
+
   JobTable& jobs_;
   log::Logger& logger_;
+  const health::Condition restored_;
   std::map<ShardKey, HeldShard> held_;
   std::map<JobUid, std::string> job_names_;  // names of the jobs that run; bounded
   std::size_t loading_ = 0;

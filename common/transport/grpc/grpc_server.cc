@@ -363,7 +363,8 @@ std::unique_ptr<grpc::ServerBuilder> GrpcHome::TakeBuilder() {
 
 absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(GrpcHome* home, const ServerOptions& options,
                                                    Handlers handlers,
-                                                   fault::Failpoints* failpoints) {
+                                                   fault::Failpoints* failpoints,
+                                                   const health::Health* health) {
   const auto listen = ListenAddress(options);
   if (!listen.ok()) return listen.status();
   const auto pems = LoadTls(options.tls);
@@ -405,7 +406,7 @@ absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(GrpcHome* home, const ServerO
   }
   const bool own_loop = loop == nullptr;
   if (own_loop) loop = std::make_shared<GrpcLoop>("grpc_server", std::move(queue));
-  auto core = ServerCore::Make(options, std::move(handlers), loop, failpoints);
+  auto core = ServerCore::Make(options, std::move(handlers), loop, failpoints, health);
   std::string address = absl::StrCat(listen->substr(0, listen->rfind(':')), ":", port);
   return std::make_unique<GrpcServer>(std::move(loop), own_loop, std::move(core),
                                       std::move(service), std::move(server), std::move(address),

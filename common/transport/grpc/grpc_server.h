@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
 #include "common/fault/failpoints.h"
+#include "common/health/health.h"
 #include "common/transport/grpc/grpc_loop.h"
 #include "common/transport/transport.h"
 
@@ -35,7 +36,8 @@ class GrpcHome {
 
 absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(GrpcHome* home, const ServerOptions& options,
                                                    Handlers handlers,
-                                                   fault::Failpoints* failpoints);
+                                                   fault::Failpoints* failpoints,
+                                                   const health::Health* health);
 
 // Returns the address to which the server may bind (P10). The error InvalidArgument names both ways
 // to allow an address off loopback.

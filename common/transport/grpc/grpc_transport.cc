@@ -16,7 +16,10 @@ namespace {
 
 class GrpcTransport final : public Transport {
  public:
-  explicit GrpcTransport(fault::Failpoints* failpoints) : failpoints_(failpoints) {}
+  GrpcTransport(fault::Failpoints* failpoints, health::Health* health)
+      : failpoints_(failpoints), health_(health) {
+    if (health != nullptr) health->liveness().Watch("grpc", home_.loop().get());
+  }
   ~GrpcTransport() override {
     home_.loop()->AwaitFlushed();
     home_.loop()->Shutdown();
@@ -24,7 +27,7 @@ class GrpcTransport final : public Transport {
 
   absl::StatusOr<std::unique_ptr<Server>> Listen(const ServerOptions& options,
                                                  Handlers handlers) override {
-    return ListenGrpc(&home_, options, std::move(handlers), failpoints_);
+    return ListenGrpc(&home_, options, std::move(handlers), failpoints_, health_);
   }
   absl::StatusOr<std::unique_ptr<Channel>> Dial(const Address& address,
                                                 const ChannelOptions& options) override {
@@ -33,6 +36,7 @@ class GrpcTransport final : public Transport {
 
  private:
   fault::Failpoints* const failpoints_;
+  health::Health* const health_;
   GrpcHome home_;
   // The answers in use share this pool.
   const std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>(kClientPoolBytesMax);
@@ -50,7 +54,8 @@ void ReadCpuFactsBeforeFirstConnection() {
 
 }  // namespace
 
-std::unique_ptr<Transport> MakeGrpcTransport(fault::Failpoints* failpoints) {
+std::unique_ptr<Transport> MakeGrpcTransport(fault::Failpoints* failpoints,
+                                             health::Health* health) {
   ReadCpuFactsBeforeFirstConnection();
   // gRPC's log is suppressed: errors are returned as statuses, and unauthenticated peers could fill
   // the disk with log lines. gRPC's last message before it aborts the process is kept.
@@ -58,7 +63,7 @@ std::unique_ptr<Transport> MakeGrpcTransport(fault::Failpoints* failpoints) {
     if (std::strstr(line->message, "assertion failed") != nullptr)
       std::fprintf(stderr, "gRPC: %s:%d: %s\n", line->file, line->line, line->message);
   });
-  return std::make_unique<GrpcTransport>(failpoints);
+  return std::make_unique<GrpcTransport>(failpoints, health);
 }
 
 void TuneAllocator() {

@@ -48,6 +48,5 @@ inline constexpr char kDataMethod[] = "/evergrad.v1.Data/Stream";
 // The metadata with the client's name on a data stream (ChannelOptions::client_name).
 inline constexpr char kClientNameMetadata[] = "evergrad-client";
 inline constexpr std::size_t kClientNameBytesMax = 128;
-inline constexpr char kHealthMethod[] = "/grpc.health.v1.Health/Check";
 
 }  // namespace evergrad::transport

@@ -9,6 +9,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/status.h"
+#include "common/base/text.h"
+#include "common/transport/health_protocol.h"
 #include "common/transport/lane/lane_memory.h"
 #include "common/transport/session/server_session.h"
 #include "common/transport/status_detail.h"
@@ -21,20 +24,15 @@ namespace {
 
 constexpr std::chrono::milliseconds kReorderMax = 50ms;
 
-// Answers a call of the gRPC health protocol without generated code: HealthCheckRequest{string
-// service = 1}, HealthCheckResponse{SERVING = 1}.
-absl::StatusOr<std::string> AnswerHealth(const std::string& request) {
-  std::string service;
-  if (!request.empty()) {
-    if (request.size() < 2 || request[0] != '\x0a' ||
-        static_cast<std::size_t>(request[1]) != request.size() - 2) {
-      return absl::InvalidArgumentError("malformed HealthCheckRequest");
-    }
-    service = request.substr(2);
-  }
-  if (!service.empty() && !absl::StartsWith(service, "evergrad.v1."))
-    return absl::NotFoundError(absl::StrCat("unknown service: ", service));
-  return std::string("\x08\x01", 2);
+// Answers a call of the gRPC health protocol. Without `health` (in tests) the process is live and
+// ready.
+absl::StatusOr<std::string> AnswerHealth(const std::string& request, const health::Health* health) {
+  EG_ASSIGN_OR_RETURN(const std::string service, ParseHealthRequest(request));
+  const std::optional<health::Question> question = health::QuestionOf(service);
+  if (!question)
+    return absl::NotFoundError(
+        absl::StrCat("unknown service: ", CleanText(service, kHealthServiceBytesMax)));
+  return HealthResponse(health == nullptr || health->Ask(*question).ok);
 }
 
 // Returns the name of the peer that shares the budget: the one task that the certificate names, or
@@ -318,18 +316,20 @@ void ServerCore::DataPeer::DeliverOnce(ServerSession::Ready ready, bool answered
 // ------------------------------------------------------------------------------------------------
 
 ServerCore::ServerCore(const ServerOptions& options, Handlers handlers, std::shared_ptr<Loop> loop,
-                       fault::Failpoints* failpoints)
+                       fault::Failpoints* failpoints, const health::Health* health)
     : options_(options),
       handlers_(std::move(handlers)),
       loop_(std::move(loop)),
       failpoints_(failpoints),
+      health_(health),
       pool_(std::make_shared<BufferPool>(options.budget_bytes_max)) {}
 
 std::shared_ptr<ServerCore> ServerCore::Make(const ServerOptions& options, Handlers handlers,
                                              std::shared_ptr<Loop> loop,
-                                             fault::Failpoints* failpoints) {
+                                             fault::Failpoints* failpoints,
+                                             const health::Health* health) {
   std::shared_ptr<ServerCore> core(
-      new ServerCore(options, std::move(handlers), std::move(loop), failpoints));
+      new ServerCore(options, std::move(handlers), std::move(loop), failpoints, health));
   core->budget_ = std::make_shared<Budget>(
       CreditCore::Options{.budget_bytes_max = options.budget_bytes_max,
                           .small_reserve_bytes_max = options.small_reserve_bytes_max,
@@ -483,7 +483,7 @@ void ServerCore::Unary(const PeerInfo& peer, absl::string_view method, std::stri
     return counted(absl::ResourceExhaustedError(absl::StrCat(
         "message too large: bytes=", request.size(), " max=", options_.message_bytes_max)));
   }
-  if (method == kHealthMethod) return counted(AnswerHealth(request));
+  if (method == kHealthMethod) return counted(AnswerHealth(request, health_));
   if (!handlers_.unary)
     return counted(
         absl::UnimplementedError(absl::StrCat("this task serves no such method: method=", method)));

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "common/fault/failpoints.h"
+#include "common/health/health.h"
 #include "common/transport/frames/buffer_pool.h"
 #include "common/transport/lane/lane.h"
 #include "common/transport/session/budget.h"
@@ -27,9 +28,10 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   // responder, the answer is an error.
   using UnaryAnswer = std::function<void(absl::StatusOr<std::string>)>;
 
+  // `failpoints` and `health` outlive the core; both may be null.
   static std::shared_ptr<ServerCore> Make(const ServerOptions& options, Handlers handlers,
-                                          std::shared_ptr<Loop> loop,
-                                          fault::Failpoints* failpoints);
+                                          std::shared_ptr<Loop> loop, fault::Failpoints* failpoints,
+                                          const health::Health* health);
 
   // Returns whether another call is allowed. If so, the call is counted until CallEnded.
   bool AdmitCall();
@@ -50,7 +52,7 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   class DataPeer;
   class Responder;
   ServerCore(const ServerOptions& options, Handlers handlers, std::shared_ptr<Loop> loop,
-             fault::Failpoints* failpoints);
+             fault::Failpoints* failpoints, const health::Health* health);
   void DispatchAdmitted();
   // Reports that `peer` has left this much unused. `ended` states whether the stream was ended for
   // this reason; if so, the peer gets no other stream for a while.
@@ -65,6 +67,7 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   Handlers handlers_;
   const std::shared_ptr<Loop> loop_;
   fault::Failpoints* const failpoints_;
+  const health::Health* const health_;
   std::shared_ptr<Budget> budget_;          // Shared with the tokens.
   const std::shared_ptr<BufferPool> pool_;  // Shared with the frames in use.
   struct Lanes {

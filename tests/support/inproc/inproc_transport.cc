@@ -284,7 +284,10 @@ class InprocChannel final : public Channel {
 
 class InprocTransport final : public Transport {
  public:
-  explicit InprocTransport(fault::Failpoints* failpoints) : failpoints_(failpoints) {}
+  InprocTransport(fault::Failpoints* failpoints, health::Health* health)
+      : failpoints_(failpoints), health_(health) {
+    if (health != nullptr) health->liveness().Watch("inproc", loop_.get());
+  }
   ~InprocTransport() override {
     loop_->AwaitFlushed();
     loop_->Shutdown();
@@ -294,7 +297,7 @@ class InprocTransport final : public Transport {
                                                  Handlers handlers) override {
     if (!options.tls.empty())
       return absl::InvalidArgumentError("the in-process transport has no TLS");
-    auto core = ServerCore::Make(options, std::move(handlers), loop_, failpoints_);
+    auto core = ServerCore::Make(options, std::move(handlers), loop_, failpoints_, health_);
     std::string address =
         options.insecure_listen.empty() ? options.listen : options.insecure_listen;
     bool taken = false;
@@ -321,6 +324,7 @@ class InprocTransport final : public Transport {
 
  private:
   fault::Failpoints* const failpoints_;
+  health::Health* const health_;
   const std::shared_ptr<InprocLoop> loop_ = std::make_shared<InprocLoop>();
   const std::shared_ptr<Registry> registry_ = std::make_shared<Registry>();
   const std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>(kClientPoolBytesMax);
@@ -328,8 +332,9 @@ class InprocTransport final : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> MakeInprocTransport(fault::Failpoints* failpoints) {
-  return std::make_unique<InprocTransport>(failpoints);
+std::unique_ptr<Transport> MakeInprocTransport(fault::Failpoints* failpoints,
+                                               health::Health* health) {
+  return std::make_unique<InprocTransport>(failpoints, health);
 }
 
 }  // namespace evergrad::transport
