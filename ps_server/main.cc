@@ -46,11 +46,10 @@ int main(int argc, char** argv) {
                 config.checkpoint_roots,
                 "to allow another folder, start the server with one more --checkpoint-root FOLDER");
   const auto files = fs::MakeLocalFileSystem({.failpoints = &daemon.failpoints(), .roots = &roots});
-  auto server =
-      ps_server::Server::Listen({transport.get(), &daemon.logger(), &daemon.registry(), &clock,
-                                 &daemon.failpoints(), random::EntropyFromOs(), files.get(),
-                                 &daemon.health()},
-                                config, daemon.server_options());
+  auto server = ps_server::Server::Listen(
+      {transport.get(), &daemon.logger(), &daemon.registry(), &clock, &daemon.failpoints(),
+       random::EntropyFromOs(), files.get(), &daemon.health()},
+      config, daemon.server_options());
   if (!server.ok()) return daemon.Fail(server.status());
   if (const absl::Status status = daemon.ReportListening((*server)->address()); !status.ok())
     return daemon.Fail(status);

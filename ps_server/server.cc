@@ -277,8 +277,8 @@ struct Server::Impl {
       health->liveness().Watch(absl::StrCat("shards-", i), executors[i].get());
     health->liveness().Watch("control", control_executor.get());
     // Both conditions stay as they are while the coordinator is away, because the shards serve.
-    registration = health->readiness().Add("registration",
-                                           "this server has not dialed the coordinator yet");
+    registration =
+        health->readiness().Add("registration", "this server has not dialed the coordinator yet");
     restored = health->readiness().Add("shards", "");
     restored.Meet();
   }

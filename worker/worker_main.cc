@@ -39,10 +39,10 @@ int WorkerMain(int argc, char** argv, Registry functions) {
 
   const RealClock clock;
   const auto transport = transport::MakeGrpcTransport(&daemon.failpoints(), &daemon.health());
-  auto worker = worker::Worker::Listen({transport.get(), &daemon.logger(), &daemon.registry(),
-                                        &clock, &daemon.failpoints(), random::EntropyFromOs(),
-                                        &daemon.health()},
-                                       config, daemon.server_options());
+  auto worker =
+      worker::Worker::Listen({transport.get(), &daemon.logger(), &daemon.registry(), &clock,
+                              &daemon.failpoints(), random::EntropyFromOs(), &daemon.health()},
+                             config, daemon.server_options());
   if (!worker.ok()) return daemon.Fail(worker.status());
   if (const absl::Status status = daemon.ReportListening((*worker)->address()); !status.ok())
     return daemon.Fail(status);

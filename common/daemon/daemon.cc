@@ -143,7 +143,8 @@ absl::Status Daemon::StartExporter() {
                         transport::LoadTls(common_.tls));
     if (pems) options.tls = metrics::TlsPems{pems->ca, pems->cert, pems->key};
   }
-  auto exporter = metrics::HttpExporter::Start(std::move(options), registry_.get(), &clock_, health_.get());
+  auto exporter =
+      metrics::HttpExporter::Start(std::move(options), registry_.get(), &clock_, health_.get());
   if (!exporter.ok())
     return absl::Status(exporter.status().code(),
                         absl::StrCat("--metrics-listen: ", exporter.status().message()));

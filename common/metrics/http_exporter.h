@@ -39,14 +39,13 @@ struct ExporterOptions {
 
 class HttpExporter {
  public:
-  // All pointers outlive the exporter, and so do objects that the registry's callbacks read. Without
-  // `health` there are no pages /livez and /readyz. Returns InvalidArgument for an address that is not host:port, for an address off loopback
-  // without TLS or plain_off_loopback, and for files that OpenSSL rejects. Returns Unavailable if
-  // the address cannot be bound.
-  static absl::StatusOr<std::unique_ptr<HttpExporter>> Start(ExporterOptions options,
-                                                             Registry* registry,
-                                                             const Clock* clock,
-                                                             const health::Health* health = nullptr);
+  // All pointers outlive the exporter, and so do objects that the registry's callbacks read.
+  // Without `health` there are no pages /livez and /readyz. Returns InvalidArgument for an address
+  // that is not host:port, for an address off loopback without TLS or plain_off_loopback, and for
+  // files that OpenSSL rejects. Returns Unavailable if the address cannot be bound.
+  static absl::StatusOr<std::unique_ptr<HttpExporter>> Start(
+      ExporterOptions options, Registry* registry, const Clock* clock,
+      const health::Health* health = nullptr);
   // Closes open connections, so that a slow client does not delay the daemon's end.
   ~HttpExporter();
   std::string address() const;  // the bound host:port

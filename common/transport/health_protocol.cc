@@ -13,7 +13,8 @@ constexpr char kServing = 1, kNotServing = 2;
 }  // namespace
 
 std::string HealthRequest(absl::string_view service) {
-  EG_CHECK_MSG(service.size() <= kHealthServiceBytesMax, "the name of a health service is too long");
+  EG_CHECK_MSG(service.size() <= kHealthServiceBytesMax,
+               "the name of a health service is too long");
   if (service.empty()) return "";
   return absl::StrCat(std::string{kServiceTag, static_cast<char>(service.size())}, service);
 }
@@ -26,15 +27,12 @@ absl::StatusOr<std::string> ParseHealthRequest(absl::string_view bytes) {
   return std::string(bytes.substr(2));
 }
 
-std::string HealthResponse(bool serving) {
-  return {kStatusTag, serving ? kServing : kNotServing};
-}
+std::string HealthResponse(bool serving) { return {kStatusTag, serving ? kServing : kNotServing}; }
 
 absl::StatusOr<bool> ParseHealthResponse(absl::string_view bytes) {
   if (bytes.empty()) return false;  // the status UNKNOWN
   if (bytes.size() != 2 || bytes[0] != kStatusTag)
-    return absl::InternalError(
-        absl::StrCat("malformed HealthCheckResponse: bytes=", bytes.size()));
+    return absl::InternalError(absl::StrCat("malformed HealthCheckResponse: bytes=", bytes.size()));
   return bytes[1] == kServing;
 }
 

@@ -26,11 +26,10 @@ absl::StatusOr<bool> Ask(transport::Transport& transport, const Probe& probe) {
   transport::ChannelOptions options;
   options.tls = probe.tls;
   EG_ASSIGN_OR_RETURN(const auto channel, transport.Dial({probe.address, ""}, options));
-  EG_ASSIGN_OR_RETURN(
-      const std::string answer,
-      transport::UnaryAndWait(*channel, transport::kHealthMethod,
-                              transport::HealthRequest(probe.live ? "live" : "ready"),
-                              probe.timeout));
+  EG_ASSIGN_OR_RETURN(const std::string answer,
+                      transport::UnaryAndWait(
+                          *channel, transport::kHealthMethod,
+                          transport::HealthRequest(probe.live ? "live" : "ready"), probe.timeout));
   return transport::ParseHealthResponse(answer);
 }
 

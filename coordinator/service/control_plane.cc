@@ -184,8 +184,8 @@ void ControlPlane::UpdateReadiness() {
   if (life_.term_known && !life_.window_open)
     window_over_.Meet();
   else
-    window_over_.Fail(absl::StrCat(
-        "the tasks of the cluster are registering: window_ms=", options_.window.count()));
+    window_over_.Fail(absl::StrCat("the tasks of the cluster are registering: window_ms=",
+                                   options_.window.count()));
 }
 
 void ControlPlane::CheckStore() {

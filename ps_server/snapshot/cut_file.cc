@@ -10,6 +10,7 @@
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/client/describe.h"
+#include "common/runtime/executor.h"
 #include "common/snapshot/messages.h"
 #include "ps_server/snapshot/row_block.h"
 
@@ -112,6 +113,28 @@ v1::ShardLedger LedgerOf(const Ledger& ledger) {
 
 absl::Status At(fault::Failpoints* failpoints, absl::string_view name) {
   return failpoints == nullptr ? absl::OkStatus() : failpoints->ErrorAt(name);
+}
+
+// Called with each MiB of a shard file that has been read. A delay of the failpoint ends when the
+// restore is cancelled.
+absl::Status BeforePiece(const CutSource& source) {
+  const auto cancelled = [&] { return source.cancelled && source.cancelled(); };
+  if (source.failpoints != nullptr) {
+    constexpr char kName[] = "snapshot.restore";
+    const fault::Hit hit = source.failpoints->At(kName);
+    if (hit.action == fault::Action::kError)
+      return absl::InternalError(absl::StrCat("failpoint: name=", kName));
+    if (hit.action == fault::Action::kUserError)
+      return UserError(absl::InvalidArgumentError(absl::StrCat("failpoint: name=", kName)));
+    constexpr std::int64_t kPauseMs = 10;
+    runtime::WaitableEvent never;  // never set; the I/O thread waits for it with a timeout
+    for (std::int64_t left_ms = hit.delay_ms; left_ms > 0 && !cancelled(); left_ms -= kPauseMs)
+      never.WaitFor(std::chrono::milliseconds(std::min(left_ms, kPauseMs)));
+  }
+  if (cancelled())
+    return absl::CancelledError(
+        absl::StrCat("loading of the shard was cancelled: path=", source.uri));
+  return absl::OkStatus();
 }
 
 absl::Status AppendArray(const storage::DenseArray& array, const CutTarget& target,
@@ -256,10 +279,7 @@ absl::Status ReadTables(const ShardSettings& settings, const CutSource& source,
   };
   RowBlock block;
   const auto take = [&](const snapshot::ShardFileReader::Piece& piece) -> absl::Status {
-    EG_RETURN_IF_ERROR(At(source.failpoints, "snapshot.restore"));
-    if (source.cancelled && source.cancelled())
-      return absl::CancelledError(
-          absl::StrCat("loading of the shard was cancelled: path=", source.uri));
+    EG_RETURN_IF_ERROR(BeforePiece(source));
     storage::EmbeddingTable& table = *cut->tables[piece.index];  // the reader has checked the index
     const bool rows = piece.section == snapshot::Section::kRows;
     if (!block.Parse(piece.data, rows ? table.dimension() : 0, rows ? table.state_per_row() : 0))
@@ -315,10 +335,7 @@ absl::Status ReadDense(const ShardSettings& settings, const CutSource& source,
     EG_ASSIGN_OR_RETURN(state, storage::DenseArray::Create(elements, source.pool));
   }
   return reader->ReadAll([&](const snapshot::ShardFileReader::Piece& piece) -> absl::Status {
-    EG_RETURN_IF_ERROR(At(source.failpoints, "snapshot.restore"));
-    if (source.cancelled && source.cancelled())
-      return absl::CancelledError(
-          absl::StrCat("loading of the shard was cancelled: path=", source.uri));
+    EG_RETURN_IF_ERROR(BeforePiece(source));
     // The reader has checked section, index and length against the header.
     storage::DenseArray& array =
         piece.section == snapshot::Section::kValues ? cut->values : cut->states[piece.index];

@@ -147,9 +147,10 @@ class OffLoopback(Case):
             ):
                 with self.subTest(daemon=process.name, certificate=certificate):
                     file = certificate and self.path(*certificate.split("/"))
-                    self.assertEqual(
-                        self.get("https", address, "/healthz", authority, file), (200, "ok\n")
-                    )
+                    for page in ("/healthz", "/livez"):
+                        self.assertEqual(
+                            self.get("https", address, page, authority, file), (200, "ok\n")
+                        )
                     status, text = self.get("https", address, "/metrics", authority, file)
                     if said is None:
                         self.assertEqual(status, 200, text)
@@ -166,6 +167,22 @@ class OffLoopback(Case):
                 status, text = self.get("http", address, "/metrics")
                 self.assertEqual(status, 400, text)
                 self.assertIn("speaks HTTPS", text)
+            with self.subTest(daemon=process.name, what="it becomes ready"):
+                wait_for(
+                    "%s to be ready" % process.name,
+                    lambda: self.get("https", address, "/readyz", authority) == (200, "ok\n"),
+                )
+                of = process.log().split("listening on ", 1)[1].split(",")[0]
+                probe = ["health", "--of", of]
+                for flags in ([], ["--live"]):
+                    self.psctl(
+                        *probe,
+                        *flags,
+                        *self.files("prometheus"),
+                        prefix=self.machine.prefix
+                    )
+                # The listener itself talks to no one without a certificate.
+                self.psctl(*probe, expect=1, prefix=self.machine.prefix)
             with self.subTest(daemon=process.name, what="it serves on"):
                 self.assertEqual(self.get("https", address, "/healthz", authority), (200, "ok\n"))
 

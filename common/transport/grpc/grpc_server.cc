@@ -362,8 +362,7 @@ std::unique_ptr<grpc::ServerBuilder> GrpcHome::TakeBuilder() {
 }
 
 absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(GrpcHome* home, const ServerOptions& options,
-                                                   Handlers handlers,
-                                                   fault::Failpoints* failpoints,
+                                                   Handlers handlers, fault::Failpoints* failpoints,
                                                    const health::Health* health) {
   const auto listen = ListenAddress(options);
   if (!listen.ok()) return listen.status();

@@ -35,8 +35,7 @@ class GrpcHome {
 };
 
 absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(GrpcHome* home, const ServerOptions& options,
-                                                   Handlers handlers,
-                                                   fault::Failpoints* failpoints,
+                                                   Handlers handlers, fault::Failpoints* failpoints,
                                                    const health::Health* health);
 
 // Returns the address to which the server may bind (P10). The error InvalidArgument names both ways

@@ -123,7 +123,7 @@ TEMPLATE_TEST_CASE(
   quiet.file = "/dev/null";
   log::Logger logger(quiet);
   runtime::ThreadExecutor executor({"session"});
-  runtime::WaitableEvent first_answer, lost, second_answer;
+  runtime::WaitableEvent first_answer, lost, second_answer, waiting;
   std::uint64_t last_term = 0;
 
   std::unique_ptr<SessionClient> client;
@@ -148,11 +148,19 @@ TEMPLATE_TEST_CASE(
     if (message.done_answer().closure() == 2) second_answer.Set();
   };
   events.on_lost = [&](absl::string_view) { lost.Set(); };
+  std::string why;  // set before `waiting`
+  events.on_waiting = [&](absl::string_view text) {
+    if (waiting.IsSet()) return;
+    why = std::string(text);
+    waiting.Set();
+  };
   executor.Post([&] {
     client = std::make_unique<SessionClient>(transport.get(), &executor, &logger, options,
                                              std::move(events));
     client->Start();  // Before there is a coordinator.
   });
+  REQUIRE(waiting.WaitFor(30s));
+  CHECK_FALSE(why.empty());
   {
     Registrar first(transport.get(), address, 1);
     REQUIRE(first_answer.WaitFor(30s));

@@ -41,7 +41,8 @@ TEST_CASE("a condition that is added again is the same condition with the new re
 
 TEST_CASE("a reason is one line of bounded length, whatever a peer sends") {
   Readiness readiness;
-  const Condition session = readiness.Add("session", "refused:\n\x01\x7f\xff" + std::string(2000, 'x'));
+  const Condition session =
+      readiness.Add("session", "refused:\n\x01\x7f\xff" + std::string(2000, 'x'));
   const std::string reason = readiness.Missing().at(0).reason;
   CHECK(reason.substr(0, 14) == "refused:   \xef\xbf\xbd");
   CHECK(reason.size() <= 500);
@@ -77,8 +78,7 @@ TEST_CASE("an answer is ok, or one line for each reason; readiness does not chan
   health.readiness().Add("window", "tasks register again");
   const Health::Answer ready = health.Ask(Question::kReady);
   CHECK_FALSE(ready.ok);
-  CHECK(ready.text ==
-        "not ready: journal: not open\nnot ready: window: tasks register again\n");
+  CHECK(ready.text == "not ready: journal: not open\nnot ready: window: tasks register again\n");
   CHECK(health.Ask(Question::kLive).text == "ok\n");
 
   runtime::ManualExecutor control(&clock);

@@ -19,6 +19,7 @@
 
 #include "common/base/openssl_ptr.h"
 #include "common/metrics/http_exporter.h"
+#include "tests/support/manual_executor.h"
 
 namespace evergrad::metrics {
 namespace {
@@ -59,9 +60,10 @@ std::string Get(const std::string& address, const std::string& path) {
   return answer;
 }
 
-absl::StatusOr<std::unique_ptr<HttpExporter>> Start(ExporterOptions options, Registry* registry) {
+absl::StatusOr<std::unique_ptr<HttpExporter>> Start(ExporterOptions options, Registry* registry,
+                                                    const health::Health* health = nullptr) {
   static RealClock clock;
-  return HttpExporter::Start(std::move(options), registry, &clock);
+  return HttpExporter::Start(std::move(options), registry, &clock, health);
 }
 absl::StatusOr<std::unique_ptr<HttpExporter>> Start(const std::string& listen, Registry* registry,
                                                     bool plain_off_loopback = false) {
@@ -173,6 +175,62 @@ TEST_CASE("a scrape over HTTP returns the registry's text, and the port is free 
   }
   CHECK(Get(address, "/metrics").empty());
   CHECK(Start(address, &registry).ok());
+}
+
+TEST_CASE("/livez and /readyz give the reasons with 503, and /healthz stays ok") {
+  Registry registry;
+  ManualClock clock;  // only the test's thread moves it, between the requests
+  health::Health health(&clock);
+  ExporterOptions options;
+  options.listen = "127.0.0.1:0";
+  auto exporter = Start(options, &registry, &health);
+  REQUIRE(exporter.ok());
+  const std::string address = (*exporter)->address();
+  for (const char* page : {"/livez", "/readyz"}) {
+    CHECK_THAT(Get(address, page), Catch::StartsWith("HTTP/1.1 200"));
+    CHECK_THAT(Get(address, page), Catch::EndsWith("\r\n\r\nok\n"));
+  }
+  const health::Condition session = health.readiness().Add("session", "connection refused");
+  health.readiness().Add("fit", "the device has failed");
+  CHECK_THAT(Get(address, "/readyz"), Catch::StartsWith("HTTP/1.1 503"));
+  CHECK_THAT(Get(address, "/readyz"),
+             Catch::EndsWith("\r\n\r\nnot ready: session: connection refused\n"
+                             "not ready: fit: the device has failed\n"));
+  CHECK_THAT(Get(address, "/livez"), Catch::EndsWith("\r\n\r\nok\n"));
+  session.Meet();
+  CHECK_THAT(Get(address, "/readyz"),
+             Catch::EndsWith("\r\n\r\nnot ready: fit: the device has failed\n"));
+
+  runtime::ManualExecutor control(&clock);
+  health.liveness().Watch("control", &control);
+  for (int i = 0; i < 3; ++i) {
+    clock.Advance(std::chrono::seconds(10));
+    (void)health.liveness().Stuck();
+  }
+  CHECK_THAT(Get(address, "/livez"), Catch::StartsWith("HTTP/1.1 503"));
+  CHECK_THAT(Get(address, "/livez"),
+             Catch::EndsWith("\r\n\r\nnot live: control: this thread has run no task for 30 s\n"));
+  control.RunReady();
+  CHECK_THAT(Get(address, "/livez"), Catch::EndsWith("\r\n\r\nok\n"));
+  CHECK_THAT(Get(address, "/healthz"), Catch::EndsWith("\r\n\r\nok\n"));
+}
+
+TEST_CASE("over TLS the pages about health need no client certificate, and /metrics needs one") {
+  Registry registry;
+  RealClock clock;
+  health::Health health(&clock);
+  health.readiness().Add("journal", "not open");
+  ExporterOptions options;
+  options.listen = "127.0.0.1:0";
+  options.tls = SelfSigned();
+  auto exporter = Start(options, &registry, &health);
+  REQUIRE(exporter.ok());
+  const std::string address = (*exporter)->address();
+  CHECK_THAT(GetOverTls(address, "/livez"), Catch::EndsWith("\r\n\r\nok\n"));
+  CHECK_THAT(GetOverTls(address, "/readyz"),
+             Catch::StartsWith("HTTP/1.1 503") &&
+                 Catch::EndsWith("\r\n\r\nnot ready: journal: not open\n"));
+  CHECK_THAT(GetOverTls(address, "/metrics"), Catch::StartsWith("HTTP/1.1 403"));
 }
 
 TEST_CASE("an exporter without requests ends at once") {

@@ -7,6 +7,7 @@
 
 #include "common/base/status.h"
 #include "common/runtime/executor.h"
+#include "common/transport/health_protocol.h"
 #include "common/transport/not_connected.h"
 #include "common/transport/status_detail.h"
 #include "common/wire/stream_message.h"
@@ -126,22 +127,41 @@ TEMPLATE_TEST_CASE("calls that wait for the event loop are bounded too", "", EG_
   }
 }
 
-TEMPLATE_TEST_CASE("every server answers the health check", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE("a server without health answers that it is live and ready", "", EG_TRANSPORTS) {
   World<TestType> world(Handlers{});
-  CHECK(world.Unary("/grpc.health.v1.Health/Check", "").value() == std::string("\x08\x01", 2));
-  CHECK(world
-            .Unary("/grpc.health.v1.Health/Check",
-                   "\x0a\x10"
-                   "evergrad.v1.Data")
-            .value() == std::string("\x08\x01", 2));
-  CHECK(world
-            .Unary("/grpc.health.v1.Health/Check",
-                   "\x0a\x03"
-                   "foo")
-            .status()
-            .code() == absl::StatusCode::kNotFound);
-  CHECK(world.Unary("/grpc.health.v1.Health/Check", "\xff\xff\xff").status().code() ==
+  for (const char* service : {"", "live", "ready"})
+    CHECK(world.Unary(kHealthMethod, HealthRequest(service)).value() == std::string("\x08\x01", 2));
+  for (const char* other : {"foo", "evergrad.v1.Data"})
+    CHECK(world.Unary(kHealthMethod, HealthRequest(other)).status().code() ==
+          absl::StatusCode::kNotFound);
+  CHECK(world.Unary(kHealthMethod, "\xff\xff\xff").status().code() ==
         absl::StatusCode::kInvalidArgument);
+}
+
+TEMPLATE_TEST_CASE("a server answers from the health of its process, and its loop is watched", "",
+                   EG_TRANSPORTS) {
+  RealClock clock;
+  // Every executor counts as stuck at once.
+  health::Health health(&clock, {.period = std::chrono::hours(1), .stuck_after = 0ns});
+  World<TestType> world(Handlers{}, {}, {}, nullptr, &health);
+  const std::vector<health::Unmet> stuck = health.liveness().Stuck();
+  REQUIRE(stuck.size() == 1);
+  CHECK((stuck[0].name == "grpc" || stuck[0].name == "inproc"));
+  const health::Condition session = health.readiness().Add("session", "no session yet");
+  const auto ask = [&](absl::string_view service) {
+    const auto answer = world.Unary(kHealthMethod, HealthRequest(service));
+    REQUIRE(answer.ok());
+    return ParseHealthResponse(*answer).value();
+  };
+  CHECK_FALSE(ask(""));
+  CHECK_FALSE(ask("live"));
+  CHECK_FALSE(ask("ready"));
+  session.Meet();
+  CHECK(ask("ready"));
+  session.Fail("the session has ended");
+  CHECK_FALSE(ask("ready"));
+  CHECK(world.Unary(kHealthMethod, HealthRequest("readyz")).status().code() ==
+        absl::StatusCode::kNotFound);
 }
 
 TEMPLATE_TEST_CASE(

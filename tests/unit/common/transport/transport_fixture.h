@@ -21,13 +21,13 @@ namespace evergrad::transport::test {
 using namespace std::chrono_literals;
 
 struct Inproc {
-  static std::unique_ptr<Transport> Make(fault::Failpoints* failpoints) {
-    return MakeInprocTransport(failpoints);
+  static std::unique_ptr<Transport> Make(fault::Failpoints* failpoints, health::Health* health) {
+    return MakeInprocTransport(failpoints, health);
   }
 };
 struct Grpc {
-  static std::unique_ptr<Transport> Make(fault::Failpoints* failpoints) {
-    return MakeGrpcTransport(failpoints);
+  static std::unique_ptr<Transport> Make(fault::Failpoints* failpoints, health::Health* health) {
+    return MakeGrpcTransport(failpoints, health);
   }
 };
 // The same transport with payload in memory that both ends map. The ring is small, so that it is
@@ -148,8 +148,9 @@ inline DataDone Into(std::shared_ptr<Results> results) {
 template <class Kind>
 struct World {
   explicit World(Handlers handlers, ServerOptions server_options = {},
-                 ChannelOptions channel_options = {}, fault::Failpoints* failpoints = nullptr)
-      : transport(Kind::Make(failpoints)) {
+                 ChannelOptions channel_options = {}, fault::Failpoints* failpoints = nullptr,
+                 health::Health* health = nullptr)
+      : transport(Kind::Make(failpoints, health)) {
     if constexpr (HasLane<Kind>) {
       if (server_options.lane_bytes_max == 0) server_options.lane_bytes_max = Kind::kLaneBytesMax;
       if (channel_options.lane_ring_bytes == 0) channel_options.lane_ring_bytes = Kind::kRingBytes;

@@ -189,7 +189,10 @@ class QuickClock final : public Clock {
 
 struct Psctl {
   Inbox<Happening> inbox;  // before the coordinator, whose handlers put signals into it
-  std::unique_ptr<transport::Transport> transport = transport::MakeInprocTransport(nullptr);
+  RealClock health_clock;
+  health::Health health{&health_clock};  // of the fake coordinator's process
+  std::unique_ptr<transport::Transport> transport =
+      transport::MakeInprocTransport(nullptr, &health);
   FakeCoordinator coordinator{transport.get()};
   QuickClock clock;
   std::atomic<bool> handles_signals{false};
@@ -300,6 +303,32 @@ TEST_CASE("without a terminal Ctrl-C cancels at once, and a watch never cancels"
   psctl.coordinator.Script({Job("RUNNING", 1)});
   CHECK(psctl.Run({"job", "watch", "job"}) == kInterrupted);
   CHECK(psctl.coordinator.cancels() == 0);
+}
+
+TEST_CASE(
+    "health prints one line, and ends with 0 if the daemon is ready or live, otherwise with 1") {
+  Psctl psctl;
+  CHECK(psctl.Run({"health", "--of", kAddress}) == kSucceeded);
+  CHECK(psctl.out.str() == "ready\n");
+  psctl.health.readiness().Add("window", "the tasks of the cluster are registering");
+  CHECK(psctl.Run({"health", "--of", kAddress}) == kFailed);
+  CHECK(psctl.out.str() ==
+        "not ready: the daemon gives the reason at /readyz on its --metrics-listen\n");
+  CHECK(psctl.Run({"health", "--of", kAddress, "--live"}) == kSucceeded);
+  CHECK(psctl.out.str() == "live\n");
+  CHECK(psctl.err.str().empty());
+
+  CHECK(psctl.Run({"health", "--of", "127.0.0.1:1"}) == kFailed);
+  CHECK(psctl.out.str().empty());
+  CHECK_THAT(psctl.err.str(),
+             Catch::StartsWith("psctl: no answer about health: address=127.0.0.1:1 cause="));
+  for (const std::vector<std::string>& wrong :
+       std::vector<std::vector<std::string>>{{"health"},
+                                             {"health", "--of", "nowhere"},
+                                             {"health", "--of", "127.0.0.1:0"},
+                                             {"health", "--of", kAddress, "--tls-ca", "ca.pem"},
+                                             {"health", "--of", kAddress, "--ready"}})
+    CHECK(psctl.Run(wrong) == kUsage);
 }
 
 TEST_CASE("every verb names an unreachable coordinator and ends with 4") {

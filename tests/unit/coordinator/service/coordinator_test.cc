@@ -1235,6 +1235,29 @@ TEST_CASE(
   CHECK(refusal("cannot be written") == "no new work is accepted: the journal cannot be written");
 }
 
+TEST_CASE("a coordinator is not ready while its window is open, but it is live") {
+  TestCluster c([](ControlOptions& o) { o.window = std::chrono::hours(1); });
+  const std::string text =
+      "not ready: window: the tasks of the cluster are registering: window_ms=3600000\n";
+  CHECK(c.WaitReady(text) == text);
+  CHECK(c.health.Ask(health::Question::kLive).ok);
+}
+
+TEST_CASE("a coordinator is ready after its window, except while its journal accepts nothing") {
+  LateStore late;
+  TestCluster c({}, &late);
+  CHECK(c.WaitReady("ok\n") == "ok\n");
+  late.Set(true, absl::ResourceExhaustedError("no space for the journal"));
+  const std::string full = "not ready: journal: no space for the journal\n";
+  CHECK(c.WaitReady(full) == full);
+  late.Set(false);
+  CHECK(c.WaitReady("ok\n") == "ok\n");
+  late.Set(true, absl::DataLossError("the journal cannot be written"));
+  const std::string failed = "not ready: journal: the journal cannot be written\n";
+  CHECK(c.WaitReady(failed) == failed);
+  CHECK(c.health.Ask(health::Question::kLive).ok);
+}
+
 TEST_CASE(
     "a worker that has sent only its Hello gets no work and its end is harmless, and its first "
     "message brings work") {

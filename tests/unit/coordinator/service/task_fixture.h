@@ -155,6 +155,7 @@ class TestCluster {
     parts.registry = &registry;
     parts.failpoints = &failpoints;
     parts.store = other != nullptr ? other : &store;
+    parts.health = &health;
     parts.on_end = [this](const absl::Status& why) {
       end = why;
       ended.Set();
@@ -330,7 +331,19 @@ class TestCluster {
   runtime::WaitableEvent ended;  // set when the coordinator wants its process to end …
   absl::Status end;              // … and the reason, written before `ended` is set
 
+  // Waits until /readyz would have this text. Returns the last text.
+  std::string WaitReady(const std::string& text) {
+    std::string now;
+    for (int i = 0; i < 4000; ++i) {
+      now = health.Ask(health::Question::kReady).text;
+      if (now == text) break;
+      runtime::WaitableEvent().WaitFor(std::chrono::milliseconds(5));
+    }
+    return now;
+  }
+
   RealClock clock;
+  health::Health health{&clock};
   log::Logger logger{[] {
     log::Options options;
     options.level = log::Level::kError;

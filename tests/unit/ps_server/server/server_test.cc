@@ -161,7 +161,9 @@ struct ServerFixture {
   metrics::Registry registry;
   fault::Failpoints failpoints;
   fs::MemoryFileSystem files{{&failpoints}};
-  std::unique_ptr<transport::Transport> transport = transport::MakeInprocTransport(nullptr);
+  health::Health health{&clock};
+  std::unique_ptr<transport::Transport> transport =
+      transport::MakeInprocTransport(nullptr, &health);
   std::unique_ptr<Server> server;
   std::unique_ptr<client::ParameterClient> worker = std::make_unique<client::ParameterClient>(
       transport.get(), transport::ChannelOptions{}, "worker/0");
@@ -183,8 +185,8 @@ struct ServerFixture {
     transport::ServerOptions options;
     options.listen = "127.0.0.1:0";
     auto listening = Server::Listen(
-        {transport.get(), &logger, &registry, &clock, &failpoints, process_uid, &files}, config,
-        options);
+        {transport.get(), &logger, &registry, &clock, &failpoints, process_uid, &files, &health},
+        config, options);
     REQUIRE(listening.ok());
     server = *std::move(listening);
   }
@@ -602,6 +604,40 @@ TEST_CASE("the server's port answers the health check and nothing else") {
   CHECK(transport::UnaryAndWait(**channel, "/evergrad.v1.Control/ListJobs", "", 20s)
             .status()
             .code() == absl::StatusCode::kUnimplemented);
+}
+
+TEST_CASE("a server is ready once it has registered and has its shards, also while it is alone") {
+  ServerFixture f;
+  f.Listen();
+  const auto ready = [&] { return f.health.Ask(health::Question::kReady).text; };
+  CHECK(ready() == "not ready: registration: this server has not dialed the coordinator yet\n");
+  {
+    Coordinator coordinator(f.transport.get(), "coordinator:1");
+    f.Join(coordinator.address());
+    coordinator.Next(v1::TaskMessage::kHello);
+    coordinator.Send(Assign(0));
+    CHECK(coordinator.Next(v1::TaskMessage::kAssigned).assigned().ok());
+    CHECK(ready() == "ok\n");
+    coordinator.CutSession();
+    coordinator.Next(v1::TaskMessage::kHello);  // the server has noticed the end of its session
+  }
+  CHECK(ready() == "ok\n");
+  CHECK(f.health.Ask(health::Question::kLive).ok);
+}
+
+TEST_CASE("a server without a coordinator is live, and names the coordinator as the reason") {
+  ServerFixture f;
+  f.Listen();
+  f.Join("coordinator:9");
+  std::string text;
+  for (int i = 0; i < 4000; ++i) {
+    text = f.health.Ask(health::Question::kReady).text;
+    if (text.find("waiting for the coordinator") != std::string::npos) break;
+    runtime::WaitableEvent().WaitFor(5ms);
+  }
+  CHECK_THAT(text, Catch::Matchers::StartsWith(
+                       "not ready: registration: waiting for the coordinator: reason="));
+  CHECK(f.health.Ask(health::Question::kLive).ok);
 }
 
 // ---------------------------------------------------------------- settings

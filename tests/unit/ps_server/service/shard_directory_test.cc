@@ -13,7 +13,12 @@ constexpr ShardEpoch kEpoch{1, 5}, kNext{1, 6};
 struct Fixture {
   JobTable jobs;
   log::Logger logger{{.level = log::Level::kError, .file = "/dev/null"}};
-  ShardDirectory directory{&jobs, &logger};
+  health::Readiness readiness;
+  ShardDirectory directory{&jobs, &logger, readiness.Add("shards", "")};
+  std::string Missing() const {
+    const std::vector<health::Unmet> missing = readiness.Missing();
+    return missing.empty() ? "" : missing[0].reason;
+  }
 
   HeldShard* Put(JobUid job, std::uint32_t shard, ShardEpoch epoch = kEpoch) {
     jobs.Learn(job, {1, 1}, 8);
@@ -21,6 +26,9 @@ struct Fixture {
     held.epoch = epoch;
     directory.Put({job, ShardId(shard)}, std::move(held));
     return directory.Find({job, ShardId(shard)});
+  }
+  void EndLoading(JobUid job, std::uint32_t shard) {
+    directory.EndLoading(directory.Find({job, ShardId(shard)}));
   }
   void Name(JobUid job, const std::string& name) {
     v1::JobInfo info;
@@ -54,6 +62,23 @@ TEST_CASE_METHOD(Fixture, "the number of loading shards follows each way in and 
   CHECK(directory.loading() == 1);
   CHECK(directory.RemoveJob(kOne) == 1);
   CHECK(directory.loading() == 0);
+}
+
+TEST_CASE_METHOD(Fixture, "the condition of readiness is met while no assigned shard is loading") {
+  Put(kOne, 1);
+  EndLoading(kOne, 1);
+  CHECK(Missing().empty());
+  Put(kOne, 2);
+  Put(kTwo, 1);
+  CHECK(Missing() == "assigned shards are not restored yet: loading=2 assigned=3");
+  EndLoading(kOne, 2);
+  CHECK(Missing() == "assigned shards are not restored yet: loading=1 assigned=3");
+  directory.Remove({kTwo, ShardId(1)});
+  CHECK(Missing().empty());
+  Put(kOne, 1, kNext);
+  CHECK(Missing() == "assigned shards are not restored yet: loading=1 assigned=2");
+  CHECK(directory.RemoveJob(kOne) == 2);
+  CHECK(Missing().empty());
 }
 
 TEST_CASE_METHOD(Fixture, "a Hello names the held shards in order of job and shard") {

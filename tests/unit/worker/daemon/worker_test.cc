@@ -114,8 +114,8 @@ struct Bench {
     config.threads = 1;
     transport::ServerOptions options;
     options.listen = "worker";
-    worker = *Worker::Listen({transport.get(), &logger, &registry, &clock, nullptr, 4711}, config,
-                             options);
+    worker = *Worker::Listen({transport.get(), &logger, &registry, &clock, nullptr, 4711, &health},
+                             config, options);
     Worker::Identity identity;
     identity.more_job_kinds = {&CountingJobs()};
     identity.pid = 12;
@@ -138,7 +138,10 @@ struct Bench {
     options.file = "/dev/null";
     return options;
   }()};
-  std::unique_ptr<transport::Transport> transport = transport::MakeInprocTransport(nullptr);
+  health::Health health{&clock};
+  std::unique_ptr<transport::Transport> transport =
+      transport::MakeInprocTransport(nullptr, &health);
+  std::string NotReady() { return health.Ask(health::Question::kReady).text; }
   Coordinator coordinator;
   std::string refused_kind;
   runtime::WaitableEvent refused;
@@ -260,6 +263,28 @@ TEST_CASE(
         std::string("\x08\x01", 2));
   CHECK(transport::UnaryAndWait(**channel, "/other", "", 5s).status().code() ==
         absl::StatusCode::kUnimplemented);
+}
+
+TEST_CASE("a worker is ready while its session is open, until it leaves") {
+  bool registers = true;  // read on the transport's thread, set while no session is open
+  Bench bench([&](const v1::Hello&) {
+    if (registers) return Coordinator::Registered("5");
+    v1::CoordinatorMessage message;
+    message.mutable_rejected()->set_kind("not_active");
+    message.mutable_rejected()->set_message("try again");
+    return message;
+  });
+  REQUIRE(bench.coordinator.Next(v1::TaskMessage::kHeartbeat).has_heartbeat());
+  CHECK(bench.NotReady() == "ok\n");
+  registers = false;
+  bench.coordinator.Cut();
+  for (int i = 0; i < 3; ++i) REQUIRE(bench.coordinator.Next(v1::TaskMessage::kHello).has_hello());
+  CHECK(bench.NotReady() ==
+        "not ready: session: waiting for the coordinator: reason=not_active: try again\n");
+  CHECK(bench.health.Ask(health::Question::kLive).ok);
+  bench.worker->Stop("SIGTERM");
+  CHECK_THAT(bench.NotReady(),
+             Catch::Contains("not ready: fit: this worker leaves: reason=SIGTERM\n"));
 }
 
 }  // namespace
