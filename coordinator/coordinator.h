@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/health/health.h"
 #include "common/transport/transport.h"
 #include "coordinator/config.h"
 #include "coordinator/service/control_plane.h"
