@@ -91,8 +91,8 @@ absl::Status Resolve(absl::string_view host_name, unsigned cores, std::uint64_t 
   }
   if (config->lane_bytes_max > 0 && config->lane_bytes_max < kLaneBytesMin) {
     return UserError(absl::InvalidArgumentError(
-        absl::StrCat("--lane-bytes-max is too small for one worker: got=", config->lane_bytes_max,
-                     " min=", kLaneBytesMin, " (0 means none)")));
+        absl::StrCat("--lane-bytes-max is too small for one worker, and is not 0 (no lanes): got=",
+                     config->lane_bytes_max, " min=", kLaneBytesMin)));
   }
   return absl::OkStatus();
 }

@@ -64,9 +64,10 @@ std::vector<LayerDescriptor> EmbeddingLayers() {
                     Choice<LayerSpec>(
                         "combiner", &LayerSpec::combiner, NamesOf(Combiners(), true),
                         NamesOf(Combiners(), false), "embedding.",
-                        "how the rows of an example's ids are combined. With none, the output has "
-                        "the shape [n, dimension], or [dimension] for one id of shape []. A "
-                        "negative id is padding: it reads zeros and is not part of a bag"),
+                        "how the rows of an example's ids (its bag) are combined. If `none`, the "
+                        "output has the shape [n, dimension], or [dimension] for one id of shape "
+                        "[]. A negative id is padding: it reads zeros and does not count in the "
+                        "combination"),
                     std::move(weights)},
            .inputs = {1, InputCount::kAny},
            .reads_ids = true,

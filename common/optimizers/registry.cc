@@ -77,7 +77,7 @@ std::vector<Descriptor> OfJobFiles() {
                       kSecondDecay,
                       kDivisor,
                       {kWeightDecay, kStrength, kNotNegative,
-                       "each step subtracts learning_rate * weight_decay of each weight"}},
+                       "each step subtracts learning_rate * weight_decay * w from each weight w"}},
        .states = {{}, {}},
        .counts_gradients = true},
       {.defaults = {.type = "nadam", .learning_rate = 0.001},

@@ -59,7 +59,7 @@ class AttemptTable {
   std::vector<ClosureId> ReleaseWorker(TaskId worker, const DurableState& state);
   // Removes `closures` from the queue of closures to grant again. Current attempts at them stay.
   void Unqueue(const IntervalSet& closures);
-  // Removes `closures` from that queue, and ends the current attempts at them.
+  // The same as Unqueue, and also ends the current attempts at `closures`.
   void Forget(const IntervalSet& closures);
   void SetNewLimit(std::uint64_t limit) { new_limit_ = limit; }
 

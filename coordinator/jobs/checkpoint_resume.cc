@@ -69,7 +69,8 @@ void CheckpointResume::TakeOver(const ResumePoint& point, const Resumption& resu
     // updates were lost with a server.
     std::string which = dead.ToString();
     if (which.size() > kLostTextMax) which = absl::StrCat(which.substr(0, kLostTextMax), "...");
-    job_.Event("lost", absl::StrCat("updates that the earlier job lost with a server stay lost: ",
+    job_.Event("lost", absl::StrCat("updates that the earlier job lost when a server died are not "
+                                    "recovered; ",
                                     dead.size(), dead.size() == 1 ? " closure is" : " closures are",
                                     " not run again: ", which));
   }

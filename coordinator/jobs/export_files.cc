@@ -222,8 +222,8 @@ void ExportFiles::OnUnreadable(const absl::Status& status, const v1::ExportResul
   }
   if (stage_ == Stage::kFailed)
     return hooks_.gave_up(absl::StrCat("the files cannot be read back on host ", here, ": ", why));
-  job_.Event("warning", absl::StrCat("the exported files cannot be read back on host ", here, " (",
-                                     ++failures_, " failures in a row): ", why));
+  job_.Event("warning", absl::StrCat("the exported files cannot be read back on host ", here,
+                                     " (failures in a row: ", ++failures_, "): ", why));
   if (failures_ > options_.retries_max)
     return job_.Fail(MakeError(status, "internal", "coordinator"), false);
   hooks_.again(host_->Now() + options_.RetryDelay(failures_));

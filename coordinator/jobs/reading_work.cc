@@ -93,7 +93,7 @@ void ReadingWork::OnFailed(const JobWorker& worker, const v1::Failed& failed, bo
   ++closure->failures;
   job_.Event("warning",
              absl::StrCat(v1::WorkKind_Name(failed.kind()), " failed on worker/", worker.identity,
-                          " (", closure->failures, " in a row): ", cause.message()));
+                          " (failures in a row: ", closure->failures, "): ", cause.message()));
   if (closure->failures > options_.retries_max) return job_.Fail(std::move(cause), false);
   closure->attempt = Attempt{};
   closure->not_before = host_->Now() + options_.RetryDelay(closure->failures);

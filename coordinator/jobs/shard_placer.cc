@@ -210,7 +210,7 @@ bool ShardPlacer::OnAssigned(TaskId task, const v1::Assigned& assigned) {
   if (SnapshotRefused(shard, cause)) return false;
   job_.Event("warning",
              absl::StrCat("shard ", shard.value(), " could not be loaded by ps_server/",
-                          owner.server, " (", failures, " in a row): ", cause.message()));
+                          owner.server, " (failures in a row: ", failures, "): ", cause.message()));
   if (cause.kind() == "user" || !cause.retryable() || failures > options_.retries_max) {
     const bool user = cause.kind() == "user";
     job_.Fail(std::move(cause), user);

@@ -178,8 +178,8 @@ void TrainingWork::Retry(ClosureId closure, Attempt attempt, const JobWorker& wo
                          v1::ErrorDetail cause) {
   const std::uint32_t failures = ++failures_[closure.value()];
   job_.Event("warning",
-             absl::StrCat("closure ", closure.value(), " failed on worker/", worker.identity, " (",
-                          failures, " in a row): ", cause.message()));
+             absl::StrCat("closure ", closure.value(), " failed on worker/", worker.identity,
+                          " (failures in a row: ", failures, "): ", cause.message()));
   if (failures > options_.retries_max) {
     parts_.totals->SetFailed(1);
     return job_.Fail(std::move(cause), false);

@@ -136,14 +136,15 @@ void ShardHost::AddGauges() const {
            return static_cast<double>(job.counters->bytes_sent.load(std::memory_order_relaxed));
          });
   registry.AddCallbackGauge("evergrad_ps_server_table_bytes_current",
-                            "Rows of embedding tables, their index and their counters", {},
-                            [budget = budget_] { return static_cast<double>(budget->used()); });
+                            "Memory of the rows of embedding tables, their indexes and their "
+                            "counters",
+                            {}, [budget = budget_] { return static_cast<double>(budget->used()); });
   registry
       .GetGauge("evergrad_ps_server_table_bytes_limit",
-                "Rows of embedding tables, their index and their counters: limit")
+                "Memory of the rows of embedding tables, their indexes and their counters: limit")
       .Set(static_cast<double>(options_.memory_bytes_max));
   registry.AddCallbackCounter("evergrad_ps_server_table_bytes_refused_total",
-                              "Rows of embedding tables: growth refused at the limit", {},
+                              "Memory of embedding tables: requests refused at the limit", {},
                               [budget = budget_] { return budget->refusals(); });
 }
 

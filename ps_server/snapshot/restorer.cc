@@ -48,7 +48,7 @@ absl::Status Restorer::Submit(Order order) {
   EG_ASSIGN_OR_RETURN(const std::optional<Order> replaced, orders_.Submit(key, std::move(order)));
   if (replaced) {
     cancelled_.Add();
-    replaced->done(absl::AbortedError("a newer order for the shard replaced this one"));
+    replaced->done(absl::AbortedError("a newer order to restore the shard replaced this one"));
   }
   return absl::OkStatus();
 }

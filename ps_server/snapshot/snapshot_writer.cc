@@ -9,6 +9,8 @@
 namespace evergrad::ps_server {
 namespace {
 
+constexpr char kReplacedText[] = "a newer snapshot order for the shard replaced this one";
+
 // Returns true for errors that a retry may repair: lack of memory or disk space, a slow or failing
 // disk, and a file that a failed commit has left.
 bool IsWorthARetry(const absl::Status& status) {
@@ -71,7 +73,7 @@ SnapshotWriter::~SnapshotWriter() {
 absl::Status SnapshotWriter::Submit(Order order) {
   const Orders::Key key{order.job, order.shard};
   EG_ASSIGN_OR_RETURN(const std::optional<Order> replaced, orders_.Submit(key, std::move(order)));
-  if (replaced) replaced->done(absl::AbortedError("a newer order for the shard replaced this one"));
+  if (replaced) replaced->done(absl::AbortedError(kReplacedText));
   return absl::OkStatus();
 }
 
@@ -116,7 +118,7 @@ void SnapshotWriter::Perform(Orders::Entry entry) {
     return;
   }
   if (again == Again::kReplaced) {
-    result = absl::AbortedError("a newer order for the shard replaced this one");
+    result = absl::AbortedError(kReplacedText);
   } else if (!result.ok() && orders_.Unwanted()) {
     result = absl::CancelledError(orders_.stopping() ? "the server is ending"
                                                      : "the shard is no longer held");

@@ -22,7 +22,7 @@ struct PushOutcome {
 
 struct TableStats {
   std::uint64_t rows = 0, waiting = 0;  // at present
-  // The present bytes of the rows that exist. `memory_bytes` is all memory that is held, including
+  // The bytes that the existing rows use now. `memory_bytes` is all memory that is held, including
   // the space that is free for more rows.
   std::uint64_t value_bytes = 0, state_bytes = 0, index_bytes = 0, counter_bytes = 0,
                 memory_bytes = 0;

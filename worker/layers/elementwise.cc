@@ -1,4 +1,4 @@
-// The layers add and multiply: the sum and the product of inputs of one shape, in listed order.
+// The layers `add` and `multiply`: the sum and the product of inputs of one shape, in listed order.
 #include "worker/layers/layer.h"
 
 namespace evergrad::worker {

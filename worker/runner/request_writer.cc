@@ -10,7 +10,7 @@ namespace {
 
 using client::ToProto;
 
-// Adds rows of tables to a section. The ids of the rows are the last ones of `ids`.
+// Adds rows of tables to a section, and stores the ids of the rows in the last element of `ids`.
 template <class Section>
 void NameRows(const std::shared_ptr<const SlotRows>& rows, const SlotRows::OfShard& part,
               Section* section, std::vector<tensor::SharedBytes>* ids) {

@@ -147,8 +147,8 @@ void MessageStreamCore::WatchProgress() {
     if (!self->sending_ || self->link_ == nullptr) return;
     const MonoTime late = self->loop_->Now() - self->last_sent_ - self->options_.progress_timeout;
     if (late < MonoTime{0}) return self->WatchProgress();
-    // If the tick is much too late, this process was stopped. The peer then gets its full time
-    // again.
+    // If this timer fires much too late, the process itself was suspended (SIGSTOP, for example).
+    // The peer then gets its full time again.
     if (late > self->options_.progress_timeout / 3) {
       self->last_sent_ = self->loop_->Now();
       return self->WatchProgress();

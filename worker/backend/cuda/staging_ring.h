@@ -1,11 +1,11 @@
-// Allocates pinned memory for the copies of a stream. The ring tracks which bytes are in use, and
-// until which ticket.
+// Assigns parts of a buffer of pinned memory to the copies of a stream. The ring tracks which bytes
+// are in use, and until which ticket.
 //
 //   Acquire ──▶ (the host or the copy fills it) ──▶ Submit: tickets in the stream's order ──▶
 //   Reached(ticket): the bytes are free
 //
-// Blocks are allocated and freed in the same order, so two positions and a queue describe them. The
-// ring computes only with offsets. Not thread-safe.
+// Blocks are assigned and freed in the same order, so two positions and a queue describe them. The
+// ring works on offsets only and never touches the memory itself. Not thread-safe.
 #pragma once
 
 #include <cstdint>

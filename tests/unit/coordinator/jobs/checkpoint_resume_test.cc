@@ -105,8 +105,8 @@ TEST_CASE("updates that a former job lost stay lost, and an event names their cl
   f.Look();
   f.Begin();
   CHECK(
-      f.Said("lost: updates that the earlier job lost with a server stay lost: 2 closures are "
-             "not run again: "));
+      f.Said("lost: updates that the earlier job lost when a server died are not recovered; "
+             "2 closures are not run again: "));
 }
 
 TEST_CASE("a checkpoint is taken over once") {

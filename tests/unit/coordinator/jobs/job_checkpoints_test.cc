@@ -715,8 +715,8 @@ TEST_CASE(
   REQUIRE(d.RunToEnd());
   CHECK(d.Status().state() == "SUCCEEDED");
   CHECK_THAT(AllEvents(d),
-             Contains("lost: updates that the earlier job lost with a server stay lost: "
-                      "2 closures are not run again: 4-5"));
+             Contains("lost: updates that the earlier job lost when a server died are not "
+                      "recovered; 2 closures are not run again: 4-5"));
 }
 
 TEST_CASE("a job that resumes without a saved checkpoint begins at the first step and reports it") {

@@ -115,7 +115,7 @@ TEST_CASE("errors of machines are retried with a wait, and too many in a row end
   v1::Grant grant = f.Hold(7);
   f.roster.workers().at(TaskId(7)).DropAll();
   f.ReportFailure(grant, 7, /*user=*/false);
-  CHECK(f.Said("warning: EVALUATE failed on worker/7 (1 in a row): why"));
+  CHECK(f.Said("warning: EVALUATE failed on worker/7 (failures in a row: 1): why"));
   CHECK_FALSE(f.Waits());
   f.host.clock.Advance(f.options.retry_min);
   f.reading.Grant();

@@ -87,7 +87,7 @@ TEST_CASE("a shard that cannot be loaded is retried, and at last fails the job")
   f.options.retries_max = 1;
   f.Place();
   CHECK_FALSE(f.placer.OnAssigned(f.kFirst, f.Assigned(0, absl::UnavailableError("busy"))));
-  CHECK(f.Said("shard 0 could not be loaded by ps_server/a (1 in a row): busy"));
+  CHECK(f.Said("shard 0 could not be loaded by ps_server/a (failures in a row: 1): busy"));
   f.placer.Retry(f.host.Now());
   CHECK(f.shards.unplaced().empty());
   f.placer.Retry(f.host.Now() + f.options.retry_min);

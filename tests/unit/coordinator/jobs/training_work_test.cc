@@ -91,7 +91,7 @@ TEST_CASE("a failure of a machine is retried after a wait, and too many in a row
   f.options.retries_max = 1;
   v1::Grant grant = f.Hold();
   f.ReportFailure(grant, 7, /*user=*/false, /*elsewhere=*/false);
-  CHECK(f.Said("warning: closure 0 failed on worker/7 (1 in a row): why"));
+  CHECK(f.Said("warning: closure 0 failed on worker/7 (failures in a row: 1): why"));
   f.training.Release(f.host.Now());
   CHECK_FALSE(f.IsFree(grant));
   f.host.clock.Advance(f.options.retry_min);
