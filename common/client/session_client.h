@@ -52,7 +52,7 @@ class SessionClient {
     std::function<void(absl::string_view why)> on_waiting;
     std::function<v1::Heartbeat()> make_heartbeat;  // the client fills in `sequence`
   };
-  // transport, executor and logger outlive the client. Events may be empty functions.
+  // transport, executor and logger outlive the client. Each function of `events` may be empty.
   SessionClient(transport::Transport* transport, runtime::Executor* executor, log::Logger* logger,
                 Options options, Events events);
   ~SessionClient();  // Calls Stop().

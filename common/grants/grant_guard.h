@@ -32,7 +32,7 @@ class GrantGuard {
     std::array<char, kProofBytes> proof{};
     std::string worker;
   };
-  // Several times the number of attempts that run at once at the workers of a server.
+  // The number of entries: several times the number of attempts that run at once in one job.
   static constexpr std::size_t kRemembered = 1024;
 
   const JobUid job_;

@@ -108,7 +108,7 @@ std::vector<Descriptor> OfJobFiles() {
              {{-64, 0, false, false}, "-64 to 0"},
              "exponent with which the learning rate falls; 0 means a fixed rate"},
             kAccumulator,
-            {kL1, kStrength, kNotNegative, "strength of the L1 penalty, which makes weights zero"},
+            {kL1, kStrength, kNotNegative, "strength of the L1 penalty, which makes small weights zero"},
             {kL2, kStrength, kNotNegative, "strength of the L2 penalty, which shrinks weights"},
             {kBeta, kStrength, kNotNegative, "number added to the root of the accumulator"}},
        .states = {{.initial = &Settings::initial_accumulator_value}, {}}},

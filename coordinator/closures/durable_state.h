@@ -43,7 +43,7 @@ struct Snapshot {
 };
 
 // The state named in LEDGER's line "Coordinator, durable", but without the n of the (term, n)
-// pairs: a life numbers nothing before its term is durable, so each life counts from 1.
+// pairs. Each life counts n from 1, because it assigns no n before its new term is durable.
 struct DurableState {
   Term term;
   MapVersion version;

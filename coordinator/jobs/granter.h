@@ -45,9 +45,9 @@ class Granter {
   // Grants all closures that can be granted. Returns kNothingLeft if some worker could take more
   // closures than there are.
   Outcome Grant(JobWorkers& workers, GrantPolicy& policy);
-  // Asks busy workers to give back closures that they have not begun, for idle workers: one closure
-  // for each idle worker, from the worker that holds the most. Closures that were asked for earlier
-  // and are not given back yet count towards this number.
+  // Asks busy workers to give back closures that they have not begun, so that idle workers can run
+  // them: one for each idle worker, from the worker that holds the most. Closures that were asked
+  // for earlier and are not given back yet count towards this number.
   static void Recall(JobWorkers& workers, GrantPolicy& policy);
 
  private:

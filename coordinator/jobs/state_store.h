@@ -40,8 +40,8 @@ struct StoredJob {
 class RemovedJobs {
  public:
   explicit RemovedJobs(std::size_t max) : max_(max) {}
-  // Adds a job, and returns the oldest one if it is dropped because there were `max`. A job that is
-  // in the set already keeps its place.
+  // Adds a job. If the set had `max` jobs, drops the oldest job and returns it. A job that is in
+  // the set already keeps its place.
   std::optional<JobUid> Add(JobUid job) {
     if (!jobs_.insert(job).second) return std::nullopt;
     order_.push_back(job);

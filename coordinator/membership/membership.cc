@@ -158,7 +158,8 @@ std::optional<RegisterVerdict> Membership::RefuseBeyondLimits(const Registration
   const RegistrationLimit::Options& limit = registrations_.options();
   RegisterVerdict refused = Refuse(
       "limit",
-      limited.of_all ? absl::StrCat("too many registrations of all tasks in a short time: at_once=",
+      limited.of_all ? absl::StrCat("too many registrations, of all tasks together, in a short "
+                                    "time: at_once=",
                                     limit.all_burst, " then_per_second=", limit.all_per_second)
                      : absl::StrCat("too many registrations of ", name,
                                     " in a short time: at_once=", limit.each_burst,

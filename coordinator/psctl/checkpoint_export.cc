@@ -116,7 +116,7 @@ absl::Status CheckEnds(fs::FileSystem& files, const FoundManifest& found,
                                              entry.file()));
       continue;
     }
-    // CheckShardOf has checked that its tables are those of the plan.
+    // CheckShardOf has checked that the tables of a slot are those of the plan.
     if (header.kind() != v1::SHARD_KIND_SLOT || header.slot().slot() != slots)
       return Unfit(found.uri,
                    absl::StrCat("unexpected table slot: file=", entry.file(), " want=", slots));
@@ -214,7 +214,7 @@ absl::Status WriteVariables(fs::FileSystem& files, const FoundManifest& found,
                       if (piece.section != snapshot::Section::kValues) return absl::OkStatus();
                       if (piece.section_bytes != want) {
                         return absl::DataLossError(absl::StrCat(
-                            "the size of the values does not fit their rows: file=", file,
+                            "the shard file has too many or too few bytes of values: file=", file,
                             " want=", want, " got=", piece.section_bytes));
                       }
                       return out->Append(v, piece.data);

@@ -30,7 +30,7 @@ void AddLocalOptions(OptionTable* table, ClusterOptions* options) {
   table->Add("supervise", &options->local.supervise,
              "restart processes that die, as a cluster manager would");
   table->Add("data_root", &options->local.data_roots,
-             "folder outside which jobs may not read data files; set it if other people use this "
+             "folder that must contain the data files of each job; set it if other people use this "
              "machine. If left out, jobs may read any file that you can read");
   table->Add("checkpoint_root", &options->local.checkpoint_roots,
              "folder that must contain the checkpoint.directory of each job; if left out, jobs may "

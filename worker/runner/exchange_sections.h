@@ -125,8 +125,8 @@ class ExchangeSections {
   // Lets the section wait until Resume is called with `retry`.
   void BackOff(const PushKey& key, Retry* retry);
   void BackOff(const PullKey& key, Retry* retry);
-  // Lets the section wait for a map of at least `version`, if `held` is older, and otherwise back
-  // off.
+  // If `held` is older than `version`, lets the section wait for a map of at least that version.
+  // Otherwise the same as BackOff.
   void WaitOrBackOff(const PushKey& key, MapVersion version, MapVersion held, Retry* retry);
   void WaitOrBackOff(const PullKey& key, MapVersion version, MapVersion held, Retry* retry);
   // Makes the pull ready again, because its answer did not count or is being accepted.

@@ -1,5 +1,5 @@
-// The only thread of one side of a transport. All of its streams live on it, so no stream needs a
-// lock. Private to the room.
+// The only thread of one side of a transport. All streams of that side run on this thread, so no
+// stream needs a lock. Private to the room.
 #pragma once
 
 #include <chrono>

@@ -106,8 +106,8 @@ std::string ProbeTls(const std::string& host_port, const TlsPems* pems) {
   const Session session(SSL_new(context.get()));
   if (session == nullptr) return "";
   SSL_set_fd(session.get(), socket.fd());
-  // gRPC over TLS supports only h2. Without this offer a server disconnects before it reports an
-  // error.
+  // gRPC over TLS supports only HTTP/2 (h2). Without this offer a server disconnects before it
+  // reports an error.
   static constexpr unsigned char kProtocols[] = {2, 'h', '2'};
   SSL_set_alpn_protos(session.get(), kProtocols, sizeof kProtocols);
   ERR_clear_error();

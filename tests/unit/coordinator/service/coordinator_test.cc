@@ -1318,7 +1318,8 @@ TEST_CASE(
   REQUIRE(rejected);
   CHECK(rejected->retry_after_ms() > 0);
   CHECK_FALSE(rejected->exit());
-  CHECK_THAT(rejected->message(), Contains("too many registrations of all tasks in a short time"));
+  CHECK_THAT(rejected->message(),
+             Contains("too many registrations, of all tasks together, in a short time"));
   CHECK_THAT(c.registry.PrometheusText(),
              Contains("evergrad_coordinator_registrations_recent_refused_total 1"));
   // The same process may return at any time.

@@ -447,7 +447,7 @@ int32_t MakeConvolutionPlan(EgContext* context, const EgPlanKey& key, int32_t in
       place >= context->offered.size() || context->offered[place] == nullptr)
     return Fail(
         EG_CUDA_FAILED, index, error,
-        "the index must name a plan of the last offer that was not made yet: index=%d offered=%zu",
+        "the index names no unused plan of the last offer: index=%d offered=%zu",
         index, context->offered.size());
   *plan = context->offered[place].release();
   return EG_CUDA_OK;
