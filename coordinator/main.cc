@@ -14,8 +14,27 @@
 #include "coordinator/jobs/state_store.h"
 #include "coordinator/store/sqlite_state_store.h"
 
+namespace {
+
+using namespace evergrad;
+
+// Opens the journal. The control plane meets the condition of readiness that is added here.
+absl::StatusOr<std::unique_ptr<coordinator::StateStore>> OpenStore(
+    coordinator::SqliteStoreOptions* options, const Clock* clock, daemon::Daemon* daemon) {
+  daemon->health().readiness().Add("journal", "the journal is not open yet");
+  // Without a folder the journal of this process is in memory. A restarted coordinator then knows
+  // no job, and chooses a term above all terms that tasks report.
+  if (options->folder.empty()) return std::make_unique<coordinator::MemoryStateStore>();
+  options->holder = absl::StrCat("pid ", ::getpid(), " on host ", fs::HostName());
+  return coordinator::SqliteStateStore::Open(*options, {.clock = clock,
+                                                        .logger = &daemon->logger(),
+                                                        .registry = &daemon->registry(),
+                                                        .failpoints = &daemon->failpoints()});
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
-  using namespace evergrad;
   daemon::Daemon daemon(
       Role::kCoordinator,
       "runs jobs: registers tasks, grants closures to workers, assigns shards to servers");
@@ -38,25 +57,10 @@ int main(int argc, char** argv) {
   };
 
   RealClock clock;
-  // The control plane continues with this condition.
-  daemon.health().readiness().Add("journal", "the journal is not open yet");
-  std::unique_ptr<coordinator::StateStore> store;
-  if (options.store.folder.empty()) {
-    // The journal of this process is in memory. A restarted coordinator knows no job, and chooses a
-    // term above all terms that tasks report.
-    store = std::make_unique<coordinator::MemoryStateStore>();
-  } else {
-    options.store.holder = absl::StrCat("pid ", ::getpid(), " on host ", fs::HostName());
-    auto opened =
-        coordinator::SqliteStateStore::Open(options.store, {.clock = &clock,
-                                                            .logger = &daemon.logger(),
-                                                            .registry = &daemon.registry(),
-                                                            .failpoints = &daemon.failpoints()});
-    if (!opened.ok()) {
-      const int code = daemon.Fail(opened.status());
-      return absl::IsDataLoss(opened.status()) ? daemon::kExitJournal : code;
-    }
-    store = *std::move(opened);
+  auto store = OpenStore(&options.store, &clock, &daemon);
+  if (!store.ok()) {
+    const int code = daemon.Fail(store.status());
+    return absl::IsDataLoss(store.status()) ? daemon::kExitJournal : code;
   }
   const auto transport = transport::MakeGrpcTransport(&daemon.failpoints(), &daemon.health());
   coordinator::Coordinator::Parts parts;
@@ -65,7 +69,7 @@ int main(int argc, char** argv) {
   parts.logger = &daemon.logger();
   parts.registry = &daemon.registry();
   parts.failpoints = &daemon.failpoints();
-  parts.store = store.get();
+  parts.store = store->get();
   parts.health = &daemon.health();
   absl::Status ended;  // the reason for the stop; it is written before the stop begins
   parts.on_end = [&](const absl::Status& why) {

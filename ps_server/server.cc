@@ -276,7 +276,7 @@ struct Server::Impl {
     for (std::size_t i = 0; i < executors.size(); ++i)
       health->liveness().Watch(absl::StrCat("shards-", i), executors[i].get());
     health->liveness().Watch("control", control_executor.get());
-    // Both conditions stay as they are while the coordinator is away, because the shards serve.
+    // Both conditions stay as they are without a session, because the shards serve.
     registration =
         health->readiness().Add("registration", "this server has not dialed the coordinator yet");
     restored = health->readiness().Add("shards", "");

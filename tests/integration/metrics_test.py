@@ -176,10 +176,7 @@ class OffLoopback(Case):
                 probe = ["health", "--of", of]
                 for flags in ([], ["--live"]):
                     self.psctl(
-                        *probe,
-                        *flags,
-                        *self.files("prometheus"),
-                        prefix=self.machine.prefix
+                        *probe, *flags, *self.files("prometheus"), prefix=self.machine.prefix
                     )
                 # The listener itself talks to no one without a certificate.
                 self.psctl(*probe, expect=1, prefix=self.machine.prefix)
