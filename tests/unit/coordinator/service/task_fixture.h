@@ -17,6 +17,7 @@
 #include "common/base/mutex.h"
 #include "common/client/control.h"
 #include "common/client/protocol.h"
+#include "common/health/health.h"
 #include "common/runtime/executor.h"
 #include "common/time/clock.h"
 #include "coordinator/coordinator.h"
