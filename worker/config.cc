@@ -79,8 +79,8 @@ absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config
   });
   if (!good || config->name.size() > kNameBytesMax) {
     return UserError(absl::InvalidArgumentError(
-        absl::StrCat("--name is not an identity: want=letters, digits, - _ . and at most ",
-                     kNameBytesMax, " of them got=", config->name)));
+        absl::StrCat("--name must consist of at most ", kNameBytesMax,
+                     " letters, digits and the characters - _ . only: got=", config->name)));
   }
   if (config->lane_bytes % transport::kLaneRingUnit != 0) {
     return UserError(absl::InvalidArgumentError(

@@ -122,7 +122,7 @@ struct Worker::Impl {
     count("evergrad_worker_received_bytes_total", "Bytes of answers from servers",
           &Stats::bytes_received);
     count("evergrad_worker_calls_total", "Requests to servers", &Stats::calls);
-    count("evergrad_worker_call_failures_total", "Requests to servers that got no answer",
+    count("evergrad_worker_call_failures_total", "Unanswered requests to servers",
           &Stats::failures);
     registry.GetGauge("evergrad_worker_threads", "Threads that compute").Set(config.threads);
   }

@@ -24,7 +24,7 @@ absl::StatusOr<tensor::WireType> WireTypeOf(const Spec& spec) {
       spec.wire_dtype() == v1::DTYPE_UNSPECIFIED ? spec.dtype() : spec.wire_dtype();
   if (type != v1::DTYPE_FLOAT32 && type != v1::DTYPE_FLOAT16 && type != v1::DTYPE_BFLOAT16) {
     return absl::InvalidArgumentError(
-        absl::StrCat("wire type is not built, expected DTYPE_FLOAT32, DTYPE_FLOAT16 or "
+        absl::StrCat("unsupported wire type, expected DTYPE_FLOAT32, DTYPE_FLOAT16 or "
                      "DTYPE_BFLOAT16: variable=",
                      spec.name(), " got=", static_cast<int>(type)));
   }

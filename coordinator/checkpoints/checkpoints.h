@@ -59,9 +59,9 @@ inline constexpr std::size_t kWarningsMax = 16;
 // is not durable (after a crash it may exist nevertheless). SaveErrorIsFinal tells which errors a
 // retry cannot fix.
 absl::StatusOr<Saved> SaveManifest(fs::FileSystem& files, const SaveRequest& request);
-// Returns true if no retry can fix this error of a manifest or shard file. Examples are permission,
-// an unknown scheme, a file in the place of a folder, a name that is too long, and two jobs in one
-// folder.
+// Returns true if no retry can fix this error of a manifest or shard file. Examples are a missing
+// permission, an unknown scheme, a file in the place of a folder, a name that is too long, and two
+// jobs in one folder.
 bool SaveErrorIsFinal(const absl::Status& status);
 
 struct SweepRequest {

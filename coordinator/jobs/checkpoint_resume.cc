@@ -59,8 +59,8 @@ void CheckpointResume::Apply(Record* begun) {
   point_.reset();
 }
 
-// Counts the work of the former job as done. The manifest has the losses of its whole epochs; those
-// of a part of an epoch are not known.
+// Counts the work of the former job as done. The manifest has the losses of each complete epoch;
+// the losses of an incomplete epoch are not known.
 void CheckpointResume::TakeOver(const ResumePoint& point, const Resumption& resumption) {
   claims_->TakeOver(point, resumption.same_plan);
   const IntervalSet& dead = book_->durable().dead;

@@ -339,7 +339,8 @@ void CheckpointRounds::GiveUpLast(const absl::Status& why) {
     return FailAsUsers(
         absl::Status(why.code(), absl::StrCat("the last checkpoint: ", why.message())));
   status_.set_complete(false);
-  status_.set_trouble(absl::StrCat("there is no checkpoint of the job's end: ", status_.trouble()));
+  status_.set_trouble(
+      absl::StrCat("the final state of the job has no checkpoint: ", status_.trouble()));
   job_.Event("warning", status_.trouble());
   NoteStatus();
   EndStage();

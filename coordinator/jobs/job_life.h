@@ -6,8 +6,8 @@
 //   Restore ─▶ Resume ─▶ CloseWindow ─▶ the phase continues
 //
 // The parts of the job ask it through JobActions. A phase that a restarted coordinator would
-// continue is committed before anything follows from it. Not thread-safe: the control executor's.
-// No clock and no I/O but through the host.
+// continue is committed before anything follows from it. Not thread-safe: only the control executor
+// uses it. It reaches the clock and I/O only through the host.
 #pragma once
 
 #include <string>

@@ -11,7 +11,8 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::size_t kHeldMax = 2;  // Attempts of one worker: one runs, one waits.
-// First attempt number before there is a book; far above the numbers of any book.
+// First number of attempts that run before the job has a ClosureBook. It is far above the attempt
+// numbers of any book.
 constexpr std::uint64_t kDescribeNumbers = 1ull << 62;
 
 }  // namespace

@@ -19,7 +19,7 @@ struct Flow {
   double pulls = 0, pushes = 0, bytes_in = 0, bytes_out = 0;  // bytes into and out of the server
   double bytes() const { return bytes_in + bytes_out; }
 };
-// The largest number divided by the median; NaN if the median is 0.
+// The largest value among shards or servers, divided by the median; NaN if the median is 0.
 struct Skew {
   double pulls = 0, pushes = 0, bytes = 0;
 };

@@ -38,7 +38,7 @@ namespace evergrad::coordinator {
 
 class ControlPlane final {
  public:
-  // All outlive the control plane.
+  // The objects that these pointers name outlive the control plane.
   struct Parts {
     runtime::Executor* control = nullptr;
     runtime::Executor* files = nullptr;

@@ -231,10 +231,10 @@ class SyntheticDataset final : public Dataset {
     return logit;
   }
 
-  // With two classes, the label is 1 with the logit's probability. With more classes, the label is
-  // the number of the quantile, among all examples, of the logit with logistic noise. The sum of a
-  // normal number with a deviation of about 1.5 and a logistic number is nearly a logistic number
-  // with spread kSpread.
+  // With two classes, the label is 1 with the logit's probability. With more classes, logistic
+  // noise is added to the logit, and the label is the number of the quantile of this sum among all
+  // examples. The sum of a normal number with a deviation of about 1.5 and a logistic number is
+  // nearly a logistic number with spread kSpread.
   static float Label(double logit, double u, const Generated& g) {
     if (g.spec.classes == 2) return u * (1 + Exp(-logit)) < 1 ? 1.0f : 0.0f;
     constexpr double kSpread = 1.3;

@@ -108,8 +108,8 @@ class AttemptBook {
   // Takes a map. Ignores one of the same job with a lower version, unless `replace` is set.
   void OnMap(ShardMap map, bool replace = false);
   const ShardMap& map() const { return map_; }
-  // Queues the work behind the queued work. Work with `first` precedes all other work and is
-  // ordered by closure. Returns false if the attempt is already held, or if kQueuedMax attempts are
+  // Appends the work to the queue. Work with `first` precedes all other work and is ordered by
+  // closure. Returns false if the attempt is already held, or if kQueuedMax attempts are
   // queued; the driver answers AttemptDropped in the second case.
   bool OnGrant(Work work);
   // Removes and returns a queued attempt that is given back to the coordinator. Returns {} if the

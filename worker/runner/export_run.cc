@@ -112,7 +112,7 @@ void ExportRun::OnFileAnswer(const v1::RunFileAnswer& answer) {
                                   " reason=", error.message()),
                      About());
   if (!disk_full) return env_.owner->Fail(error);
-  env_.owner->GiveUp({.reason = "the coordinator is out of space for its files",
+  env_.owner->GiveUp({.reason = "the coordinator's disk has no space for the exported files",
                       .level = warn ? log::Level::kInfo : log::Level::kDebug});
 }
 

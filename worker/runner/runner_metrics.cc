@@ -44,7 +44,7 @@ RunnerMetrics::RunnerMetrics(metrics::Registry* registry, std::uint64_t step_rec
                    "Step records between two heartbeats; when full, the oldest is dropped",
                    static_cast<double>(step_records_max)),
       data(*registry, "evergrad_worker_data_bytes",
-           "Largest data source in memory; a source above the limit is refused",
+           "Bytes of the largest data source in memory; a source above the limit is refused",
            static_cast<double>(data_bytes_max)),
       steps(registry->GetCounter("evergrad_worker_steps_total", "Training steps computed")),
       examples(

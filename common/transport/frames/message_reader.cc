@@ -68,7 +68,7 @@ void StreamPayload(MessageView payload, std::byte* out) {
     if (part.empty()) continue;
     const std::byte* from = part.data();
     const std::byte* const end = from + part.size();
-    // Copies whole lines with stores that bypass the caches, and the ends of a part as usual.
+    // Copies whole cache lines with stores that bypass the caches, and the ends with memcpy.
     const std::size_t head =
         std::min<std::size_t>(part.size(), -reinterpret_cast<std::uintptr_t>(out) % kLine);
     std::memcpy(out, from, head);

@@ -38,7 +38,7 @@ class DeviceCopies {
         ring_(staging_bytes) {}
   ~DeviceCopies();  // the queues have done all work
 
-  // See Backend. After an error they do nothing.
+  // See Backend. After an error Upload and Download do nothing.
   void Upload(DeviceQueue queue, std::span<const std::byte> from, std::span<std::byte> to);
   void Download(DeviceQueue queue, std::span<const std::byte> from, std::span<std::byte> to);
 

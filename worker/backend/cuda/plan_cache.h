@@ -50,8 +50,8 @@ class PlanCache {
         error_(error) {}
   ~PlanCache() { Drop(); }  // the queues have done all work
 
-  // True: choose the first deterministic algorithm. False: measure, and choose the fastest. The
-  // choices of either kind are kept for their next use, because jobs take turns.
+  // If `yes`, plans use the first deterministic algorithm, else the one that measures as fastest.
+  // Jobs of both kinds take turns, so the choices of both kinds are kept.
   void SetReproducible(bool yes) { fastest_ = !yes; }
   bool reproducible() const { return !fastest_; }
 

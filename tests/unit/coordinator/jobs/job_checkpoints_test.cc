@@ -400,7 +400,7 @@ TEST_CASE(
                Contains("the last checkpoint") && Contains("cannot read back"));
   } else {
     CHECK(status.state() == "SUCCEEDED");
-    CHECK_THAT(AllEvents(c), Contains("there is no checkpoint of the job's end"));
+    CHECK_THAT(AllEvents(c), Contains("the final state of the job has no checkpoint"));
   }
 }
 
@@ -420,7 +420,7 @@ TEST_CASE(
   CHECK_FALSE(c.Status().checkpoint().complete());
   CHECK(c.Status().checkpoint().number() >= number);
   CHECK_THAT(c.Status().checkpoint().trouble(),
-             Contains("there is no checkpoint of the job's end") && Contains("cannot see"));
+             Contains("the final state of the job has no checkpoint") && Contains("cannot see"));
   // The older one stays, and tells which state it has.
   CHECK(DoneOf(Newest(c).shards(0)).size() < 16);
 }

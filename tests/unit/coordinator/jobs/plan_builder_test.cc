@@ -314,7 +314,7 @@ TEST_CASE("a worker's description is not trusted") {
             "does not support the dtype", false},
            {"a wire type that is not built",
             [](v1::DescribeResult* d) { d->mutable_variables(1)->set_wire_dtype(v1::DTYPE_INT64); },
-            "wire type is not built", false},
+            "unsupported wire type", false},
            {"a shape that overflows",
             [](v1::DescribeResult* d) {
               for (int i = 0; i < 4; ++i) d->mutable_variables(1)->add_shape(1ull << 40);
