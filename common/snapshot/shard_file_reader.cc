@@ -223,8 +223,8 @@ absl::Status ShardFileReader::TakeCounters(const std::string& bytes, std::uint64
                    Text(counters_.updates_applied()));
   for (int i = 1; i < counters_.skips_size(); ++i)
     if (counters_.skips(i - 1).reason() >= counters_.skips(i).reason())
-      return Damaged(offset, "counters: reasons do not rise", counters_.skips(i - 1).reason(),
-                     counters_.skips(i).reason());
+      return Damaged(offset, "counters: skip reasons are not sorted",
+                     counters_.skips(i - 1).reason(), counters_.skips(i).reason());
   return absl::OkStatus();
 }
 

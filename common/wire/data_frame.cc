@@ -24,7 +24,7 @@ constexpr int kSectionsMax = 1 << 16;
 // bytes each.
 constexpr std::uint64_t kSectionFieldsBytesMax = 22;
 // A placeholder of five bytes for offsets that are not known yet. Frames stay below 4 GiB
-// (frame_bytes_max), so no offset is wider.
+// (frame_bytes_max), so no offset needs more bytes.
 constexpr std::uint64_t kWidestOffset = 0xFFFFFFFF;
 
 constexpr std::array<std::byte, kAlignment> kZeros{};

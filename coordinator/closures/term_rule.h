@@ -35,7 +35,7 @@ inline std::optional<Term> BeginAnewWith(Term ours, std::uint64_t our_life, Term
   return Term{1 + std::max(journal.value(), reported)};
 }
 
-// A job whose shard a server holds, as a coordinator sees it (line 18a).
+// The facts that a coordinator has about a job of which a server holds a shard (line 18a).
 struct HeldJob {
   // True if the newest coordinator that registered the holder of the shard keeps a journal, so that
   // the job's submission was durable before any message about it.

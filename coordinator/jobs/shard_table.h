@@ -39,8 +39,8 @@ struct JobServer {
   std::uint64_t shards_moved = 0;            // Number of shards that it has handed over.
   std::map<ShardId, std::string> unmovable;  // Shards that cannot be moved, with the reason.
   MonoTime moves_again{0};                   // No move begins before this time.
-  // Set from its registration until it is ready: the change to send to it then, and the shards that
-  // other servers get because it backs off.
+  // Both are set while the server has registered and is not ready: the map change that it gets once
+  // it is ready, and the shards that other servers get because this server backs off.
   std::optional<ClosureBook::MapChange> admitted;
   std::vector<ShardId> kept_from;
 

@@ -24,8 +24,8 @@ class Lifeline {
   Lifeline(const Lifeline&) = delete;
   Lifeline& operator=(const Lifeline&) = delete;
 
-  // Returns the boot and network namespace of the name, or "" if the name could not be bound. With
-  // "" the end of this process cannot be proved.
+  // Returns the boot and the network namespace in which the name is bound, or "" if it could not be
+  // bound. With "" the end of this process cannot be proved.
   const std::string& place() const { return place_; }
   // Returns true if the process `process_uid`, which had its name in `place`, has ended. Returns
   // false if it runs, or if this cannot be determined.

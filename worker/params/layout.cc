@@ -136,7 +136,7 @@ absl::Status Layout::LayTables(const v1::Plan& plan) {
     const v1::ShardSpec& spec = plan.shards(static_cast<int>(shard));
     if (!spec.has_slot() || spec.shard() != shard || spec.slot().slot() != slot ||
         spec.slot().slots() != slots_) {
-      return Bad("slots are not the last shards, in their order",
+      return Bad("slots are not the last shards of the plan, in ascending order",
                  absl::StrCat("slots=", slots_, " want=", slot, " got_shard=", spec.shard(),
                               " got_slot=", spec.slot().slot(), "/", spec.slot().slots()));
     }

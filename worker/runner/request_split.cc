@@ -27,7 +27,7 @@ class Packer {
          SplitPlan* plan)
       : limits_(limits), sections_(sections), plan_(plan) {}
 
-  // Adds sections that must stay together. Returns false if they do not fit into any request.
+  // Adds sections that must stay together. Returns false if no request can hold all of them.
   bool Add(std::span<const std::size_t> unit) {
     RequestSize size;
     for (const std::size_t i : unit) {

@@ -14,7 +14,7 @@ absl::Status Reassembly::Add(const wire::StreamHeader& header, MessageView paylo
     }
   } else if (header.frame_bytes != frame_bytes_) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the frame changed its size: request=", header.request_id,
+        absl::StrCat("two pieces of a frame name different sizes: request=", header.request_id,
                      " frame_bytes=", header.frame_bytes, " want=", frame_bytes_));
   }
   if (header.offset != received_) {

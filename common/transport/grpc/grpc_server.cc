@@ -209,7 +209,7 @@ class ServerCall final : public Link,
     if (unary_) {
       if (final_) return;  // The answer is too late.
       request_read_ = true;
-      if (!ok) return Finish(absl::InvalidArgumentError("call without a readable request"));
+      if (!ok) return Finish(absl::InvalidArgumentError("the call has no readable request"));
       std::string request = received_.Text();
       received_.Clear();
       core_->Unary(peer_, context_.method(), std::move(request),

@@ -101,8 +101,9 @@ void ClientSession::Call(std::uint64_t id, Frame request, const DataOptions& opt
     } else if (bytes > pending.request_bytes_max ||
                options.response_bytes_max > pending.response_bytes_max) {
       refused = absl::InvalidArgumentError(absl::StrCat(
-          "call exceeds its announcement: bytes=", bytes, " announced=", pending.request_bytes_max,
-          " response=", options.response_bytes_max, " announced=", pending.response_bytes_max));
+          "a call is larger than announced: bytes=", bytes,
+          " announced=", pending.request_bytes_max, " response=", options.response_bytes_max,
+          " announced=", pending.response_bytes_max));
     }
     if (!refused.ok()) {
       finished_.push_back({std::move(done), std::move(refused)});
@@ -188,9 +189,8 @@ absl::Status ClientSession::OnMessage(MessageView messages, MonoTime now) {
 absl::Status ClientSession::OnOne(const wire::StreamHeader& header, MessageView payload,
                                   MonoTime now) {
   if ((header.kind == MessageKind::kHello) == up()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("HELLO must be the first message, and no other: kind=",
-                     wire::MessageKindName(header.kind)));
+    return absl::InvalidArgumentError(absl::StrCat("only the first message must be HELLO: kind=",
+                                                   wire::MessageKindName(header.kind)));
   }
   switch (header.kind) {
     case MessageKind::kHello:
