@@ -196,7 +196,8 @@ class Runs(unittest.TestCase):
                 "checks.sh ",
                 "evergrad test",
                 "cmake --preset thread-safety --log-level=WARNING",
-                "ninja -C build/thread-safety -k 0 -j 2 common/fs/disk.o common/fs/fill.o tests/disk_test.o",
+                "ninja -C build/thread-safety -k 0 -j 2 common/fs/disk.o common/fs/fill.o "
+                "tests/disk_test.o",
                 "clang-tidy-14 -p build/thread-safety --quiet common/fs/disk.cc",
                 "cmake --preset asan --log-level=WARNING",
                 "ninja -C build/asan -t commands common_fs_test fuzz_paths",
