@@ -26,6 +26,8 @@ class JobLife final : public JobActions {
  public:
   // `parts` may be made after this object. It is used by every call.
   explicit JobLife(JobParts* parts) : parts_(*parts), end_(parts, this) {}
+  JobLife(const JobLife&) = delete;
+  JobLife& operator=(const JobLife&) = delete;
 
   JobEnd& end() { return end_; }
   const JobEnd& end() const { return end_; }

@@ -92,6 +92,7 @@ class ExchangeSections {
   bool AnyPushReady() const;
   std::uint64_t pulls_wanted() const { return pulls_wanted_; }
   const Push& push(const PushKey& key) const { return pushes_.at(key).push; }
+  // The reference is valid until Settle(key).
   const PulledRows& rows(const PullKey& key) const { return pulls_.at(key).rows; }
   SectionSize Size(const PushKey& key) const;
   SectionSize Size(const PullKey& key) const;

@@ -205,7 +205,7 @@ TEST_CASE("another version is refused by its number, whatever else the file cont
     const absl::Status status = VerifyShardFile(files, kUri).status();
     CHECK(status.code() == absl::StatusCode::kUnimplemented);
     CHECK(status.message().find(absl::StrCat("version=", version)) != std::string::npos);
-    CHECK(status.message().find("reads version 1") != std::string::npos);
+    CHECK(status.message().find("supported=1") != std::string::npos);
   }
 }
 
