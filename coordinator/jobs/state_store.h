@@ -108,7 +108,7 @@ class StateStore {
   virtual absl::Status health() const = 0;
   // Returns an error if the next start would not find the stored data, because its folder was
   // removed or replaced. Commits still become durable, but only in files that no longer have a path
-  // and that this process has open. The store notices this by the time at which durable() reaches
+  // and that this process has open. The store notices the loss at the latest when durable() reaches
   // the next commit. The result may become OK again.
   virtual absl::Status place() const { return absl::OkStatus(); }
   // Sets the function that the store calls, from any thread, whenever durable(), health() or

@@ -95,7 +95,7 @@ void TrainingWork::ForgetErrors(ClosureId closure) {
 }
 
 void TrainingWork::OnDone(JobWorker* worker, const v1::Done& done, bool window_open) {
-  // Its registration has ended. It repeats the Done in its next one.
+  // The worker's registration has ended. The worker repeats the Done in its next registration.
   if (worker == nullptr) return;
   const Attempt attempt = client::FromProto<Attempt>(done.attempt());
   const ClosureId closure(done.closure());

@@ -51,8 +51,8 @@ std::vector<std::string> SupervisorArguments(const LocalOptions& local) {
   return args;
 }
 
-// One call of the verb. Each step returns the exit code with which psctl ends, or nullopt if the
-// next step follows. A signal during the start stops the processes that have been started.
+// One call of `psctl cluster up`. Each step returns the exit code with which psctl ends, or nullopt
+// if the next step follows. A signal during the start stops the processes that have been started.
 class ClusterStart {
  public:
   ClusterStart(Context& context, const ClusterOptions& options,

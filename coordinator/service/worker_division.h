@@ -34,8 +34,8 @@ class DivisionHost {
   // number of the job's workers that have held work within `since`.
   virtual std::uint32_t UsefulWorkers(JobUid job) const = 0;
   virtual std::uint32_t BusyWorkers(JobUid job, std::chrono::milliseconds since) const = 0;
-  // Returns whether the job is deterministic; its worker is then not taken for the turn of another
-  // job.
+  // Returns whether the job is deterministic. If it is, the division does not take the job's worker
+  // for another job.
   virtual bool KeepsItsWorker(JobUid job) const = 0;
   // Returns the functions for which the job's closures wait; nullopt if the job can use any worker.
   virtual std::optional<std::set<std::string>> WantedFunctions(JobUid job) const = 0;

@@ -42,7 +42,7 @@ class Control {
     log::Logger* logger = nullptr;
     const Clock* clock = nullptr;
     fault::Failpoints* failpoints = nullptr;  // may be null
-    // Both are destroyed before the control, because they call its functions.
+    // Writer and restorer are destroyed before the control, because they call its functions.
     SnapshotWriter* writer = nullptr;
     Restorer* restorer = nullptr;
     // Destroyed before the control, like the writer. Null if this server moves no shards.
