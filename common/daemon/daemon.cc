@@ -13,6 +13,7 @@
 #include "common/daemon/notice_file.h"
 #include "common/daemon/version.h"
 #include "common/fs/file.h"
+#include "common/metrics/process_metrics.h"
 #include "common/transport/grpc/grpc_transport.h"
 #include "common/transport/tls/tls_files.h"
 
@@ -119,6 +120,7 @@ std::optional<int> Daemon::Start(int argc, const char* const* argv) {
   log_options.file = common_.log_file;
   logger_ = std::make_unique<log::Logger>(log_options);
   registry_ = std::make_unique<metrics::Registry>();
+  metrics::AddProcessMetrics(*registry_);
   health_ = std::make_unique<health::Health>(&clock_);
   health_time_ =
       std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"health"});

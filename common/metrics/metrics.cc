@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -92,7 +93,7 @@ Histogram::Histogram(std::vector<double> upper_bounds) : impl_(std::make_shared<
   impl_->upper_bounds = std::move(upper_bounds);
 }
 
-void Histogram::Observe(double v) {
+void Histogram::Observe(double v) const {
   const auto& bounds = impl_->upper_bounds;
   const auto bucket =
       static_cast<std::size_t>(std::lower_bound(bounds.begin(), bounds.end(), v) - bounds.begin());
@@ -122,6 +123,8 @@ struct Registry::Impl {
     // The members of a group share this function. Null for a callback without a group.
     std::shared_ptr<const std::function<std::vector<Registry::Samples>()>> group;
     std::size_t member = 0;
+    // The histograms of a changing set of objects. Null for other families.
+    std::shared_ptr<const std::function<Registry::Histograms()>> histograms_of;
   };
 
   Family& FamilyOf(absl::string_view name, absl::string_view help, Kind kind)
@@ -186,6 +189,20 @@ void Registry::AddCallbackCounter(absl::string_view name, absl::string_view help
       [read = std::move(read)] { return absl::StrCat(read()); };
 }
 
+void Registry::AddCallbackTotal(absl::string_view name, absl::string_view help,
+                                const Labels& labels, std::function<double()> read) {
+  MutexLock lock(&impl_->mu);
+  impl_->FamilyOf(name, help, Kind::kCounter).callbacks[LabelText(labels)] =
+      [read = std::move(read)] { return Number(read()); };
+}
+
+void Registry::AddCallbackHistograms(absl::string_view name, absl::string_view help,
+                                     std::function<Histograms()> read) {
+  MutexLock lock(&impl_->mu);
+  impl_->FamilyOf(name, help, Kind::kHistogram).histograms_of =
+      std::make_shared<const std::function<Histograms()>>(std::move(read));
+}
+
 void Registry::AddCallbackGauges(absl::string_view name, absl::string_view help,
                                  std::function<Samples()> read) {
   AddCallbackGauges({{std::string(name), std::string(help)}},
@@ -210,7 +227,7 @@ std::string Registry::PrometheusText() const {
     std::string labels;
     std::string value;
     std::function<std::string()> read;
-    const Histogram* histogram = nullptr;
+    std::optional<Histogram> histogram = std::nullopt;
   };
   struct Page {
     std::string name, help;
@@ -218,26 +235,28 @@ std::string Registry::PrometheusText() const {
     std::vector<Sample> samples;
     std::shared_ptr<const std::function<std::vector<Samples>()>> group;
     std::size_t member = 0;
+    std::shared_ptr<const std::function<Histograms()>> histograms_of;
   };
   std::vector<Page> pages;
   std::map<const void*, std::vector<Samples>> of_groups;  // cached for this scrape
   {
     MutexLock lock(&impl_->mu);
     for (const auto& [name, family] : impl_->families) {
-      Page page{name, family.help, family.kind, {}, family.group, family.member};
+      Page page{name,         family.help,   family.kind,         {},
+                family.group, family.member, family.histograms_of};
       for (const auto& [labels, c] : family.counters)
-        page.samples.push_back({labels, absl::StrCat(c->value()), nullptr, nullptr});
+        page.samples.push_back({labels, absl::StrCat(c->value()), nullptr});
       for (const auto& [labels, g] : family.gauges)
-        page.samples.push_back({labels, Number(g->value()), nullptr, nullptr});
+        page.samples.push_back({labels, Number(g->value()), nullptr});
       for (const auto& [labels, read] : family.callbacks)
-        page.samples.push_back({labels, "", read, nullptr});
+        page.samples.push_back({labels, "", read});
       for (const auto& [labels, h] : family.histograms)
-        page.samples.push_back({labels, "", nullptr, h.get()});
+        page.samples.push_back({labels, "", nullptr, *h});
       pages.push_back(std::move(page));
     }
   }
   std::string out;
-  for (const Page& page : pages) {
+  for (Page& page : pages) {
     absl::StrAppend(&out, "# HELP ", page.name, " ", Escape(page.help, false), "\n# TYPE ",
                     page.name, " ", KindName(page.kind), "\n");
     if (page.group != nullptr) {
@@ -248,8 +267,12 @@ std::string Registry::PrometheusText() const {
       for (const auto& [labels, value] : page.member < said.size() ? said[page.member] : Samples())
         absl::StrAppend(&out, page.name, Braced(LabelText(labels)), " ", Number(value), "\n");
     }
+    if (page.histograms_of != nullptr) {
+      for (auto& [labels, histogram] : (*page.histograms_of)())
+        page.samples.push_back({LabelText(labels), "", nullptr, std::move(histogram)});
+    }
     for (const Sample& sample : page.samples) {
-      if (sample.histogram == nullptr) {
+      if (!sample.histogram) {
         absl::StrAppend(&out, page.name, Braced(sample.labels), " ",
                         sample.read ? sample.read() : sample.value, "\n");
         continue;

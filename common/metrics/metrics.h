@@ -37,10 +37,11 @@ class Gauge {
   std::atomic<double> value_{0};
 };
 
+// A copy shares the counts of the original.
 class Histogram {
  public:
   explicit Histogram(std::vector<double> upper_bounds);
-  void Observe(double v);
+  void Observe(double v) const;
   struct Snapshot {
     std::vector<double> upper_bounds;
     std::vector<std::uint64_t> cumulative;  // One more entry than `bounds`, for +Inf.
@@ -70,6 +71,9 @@ class Registry {
   // Adds a counter whose value the caller owns and `read` returns. The value never falls.
   void AddCallbackCounter(absl::string_view name, absl::string_view help, const Labels& labels,
                           std::function<std::uint64_t()> read);
+  // Like AddCallbackCounter, for a total that is not a whole number, such as seconds.
+  void AddCallbackTotal(absl::string_view name, absl::string_view help, const Labels& labels,
+                        std::function<double()> read);
   // Like AddCallbackGauge, for a changing set of objects (jobs). Each object has one sample at the
   // time of the scrape. `read` bounds the number of objects.
   using Samples = std::vector<std::pair<Labels, double>>;
@@ -80,6 +84,12 @@ class Registry {
   using Named = std::pair<std::string, std::string>;
   void AddCallbackGauges(const std::vector<Named>& gauges,
                          std::function<std::vector<Samples>()> read);
+  // The same for histograms: each object has one histogram at the time of the scrape. A histogram
+  // is shared, not copied, so its owner may observe and drop it at any time. The histogram of an
+  // object that has ended is thus not shown any more.
+  using Histograms = std::vector<std::pair<Labels, Histogram>>;
+  void AddCallbackHistograms(absl::string_view name, absl::string_view help,
+                             std::function<Histograms()> read);
   std::string PrometheusText() const;
 
  private:

@@ -109,6 +109,36 @@ TEST_CASE("samples of transient objects are taken at the scrape") {
         "3\nevergrad_test_job_bytes{job=\"c\"} 4.5\n");
 }
 
+TEST_CASE("histograms of transient objects are those that their owners observe") {
+  Registry registry;
+  Registry::Histograms now;
+  registry.AddCallbackHistograms("evergrad_test_wait_seconds", "by job", [&now] { return now; });
+  const std::string head =
+      "# HELP evergrad_test_wait_seconds by job\n# TYPE evergrad_test_wait_seconds histogram\n";
+  CHECK(registry.PrometheusText() == head);
+  const Histogram wait({1});
+  now = {{{{"job", "a"}}, wait}};
+  wait.Observe(0.5);
+  wait.Observe(2);
+  CHECK(registry.PrometheusText() ==
+        head +
+            "evergrad_test_wait_seconds_bucket{job=\"a\",le=\"1\"} 1\n"
+            "evergrad_test_wait_seconds_bucket{job=\"a\",le=\"+Inf\"} 2\n"
+            "evergrad_test_wait_seconds_sum{job=\"a\"} 2.5\n"
+            "evergrad_test_wait_seconds_count{job=\"a\"} 2\n");
+  now.clear();  // the job has ended
+  CHECK(registry.PrometheusText() == head);
+}
+
+TEST_CASE("a total that is not a whole number is a counter") {
+  Registry registry;
+  registry.AddCallbackTotal("evergrad_test_busy_seconds_total", "Busy.", {}, [] { return 1.25; });
+  CHECK(registry.PrometheusText() ==
+        "# HELP evergrad_test_busy_seconds_total Busy.\n"
+        "# TYPE evergrad_test_busy_seconds_total counter\n"
+        "evergrad_test_busy_seconds_total 1.25\n");
+}
+
 TEST_CASE("several gauges with one source query it once for each scrape") {
   Registry registry;
   int asked = 0;
