@@ -45,6 +45,7 @@ class DataCall {
   const wire::Request& request() const { return request_; }
   PushOutcome& push(std::size_t i) { return pushes_[i]; }
   PullOutcome& pull(std::size_t i) { return pulls_[i]; }
+  JobCounters* counters() const { return counters_.get(); }  // null if the job is unknown
 
   // Reserves bytes of the answer for copied values, within the reservation of the request. Called
   // before memory for the values is allocated. If the bytes exceed the reservation, returns false

@@ -17,6 +17,7 @@
 #include "common/base/ids.h"
 #include "common/grants/grant_guard.h"
 #include "ps_server/service/data_call.h"
+#include "ps_server/service/sender_pulls.h"
 #include "ps_server/service/shard_key.h"
 #include "ps_server/shard/shard.h"
 
@@ -50,6 +51,7 @@ struct HostedShard {
   struct Traffic {  // see v1::ShardState
     std::uint64_t pulls = 0, pushes = 0, bytes_sent = 0, bytes_received = 0;
   } traffic;
+  SenderPulls sender_pulls;
   // The waiting sections in order of arrival. The transport's budget bounds the queue, because each
   // entry is part of a request that the budget granted.
   std::deque<RequestSection> queue;

@@ -14,6 +14,7 @@
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
 #include "common/grants/grant_guard.h"
+#include "common/metrics/metrics.h"
 #include "ps_server/storage/memory_budget.h"
 
 namespace evergrad::ps_server {
@@ -24,6 +25,9 @@ struct JobCounters {
   std::atomic<std::uint64_t> updates_applied{0}, duplicates_refused{0};
   // Bytes of data requests and of their answers.
   std::atomic<std::uint64_t> bytes_received{0}, bytes_sent{0};
+  // Staleness of the applied gradients, in updates of the shard (sender_pulls.h). A synchronous
+  // worker has 0, and N workers at one pace have about N - 1, so the bounds double from 1.
+  metrics::Histogram staleness{{0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 1024}};
 };
 
 class JobTable {

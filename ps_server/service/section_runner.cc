@@ -99,6 +99,13 @@ void SectionRunner::CountApplied(HostedShard* hosted, const RequestSection& sect
   ++hosted->traffic.pushes;
   hosted->traffic.bytes_received +=
       request.payloads[section.index].size() + request.push_ids[section.index].size_bytes();
+  const v1::RequestHeader& header = *request.header;
+  if (header.pushes(static_cast<int>(section.index)).kind() != v1::SKIP &&
+      section.call->counters() != nullptr) {
+    if (const auto staleness = hosted->sender_pulls.StalenessOf(header.client_name(),
+                                                                hosted->shard->updates_applied()))
+      section.call->counters()->staleness.Observe(static_cast<double>(*staleness));
+  }
   if (options_.failpoints == nullptr || !options_.failpoints->AnyArmed()) return;
   if (LosesAnswer(options_.failpoints->At("server.after_apply"))) section.call->LoseAnswer();
 }
@@ -127,6 +134,9 @@ std::uint64_t SectionRunner::RunPull(HostedShard* hosted, RequestSection section
     options_.metrics->pulls[static_cast<int>(outcome.result.code)]->Add();
     if (outcome.result.code == PullCode::kStale)
       outcome.version = options_.jobs->Find(shard.settings().job).version;
+    else
+      hosted->sender_pulls.OnPull(section.call->request().header->client_name(),
+                                  shard.updates_applied());
     if (outcome.result.code == PullCode::kValues) {
       if (copied) bytes += plan.rows_bytes;
       for (const tensor::SharedBytes& piece : outcome.result.chunks) bytes += piece.bytes.size();

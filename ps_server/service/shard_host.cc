@@ -135,6 +135,19 @@ void ShardHost::AddGauges() const {
          [](const JobTable::Job& job) {
            return static_cast<double>(job.counters->bytes_sent.load(std::memory_order_relaxed));
          });
+  registry.AddCallbackHistograms(
+      "evergrad_ps_server_staleness_updates",
+      "Staleness of applied gradients, by job: updates that a shard applied between the sender's "
+      "last pull of the shard and its push",
+      [jobs = jobs_] {
+        metrics::Registry::Histograms histograms;
+        for (const auto& [uid, job] : jobs->All()) {
+          if (job.counters == nullptr) continue;
+          histograms.push_back(
+              {{{"job", job.name}, {"job_uid", JobUidString(uid)}}, job.counters->staleness});
+        }
+        return histograms;
+      });
   registry.AddCallbackGauge("evergrad_ps_server_table_bytes_current",
                             "Memory of the rows of embedding tables, their indexes and their "
                             "counters",

@@ -51,6 +51,59 @@ TEST_CASE_METHOD(Fixture, "an admitted push is answered and counted when its app
   CHECK(hosted->shard->Values() == std::vector<float>{1, 2, 3, 4});
 }
 
+// A push and a pull of `sender` to shard 0, in the order of a request.
+RequestBuilder RequestOf(const std::string& sender, std::uint64_t closure, bool pulls) {
+  RequestBuilder builder;
+  builder.header.set_client_name(sender);
+  builder.Push(0, closure, 0, {1, 1, 1, 1});
+  if (pulls) builder.Pull(0);
+  return builder;
+}
+
+TEST_CASE_METHOD(Fixture,
+                 "the staleness of a gradient is the number of updates since its sender's last "
+                 "pull") {
+  jobs.Learn(JobUid(kJob), {1, 1}, 1);
+  const std::shared_ptr<JobCounters> of_job = jobs.CountersOf(JobUid(kJob));
+  const auto run = [&](const std::string& sender, std::uint64_t closure, bool pulls) {
+    const Call call = CallOf(RequestOf(sender, closure, pulls), of_job);
+    runner.BeginPush(hosted, call.Push());
+    while (hosted->applying) runner.ContinuePush(hosted);
+    if (pulls) runner.RunPull(hosted, call.Pull());
+    CHECK(call.reply->push() == v1::APPLIED);
+  };
+  // Updates by how old their gradients were: at most 0, 1, 2 updates.
+  const auto seen = [&] {
+    const std::vector<std::uint64_t> counts = of_job->staleness.Read().cumulative;
+    return std::vector<std::uint64_t>(counts.begin(), counts.begin() + 3);
+  };
+  run("worker/0", 0, true);  // it has pulled nothing before
+  CHECK(of_job->staleness.Read().cumulative.back() == 0);
+  run("worker/0", 1, true);
+  CHECK(seen() == std::vector<std::uint64_t>{1, 1, 1});
+  run("worker/1", 2, true);
+  run("worker/0", 3, false);  // the update of worker/1 came between
+  CHECK(seen() == std::vector<std::uint64_t>{1, 2, 2});
+  run("worker/0", 4, false);  // and now its own, because it has not pulled
+  run("worker/1", 5, true);   // two of worker/0
+  CHECK(seen() == std::vector<std::uint64_t>{1, 2, 4});
+  RequestBuilder skip = RequestOf("worker/1", 6, false);
+  skip.header.mutable_pushes(0)->set_kind(v1::SKIP);
+  skip.header.mutable_pushes(0)->set_skip_reason("nan");
+  skip.payloads[0] = {};
+  runner.BeginPush(hosted, CallOf(skip, of_job).Push());
+  CHECK(of_job->staleness.Read().cumulative.back() == 4);  // a skipped update has no gradient
+}
+
+TEST_CASE("a shard remembers the pulls of a limited number of senders") {
+  SenderPulls pulls;
+  for (std::size_t i = 0; i < SenderPulls::kSendersMax + 10; ++i)
+    pulls.OnPull(absl::StrCat("worker/", i), 5);
+  CHECK(pulls.size() == SenderPulls::kSendersMax);
+  CHECK(pulls.StalenessOf(absl::StrCat("worker/", SenderPulls::kSendersMax + 9), 8) == 2);
+  CHECK_FALSE(pulls.StalenessOf("another", 8).has_value());
+}
+
 TEST_CASE_METHOD(Fixture, "a push without an apply is answered at once") {
   v1::PushSection& skip = request.Push(0, 0, 0, {});
   skip.set_kind(v1::SKIP);

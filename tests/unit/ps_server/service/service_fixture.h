@@ -198,7 +198,7 @@ struct ShardsFixture {
     RequestSection Push(std::uint32_t i = 0) const { return {call, i, true}; }
     RequestSection Pull(std::uint32_t i = 0) const { return {call, i, false}; }
   };
-  Call CallOf(const RequestBuilder& builder) {
+  Call CallOf(const RequestBuilder& builder, std::shared_ptr<JobCounters> counters = nullptr) {
     Call call;
     transport::ReceivedFrame frame{builder.Frame(), nullptr};
     auto request = wire::ParseRequest({frame.bytes.data(), frame.bytes.size()});
@@ -206,7 +206,7 @@ struct ShardsFixture {
     call.call = std::make_shared<DataCall>(
         std::move(frame), *std::move(request),
         std::make_unique<RecordingResponder>(call.reply, &answers), 1, 1ull << 30,
-        std::make_shared<std::atomic<std::uint64_t>>(0), nullptr, nullptr);
+        std::make_shared<std::atomic<std::uint64_t>>(0), std::move(counters), nullptr);
     return call;
   }
   // Begins an apply at the shard, as SectionRunner does.

@@ -1,0 +1,46 @@
+// What each sender has last pulled of one shard, to measure the staleness of its gradients.
+//
+// A push does not say from which values its gradient was computed. The server therefore takes the
+// values of the sender's last pull of the shard before the push. With `pipeline` 1 a worker uses
+// the values of the pull before that one, so its gradients are older by the updates between two of
+// its pulls. Not thread-safe: the shard's executor uses it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
+#include "absl/strings/string_view.h"
+
+namespace evergrad::ps_server {
+
+class SenderPulls {
+ public:
+  // A shard of a cluster with more workers than this forgets some of them. It then has no staleness
+  // for their next push.
+  static constexpr std::size_t kSendersMax = 4096;
+
+  // The sender has pulled the shard after `updates` of its updates.
+  void OnPull(absl::string_view sender, std::uint64_t updates) {
+    const std::size_t key = absl::HashOf(sender);
+    if (updates_.size() >= kSendersMax && !updates_.contains(key)) updates_.erase(updates_.begin());
+    updates_[key] = updates;
+  }
+  // Returns how many updates the shard has applied between the sender's last pull and the sender's
+  // update number `update`, which is applied now; nullopt if the sender has not pulled.
+  std::optional<std::uint64_t> StalenessOf(absl::string_view sender, std::uint64_t update) const {
+    const auto found = updates_.find(absl::HashOf(sender));
+    if (found == updates_.end() || found->second >= update) return std::nullopt;
+    return update - found->second - 1;
+  }
+  std::size_t size() const { return updates_.size(); }
+
+ private:
+  // The key is a hash of the sender's name. Two senders with one hash would only make the metric
+  // wrong.
+  absl::flat_hash_map<std::size_t, std::uint64_t> updates_;
+};
+
+}  // namespace evergrad::ps_server
