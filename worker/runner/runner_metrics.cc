@@ -28,6 +28,14 @@ Exchange::Counters ExchangeCounters(metrics::Registry* registry) {
   return counters;
 }
 
+// A step of a small model takes a millisecond, one of a large model some seconds, and a push or a
+// batch that waits longer than a minute is a fault. Three bounds in a decade give a quantile within
+// a factor of 2.5.
+metrics::Histogram& SecondsOf(metrics::Registry* registry, const char* name, const char* help) {
+  return registry->GetHistogram(
+      name, help, {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60});
+}
+
 }  // namespace
 
 struct RunnerMetrics::ServedJob {
@@ -58,6 +66,18 @@ RunnerMetrics::RunnerMetrics(metrics::Registry* registry, std::uint64_t step_rec
       skips(registry->GetCounter("evergrad_worker_skips_total",
                                  "Updates pushed as SKIP because a value was not finite")),
       loss(registry->GetGauge("evergrad_worker_loss", "Mean loss of the last step")),
+      push_seconds(SecondsOf(registry, "evergrad_worker_push_seconds",
+                             "Time from handing over the gradients of an update until every server "
+                             "has settled them, with all repeats")),
+      pull_seconds(SecondsOf(registry, "evergrad_worker_pull_seconds",
+                             "Time from the request of a step's dense values until all of them "
+                             "have arrived, with all repeats")),
+      step_seconds(SecondsOf(registry, "evergrad_worker_step_seconds",
+                             "Time from the beginning of a step, whose batch and values are there, "
+                             "until its gradients are handed over")),
+      batch_wait_seconds(SecondsOf(registry, "evergrad_worker_batch_wait_seconds",
+                                   "Time for which a step waited for its batch; 0 if the batch had "
+                                   "been read ahead")),
       exchange(ExchangeCounters(registry)),
       served_job_(std::make_shared<ServedJob>()) {
   registry->AddCallbackGauges(

@@ -22,6 +22,9 @@ class RunnerMetrics {
   metrics::Limit attempts, step_records, data;
   metrics::Counter &steps, &examples, &done, &dropped, &failed, &skips;
   metrics::Gauge& loss;
+  // They have no label of the job: a worker serves one job at a time, which
+  // `evergrad_worker_serves_job` names.
+  metrics::Histogram &push_seconds, &pull_seconds, &step_seconds, &batch_wait_seconds;
   Exchange::Counters exchange;
 
  private:

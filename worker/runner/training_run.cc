@@ -29,14 +29,21 @@ void TrainingRun::Start() {
 }
 
 bool TrainingRun::InputReady() {
-  if (feed_->has_batch()) return feed_->RowsDone();
-  feed_->Ask();
-  return false;
+  if (!feed_->has_batch()) {
+    if (!batch_missed_at_) batch_missed_at_ = Now();
+    feed_->Ask();
+    return false;
+  }
+  if (!std::exchange(batch_came_, true))
+    Observe(measures_.metrics->batch_wait_seconds, batch_missed_at_.value_or(Now()));
+  return feed_->RowsDone();
 }
 
 void TrainingRun::ComputeStep() {
   const std::shared_ptr<ComputeJob>& compute = env_.job->compute();
   const BatchFeed::Taken taken = feed_->Take();
+  batch_missed_at_.reset();
+  batch_came_ = false;
   // With tables the next batch is requested now, because the ids of its rows must be known when the
   // push of this step is sent. With a device the batch is requested now because CPU cores are idle.
   // Otherwise it is read during the wait for the servers.

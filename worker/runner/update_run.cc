@@ -1,6 +1,7 @@
 #include "worker/runner/update_run.h"
 
 #include <algorithm>
+#include <chrono>
 
 namespace evergrad::worker {
 
@@ -9,7 +10,31 @@ void UpdateRun::Start() {
   OnExchange();
 }
 
+void UpdateRun::Observe(const metrics::Histogram& seconds, MonoTime since) const {
+  if (env_.clock != nullptr)
+    seconds.Observe(std::chrono::duration<double>(env_.clock->Now() - since).count());
+}
+
+void UpdateRun::WantPulls(std::uint64_t count) {
+  exchange_->WantPulls(count);
+  for (; pulls_wanted_ < count; ++pulls_wanted_) wanted_at_.push_back(Now());
+}
+
+// The first pull was requested when the exchange was opened, in the turn of the first call, unless
+// the previous closure has pulled the values.
+void UpdateRun::CountPulls() {
+  if (pulls_wanted_ == 0) {
+    pulls_wanted_ = 1;
+    if (!exchange_->PullsDone(1)) wanted_at_.push_back(Now());
+  }
+  while (!wanted_at_.empty() && exchange_->PullsDone(pulls_wanted_ - wanted_at_.size() + 1)) {
+    Observe(measures_.metrics->pull_seconds, wanted_at_.front());
+    wanted_at_.pop_front();
+  }
+}
+
 void UpdateRun::OnExchange() {
+  CountPulls();
   if (finishing() || GiveBackIfPaused() || !CountSettledSteps() || paused_ || computing_) return;
   const bool settled = settled_steps_ == next_step_;
   if (draining_ && settled && next_step_ < steps_)
@@ -27,6 +52,8 @@ bool UpdateRun::CountSettledSteps() {
   while (!paused_ && settled_steps_ < next_step_ &&
          env_.book->Unsettled(UpdateIndex(settled_steps_)).empty()) {
     ++settled_steps_;
+    Observe(measures_.metrics->push_seconds, pushed_at_.front());
+    pushed_at_.pop_front();
     if (env_.failpoints == nullptr || !env_.failpoints->AnyArmed()) continue;
     paused_ = true;
     PassFailpoint("worker.after_push", [this] {
@@ -40,6 +67,7 @@ bool UpdateRun::CountSettledSteps() {
 
 void UpdateRun::BeginStep() {
   computing_ = true;
+  begun_at_ = Now();
   AtFailpoint(env_.failpoints, "worker.step", env_.control,
               IfRunning([this](const absl::Status& hit) {
                 if (!hit.ok()) return env_.owner->Fail(AboutStep(hit, work_.closure, next_step_));
@@ -49,11 +77,12 @@ void UpdateRun::BeginStep() {
 
 void UpdateRun::PullForSecondStep() {
   if (pipeline() != 1 || next_step_ > 0 || steps_ <= 1) return;
-  exchange_->WantPulls(2);
+  WantPulls(2);
   exchange_->Flush();
 }
 
 void UpdateRun::PushUpdate(Update update) {
+  Observe(measures_.metrics->step_seconds, begun_at_);
   PassFailpoint("worker.before_push", [this, update = std::move(update)] {
     if (next_step_ == 0)
       env_.logger->Debug(
@@ -91,13 +120,14 @@ void UpdateRun::PushStep(const Update& update) {
   env_.book->Expect(index, shards);
   exchange_->Push(index, env_.job->plan()->GlobalStep(work_.closure, index), std::move(gradients),
                   update.skip_reason);
+  pushed_at_.push_back(Now());
   ++next_step_;
   // The values of step next_step_ + pipeline are pulled with this push.
   const std::uint64_t pulls = next_step_ + pipeline() + 1;
   if (pulls <= steps_) {
-    exchange_->WantPulls(pulls);
+    WantPulls(pulls);
   } else if (next_step_ == steps_ && AnotherQueued() && MayPullAhead()) {
-    exchange_->WantPulls(steps_ + 1);
+    WantPulls(steps_ + 1);
     pulled_ahead_ = env_.book->map().version;
   }
   exchange_->Flush();

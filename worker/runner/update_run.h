@@ -12,6 +12,8 @@
 // arrive while step t is computed.
 #pragma once
 
+#include <deque>
+
 #include "worker/runner/attempt_run.h"
 #include "worker/runner/step_log.h"
 
@@ -86,11 +88,17 @@ class UpdateRun : public AttemptRun {
   // Returns whether step `step` is still being computed.
   bool Computes(std::uint32_t step) const { return computing_ && next_step_ == step; }
 
+  // The time, and the observation of the time since `since`. Without a clock nothing is observed.
+  MonoTime Now() const { return env_.clock == nullptr ? MonoTime{0} : env_.clock->Now(); }
+  void Observe(const metrics::Histogram& seconds, MonoTime since) const;
+
   const Measures measures_;
   v1::ClosureMetrics metrics_;
 
  private:
   bool CountSettledSteps();
+  void WantPulls(std::uint64_t count);
+  void CountPulls();
   void BeginStep();
   void PushStep(const Update& update);
   std::vector<Exchange::Gradient> GradientsOf(const Update& update) const;
@@ -100,6 +108,10 @@ class UpdateRun : public AttemptRun {
   std::uint32_t settled_steps_ = 0;  // settled steps, past worker.after_push
   bool computing_ = false;           // a step is being computed, or its push is being prepared
   bool paused_ = false;              // worker.after_push delays the run
+  MonoTime begun_at_{0};             // beginning of the step that is being computed
+  std::deque<MonoTime> pushed_at_;   // of the pushed and unsettled steps, which are at most two
+  std::deque<MonoTime> wanted_at_;   // of the wanted pulls that have not arrived
+  std::uint64_t pulls_wanted_ = 0;   // including those that have arrived
   std::optional<MapVersion> pulled_ahead_;  // the map under which the last push also pulled
 };
 
