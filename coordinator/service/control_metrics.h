@@ -11,6 +11,7 @@
 #include "common/base/mutex.h"
 #include "common/metrics/metrics.h"
 #include "coordinator/service/control_options.h"
+#include "coordinator/service/work_times.h"
 
 namespace evergrad::coordinator {
 
@@ -76,6 +77,9 @@ struct ControlMetrics {
       registry.GetGauge("evergrad_coordinator_servers_alive", "parameter servers alive");
   metrics::Gauge& term = registry.GetGauge("evergrad_coordinator_term_number",
                                            "term: the number of this life of the coordinator");
+
+  // --- histograms
+  WorkTimes work_times{registry};
 };
 
 // The gauges of each running job. Scrapes may outlive this object.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/client/protocol.h"
 
 namespace evergrad::coordinator {
 namespace {
@@ -33,6 +34,7 @@ class ServiceJobHost final : public JobHost {
     if (message.has_drained())  // each job reports only its own shards, so ServerDrains collects
                                 // the reports
       return parts_.drains->OnDrained(task, message.drained());
+    if (message.has_grant()) NoteGrant(task, message.grant());
     if (Session* session = parts_.sessions->Of(task)) parts_.sessions->Queue(*session, message);
   }
   void WriteFiles(const std::string& folder, std::vector<RunFile> files,
@@ -70,6 +72,14 @@ class ServiceJobHost final : public JobHost {
   void StoreFailed(const absl::Status& status) override { parts_.store_watch->Fail(status); }
 
  private:
+  void NoteGrant(TaskId task, const v1::Grant& grant) {
+    const Job* const job = parts_.jobs->Running(JobUid(grant.job_uid()));
+    if (job == nullptr) return;
+    parts_.metrics->work_times.OnGrant(task, job->uid(), job->name(),
+                                       client::FromProto<Attempt>(grant.attempt()),
+                                       grant.kind() == v1::TRAIN, Now());
+  }
+
   const ServiceParts parts_;
   fault::Failpoints* const failpoints_;
   fs::FileSystem* const file_system_;

@@ -52,7 +52,10 @@ void JobSupervisor::JobChanged() {
 
 void JobSupervisor::AfterChange() {
   on_change_();
-  for (const JobUid uid : parts_.jobs->RemoveEnded()) parts_.division->End(uid);
+  for (const JobUid uid : parts_.jobs->RemoveEnded()) {
+    parts_.division->End(uid);
+    parts_.metrics->work_times.EndJob(uid);
+  }
   // All jobs are checked, because a job that is cancelled in the queue ends without having run.
   for (const auto& [uid, job] : parts_.jobs->all()) {
     if (job->TakeEnd()) parts_.metrics->ended.Add();

@@ -67,6 +67,7 @@ void TaskEnds::Apply(const MembershipChange& change) {
       if (Job* job = parts_.JobOf(change.task))
         job->OnWorkerGone(change.task, change.reason, change.leaving);
       parts_.division->Remove(change.task);
+      parts_.metrics->work_times.ForgetWorker(change.task);
       break;
     case MembershipChange::Kind::kLost:
       parts_.logger->Warning(absl::StrCat("server lost", about));

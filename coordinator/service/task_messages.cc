@@ -78,6 +78,7 @@ absl::Status TaskMessages::RouteToJobs(Session& session, const v1::TaskMessage& 
   }
   for (Job* job : to) {
     absl::Status status = job->OnMessage(task, message);
+    if (session.role == Role::kWorker) NoteWork(task, *job, message);
     // The call is posted behind the batches that have arrived so far, which therefore belong to the
     // same turn.
     if (job->turn_open() && !std::exchange(end_posted_, true))
@@ -86,6 +87,14 @@ absl::Status TaskMessages::RouteToJobs(Session& session, const v1::TaskMessage& 
   }
   if (to.empty() && named) AnswerForNoJob(session, message, *named);
   return absl::OkStatus();
+}
+
+void TaskMessages::NoteWork(TaskId worker, const Job& job, const v1::TaskMessage& message) {
+  WorkTimes& times = parts_.metrics->work_times;
+  const MonoTime now = parts_.clock->Now();
+  if (message.has_done())
+    times.OnDone(worker, job.uid(), client::FromProto<Attempt>(message.done().attempt()), now);
+  times.OnMessageOf(worker, job.uid(), job.Holds(worker), now);
 }
 
 void TaskMessages::AnswerForNoJob(Session& session, const v1::TaskMessage& message,

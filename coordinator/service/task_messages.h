@@ -31,6 +31,8 @@ class TaskMessages {
   void OnLeaving(const Session& session, const v1::Leaving& leaving);
   absl::Status RouteToJobs(Session& session, const v1::TaskMessage& message,
                            std::optional<std::uint64_t> named);
+  // For the histograms of the job's work.
+  void NoteWork(TaskId worker, const Job& job, const v1::TaskMessage& message);
   void AnswerForNoJob(Session& session, const v1::TaskMessage& message, std::uint64_t job);
   void EndTurns();
 

@@ -1,0 +1,63 @@
+// How long closures take and how long workers wait for a grant, as histograms of each running job.
+//
+//   OnGrant ─▶ OnMessageOf, OnDone ─▶ the worker holds nothing: its wait begins ─▶ OnGrant
+//
+// The times are those of the messages at the coordinator, so they include the way to the worker and
+// back. The control executor calls every method; scrapes read the histograms on another thread.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/base/ids.h"
+#include "common/base/mutex.h"
+#include "common/metrics/metrics.h"
+#include "common/time/clock.h"
+
+namespace evergrad::coordinator {
+
+class WorkTimes {
+ public:
+  explicit WorkTimes(metrics::Registry& registry);
+
+  // A grant is sent. The wait of the worker ends; it is 0 if the worker still holds other work. The
+  // first grant of a worker in a job has no wait, because the worker may have had nothing to do
+  // before the job came. Only the end of a `training` closure is measured.
+  void OnGrant(TaskId worker, JobUid job, const std::string& job_name, Attempt attempt,
+               bool training, MonoTime now);
+  // The worker has reported Done. A closure that was granted ahead has begun when the worker ended
+  // the previous one.
+  void OnDone(TaskId worker, JobUid job, Attempt attempt, MonoTime now);
+  // The job has taken a message of the worker. If the worker `holds` no work any more, its wait
+  // begins.
+  void OnMessageOf(TaskId worker, JobUid job, bool holds, MonoTime now);
+  void ForgetWorker(TaskId worker) { workers_.erase(worker); }
+  void EndJob(JobUid job);  // its histograms are not shown any more
+
+ private:
+  struct Worker {
+    JobUid job;
+    std::map<Attempt, MonoTime> training;  // held training attempts, with the times of the grants
+    std::optional<MonoTime> free_since;    // has a value while the worker holds nothing
+    MonoTime last_done{0};
+  };
+  struct OfJob {
+    explicit OfJob(metrics::Labels of);
+    metrics::Labels labels;
+    metrics::Histogram closure, wait;
+  };
+  struct Shared {
+    Mutex mu;
+    std::map<JobUid, OfJob> jobs ABSL_GUARDED_BY(mu);
+  };
+  Worker* Find(TaskId worker, JobUid job);
+  void AddFamily(metrics::Registry& registry, const char* name, const char* help,
+                 metrics::Histogram OfJob::*histogram) const;
+
+  std::map<TaskId, Worker> workers_;  // those that were granted work
+  const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();  // shared with the registry
+};
+
+}  // namespace evergrad::coordinator
