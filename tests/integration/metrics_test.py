@@ -253,10 +253,83 @@ PROMTOOL = next(
 )
 
 
+NO_PROMTOOL = "no promtool (deploy/scripts/promtool.sh puts it into build/tools)"
+RULES = os.path.join(ROOT, "deploy", "prometheus", "evergrad.rules.yaml")
+RULE_TESTS = os.path.join(ROOT, "deploy", "prometheus", "evergrad.rules.test.yaml")
+DOCS = os.path.join(ROOT, "docs", "cli.md")
+BOARD = os.path.join(ROOT, "deploy", "grafana", "evergrad.json")
+
+
+def read(path):
+    with open(path, encoding="utf-8") as f:
+        return f.read()
+
+
+def metrics_in(text):
+    """Returns the names of metrics in queries. A series of a histogram counts as its metric."""
+    names = re.findall(r"\b(?:evergrad|process)_[a-z0-9_]*[a-z0-9]\b", text)
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in names}
+
+
+def board_queries():
+    return [
+        target["expr"] for panel in json.loads(read(BOARD))["panels"] for target in panel["targets"]
+    ]
+
+
+class Board(unittest.TestCase):
+    """The Grafana board and the alert rules. They need no cluster: docs/cli.md has the metrics of the
+    daemons, and cli_docs_test.py compares it with the daemons."""
+
+    def test_board_and_rules_name_only_metrics_that_the_daemons_have(self):
+        known = set(re.findall(r"(?m)^\| `((?:evergrad|process)_\w+)` \|", read(DOCS)))
+        self.assertGreater(len(known), 100)
+        rules = "\n".join(
+            re.findall(r"(?m)^        expr:((?:.*\n)(?:          .*\n)*)", read(RULES))
+        )
+        for what, text in (("board", "\n".join(board_queries())), ("rules", rules)):
+            found = metrics_in(re.sub(r"=~\"[^\"]*\"", "", text))
+            self.assertGreater(len(found), 8, what)
+            self.assertEqual(sorted(found - known), [], what)
+
+    def test_the_board_is_one_page_without_overlaps(self):
+        panels = json.loads(read(BOARD))["panels"]
+        self.assertEqual(len({panel["id"] for panel in panels}), len(panels))
+        taken = set()
+        for panel in panels:
+            at = panel["gridPos"]
+            self.assertLessEqual(at["x"] + at["w"], 24, panel["title"])
+            self.assertLessEqual(at["y"] + at["h"], 36, panel["title"])
+            self.assertTrue(panel["description"], panel["title"])
+            cells = {
+                (x, y)
+                for x in range(at["x"], at["x"] + at["w"])
+                for y in range(at["y"], at["y"] + at["h"])
+            }
+            self.assertEqual(cells & taken, set(), panel["title"])
+            taken |= cells
+
+    def test_each_rule_has_a_case_in_which_it_fires_and_one_in_which_it_does_not(self):
+        alerts = re.findall(r"(?m)^      - alert: (\w+)$", read(RULES))
+        self.assertGreater(len(alerts), 10)
+        self.assertEqual(len(set(alerts)), len(alerts))
+        cases = re.findall(r"(?m)^  - name: (.+)$", read(RULE_TESTS))
+        self.assertEqual(
+            sorted(cases),
+            sorted([a + " fires" for a in alerts] + [a + " does not fire" for a in alerts]),
+        )
+
+    @unittest.skipUnless(PROMTOOL, NO_PROMTOOL)
+    def test_promtool_accepts_the_rules_and_their_tests_pass(self):
+        for command in (["check", "rules", RULES], ["test", "rules", RULE_TESTS]):
+            r = subprocess.run(
+                [PROMTOOL] + command, stdin=subprocess.DEVNULL, capture_output=True, text=True
+            )
+            self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
+
+
 class Prometheus(Case):
-    @unittest.skipUnless(
-        PROMTOOL, "no promtool (deploy/scripts/promtool.sh puts it into build/tools)"
-    )
+    @unittest.skipUnless(PROMTOOL, NO_PROMTOOL)
     def test_promtool_accepts_the_metrics_of_all_three_daemons_while_a_job_runs(self):
         flags = ["--metrics-listen", "127.0.0.1:0"]
         coordinator, address = self.start_listening(
@@ -300,7 +373,30 @@ class Prometheus(Case):
                 r'(?m)^evergrad_ps_server_snapshots_total\{result="durable"\} [1-9]', text(server)
             ),
         )
-        for process in (coordinator, server, worker):
+        labels = r'\{job="checked",job_uid="[^"]+"\}'
+        for process, counts in (
+            (
+                coordinator,
+                [
+                    "evergrad_coordinator_closure_seconds_count" + labels,
+                    "evergrad_coordinator_grant_wait_seconds_count" + labels,
+                ],
+            ),
+            (server, ["evergrad_ps_server_staleness_updates_count" + labels]),
+            (
+                worker,
+                [
+                    "evergrad_worker_%s_seconds_count" % what
+                    for what in ("push", "pull", "step", "batch_wait")
+                ],
+            ),
+        ):
+            for count in counts + ["process_resident_memory_bytes", "process_open_fds"]:
+                with self.subTest(daemon=process.name, metric=count):
+                    wait_for(
+                        count + " above 0",
+                        lambda: re.search("(?m)^" + count + " [1-9]", text(process)),
+                    )
             with self.subTest(daemon=process.name):
                 scraped = text(process)
                 self.assertGreater(scraped.count("# TYPE evergrad_"), 10)
@@ -316,6 +412,11 @@ class Prometheus(Case):
             self.psctl_json("job", "show", "checked", "--coordinator", address)["state"], "RUNNING"
         )
         self.psctl("job", "cancel", "checked", "--coordinator", address)
+        for process in (coordinator, server):
+            wait_for(
+                "no series of the ended job at the " + process.name,
+                lambda: 'job="checked"' not in text(process),
+            )
 
 
 if __name__ == "__main__":
