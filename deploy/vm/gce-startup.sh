@@ -1,7 +1,7 @@
 #!/bin/bash
 # Startup script for an image without cloud-init, such as Google's image of Debian 12: it installs
 # cloud-init and starts the machine again. cloud-init then reads the key `user-data` of the
-# machine's metadata. Google's own programs go on setting up the network.
+# machine's metadata. Google's own programs still set up the network.
 set -euo pipefail
 if command -v cloud-init > /dev/null; then exit 0; fi
 mkdir -p /etc/cloud/cloud.cfg.d
