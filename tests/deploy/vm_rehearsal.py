@@ -44,7 +44,7 @@ printf '127.0.0.1 localhost\\n10.80.0.1 evergrad-coordinator\\n' > "$root/etc/ho
 """
 STUBS = {
     "apt-get": 'echo "apt-get $*" >> /calls\n',
-    "systemctl": 'echo "$*" >> /calls\n',
+    "systemctl": 'if [ "$1" = cat ]; then exec grep -qx "$2" /units; fi\necho "$*" >> /calls\n',
     "mount": 'echo "mount $*" >> /calls\n'
     '[ "$1" = /srv/evergrad ] && exec /usr/bin/mount --bind /shared /srv/evergrad\n',
     "aws": 'eval source=\\$$(( $# - 1 )) target=\\$$#\n'
@@ -109,6 +109,7 @@ class Booted:
         for stub, script in STUBS.items():
             self.write("/stub/" + stub, "#!/bin/bash\n" + script, 0o755)
         self.write("/calls", "")
+        self.write("/units", "".join(unit + "\n" for unit in test.units))
         self.write("/service.py", SERVICE)
         test.join(self.machine, number)
         service = test.start_in(self, name + " service", ["/usr/bin/python3", "/service.py"])
@@ -184,6 +185,9 @@ class Booted:
 
 
 class Rehearsal(Case):
+    # The units of the package that have instances.
+    units = ("evergrad-ps-server@.service", "evergrad-worker@.service")
+
     def setUp(self):
         super().setUp()
         skip_without_namespaces("-m", "-u")
@@ -277,7 +281,13 @@ class Rehearsal(Case):
         )
         run = self.run_folder(os.path.join(self.shared, "runs"))
         self.assertTrue(os.path.exists(os.path.join(run, "weights.npz")))
-        coordinator.run("/opt/bin/psctl", "checkpoint", "verify", "/srv/evergrad/runs")
+        coordinator.run("/opt/bin/psctl", "checkpoint", "list", "/srv/evergrad/runs")
+        coordinator.run(
+            "/opt/bin/psctl",
+            "checkpoint",
+            "verify",
+            "/srv/evergrad/runs/" + os.path.basename(run),
+        )
 
     def tasks(self, coordinator):
         import json

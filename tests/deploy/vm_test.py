@@ -343,6 +343,16 @@ class Machines(vm_rehearsal.Rehearsal):
         self.assertIn("leaving: preemption notice", worker.daemon.log())
         self.assertIn("stop evergrad-worker@spot-x7k2.service", worker.calls())
 
+    def test_a_package_whose_worker_has_one_unit_is_accepted(self):
+        self.units = ("evergrad-ps-server@.service",)
+        self.make_store()
+        machine = self.boot("ec2", "worker", "spot-1", 1)
+        self.assertEqual(machine.units()[0], "enable evergrad-worker.service")
+        machine.run("/usr/local/sbin/evergrad-settings")
+        self.assertIn('name: "spot-1"\n', machine.read("/etc/evergrad/worker.yaml"))
+        addition = machine.read("/etc/systemd/system/evergrad-worker.service.d/vm.conf")
+        self.assertIn("ExecStartPre", addition)
+
     def test_a_file_that_is_not_filled_in_is_refused(self):
         self.make_store()
         machine = self.boot("gce", "server", "evergrad-server-0", 1, fill_in=False, expect=1)
