@@ -70,6 +70,18 @@ std::string Braced(absl::string_view labels) {
   return labels.empty() ? "" : absl::StrCat("{", labels, "}");
 }
 
+void AppendHistogram(const std::string& name, const std::string& labels,
+                     const Histogram::Snapshot& s, std::string* out) {
+  const std::string comma = labels.empty() ? "" : labels + ",";
+  for (std::size_t i = 0; i < s.cumulative.size(); ++i) {
+    absl::StrAppend(out, name, "_bucket{", comma, "le=\"",
+                    i < s.upper_bounds.size() ? Number(s.upper_bounds[i]) : "+Inf", "\"} ",
+                    s.cumulative[i], "\n");
+  }
+  absl::StrAppend(out, name, "_sum", Braced(labels), " ", Number(s.sum), "\n");
+  absl::StrAppend(out, name, "_count", Braced(labels), " ", s.cumulative.back(), "\n");
+}
+
 }  // namespace
 
 void Gauge::Add(double v) {
@@ -277,16 +289,7 @@ std::string Registry::PrometheusText() const {
                         sample.read ? sample.read() : sample.value, "\n");
         continue;
       }
-      const Histogram::Snapshot s = sample.histogram->Read();
-      const std::string comma = sample.labels.empty() ? "" : sample.labels + ",";
-      for (std::size_t i = 0; i < s.cumulative.size(); ++i) {
-        absl::StrAppend(&out, page.name, "_bucket{", comma, "le=\"",
-                        i < s.upper_bounds.size() ? Number(s.upper_bounds[i]) : "+Inf", "\"} ",
-                        s.cumulative[i], "\n");
-      }
-      absl::StrAppend(&out, page.name, "_sum", Braced(sample.labels), " ", Number(s.sum), "\n");
-      absl::StrAppend(&out, page.name, "_count", Braced(sample.labels), " ", s.cumulative.back(),
-                      "\n");
+      AppendHistogram(page.name, sample.labels, sample.histogram->Read(), &out);
     }
   }
   return out;

@@ -278,8 +278,8 @@ def board_queries():
 
 
 class Board(unittest.TestCase):
-    """The Grafana board and the alert rules. They need no cluster: docs/cli.md has the metrics of the
-    daemons, and cli_docs_test.py compares it with the daemons."""
+    """The Grafana board and the alert rules. They need no cluster: docs/cli.md has the metrics of
+    the daemons, and cli_docs_test.py compares it with the daemons."""
 
     def test_board_and_rules_name_only_metrics_that_the_daemons_have(self):
         known = set(re.findall(r"(?m)^\| `((?:evergrad|process)_\w+)` \|", read(DOCS)))
