@@ -111,7 +111,7 @@ class Slurm(Case):
             return [
                 pid
                 for pid, line in processes_naming(self.folder).items()
-                if os.path.basename(os.readlink("/proc/%d/exe" % pid)) == "evergrad-worker"
+                if line.split()[0] == "evergrad-worker"
             ]
 
         wait_for("three workers", lambda: len(workers()) == 3 and "RUNNING" in self.logs())
