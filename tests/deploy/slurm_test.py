@@ -104,8 +104,8 @@ class Slurm(Case):
         self.assert_nothing_is_left()
 
     def test_a_killed_daemon_is_started_again_and_the_time_limit_ends_everything(self):
-        job = write(self.path("job.yaml"), COUNTING % ("long", 1000000, 1, 1))
-        batch = self.submit(job)
+        job = write(self.path("job.yaml"), job_yaml(epochs=100000))
+        batch = self.submit(job, EVERGRAD_DATA=data_folder())
 
         def workers():
             return [
@@ -124,7 +124,7 @@ class Slurm(Case):
         self.assertIn("the time limit is near", batch.log())
         self.assert_nothing_is_left()
 
-    def test_a_failed_job_gives_its_exit_code(self):
+    def test_the_exit_code_is_that_of_psctl(self):
         job = write(self.path("job.yaml"), COUNTING % ("wrong", 100, 0, 1) + "  wrong: 1\n")
         batch = self.submit(job)
         self.assertEqual(batch.process.wait(100), 2, batch.log())
