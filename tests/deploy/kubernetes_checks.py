@@ -1,0 +1,798 @@
+"""Checks of the rendered manifests of deploy/kubernetes. Each check is a function of a Cluster that
+returns a list of findings. kubernetes_test.py runs the checks, and shows that each can fail."""
+import os
+import re
+
+ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+ROLES = {  # role: (program, kind, port, port of the metrics)
+    "coordinator": ("evergrad-coordinator", "StatefulSet", 4000, 9400),
+    "ps-server": ("evergrad-ps-server", "StatefulSet", 4010, 9410),
+    "worker": ("evergrad-worker", "Deployment", 4020, 9420),
+}
+COMPONENT = "app.kubernetes.io/component"
+WATCHES = "evergrad.dev/watches-notices"
+# Storage classes that a cloud's cluster has by itself.
+BUILT_IN_CLASSES = {"premium-rwo", "standard-rwx", "managed-csi-premium"}
+AWAY = [
+    {"key": "node.kubernetes.io/" + why, "operator": "Exists", "effect": "NoExecute"}
+    | {"tolerationSeconds": 10}
+    for why in ("not-ready", "unreachable")
+]
+CLOUDS = {  # labels of spot nodes, toleration, flag, notice in seconds
+    "gke": {
+        "labels": {
+            "cloud.google.com/gke-spot": "true",
+            "cloud.google.com/gke-provisioning": "spot",
+        },
+        "toleration": ("cloud.google.com/gke-spot", "true"),
+        "source": "gce",
+        "notice": 15,
+    },
+    "eks": {
+        "labels": {"eks.amazonaws.com/capacityType": "SPOT", "karpenter.sh/capacity-type": "spot"},
+        "toleration": None,
+        "source": "aws",
+        "notice": 120,
+    },
+    "aks": {
+        "labels": {"kubernetes.azure.com/scalesetpriority": "spot"},
+        "toleration": ("kubernetes.azure.com/scalesetpriority", "spot"),
+        "source": "azure",
+        "notice": 30,
+    },
+}
+
+
+class Cluster:
+    """The objects of one overlay with its components, and what is expected of them."""
+
+    def __init__(self, docs, cloud=None, servers_on_spot=False, gpu=False, version="0.1.0"):
+        self.docs, self.cloud = docs, CLOUDS.get(cloud)
+        self.servers_on_spot, self.gpu, self.version = servers_on_spot, gpu, version
+
+    def of(self, *kinds):
+        return [d for d in self.docs if d["kind"] in kinds]
+
+    def get(self, kind, name):
+        found = [d for d in self.of(kind) if d["metadata"]["name"] == name]
+        return found[0] if len(found) == 1 else None
+
+    def workloads(self):
+        """[(name, pod template, object)]"""
+        kinds = ("StatefulSet", "Deployment", "Job", "DaemonSet", "CronJob", "Pod")
+        return [
+            ("%s %s" % (d["kind"], d["metadata"]["name"]), d["spec"]["template"], d)
+            for d in self.of(*kinds)
+        ]
+
+    def role(self, role):
+        """(pod template, object) of a role's only workload."""
+        name, kind = "evergrad-" + role, ROLES[role][1]
+        d = self.get(kind, name)
+        return (d["spec"]["template"], d) if d else (None, None)
+
+    def on_spot(self, role):
+        return self.cloud and (role == "worker" or role == "ps-server" and self.servers_on_spot)
+
+
+def containers(template):
+    spec = template["spec"]
+    return spec.get("initContainers", []) + spec["containers"]
+
+
+def words(container):
+    return container.get("command", []) + container.get("args", [])
+
+
+def flags(container):
+    """[(flag, value)]"""
+    return [
+        (w.split("=", 1)[0], w.split("=", 1)[1] if "=" in w else None)
+        for w in words(container)
+        if w.startswith("--")
+    ]
+
+
+def flag(container, name):
+    return next((v for f, v in flags(container) if f == name), None)
+
+
+def matches(selector, labels):
+    """Whether a label selector of Kubernetes selects these labels."""
+    if selector is None:
+        return False
+    for key, value in selector.get("matchLabels", {}).items():
+        if labels.get(key) != value:
+            return False
+    for e in selector.get("matchExpressions", []):
+        have = labels.get(e["key"])
+        good = {
+            "In": have in e.get("values", []),
+            "NotIn": have not in e.get("values", []),
+            "Exists": have is not None,
+            "DoesNotExist": have is None,
+        }[e["operator"]]
+        if not good:
+            return False
+    return True
+
+
+def pod_labels(template):
+    return template.get("metadata", {}).get("labels", {})
+
+
+# The checks.
+
+
+def restricted(c):
+    """The pod security level `restricted`, a read-only root and no mounted token."""
+    found = []
+    for n in c.of("Namespace"):
+        labels = n["metadata"].get("labels", {})
+        for mode in ("enforce", "audit", "warn"):
+            if labels.get("pod-security.kubernetes.io/" + mode) != "restricted":
+                found.append("namespace: %s is not restricted" % mode)
+    if not c.of("Namespace"):
+        found.append("no namespace")
+    for account in c.of("ServiceAccount"):
+        if account.get("automountServiceAccountToken") is not False:
+            found.append("%s: token is mounted" % account["metadata"]["name"])
+    for name, template, _ in c.workloads():
+        spec = template["spec"]
+        pod = spec.get("securityContext", {})
+        for key in ("hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"):
+            if spec.get(key):
+                found.append("%s: %s" % (name, key))
+        if spec.get("automountServiceAccountToken") is not False:
+            found.append("%s: token is mounted" % name)
+        if pod.get("runAsNonRoot") is not True:
+            found.append("%s: runAsNonRoot" % name)
+        for key in ("runAsUser", "runAsGroup", "fsGroup"):
+            if pod.get(key) != 65532:
+                found.append("%s: %s is %s" % (name, key, pod.get(key)))
+        if pod.get("seccompProfile", {}).get("type") != "RuntimeDefault":
+            found.append("%s: seccompProfile" % name)
+        for volume in spec.get("volumes", []):
+            kinds = set(volume) - {"name"}
+            if not kinds <= {"secret", "configMap", "emptyDir", "persistentVolumeClaim"}:
+                found.append("%s: volume of kind %s" % (name, sorted(kinds)))
+        for container in containers(template):
+            found += ["%s: %s" % (name, f) for f in _unrestricted(container)]
+    return found
+
+
+def _unrestricted(container):
+    own = container.get("securityContext", {})
+    if own.get("allowPrivilegeEscalation") is not False:
+        yield "allowPrivilegeEscalation"
+    if own.get("readOnlyRootFilesystem") is not True:
+        yield "readOnlyRootFilesystem"
+    if own.get("capabilities") != {"drop": ["ALL"]}:
+        yield "capabilities"
+    for key in ("privileged", "procMount", "runAsUser", "runAsNonRoot", "seccompProfile"):
+        if key in own:
+            yield "%s is set for a container" % key
+    if any("hostPort" in p for p in container.get("ports", [])):
+        yield "hostPort"
+
+
+def selectors(c):
+    """Every selector selects the pods that it is for, and at least one."""
+    found, pods = [], [pod_labels(t) for _, t, _ in c.workloads()]
+    for name, template, d in c.workloads():
+        if d["kind"] == "Job":
+            continue
+        if not matches(d["spec"]["selector"], pod_labels(template)):
+            found.append("%s: selects other pods than its own" % name)
+        if sum(matches(d["spec"]["selector"], labels) for labels in pods) != 1:
+            found.append("%s: selects pods of others" % name)
+        if d["kind"] == "StatefulSet":
+            service = c.get("Service", d["spec"]["serviceName"])
+            if not service or service["spec"].get("clusterIP") != "None":
+                found.append("%s: no headless service" % name)
+            elif not matches({"matchLabels": service["spec"]["selector"]}, pod_labels(template)):
+                found.append("%s: its service selects other pods" % name)
+    named = [(s, {"matchLabels": s["spec"]["selector"]}) for s in c.of("Service")]
+    named += [(d, d["spec"]["selector"]) for d in c.of("PodDisruptionBudget", "PodMonitor")]
+    named += [(d, d["spec"]["podSelector"]) for d in c.of("NetworkPolicy")]
+    for policy in c.of("NetworkPolicy"):
+        for rule in policy["spec"].get("ingress", []) + policy["spec"].get("egress", []):
+            for peer in rule.get("from", []) + rule.get("to", []):
+                if "podSelector" in peer and "namespaceSelector" not in peer:
+                    named.append((policy, peer["podSelector"]))
+    for d, selector in named:
+        if not any(matches(selector, labels) for labels in pods):
+            found.append("%s %s: selects no pod" % (d["kind"], d["metadata"]["name"]))
+    for name, template, _ in c.workloads():
+        for spread in template["spec"].get("topologySpreadConstraints", []):
+            if not matches(spread["labelSelector"], pod_labels(template)):
+                found.append("%s: spreads other pods" % name)
+    return found
+
+
+def ports(c):
+    """Flags, container ports, services, probes, policies and monitors name the same ports."""
+    found = []
+    for role, (_, _, port, metrics) in ROLES.items():
+        template, _ = c.role(role)
+        if not template:
+            found.append("no workload of the role %s" % role)
+            continue
+        container = template["spec"]["containers"][0]
+        have = {p["name"]: p["containerPort"] for p in container.get("ports", [])}
+        if have != {"grpc": port, "metrics": metrics}:
+            found.append("%s: ports %s" % (role, have))
+        for name, want in (("--listen", port), ("--metrics-listen", metrics)):
+            if flag(container, name) != "0.0.0.0:%d" % want:
+                found.append("%s: %s is %s" % (role, name, flag(container, name)))
+        want = "evergrad-coordinator" if role == "coordinator" else "$(POD_IP)"
+        if flag(container, "--advertise") != "%s:%d" % (want, port):
+            found.append("%s: --advertise is %s" % (role, flag(container, "--advertise")))
+    for service in c.of("Service"):
+        selector = {"matchLabels": service["spec"]["selector"]}
+        for _, template, _ in c.workloads():
+            if not matches(selector, pod_labels(template)):
+                continue
+            have = {
+                p["name"]: p["containerPort"] for p in template["spec"]["containers"][0]["ports"]
+            }
+            for p in service["spec"]["ports"]:
+                if have.get(p["targetPort"]) != p["port"]:
+                    found.append("service %s: port %s" % (service["metadata"]["name"], p))
+    for name, template, _ in c.workloads():
+        for container in containers(template):
+            address = flag(container, "--coordinator")
+            if address and address != "evergrad-coordinator:4000":
+                found.append("%s: --coordinator is %s" % (name, address))
+    known = {p for _, _, port, metrics in ROLES.values() for p in (port, metrics)} | {53, 80, 988}
+    for policy in c.of("NetworkPolicy"):
+        for rule in policy["spec"].get("ingress", []) + policy["spec"].get("egress", []):
+            for p in rule.get("ports", [{"port": "any"}]):
+                if p["port"] not in known:
+                    found.append("policy %s: port %s" % (policy["metadata"]["name"], p["port"]))
+    for monitor in c.of("PodMonitor"):
+        if [e.get("port") for e in monitor["spec"]["podMetricsEndpoints"]] != ["metrics"]:
+            found.append("monitor %s: port" % monitor["metadata"]["name"])
+    return found
+
+
+def probes(c):
+    """/livez restarts a daemon, /readyz takes it out of rollouts; both over HTTPS."""
+    found = []
+    for role in ROLES:
+        container = c.role(role)[0]["spec"]["containers"][0]
+        for probe, path in (
+            ("startupProbe", "/livez"),
+            ("livenessProbe", "/livez"),
+            ("readinessProbe", "/readyz"),
+        ):
+            get = container.get(probe, {}).get("httpGet")
+            if get != {"path": path, "port": "metrics", "scheme": "HTTPS"}:
+                found.append("%s: %s is %s" % (role, probe, get))
+    return found
+
+
+def placement(c):
+    """Tolerations, and the nodes on which each role may run."""
+    found = []
+    for name, template, _ in c.workloads():
+        role = pod_labels(template).get(COMPONENT)
+        want = list(AWAY)
+        if c.on_spot(role) and c.cloud["toleration"]:
+            key, value = c.cloud["toleration"]
+            want.append({"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"})
+        if c.gpu and role == "worker":
+            want.append({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"})
+        have = template["spec"].get("tolerations", [])
+        order = sorted
+        if order(map(repr, map(_sorted, have))) != order(map(repr, map(_sorted, want))):
+            found.append("%s: tolerations %s" % (name, have))
+        terms = (
+            template["spec"]
+            .get("affinity", {})
+            .get("nodeAffinity", {})
+            .get("requiredDuringSchedulingIgnoredDuringExecution", {})
+            .get("nodeSelectorTerms", [])
+        )
+        have = [
+            [(e["key"], e["operator"], e["values"]) for e in t["matchExpressions"]] for t in terms
+        ]
+        labels = c.cloud["labels"].items() if c.cloud and role in ROLES else []
+        if c.on_spot(role):
+            want = [[(k, "In", [v])] for k, v in labels]  # one of the labels is enough
+        else:
+            want = [[(k, "NotIn", [v]) for k, v in labels]] if labels else []
+        if have != want:
+            found.append("%s: nodes %s" % (name, have))
+    return found
+
+
+def _sorted(mapping):
+    return sorted(mapping.items())
+
+
+def spread(c):
+    """The pods of a role are on different hosts, where there are enough."""
+    found = []
+    for role in ROLES:
+        constraints = c.role(role)[0]["spec"].get("topologySpreadConstraints", [])
+        if [s.get("topologyKey") for s in constraints] != ["kubernetes.io/hostname"]:
+            found.append("%s: topologySpreadConstraints" % role)
+        # A constraint that holds a pod back would keep a lost server from its only free node.
+        if any(s.get("whenUnsatisfiable") != "ScheduleAnyway" for s in constraints):
+            found.append("%s: a spread holds pods back" % role)
+    return found
+
+
+def images(c):
+    """Every image is the release's, with its version."""
+    found = []
+    for name, template, _ in c.workloads():
+        role = pod_labels(template).get(COMPONENT)
+        want = "evergrad-cuda" if c.gpu and role == "worker" else "evergrad"
+        for container in containers(template):
+            if container.get("image") != "%s:%s" % (want, c.version):
+                found.append("%s: image %s" % (name, container.get("image")))
+    return found
+
+
+def resources(c):
+    """Requests and limits of CPU and memory, and one GPU where they are."""
+    found = []
+    for name, template, _ in c.workloads():
+        for container in containers(template):
+            have = container.get("resources", {})
+            for kind in ("requests", "limits"):
+                missing = {"cpu", "memory"} - set(have.get(kind, {}))
+                if missing:
+                    found.append("%s: no %s of %s" % (name, kind, sorted(missing)))
+        gpus = [
+            container.get("resources", {}).get("limits", {}).get("nvidia.com/gpu")
+            for container in containers(template)
+        ]
+        want = ["1"] if c.gpu and name == "Deployment evergrad-worker" else [None] * len(gpus)
+        if gpus != want:
+            found.append("%s: GPUs %s" % (name, gpus))
+    return found
+
+
+def documented_flags():
+    """{program or verb of psctl: its flags}, from docs/cli.md, which a test compares with the
+    programs themselves."""
+    with open(os.path.join(ROOT, "docs", "cli.md")) as f:
+        text = f.read()
+    found = {}
+    for title, body in re.findall(r"(?ms)^### (\S[^\n]*)\n(.*?)(?=^##|\Z)", text):
+        if title.startswith(("evergrad-", "psctl ")):
+            known = re.findall(r"(?m)^  (?:-\w, )?(--[\w-]+)", body)
+            found.setdefault(title.strip(), set()).update(known)
+    return found
+
+
+# Flags that the manifests name and that docs/cli.md gets with the programs that have them. An entry
+# that docs/cli.md has is to be removed here.
+AGREED = {"--preemption-source"}
+
+
+def program_flags(c):
+    """Every flag is one that the program has, TLS is on, and the roots are set."""
+    found, documented = [], documented_flags()
+    for name, template, _ in c.workloads():
+        for container in containers(template):
+            line = words(container)
+            program = os.path.basename(line[0])
+            if program == "psctl":
+                program = " ".join(["psctl"] + line[1:3])
+            if program not in documented:
+                found.append("%s: no such program or verb: %s" % (name, program))
+                continue
+            for f, _ in flags(container):
+                if f not in documented[program] | AGREED:
+                    found.append("%s: %s has no flag %s" % (name, program, f))
+                if f.startswith(("--insecure", "--failpoint")):
+                    found.append("%s: %s" % (name, f))
+            known = {e["name"] for e in container.get("env", [])}
+            for variable in re.findall(r"\$\((\w+)\)", " ".join(line)):
+                if variable not in known:
+                    found.append("%s: no variable %s" % (name, variable))
+            if program.startswith("psctl cert"):
+                continue
+            for f, file in (("ca", "ca.crt"), ("cert", "tls.crt"), ("key", "tls.key")):
+                if flag(container, "--tls-" + f) != "/etc/evergrad/tls/" + file:
+                    found.append("%s: --tls-%s" % (name, f))
+    for role, name, want in (
+        ("coordinator", "--state-dir", ["/var/lib/evergrad/state"]),
+        ("coordinator", "--runs", ["/runs"]),
+        ("coordinator", "--checkpoint-root", ["/checkpoints"]),
+        ("ps-server", "--checkpoint-root", ["/checkpoints", "/runs"]),
+        ("worker", "--data-root", ["/data"]),
+        ("worker", "--name", ["$(POD_NAME)"]),
+    ):
+        container = c.role(role)[0]["spec"]["containers"][0]
+        have = [v for f, v in flags(container) if f == name]
+        if have != want:
+            found.append("%s: %s is %s" % (role, name, have))
+    for role in ROLES:
+        container = c.role(role)[0]["spec"]["containers"][0]
+        want = c.cloud["source"] if c.on_spot(role) else None
+        if flag(container, "--preemption-source") != want:
+            found.append("%s: --preemption-source" % role)
+        if flag(container, "--log-format") != "json":
+            found.append("%s: --log-format" % role)
+    device = flag(c.role("worker")[0]["spec"]["containers"][0], "--device")
+    if device != ("gpu" if c.gpu else None):
+        found.append("worker: --device is %s" % device)
+    return found
+
+
+def references(c):
+    """The objects that a pod names exist, and every folder of a flag is a volume."""
+    found = []
+    secrets = {d["spec"]["secretName"] for d in c.of("Certificate")}
+    classes = {d["metadata"]["name"] for d in c.of("StorageClass")} | BUILT_IN_CLASSES
+    claims = c.of("PersistentVolumeClaim")
+    for name, template, d in c.workloads():
+        spec = template["spec"]
+        own = d["spec"].get("volumeClaimTemplates", [])
+        volumes = {v["name"] for v in spec.get("volumes", [])} | {
+            o["metadata"]["name"] for o in own
+        }
+        claims = claims + own
+        if not c.get("ServiceAccount", spec.get("serviceAccountName", "default")):
+            found.append("%s: no such account" % name)
+        priority = spec.get("priorityClassName")
+        if priority and not c.get("PriorityClass", priority):
+            found.append("%s: no priority class %s" % (name, priority))
+        for volume in spec.get("volumes", []):
+            if len(volume) != 2:
+                found.append("%s: volume %s has two sources" % (name, volume["name"]))
+            claim = volume.get("persistentVolumeClaim", {}).get("claimName")
+            if claim and not c.get("PersistentVolumeClaim", claim):
+                found.append("%s: no claim %s" % (name, claim))
+            secret = volume.get("secret", {}).get("secretName")
+            if secret and secret not in secrets:
+                found.append("%s: nothing makes the secret %s" % (name, secret))
+            config = volume.get("configMap", {}).get("name")
+            # kustomize appends a hash of the contents to the name.
+            if config and not c.get("ConfigMap", config):
+                found.append("%s: no ConfigMap %s" % (name, config))
+        for container in containers(template):
+            mounts = {m["mountPath"]: m for m in container.get("volumeMounts", [])}
+            for m in mounts.values():
+                if m["name"] not in volumes:
+                    found.append("%s: no volume %s" % (name, m["name"]))
+            for f, value in flags(container):
+                if value and value.startswith("/"):
+                    if not any((value + "/").startswith(p + "/") for p in mounts):
+                        found.append("%s: %s is on no volume" % (name, f))
+            for path, want in (("/data", True), ("/etc/evergrad/tls", True)):
+                if path in mounts and mounts[path].get("readOnly", False) != want:
+                    found.append("%s: %s is writable" % (name, path))
+    for claim in claims:
+        wanted = claim["spec"].get("storageClassName")
+        if wanted and wanted not in classes:
+            found.append("claim %s: no class %s" % (claim["metadata"]["name"], wanted))
+    return found
+
+
+def seconds(text):
+    number, unit = re.fullmatch(r"(\d+)(ms|s|m)", text).groups()
+    return int(number) * {"ms": 0.001, "s": 1, "m": 60}[unit]
+
+
+def disruption(c):
+    """Limits of voluntary evictions, and time for the drain of each role."""
+    found = []
+    budgets = c.of("PodDisruptionBudget")
+    if [b["spec"].get("maxUnavailable") for b in budgets] != [1]:
+        found.append("maxUnavailable of the servers")
+    for budget in budgets:
+        if budget["spec"].get("unhealthyPodEvictionPolicy") != "AlwaysAllow":
+            found.append("unhealthyPodEvictionPolicy")
+        for role, wanted in (("ps-server", True), ("worker", False), ("coordinator", False)):
+            if matches(budget["spec"]["selector"], pod_labels(c.role(role)[0])) != wanted:
+                found.append("the budget is for the role %s" % role)
+    coordinator, server = c.role("coordinator"), c.role("ps-server")
+    if coordinator[1]["spec"].get("replicas") != 1:
+        found.append("coordinator: replicas")
+    if [t["metadata"]["name"] for t in coordinator[1]["spec"]["volumeClaimTemplates"]] != ["state"]:
+        found.append("coordinator: no claim for the journal")
+    elif coordinator[1]["spec"]["volumeClaimTemplates"][0]["spec"]["accessModes"] != [
+        "ReadWriteOnce"
+    ]:
+        found.append("coordinator: the journal's volume may be written by several nodes")
+    if server[1]["spec"].get("podManagementPolicy") != "Parallel":
+        found.append("ps-server: podManagementPolicy")
+    for service in c.of("Service"):
+        if service["spec"].get("publishNotReadyAddresses") is not True:
+            found.append("service %s: publishNotReadyAddresses" % service["metadata"]["name"])
+    grace = {r: c.role(r)[0]["spec"].get("terminationGracePeriodSeconds", 30) for r in ROLES}
+    container = server[0]["spec"]["containers"][0]
+    drain = {e["name"]: e.get("value") for e in container["env"]}.get("DRAIN_MAX", "10s")
+    if flag(container, "--drain-max") != "$(DRAIN_MAX)" or grace["ps-server"] < seconds(drain) + 5:
+        found.append("ps-server: grace %d s, drain %s" % (grace["ps-server"], drain))
+    if not 5 <= grace["worker"] <= 15:  # a step and its end; GKE's notice
+        found.append("worker: grace %d s" % grace["worker"])
+    for role in ROLES:
+        if c.on_spot(role) and grace[role] > c.cloud["notice"]:
+            found.append("%s: grace of %d s is over the notice" % (role, grace[role]))
+    return found
+
+
+def _allows(c, direction, labels, peer, port):
+    """Whether the policies let a pod with `labels` talk with `peer` (labels of a pod, or an
+    address) on a TCP port."""
+    policies = [
+        p["spec"]
+        for p in c.of("NetworkPolicy")
+        if matches(p["spec"]["podSelector"], labels)
+        and direction.capitalize() in p["spec"]["policyTypes"]
+    ]
+    if not policies:
+        return True
+    for policy in policies:
+        for rule in policy.get(direction, []):
+            if not any(p["port"] == port and p["protocol"] == "TCP" for p in rule.get("ports", [])):
+                if rule.get("ports"):
+                    continue
+            peers = rule.get("from" if direction == "ingress" else "to")
+            if peers is None:
+                return True
+            for one in peers:
+                if isinstance(peer, str):
+                    if one.get("ipBlock", {}).get("cidr", "").split("/")[0] in (peer, "0.0.0.0"):
+                        return True
+                elif "namespaceSelector" not in one and matches(one.get("podSelector"), peer):
+                    return True
+    return False
+
+
+METADATA = "169.254.169.254"
+
+
+def network(c):
+    """The allowed connections are exactly a table, and only watchers reach the metadata address."""
+    found = []
+    pods = {pod_labels(t).get(COMPONENT): pod_labels(t) for _, t, _ in c.workloads()}
+    want = {
+        ("ps-server", "coordinator", 4000),
+        ("worker", "coordinator", 4000),
+        ("psctl", "coordinator", 4000),
+        ("ps-server", "ps-server", 4010),
+        ("worker", "ps-server", 4010),
+    }
+    all_ports = [p for _, _, port, metrics in ROLES.values() for p in (port, metrics)]
+    have = {
+        (a, b, port)
+        for a in pods
+        for b in pods
+        for port in all_ports
+        if _allows(c, "egress", pods[a], pods[b], port)
+        and _allows(c, "ingress", pods[b], pods[a], port)
+    }
+    for pair in sorted(have ^ want):
+        found.append("%s -> %s:%d: %s" % (*pair, "allowed" if pair in have else "not allowed"))
+    deny = c.get("NetworkPolicy", "default-deny")
+    if not deny or deny["spec"] != {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}:
+        found.append("no default-deny")
+    for role, labels in pods.items():
+        if any(_allows(c, "ingress", labels, {"a": "stranger"}, p) for p in all_ports):
+            found.append("%s: everybody may connect" % role)
+        watches = bool(c.on_spot(role))
+        if (labels.get(WATCHES) == "true") != watches:
+            found.append("%s: the label %s" % (role, WATCHES))
+        if _allows(c, "egress", labels, METADATA, 80) != watches:
+            found.append("%s: the metadata address" % role)
+        if any(_allows(c, "egress", labels, "10.9.8.7", p) for p in (22, 80, 443, 4000)):
+            found.append("%s: other addresses" % role)
+    dns = c.get("NetworkPolicy", "allow-dns")
+    if not dns or {p["port"] for r in dns["spec"]["egress"] for p in r["ports"]} != {53}:
+        found.append("no DNS")
+    return found
+
+
+# Fields of kinds that kubernetes-validate does not know: {field: type, or a mapping of the same
+# form, or [form of each element]}. A field with "!" is required.
+SECRET_KEY = {"name!": str, "key!": str}
+FORMS = {
+    "Issuer": {
+        "apiVersion": "cert-manager.io/v1",
+        "spec": {"selfSigned": {}, "ca": {"secretName!": str}},
+    },
+    "Certificate": {
+        "apiVersion": "cert-manager.io/v1",
+        "spec": {
+            "secretName!": str,
+            "isCA": bool,
+            "commonName": str,
+            "uris": [str],
+            "dnsNames": [str],
+            "ipAddresses": [str],
+            "duration!": str,
+            "renewBefore!": str,
+            "privateKey!": {"algorithm!": str, "size!": int, "rotationPolicy!": str},
+            "usages!": [str],
+            "issuerRef!": {"group!": str, "kind!": str, "name!": str},
+        },
+    },
+    "PodMonitor": {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "spec": {
+            "selector!": {"matchLabels!": dict},
+            "podMetricsEndpoints!": [
+                {
+                    "port!": str,
+                    "path!": str,
+                    "scheme!": str,
+                    "interval!": str,
+                    "scrapeTimeout!": str,
+                    "tlsConfig!": {
+                        "serverName!": str,
+                        "ca!": {"secret!": SECRET_KEY},
+                        "cert!": {"secret!": SECRET_KEY},
+                        "keySecret!": SECRET_KEY,
+                    },
+                }
+            ],
+        },
+    },
+    "PrometheusRule": {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "spec": {
+            "groups!": [
+                {
+                    "name!": str,
+                    "rules!": [
+                        {
+                            "alert!": str,
+                            "expr!": str,
+                            "for": str,
+                            "labels!": {"severity!": str},
+                            "annotations!": {"summary!": str, "description!": str},
+                        }
+                    ],
+                }
+            ]
+        },
+    },
+}
+
+
+def _fits(value, form, place):
+    if isinstance(form, type):
+        return [] if type(value) is form else ["%s: not a %s" % (place, form.__name__)]
+    if isinstance(form, list):
+        if not isinstance(value, list) or not value:
+            return ["%s: not a list with elements" % place]
+        return [f for i, v in enumerate(value) for f in _fits(v, form[0], "%s[%d]" % (place, i))]
+    if not isinstance(value, dict):
+        return ["%s: not a mapping" % place]
+    fields = {name.rstrip("!"): f for name, f in form.items()}
+    found = [
+        "%s.%s: missing" % (place, n[:-1]) for n in form if n[-1] == "!" and n[:-1] not in value
+    ]
+    for name, v in value.items():
+        if name not in fields:
+            found.append("%s.%s: unknown" % (place, name))
+        else:
+            found += _fits(v, fields[name], "%s.%s" % (place, name))
+    return found
+
+
+USAGES = {"digital signature", "server auth", "client auth", "cert sign", "crl sign"}
+URIS = {
+    "evergrad-coordinator": "evergrad://coordinator",
+    "evergrad-ps-server": "evergrad://ps_server",
+    "evergrad-worker": "evergrad://worker",
+    "evergrad-prometheus": "evergrad://user/prometheus",
+    "evergrad-user": "evergrad://user/operator",
+}
+
+
+def custom_kinds(c):
+    """The fields of Certificate, Issuer, PodMonitor and PrometheusRule."""
+    found = []
+    for d in c.of(*FORMS):
+        name = "%s %s" % (d["kind"], d["metadata"]["name"])
+        if d["apiVersion"] != FORMS[d["kind"]]["apiVersion"]:
+            found.append("%s: apiVersion" % name)
+        found += _fits(d["spec"], FORMS[d["kind"]]["spec"], name)
+        if d["metadata"].get("namespace") != "evergrad":
+            found.append("%s: namespace" % name)
+    if found:
+        return found
+    secrets = {d["spec"]["secretName"] for d in c.of("Certificate")}
+    issuers = {d["metadata"]["name"]: d["spec"] for d in c.of("Issuer")}
+    for d in c.of("Certificate"):
+        name, spec = d["metadata"]["name"], d["spec"]
+        if spec["issuerRef"]["name"] not in issuers:
+            found.append("Certificate %s: no such issuer" % name)
+        if not set(spec["usages"]) <= USAGES:
+            found.append("Certificate %s: usages" % name)
+        hours = [
+            int(re.fullmatch(r"(\d+)h", spec[k]).group(1)) for k in ("duration", "renewBefore")
+        ]
+        if hours[1] >= hours[0]:
+            found.append("Certificate %s: renewBefore" % name)
+        if not spec.get("isCA") and spec.get("uris") != [URIS.get(name)]:
+            found.append("Certificate %s: uris %s" % (name, spec.get("uris")))
+    for spec in issuers.values():
+        if "ca" in spec and spec["ca"]["secretName"] not in secrets:
+            found.append("Issuer: nothing makes the secret of the authority")
+    names = {d["metadata"]["name"]: d["spec"].get("dnsNames", []) for d in c.of("Certificate")}
+    if names and "evergrad-coordinator" not in names.get("evergrad-coordinator", []):
+        found.append("Certificate evergrad-coordinator: not valid for the name that is dialed")
+    for d in c.of("PodMonitor"):
+        for e in d["spec"]["podMetricsEndpoints"]:
+            tls = e["tlsConfig"]
+            if (e["scheme"], e["path"]) != ("https", "/metrics"):
+                found.append("PodMonitor %s: scheme or path" % d["metadata"]["name"])
+            if tls["serverName"] not in names.get(tls["serverName"], []):
+                found.append("PodMonitor %s: serverName" % d["metadata"]["name"])
+            if tls["keySecret"]["name"] not in secrets:
+                found.append("PodMonitor %s: secret" % d["metadata"]["name"])
+    return found
+
+
+def issued_by_psctl(c):
+    """The Job of certificates makes the same names as cert-manager does."""
+    job = c.get("Job", "evergrad-certificates")
+    if not job:
+        return []
+    found, made = [], {}
+    for container in containers(job["spec"]["template"]):
+        folder = flag(container, "--to")
+        if folder:
+            made[os.path.basename(folder)] = flag(container, "--task"), [
+                v for f, v in flags(container) if f == "--host"
+            ]
+    want = {"coordinator": "coordinator", "ps-server": "ps_server", "worker": "worker"}
+    want["user"] = "user/operator"
+    for name, task in want.items():
+        if made.get(name, (None,))[0] != task:
+            found.append("certificate of %s: %s" % (name, made.get(name)))
+        elif name != "user" and "evergrad-" + name not in made[name][1]:
+            found.append("certificate of %s: hosts %s" % (name, made[name][1]))
+    for name, template, _ in c.workloads():
+        role = pod_labels(template).get(COMPONENT)
+        mounts = containers(template)[0]["volumeMounts"]
+        paths = [m.get("subPath") for m in mounts if m["mountPath"] == "/etc/evergrad/tls"]
+        if role != "certificates" and paths != ["user" if role == "psctl" else role]:
+            found.append("%s: mounts the certificate of %s" % (name, paths))
+        authority = [m for m in mounts if m["mountPath"] == "/authority"]
+        if role != "certificates" and authority:
+            found.append("%s: mounts the authority's key" % name)
+    return found
+
+
+def alerts(c):
+    """Alerts name metrics that exist."""
+    with open(os.path.join(ROOT, "docs", "cli.md")) as f:
+        known = set(re.findall(r"^\| `(evergrad_\w+)`", f.read(), re.M))
+    found = []
+    for d in c.of("PrometheusRule"):
+        for group in d["spec"]["groups"]:
+            for rule in group["rules"]:
+                for metric in re.findall(r"evergrad_\w+", rule["expr"]):
+                    if not {metric, re.sub(r"_(bucket|sum|count)$", "", metric)} & known:
+                        found.append("%s: no metric %s" % (rule["alert"], metric))
+    return found
+
+
+CHECKS = [
+    restricted,
+    selectors,
+    ports,
+    probes,
+    placement,
+    spread,
+    images,
+    resources,
+    program_flags,
+    references,
+    disruption,
+    network,
+    custom_kinds,
+    issued_by_psctl,
+    alerts,
+]

@@ -1,0 +1,558 @@
+#!/usr/bin/env python3
+"""The manifests of deploy/kubernetes, rendered by kustomize: every overlay is valid for three
+versions of Kubernetes and holds the checks of kubernetes_checks.py. Each check is shown to fail.
+
+  kubernetes_test.py [--psctl PATH] [Tests …]
+
+kustomize and the Python packages come from deploy/scripts/kustomize.sh and venv.sh, which
+`./evergrad test` calls. Without them the tests are skipped (exit code 77).
+"""
+import copy
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.normpath(os.path.join(HERE, "..", ".."))
+SKIPPED = 77
+KUSTOMIZE = os.path.join(ROOT, "build", "tools", "kustomize")
+PYTHON = os.path.join(ROOT, "build", "venv", "bin", "python")
+
+
+def skip(why):
+    print("skipped: " + why)
+    sys.exit(SKIPPED)
+
+
+if not os.access(KUSTOMIZE, os.X_OK):
+    skip("no kustomize (deploy/scripts/kustomize.sh puts it into build/tools)")
+if not os.path.exists(os.path.join(ROOT, "build", "venv", "requirements.txt")):
+    skip("no Python packages (deploy/scripts/venv.sh puts them into build/venv)")
+if os.path.realpath(sys.prefix) != os.path.realpath(os.path.join(ROOT, "build", "venv")):
+    os.execv(PYTHON, [PYTHON] + sys.argv)
+
+import kubernetes_validate  # noqa: E402
+import yaml  # noqa: E402
+
+import kubernetes_checks as checks  # noqa: E402
+from kubernetes_checks import Cluster, containers  # noqa: E402
+
+# The package reads megabytes of schemas again for each object; the test reads them once.
+for _name in ("schema_contents", "all_versions"):
+    _function = getattr(kubernetes_validate.utils, _name)
+    setattr(kubernetes_validate.utils, _name, functools.lru_cache(maxsize=None)(_function))
+
+FOLDER = os.path.join(ROOT, "deploy", "kubernetes")
+VERSIONS = ("1.35", "1.36", "1.37")
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+PSCTL = None
+# name: (overlay, components after it, folder of the job, what a Cluster expects)
+CLUSTERS = {
+    "local": ("local", [], "first-local", {}),
+    "gke-spot": ("gke-spot", [], "first", {"cloud": "gke"}),
+    "eks-spot": ("eks-spot", [], "first", {"cloud": "eks"}),
+    "aks-spot": ("aks-spot", [], "first", {"cloud": "aks"}),
+}
+for _cloud in ("gke", "eks", "aks"):
+    CLUSTERS[_cloud + " with every component"] = (
+        _cloud + "-spot",
+        ["gpu", "prometheus", "grafana", "servers-on-spot/" + _cloud],
+        "first",
+        {"cloud": _cloud, "servers_on_spot": True, "gpu": True},
+    )
+
+
+def version():
+    """The version of the release, from CMakeLists.txt."""
+    with open(os.path.join(ROOT, "CMakeLists.txt")) as f:
+        return f.read().split("project(evergrad VERSION ", 1)[1].split()[0]
+
+
+def build(folder):
+    r = subprocess.run([KUSTOMIZE, "build", folder], capture_output=True, text=True, timeout=120)
+    if r.returncode != 0 or r.stderr:
+        raise AssertionError("kustomize build %s: %s" % (folder, r.stderr))
+    return [d for d in yaml.load_all(r.stdout, LOADER) if d]
+
+
+def render(name):
+    """The objects of a cluster, and those of the job that is submitted to it."""
+    overlay, components, job, expected = CLUSTERS[name]
+    with tempfile.TemporaryDirectory(dir=os.path.join(ROOT, "build")) as folder:
+
+        def path(*parts):
+            return os.path.relpath(os.path.join(FOLDER, *parts), folder)
+
+        with open(os.path.join(folder, "kustomization.yaml"), "w") as f:
+            wanted = {
+                "resources": [path("overlays", overlay)],
+                "components": [path("components", c) for c in components],
+            }
+            json.dump(wanted, f)
+        docs = build(folder) + build(os.path.join(FOLDER, "jobs", job))
+    return Cluster(docs, version=version(), **expected)
+
+
+_rendered = {}
+
+
+def cluster(name):
+    if name not in _rendered:
+        _rendered[name] = render(name)
+    return copy.deepcopy(_rendered[name])
+
+
+def invalid(docs, versions=VERSIONS):
+    """Findings of kubernetes-validate, and the kinds that it does not know."""
+    found, unknown = [], set()
+    for d in docs:
+        for v in versions:
+            finding, known = _verdict(json.dumps(d), v)
+            if not known:
+                unknown.add(d["kind"])
+            if finding:
+                found.append("%s: %s %s: %s" % (v, d["kind"], d["metadata"]["name"], finding))
+    return found, unknown
+
+
+@functools.lru_cache(maxsize=None)
+def _verdict(text, version_of_kubernetes):
+    """(finding or None, whether the kind is known); the overlays share most of their objects."""
+    try:
+        kubernetes_validate.validate(json.loads(text), version_of_kubernetes, strict=True)
+    except kubernetes_validate.SchemaNotFoundError:
+        return None, False
+    except kubernetes_validate.ValidationError as e:
+        return "%s: %s" % (list(e.path), e.message), True
+    return None, True
+
+
+class Manifests(unittest.TestCase):
+    def test_every_overlay_is_valid_and_holds_every_check(self):
+        for name in CLUSTERS:
+            c = cluster(name)
+            with self.subTest(cluster=name):
+                found, unknown = invalid(c.docs)
+                self.assertEqual(found, [])
+                self.assertLessEqual(unknown, set(checks.FORMS), "kinds that nothing checks")
+                for check in checks.CHECKS:
+                    self.assertEqual(check(c), [], check.__name__)
+
+    def test_an_object_is_named_once_and_is_in_the_namespace(self):
+        cluster_wide = {"Namespace", "PriorityClass", "StorageClass"}
+        for name in CLUSTERS:
+            with self.subTest(cluster=name):
+                docs = cluster(name).docs
+                names = [(d["kind"], d["metadata"]["name"]) for d in docs]
+                self.assertEqual(sorted(set(names)), sorted(names))
+                for d in docs:
+                    wanted = None if d["kind"] in cluster_wide else "evergrad"
+                    self.assertEqual(d["metadata"].get("namespace"), wanted, d["metadata"])
+
+    def test_every_component_and_job_is_in_a_cluster_of_this_test(self):
+        used = {"cert-manager", "certs-job", "shared-storage"}  # by the overlays themselves
+        for _, components, _, _ in CLUSTERS.values():
+            used |= {c.split("/")[0] for c in components}
+        self.assertEqual(set(os.listdir(os.path.join(FOLDER, "components"))), used)
+        jobs = {job for _, _, job, _ in CLUSTERS.values()}
+        self.assertEqual(set(os.listdir(os.path.join(FOLDER, "jobs"))), jobs)
+
+    def test_the_flags_of_the_programs_are_found_in_the_documents(self):
+        documented = checks.documented_flags()
+        for program in ("evergrad-coordinator", "evergrad-ps-server", "evergrad-worker"):
+            self.assertGreater(len(documented[program]), 20, program)
+        self.assertIn("--fetch", documented["psctl job run"])
+        self.assertNotIn("--fetch", documented["psctl job list"])
+
+    def test_the_board_of_grafana_is_the_one_in_its_folder(self):
+        config = cluster("gke with every component").get("ConfigMap", "evergrad-board")
+        with open(os.path.join(ROOT, "deploy", "grafana", "evergrad.json")) as f:
+            self.assertEqual(config["data"], {"evergrad.json": f.read()})
+        board = json.loads(config["data"]["evergrad.json"])
+        self.assertTrue(board["panels"])
+        self.assertEqual(config["metadata"]["labels"]["grafana_dashboard"], "1")
+
+    @unittest.skipUnless(
+        shutil.which(os.path.join(ROOT, "build", "tools", "promtool")), "no promtool"
+    )
+    def test_promtool_accepts_the_alert_rules(self):
+        rules = cluster("gke with every component").get("PrometheusRule", "evergrad")["spec"]
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "rules.yaml")
+            with open(path, "w") as f:
+                yaml.safe_dump(rules, f)
+            promtool = os.path.join(ROOT, "build", "tools", "promtool")
+            r = subprocess.run(
+                [promtool, "check", "rules", path], capture_output=True, text=True, timeout=60
+            )
+            self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
+
+    def test_the_first_job_is_a_valid_job(self):
+        if PSCTL is None:
+            self.skipTest("no psctl (--psctl)")
+        path = os.path.join(FOLDER, "jobs", "first", "job.yaml")
+        r = subprocess.run(
+            [PSCTL, "job", "validate", path], capture_output=True, text=True, timeout=60
+        )
+        self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
+
+
+# Mutations. Each changes one rendered cluster, and exactly the named check must find it.
+
+
+def container_of(role):
+    return lambda c: c.role(role)[0]["spec"]["containers"][0]
+
+
+def pod_of(role):
+    return lambda c: c.role(role)[0]["spec"]
+
+
+def certificate_of_worker(c):
+    mounts = container_of("worker")(c)["volumeMounts"]
+    return next(m for m in mounts if m["mountPath"] == "/etc/evergrad/tls")
+
+
+def named(kind, name):
+    return lambda c: c.get(kind, name)
+
+
+def put(find, *path_and_value):
+    """A mutation that sets a value below the object that `find` returns."""
+
+    def mutate(c):
+        *path, value = path_and_value
+        at = find(c)
+        for key in path[:-1]:
+            at = at[key]
+        at[path[-1]] = value
+
+    return mutate
+
+
+def drop(find, *path):
+    def mutate(c):
+        at = find(c)
+        for key in path[:-1]:
+            at = at[key]
+        del at[path[-1]]
+
+    return mutate
+
+
+def remove(kind, name):
+    def mutate(c):
+        c.docs.remove(c.get(kind, name))
+
+    return mutate
+
+
+def argument(role, before, after):
+    """A mutation that replaces a flag; after None: removes it, before None: adds one."""
+
+    def mutate(c):
+        args = container_of(role)(c)["args"]
+        if before is None:
+            args.append(after)
+        elif after is None:
+            args.remove(before)
+        else:
+            args[args.index(before)] = after
+
+    return mutate
+
+
+ALL = "gke with every component"
+SERVER, WORKER, COORDINATOR = map(container_of, ("ps-server", "worker", "coordinator"))
+SERVER_POLICY = named("NetworkPolicy", "evergrad-ps-server")
+BUDGET = named("PodDisruptionBudget", "evergrad-ps-server")
+MONITOR = named("PodMonitor", "evergrad-worker")
+CERTIFICATE = named("Certificate", "evergrad-worker")
+MUTATIONS = [  # (check, cluster, mutation)
+    ("restricted", "local", put(WORKER, "securityContext", "allowPrivilegeEscalation", True)),
+    ("restricted", "local", put(WORKER, "securityContext", "readOnlyRootFilesystem", False)),
+    ("restricted", "local", put(WORKER, "securityContext", "capabilities", {"add": ["SYS_NICE"]})),
+    ("restricted", "local", put(WORKER, "securityContext", "privileged", True)),
+    ("restricted", "local", put(WORKER, "ports", 0, "hostPort", 4020)),
+    ("restricted", "local", put(pod_of("worker"), "hostNetwork", True)),
+    ("restricted", "local", drop(pod_of("worker"), "securityContext", "runAsNonRoot")),
+    ("restricted", "local", put(pod_of("worker"), "securityContext", "runAsUser", 0)),
+    ("restricted", "local", drop(pod_of("worker"), "securityContext", "seccompProfile")),
+    ("restricted", "local", drop(pod_of("worker"), "automountServiceAccountToken")),
+    (
+        "restricted",
+        "local",
+        put(pod_of("worker"), "volumes", 0, {"name": "tls", "hostPath": {"path": "/etc"}}),
+    ),
+    (
+        "restricted",
+        "local",
+        drop(named("ServiceAccount", "evergrad-worker"), "automountServiceAccountToken"),
+    ),
+    (
+        "restricted",
+        "local",
+        put(
+            named("Namespace", "evergrad"),
+            "metadata",
+            "labels",
+            "pod-security.kubernetes.io/enforce",
+            "baseline",
+        ),
+    ),
+    ("restricted", "local", remove("Namespace", "evergrad")),
+    (
+        "selectors",
+        "local",
+        put(
+            named("Deployment", "evergrad-worker"),
+            *("spec", "selector", "matchLabels", checks.COMPONENT, "ps-server"),
+        ),
+    ),
+    (
+        "selectors",
+        "local",
+        drop(
+            named("Deployment", "evergrad-worker"),
+            *("spec", "selector", "matchLabels", checks.COMPONENT),
+        ),
+    ),
+    (
+        "selectors",
+        "local",
+        put(named("Service", "evergrad-ps-server"), "spec", "selector", {"app": "evergrad"}),
+    ),
+    (
+        "selectors",
+        "local",
+        put(named("Service", "evergrad-coordinator"), "spec", "clusterIP", "10.0.0.1"),
+    ),
+    ("selectors", ALL, put(MONITOR, "spec", "selector", "matchLabels", checks.COMPONENT, "server")),
+    (
+        "selectors",
+        "local",
+        put(SERVER_POLICY, "spec", "podSelector", {"matchLabels": {"app": "ps-server"}}),
+    ),
+    (
+        "selectors",
+        "local",
+        put(
+            pod_of("worker"),
+            *("topologySpreadConstraints", 0, "labelSelector", {"matchLabels": {"app": "w"}}),
+        ),
+    ),
+    ("ports", "local", put(SERVER, "ports", 0, "containerPort", 4011)),
+    ("ports", "local", argument("worker", "--listen=0.0.0.0:4020", "--listen=0.0.0.0:4000")),
+    ("ports", "local", argument("worker", "--metrics-listen=0.0.0.0:9420", None)),
+    ("ports", "local", argument("ps-server", "--advertise=$(POD_IP):4010", None)),
+    (
+        "ports",
+        "local",
+        argument(
+            "worker", "--coordinator=evergrad-coordinator:4000", "--coordinator=coordinator:4000"
+        ),
+    ),
+    (
+        "ports",
+        "local",
+        put(named("Service", "evergrad-ps-server"), "spec", "ports", 0, "port", 4011),
+    ),
+    ("ports", "local", put(SERVER_POLICY, "spec", "ingress", 0, "ports", 0, "port", 4012)),
+    ("ports", ALL, put(MONITOR, "spec", "podMetricsEndpoints", 0, "port", "http")),
+    ("probes", "local", drop(SERVER, "livenessProbe")),
+    ("probes", "local", put(WORKER, "readinessProbe", "httpGet", "path", "/livez")),
+    ("probes", "local", put(WORKER, "startupProbe", "httpGet", "scheme", "HTTP")),
+    ("placement", "local", put(pod_of("worker"), "tolerations", 0, "tolerationSeconds", 300)),
+    ("placement", "aks-spot", lambda c: pod_of("worker")(c)["tolerations"].pop()),
+    ("placement", "eks-spot", put(pod_of("worker"), "tolerations", [{"operator": "Exists"}])),
+    ("placement", "eks-spot", drop(pod_of("worker"), "affinity")),
+    ("placement", "gke-spot", drop(pod_of("ps-server"), "affinity")),
+    ("placement", ALL, lambda c: pod_of("worker")(c)["tolerations"].pop()),
+    ("spread", "local", drop(pod_of("ps-server"), "topologySpreadConstraints")),
+    (
+        "spread",
+        "local",
+        put(
+            pod_of("ps-server"),
+            *("topologySpreadConstraints", 0, "whenUnsatisfiable", "DoNotSchedule"),
+        ),
+    ),
+    ("images", "local", put(WORKER, "image", "evergrad:latest")),
+    ("images", "local", put(WORKER, "image", "evergrad")),
+    ("images", ALL, put(WORKER, "image", "evergrad:" + version())),
+    ("resources", "local", drop(WORKER, "resources", "limits", "memory")),
+    ("resources", "local", drop(WORKER, "resources", "requests")),
+    ("resources", ALL, drop(WORKER, "resources", "limits", "nvidia.com/gpu")),
+    ("program_flags", "local", argument("worker", None, "--memory-max=4GiB")),
+    ("program_flags", "local", argument("worker", "--data-root=/data", None)),
+    ("program_flags", "local", argument("worker", "--data-root=/data", "--data-root=/")),
+    ("program_flags", "local", argument("worker", "--tls-ca=/etc/evergrad/tls/ca.crt", None)),
+    ("program_flags", "local", argument("worker", None, "--insecure-metrics")),
+    ("program_flags", "local", argument("worker", "--log-format=json", None)),
+    ("program_flags", "local", put(WORKER, "env", [])),
+    ("program_flags", "local", put(WORKER, "command", ["/usr/bin/evergrad-server"])),
+    ("program_flags", "gke-spot", argument("worker", "--preemption-source=gce", None)),
+    (
+        "program_flags",
+        "gke-spot",
+        argument("worker", "--preemption-source=gce", "--preemption-source=aws"),
+    ),
+    ("references", "gke-spot", remove("Certificate", "evergrad-worker")),
+    ("references", "local", remove("PersistentVolumeClaim", "evergrad-shared")),
+    ("references", "local", remove("ServiceAccount", "evergrad-worker")),
+    ("references", "local", remove("PriorityClass", "evergrad-ps-server")),
+    ("references", "eks-spot", remove("StorageClass", "evergrad-shared")),
+    ("references", "local", put(WORKER, "volumeMounts", 0, "mountPath", "/elsewhere")),
+    ("references", "local", put(WORKER, "volumeMounts", 0, "readOnly", False)),
+    ("references", "local", put(WORKER, "volumeMounts", 0, "name", "nothing")),
+    (
+        "references",
+        "local",
+        put(pod_of("worker"), "volumes", 0, "emptyDir", {}),
+    ),
+    ("disruption", "local", remove("PodDisruptionBudget", "evergrad-ps-server")),
+    ("disruption", "local", put(BUDGET, "spec", "maxUnavailable", 2)),
+    ("disruption", "local", drop(BUDGET, "spec", "unhealthyPodEvictionPolicy")),
+    ("disruption", "local", drop(BUDGET, "spec", "selector", "matchLabels", checks.COMPONENT)),
+    (
+        "disruption",
+        "local",
+        put(
+            named("StatefulSet", "evergrad-ps-server"),
+            "spec",
+            "podManagementPolicy",
+            "OrderedReady",
+        ),
+    ),
+    (
+        "disruption",
+        "local",
+        put(named("StatefulSet", "evergrad-coordinator"), "spec", "replicas", 2),
+    ),
+    (
+        "disruption",
+        "local",
+        put(named("StatefulSet", "evergrad-coordinator"), "spec", "volumeClaimTemplates", []),
+    ),
+    (
+        "disruption",
+        "local",
+        drop(named("Service", "evergrad-ps-server"), "spec", "publishNotReadyAddresses"),
+    ),
+    ("disruption", "local", put(pod_of("worker"), "terminationGracePeriodSeconds", 60)),
+    ("disruption", "local", put(pod_of("ps-server"), "terminationGracePeriodSeconds", 60)),
+    ("disruption", ALL, put(pod_of("ps-server"), "terminationGracePeriodSeconds", 75)),
+    ("network", "local", remove("NetworkPolicy", "default-deny")),
+    ("network", "local", remove("NetworkPolicy", "allow-dns")),
+    ("network", "local", drop(SERVER_POLICY, "spec", "ingress", 0, "from")),
+    ("network", "local", put(SERVER_POLICY, "spec", "egress", [])),
+    (
+        "network",
+        "local",
+        lambda c: named("NetworkPolicy", "evergrad-worker")(c)["spec"]["egress"].append(
+            {"to": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}
+        ),
+    ),
+    ("network", "gke-spot", remove("NetworkPolicy", "evergrad-notices")),
+    (
+        "network",
+        "aks-spot",
+        drop(
+            named("NetworkPolicy", "evergrad-notices"),
+            *("spec", "podSelector", "matchLabels", checks.WATCHES),
+        ),
+    ),
+    ("custom_kinds", "gke-spot", put(CERTIFICATE, "spec", "uri", "evergrad://worker")),
+    ("custom_kinds", "gke-spot", drop(CERTIFICATE, "spec", "secretName")),
+    ("custom_kinds", "gke-spot", put(CERTIFICATE, "spec", "uris", ["evergrad://coordinator"])),
+    ("custom_kinds", "gke-spot", put(CERTIFICATE, "spec", "usages", ["server-auth"])),
+    ("custom_kinds", "gke-spot", put(CERTIFICATE, "spec", "renewBefore", "9000h")),
+    ("custom_kinds", "gke-spot", put(CERTIFICATE, "spec", "issuerRef", "name", "evergrad")),
+    (
+        "custom_kinds",
+        "gke-spot",
+        drop(named("Certificate", "evergrad-coordinator"), "spec", "dnsNames"),
+    ),
+    (
+        "custom_kinds",
+        "gke-spot",
+        put(named("Issuer", "evergrad-authority"), "spec", "ca", "secretName", "other"),
+    ),
+    ("custom_kinds", ALL, put(MONITOR, "spec", "podMetricsEndpoints", 0, "scheme", "http")),
+    ("custom_kinds", ALL, put(MONITOR, "spec", "podMetricsEndpoints", 0, "tls", {})),
+    ("custom_kinds", ALL, put(MONITOR, "spec", "podMetricsEndpoints", [])),
+    (
+        "custom_kinds",
+        ALL,
+        put(MONITOR, "spec", "podMetricsEndpoints", 0, "tlsConfig", "serverName", "worker"),
+    ),
+    (
+        "custom_kinds",
+        ALL,
+        put(named("PrometheusRule", "evergrad"), "spec", "groups", 0, "rules", 0, "for", 5),
+    ),
+    (
+        "issued_by_psctl",
+        "local",
+        lambda c: named("Job", "evergrad-certificates")(c)["spec"]["template"]["spec"][
+            "initContainers"
+        ].pop(),
+    ),
+    ("issued_by_psctl", "local", put(certificate_of_worker, "subPath", "coordinator")),
+    (
+        "issued_by_psctl",
+        "local",
+        lambda c: WORKER(c)["volumeMounts"].append({"mountPath": "/authority", "name": "tls"}),
+    ),
+    (
+        "alerts",
+        ALL,
+        put(
+            named("PrometheusRule", "evergrad"),
+            *("spec", "groups", 0, "rules", 0, "expr", "evergrad_coordinator_down > 0"),
+        ),
+    ),
+]
+
+
+class Mutations(unittest.TestCase):
+    def test_each_check_can_fail(self):
+        by_name = {check.__name__: check for check in checks.CHECKS}
+        for number, (name, of, mutate) in enumerate(MUTATIONS):
+            with self.subTest(number=number, check=name, cluster=of):
+                c = cluster(of)
+                mutate(c)
+                self.assertNotEqual(by_name[name](c), [])
+        self.assertEqual(set(by_name), {name for name, _, _ in MUTATIONS}, "no mutation for these")
+
+    def test_a_field_that_does_not_exist_is_found_for_every_version(self):
+        c = cluster("local")
+        c.role("worker")[0]["spec"]["terminationGraceSeconds"] = 5
+        found, _ = invalid(c.docs)
+        self.assertEqual([f.split(":")[0] for f in found], list(VERSIONS))
+
+    def test_a_kind_that_nothing_knows_is_found(self):
+        c = cluster("local")
+        c.docs.append({"apiVersion": "a.b/v1", "kind": "Other", "metadata": {"name": "other"}})
+        _, unknown = invalid(c.docs)
+        self.assertEqual(unknown, {"Other"})
+        self.assertFalse(unknown <= set(checks.FORMS))
+
+    def test_a_container_that_is_not_the_first_is_checked_as_well(self):
+        c = cluster("local")
+        template = c.get("Job", "evergrad-certificates")["spec"]["template"]
+        del containers(template)[2]["securityContext"]
+        self.assertNotEqual(checks.restricted(c), [])
+
+
+if __name__ == "__main__":
+    if "--psctl" in sys.argv:
+        at = sys.argv.index("--psctl")
+        PSCTL = sys.argv[at + 1] if os.access(sys.argv[at + 1], os.X_OK) else None
+        del sys.argv[at : at + 2]
+    unittest.main()
