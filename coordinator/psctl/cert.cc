@@ -84,6 +84,13 @@ absl::Status MustBeAbsent(const std::vector<std::string>& paths) {
   return absl::OkStatus();
 }
 
+bool AllExist(const std::vector<std::string>& paths) {
+  return std::all_of(paths.begin(), paths.end(),
+                     [](const std::string& path) { return fs::Exists(path); });
+}
+
+constexpr char kIfAbsentHelp[] = "if all files exist, leave them as they are and succeed";
+
 std::string Text(BIO* bio) {
   char* data = nullptr;
   const long size = BIO_get_mem_data(bio, &data);
@@ -164,14 +171,20 @@ absl::StatusOr<Key> NewKey() {
 int Init(Context& context, const std::vector<std::string>& args) {
   std::string folder = "certs", name = "evergrad authority";
   std::uint32_t days = 3650;
+  bool if_absent = false;
   daemon::OptionTable table(
       "psctl cert init",
       "makes a certificate authority: ca.pem, and its private key ca.key, which must be kept safe",
       daemon::OptionTable::Kind::kCommand);
   table.Add("folder", &folder, "folder for the files");
   table.Add("days", &days, "days until the certificate expires", {1, 36500});
+  table.Add("if_absent", &if_absent, kIfAbsentHelp);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   const std::string path = AbsolutePath(context, folder);
+  if (if_absent && AllExist({path + "/ca.pem", path + "/ca.key"})) {
+    context.out << "kept: " << ShowPath(context, path) << "/ca.pem, ca.key\n";
+    return kSucceeded;
+  }
   if (const absl::Status status = InitAuthority(path, name, days); !status.ok())
     return Report(context, status);
   context.out << "written: " << ShowPath(context, path)
@@ -182,6 +195,7 @@ int Init(Context& context, const std::vector<std::string>& args) {
 int Issue(Context& context, const std::vector<std::string>& args) {
   CertRequest request;
   request.folder = "certs";
+  bool if_absent = false;
   daemon::OptionTable table(
       "psctl cert issue",
       "makes one task's (or a person's) certificate and key, signed by the folder's authority",
@@ -199,17 +213,29 @@ int Issue(Context& context, const std::vector<std::string>& args) {
             "clients check it); if left out, localhost, 127.0.0.1 and ::1");
   table.Add("folder", &request.folder, "folder of ca.pem and ca.key");
   table.Add("days", &request.days, "days until the certificate expires", {1, 36500});
+  table.Add("to", &request.to,
+            "folder for the files that the task needs: ca.crt, tls.crt and tls.key, the names that "
+            "Kubernetes uses; if left out, NAME.pem and NAME.key in the folder of the authority");
+  table.Add("if_absent", &if_absent, kIfAbsentHelp);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   request.folder = AbsolutePath(context, request.folder);
   if (request.task.empty()) request.task = TaskOfName(request.name);
   if (request.hosts.empty()) request.hosts = {"localhost", "127.0.0.1", "::1"};
+  if (!request.to.empty()) request.to = AbsolutePath(context, request.to);
+  const IssuedFiles files = FilesOf(request);
+  const std::string ca = ShowPath(context, files.authority),
+                    certificate = ShowPath(context, files.certificate),
+                    key = ShowPath(context, files.key);
+  if (if_absent && AllExist({files.authority, files.certificate, files.key})) {
+    context.out << "kept: " << certificate << "\n";
+    return kSucceeded;
+  }
   if (const absl::Status status = IssueCertificate(request); !status.ok())
     return Report(context, status);
-  const std::string shown = ShowPath(context, request.folder);
-  context.out << "written: " << shown << "/" << request.name << ".pem, " << request.name
-              << ".key for " << request.task << " at " << absl::StrJoin(request.hosts, ", ") << "\n"
-              << "use: --tls-ca " << shown << "/ca.pem --tls-cert " << shown << "/" << request.name
-              << ".pem --tls-key " << shown << "/" << request.name << ".key\n";
+  context.out << "written: " << certificate << ", " << files.key.substr(files.key.rfind('/') + 1)
+              << " for " << request.task << " at " << absl::StrJoin(request.hosts, ", ") << "\n"
+              << "use: --tls-ca " << ca << " --tls-cert " << certificate << " --tls-key " << key
+              << "\n";
   return kSucceeded;
 }
 
@@ -244,6 +270,13 @@ std::string TaskOfName(const std::string& name) {
   return name == "coordinator" ? name : absl::StrCat("user/", name);
 }
 
+IssuedFiles FilesOf(const CertRequest& request) {
+  if (!request.to.empty())
+    return {request.to + "/ca.crt", request.to + "/tls.crt", request.to + "/tls.key"};
+  const std::string stem = absl::StrCat(request.folder, "/", request.name);
+  return {request.folder + "/ca.pem", stem + ".pem", stem + ".key"};
+}
+
 absl::Status IssueCertificate(const CertRequest& request) {
   if (!IsFileName(request.name))
     return UserError(absl::InvalidArgumentError(
@@ -265,9 +298,12 @@ absl::Status IssueCertificate(const CertRequest& request) {
   if (names.size() == 1)
     return UserError(
         absl::InvalidArgumentError("--host: expected at least one host name or address"));
-  const std::string certificate_path = absl::StrCat(request.folder, "/", request.name, ".pem"),
-                    key_path = absl::StrCat(request.folder, "/", request.name, ".key");
-  EG_RETURN_IF_ERROR(MustBeAbsent({certificate_path, key_path}));
+  const IssuedFiles files = FilesOf(request);
+  EG_RETURN_IF_ERROR(MustBeAbsent({files.certificate, files.key}));
+  if (!request.to.empty()) {
+    EG_RETURN_IF_ERROR(fs::MakeDirectories(request.to));
+    EG_RETURN_IF_ERROR(MustBeAbsent({files.authority}));
+  }
   const auto ca_pem = fs::ReadFile(request.folder + "/ca.pem", 1u << 20);
   const auto ca_key_pem = fs::ReadFile(request.folder + "/ca.key", 1u << 20);
   for (const auto* file : {&ca_pem, &ca_key_pem})
@@ -298,8 +334,9 @@ absl::Status IssueCertificate(const CertRequest& request) {
     return OpenSslError("cannot sign the certificate");
   EG_ASSIGN_OR_RETURN(const std::string key_pem, PemOf(key.get()));
   EG_ASSIGN_OR_RETURN(const std::string certificate_pem, PemOf(certificate.get()));
-  EG_RETURN_IF_ERROR(WriteNew(key_path, key_pem, 0600));
-  return WriteNew(certificate_path, certificate_pem, 0644);
+  if (!request.to.empty()) EG_RETURN_IF_ERROR(WriteNew(files.authority, *ca_pem, 0644));
+  EG_RETURN_IF_ERROR(WriteNew(files.key, key_pem, 0600));
+  return WriteNew(files.certificate, certificate_pem, 0644);
 }
 
 std::vector<Verb> CertVerbs() {

@@ -19,6 +19,12 @@ struct CertRequest {
   // The task that the certificate identifies: coordinator, ps_server/N, worker/NAME, user/NAME, or
   // a role alone for any task of the role. "" means TaskOfName(name).
   std::string task = {};
+  // Folder for ca.crt, tls.crt and tls.key, the files that the task needs. "" means NAME.pem and
+  // NAME.key in `folder`.
+  std::string to = {};
+};
+struct IssuedFiles {
+  std::string authority, certificate, key;  // paths
 };
 // Returns the task of a certificate name: coordinator for coordinator, ps_server/0 for ps-server-0,
 // worker/0 for worker-0, and user/NAME for any other name.
@@ -26,8 +32,11 @@ std::string TaskOfName(const std::string& name);
 // Writes ca.pem and ca.key (mode 0600). Returns AlreadyExists with the path if one of the files
 // exists; no file is ever overwritten.
 absl::Status InitAuthority(const std::string& folder, const std::string& name, std::uint32_t days);
-// Writes NAME.pem and NAME.key (mode 0600), signed by the folder's authority, for servers and
-// clients. Returns AlreadyExists as above, and NotFound if the folder has no authority.
+// Returns the paths of the files that identify a task issued by `request`. Pure.
+IssuedFiles FilesOf(const CertRequest& request);
+// Writes the certificate and its key (mode 0600), signed by the folder's authority, for servers and
+// clients, and with `to` a copy of the authority's certificate. Returns AlreadyExists as above, and
+// NotFound if the folder has no authority.
 absl::Status IssueCertificate(const CertRequest& request);
 
 }  // namespace evergrad::psctl

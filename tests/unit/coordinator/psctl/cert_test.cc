@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <set>
 
 #include <catch2/catch.hpp>
 
@@ -107,6 +108,20 @@ TEST_CASE("keys are readable by their owner only, and no existing file is overwr
         "refusing to overwrite an existing file: " + folder / "ca.pem");
   CHECK(IssueCertificate({folder.path(), "a", {"localhost"}, 1}).code() ==
         absl::StatusCode::kAlreadyExists);
+}
+
+TEST_CASE("with a folder of its own, a task gets the three files that it needs, and no more") {
+  const test::TempFolder folder;
+  REQUIRE(InitAuthority(folder.path(), "test authority", 1).ok());
+  const CertRequest request{folder.path(), "any-worker", {"worker"}, 1, "worker", folder / "to/w"};
+  REQUIRE(IssueCertificate(request).ok());
+  std::set<std::string> written;
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "to/w"))
+    written.insert(entry.path().filename());
+  CHECK(written == std::set<std::string>{"ca.crt", "tls.crt", "tls.key"});
+  const IssuedFiles files = FilesOf(request);
+  CHECK(Accepted(files.authority, files.certificate, X509_PURPOSE_SSL_CLIENT));
+  CHECK(IssueCertificate(request).code() == absl::StatusCode::kAlreadyExists);
 }
 
 TEST_CASE("names that would inject entries, and folders without an authority, are refused") {
