@@ -2,7 +2,8 @@
 """The manifests of deploy/kubernetes, rendered by kustomize: every overlay is valid for three
 versions of Kubernetes and holds the checks of kubernetes_checks.py. Each check is shown to fail.
 
-  kubernetes_test.py [--psctl PATH] [Tests …]
+  kubernetes_test.py [--bin FOLDER] [Tests …]
+  kubernetes_test.py --write     copies the alert rules of deploy/prometheus into the component
 
 kustomize and the Python packages come from deploy/scripts/kustomize.sh and venv.sh, which
 `./evergrad test` calls. Without them the tests are skipped (exit code 77).
@@ -98,6 +99,24 @@ def render(name):
     return Cluster(docs, version=version(), **expected)
 
 
+COMPONENT_RULES = os.path.join(FOLDER, "components", "prometheus", "rules.yaml")
+
+
+def component_rules():
+    """The PrometheusRule with the alert rules of deploy/prometheus."""
+    head = """\
+# A copy of deploy/prometheus/evergrad.rules.yaml (tests/deploy/kubernetes_test.py --write).
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata: {name: evergrad, namespace: evergrad}
+spec:
+"""
+    with open(checks.RULES) as f:
+        lines = f.read().splitlines()
+    first = lines.index("groups:")
+    return head + "".join("  %s\n" % line for line in lines[first:])
+
+
 _rendered = {}
 
 
@@ -154,6 +173,10 @@ class Manifests(unittest.TestCase):
                     wanted = None if d["kind"] in cluster_wide else "evergrad"
                     self.assertEqual(d["metadata"].get("namespace"), wanted, d["metadata"])
 
+    def test_the_component_has_the_alert_rules_of_prometheus(self):
+        with open(COMPONENT_RULES) as f:
+            self.assertEqual(f.read(), component_rules(), "kubernetes_test.py --write copies them")
+
     def test_every_component_and_job_is_in_a_cluster_of_this_test(self):
         used = {"cert-manager", "certs-job", "shared-storage"}  # by the overlays themselves
         for _, components, _, _ in CLUSTERS.values():
@@ -194,12 +217,40 @@ class Manifests(unittest.TestCase):
 
     def test_the_first_job_is_a_valid_job(self):
         if PSCTL is None:
-            self.skipTest("no psctl (--psctl)")
+            self.skipTest("no psctl (--bin)")
         path = os.path.join(FOLDER, "jobs", "first", "job.yaml")
         r = subprocess.run(
             [PSCTL, "job", "validate", path], capture_output=True, text=True, timeout=60
         )
         self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
+
+    @unittest.skipUnless(shutil.which("openssl"), "no openssl")
+    def test_the_job_of_certificates_runs_and_can_be_repeated(self):
+        if PSCTL is None:
+            self.skipTest("no psctl (--bin)")
+        template = cluster("local").get("Job", "evergrad-certificates")["spec"]["template"]
+        with tempfile.TemporaryDirectory() as folder:
+            for said in ("written: ", "kept: "):
+                for container in containers(template):
+                    line = [PSCTL] + checks.words(container)[1:]
+                    for mount in ("/authority", "/certificates"):
+                        line = [w.replace("=" + mount, "=" + folder + mount) for w in line]
+                    r = subprocess.run(line, capture_output=True, text=True, timeout=60)
+                    self.assertEqual((r.returncode, r.stdout[: len(said)]), (0, said), r.stderr)
+            for role, uri in checks.URIS.items():
+                path = os.path.join(folder, "certificates", role.replace("evergrad-", ""))
+                if role == "evergrad-prometheus":  # it needs a Secret, which a Job cannot make
+                    continue
+                self.assertEqual(sorted(os.listdir(path)), ["ca.crt", "tls.crt", "tls.key"])
+                names = subprocess.check_output(
+                    ["openssl", "x509", "-noout", "-ext", "subjectAltName"]
+                    + ["-in", os.path.join(path, "tls.crt")],
+                    text=True,
+                    timeout=60,
+                )
+                self.assertIn("URI:" + uri, names)
+                if role != "evergrad-user":
+                    self.assertIn("DNS:%s," % role, names)
 
 
 # Mutations. Each changes one rendered cluster, and exactly the named check must find it.
@@ -514,7 +565,7 @@ MUTATIONS = [  # (check, cluster, mutation)
         ALL,
         put(
             named("PrometheusRule", "evergrad"),
-            *("spec", "groups", 0, "rules", 0, "expr", "evergrad_coordinator_down > 0"),
+            *("spec", "groups", 0, "rules", 0, "expr", "absent(up)"),
         ),
     ),
 ]
@@ -551,8 +602,12 @@ class Mutations(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if "--psctl" in sys.argv:
-        at = sys.argv.index("--psctl")
-        PSCTL = sys.argv[at + 1] if os.access(sys.argv[at + 1], os.X_OK) else None
+    if "--write" in sys.argv:
+        with open(COMPONENT_RULES, "w") as out:
+            out.write(component_rules())
+        sys.exit(0)
+    if "--bin" in sys.argv:
+        at = sys.argv.index("--bin")
+        PSCTL = shutil.which(os.path.join(sys.argv[at + 1], "psctl"))
         del sys.argv[at : at + 2]
     unittest.main()
