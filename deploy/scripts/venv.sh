@@ -17,7 +17,8 @@ trap 'rm -f "$log"' EXIT
 rm -rf "$venv"
 /usr/bin/python3 -m venv "$venv" >"$log" 2>&1 ||
   fail "cannot make a virtual environment ($(tail -n 1 "$log"))"
-timeout 600 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+timeout 900 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+  --timeout 60 --retries 2 \
   --require-hashes --only-binary :all: --no-compile -r "$wanted" >"$log" 2>&1 </dev/null ||
   fail "cannot install $(basename "$wanted") ($(tail -n 1 "$log"))"
 cp "$wanted" "$stamp"
