@@ -16,8 +16,10 @@ packages=(
 )
 case ${1:-} in
   '') ;;
-  test) packages+=(python3-numpy python3-venv python3-yaml pyflakes3 openssl iproute2 iptables procps
-    patchelf binutils shellcheck curl jq) ;;
+  test)
+    packages+=(
+      python3-numpy python3-venv python3-yaml pyflakes3 openssl iproute2 iptables procps patchelf
+      binutils shellcheck curl jq) ;;
   lint)
     packages+=(black clang-14 clang-format-14 clang-tidy-14 codespell pyflakes3 universal-ctags) ;;
   fuzz) packages+=(clang-14 libclang-rt-14-dev) ;;

@@ -56,8 +56,8 @@ def programs():
     return found
 
 
-# What `cloud-init schema` calls for one file. One process checks all files, because cloud-init takes
-# seconds to start.
+# The function that `cloud-init schema` calls for one file. One process checks all files, because
+# cloud-init takes seconds to start.
 SCHEMA = """
 import json, sys
 from cloudinit.config.schema import get_schema, validate_cloudconfig_file
