@@ -3,18 +3,22 @@
 # programs, every library that they load except those of the C library, jobs on made data, and
 # gpu_check.sh.
 #
-#   bundle.sh [--bin build/release/bin] [--out build/bundle]
+#   bundle.sh [--bin build/release/bin] [--out build/bundle] [--programs-only]
 #
 # Creates the folder OUT/evergrad and the file OUT/evergrad-linux-x86_64.tar.gz. Fails when a
-# program needs a C library newer than 2.35, or when the packed file is larger than 40 MB.
+# program needs a C library newer than 2.35, or when the packed file is larger than 40 MB. With
+# --programs-only the folder has the daemons, psctl and their libraries alone, and no file is packed
+# (release.sh makes the images from it).
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-bin=$root/build/release/bin out=$root/build/bundle
+bin=$root/build/release/bin out=$root/build/bundle programs_only=
 while (( $# )); do
   case $1 in
     --bin) bin=$2; shift ;;
     --out) out=$2; shift ;;
-    *) echo "bundle.sh: unknown option $1 (want: --bin FOLDER, --out FOLDER)" >&2; exit 2 ;;
+    --programs-only) programs_only=1 ;;
+    *) echo "bundle.sh: unknown option $1 (want: --bin FOLDER, --out FOLDER, --programs-only)" >&2
+       exit 2 ;;
   esac
   shift
 done
@@ -25,11 +29,12 @@ for tool in patchelf objdump strip gzip ldd; do
 done
 
 programs=(evergrad-coordinator evergrad-ps-server evergrad-worker psctl)
-parity=worker_backend_gpu_test  # in the folder of the library that it loads
+# The parity test is in the folder of the library that it loads.
+[[ -n $programs_only ]] || programs+=(worker_backend_gpu_test gpu_bench)
 folder=$out/evergrad
 rm -rf "$folder"
-mkdir -p "$folder"/{bin,lib/gcc,jobs,bench}
-for program in "${programs[@]}" "$parity" gpu_bench; do
+mkdir -p "$folder"/{bin,lib/gcc}
+for program in "${programs[@]}"; do
   [[ -x $bin/$program ]] || fail "no $program in $bin: ./evergrad build"
   install -m 755 "$bin/$program" "$folder/bin/"
 done
@@ -66,6 +71,8 @@ for file in "$folder"/bin/* "$folder"/lib/*.so*; do
     fail "${file##*/} needs glibc $needs, want at most $glibc_max"
 done
 
+[[ -z $programs_only ]] || exit 0
+mkdir -p "$folder"/{jobs,bench}
 install -m 644 "$root"/deploy/bundle/jobs/*.yaml "$root/configs/examples/resnet50.yaml" \
   "$folder/jobs/"
 install -m 755 "$root"/deploy/bundle/bench/*.py "$folder/bench/"

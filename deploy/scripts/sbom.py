@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Writes the SPDX 2.3 list of the files in an image: each file with its SHA-256, and the Debian
+package of each library.
+
+  sbom.py --root FOLDER --name NAME --version V --commit C --epoch SECONDS --out FILE
+
+The package of a library is the one that owns the file of that name on this machine, from which
+bundle.sh has copied it.
+"""
+import argparse
+import datetime
+import hashlib
+import json
+import os
+import re
+import subprocess
+
+SEARCHED = ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/lib", "/usr/lib")
+
+
+def digests(path):
+    with open(path, "rb") as f:
+        content = f.read()
+    return hashlib.sha1(content).hexdigest(), hashlib.sha256(content).hexdigest()
+
+
+def owner(name):
+    """Returns (package, version, source) of a library on this machine, or None."""
+    for folder in SEARCHED:
+        path = os.path.join(folder, name)
+        if not os.path.exists(path):
+            continue
+        for candidate in {os.path.realpath(path), path, "/usr" + path}:
+            found = subprocess.run(["dpkg", "-S", candidate], capture_output=True, text=True)
+            if found.returncode == 0:
+                package = found.stdout.split(":")[0]
+                fields = "${Package}\t${Version}\t${source:Package}\n"
+                shown = subprocess.run(
+                    ["dpkg-query", "-W", "-f", fields, package],
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                )
+                return tuple(shown.stdout.splitlines()[0].split("\t"))
+    return None
+
+
+def package(identifier, name, version, **more):
+    made = {
+        "SPDXID": identifier,
+        "name": name,
+        "versionInfo": version,
+        "downloadLocation": "NOASSERTION",
+        "filesAnalyzed": False,
+        "licenseConcluded": "NOASSERTION",
+        "licenseDeclared": "NOASSERTION",
+        "copyrightText": "NOASSERTION",
+    }
+    made.update(more)
+    return made
+
+
+def relation(one, kind, other):
+    return {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
+
+
+def main():
+    flags = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for flag in "root name version commit epoch out".split():
+        flags.add_argument("--" + flag, required=True)
+    given = flags.parse_args()
+    created = datetime.datetime.fromtimestamp(int(given.epoch), datetime.timezone.utc)
+    top = "SPDXRef-Package-evergrad"
+    files, packages, relations, seen = [], [], [], set()
+    paths = sorted(
+        os.path.relpath(os.path.join(folder, name), given.root)
+        for folder, _, names in os.walk(given.root)
+        for name in names
+    )
+    for path in paths:
+        sha1, sha256 = digests(os.path.join(given.root, path))
+        identifier = "SPDXRef-File-" + re.sub(r"[^A-Za-z0-9.]", "-", path)
+        files.append(
+            {
+                "SPDXID": identifier,
+                "fileName": "./" + path,
+                "checksums": [
+                    {"algorithm": "SHA1", "checksumValue": sha1},
+                    {"algorithm": "SHA256", "checksumValue": sha256},
+                ],
+                "licenseConcluded": "NOASSERTION",
+                "licenseInfoInFiles": ["NOASSERTION"],
+                "copyrightText": "NOASSERTION",
+            }
+        )
+        relations.append(relation(top, "CONTAINS", identifier))
+        found = owner(os.path.basename(path)) if path.startswith(("usr/lib/", "lib64/")) else None
+        if found:
+            name, version, source = found
+            part = "SPDXRef-Package-" + re.sub(r"[^A-Za-z0-9.]", "-", name)
+            if part not in seen:
+                seen.add(part)
+                url = "pkg:deb/debian/%s@%s?arch=amd64&distro=debian-12" % (
+                    name.replace("+", "%2B"),
+                    version.replace("+", "%2B").replace(":", "%3A"),
+                )
+                reference = {
+                    "referenceCategory": "PACKAGE-MANAGER",
+                    "referenceType": "purl",
+                    "referenceLocator": url,
+                }
+                about = "Debian source package " + source
+                packages.append(
+                    package(part, name, version, externalRefs=[reference], sourceInfo=about)
+                )
+                relations.append(relation(top, "DEPENDS_ON", part))
+            relations.append(relation(identifier, "GENERATED_FROM", part))
+    own = package(top, given.name, given.version, licenseDeclared="Apache-2.0")
+    own["sourceInfo"] = "commit " + given.commit
+    content = hashlib.sha256(json.dumps(files).encode()).hexdigest()
+    document = {
+        "spdxVersion": "SPDX-2.3",
+        "dataLicense": "CC0-1.0",
+        "SPDXID": "SPDXRef-DOCUMENT",
+        "name": "%s-%s" % (given.name, given.version),
+        "documentNamespace": "https://evergrad.dev/spdx/%s/%s" % (given.name, content),
+        "creationInfo": {
+            "created": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "creators": ["Tool: evergrad-release"],
+        },
+        "packages": [own] + packages,
+        "files": files,
+        "relationships": [relation("SPDXRef-DOCUMENT", "DESCRIBES", top)] + relations,
+    }
+    with open(given.out, "w") as f:
+        json.dump(document, f, indent=1)
+        f.write("\n")
+
+
+if __name__ == "__main__":
+    main()
