@@ -80,4 +80,5 @@ depends=$(cd "$work" && dpkg-shlibdeps -O --warnings=0 evergrad/usr/lib/evergrad
 (cd "$tree" && find . -type f ! -path './DEBIAN/*' -printf '%P\0' | LC_ALL=C sort -z |
   xargs -0 md5sum >DEBIAN/md5sums)
 install -m 755 "$from"/{postinst,prerm,postrm} "$tree/DEBIAN/"
-dpkg-deb --root-owner-group -Zxz --build "$tree" "$out/evergrad_${version}_amd64.deb" >/dev/null
+# Debian 12 reads zstd, which packs in a tenth of the time of xz.
+dpkg-deb --root-owner-group -Zzstd --build "$tree" "$out/evergrad_${version}_amd64.deb" >/dev/null

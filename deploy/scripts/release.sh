@@ -3,14 +3,16 @@
 # checksums. docs/release.md describes them.
 #
 #   release.sh [--bin build/release/bin] [--out build/release-artefacts] [--cuda auto|yes|no]
+#              [--mixed]
 #
-# Empties OUT first. The folders of files from which the images are packed stay in OUT/../image.
+# Replaces a former release in OUT. OUT/files has the folders of files that the images are made of.
 # --cuda yes fails, and --cuda auto only says why, when evergrad-cuda cannot be made: it needs
 # libevergrad_cuda.so from the build, and CUDA's libraries, in $EVERGRAD_CUDA_LIBRARIES,
-# /usr/local/cuda/lib64 or /usr/local/cuda-13*/lib. Needs umoci, patchelf and dpkg-dev, and no root.
+# /usr/local/cuda/lib64 or /usr/local/cuda-13*/lib. --mixed, for tests, allows programs of several
+# builds, and takes the version from psctl. Needs umoci, patchelf and dpkg-dev, and no root.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-bin=$root/build/release/bin out=$root/build/release-artefacts cuda=auto
+bin=$root/build/release/bin out=$root/build/release-artefacts cuda=auto mixed=
 fail() { echo "release.sh: $*" >&2; exit 1; }
 usage() { echo "release.sh: $*" >&2; exit 2; }
 while (( $# )); do
@@ -18,7 +20,8 @@ while (( $# )); do
     --bin) bin=${2:-}; shift ;;
     --out) out=${2:-}; shift ;;
     --cuda) cuda=${2:-}; shift ;;
-    *) usage "unknown option $1 (want: --bin FOLDER, --out FOLDER, --cuda auto|yes|no)" ;;
+    --mixed) mixed=1 ;;
+    *) usage "unknown option $1 (want: --bin, --out, --cuda or --mixed)" ;;
   esac
   shift
 done
@@ -29,13 +32,12 @@ done
 image_bytes_max=120000000
 
 programs=(evergrad-coordinator evergrad-ps-server evergrad-worker psctl)
-ids=
+id=
 for program in "${programs[@]}"; do
   [[ -x $bin/$program ]] || fail "no $program in $bin: ./evergrad build"
-  id=$("$bin/$program" --version | awk '{print $2}')
-  ids+=" $id"
-  [[ $id == "${ids#* }" || " ${ids% *} " == *" $id "* ]] ||
-    fail "the programs in $bin are of several commits:$ids (./evergrad build)"
+  other=$id id=$("$bin/$program" --version | awk '{print $2}')
+  [[ -z $other || $id == "$other" || -n $mixed ]] ||
+    fail "the programs in $bin are of two builds, $other and $id: ./evergrad build"
 done
 version=${id%%+*} commit=${id#*+}
 # Every time stamp in the artefacts is that of the commit, so that the same sources and compiler
@@ -44,13 +46,16 @@ epoch=$(git -C "$root" show -s --format=%ct "${commit%-dirty}" 2>/dev/null) ||
   epoch=$(git -C "$root" show -s --format=%ct HEAD 2>/dev/null) || epoch=0
 export SOURCE_DATE_EPOCH=$epoch
 
+if [[ -d $out && ! -f $out/.evergrad-release && -n $(ls -A "$out") ]]; then
+  fail "$out has other files, and is not replaced"
+fi
 rm -rf "$out"
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
-trees=${out%/*}/image
-rm -rf "$trees"
-mkdir -p "$trees"
-work=$(mktemp -d "$trees/.work-XXXXXX")
+: >"$out/.evergrad-release"
+trees=$out/files
+mkdir "$trees"
+work=$(mktemp -d "$out/.work-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
 # tree NAME: the files of an image. The programs find their libraries in ../lib. No shell and no
@@ -79,7 +84,7 @@ tree() {
 }
 
 pack() {  # NAME: makes OUT/NAME_VERSION_amd64.oci.tar
-  local layout=$work/$1
+  local layout=$work/$1.layout
   /usr/bin/python3 "$root/deploy/image/image.py" --root "$trees/$1" --layout "$layout" \
     --name "$1" --version "$version" --commit "$commit" --epoch "$epoch"
   tar -C "$layout" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$epoch" \
@@ -131,5 +136,5 @@ for name in evergrad evergrad-cuda; do
     --out "$out/${name}_$version.spdx.json"
 done
 (cd "$out" && sha256sum -- *.tar *.deb *.json >SHA256SUMS)
-for path in "$out"/*; do echo "$(du -m --apparent-size "$path" | cut -f1) MB  ${path##*/}"; done
+for path in "$out"/*.*; do echo "$(du -m --apparent-size "$path" | cut -f1) MB  ${path##*/}"; done
 echo "unpacked, the image evergrad has $(( bytes / 1000000 )) MB"
