@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian 12 packages that the project needs: `setup.sh` to build and train, `setup.sh
-# test` to test as well, `setup.sh lint` for the clang tools, `setup.sh fuzz` for the fuzz targets.
+# test` to test as well, `setup.sh release` to make the artefacts of a release, `setup.sh lint` for
+# the clang tools, `setup.sh fuzz` for the fuzz targets.
 # Does nothing when all of them are installed. Without root it prints the apt-get command line and
 # ends with 2.
 set -euo pipefail
@@ -14,16 +15,18 @@ packages=(
   catch2 libbenchmark-dev
   python3 dataset-fashion-mnist
 )
+release=(binutils dpkg-dev patchelf umoci)
 case ${1:-} in
   '') ;;
   test)
     packages+=(
-      python3-numpy python3-venv python3-yaml pyflakes3 openssl iproute2 iptables procps patchelf
-      binutils shellcheck curl jq) ;;
+      "${release[@]}" adduser groff-base python3-numpy python3-venv python3-yaml pyflakes3 openssl
+      iproute2 iptables procps runc shellcheck curl jq systemd) ;;
+  release) packages+=("${release[@]}") ;;
   lint)
     packages+=(black clang-14 clang-format-14 clang-tidy-14 codespell pyflakes3 universal-ctags) ;;
   fuzz) packages+=(clang-14 libclang-rt-14-dev) ;;
-  *) echo "setup.sh: unknown set: $1 (want: nothing, test, lint or fuzz)" >&2; exit 2 ;;
+  *) echo "setup.sh: unknown set: $1 (want: nothing, test, release, lint or fuzz)" >&2; exit 2 ;;
 esac
 
 missing=()
