@@ -125,6 +125,11 @@ def main():
             relations.append(relation(identifier, "GENERATED_FROM", part))
     own = package(top, given.name, given.version, licenseDeclared="Apache-2.0")
     own["sourceInfo"] = "commit " + given.commit
+    own["filesAnalyzed"] = True
+    sums = sorted(file["checksums"][0]["checksumValue"] for file in files)
+    code = hashlib.sha1("".join(sums).encode()).hexdigest()
+    own["packageVerificationCode"] = {"packageVerificationCodeValue": code}
+    own["licenseInfoFromFiles"] = ["NOASSERTION"]
     content = hashlib.sha256(json.dumps(files).encode()).hexdigest()
     document = {
         "spdxVersion": "SPDX-2.3",
