@@ -12,7 +12,6 @@ ROLES = {  # role: (program, kind, port, port of the metrics)
     "worker": ("evergrad-worker", "Deployment", 4020, 9420),
 }
 COMPONENT = "app.kubernetes.io/component"
-WATCHES = "evergrad.dev/watches-notices"
 # Storage classes that a cloud's cluster has by itself.
 BUILT_IN_CLASSES = {"premium-rwo", "standard-rwx", "managed-csi-premium"}
 AWAY = [
@@ -20,26 +19,23 @@ AWAY = [
     | {"tolerationSeconds": 10}
     for why in ("not-ready", "unreachable")
 ]
-CLOUDS = {  # labels of spot nodes, toleration, flag, notice in seconds
+CLOUDS = {  # labels of spot nodes, toleration, notice in seconds
     "gke": {
         "labels": {
             "cloud.google.com/gke-spot": "true",
             "cloud.google.com/gke-provisioning": "spot",
         },
         "toleration": ("cloud.google.com/gke-spot", "true"),
-        "source": "gce",
         "notice": 15,
     },
     "eks": {
         "labels": {"eks.amazonaws.com/capacityType": "SPOT", "karpenter.sh/capacity-type": "spot"},
         "toleration": None,
-        "source": "aws",
         "notice": 120,
     },
     "aks": {
         "labels": {"kubernetes.azure.com/scalesetpriority": "spot"},
         "toleration": ("kubernetes.azure.com/scalesetpriority", "spot"),
-        "source": "azure",
         "notice": 30,
     },
 }
@@ -371,9 +367,6 @@ def documented_flags():
     return found
 
 
-# Flags that the manifests name and that docs/cli.md gets with the programs that have them. An entry
-# that docs/cli.md has is to be removed here.
-AGREED = {"--preemption-source"}
 
 
 def program_flags(c):
@@ -389,7 +382,7 @@ def program_flags(c):
                 found.append("%s: no such program or verb: %s" % (name, program))
                 continue
             for f, _ in flags(container):
-                if f not in documented[program] | AGREED:
+                if f not in documented[program]:
                     found.append("%s: %s has no flag %s" % (name, program, f))
                 if f.startswith(("--insecure", "--failpoint")):
                     found.append("%s: %s" % (name, f))
@@ -416,9 +409,6 @@ def program_flags(c):
             found.append("%s: %s is %s" % (role, name, have))
     for role in ROLES:
         container = c.role(role)[0]["spec"]["containers"][0]
-        want = c.cloud["source"] if c.on_spot(role) else None
-        if flag(container, "--preemption-source") != want:
-            found.append("%s: --preemption-source" % role)
         if flag(container, "--log-format") != "json":
             found.append("%s: --log-format" % role)
     device = flag(c.role("worker")[0]["spec"]["containers"][0], "--device")
@@ -553,7 +543,7 @@ METADATA = "169.254.169.254"
 
 
 def network(c):
-    """The allowed connections are exactly a table, and only watchers reach the metadata address."""
+    """The allowed connections are exactly a table, and no pod reaches the metadata address."""
     found = []
     pods = {pod_labels(t).get(COMPONENT): pod_labels(t) for _, t, _ in c.workloads()}
     want = {
@@ -580,10 +570,7 @@ def network(c):
     for role, labels in pods.items():
         if any(_allows(c, "ingress", labels, {"a": "stranger"}, p) for p in all_ports):
             found.append("%s: everybody may connect" % role)
-        watches = bool(c.on_spot(role))
-        if (labels.get(WATCHES) == "true") != watches:
-            found.append("%s: the label %s" % (role, WATCHES))
-        if _allows(c, "egress", labels, METADATA, 80) != watches:
+        if _allows(c, "egress", labels, METADATA, 80):
             found.append("%s: the metadata address" % role)
         if any(_allows(c, "egress", labels, "10.9.8.7", p) for p in (22, 80, 443, 4000)):
             found.append("%s: other addresses" % role)

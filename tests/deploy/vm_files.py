@@ -217,10 +217,7 @@ def page(text, known=None):
             found.append("no such metric: %s" % metric)
     for anchor_path in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
         target = os.path.normpath(os.path.join(ROOT, "docs", anchor_path))
-        if not os.path.exists(target) and os.path.basename(target) not in LATER:
+        if not os.path.exists(target):
             found.append("a link leads nowhere: %s" % anchor_path)
     return found
 
-
-# Pages of other parts of the deployment. A page that exists is checked like every other link.
-LATER = ("deploy_kubernetes.md", "release.md")
