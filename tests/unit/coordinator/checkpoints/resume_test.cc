@@ -234,7 +234,7 @@ TEST_CASE(
   CHECK(Has(text,
             "cannot resume: the checkpoint was saved under another plan (spec.data.batch_size "
             "was=10 is=25, "
-            "spec.data.shuffle.seed was=7 is=8) and is not "
+            "spec.data.shuffle.seed was=7 is=8) and it is not "
             "complete: its shards hold different closures"));
   CHECK(Has(text, "checkpoint=" + job.folder + "/" + snapshot::ManifestName(1)));
   CHECK(Has(text, "leave out spec.checkpoint.resume"));

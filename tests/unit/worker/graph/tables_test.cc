@@ -105,7 +105,7 @@ TEST_CASE("a model whose tables and inputs do not fit is a user's error") {
   CHECK_THAT(refusal([](Model& m) { m.layers[0].combiner = "max"; }),
              Catch::Contains("unknown combiner `max`"));
   CHECK_THAT(refusal([](Model& m) { m.layers[0].weights = "x"; }),
-             Catch::Contains("of their shape: weights=(2) ids=(3)"));
+             Catch::Contains("with the shape of the weights: weights=(2) ids=(3)"));
   CHECK_THAT(refusal([](Model& m) { m.layers[1].weights = "x"; }),
              Catch::Contains("weights need a combiner"));
   CHECK_THAT(refusal([](Model& m) { m.layers[1].inputs = {"m"}; }),
@@ -131,7 +131,7 @@ TEST_CASE("a model whose tables and inputs do not fit is a user's error") {
              }),
              Catch::Contains("ids of shape () or (n)"));
   CHECK_THAT(refusal([](Model& m) { m.metrics = {"root_mean_squared_error"}; }),
-             Catch::Contains("it needs mean_squared_error"));
+             Catch::Contains("for this loss: expected mean_squared_error"));
   CHECK_THAT(refusal([](Model& m) { m.metrics = {"precision"}; }),
              Catch::Contains("unknown metric `precision`"));
 }

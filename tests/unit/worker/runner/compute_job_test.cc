@@ -336,9 +336,11 @@ spec:
           with("7", "3", "1"), {{"  optimizer: {type: sgd}\n",
                                  "  optimizers:\n    - {match: \"big/*\", type: sgd}\n"}})),
       Catch::StartsWith("my.yaml:8:5: no entry of `optimizers` matches: variable=small/kernel"));
-  CHECK_THAT(RefusalOfSubmitted(with("7", "3", "1"),
-                                [](config::JobSpec& spec) { spec.model.layers[3].units = 2; }),
-             Catch::StartsWith("my.yaml:10:7: loss `mean_squared_error`: output `out` (2) wants"));
+  CHECK_THAT(
+      RefusalOfSubmitted(with("7", "3", "1"),
+                         [](config::JobSpec& spec) { spec.model.layers[3].units = 2; }),
+      Catch::StartsWith("my.yaml:10:7: loss `mean_squared_error`: a field has the wrong number of "
+                        "labels per example: field=`y` want=2"));
 }
 
 }  // namespace
