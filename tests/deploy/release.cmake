@@ -3,7 +3,7 @@ function(eg_release_test name)
   add_test(NAME "deploy: ${name}" COMMAND /usr/bin/python3
     ${CMAKE_CURRENT_SOURCE_DIR}/release_test.py --bin ${CMAKE_BINARY_DIR}/bin
     --artefacts ${CMAKE_BINARY_DIR}/release-artefacts ${ARGN})
-  set_tests_properties("deploy: ${name}" PROPERTIES TIMEOUT 600 RUN_SERIAL ON
+  set_tests_properties("deploy: ${name}" PROPERTIES TIMEOUT 900 RUN_SERIAL ON
     SKIP_RETURN_CODE 77)
 endfunction()
 
