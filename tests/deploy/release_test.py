@@ -459,7 +459,7 @@ class Units(support.Case):
     NAMES = (
         "evergrad-coordinator.service",
         "evergrad-ps-server@.service",
-        "evergrad-worker.service",
+        "evergrad-worker@.service",
     )
 
     def unit(self, name):
