@@ -1,4 +1,4 @@
-// What each sender has last pulled of one shard, to measure the staleness of its gradients.
+// The last pull of one shard by each sender, to measure the staleness of its gradients.
 //
 // A push does not say from which values its gradient was computed. The server therefore takes the
 // values of the sender's last pull of the shard before the push. With `pipeline` 1 a worker uses

@@ -367,8 +367,6 @@ def documented_flags():
     return found
 
 
-
-
 def program_flags(c):
     """Every flag is one that the program has, TLS is on, and the roots are set."""
     found, documented = [], documented_flags()

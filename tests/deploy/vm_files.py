@@ -220,4 +220,3 @@ def page(text, known=None):
         if not os.path.exists(target):
             found.append("a link leads nowhere: %s" % anchor_path)
     return found
-

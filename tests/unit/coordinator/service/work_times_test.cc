@@ -55,7 +55,7 @@ TEST_CASE_METHOD(Fixture, "a worker waits from its last work to the next grant")
   CHECK(HasWaits("1", "0"));  // granted ahead
   Done(1, milliseconds(2000), true);
   Done(2, milliseconds(3000), false);
-  times.OnMessageOf(worker, job, false, milliseconds(5000));  // the wait goes on
+  times.OnMessageOf(worker, job, false, milliseconds(5000));  // the wait continues
   Grant(3, milliseconds(7000), /*training=*/false);           // an evaluation ends it
   CHECK(HasWaits("2", "4"));
   Done(3, milliseconds(8000), false);
