@@ -39,31 +39,43 @@ bool Read(const std::vector<std::string>& words, std::size_t i, double* out) {
   return i < words.size() && absl::SimpleAtod(words[i], out);
 }
 
+double TicksPerSecond() { return static_cast<double>(::sysconf(_SC_CLK_TCK)); }
+
+// Indexes into StatFields: the number of the field in proc(5), less that of the first field there.
+constexpr std::size_t kUtime = 14 - 3, kStime = 15 - 3, kStart = 22 - 3, kVirtual = 23 - 3,
+                      kResident = 24 - 3;
+
+// Returns the fields of `stat` from field 3 of proc(5) on, or none if the file is missing or
+// malformed. Field 2 is the name of the program in parentheses, which may contain spaces and
+// parentheses.
+std::vector<std::string> StatFields(const std::string& folder) {
+  const std::string stat = TextOf(folder + "/stat");
+  const std::size_t name_end = stat.rfind(')');
+  if (name_end == std::string::npos) return {};
+  return absl::StrSplit(absl::StripAsciiWhitespace(stat.substr(name_end + 1)), ' ');
+}
+
+bool ReadCpuSeconds(const std::vector<std::string>& fields, double* seconds) {
+  double user = 0, system = 0;
+  if (!Read(fields, kUtime, &user) || !Read(fields, kStime, &system)) return false;
+  *seconds = (user + system) / TicksPerSecond();
+  return true;
+}
+
 }  // namespace
 
 std::optional<ProcessNumbers> ReadProcessNumbers(const std::string& proc,
                                                  const std::string& process) {
   const std::string folder = absl::StrCat(proc, "/", process);
-  // The second field of `stat` is the name of the program in parentheses, which may contain spaces
-  // and parentheses. The first word behind it is field 3 of proc(5).
-  const std::string stat = TextOf(folder + "/stat");
-  const std::size_t name_end = stat.rfind(')');
-  if (name_end == std::string::npos) return std::nullopt;
-  const std::vector<std::string> fields =
-      absl::StrSplit(absl::StripAsciiWhitespace(stat.substr(name_end + 1)), ' ');
-  constexpr std::size_t kUtime = 14 - 3, kStime = 15 - 3, kStart = 22 - 3, kVirtual = 23 - 3,
-                        kResident = 24 - 3;
-  const double ticks = static_cast<double>(::sysconf(_SC_CLK_TCK));
-  double user = 0, system = 0, start = 0, pages = 0, booted = 0;
+  const std::vector<std::string> fields = StatFields(folder);
+  double start = 0, pages = 0, booted = 0;
   ProcessNumbers numbers;
-  if (!Read(fields, kUtime, &user) || !Read(fields, kStime, &system) ||
-      !Read(fields, kStart, &start) || !Read(fields, kVirtual, &numbers.virtual_bytes) ||
-      !Read(fields, kResident, &pages) ||
+  if (!ReadCpuSeconds(fields, &numbers.cpu_seconds) || !Read(fields, kStart, &start) ||
+      !Read(fields, kVirtual, &numbers.virtual_bytes) || !Read(fields, kResident, &pages) ||
       !Read(WordsAfter(TextOf(proc + "/stat"), "btime "), 0, &booted))
     return std::nullopt;
   numbers.resident_bytes = pages * static_cast<double>(::sysconf(_SC_PAGESIZE));
-  numbers.cpu_seconds = (user + system) / ticks;
-  numbers.start_seconds = booted + start / ticks;
+  numbers.start_seconds = booted + start / TicksPerSecond();
   const std::vector<std::string> limit = WordsAfter(TextOf(folder + "/limits"), "Max open files ");
   if (!limit.empty() && limit[0] == "unlimited")
     numbers.max_fds = std::numeric_limits<double>::infinity();
@@ -100,8 +112,9 @@ void AddProcessMetrics(Registry& registry, const std::string& proc) {
   registry.AddCallbackTotal("process_cpu_seconds_total",
                             "Total user and system CPU time spent in seconds.", {},
                             [proc, last = std::make_shared<std::atomic<double>>(0)] {
-                              if (const auto numbers = ReadProcessNumbers(proc, "self"))
-                                last->store(numbers->cpu_seconds);
+                              double seconds = 0;
+                              if (ReadCpuSeconds(StatFields(proc + "/self"), &seconds))
+                                last->store(seconds);
                               return last->load();
                             });
 }
