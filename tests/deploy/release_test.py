@@ -8,7 +8,6 @@ from the image, and the package in a bare chroot.
 root, a tool or a right of the kernel is skipped, with the reason, on a machine that lacks it.
 """
 import glob
-import hashlib
 import json
 import os
 import re
@@ -23,17 +22,18 @@ sys.path.insert(0, os.path.join(ROOT, "tests", "integration"))
 import support  # noqa: E402
 from bare_root import BareRoot  # noqa: E402
 from machines import Machine, skip_without_namespaces  # noqa: E402
+from quickstart import (  # noqa: E402
+    DETERMINISTIC,
+    LOCAL,
+    QUICKSTART,
+    Trains,
+    digest,
+    quickstart_data,
+)
 
 ARTEFACTS = os.path.join(ROOT, "build", "release", "release-artefacts")
 SCRIPTS = os.path.join(ROOT, "deploy", "scripts")
-QUICKSTART = os.path.join(ROOT, "configs", "quickstart.yaml")
 ROLES = ("coordinator", "ps-server", "worker")
-DETERMINISTIC = [
-    word
-    for setting in ("strategy.deterministic=true", "strategy.pipeline=0", "training.epochs=1")
-    for word in ("--set", "spec." + setting)
-]
-LOCAL = ["--local", "--workers", "1", "--servers", "2", "--threads", "1", *DETERMINISTIC]
 ADDRESS = "10.213.78.1"
 
 
@@ -59,35 +59,6 @@ def need(*tools):
     for tool in tools:
         if not shutil.which(tool):
             raise unittest.SkipTest("%s is not installed (deploy/scripts/setup.sh test)" % tool)
-
-
-def quickstart_data(target):
-    """Copies the data of the quickstart to a folder, without the links that `./evergrad data`
-    makes to files elsewhere on this machine."""
-    folder = os.path.abspath(os.environ.get("EVERGRAD_DATA") or os.path.join(ROOT, "data"))
-    if not os.path.exists(os.path.join(folder, "fashion-mnist", "train-images-idx3-ubyte.gz")):
-        raise unittest.SkipTest("no fashion-mnist in %s (./evergrad data makes it)" % folder)
-    shutil.copytree(os.path.join(folder, "fashion-mnist"), os.path.join(target, "fashion-mnist"))
-    return target
-
-
-def digest(runs):
-    """Returns the SHA-256 of the weights of the only run in a folder."""
-    found = glob.glob(os.path.join(runs, "*", "weights.safetensors"))
-    if len(found) != 1:
-        raise AssertionError("want one run with weights in %s, got %s" % (runs, found))
-    with open(found[0], "rb") as f:
-        return hashlib.sha256(f.read()).hexdigest()
-
-
-class Trains(support.Case):
-    """A test that compares the weights of the quickstart with those of an ordinary local run."""
-
-    def ordinary(self, data):
-        runs = self.path("ordinary")
-        os.mkdir(runs)
-        self.psctl("job", "run", QUICKSTART, *LOCAL, "--runs", runs, env={"EVERGRAD_DATA": data})
-        return digest(runs)
 
 
 class Making(support.Case):

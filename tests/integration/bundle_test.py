@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The bundle can be made, is small, and checks and trains in a chroot that has only a C library
-and a shell. bundle_test.py --bin DIR [Class[.test]]"""
+and a shell, there to the weights of an ordinary run. bundle_test.py --bin DIR [Class[.test]]"""
 import json
 import os
 import re
@@ -8,10 +8,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import support  # noqa: E402
+from quickstart import LOCAL, QUICKSTART, Trains, digest, quickstart_data  # noqa: E402
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 TOOLS = (
@@ -54,30 +54,31 @@ def bare(folder):
         f.write("127.0.0.1 localhost\n")
 
 
-class Bundle(unittest.TestCase):
+class Bundle(Trains):
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.mkdtemp(prefix="evergrad-bundle-")
-        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        cls.made_in = tempfile.mkdtemp(prefix="evergrad-bundle-")
+        cls.addClassCleanup(shutil.rmtree, cls.made_in)
         cls.made = run(
             os.path.join(ROOT, "deploy", "scripts", "bundle.sh"),
             "--bin",
             support.BIN,
             "--out",
-            os.path.join(cls.folder, "out"),
+            os.path.join(cls.made_in, "out"),
         )
         if cls.made.returncode == 0:
-            cls.root = os.path.join(cls.folder, "root")
+            cls.root = os.path.join(cls.made_in, "root")
             bare(cls.root)
-            packed = os.path.join(cls.folder, "out", "evergrad-linux-x86_64.tar.gz")
+            packed = os.path.join(cls.made_in, "out", "evergrad-linux-x86_64.tar.gz")
             subprocess.run(["tar", "-C", os.path.join(cls.root, "opt"), "-xf", packed], check=True)
 
     def setUp(self):
+        super().setUp()
         self.assertEqual(self.made.returncode, 0, self.made.stdout + self.made.stderr)
 
-    def inside(self, *command):
-        """Returns the words that run a command in the chroot. /proc and /dev are in a separate
-        mount namespace, which ends with the command."""
+    def inside(self, *command, env=()):
+        """Runs a command in the chroot. /proc and /dev are in a separate mount namespace, which
+        ends with the command. `env` has words of the form NAME=VALUE."""
         if os.geteuid() != 0:
             self.skipTest("a chroot needs root")
         apart, mount = (
@@ -93,7 +94,7 @@ class Bundle(unittest.TestCase):
         if tried.returncode != 0:
             self.skipTest("no mounts of our own here: " + tried.stderr.strip())
         script = mount + ' && exec chroot "$0" /bin/env -i PATH=/bin HOME=/tmp "$@"'
-        return run(*apart, script, self.root, *command)
+        return run(*apart, script, self.root, *env, *command)
 
     def check(self, *arguments):
         ended = self.inside("/opt/evergrad/gpu_check.sh", "--out", "/tmp/check.json", *arguments)
@@ -129,6 +130,15 @@ class Bundle(unittest.TestCase):
                 rows["train: mlp"]["detail"], r"^\d+ examples/s, loss 0\.\d+.*computes on cpu: "
             )
             self.assertEqual((checked["gpu"], checked["skipped"]), ("", 4))
+
+    def test_the_bundle_trains_the_quickstart_to_the_weights_of_an_ordinary_run(self):
+        opt = os.path.join(self.root, "opt")
+        data = quickstart_data(os.path.join(opt, "data"))
+        shutil.copy(QUICKSTART, opt)
+        command = ["/opt/evergrad/run", "psctl", "job", "run", "/opt/quickstart.yaml", *LOCAL]
+        ended = self.inside(*command, "--runs", "/opt/runs", env=["EVERGRAD_DATA=/opt/data"])
+        self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
+        self.assertEqual(digest(os.path.join(opt, "runs")), self.ordinary(data))
 
     def test_a_bundle_without_the_cuda_library_reports_its_absence(self):
         library = os.path.join(self.root, "opt", "evergrad", "bin", "libevergrad_cuda.so")
