@@ -12,8 +12,8 @@ Key<CheckpointSpec> EveryKey() {
   return {
       "every",
       absl::StrCat("duration from ", FormatDuration(kEveryMin), " to ", FormatDuration(kEveryMax)),
-      "time between two checkpoints. The loss of a server costs, on average, the work of the "
-      "whole job in half of this time",
+      "time between two checkpoints. If a server is lost, the job loses, on average, the work of "
+      "half this interval",
       false,
       [](Reader& r, const Node& n, CheckpointSpec* t) {
         const auto text = r.Text(n, "every");
@@ -33,11 +33,10 @@ Key<CheckpointSpec> EveryKey() {
       }};
 }
 Key<CheckpointSpec> DirectoryKey() {
-  Key<CheckpointSpec> key =
-      PlainText<CheckpointSpec>("directory", &CheckpointSpec::directory,
-                                "folder that all daemons share; each job writes to the folder "
-                                "NAME-JOB_UID in it. If omitted, the job writes to checkpoint/ "
-                                "in its runs folder");
+  Key<CheckpointSpec> key = PlainText<CheckpointSpec>(
+      "directory", &CheckpointSpec::directory,
+      "folder that all daemons share. Each job writes to its own subfolder, NAME-JOB_UID. If "
+      "omitted, the job writes to checkpoint/ in its runs folder");
   key.type = "path or file:// URI";
   key.read = [](Reader& r, const Node& n, CheckpointSpec* t) {
     const auto text = r.Text(n, "directory");
@@ -63,7 +62,7 @@ Key<CheckpointSpec> DirectoryKey() {
 Key<JobSpec> CheckpointKey() {
   Key<JobSpec> key = Section<JobSpec, CheckpointSpec>(
       "checkpoint", &JobSpec::checkpoint, &CheckpointTable(),
-      "how the job is saved. If the section is omitted, these defaults apply, but a job that "
+      "how the job is saved. If the section is omitted, the defaults below apply, and a job that "
       "cannot be saved continues with a warning");
   key.type = "mapping, or off";
   key.read = [](Reader& r, const Node& n, JobSpec* t) {

@@ -13,7 +13,7 @@ const Table<CountingSpec>& CountingTable() {
        Integer<CountingSpec>("shards", &CountingSpec::shards, 1, 4096,
                              "number of partitions of the [examples, 1] variable"),
        Integer<CountingSpec>("step_ms", &CountingSpec::step_ms, 0, 60000,
-                             "least duration of a step"),
+                             "least duration of a step, in milliseconds"),
        Integer<CountingSpec>(
            "tables", &CountingSpec::tables, 0, 16,
            "number of additional embedding tables; each step pushes a few rows of each"),
@@ -23,7 +23,8 @@ const Table<CountingSpec>& CountingTable() {
                               "byte limit of the last table; 0 means no limit"),
        Choice<CountingSpec>("optimizer", &CountingSpec::optimizer, {"counting"},
                             {"sgd", "adam", "adagrad"}, "counting.",
-                            "the optimizer of counting jobs: weight += g, state += 2 g")},
+                            "the optimizer of counting jobs, which adds the gradient to the weight "
+                            "and twice the gradient to the optimizer state")},
       {}};
   return table;
 }

@@ -1,5 +1,5 @@
-// The settings of the job of the fault scenarios (`spec.type: counting`). Only daemons that were
-// started with --failpoints accept the job.
+// The settings of a counting job (`spec.type: counting`), which the fault scenarios run. Only
+// daemons that were started with --failpoints accept the job.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct CountingSpec {
   friend bool operator==(const CountingSpec&, const CountingSpec&) = default;
 };
 
-// Returns the settings in `spec`, nullptr if it is not a counting job.
+// Returns the settings in `spec`, or nullptr if the job is not a counting job.
 const CountingSpec* CountingOf(const JobSpec& spec);
 
 }  // namespace evergrad::config

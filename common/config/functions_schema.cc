@@ -131,17 +131,16 @@ const Table<FunctionsSpec>& FunctionsTable() {
       "spec.functions",
       {VariablesKey(),
        Integer<FunctionsSpec>("queue_limit", &FunctionsSpec::queue_limit, 1, 65536,
-                              "largest number of closures that are scheduled and have not "
-                              "ended; schedule() waits while there are so many"),
+                              "largest number of closures that are scheduled and have not ended; "
+                              "schedule() waits while this number is reached"),
        ByteSize<FunctionsSpec>(
            "argument_bytes_max", &FunctionsSpec::argument_bytes_max, 1u << 20, 1u << 28,
-           "memory for arguments, which are kept until a checkpoint holds the effect of their "
-           "closures. When the memory is full, a checkpoint is made and schedule() waits"),
+           "memory limit for arguments, which are kept until a checkpoint contains the effects of "
+           "their closures. At the limit, a checkpoint is made and schedule() waits"),
        ByteSize<FunctionsSpec>("result_bytes_max", &FunctionsSpec::result_bytes_max, 1u << 20,
                                1u << 28,
-                               "memory for results, which are kept until their handles are "
-                               "released. When the memory is full, the oldest results are "
-                               "discarded")},
+                               "memory limit for results, which are kept until their handles are "
+                               "released. At the limit, the oldest results are discarded")},
       {"functions", "retries", "timeout", "priority", "tables"}};
   return table;
 }

@@ -100,7 +100,7 @@ struct TrainingSpec {
 struct CheckpointSpec {
   bool on = true;  // false for `checkpoint: off`
   // Whether the job file has the section `checkpoint`. If true, the job fails when it cannot be
-  // saved. Otherwise the job continues, and reports that it is not saved.
+  // saved. If false, the job continues, and reports that it is not saved.
   bool given = false;
   std::chrono::milliseconds every{60000};
   std::uint32_t keep = 3;  // number of manifests kept
@@ -201,14 +201,15 @@ ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options);
 
 // Returns the effective YAML, with every value written out. ParseJob of this text gives an equal
 // spec. If the job has no `checkpoint` section, the section is written as a comment, because its
-// absence is a value, too.
+// presence changes the job (CheckpointSpec::given).
 std::string EmitYaml(const JobSpec& spec);
 // Like EmitYaml, with a comment at the end (ParseOptions::submission). The comment holds the places
 // of layers, inputs, tables, losses, optimizers and sources in the user's file, so that a worker's
 // later error messages name the user's line. The comment is omitted if it would be too long.
 std::string EmitSubmission(const JobSpec& spec);
-// Returns `spec` on one line, without its name and without default values. A version with more keys
-// gives the same line, as long as these keys have their defaults and no default has changed.
+// Returns `spec` on one line, without its name and without default values. A later version with
+// additional keys returns the same line, if these keys have their default values and no default has
+// changed.
 std::string EmitGiven(const JobSpec& spec);
 // Returns the text of configs/reference.yaml, made from the schema table: every key with its type,
 // default, bounds and one line of explanation.

@@ -63,7 +63,7 @@ class ModelCheck {
       if (entry.key == input.name)
         reader_.Report(entry.where(),
                        absl::StrCat("model input `", input.name,
-                                    "` names no field of the data that can be read: expected ",
+                                    "` is not a field of the data that a model can read: expected ",
                                     absl::StrJoin(fields_, ", "), Suggestion(input.name, fields_)));
   }
 
@@ -72,7 +72,7 @@ class ModelCheck {
     const auto reads = [&](const LayerSpec& l) {
       return l.type == "embedding" && l.table == table.name;
     };
-    // The table may be read by a layer whose type is unknown.
+    // A layer of an unknown type could be the layer that reads the table.
     const bool unknown = std::any_of(model_.layers.begin(), model_.layers.end(),
                                      [](const LayerSpec& l) { return l.type.empty(); });
     if (!unknown && std::none_of(model_.layers.begin(), model_.layers.end(), reads))
@@ -165,8 +165,9 @@ class ModelCheck {
                                 ? "weights must be"
                                 : absl::StrCat("a layer of type ", layer.type, " reads");
     reader_.Report(
-        where, absl::StrCat(who, " real numbers, but the field `", input,
-                            "` has integers; a transform `scale: 1` makes real numbers of them"));
+        where,
+        absl::StrCat(who, " real numbers, but the field `", input,
+                     "` has integers; the transform `scale: 1` converts integers to real numbers"));
   }
 
   void CheckInputsAreAbove(const LayerSpec& layer, const Node* node) {

@@ -66,8 +66,8 @@ Key<ModelSpec> LayersKey() {
   Key<ModelSpec> key{
       "layers",
       "list of layers",
-      "layers in order: a layer reads layers above it; names, weights and layouts are those of "
-      "Keras",
+      "the layers in order: a layer can read only layers above it. Types, weights and data layouts "
+      "are those of Keras",
       true,
       [](Reader& r, const Node& n, ModelSpec* t) {
         if (!r.IsList(n, "layers", "layers")) return;
@@ -156,18 +156,19 @@ const Table<TableSpec>& EmbeddingTableTable() {
                                  "have at most ",
                                  optimizers::kRowFloatsMax)),
                 "16"),
-       InitializerKey<TableSpec>(
-           "initializer", &TableSpec::initializer,
-           "initial values of a row, a function of the job's seed, the table's name and the id"),
-       RegularizerKey<TableSpec>("embeddings_regularizer", &TableSpec::l2,
-                                 "l2 times the sum of the squares of the rows that a batch "
-                                 "reads (each row counts once) is added to the loss"),
-       Integer<TableSpec>(
-           "admit_after", &TableSpec::admit_after, 1, 1u << 30,
-           "the N-th push to an id creates its row; until then, the id reads default_row"),
-       RealNumber<TableSpec>(
-           "default_row", &TableSpec::default_row, {-3e38, 3e38, false, false},
-           "value of each element for an id without a row; needs an admit_after above 1"),
+       InitializerKey<TableSpec>("initializer", &TableSpec::initializer,
+                                 "initial values of a row. They depend only on the job's seed, the "
+                                 "table's name and the id"),
+       RegularizerKey<TableSpec>(
+           "embeddings_regularizer", &TableSpec::l2,
+           "l2 times the sum of the squared elements of the rows that a batch reads is added to "
+           "the loss. Each row counts once per batch"),
+       Integer<TableSpec>("admit_after", &TableSpec::admit_after, 1, 1u << 30,
+                          "number of the push to an id that creates its row. Until that push, the "
+                          "id reads default_row"),
+       RealNumber<TableSpec>("default_row", &TableSpec::default_row, {-3e38, 3e38, false, false},
+                             "value of each element for an id without a row. The key requires an "
+                             "admit_after above 1"),
        Integer<TableSpec>(
            "ttl_steps", &TableSpec::ttl_steps, 0, 1ull << 48,
            "a row is removed after this number of steps of the plan without a push to it; 0 "
@@ -176,8 +177,8 @@ const Table<TableSpec>& EmbeddingTableTable() {
                            "memory limit for the table's rows and index, on all servers "
                            "together; 0 means that only the servers' own limit applies"),
        Choice<TableSpec>("evict", &TableSpec::evict, {"none", "lru"}, {"lfu", "random"}, "table.",
-                         "behaviour at the limit: lru evicts the rows whose last push is oldest, "
-                         "none refuses pushes")},
+                         "behaviour at the memory limit: lru evicts the rows with the oldest last "
+                         "push, none refuses pushes")},
       {"ttl", "optimizer", "dtype", "combiner", "partitions", "embeddings_initializer"}};
   return table;
 }
@@ -186,8 +187,8 @@ Key<ModelSpec> TablesKey() {
   Key<ModelSpec> key{
       "tables",
       "mapping of table name to its settings",
-      "embedding tables: rows by 64-bit id, created on first use; layers of type embedding name "
-      "them, and several layers may name one table",
+      "embedding tables. A row has a 64-bit id and is created on first use. Layers of type "
+      "embedding read a table by its name, and several layers can read the same table",
       false,
       [](Reader& r, const Node& n, ModelSpec* t) {
         if (!r.IsMap(n, "model.tables")) return;

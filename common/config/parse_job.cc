@@ -109,7 +109,7 @@ void CheckHeader(const Node& root, Reader* reader, JobSpec* spec) {
         entry.key == "spec")
       continue;
     reader->Report(entry.where(),
-                   absl::StrCat("unknown key `", entry.key.substr(0, 60), "` at the top",
+                   absl::StrCat("unknown key `", entry.key.substr(0, 60), "` at the top level",
                                 Suggestion(entry.key, {"apiVersion", "kind", "metadata", "spec"})));
   }
   if (const Node* api = root.Find("apiVersion")) {
@@ -176,11 +176,12 @@ void CheckData(const Node& root, Reader* reader, JobSpec* spec) {
                                 d.train->format, " eval=", d.eval->format));
   if (d.eval && d.eval->split.modulo != 0)
     reader->Report(data->Find("eval")->Find("split")->where(),
-                   "`split` is a setting of data.train, from which it takes the evaluation data");
+                   "`split` is allowed only in data.train");
   if (d.train && d.train->split.modulo != 0) {
     if (data->Find("eval") != nullptr) {
-      reader->Report(data->Find("eval")->where(),
-                     "data.train has a `split`, which makes data.eval: remove one of the two");
+      reader->Report(
+          data->Find("eval")->where(),
+          "data.train has a `split`, which makes data.eval: remove `split` or data.eval");
     } else {
       d.eval = d.train;
       d.eval->split.taken = true;
@@ -219,7 +220,7 @@ void CheckRest(const Node& root, Reader* reader, JobSpec* spec) {
   if (spec->strategy.deterministic && spec->strategy.pipeline != 0) {
     reader->Report(At(root, {"spec", "strategy", "deterministic"})->where(),
                    "`deterministic: true` needs pipeline 0 (and one worker): a pipelined pull "
-                   "races with the pushes before the pull");
+                   "races with the pushes of the previous step");
   }
   const Node* const optimizer = At(root, {"spec", "optimizer"});
   if (optimizer != nullptr) CheckOptimizer(*reader, *optimizer, spec->optimizer);
@@ -241,8 +242,7 @@ void CheckRest(const Node& root, Reader* reader, JobSpec* spec) {
   }
 }
 
-// Checks a job of unknown type. In each section, it reports only the mistakes that are mistakes in
-// a job of every type.
+// Checks a job of unknown type. Reports only what is a mistake in a job of every type.
 void JudgeJob(const Node& body, Reader* reader, JobSpec* spec) {
   std::vector<const Table<JobSpec>*> tables;
   for (const JobType* type : JobTypes()) tables.push_back(&type->table());
@@ -368,7 +368,8 @@ std::string EmitYaml(const JobSpec& spec) {
   Append(&root, "metadata", std::move(metadata));
   Node body;
   TypeOf(spec).table().Write(spec, &body);
-  // Without evaluation data, the parser would refuse the key when it reads the text back.
+  // Without evaluation data, the key `evaluate_every` must not be written, because the parser
+  // refuses it.
   if (TypeOf(spec).trains_model && !spec.data.eval) {
     if (Node* training = body.Find("training"))
       training->entries.erase(

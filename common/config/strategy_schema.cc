@@ -69,17 +69,17 @@ const Table<StrategySpec>& StrategyTable() {
         "spec.strategy",
         {Choice<StrategySpec>("mode", &StrategySpec::mode, {"async"}, kModesNotBuilt, "strategy.",
                               "synchronization between workers"),
-         Integer<StrategySpec>("pipeline", &StrategySpec::pipeline, 0, 1,
-                               "with 1, the pull of the next step overlaps the computation of "
-                               "the current step, so its values are one step older"),
-         Flag<StrategySpec>("deterministic", &StrategySpec::deterministic,
-                            "whether two runs give the same bits; requires one worker and "
-                            "pipeline 0"),
-         partitioner,
          Integer<StrategySpec>(
-             "table_slots", &StrategySpec::table_slots, 1, 65536,
-             "number of shards that hold the rows of all embedding tables; it cannot change "
-             "during the job")},
+             "pipeline", &StrategySpec::pipeline, 0, 1,
+             "number of steps by which pulls run ahead. With 1, the pull of the next step overlaps "
+             "the computation of the current step, so the pulled values are one step older"),
+         Flag<StrategySpec>("deterministic", &StrategySpec::deterministic,
+                            "whether two runs give bit-identical results, which requires one "
+                            "worker and pipeline 0"),
+         partitioner,
+         Integer<StrategySpec>("table_slots", &StrategySpec::table_slots, 1, 65536,
+                               "number of shards that hold the rows of all embedding tables. The "
+                               "number cannot change during the job")},
         {"staleness", "backup_workers", "workers", "codec", "compression", "local_steps",
          "replicas", "durability"}};
   }();

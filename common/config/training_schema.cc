@@ -130,26 +130,26 @@ const Table<TrainingSpec>& TrainingTable() {
        EvaluateKey(),
        Integer<TrainingSpec>("seed", &TrainingSpec::seed, 0, kAny,
                              "seed of the initializers and of dropout"),
-       Choice<TrainingSpec>("on_lost_updates", &TrainingSpec::on_lost_updates, {"fail", "report"},
-                            {}, "",
-                            "reaction if the loss of a server requires that a closure runs "
-                            "again, and the closure cannot run because its data was changed or "
-                            "removed. fail ends the job. report continues without the updates "
-                            "of the closure on the lost shards, and counts them as lost"),
+       Choice<TrainingSpec>(
+           "on_lost_updates", &TrainingSpec::on_lost_updates, {"fail", "report"}, {}, "",
+           "reaction if a closure must run again after the loss of a server, but cannot because "
+           "its data was changed or removed. fail ends the job. report continues without the "
+           "closure's updates on the lost shards, and counts these updates as lost"),
        Choice<TrainingSpec>(
            "on_over_budget", &TrainingSpec::on_over_budget, {"fail", "pause"}, {}, "",
            "reaction if a server is out of memory for a push (a table is at its bytes_max, or "
-           "the server's tables are at --memory-bytes-max, and no row may be evicted). fail "
+           "the server's tables are at --memory-bytes-max, and no row can be evicted). fail "
            "ends the job. pause lets the workers wait and retry until memory is free"),
        Choice<TrainingSpec>(
            "precision", &TrainingSpec::precision,
            {"float32", "tf32", "mixed_bfloat16", "mixed_float16"}, {}, "",
            "type in which steps are computed; servers keep and apply float32. With "
-           "mixed_bfloat16 and mixed_float16, activations, their gradients and the weights read "
-           "by products have 16 bits, as in Keras' policies of these names (mixed_float16 "
-           "scales its losses automatically). With tf32, GPUs may round the operands of float32 "
+           "mixed_bfloat16 and mixed_float16, activations, their gradients and the weights in "
+           "matrix products and convolutions have 16 bits, as in the Keras policies of the same "
+           "names. mixed_float16 scales the loss automatically. With tf32, GPUs may round the "
+           "operands of float32 "
            "products to 10 bits. A worker whose device lacks the precision gets no work of the "
-           "job; the job fails if no device has it"),
+           "job. The job fails if no device has the precision"),
        WireTypeKey()},
       {"max_steps", "early_stopping", "max_seconds", "nan_policy", "on_nan", "steps", "callbacks",
        "validation_split"}};

@@ -1,8 +1,8 @@
 // `spec.data` of a job as typed values: sources, fields, transforms.
 //
-// One struct holds the settings of all formats, and one those of all transforms. The descriptor of
-// a format (data_format.h) or of a transform (transform_type.h) states which members belong to it.
-// Plain values without threads or errors.
+// One struct holds the settings of all formats, and another struct the settings of all transforms.
+// The descriptor of a format (data_format.h) or of a transform (transform_type.h) states which
+// members belong to it. Plain values without threads or errors.
 #pragma once
 
 #include <cstdint>

@@ -65,8 +65,8 @@ Key<FieldSpec> ColumnTypeKey(std::string help) {
 Key<FieldSpec> DefaultKey() {
   return {"default",
           "text",
-          "replacement of a missing value. If omitted, a missing value is id 0 of a vocabulary, "
-          "and a user error in other fields",
+          "text that replaces a missing value. If omitted, a missing value gets id 0 in a field "
+          "with a vocabulary, and is a user error in other fields",
           false,
           [](Reader& r, const Node& n, FieldSpec* t) {
             if (const auto v = r.Text(n, "default")) t->default_text = *v;

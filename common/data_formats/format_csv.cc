@@ -33,13 +33,13 @@ Key<SourceSpec> SeparatorKey() {
 Table<SourceSpec> SourceTable() {
   return {"a csv source",
           {PathKey("path", &SourceSpec::path, "path of a file, .gz or plain",
-                   "relative paths are taken from the job file's folder",
+                   "file of records; a relative path starts at the job file's folder",
                    "\"${EVERGRAD_DATA:-../data}/ratings/ratings.csv\""),
            Flag<SourceSpec>("header", &SourceSpec::header,
-                            "whether the first record holds the columns' names"),
+                            "whether the first record has the names of the columns"),
            SeparatorKey(),
            Flag<SourceSpec>("quoting", &SourceSpec::quoting,
-                            "whether values may be quoted, as in RFC 4180; with false, a quote is "
+                            "whether values can be quoted, as in RFC 4180. With false, a quote is "
                             "an ordinary character"),
            MissingKey(), SplitKey()},
           SourceKeysNotBuilt()};
@@ -57,10 +57,10 @@ void CheckField(Reader& r, const YamlEntry& entry, const DataSpec& data, const F
   for (const auto* source : {&data.train, &data.eval})
     if (source->has_value() && !(*source)->header && !(*source)->split.taken)
       r.Report(entry.value.Find("column")->where(),
-               absl::StrCat("column `", named->substr(0, 60),
-                            "` is a name, but `header: false` in data.",
-                            source == &data.train ? "train" : "eval",
-                            " means that the file has no names: expected a number from 0"));
+               absl::StrCat(
+                   "column `", named->substr(0, 60), "` is a name, but `header: false` in data.",
+                   source == &data.train ? "train" : "eval",
+                   " means that the file has no names: expected the number of a column, from 0"));
 }
 
 void DescribeCsv(const SourceSpec& source, nlohmann::ordered_json* object) {
@@ -78,12 +78,15 @@ const DataFormat& CsvFormat() {
       .defaults = {.format = "csv"},
       .source = SourceTable(),
       .files = {{"path", &SourceSpec::path}},
-      .field = {"a field of a csv source",
-                {ColumnKey("number from 0, name in the header, or a list of them",
-                           "column of the field; a list makes a field of shape [n]"),
-                 ColumnTypeKey("type of the column's values"), DefaultKey(),
-                 TransformsKey(TransformNames())},
-                {"missing", "vocabulary", "hash_buckets", "delimiter"}},
+      .field =
+          {"a field of a csv source",
+           {ColumnKey(
+                "number of a column (from 0), name in the header, or a list of numbers and names",
+                "column with the value of the field; a list of n columns makes a field of shape "
+                "[n]"),
+            ColumnTypeKey("type of the column's values"), DefaultKey(),
+            TransformsKey(TransformNames())},
+           {"missing", "vocabulary", "hash_buckets", "delimiter"}},
       .own_fields = {},
       .transforms = TransformNames(),
       .check_field = &CheckField,

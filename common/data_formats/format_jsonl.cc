@@ -14,8 +14,8 @@ constexpr std::uint64_t kListMax = 4096;
 
 Key<FieldSpec> SizeKey() {
   Key<FieldSpec> key = Integer<FieldSpec>("size", &FieldSpec::size, 0, kListMax,
-                                          "length of the member's list, which makes a field of "
-                                          "shape [size]; 0 means that the member is one value");
+                                          "length of the list in the member; the field then has "
+                                          "the shape [size]. 0 means that the member is one value");
   key.write = [write = key.write](const FieldSpec& t) {
     return t.size == 0 ? std::optional<Node>() : write(t);
   };
@@ -28,7 +28,7 @@ void CheckField(Reader& r, const YamlEntry& entry, const DataSpec&, const FieldS
   if (field.size != 0 && field.list)
     r.Report(entry.value.Find("size")->where(),
              "`size` is the length of the list in one member, but `column` names several members: "
-             "keep one of the two");
+             "remove `size`, or name one member");
 }
 
 }  // namespace
@@ -46,8 +46,9 @@ const DataFormat& JsonlFormat() {
                  SourceKeysNotBuilt()},
       .files = {{"path", &SourceSpec::path}},
       .field = {"a field of a jsonl source",
-                {ColumnKey("name of a member, or a list of them",
-                           "member of the field; a list makes a field of shape [n]"),
+                {ColumnKey("name of a member, or a list of names",
+                           "member with the value of the field; a list of n members makes a field "
+                           "of shape [n]"),
                  ColumnTypeKey("type of the member's value: an integer, a number or a text"),
                  SizeKey(), DefaultKey(), TransformsKey(TransformNames())},
                 {"missing", "vocabulary", "hash_buckets"}},

@@ -16,8 +16,8 @@ Table<SourceSpec> SourceTable() {
        Integer<SourceSpec>("seed", &SourceSpec::seed, 0, kAny,
                            "seed of the examples and of the hidden model behind their labels"),
        Integer<SourceSpec>("skip", &SourceSpec::skip, 0, 1ull << 40,
-                           "number of the first example in the seed's endless sequence; evaluation "
-                           "data should have a different range than training data")},
+                           "number of the first example in the seed's endless sequence. Training "
+                           "data and evaluation data should not overlap in the sequence")},
       SourceKeysNotBuilt()};
 }
 
@@ -39,7 +39,7 @@ bool IsLabel(const FieldSpec& field) { return field.type == "label"; }
 Key<FieldSpec> ShapeKey() {
   return {"shape",
           "list of up to 7 integers",
-          "shape of a field of type float, in place of size; an image has the shape [height, "
+          "shape of a field of type float, in place of `size`. An image has the shape [height, "
           "width, channels]",
           false,
           [](Reader& r, const Node& n, FieldSpec* t) { r.Shape(n, &t->shape); },
@@ -51,28 +51,29 @@ Key<FieldSpec> ShapeKey() {
 Table<FieldSpec> FieldTable() {
   return {
       "a field of a synthetic source",
-      {Required(
-           Choice<FieldSpec>("type", &FieldSpec::type, {"ids", "float", "label"}, {}, "field.",
-                             "ids are ids of tables, float are normally distributed numbers, and "
-                             "label is a class that a hidden model of all other fields draws")),
+      {Required(Choice<FieldSpec>(
+           "type", &FieldSpec::type, {"ids", "float", "label"}, {}, "field.",
+           "kind of value: ids for rows of embedding tables, float for normally distributed "
+           "numbers, label for a class that a hidden model draws from all other fields")),
        OnlyFor(&HasSize, Integer<FieldSpec>(
                              "size", &FieldSpec::size, 0, 4096,
-                             "length of the field, which has shape [size]; 0 means one value")),
+                             "length of the field, which has the shape [size]; 0 means one value")),
        ShapeKey(),
        OnlyFor(&IsLabel, Integer<FieldSpec>("classes", &FieldSpec::classes, 2, 1u << 24,
                                             "number of classes of a label, which are about equally "
                                             "frequent; the values are 0 to classes - 1")),
-       OnlyFor(&DrawsIds, Integer<FieldSpec>("ids", &FieldSpec::ids, 0, 1ull << 40,
-                                             "number of ids per element of type ids; element j is "
-                                             "drawn from j * ids to (j + 1) * ids - 1")),
+       OnlyFor(&DrawsIds,
+               Integer<FieldSpec>("ids", &FieldSpec::ids, 0, 1ull << 40,
+                                  "number of possible ids for each element of a field of type ids. "
+                                  "Element j (from 0) is an id from j * ids to (j + 1) * ids - 1")),
        OnlyFor(&DrawsIds,
                Choice<FieldSpec>("distribution", &FieldSpec::distribution, {"uniform", "zipf"},
                                  {"normal"}, "field.",
                                  "distribution of the ids; zipf allows at most 16777216 ids")),
        OnlyFor(&DrawsZipf,
-               RealNumber<FieldSpec>(
-                   "exponent", &FieldSpec::exponent, {0, 8, true, false},
-                   "exponent of zipf: id k is drawn in proportion to (k + 1) ^ -exponent"))},
+               RealNumber<FieldSpec>("exponent", &FieldSpec::exponent, {0, 8, true, false},
+                                     "exponent of the distribution zipf: the probability of id k "
+                                     "is proportional to (k + 1) ^ -exponent"))},
       {"transforms", "mean", "stddev"}};
 }
 

@@ -51,8 +51,8 @@ void ReadSplit(Reader& r, const Node& n, SourceSpec* t) {
   table.Read(r, n, &split);
   if (r.count() != before) return;
   if (split.equals >= split.modulo)
-    return r.Report(n.where(),
-                    absl::StrCat("`split`: no line has n % ", split.modulo, " == ", split.equals));
+    return r.Report(n.where(), absl::StrCat("`split`: `equals` must be below `modulo`: modulo=",
+                                            split.modulo, " equals=", split.equals));
   t->split = {split.modulo, split.equals, false};
 }
 
@@ -83,7 +83,7 @@ Key<SourceSpec> PathKey(const std::string& name, std::string SourceSpec::*member
 Key<SourceSpec> MissingKey() {
   return {"missing",
           "text, or list of texts",
-          "texts that mark a missing value; a field's `default` is its replacement",
+          "texts that mark a missing value. The `default` of the field replaces the missing value",
           false,
           &ReadMissing,
           [](const SourceSpec& t) {
@@ -98,7 +98,7 @@ Key<SourceSpec> SplitKey() {
       "split",
       "mapping {modulo, equals, take: eval}",
       "only in data.train: line n of the data (from 0) is used for evaluation if n % modulo == "
-      "equals, and otherwise for training. data.eval must then be omitted",
+      "equals, and otherwise for training. With a split, data.eval must be omitted",
       false,
       &ReadSplit,
       &WriteSplit};

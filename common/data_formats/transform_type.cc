@@ -124,7 +124,7 @@ absl::StatusOr<ValueKind> KindAfter(const Transform& transform, ValueKind kind) 
   if (kind == (numbers ? ValueKind::kText : ValueKind::kReal))
     return absl::InvalidArgumentError(absl::StrCat("transform `", transform.type, "` takes ",
                                                    numbers ? "a number" : "a text or an integer",
-                                                   ", but the value here is ", NameOf(kind)));
+                                                   ", but its input is ", NameOf(kind)));
   return type->gives(transform, kind);
 }
 

@@ -30,7 +30,7 @@ struct TransformType {
   std::string settings_example;
   // Reads the settings at `node`. Returns false after it has reported a mistake.
   bool (*read)(Reader& reader, const Node& node, Transform* transform);
-  // Returns the settings as YAML. The pointer is null if the transform has none.
+  // Returns the settings as YAML. The pointer is null if the transform has no settings.
   Node (*write)(const Transform& transform);
   // Adds the settings to the transform's object in model.json, which load.py reads. The pointer is
   // null if the transform has no settings.

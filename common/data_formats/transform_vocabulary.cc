@@ -35,7 +35,8 @@ const TransformType& VocabularyTransform() {
                      nlohmann::ordered_json* object) { (*object)["min_count"] = t.min_count; },
       .example = "{vocabulary: {min_count: 2}}",
       .help =
-          "text or integer -> integer: 1, 2, … by falling count in the training data, and 0 for "
+          "text or integer -> integer: 1, 2, … in order of falling count in the training data, and "
+          "0 for "
           "values that are missing, unknown or rarer than min_count (min_count: integer of at "
           "least 1; default 1)",
       .learned = true};

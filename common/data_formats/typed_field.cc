@@ -42,9 +42,9 @@ absl::StatusOr<ValueKind> KindOfField(const FieldSpec& field) {
           absl::StrCat("a field has at most one transform `", transform.type, "`"));
   }
   if (kind == ValueKind::kText)
-    return absl::InvalidArgumentError(
-        absl::StrCat("a field of type string needs a transform that makes a number of it: ",
-                     TransformsOfTexts()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a field of type string needs a transform that converts the text to a number: ",
+        TransformsOfTexts()));
   return kind;
 }
 

@@ -27,7 +27,7 @@ const std::vector<ActivationDescriptor>& Activations() {
 absl::Status CheckActivation(absl::string_view name) {
   if (FindBuilt(Activations(), name) != nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("unknown activation `", name, "`; one of ",
+      absl::StrCat("unknown activation `", name, "`; expected one of ",
                    absl::StrJoin(NamesOf(Activations(), true), ", ")));
 }
 

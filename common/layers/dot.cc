@@ -20,8 +20,8 @@ std::vector<LayerDescriptor> DotLayers() {
            .article = "a",
            .keras = "Dot",
            .keys = {Flag<LayerSpec>("normalize", &LayerSpec::normalize,
-                                    "whether both vectors are first divided by their length; the "
-                                    "result is then the cosine")},
+                                    "whether both vectors are first divided by their lengths. The "
+                                    "result is then the cosine of the angle between them")},
            .keys_not_built = {"axes"},
            .inputs = {2, 2},
            .infer = &InferDot,

@@ -22,7 +22,7 @@ absl::StatusOr<LayerShapes> InferEmbedding(const LayerSpec& spec, const LayerInp
   const CombinerDescriptor* const combiner = FindBuilt(Combiners(), spec.combiner);
   if (combiner == nullptr)
     return absl::InvalidArgumentError(
-        absl::StrCat("unknown combiner `", spec.combiner, "`; one of ",
+        absl::StrCat("unknown combiner `", spec.combiner, "`; expected one of ",
                      absl::StrJoin(NamesOf(Combiners(), true), ", ")));
   const bool combines = combiner->kind != Combiner::kNone;
   if (inputs.weights) {
@@ -56,26 +56,27 @@ std::vector<LayerDescriptor> EmbeddingLayers() {
       "weights", &LayerSpec::weights,
       "model input with a weight for each id of a bag. If omitted, every weight is 1");
   weights.type = "name of a model input";
-  return {{.type = "embedding",
-           .article = "an",
-           .keras = "Embedding",
-           .keys = {Required(PlainText<LayerSpec>("table", &LayerSpec::table,
-                                                  "name of one of model.tables")),
-                    Choice<LayerSpec>(
-                        "combiner", &LayerSpec::combiner, NamesOf(Combiners(), true),
-                        NamesOf(Combiners(), false), "embedding.",
-                        "how the rows of an example's ids (its bag) are combined. If `none`, the "
-                        "output has the shape [n, dimension], or [dimension] for one id of shape "
-                        "[]. A negative id is padding: it reads zeros and does not count in the "
-                        "combination"),
-                    std::move(weights)},
-           .inputs = {1, InputCount::kAny},
-           .reads_ids = true,
-           .infer = &InferEmbedding,
-           .example = {{"name", "user"},
-                       {"table", "users"},
-                       {"weights", "user_weights"},
-                       {"input", "[user_id]"}}}};
+  return {
+      {.type = "embedding",
+       .article = "an",
+       .keras = "Embedding",
+       .keys =
+           {Required(
+                PlainText<LayerSpec>("table", &LayerSpec::table, "name of one of model.tables")),
+            Choice<LayerSpec>(
+                "combiner", &LayerSpec::combiner, NamesOf(Combiners(), true),
+                NamesOf(Combiners(), false), "embedding.",
+                "how the rows of an example's ids (its bag) are combined. With `none`, the output "
+                "has the shape [n, dimension] for n ids, or [dimension] for one id of shape []. A "
+                "negative id is padding: it reads zeros and does not count in the combination"),
+            std::move(weights)},
+       .inputs = {1, InputCount::kAny},
+       .reads_ids = true,
+       .infer = &InferEmbedding,
+       .example = {{"name", "user"},
+                   {"table", "users"},
+                   {"weights", "user_weights"},
+                   {"input", "[user_id]"}}}};
 }
 
 }  // namespace evergrad::config

@@ -14,9 +14,9 @@ Key<LayerSpec> ActivationKey(std::string help) {
 }
 
 Key<LayerSpec> PaddingKey() {
-  return Choice<LayerSpec>(
-      "padding", &LayerSpec::padding, {"valid", "same"}, {"causal"}, "",
-      "padding of the input; with `same`, as in TensorFlow, the output has ceil(size / stride)");
+  return Choice<LayerSpec>("padding", &LayerSpec::padding, {"valid", "same"}, {"causal"}, "",
+                           "padding of the input. With `same`, the output has ceil(input size / "
+                           "stride) positions on each axis, as in TensorFlow");
 }
 
 Key<LayerSpec> PairKey(const std::string& name, std::uint64_t LayerSpec::*h,
@@ -51,7 +51,7 @@ Key<LayerSpec> PairKey(const std::string& name, std::uint64_t LayerSpec::*h,
 
 Key<LayerSpec> StridesKey() {
   return PairKey("strides", &LayerSpec::stride_h, &LayerSpec::stride_w,
-                 "distance between two positions of the window");
+                 "distance between two successive positions of the window");
 }
 
 std::vector<Key<LayerSpec>> WithWeightKeys(std::vector<Key<LayerSpec>> own) {
@@ -59,14 +59,16 @@ std::vector<Key<LayerSpec>> WithWeightKeys(std::vector<Key<LayerSpec>> own) {
       ActivationKey("function applied to the output"),
       Flag<LayerSpec>("use_bias", &LayerSpec::use_bias, "whether a bias is added"),
       InitializerKey<LayerSpec>("kernel_initializer", &LayerSpec::kernel_initializer,
-                                "initial values of the kernel, by Keras' formulas; a function of "
-                                "the job's seed and the variable's name"),
+                                "initial values of the kernel, by Keras' formulas. They depend "
+                                "only on the job's seed and the variable's name"),
       InitializerKey<LayerSpec>("bias_initializer", &LayerSpec::bias_initializer,
                                 "initial values of the bias"),
-      RegularizerKey<LayerSpec>("kernel_regularizer", &LayerSpec::kernel_l2,
-                                "l2 times the sum of the kernel's squares is added to the loss"),
-      RegularizerKey<LayerSpec>("bias_regularizer", &LayerSpec::bias_l2,
-                                "l2 times the sum of the bias's squares is added to the loss")};
+      RegularizerKey<LayerSpec>(
+          "kernel_regularizer", &LayerSpec::kernel_l2,
+          "l2 times the sum of the squared elements of the kernel is added to the loss"),
+      RegularizerKey<LayerSpec>(
+          "bias_regularizer", &LayerSpec::bias_l2,
+          "l2 times the sum of the squared elements of the bias is added to the loss")};
   own.insert(own.end(), std::begin(keys), std::end(keys));
   return own;
 }

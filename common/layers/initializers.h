@@ -17,7 +17,7 @@ struct InitializerDescriptor {
   bool built = true;
   std::vector<Key<InitializerSpec>> keys = {};  // in addition to `type`
   NotBuilt keys_not_built = {};
-  // Returns whether a key is required, so that the name alone is not enough.
+  // Returns whether the initializer has a required key, and so cannot be given by its name alone.
   bool needs_mapping() const;
 };
 

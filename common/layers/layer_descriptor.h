@@ -43,8 +43,8 @@ struct LayerDescriptor {
   ShapeRule infer = nullptr;  // null if the type is not built yet
   // Values of keys in the reference that replace their defaults.
   std::map<std::string, std::string> example = {};
-  // The position in the reference's own model, from 1 on. With 0 the reference shows the layer as a
-  // comment.
+  // The position of the layer in the example model of the reference, from 1 on. With 0 the
+  // reference shows the layer as a comment.
   int reference_position = 0;
   // A function that is called after reading, if a default depends on another key. May be null.
   void (*complete)(const Node& node, LayerSpec* spec) = nullptr;
@@ -58,8 +58,8 @@ std::vector<std::string> LayerTypes();
 
 // Reads, writes and explains layers.
 const Variant<LayerSpec>& LayerVariant();
-// Appends one example of each type, as a list of layers. The layers in the reference's own model
-// are a valid chain from the input `image`. The other types follow as comments.
+// Appends one example of each type, as a list of layers. The layers of the example model are a
+// valid chain from the input `image`. The other types follow as comments.
 void ExplainLayers(const std::string& indent, std::string* out);
 
 // Returns OK if the number is valid, and otherwise the error "a dot layer reads two inputs, got 3".

@@ -10,7 +10,8 @@
 namespace evergrad::config {
 namespace {
 
-// Types that are not built and belong to no family; each family lists its own.
+// Types that are not built and belong to no family. Each family lists its own types that are not
+// built.
 const NotBuilt kLayersNotBuilt = {"lstm",           "gru",
                                   "conv1d",         "conv3d",
                                   "max_pooling1d",  "average_pooling2d",
@@ -26,7 +27,8 @@ const NotBuilt kLayerKeysNotBuilt = {"activity_regularizer", "kernel_constraint"
 Key<LayerSpec> NameKey() {
   return {"name",
           "letters, digits, _ - .",
-          "unique name in the model; the layer's variables are called name/kernel and name/bias",
+          "unique name in the model. The names of the layer's variables begin with this name: "
+          "NAME/kernel, NAME/bias",
           true,
           [](Reader& r, const Node& n, LayerSpec* t) {
             const auto v = r.Text(n, "name");
@@ -74,7 +76,8 @@ Key<LayerSpec> DtypeKey() {
   Key<LayerSpec> key = Choice<LayerSpec>(
       "dtype", &LayerSpec::dtype, {"float32"},
       {"bfloat16", "float16", "float64", "mixed_bfloat16", "mixed_float16"}, "",
-      "type of the layer's input, computation and output, if training.precision is a mixed one");
+      "type of the layer's input, computation and output. The key has an effect only "
+      "if training.precision is mixed_bfloat16 or mixed_float16");
   key.write = [](const LayerSpec& t) {
     return t.dtype.empty() ? std::nullopt : std::optional<Node>(MakeText(t.dtype));
   };
@@ -177,8 +180,8 @@ absl::Status CheckInputCount(const LayerDescriptor& layer, std::size_t inputs) {
 absl::StatusOr<LayerShapes> InferLayer(const LayerSpec& spec, const LayerInputs& inputs) {
   const LayerDescriptor* const layer = FindLayer(spec.type);
   if (layer == nullptr)
-    return absl::InvalidArgumentError(
-        absl::StrCat("unknown type `", spec.type, "`; one of ", absl::StrJoin(LayerTypes(), ", ")));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "unknown type `", spec.type, "`; expected one of ", absl::StrJoin(LayerTypes(), ", ")));
   EG_RETURN_IF_ERROR(CheckInputCount(*layer, inputs.shapes.size()));
   return layer->infer(spec, inputs);
 }

@@ -12,7 +12,7 @@ Table<LossSpec> LossTable(const LossDescriptor& loss) {
   if (!loss.activation.empty())
     table.keys.push_back(
         Flag<LossSpec>("from_logits", &LossSpec::from_logits,
-                       "whether the output consists of logits and not of probabilities"));
+                       "whether the output consists of logits instead of probabilities"));
   Key<LossSpec> output =
       PlainText<LossSpec>("output", &LossSpec::output,
                           "the layer whose output the loss reads. If omitted, the last layer");
@@ -70,8 +70,8 @@ absl::Status CheckLoss(const LossSpec& spec, const tensor::Shape& output,
                        absl::string_view output_activation) {
   const LossDescriptor* const loss = FindBuilt(Losses(), spec.type);
   if (loss == nullptr)
-    return absl::InvalidArgumentError(
-        absl::StrCat("unknown; one of ", absl::StrJoin(NamesOf(Losses(), true), ", ")));
+    return absl::InvalidArgumentError(absl::StrCat("unknown type; expected one of ",
+                                                   absl::StrJoin(NamesOf(Losses(), true), ", ")));
   const std::uint64_t classes = output.rank() == 0 ? 1 : output.dims().back();
   if (classes < loss->classes_min)
     return absl::InvalidArgumentError(absl::StrCat("needs at least ", loss->classes_min,
@@ -79,11 +79,11 @@ absl::Status CheckLoss(const LossSpec& spec, const tensor::Shape& output,
                                                    spec.output, "` shape=", output.ToString()));
   if (!spec.from_logits) return absl::OkStatus();
   if (loss->activation.empty())
-    return absl::InvalidArgumentError("from_logits does not apply to it; remove the key");
+    return absl::InvalidArgumentError("from_logits does not apply to this loss; remove the key");
   if (output_activation == loss->activation)
     return absl::InvalidArgumentError(absl::StrCat("from_logits is set, but output `", spec.output,
                                                    "` ends in ", loss->activation,
-                                                   "; remove one of the two"));
+                                                   "; remove the key or the activation"));
   return absl::OkStatus();
 }
 

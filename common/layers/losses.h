@@ -23,9 +23,8 @@ struct LossDescriptor {
   LossType kind = LossType::kMeanSquaredError;  // valid if `built`
   // Whether the loss compares classes, so that an example is either right or wrong.
   bool has_classes = false;
-  // The activation that turns logits into probabilities. The loss then has the key `from_logits`,
-  // which contradicts an output that ends in this activation. "" means that the loss has no such
-  // key.
+  // The activation that turns logits into probabilities, or "". A loss with such an activation has
+  // the key `from_logits`, which contradicts an output that ends in the activation.
   std::string activation = {};
   // With true there is one label for each row of the output, along its last axis; with false there
   // is one label for each element.

@@ -25,9 +25,9 @@ struct MetricDescriptor {
 const std::vector<MetricDescriptor>& Metrics();
 
 bool IsDefinedFor(const MetricDescriptor& metric, absl::string_view loss);
-// Checks whether the metric, one of Metrics(), can be measured with this loss and an output that
-// has this shape for one example. The error is InvalidArgument; the caller prepends the place and
-// the name of the loss.
+// Checks whether the metric, one of Metrics(), is defined for the loss. `output` is the shape of
+// the loss's output for one example. The error is InvalidArgument; the caller prepends the place
+// and the name of the loss.
 absl::Status CheckMetric(absl::string_view name, const LossSpec& loss, const tensor::Shape& output);
 
 }  // namespace evergrad::config

@@ -12,17 +12,19 @@ std::vector<Key<LayerSpec>> WithNormalizationKeys(std::vector<Key<LayerSpec>> ow
       RealNumber<LayerSpec>("epsilon", &LayerSpec::epsilon, {0, 1, true, false},
                             "number added to the variance"),
       Flag<LayerSpec>("center", &LayerSpec::center,
-                      "whether an offset, beta, is learned and added"),
+                      "whether a learned offset, beta, is added to the output"),
       Flag<LayerSpec>("scale", &LayerSpec::scale,
-                      "whether a factor, gamma, is learned and multiplied"),
+                      "whether the output is multiplied by a learned factor, gamma"),
       InitializerKey<LayerSpec>("beta_initializer", &LayerSpec::beta_initializer,
                                 "initial values of beta"),
       InitializerKey<LayerSpec>("gamma_initializer", &LayerSpec::gamma_initializer,
                                 "initial values of gamma"),
-      RegularizerKey<LayerSpec>("beta_regularizer", &LayerSpec::beta_l2,
-                                "l2 times the sum of beta's squares is added to the loss"),
-      RegularizerKey<LayerSpec>("gamma_regularizer", &LayerSpec::gamma_l2,
-                                "l2 times the sum of gamma's squares is added to the loss")};
+      RegularizerKey<LayerSpec>(
+          "beta_regularizer", &LayerSpec::beta_l2,
+          "l2 times the sum of the squared elements of beta is added to the loss"),
+      RegularizerKey<LayerSpec>(
+          "gamma_regularizer", &LayerSpec::gamma_l2,
+          "l2 times the sum of the squared elements of gamma is added to the loss")};
   own.insert(own.end(), std::begin(keys), std::end(keys));
   return own;
 }
@@ -80,10 +82,10 @@ std::vector<LayerDescriptor> NormalizationLayers() {
            .article = "a",
            .keras = "BatchNormalization",
            .keys = WithNormalizationKeys(
-               {RealNumber<LayerSpec>(
-                    "momentum", &LayerSpec::momentum, {0, 1, false, true},
-                    "momentum of the moving mean and variance that evaluation uses: each step of "
-                    "any worker moves them towards its batch's values by the share 1 - momentum"),
+               {RealNumber<LayerSpec>("momentum", &LayerSpec::momentum, {0, 1, false, true},
+                                      "momentum of the moving mean and variance, which evaluation "
+                                      "uses. Each step of a worker moves them towards the mean and "
+                                      "variance of its batch by the fraction 1 - momentum"),
                 InitializerKey<LayerSpec>("moving_mean_initializer",
                                           &LayerSpec::moving_mean_initializer,
                                           "initial values of the moving mean"),

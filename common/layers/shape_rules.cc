@@ -48,7 +48,8 @@ absl::StatusOr<Window> SlideWindow(const LayerSpec& spec, const tensor::Shape& i
     return RuleError(
         absl::StrCat("strides must be at least 1: strides=", spec.stride_h, "x", spec.stride_w));
   if (spec.padding != "same" && spec.padding != "valid")
-    return RuleError(absl::StrCat("unknown padding `", spec.padding, "`; one of valid, same"));
+    return RuleError(
+        absl::StrCat("unknown padding `", spec.padding, "`; expected one of valid, same"));
   if (std::max({window_h, window_w, spec.stride_h, spec.stride_w}) > kArrayElementsMax)
     return RuleError(absl::StrCat(key, " and strides must be at most ", kArrayElementsMax));
   const bool same = spec.padding == "same";

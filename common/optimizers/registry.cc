@@ -49,7 +49,7 @@ constexpr Parameter kSecondDecay{
 constexpr Parameter kDivisor{kEpsilon,
                              {0, 1, true, false},
                              kPositive,
-                             "number added to the divisor, so that it is never zero"};
+                             "number added to the divisor, so that the divisor is never zero"};
 constexpr Parameter kAccumulator{kInitialAccumulator, kStrength, kNotNegative,
                                  "initial value of the sum of squares"};
 
@@ -67,7 +67,10 @@ std::vector<Descriptor> OfJobFiles() {
                        {0, 1, false, false},
                        kUpToOne,
                        "factor of the momentum; 0 means no momentum"},
-                      {kNesterov, {}, {}, "Nesterov's momentum; needs a momentum above 0"}},
+                      {kNesterov,
+                       {},
+                       {},
+                       "whether to use Nesterov's momentum, which requires a momentum above 0"}},
        .states = {{.only_with = &Settings::momentum}},
        .rules = {{"nesterov", [](const Settings& s) { return s.nesterov && s.momentum == 0; },
                   "`nesterov: true` needs a momentum above 0"}}},
@@ -105,14 +108,14 @@ std::vector<Descriptor> OfJobFiles() {
                       {kPower,
                        {-10, 0, false, false},
                        {{-64, 0, false, false}, "-64 to 0"},
-                       "exponent with which the learning rate falls; 0 means a fixed rate"},
+                       "exponent of the decay of the learning rate; 0 means a fixed rate"},
                       kAccumulator,
                       {kL1, kStrength, kNotNegative,
                        "strength of the L1 penalty, which makes small weights zero"},
                       {kL2, kStrength, kNotNegative,
                        "strength of the L2 penalty, which shrinks weights"},
                       {kBeta, kStrength, kNotNegative,
-                       "number added to the root of the accumulator"}},
+                       "number added to the square root of the accumulator"}},
        .states = {{.initial = &Settings::initial_accumulator_value}, {}}},
   };
 }
@@ -172,7 +175,7 @@ absl::Status Check(const Settings& settings) {
     const double value = settings.*parameter.member.number;
     if (!parameter.accepted.bounds.Holds(value)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("optimizer number out of range: type=", settings.type, " ",
+          absl::StrCat("optimizer setting out of range: type=", settings.type, " ",
                        parameter.member.name, "=", value, " want=", parameter.accepted.want));
     }
   }

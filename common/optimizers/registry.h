@@ -65,7 +65,7 @@ struct Descriptor {
   bool is_moving_average = false;
 };
 
-// Returns all types in the order of the reference; those of the job file come first.
+// Returns all types in the order of the reference; the types of the job file come first.
 const std::vector<Descriptor>& All();
 // Returns nullptr for an unknown type.
 const Descriptor* Find(absl::string_view type);
@@ -86,9 +86,9 @@ std::uint64_t RowFloats(const Settings& settings, std::uint64_t dimension);
 inline constexpr std::uint64_t kRowFloatsMax = 4096;
 inline constexpr std::uint64_t kCounterBytesPerRow = 4;
 // Memory per row for its entry in the index. A table's bytes_max counts it in addition to the row's
-// floats and its gradient counter. An id that waits for admission uses only the entry. The number
-// is the size of an entry at the lowest load of the index, two thirds: 16 bytes with a stamp, 12.8
-// without.
+// floats and its gradient counter. An id that waits for admission uses only the entry. An entry has
+// 16 bytes with a stamp, and 12.8 bytes without. The lowest load of the index is two thirds, so an
+// entry with a stamp takes 24 bytes.
 inline constexpr std::uint64_t kIndexBytesPerRow = 24;
 // Returns kCounterBytesPerRow for a type that counts gradients, and 0 for other types.
 std::uint64_t CounterBytesPerRow(absl::string_view type);

@@ -10,8 +10,8 @@
 namespace evergrad::config {
 namespace {
 
-// Returns whether a plain scalar with this text reads back as the same text, here and in other YAML
-// readers, also in flow style.
+// Returns whether `text` needs no quotes, in block style and in flow style: this reader and other
+// YAML readers then read the same text back.
 bool PlainIsSafe(absl::string_view text) {
   if (text.empty() || !(absl::ascii_isalpha(static_cast<unsigned char>(text[0])) ||
                         text[0] == '_' || text[0] == '/'))

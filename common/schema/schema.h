@@ -1,6 +1,6 @@
 // One table per mapping of the job file. A table has each key once, with type, bounds, default and
-// a line of explanation. The same table reads a mapping, writes it and explains it, so that the
-// three always agree.
+// a line of explanation. The same table reads, writes and explains the mapping, so that reader,
+// writer and reference always agree.
 #pragma once
 
 #include <algorithm>
@@ -77,7 +77,7 @@ struct Key {
   std::string needed;
 };
 
-// Names that users may expect. Each is refused as not built yet.
+// Names that users may expect, and that are refused as not built yet.
 using NotBuilt = std::vector<std::string>;
 
 template <class T>
@@ -219,8 +219,9 @@ struct Variant {
       if (c.type == type) return &c;
     return nullptr;
   }
-  // Returns false if the case is unknown. Then only the keys on which all cases agree have been
-  // read. A misspelt type is refused, and the other keys are read as for the nearest type.
+  // Returns false if the case is unknown. For an unknown case, only the keys on which all cases
+  // agree have been read. A misspelt type is refused, and the other keys are read as for the
+  // nearest type.
   bool Read(Reader& reader, const Node& map, T* target) const {
     if (!reader.IsMap(map, what)) return false;
     const Node* node = map.Find(discriminator);

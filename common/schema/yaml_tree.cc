@@ -157,7 +157,8 @@ class TreeBuilder final : public YAML::EventHandler {
       return;
     }
     top.key.value = std::move(node);
-    // An empty value has no place in the file, so mistakes about it name the place of its key.
+    // An empty value has no position in the file, so mistakes about the value name the position of
+    // its key.
     if (top.key.value.kind == Node::Kind::kNull) {
       top.key.value.line = top.key.line;
       top.key.value.column = top.key.column;
@@ -246,7 +247,7 @@ std::optional<Node> ReadYamlTree(absl::string_view text, const TextOrigin& origi
     if (more) {
       mistakes->push_back(
           {{origin.file, 1, origin.first_column},
-           "several documents in one file: expected one (a line of `---` starts another)"});
+           "several documents in one file: expected one (a line `---` starts a new document)"});
     }
     return root;
   } catch (const TooMuch& too_much) {

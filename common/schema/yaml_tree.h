@@ -20,7 +20,7 @@ namespace evergrad::config {
 inline constexpr std::size_t kYamlBytesMax = 1u << 20;
 inline constexpr int kYamlDepthMax = 32;
 inline constexpr std::size_t kYamlValuesMax = 65536;
-// Limit for one file; further mistakes are only counted.
+// The largest number of mistakes that are stored for one file. Further mistakes are only counted.
 inline constexpr std::size_t kMistakesMax = 100;
 
 struct YamlEntry;
@@ -53,7 +53,7 @@ struct YamlEntry {
   Location where() const;
 };
 
-// The position of a text inside a larger one. In `--set a.b=v` the value begins after the `=`.
+// The position of a text inside a larger text. In `--set a.b=v` the value begins after the `=`.
 struct TextOrigin {
   std::string file;
   int first_column = 1;
@@ -67,7 +67,7 @@ std::optional<Node> ReadYamlTree(absl::string_view text, const TextOrigin& origi
 
 // Puts `value` at `path` and creates missing mappings. In "spec.training.epochs" each part is a
 // key. In a list, a number selects an item by position, and a name selects the item of that `name`.
-// If the path leads through another kind of value, reports a mistake at `where`, returns false.
+// If the path leads through another kind of value, reports a mistake at `where` and returns false.
 bool PutAt(Node* root, absl::string_view path, Node value, const Location& where,
            std::vector<Mistake>* mistakes);
 

@@ -268,7 +268,7 @@ TEST_CASE("mistakes about csv data are reported at their lines") {
   CHECK_THAT(RefusalOfCsv("separator: \", \"", "separator: \"\""),
              Catch::Contains("`separator`: expected 1 to 8 characters"));
   CHECK_THAT(RefusalOfCsv("equals: 9, take", "equals: 10, take"),
-             Catch::Contains("no line has n % 10 == 10"));
+             Catch::Contains("`split`: `equals` must be below `modulo`: modulo=10 equals=10"));
   CHECK_THAT(RefusalOfCsv("take: eval", "take: train"),
              Catch::Contains("not built yet: split.take `train`"));
   CHECK_THAT(RefusalOfCsv("    fields:", "    eval: {format: csv, path: x}\n    fields:"),
@@ -285,13 +285,13 @@ TEST_CASE("mistakes about csv data are reported at their lines") {
   CHECK_THAT(RefusalOfCsv("column: age, ", ""),
              Catch::Contains("missing key `column` in a field of a csv source"));
   CHECK_THAT(RefusalOfCsv("[{map: {\"<=50K\": 0, \">50K\": 1}}]", "[]"),
-             Catch::Contains("a field of type string needs a transform that makes a number of it"));
+             Catch::Contains(
+                 "a field of type string needs a transform that converts the text to a number"));
   CHECK_THAT(RefusalOfCsv("{bucketize: [18, 25.5, 60]}", "{bucketize: [18, 17]}"),
              Catch::Contains("expected rising numbers, got 17 after 18"));
-  CHECK_THAT(
-      RefusalOfCsv("type: string, transforms: [{map", "type: float, transforms: [{map"),
-      Catch::Contains(
-          "transform `map` takes a text or an integer, but the value here is a real number"));
+  CHECK_THAT(RefusalOfCsv("type: string, transforms: [{map", "type: float, transforms: [{map"),
+             Catch::Contains(
+                 "transform `map` takes a text or an integer, but its input is a real number"));
   CHECK_THAT(
       RefusalOfCsv("{hash: {buckets: 1000}}", "{hash: {buckets: 0}}"),
       Catch::Contains("`buckets`: expected an integer from 1 to 4611686018427387904, got `0`"));
@@ -1097,7 +1097,7 @@ TEST_CASE("names that do not match are reported at their lines") {
         "mean `label`?");
   CHECK(RefusalWith("pipeline: 0, deterministic: false", "pipeline: 1, deterministic: true") ==
         "job.yaml:22:55: `deterministic: true` needs pipeline 0 (and one worker): a pipelined pull "
-        "races with the pushes before the pull");
+        "races with the pushes of the previous step");
   CHECK(RefusalWith("{type: adam, learning_rate: 0.001}", "{type: sgd, nesterov: true}") ==
         "job.yaml:21:36: `nesterov: true` needs a momentum above 0");
   CHECK_THAT(RefusalWith("inputs: {image:", "inputs: {imgae:"),

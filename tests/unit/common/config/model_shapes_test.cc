@@ -122,7 +122,7 @@ TEST_CASE("an output that does not fit its loss, labels or metrics is refused at
                  "sparse_categorical_crossentropy",
                  "labels: y, from_logits: true"}) ==
         "job.yaml:19:13: loss `sparse_categorical_crossentropy`: from_logits is set, but output "
-        "`ten` ends in softmax; remove one of the two");
+        "`ten` ends in softmax; remove the key or the activation");
   CHECK(Refusal({{"name: three_out, type: dense, units: 3, input: x"},
                  "binary_crossentropy",
                  "labels: three",

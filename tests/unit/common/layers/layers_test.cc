@@ -119,7 +119,7 @@ std::vector<ShapeCase> Refused() {
        {{{28, 4, 1}}},
        "the kernel is larger than its input: kernel=5x5 input=(28, 4, 1)"},
       {Conv(0, 5, 1, "same"), {{{28, 4, 1}}}, "filters must be at least 1: filters=0"},
-      {Conv(1, 1, 1, "full"), {{{2, 2, 1}}}, "unknown padding `full`; one of valid, same"},
+      {Conv(1, 1, 1, "full"), {{{2, 2, 1}}}, "unknown padding `full`; expected one of valid, same"},
       {Pool(2, 2, "valid"),
        {{{7}}},
        "max_pooling2d needs an input (height, width, channels), got (7)"},
@@ -142,7 +142,7 @@ std::vector<ShapeCase> Refused() {
        "layer_normalization needs an input of rank 1 or more, got ()"},
       {Spec("activation", [](LayerSpec& s) { s.activation = "gelu"; }),
        {{{3}}},
-       "unknown activation `gelu`; one of linear, relu, tanh, sigmoid, softmax"},
+       "unknown activation `gelu`; expected one of linear, relu, tanh, sigmoid, softmax"},
       {Spec("dropout", [](LayerSpec& s) { s.rate = 1; }),
        {{{3}}},
        "rate must be in [0, 1): rate=1"},
@@ -202,7 +202,7 @@ TEST_CASE("every shape rule refuses wrong shapes, and every layer type a wrong n
     if (layer.inputs.max != InputCount::kAny) CHECK_FALSE(CheckInputCount(layer, many).ok());
   }
   CHECK(Inferred(Spec("lstm"), {{{3}}}) ==
-        absl::StrCat("unknown type `lstm`; one of ", absl::StrJoin(LayerTypes(), ", ")));
+        absl::StrCat("unknown type `lstm`; expected one of ", absl::StrJoin(LayerTypes(), ", ")));
   CHECK(Inferred(Dense(1u << 24), {{{1024}}}) ==
         "its kernel has too many elements: shape=(1024, 16777216) elements=17179869184 "
         "limit=2147483647");
@@ -287,11 +287,11 @@ TEST_CASE("a loss accepts only outputs that fit its labels") {
   CHECK(checked("sparse_categorical_crossentropy", {3}, "sigmoid", true).empty());
   CHECK(checked("sparse_categorical_crossentropy", {3}, "softmax").empty());
   CHECK(checked("sparse_categorical_crossentropy", {3}, "softmax", true) ==
-        "from_logits is set, but output `out` ends in softmax; remove one of the two");
+        "from_logits is set, but output `out` ends in softmax; remove the key or the activation");
   CHECK(checked("binary_crossentropy", {1}, "sigmoid", true) ==
-        "from_logits is set, but output `out` ends in sigmoid; remove one of the two");
+        "from_logits is set, but output `out` ends in sigmoid; remove the key or the activation");
   CHECK(checked("mean_squared_error", {1}, "linear", true) ==
-        "from_logits does not apply to it; remove the key");
+        "from_logits does not apply to this loss; remove the key");
   CHECK(checked("hinge", {1}) ==
         "unknown; one of sparse_categorical_crossentropy, binary_crossentropy, "
         "mean_squared_error");

@@ -119,13 +119,13 @@ TEST_CASE("settings that a server cannot compute with are refused by name") {
         Settings settings = descriptor.defaults;
         settings.*parameter.member.number = bad;
         CHECK(message(settings).find(
-                  "optimizer number out of range: type=" + descriptor.defaults.type + " " +
+                  "optimizer setting out of range: type=" + descriptor.defaults.type + " " +
                   std::string(parameter.member.name) + "=") == 0);
       }
     }
   }
   CHECK(message({.type = "sgd", .learning_rate = -1}) ==
-        "optimizer number out of range: type=sgd learning_rate=-1 want=a finite number >= 0");
+        "optimizer setting out of range: type=sgd learning_rate=-1 want=a finite number >= 0");
   // As a float32 the number would be 0 or infinite.
   CHECK(message({.type = "adam", .epsilon = 1e-50}).find("want=a finite number > 0") !=
         std::string::npos);

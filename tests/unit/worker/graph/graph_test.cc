@@ -242,11 +242,11 @@ TEST_CASE("a mistake in a model is reported with its position, its layer and the
        [&](auto& m) {
          image(m, {3, 3, 1}, MaxPooling2dSpec("l", "x", 2, 2, 0, 1));
        }},
-      {"layer `l`: unknown padding `full`; one of valid, same",
+      {"layer `l`: unknown padding `full`; expected one of valid, same",
        [&](auto& m) {
          image(m, {3, 3, 1}, Conv2dSpec("l", "x", 1, 1, 1, 1, 1, "full"));
        }},
-      {"layer `l`: unknown activation `gelu`; one of linear, relu, tanh, sigmoid, softmax",
+      {"layer `l`: unknown activation `gelu`; expected one of linear, relu, tanh, sigmoid, softmax",
        [&](auto& m) {
          image(m, {3, 3, 1}, Conv2dSpec("l", "x", 1, 1, 1, 1, 1, "valid", "gelu"));
        }},
@@ -256,7 +256,8 @@ TEST_CASE("a mistake in a model is reported with its position, its layer and the
          image(m, {3, 3, 1}, Conv2dSpec("l", "x", 4, 65536, 65536, 1, 1, "same"));
        }},
       {"layer `a`: units must be at least 1: units=0", [](auto& m) { m.layers[0].units = 0; }},
-      {"layer `a`: unknown activation `swish`; one of linear, relu, tanh, sigmoid, softmax",
+      {"layer `a`: unknown activation `swish`; expected one of linear, relu, tanh, sigmoid, "
+       "softmax",
        [](auto& m) { m.layers[0].activation = "swish"; }},
       {"layer `a`: its kernel has too many elements: shape=(4, 4294967296) elements=17179869184 "
        "limit=2147483647",
@@ -267,7 +268,7 @@ TEST_CASE("a mistake in a model is reported with its position, its layer and the
        [](auto& m) { m.layers.insert(m.layers.begin(), DropoutSpec("d", "x", -0.1)); }},
       {"layer `d`: rate must be in [0, 1): rate=nan",
        [](auto& m) { m.layers.insert(m.layers.begin(), DropoutSpec("d", "x", std::nan(""))); }},
-      {absl::StrCat("layer `a`: unknown type `lstm`; one of ",
+      {absl::StrCat("layer `a`: unknown type `lstm`; expected one of ",
                     absl::StrJoin(config::LayerTypes(), ", ")),
        [](auto& m) { m.layers[0].type = "lstm"; }},
       {"layer `a`: its input `y` is neither a layer nor a model input",
@@ -302,7 +303,8 @@ TEST_CASE("a mistake in a model is reported with its position, its layer and the
        [](auto& m) {
          m.inputs[0].shape = {4, 0};
        }},
-      {"loss `hinge`: unknown; one of sparse_categorical_crossentropy, binary_crossentropy, "
+      {"loss `hinge`: unknown type; expected one of sparse_categorical_crossentropy, "
+       "binary_crossentropy, "
        "mean_squared_error",
        [](auto& m) { m.losses[0].type = "hinge"; }},
       {"job.yaml:30:5: loss `sparse_categorical_crossentropy`: its output `x` is not a layer",
@@ -314,15 +316,15 @@ TEST_CASE("a mistake in a model is reported with its position, its layer and the
        "output=`b` shape=(1)",
        [](auto& m) { m.layers[1].units = 1; }},
       {"loss `sparse_categorical_crossentropy`: from_logits is set, but output `b` ends in "
-       "softmax; remove one of the two",
+       "softmax; remove the key or the activation",
        [](auto& m) { m.layers[1].activation = "softmax"; }},
-      {"loss `binary_crossentropy`: from_logits is set, but output `b` ends in sigmoid; remove one "
-       "of the two",
+      {"loss `binary_crossentropy`: from_logits is set, but output `b` ends in sigmoid; remove the "
+       "key or the activation",
        [](auto& m) {
          m.losses[0].type = "binary_crossentropy";
          m.layers[1].activation = "sigmoid";
        }},
-      {"loss `mean_squared_error`: from_logits does not apply to it; remove the key",
+      {"loss `mean_squared_error`: from_logits does not apply to this loss; remove the key",
        [](auto& m) { m.losses[0].type = "mean_squared_error"; }},
       {"loss `mean_squared_error`: metric `accuracy` is not defined for this loss",
        [](auto& m) { m.losses[0] = LossOf("mean_squared_error", "b"); }},
