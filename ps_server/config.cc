@@ -21,11 +21,11 @@ constexpr std::uint64_t kFrameBytesLimit = 3ull << 30;
 
 void AddOptions(daemon::OptionTable* table, Config* config) {
   table->Add("index", &config->index,
-             "identity of this server, a number; if empty, the number at the end of the host name "
-             "(3 for ps-server-3), or else 0");
+             "number that identifies this server. Empty means the number at the end of the host "
+             "name (3 for ps-server-3), or 0 if the host name does not end in a number");
   table->Add("executors", &config->executors,
-             "number of threads that apply updates; each thread alone writes its shards; 0: one "
-             "per core, at most 8",
+             "number of threads that apply updates. Each shard is written by one of the threads. 0 "
+             "means one per core, at most 8",
              {0, kExecutorsMax});
   table->AddBytes("budget_bytes_max", &config->budget_bytes_max,
                   "largest payload of requests and answers in flight, of all workers together",
@@ -39,21 +39,21 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
   table->AddBytes("frame_bytes_max", &config->frame_bytes_max,
                   "largest size of one request or answer", {kMiB, kFrameBytesLimit});
   table->AddBytes("pool_bytes_max", &config->pool_bytes_max,
-                  "spare memory for writing new values while the old ones are being read",
+                  "spare memory for writing new values while the old values are being read",
                   {0, 1ull << 40});
   table->AddBytes("snapshot_bytes_max", &config->snapshot_bytes_max,
                   "largest size of a shard that is saved to a snapshot file, with its values, "
                   "optimizer state and ledger; a larger shard is not saved",
                   {kMiB, 1ull << 40});
   table->AddBytes("memory_bytes_max", &config->memory_bytes_max,
-                  "memory for the rows of embedding tables, their index and their counters; 0: 0.8 "
-                  "of the memory of the machine or control group",
+                  "memory limit for the rows of embedding tables, their index and their counters. "
+                  "0 means 80 % of the memory of the machine or control group",
                   {0, 1ull << 50});
   table->Add("streams_max", &config->streams_max, "largest number of connections of workers",
              {1, 1u << 20});
   table->AddBytes("lane_bytes_max", &config->lane_bytes_max,
                   "largest total of the shared memory that carries payload between this server and "
-                  "the tasks of this host in place of sockets; 0: sockets only",
+                  "the tasks of this host in place of sockets. 0 means sockets only",
                   {0, 1ull << 40});
   table->Add("drain_max", &config->drain_max,
              "longest time for which the server stays, after SIGTERM or a preemption notice, to "
@@ -62,11 +62,11 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
       "checkpoint_root", &config->checkpoint_roots,
       "folder that must contain all files that this server reads and writes for the coordinator, "
       "after links are followed: the checkpoint folders of jobs, and the coordinator's runs folder "
-      "for jobs without a checkpoint folder. If left out, any folder that the coordinator names is "
-      "allowed; the coordinator's own --checkpoint-root limits the jobs");
-  table->Add(
-      "unix_dir", &config->unix_dir,
-      "folder for a unix socket that tasks on this host may use; if empty, there is no socket");
+      "for jobs without a checkpoint folder. If omitted, any folder that the coordinator names is "
+      "allowed, and only the coordinator's own --checkpoint-root limits the jobs");
+  table->Add("unix_dir", &config->unix_dir,
+             "folder for a unix socket, through which tasks on this host reach this server. Empty "
+             "means no unix socket");
 }
 
 absl::Status Resolve(absl::string_view host_name, unsigned cores, std::uint64_t memory_bytes,
@@ -91,7 +91,8 @@ absl::Status Resolve(absl::string_view host_name, unsigned cores, std::uint64_t 
   }
   if (config->lane_bytes_max > 0 && config->lane_bytes_max < kLaneBytesMin) {
     return UserError(absl::InvalidArgumentError(
-        absl::StrCat("--lane-bytes-max is too small for one worker, and is not 0 (no lanes): got=",
+        absl::StrCat("--lane-bytes-max is too small for one worker: expected 0 (no lanes) or "
+                     "enough for one lane: got=",
                      config->lane_bytes_max, " min=", kLaneBytesMin)));
   }
   return absl::OkStatus();

@@ -132,8 +132,7 @@ struct Server::Impl {
           &Stats::budget_refused);
     bound("small_reserve_bytes", "Reserve for small requests", limits.small_reserve_bytes_max,
           &Stats::small_used, &Stats::small_refused);
-    bound("peer_small_bytes",
-          "Part of the reserve for small requests that the worker with the largest part uses",
+    bound("peer_small_bytes", "Largest part of the reserve for small requests that one worker uses",
           limits.peer_small_bytes_max, &Stats::peer_small_used, &Stats::peer_small_refused);
     bound("frame_bytes", "Size of the largest request or answer so far", limits.frame_bytes_max,
           nullptr, &Stats::frame_refused);
@@ -212,8 +211,9 @@ struct Server::Impl {
                            const std::string& address, const absl::Status& status) {
       // A peer on another host is not logged.
       if (status.ok() || !said->First(std::string(status.message()))) return;
-      logger->Info(
-          absl::StrCat("payload uses the socket: peer=", address, " reason=", status.message()));
+      logger->Info(absl::StrCat(
+          "the payload of a peer uses the socket, because no lane was opened: peer=", address,
+          " reason=", status.message()));
     };
     options->on_unused_grants =
         [unused = std::make_shared<UnusedGrants>(dependencies.logger, dependencies.registry,
@@ -446,9 +446,10 @@ bool Server::Drain(absl::string_view reason) {
     impl->WaitForSession();
   });
   if (!drained->over.WaitFor(impl->config.drain_max)) {
-    impl->dependencies.logger->Warning(absl::StrCat(
-        "the server ends before all shards were moved, because the limit has passed: drain_max_ms=",
-        impl->config.drain_max.count()));
+    impl->dependencies.logger->Warning(
+        absl::StrCat("the server ends before all its shards are moved, because --drain-max has "
+                     "passed: drain_max_ms=",
+                     impl->config.drain_max.count()));
   }
   return drained->handed_over;
 }

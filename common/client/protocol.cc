@@ -54,8 +54,9 @@ absl::StatusOr<IntervalSet> FromProto(const v1::IntervalSet& proto) {
   for (int i = 0; i < count; i += 2) {
     const std::uint64_t begin = proto.bounds(i), end = proto.bounds(i + 1);
     if (begin >= end)
-      return absl::InvalidArgumentError(absl::StrCat(
-          "interval is empty or its bounds fall: position=", i, " begin=", begin, " end=", end));
+      return absl::InvalidArgumentError(
+          absl::StrCat("interval is empty or has decreasing bounds: position=", i, " begin=", begin,
+                       " end=", end));
     if (i > 0 && begin < last_end) {
       return absl::InvalidArgumentError(
           absl::StrCat("intervals overlap or are out of order: position=", i, " begin=", begin,

@@ -86,8 +86,8 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     EndStream();
     const std::uint64_t ended = dial;
     if (had) {
-      logger->Warning(absl::StrCat("lost the coordinator: address=", options.coordinator_address,
-                                   " reason=", why));
+      logger->Warning(absl::StrCat("lost the connection to the coordinator: address=",
+                                   options.coordinator_address, " reason=", why));
       if (events.on_lost) events.on_lost(why);
       if (stopped || dial != ended) return;
     } else {
@@ -142,7 +142,7 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
   void OnBytes(const std::string& bytes) {
     v1::CoordinatorBatch batch;
     if (!batch.ParseFromString(bytes))
-      return Malformed(absl::StrCat("the bytes are not a batch: bytes=", bytes.size()));
+      return Malformed(absl::StrCat("the bytes are not a batch of messages: bytes=", bytes.size()));
     const std::uint64_t session = dial;
     for (const v1::CoordinatorMessage& message : batch.messages()) {
       Handle(message);
@@ -154,7 +154,8 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     switch (message.message_case()) {
       case v1::CoordinatorMessage::kRegistered: return OnRegistered(message.registered());
       case v1::CoordinatorMessage::kRejected: return OnRejected(message.rejected());
-      case v1::CoordinatorMessage::MESSAGE_NOT_SET: return Malformed("an empty or unknown message");
+      case v1::CoordinatorMessage::MESSAGE_NOT_SET:
+        return Malformed("the message is empty or of an unknown kind");
       default:
         if (state != State::kRegistered)
           return Malformed(absl::StrCat("a message before Registered: field=",
@@ -205,8 +206,8 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
       logger->Error(absl::StrCat("the coordinator refused this task permanently: address=",
                                  options.coordinator_address, " reason=", why));
     } else if (had) {
-      logger->Warning(absl::StrCat("lost the coordinator: address=", options.coordinator_address,
-                                   " reason=", why));
+      logger->Warning(absl::StrCat("lost the connection to the coordinator: address=",
+                                   options.coordinator_address, " reason=", why));
     } else {
       WaitFor(absl::StrCat("rejected ", kept.kind()), why);
     }

@@ -41,7 +41,7 @@ Daemon::Daemon(Role role, std::string summary)
   table_.Add("listen", &common_.listen,
              "address to serve on; port 0 selects a free port, which is logged");
   table_.Add("advertise", &common_.advertise,
-             "address under which peers reach this daemon, if it is not the bound address");
+             "address under which peers reach this daemon, if it differs from the bound address");
   table_.Add("insecure_listen", &common_.insecure_listen,
              "serve on this address off loopback WITHOUT encryption or authentication, instead of "
              "--listen");
@@ -49,8 +49,8 @@ Daemon::Daemon(Role role, std::string summary)
     table_.Add("coordinator", &common_.coordinator, "address of evergrad-coordinator, host:port");
   if (role != Role::kCoordinator)
     table_.Add("preemption_notice_file", &common_.preemption_notice_file,
-               "file whose creation announces that the machine will be reclaimed; its contents are "
-               "ignored. The daemon then hands over its work and ends, as after SIGTERM. Empty "
+               "path of a file that is created, with any content, when the machine is about to be "
+               "reclaimed. The daemon then hands over its work and ends, as after SIGTERM. Empty "
                "means no file");
   table_.Add("metrics_listen", &common_.metrics_listen,
              "serve Prometheus text at ADDRESS/metrics, the health of this daemon at "
@@ -63,11 +63,12 @@ Daemon::Daemon(Role role, std::string summary)
   table_.AddChoice("log_format", &common_.log_format, {"text", "json"},
                    "format of a log message: one line, or one JSON object");
   table_.AddChoice("log_level", &common_.log_level, {"debug", "info", "warning", "error"},
-                   "lowest level that is logged");
-  table_.Add("log_file", &common_.log_file, "append the log to this file; empty means stderr");
+                   "lowest level of the messages that are logged");
+  table_.Add("log_file", &common_.log_file,
+             "append the log to this file. Empty means standard error");
   table_.Add("tls.ca", &common_.tls.ca,
-             "PEM file of the authority that signed every task's certificate; gives mutual TLS on "
-             "every listener and channel");
+             "PEM file of the authority that signed the certificates of all tasks. It enables "
+             "mutual TLS on every listener and channel");
   table_.Add("tls.cert", &common_.tls.cert, "PEM file of this task's certificate");
   table_.Add("tls.key", &common_.tls.key, "PEM file of this task's private key");
   std::string names;

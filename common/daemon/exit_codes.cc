@@ -9,32 +9,34 @@ constexpr char kEvery[] = "every daemon", kWorkers[] = "evergrad-worker",
 
 constexpr ExitCode kCodes[] = {
     {kExitOk, "ok", kEvery,
-     "The daemon was told to end (SIGTERM, SIGINT, a preemption notice or `psctl task drain`) and "
-     "has ended without an error.",
-     "Start it again when it is needed."},
+     "The daemon received a request to end (SIGTERM, SIGINT, a preemption notice or `psctl task "
+     "drain`) and ended without an error.",
+     "Start the daemon again when it is needed."},
     {kExitFailed, "failed", kEvery,
-     "The daemon could not start, or met an error that it cannot recover from; the log states it.",
-     "Start it again after a pause."},
+     "The daemon could not start, or met an error from which it cannot recover. The log has the "
+     "reason.",
+     "Start the daemon again after a pause."},
     {kExitUsage, "usage", kEvery,
-     "A flag, a key of the configuration file or a file that it names is wrong; stderr states it.",
-     "Correct the settings first: another start would end in the same way."},
+     "A flag or a key of the configuration file is wrong, or a file named there. The reason is on "
+     "standard error.",
+     "Correct the settings first: another start would fail in the same way."},
     {kExitReplaced, "replaced", kWorkers,
      "A newer process has registered under this worker's name and has taken over its work.",
-     "Do not start it again under the same name (--name) while the other process lives."},
+     "Do not start a worker with the same --name while the other process runs."},
     {kExitRefused, "refused", kTasks,
      "The coordinator refuses this process permanently: it speaks another version of the protocol, "
      "or its certificate belongs to another task.",
      "Start the version that the coordinator runs, or correct the certificate."},
     {kExitDevice, "device", kWorkers, "The device that the worker computes on has failed.",
-     "Start it again: the device may work again in a new process."},
+     "Start the worker again: the device may work again in a new process."},
     {kExitJournal, "journal", kCoordinator,
      "The journal in --state-dir is damaged, or parameter servers hold shards of a job that is "
      "missing from the journal. Nothing was changed.",
      "Restore the folder from a backup, or discard the lost jobs with --forget-unknown-jobs."},
     {kExitIdentityTaken, "identity_taken", kServers,
-     "The server was started without --index, took the index 0 by default, and a living server on "
-     "another host has that index.",
-     "Start it with an index that no other server has (--index)."},
+     "The server was started without --index and took the index 0 by default, but a running server "
+     "on another host already has the index 0.",
+     "Start the server with an --index that no other server has."},
 };
 
 }  // namespace

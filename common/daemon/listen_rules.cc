@@ -42,10 +42,11 @@ absl::Status CheckMetricsOptions(const CommonOptions& options) {
   if (MetricsDoorOf(options) != MetricsDoor::kPlainOffLoopback || options.insecure_metrics ||
       !options.insecure_listen.empty())
     return absl::OkStatus();
-  return Refuse(absl::StrCat("--metrics-listen: ", options.metrics_listen,
-                             " is off loopback. Add --insecure-metrics to serve plain HTTP there, "
-                             "if the network itself is trusted; or give TLS (--tls-ca, --tls-cert, "
-                             "--tls-key) for HTTPS, where /metrics requires a client certificate"));
+  return Refuse(
+      absl::StrCat("--metrics-listen: ", options.metrics_listen,
+                   " is off loopback. If the network itself is trusted, add --insecure-metrics to "
+                   "serve plain HTTP there. Otherwise give TLS (--tls-ca, --tls-cert, --tls-key) "
+                   "to serve HTTPS, with a client certificate for /metrics"));
 }
 
 }  // namespace

@@ -42,7 +42,8 @@ class Reader {
       Report(entry.where(), "unknown setting `", name, "`",
              config::Suggestion(entry.key, KeysOf(prefix)));
     } else if (option->is_flag_only()) {
-      Report(entry.where(), "unknown setting `", name, "`; it is only a flag");
+      Report(entry.where(), "unknown setting `", name,
+             "`; this setting can only be given as a flag");
     } else {
       option->set_by_file = true;
       if (!option->set_by_flag) ReadValue(entry.value, *option);

@@ -203,7 +203,7 @@ absl::StatusOr<std::string> LocalPath(absl::string_view uri) {
   const absl::string_view rest = uri.substr(colon + 3);
   if (scheme != "file") {
     return absl::UnimplementedError(
-        absl::StrCat("file scheme not built: scheme=", scheme, " uri=", uri, " supported=file"));
+        absl::StrCat("unsupported URI scheme: scheme=", scheme, " uri=", uri, " supported=file"));
   }
   if (!absl::StartsWith(rest, "/")) {
     return absl::InvalidArgumentError(

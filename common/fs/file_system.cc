@@ -47,8 +47,8 @@ absl::Status FileError(int error, absl::string_view what, absl::string_view path
     case EBUSY:
     case ENOTCONN:
     case EHOSTDOWN:
-      return absl::UnavailableError(
-          text(std::strerror(error), "the file system gives unexpected answers"));
+      return absl::UnavailableError(text(
+          std::strerror(error), "this file system behaves unexpectedly, choose another folder"));
     case EIO:
       return absl::DataLossError(
           text("the device reports an error", "see the kernel's log, and use another disk"));

@@ -218,7 +218,8 @@ class LocalFileSystem final : public FileSystem {
     EG_ASSIGN_OR_RETURN(const std::string path, LocalPath(uri));
     const std::string name = NameOf(path);
     if (name.empty() || name == "." || name == ".." || absl::StartsWith(name, kTemporaryPrefix)) {
-      return absl::InvalidArgumentError(absl::StrCat("not a name for a file: path=", path));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the path does not end in a file name: path=", path));
     }
     Descriptor folder = roots_.Open(FolderOf(path), O_RDONLY | O_DIRECTORY);
     if (folder.get() < 0) return Failed("cannot open the folder of a new file", path);
@@ -324,7 +325,8 @@ class LocalFileSystem final : public FileSystem {
     if (folder.get() < 0) return Failed("cannot make folder", path);
     if (::mkdirat(folder.get(), NameOf(path).c_str(), 0777) != 0 && errno != EEXIST)
       return FileError(errno, "cannot make folder", path);
-    return Sync(folder.get(), options_.failpoints, "fs.sync_folder", "cannot sync folder of", path);
+    return Sync(folder.get(), options_.failpoints, "fs.sync_folder",
+                "cannot sync the parent of a new folder", path);
   }
 
  private:

@@ -238,8 +238,8 @@ absl::StatusOr<std::unique_ptr<HttpExporter>> HttpExporter::Start(ExporterOption
         absl::StrCat("address of the metrics listener is not host:port: listen=", listen));
   if (!options.tls && !options.plain_off_loopback && !IsLoopback(host)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("plain HTTP is served on loopback only; give TLS, or allow it with "
-                     "--insecure-metrics: listen=",
+        absl::StrCat("plain HTTP is served on loopback only; give TLS files, or allow plain HTTP "
+                     "elsewhere with --insecure-metrics: listen=",
                      listen));
   }
   std::shared_ptr<ssl_ctx_st> context;

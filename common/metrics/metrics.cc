@@ -298,7 +298,7 @@ std::string Registry::PrometheusText() const {
 Limit::Limit(Registry& registry, absl::string_view name, absl::string_view help, double limit)
     : current(registry.GetGauge(absl::StrCat(name, "_current"), absl::StrCat(help, " (now)"))),
       refused(registry.GetCounter(absl::StrCat(name, "_refused_total"),
-                                  absl::StrCat(help, " (refused because full)"))) {
+                                  absl::StrCat(help, " (refused at the limit)"))) {
   registry.GetGauge(absl::StrCat(name, "_limit"), absl::StrCat(help, " (limit)")).Set(limit);
 }
 

@@ -87,7 +87,7 @@ void Assignments::Load(const ShardKey& key, Assignment assignment) {
   held.file = file;
   held.rows = what.settings.slot.has_value();
   options_.logger->Debug(
-      absl::StrCat("loading from ",
+      absl::StrCat("loading a shard from ",
                    !file.empty()                 ? file
                    : assignment.moved != nullptr ? "another server"
                                                  : "the seed",
@@ -177,9 +177,9 @@ void Assignments::OnLoaded(ShardKey key, ShardEpoch epoch, const ShardExecutor::
   if (!loaded.status.ok()) options_.directory->ForgetJobIfUnheld(key.job);
   if (options_.directory->loading() == 0) {
     const v1::ServerProgress progress = options_.directory->Progress();
-    options_.logger->Info(
-        absl::StrCat("holding shards: shards=", progress.shards(), " bytes=", progress.bytes()),
-        options_.directory->About(key.job));
+    options_.logger->Info(absl::StrCat("all assigned shards are loaded: shards=", progress.shards(),
+                                       " bytes=", progress.bytes()),
+                          options_.directory->About(key.job));
   }
 }
 

@@ -20,9 +20,9 @@ IndexTaken::Verdict IndexTaken::Judge(const v1::Rejected& rejected) {
   verdict.say = absl::StrCat(
       "another living server has the index of this server: index=", index_, " host=", holder,
       "; this server took the index by default, because --index was not given and its host name `",
-      host_, "` ends in no number. To run it beside that server, start it with --index ",
+      host_, "` does not end in a number. To run both servers, start this server with --index ",
       free.empty() ? "N" : free,
-      verdict.ends ? "" : "; until then it waits for that server to end");
+      verdict.ends ? "" : ". Until then, this server waits for the other server to end");
   return verdict;
 }
 

@@ -54,7 +54,7 @@ void ShardDirectory::ShowLoading() const {
 
 void ShardDirectory::ForgetJobIfUnheld(JobUid job) {
   if (Holds(job)) return;
-  logger_.Info("this server holds no shard of this job any more", About(job));
+  logger_.Info("this server no longer holds a shard of this job", About(job));
   if (!job_names_.contains(job)) jobs_.Forget(job);
 }
 

@@ -97,14 +97,14 @@ ShardHost::ShardHost(Options options)
 void ShardHost::AddGauges() const {
   metrics::Registry& registry = *options_.registry;
   registry.AddCallbackGauge("evergrad_ps_server_pool_bytes_current",
-                            "Spare memory for writing new values beside the old ones", {},
+                            "Spare memory for writing new values beside the old values", {},
                             [pool = pool_] { return static_cast<double>(pool->bytes()); });
   registry
       .GetGauge("evergrad_ps_server_pool_bytes_limit",
-                "Spare memory for writing new values beside the old ones: limit")
+                "Spare memory for writing new values beside the old values: limit")
       .Set(static_cast<double>(options_.pool_bytes_max));
   registry.AddCallbackCounter("evergrad_ps_server_pool_bytes_refused_total",
-                              "Spare memory for writing new values beside the old ones: returned "
+                              "Spare memory for writing new values beside the old values: returned "
                               "to the system because of the limit",
                               {}, [pool = pool_] { return pool->refused(); });
   const auto by_job = [&](const char* name, const char* help,

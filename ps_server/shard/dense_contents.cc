@@ -168,8 +168,8 @@ std::optional<Contents::Refusal> DenseContents::Prepare(const Push& push, absl::
   if (!Reserve())
     return Refusal{
         PushCode::kOverBudget,
-        absl::StrCat("out of memory for the new values beside the old ones, which are being read: ",
-                     where, " bytes=", value_bytes() + state_bytes())};
+        absl::StrCat("out of memory for new values while the old values are being read: ", where,
+                     " bytes=", value_bytes() + state_bytes())};
   return std::nullopt;
 }
 

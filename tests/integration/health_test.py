@@ -117,7 +117,7 @@ class Health(Case):
         worker.wait_not_ready("session", "")
         worker.check_live()
         self.assertEqual(worker.probe(), 1)
-        server.process.wait_log("lost the coordinator")
+        server.process.wait_log("lost the connection to the coordinator")
         server.process.wait_log("waiting for the coordinator")
         self.assertEqual(server.get("/readyz"), OK)
         self.assertEqual(server.probe(), 0)

@@ -345,7 +345,7 @@ std::string WhyNotBound(const std::string& listen, const std::string& unix_path)
   close(fd);
   freeaddrinfo(found);
   if (!bound) return absl::StrCat(" error=", std::strerror(error));
-  return unix_path.empty() ? "" : " error=cannot create the socket there";
+  return unix_path.empty() ? "" : " error=cannot create the unix socket";
 }
 
 }  // namespace

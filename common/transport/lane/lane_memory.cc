@@ -132,7 +132,7 @@ absl::StatusOr<std::unique_ptr<Lane>> TakeLane(const wire::LaneOffer& offer,
     return refused(Error("cannot find the memory"), ": pid=", offer.pid, " fd=", offer.fd);
   struct stat info {};
   if (fstat(path.fd(), &info) != 0 || !S_ISREG(info.st_mode))
-    return refused("the descriptor is not a memory: pid=", offer.pid, " fd=", offer.fd);
+    return refused("the descriptor is not shared memory: pid=", offer.pid, " fd=", offer.fd);
   if (info.st_uid != geteuid())
     return refused("the memory belongs to another user: uid=", info.st_uid);
   const std::uint64_t bytes = LaneMemoryBytes(offer.ring_bytes);

@@ -100,10 +100,10 @@ void ClientSession::Call(std::uint64_t id, Frame request, const DataOptions& opt
       refused = absl::InvalidArgumentError(absl::StrCat("duplicate use of a ticket: ticket=", id));
     } else if (bytes > pending.request_bytes_max ||
                options.response_bytes_max > pending.response_bytes_max) {
-      refused = absl::InvalidArgumentError(absl::StrCat(
-          "a call is larger than announced: bytes=", bytes,
-          " announced=", pending.request_bytes_max, " response=", options.response_bytes_max,
-          " announced=", pending.response_bytes_max));
+      refused = absl::InvalidArgumentError(
+          absl::StrCat("a call is larger than announced: bytes=", bytes, " announced_bytes=",
+                       pending.request_bytes_max, " response_bytes=", options.response_bytes_max,
+                       " announced_response_bytes=", pending.response_bytes_max));
     }
     if (!refused.ok()) {
       finished_.push_back({std::move(done), std::move(refused)});

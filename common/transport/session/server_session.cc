@@ -132,7 +132,7 @@ absl::Status ServerSession::OnAnnounce(const wire::StreamHeader& header, MonoTim
     case CreditCore::Answer::kFull:
       ++counters_.budget_refused;
       Refuse(id, absl::ResourceExhaustedError(
-                     "too many announcements wait, of this peer or of all peers"));
+                     "too many announcements are waiting, from this peer or from all peers"));
       break;
   }
   return absl::OkStatus();

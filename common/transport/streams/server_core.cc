@@ -379,7 +379,8 @@ absl::Status ServerCore::CheckNotKeptOut(const std::string& peer) {
   std::erase_if(kept_out_, [now = loop_->Now()](const auto& entry) { return entry.second <= now; });
   if (!kept_out_.contains(peer)) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
-      "the peer left its grants unused and gets no stream for a while: peer=", peer, " pause_ms=",
+      "the peer left its grants unused, so its new data streams are refused during a pause: peer=",
+      peer, " pause_ms=",
       std::chrono::duration_cast<std::chrono::milliseconds>(options_.unused_pause).count()));
 }
 
@@ -459,8 +460,8 @@ void ServerCore::AcceptStream(std::shared_ptr<Link> link, const PeerInfo& peer,
               }});
   if (!shut_ && handlers_.stream) events = handlers_.stream(peer, method, stream->MakeHandle());
   if (!events) {
-    link->Finish(
-        absl::UnimplementedError(absl::StrCat("this task serves no such stream: method=", method)));
+    link->Finish(absl::UnimplementedError(
+        absl::StrCat("this task does not serve this stream method: method=", method)));
     CallEnded();
     return;
   }
@@ -485,8 +486,8 @@ void ServerCore::Unary(const PeerInfo& peer, absl::string_view method, std::stri
   }
   if (method == kHealthMethod) return counted(AnswerHealth(request, health_));
   if (!handlers_.unary)
-    return counted(
-        absl::UnimplementedError(absl::StrCat("this task serves no such method: method=", method)));
+    return counted(absl::UnimplementedError(
+        absl::StrCat("this task does not serve this method: method=", method)));
   handlers_.unary(peer, method, std::move(request),
                   std::make_unique<PostedUnaryResponder>(loop_, std::move(counted)));
 }

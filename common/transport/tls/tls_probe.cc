@@ -137,7 +137,8 @@ std::string ProbeTls(const std::string& host_port, const TlsPems* pems) {
     return "the peer does not use TLS";
   if (error == SSL_ERROR_SSL && !reason.empty())
     return absl::StrCat(
-        "the peer refused this task's certificate: certificate verify failed there: ", reason);
+        "the peer refused this task's certificate: certificate verify failed at the peer: ",
+        reason);
   return "";
 }
 

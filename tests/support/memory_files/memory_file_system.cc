@@ -157,7 +157,8 @@ void MemoryFileSystem::SetBytesMax(std::uint64_t bytes) {
 absl::StatusOr<std::unique_ptr<WritableFile>> MemoryFileSystem::Create(absl::string_view uri) {
   EG_ASSIGN_OR_RETURN(const std::string path, PathOf(uri));
   if (uri.empty() || uri.back() == '/')
-    return absl::InvalidArgumentError(absl::StrCat("not a name for a file: path=", path));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the path does not end in a file name: path=", path));
   MutexLock lock(&mu_);
   if (files_.contains(FolderOf(path)))
     return FileError(ENOTDIR, "cannot open the folder of a new file", path);

@@ -31,11 +31,11 @@ TEST_CASE("a malformed interval set is refused, and the error names the position
   const Case cases[] = {
       {{1}, "odd number of bounds: bounds=1"},
       {{1, 2, 3}, "odd number of bounds: bounds=3"},
-      {{2, 2}, "empty or its bounds fall: position=0"},
-      {{3, 2}, "empty or its bounds fall: position=0"},
+      {{2, 2}, "empty or has decreasing bounds: position=0"},
+      {{3, 2}, "empty or has decreasing bounds: position=0"},
       {{1, 3, 2, 5}, "overlap or are out of order: position=2"},
       {{5, 6, 1, 2}, "overlap or are out of order: position=2"},
-      {{1, 3, 5, 5}, "empty or its bounds fall: position=2"},
+      {{1, 3, 5, 5}, "empty or has decreasing bounds: position=2"},
   };
   for (const Case& c : cases) {
     v1::IntervalSet proto;

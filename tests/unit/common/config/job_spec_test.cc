@@ -850,9 +850,9 @@ TEST_CASE("the path of a data file names one file on a local disk") {
     return absl::StrReplaceAll(kCsv, {{"path: clicks.csv.gz", "path: \"" + path + "\""}});
   };
   CHECK_THAT(Refusal(with("s3://bucket/x.csv")),
-             Catch::Contains("job.yaml:6:32: `path`: file scheme not built: scheme=s3"));
+             Catch::Contains("job.yaml:6:32: `path`: unsupported URI scheme: scheme=s3"));
   CHECK_THAT(Refusal(with("https://host/x.csv")),
-             Catch::Contains("`path`: file scheme not built: scheme=https"));
+             Catch::Contains("`path`: unsupported URI scheme: scheme=https"));
   CHECK_THAT(Refusal(with("data/*.csv")),
              Catch::Contains("`path`: expected the path of one file, got the text \"data/*.csv\": "
                              "not built yet: patterns"));
@@ -973,7 +973,7 @@ TEST_CASE("the checkpoint section has values and defaults, and can turn checkpoi
   CHECK_THAT(Refusal(with("{evry: 1s}")),
              Catch::Contains("unknown key `evry` in spec.checkpoint; did you mean `every`?"));
   CHECK_THAT(Refusal(with("{directory: 's3://bucket/x'}")),
-             Catch::Contains("`directory`: file scheme not built: scheme=s3"));
+             Catch::Contains("`directory`: unsupported URI scheme: scheme=s3"));
   CHECK_THAT(Refusal(with("{directory: 's3://bucket/x'}")), Catch::StartsWith("job.yaml:24:27: "));
   CHECK_THAT(Refusal(with("{directory: 'file://host/x'}")),
              Catch::Contains("`directory`: a file URI must start with file:///"));

@@ -225,7 +225,8 @@ TEST_CASE(
   CHECK(file.table.Parse(3, from_file)
             .status()
             .message()
-            .find("unknown setting `list_things`; it is only a flag") != std::string::npos);
+            .find("unknown setting `list_things`; this setting can only be given as a flag") !=
+        std::string::npos);
 }
 
 }  // namespace

@@ -328,8 +328,8 @@ TEST_CASE(
   const auto outsider = call(both);
   INFO(outsider.ToString());
   CHECK(outsider.code() == absl::StatusCode::kUnavailable);
-  CHECK(Contains(outsider,
-                 "the peer refused this task's certificate: certificate verify failed there"));
+  CHECK(Contains(
+      outsider, "the peer refused this task's certificate: certificate verify failed at the peer"));
   CHECK_FALSE(IsNotConnected(none));
   CHECK_FALSE(IsNotConnected(outsider));
   CHECK(world.Unary("/evergrad.v1.Control/Who", "").value() == "worker user/worker");

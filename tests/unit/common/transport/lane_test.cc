@@ -346,10 +346,11 @@ TEST_CASE("memory that differs from the offer, or that the peer could remove, is
     CHECK(with_file(memory(0, all)).find("the memory has another size") == 0);
     REQUIRE(mkfifo((folder / "pipe").c_str(), 0600) == 0);
     CHECK(with_file(open((folder / "pipe").c_str(), O_RDWR | O_CLOEXEC))
-              .find("the descriptor is not a memory") == 0);
-    CHECK(with_file(open("/dev/null", O_RDWR | O_CLOEXEC)).find("the descriptor is not a memory") ==
+              .find("the descriptor is not shared memory") == 0);
+    CHECK(with_file(open("/dev/null", O_RDWR | O_CLOEXEC))
+              .find("the descriptor is not shared memory") == 0);
+    CHECK(with_file(open("/", O_RDONLY | O_CLOEXEC)).find("the descriptor is not shared memory") ==
           0);
-    CHECK(with_file(open("/", O_RDONLY | O_CLOEXEC)).find("the descriptor is not a memory") == 0);
     const int file = open((folder / "file").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     REQUIRE(ftruncate(file, bytes) == 0);
     CHECK(with_file(file).find("the memory is not sealed") == 0);

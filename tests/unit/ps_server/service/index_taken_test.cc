@@ -25,7 +25,7 @@ TEST_CASE(
   CHECK_THAT(
       verdict.say,
       Contains("another living server has the index of this server: index=0 host=box-a.example") &&
-          Contains("start it with --index 1"));
+          Contains("start this server with --index 1"));
 }
 
 TEST_CASE(
@@ -35,7 +35,7 @@ TEST_CASE(
   IndexTaken::Verdict verdict = taken.Judge(Taken("box", true));
   CHECK_FALSE(verdict.ends);
   CHECK_THAT(verdict.say,
-             Contains("host=box;") && Contains("--index 1") && Contains("until then it waits"));
+             Contains("host=box;") && Contains("--index 1") && Contains("Until then, this server waits"));
   verdict = taken.Judge(Taken("box", true));
   CHECK_FALSE(verdict.ends);
   CHECK(verdict.say.empty());
