@@ -25,7 +25,7 @@ struct Config {
   std::uint64_t frame_bytes_max = 1ull << 30;
   std::uint64_t pool_bytes_max = 256ull << 20;
   std::uint64_t snapshot_bytes_max = 1ull << 30;
-  // Memory for embedding tables. If 0, Resolve sets 0.8 of the memory that the process may use.
+  // Memory for embedding tables. If 0, Resolve sets 80 % of the memory that the process may use.
   std::uint64_t memory_bytes_max = 0;
   std::uint32_t streams_max = 4096;
   std::uint64_t lane_bytes_max = 64ull << 20;  // 0 for no shared memory

@@ -4,7 +4,8 @@
 // Data streams of workers reach ShardHost, which passes each section to the ShardExecutor of its
 // shard. A ShardExecutor has one thread and is the single writer of its shards. The session with
 // the coordinator runs on the control executor (SessionClient, Control), which gives orders to the
-// ShardExecutors, to SnapshotWriter and to Restorer. The latter two have an I/O thread each.
+// ShardExecutors, to SnapshotWriter and to Restorer. SnapshotWriter and Restorer have an I/O thread
+// each.
 //
 // Several servers may run in one process. All dependencies are passed to the constructor and
 // outlive the server.

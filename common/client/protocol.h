@@ -38,7 +38,7 @@ inline constexpr std::size_t kRunFileWindow = 4 * kRunFileChunkMax;
 // The name of a file that the coordinator writes into each runs folder. It names the job and the
 // coordinator's host.
 inline constexpr char kRunMarkFile[] = ".evergrad-run";
-inline constexpr std::uint64_t kRunMarkBytesMax = 4096;  // a larger file is not a mark
+inline constexpr std::uint64_t kRunMarkBytesMax = 4096;  // a larger file is not a mark file
 
 // Limit of a batch of messages in a session, in both directions. A larger message is sent as a
 // separate batch.

@@ -22,13 +22,13 @@ struct RequestLimits {
   // Returns whether the server can ever grant a request of `request_bytes` whose answer carries
   // `response_bytes`.
   bool Fits(std::uint64_t request_bytes, std::uint64_t response_bytes) const;
-  // Returns the share of the budget that one client may hold while others wait: half of it.
+  // Returns the share of the budget that one client may hold while others wait: half of the budget.
   std::uint64_t share_bytes() const;
   // Returns the target size of one of several requests, its answer included: an eighth of the
-  // budget. A client has four of them in flight, which fill its share.
+  // budget. A client has four such requests in flight, which fill its share.
   std::uint64_t part_bytes() const;
   // Returns the largest payload of a section that is alone in its request. If the limits are
-  // unknown, this is the largest number.
+  // unknown, returns the largest number of the type.
   std::uint64_t section_bytes_max() const;
   // Returns the flag that limits a section, with its value, for messages: "--budget-bytes-max 16
   // MiB".

@@ -44,7 +44,7 @@ class SessionClient {
     // Receives every message except Registered and Rejected.
     std::function<void(const v1::CoordinatorMessage&)> on_message;
     // Called when the coordinator has refused the session. If `exit` is true, the daemon must end,
-    // and the client dials no more.
+    // and the client does not dial again.
     std::function<void(const v1::Rejected&)> on_rejected;
     // Called when a registered session has ended; before on_rejected if the session was rejected.
     std::function<void(absl::string_view why)> on_lost;
@@ -58,7 +58,7 @@ class SessionClient {
   ~SessionClient();  // Calls Stop().
   SessionClient(const SessionClient&) = delete;
   SessionClient& operator=(const SessionClient&) = delete;
-  void Start();  // At most once.
+  void Start();  // called at most once
   // Sends the queued messages (the transport bounds the wait) and closes. No callback runs
   // afterwards. Idempotent.
   void Stop();

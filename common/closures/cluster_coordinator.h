@@ -12,10 +12,10 @@
 // of their updates is applied exactly once. Calls continue through a restart of the coordinator,
 // and a repeat of a call schedules nothing twice.
 //
-// Errors. The first closure that fails by its own fault cancels all others that have not ended. The
+// The first closure that fails by its own fault cancels all other closures that have not ended. The
 // error is returned once, by the next Schedule (which then schedules nothing), Join, Done or Finish
-// of any client. Before that, every owner of a shard has promised to apply no more updates of the
-// cancelled closures. Afterwards the job is usable as before. Code and message are those of the
+// of any client. By then, every owner of a shard has confirmed that it applies no more updates of
+// the cancelled closures. Afterwards the job is usable as before. Code and message are those of the
 // function; BlameOf distinguishes a user error from a machine error.
 //
 // Thread-safe; calls of several threads run concurrently. The calls block, so transport threads
@@ -84,7 +84,7 @@ class ClusterCoordinator {
   absl::StatusOr<bool> Done();
   // Waits until the closure has ended, and returns the same value each time. Returns the closure's
   // own error if it failed; Cancelled if it was cancelled; NotFound if the result was discarded
-  // because newer ones filled the memory.
+  // because newer results filled the memory.
   absl::StatusOr<std::string> Fetch(const RemoteValue& value);
   // Cancels the closures of `values` that have not ended. After the call has returned, none of
   // their updates is applied. A cancellation is not an error that Join would return.

@@ -67,8 +67,7 @@ MetricsDoor MetricsDoorOf(const CommonOptions& options);
 absl::Status CheckCommonOptions(Role role, const CommonOptions& options);
 
 // Returns whether only this machine is involved: the daemon listens on loopback, dials a
-// coordinator on loopback, and has no TLS, which would be for other machines. Pure.
-// CheckCommonOptions must have succeeded.
+// coordinator on loopback, and does not use TLS. Pure. CheckCommonOptions must have succeeded.
 bool IsLocalOnly(const CommonOptions& options);
 
 class Daemon {
@@ -93,8 +92,9 @@ class Daemon {
   log::Logger& logger() { return *logger_; }
   metrics::Registry& registry() { return *registry_; }
   fault::Failpoints& failpoints() { return *failpoints_; }
-  // The pages /livez and /readyz show it from Start on. The role adds its own conditions and
-  // executors before ReportListening. Until then the daemon is not ready.
+  // The health that the pages /livez and /readyz show from Start on. The role adds its own
+  // conditions and executors before ReportListening. Before ReportListening the daemon is not
+  // ready.
   health::Health& health() { return *health_; }
   runtime::SignalWaiter& signals() { return signals_; }
 

@@ -14,7 +14,7 @@ inline constexpr int kExitRefused = 8;   // the coordinator refuses this process
 inline constexpr int kExitDevice = 9;    // the device of a worker has failed
 // The coordinator's journal is damaged, or lacks jobs whose shards exist.
 inline constexpr int kExitJournal = 10;
-// A living server on another host has the index that this server took by default.
+// A running server on another host has the index that this server took by default.
 inline constexpr int kExitIdentityTaken = 11;
 
 struct ExitCode {

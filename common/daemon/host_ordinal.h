@@ -7,8 +7,8 @@
 
 namespace evergrad::daemon {
 
-// Returns the number behind the last dash of the name: "3" for "worker-3", "worker-03" and
-// "worker-3.pool". Returns "" for a name without such a number, or with one above 4294967295.
+// Returns the number after the last dash of the name: "3" for "worker-3", "worker-03" and
+// "worker-3.pool". Returns "" for a name without such a number, or with a number above 4294967295.
 std::string HostOrdinal(absl::string_view host_name);
 
 }  // namespace evergrad::daemon

@@ -1,6 +1,6 @@
 // The proof that the coordinator granted an attempt of a closure to a worker (LEDGER lines 34 to
-// 36). The proof is a MAC under a key that the coordinator and the servers of one job share and
-// that no worker learns. Pure except for NewKey.
+// 36). The proof is a MAC under a key that the coordinator and the servers of one job share, and
+// that is never sent to a worker. Pure except for NewKey.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +26,7 @@ std::string NewKey();
 std::string MakeProof(absl::string_view key, JobUid job, ClosureId closure, Attempt attempt,
                       absl::string_view worker);
 
-// Returns whether `proof` is the proof of these arguments. The duration does not depend on the
-// position at which two proofs differ.
+// Returns whether `proof` is the proof of these arguments. The comparison takes constant time.
 bool ProofFits(absl::string_view proof, absl::string_view key, JobUid job, ClosureId closure,
                Attempt attempt, absl::string_view worker);
 

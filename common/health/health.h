@@ -1,7 +1,7 @@
 // The health of one process: its liveness, its readiness, and the answers to probes about them.
 //
-// The daemon owns one (common/daemon). Its roles have their executors watched and set the
-// conditions, and its two listeners give the answers: common/metrics over HTTP, common/transport
+// Each daemon owns one Health (common/daemon). Its role registers the executors to watch and sets
+// the conditions. Two listeners answer the probes: common/metrics over HTTP, and common/transport
 // over gRPC.
 #pragma once
 

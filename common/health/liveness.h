@@ -2,8 +2,8 @@
 //
 // Each watched executor runs a tiny task every `period`. An executor that has run none for
 // `stuck_after` counts as stuck: one of its tasks does not end, or waits for a lock that no thread
-// releases. Only threads that never block are watched. A thread that reads files or computes may
-// rightly be busy for longer.
+// releases. Only threads that never block are watched. A thread that reads files or computes can be
+// busy for longer without being stuck.
 //
 // Time in which the whole process stood still (a stopped process, a paused machine) does not count,
 // because no thread could run then.
@@ -33,9 +33,9 @@ class Liveness {
   // Watches `executor` under `name` until the executor is shut down. The executor may be shut down
   // before or after this object is destroyed.
   void Watch(absl::string_view name, runtime::Executor* executor);
-  // Measures the time on `executor`, which runs nothing else. Without it, only Watch's tasks and
-  // calls of Stuck() measure the time, and all threads together may be stuck unnoticed until
-  // Stuck() has been called for `stuck_after`.
+  // Measures the time on `executor`, which runs nothing else. Without such an executor, only the
+  // tasks of watched executors and calls of Stuck() measure the time. If all threads are stuck at
+  // once, this is then noticed only after Stuck() has been called for `stuck_after`.
   void MeasureTimeOn(runtime::Executor* executor);
 
   // Returns the stuck executors with the time since their last task, in the order of Watch.

@@ -84,9 +84,9 @@ class Registry {
   using Named = std::pair<std::string, std::string>;
   void AddCallbackGauges(const std::vector<Named>& gauges,
                          std::function<std::vector<Samples>()> read);
-  // The same for histograms: each object has one histogram at the time of the scrape. A histogram
-  // is shared, not copied, so its owner may observe and drop it at any time. The histogram of an
-  // object that has ended is thus not shown any more.
+  // Like AddCallbackGauges, for histograms: each object has one histogram at the time of the
+  // scrape. A histogram is shared, not copied, so its owner may observe and drop it at any time.
+  // The histogram of an object that has ended is no longer shown.
   using Histograms = std::vector<std::pair<Labels, Histogram>>;
   void AddCallbackHistograms(absl::string_view name, absl::string_view help,
                              std::function<Histograms()> read);

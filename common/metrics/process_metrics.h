@@ -1,6 +1,6 @@
 // The metrics of a process that every Prometheus client library exports: memory, descriptors, CPU
-// time and the time of the start. Their names are Prometheus' own, so that existing boards and
-// alerts find them: they begin with `process_`, not with `evergrad_<role>_`.
+// time and the time of the start. Their names are Prometheus' own and begin with `process_`, not
+// with `evergrad_<role>_`, so that existing dashboards and alerts find them.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct ProcessNumbers {
   double max_fds = 0;  // the soft limit; infinite if there is none
 };
 
-// Reads the numbers of a process below `proc`, which is /proc but in tests. `process` is "self" or
-// a process id. Returns nullopt if a file is missing or malformed.
+// Reads the numbers of a process below `proc`, which is /proc except in tests. `process` is "self"
+// or a process id. Returns nullopt if a file is missing or malformed.
 std::optional<ProcessNumbers> ReadProcessNumbers(const std::string& proc,
                                                  const std::string& process);
 

@@ -12,7 +12,7 @@ namespace evergrad::plan {
 // in the shard.
 inline constexpr char kCountingSamples[] = "counting/samples";
 
-// The rows of one table: none, or up to seven, possibly with duplicate ids. Mix is that of
+// The rows of one table: none, or up to seven, possibly with duplicate ids. Mix is the function of
 // common/base/mix.h. With k = Mix(4096 closure + update, table), there are k % 8 rows.
 //
 // Row i draws d = Mix(k, i + 1). The id of row i is Mix(d % table_ids, table) as an int64, or, if i

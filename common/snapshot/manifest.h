@@ -1,9 +1,9 @@
-// Manifests: lists of the files that form a checkpoint (LEDGER lines 27, 28). Each is one small
-// file that is never overwritten. The newest undamaged manifest is used; damaged ones are skipped
-// and named (P6).
+// Manifests: lists of the files that form a checkpoint (LEDGER lines 27, 28). Each manifest is one
+// small file that is never overwritten. The newest undamaged manifest is used; damaged manifests
+// are skipped and named (P6).
 //
 // The functions block, and are as thread-safe as the FileSystem. A damaged manifest gives DataLoss
-// with path, offset, expected and actual value. One of a newer version gives Unimplemented.
+// with path, offset, expected and actual value. A manifest of a newer version gives Unimplemented.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +50,7 @@ struct NewestManifest {
   // Newer manifests that were skipped, newest first, with the reasons.
   std::vector<absl::Status> passed_over;
 };
-// Returns NotFound if there is no readable manifest; the error names each unreadable one.
+// Returns NotFound if there is no readable manifest; the error names each unreadable manifest.
 absl::StatusOr<NewestManifest> FindNewestManifest(fs::FileSystem& files, absl::string_view folder);
 
 // Returns whether all done sets are equal.

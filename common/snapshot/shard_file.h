@@ -46,7 +46,7 @@ enum class Section : std::uint32_t {
 absl::string_view SectionName(Section section);  // "values"; "section" for an unknown number
 
 // Returns "shard-00003.epoch-1-5.lsn-120.egshard". A name identifies one state and is never reused
-// for another.
+// for another state.
 std::string ShardFileName(ShardId shard, ShardEpoch epoch, std::uint64_t lsn);
 struct ShardFileKey {
   ShardId shard;
@@ -175,7 +175,7 @@ struct ShardFileReport {
   v1::ShardCounters counters;
   IntervalSet done, refused;
   std::uint64_t open_closures = 0;
-  // Open closures, in rising order, with those of their updates that the values contain.
+  // Open closures, in rising order, each with its updates that the values contain.
   std::vector<std::pair<ClosureId, IntervalSet>> open;
   std::uint64_t bytes = 0;
   Sha256Digest sha256{};

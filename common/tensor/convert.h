@@ -18,8 +18,8 @@ namespace evergrad::tensor {
 void Narrow(WireType type, const float* from, std::size_t n, std::byte* to);
 void Widen(WireType type, const std::byte* from, std::size_t n, float* to);
 
-// Convert inside the memory of `n` floats. NarrowInPlace writes narrow elements to its first bytes;
-// WidenInPlace reads them from its last bytes.
+// Convert inside the memory of `n` floats. NarrowInPlace writes narrow elements to the first bytes
+// of this memory; WidenInPlace reads narrow elements from the last bytes.
 void NarrowInPlace(WireType type, float* values, std::size_t n);
 void WidenInPlace(WireType type, float* values, std::size_t n);
 // Returns the place at which WidenInPlace expects the narrow elements.

@@ -31,8 +31,8 @@ class Shape {
   std::size_t rank() const { return dims_.size(); }
   std::uint64_t operator[](std::size_t i) const { return dims_[i]; }
   const std::vector<std::uint64_t>& dims() const { return dims_; }
-  // Returns the number of elements, which is 1 for a scalar. It must not overflow (EG_CHECK); use
-  // Checked for numbers from outside.
+  // Returns the number of elements, which is 1 for a scalar. The number must not overflow
+  // (EG_CHECK); use Checked for numbers from outside.
   std::uint64_t elements() const;
   std::uint64_t rows() const { return dims_.empty() ? 1 : dims_[0]; }
   std::uint64_t row_elements() const;  // elements / rows; 1 for a scalar

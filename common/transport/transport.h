@@ -212,7 +212,7 @@ struct ServerOptions {
   // A shorter limit than grant_unused_max, for the time in which other peers wait. It applies
   // to a stream that sends nothing, or whose peer holds more than its share of the budget. A stream
   // that repeatedly leaves grants unused is ended with ResourceExhausted, and its peer gets no new
-  // one for `unused_pause`.
+  // stream for `unused_pause`.
   std::chrono::milliseconds grant_idle_max{1000};
   std::chrono::milliseconds unused_pause{10000};
   // A function that is called on a transport thread when grants of `peer` were taken back. `ended`

@@ -6,8 +6,8 @@
 // so every partition of a variable computes the bits of the whole variable. Pure: (state, gradient,
 // t) -> state, without clock and randomness. The bits are the same on every dispatch target: there
 // is no FMA, square root and division are correctly rounded, and no function of the C library is
-// used whose result differs between processors. An Optimizer is constant once it is created, so any
-// thread may use it.
+// used if its result differs between processors. An Optimizer is constant once it is created, so
+// any thread may use it.
 #pragma once
 
 #include <cstddef>

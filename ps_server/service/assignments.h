@@ -3,7 +3,7 @@
 //
 // A shard comes from its seed, from a file, or from another server. From the Assign on, the
 // directory contains the shard as loading, so that a Hello names it. The answer is sent when the
-// shard's executor holds the shard. If a newer Assign or a Drop arrives before, the older Assign is
+// shard's executor holds the shard. If a newer Assign or a Drop arrives first, the older Assign is
 // not answered. Runs on the control executor, except for the callbacks of shards and of the
 // restorer.
 #pragma once
@@ -50,8 +50,8 @@ class Assignments {
   // Begins to load the shard, in place of a held copy. A repeated Assign is answered when the shard
   // is loaded. Three errors are answered at once, and do not change the held shard:
   // FailedPrecondition if the held epoch is higher, InvalidArgument if the Assign is malformed, and
-  // NotFound if the moved shard has not been received. After the latter two errors, a received
-  // shard of this number is freed.
+  // NotFound if the moved shard has not been received. After InvalidArgument or NotFound, a
+  // received shard of this number is freed.
   void Submit(const v1::Assign& assign);
 
  private:

@@ -52,8 +52,8 @@ class DataCall {
   // and sets `invalid` to the error of the section.
   bool ReserveCopy(std::uint64_t bytes, std::string* invalid);
 
-  // [35] Returns whether the request contains a valid proof of the grant for this push. Any
-  // executor may call it, with the same guard each time.
+  // Returns whether the request contains a valid proof of the grant for this push (LEDGER line 35).
+  // Any executor may call it, with the same guard each time.
   bool IsProved(grants::GrantGuard& guard, const v1::PushSection& push);
 
   // Makes the call answer Internal in place of its answer, for a failpoint that loses the answer.

@@ -1,4 +1,4 @@
-// Finds the sender of a data request and checks its rights (LEDGER line 35). Pure.
+// Finds the sender of a data request and checks the rights of the sender (LEDGER line 35). Pure.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ inline constexpr std::size_t kSenderNameBytesMax = 100;
 absl::string_view WorkerOf(const v1::RequestHeader& header);
 
 // Checks the sender of a request. `certificate_task` is the task of the sender's certificate, or ""
-// without TLS. In the latter case the sender cannot be checked, and the result is OK. The result is
+// without TLS. Without TLS the sender cannot be checked, and the result is OK. The result is
 // PermissionDenied if the request names a sender other than its certificate, if a worker asks for
 // an image of a shard, if a server asks for something other than an image, or if the sender is
 // neither a worker nor a server.

@@ -23,7 +23,8 @@
 
 namespace evergrad::ps_server {
 
-// The work of one task of an executor, in bytes that it touches. It takes about a millisecond.
+// Limit of the work of one task of an executor, in bytes that the task touches. This work takes
+// about a millisecond.
 inline constexpr std::uint64_t kTurnBytes = 1 << 20;
 // The cost of a section, or of the state of a shard in a report, in bytes, in addition to the bytes
 // that it touches.

@@ -19,7 +19,8 @@
 
 namespace evergrad::ps_server {
 
-// Counters since the server learned of the job. `stint` is the number of that period.
+// Counters since the job became known to this server. A job that the server has forgotten gets new
+// counters and a new `stint`.
 struct JobCounters {
   std::uint64_t stint = 0;
   std::atomic<std::uint64_t> updates_applied{0}, duplicates_refused{0};
@@ -50,7 +51,7 @@ class JobTable {
       std::shared_ptr<storage::MemoryBudget> tables = std::make_shared<storage::MemoryBudget>(0))
       : tables_(std::move(tables)) {}
   // Returns the job's part of the budget, even if the job is unknown. The job's tables share the
-  // part, which is released with the last of them.
+  // part, which is released with the last table.
   std::shared_ptr<storage::MemoryBudget> TablesOf(JobUid uid) {
     MutexLock lock(&mu_);
     std::erase_if(parts_, [](const auto& part) { return part.second.expired(); });
@@ -79,8 +80,8 @@ class JobTable {
     job.version = std::max(job.version, version);
     if (shards_total != 0) job.shards_total = shards_total;
   }
-  // [34] Sets the key that came with an Assign of a known job, before its shard is held. Later keys
-  // are ignored. With an empty key, proofs are not checked.
+  // Sets the key that came with an Assign of a known job, before the shard of the Assign is held
+  // (LEDGER line 34). Later keys are ignored. With an empty key, proofs are not checked.
   void SetGrantKey(JobUid uid, const std::string& key) {
     if (key.empty()) return;
     MutexLock lock(&mu_);

@@ -3,7 +3,7 @@
 //
 // The image is presented as a file system with one file, so that the code that reads snapshots also
 // reads and checks a moved shard. Blocking: for I/O threads only, one thread at a time. Reads need
-// credit like any pull: a server sends a piece after a grant. Memory: two pieces.
+// credit like any pull: a server sends a piece after a grant. A read uses the memory of two pieces.
 #pragma once
 
 #include <atomic>

@@ -42,10 +42,10 @@ class ReceivedShards {
   };
   explicit ReceivedShards(Options options) : options_(std::move(options)) {}
 
-  // Begins to read the shard, in place of an earlier reading of it. After an error `received` is
-  // not called, and an earlier reading of the shard continues, except if the restorer has refused
-  // the new one. The error is Unimplemented if there are no peers, and InvalidArgument if the order
-  // is malformed.
+  // Begins to read the shard, in place of an earlier reading of the same shard. After an error
+  // `received` is not called, and an earlier reading of the shard continues, except if the restorer
+  // has refused the new reading. The error is Unimplemented if there are no peers, and
+  // InvalidArgument if the order is malformed.
   absl::Status Begin(const v1::ReceiveShard& receive);
   // Returns the shard that was read at epoch `from`, or null if there is none.
   std::unique_ptr<Shard> Take(const ShardKey& key, ShardEpoch from);

@@ -33,8 +33,8 @@ class SectionRunner {
     const SectionMetrics* metrics = nullptr;
     const Images* images = nullptr;  // images of stopped shards; null if there are none
     RowCopies* copies = nullptr;     // the rows of pulls; the caller finishes them
-    // [35] Called when a push was refused because the proof of its grant is missing or invalid.
-    // Must not block.
+    // Called when a push was refused because the proof of its grant is missing or invalid (LEDGER
+    // line 35). Must not block.
     std::function<void(const v1::RequestHeader&, const v1::PushSection&)> on_unproved = {};
   };
   explicit SectionRunner(Options options) : options_(std::move(options)) {}

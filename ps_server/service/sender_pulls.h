@@ -1,9 +1,9 @@
 // The last pull of one shard by each sender, to measure the staleness of its gradients.
 //
-// A push does not say from which values its gradient was computed. The server therefore takes the
-// values of the sender's last pull of the shard before the push. With `pipeline` 1 a worker uses
-// the values of the pull before that one, so its gradients are older by the updates between two of
-// its pulls. Not thread-safe: the shard's executor uses it.
+// A push does not state the values from which its gradient was computed. The server therefore takes
+// the values of the sender's last pull of the shard before the push. With `pipeline` 1 a worker
+// computes with the values of the second-last pull, so its gradients are older than the metric by
+// the updates between the two pulls. Not thread-safe: the shard's executor uses it.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ namespace evergrad::ps_server {
 
 class SenderPulls {
  public:
-  // A shard of a cluster with more workers than this forgets some of them. It then has no staleness
-  // for their next push.
+  // In a cluster with more senders than this, a shard forgets some senders, and their next push has
+  // no staleness.
   static constexpr std::size_t kSendersMax = 4096;
 
   // The sender has pulled the shard after `updates` of its updates.

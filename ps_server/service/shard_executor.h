@@ -46,8 +46,8 @@ class ShardExecutor {
     const SectionMetrics* metrics = nullptr;
     const Images* images = nullptr;            // images of stopped shards; null if there are none
     std::shared_ptr<storage::ChunkPool> pool;  // Shared by all executors and their shards.
-    // [35] Called on the executor when a push was refused because the proof of its grant is missing
-    // or invalid. Must not block.
+    // Called on the executor when a push was refused because the proof of its grant is missing or
+    // invalid (LEDGER line 35). Must not block.
     std::function<void(const v1::RequestHeader&, const v1::PushSection&)> on_unproved = {};
   };
   explicit ShardExecutor(Options options);

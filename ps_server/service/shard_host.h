@@ -37,7 +37,7 @@ class ShardHost {
     std::uint64_t memory_bytes_max = 0;           // limit of embedding tables; 0 for no limit
     // Images of stopped shards; may be null; outlives the executors.
     const Images* images = nullptr;
-    // Logger and clock may be null. Then refusals of requests with a wrong sender are only
+    // Logger and clock may be null. Without them, refusals of requests with a wrong sender are only
     // counted.
     log::Logger* logger = nullptr;
     const Clock* clock = nullptr;

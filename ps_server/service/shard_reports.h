@@ -27,7 +27,7 @@ class ShardReports {
 
   using Done = std::function<void(std::vector<v1::ShardState>)>;
   // Reports the shards that are held now, in no order, except shards that are dropped before their
-  // state is read. `job` 0 stands for all jobs.
+  // state is read. `job` 0 means all jobs.
   void Begin(JobUid job, bool digests, Done done);
 
  private:

@@ -65,12 +65,12 @@ struct Push {
   TableRows rows_of;                   // for slots only; a dense shard refuses it
   absl::string_view skip_reason;       // kSkip: 1 to 64 bytes
   // The type of the payload: the variable's wire type, or for a slot the wire type of the named
-  // tables, or kSeveral if they have several wire types. A kSkip may leave it out.
+  // tables, or kSeveral if they have several wire types. A kSkip may omit the type.
   tensor::WireType wire = tensor::WireType::kFloat32;
   absl::string_view defect;  // error that the decoder found, or "". The answer is kInvalid with
                              // this text, unless the ledger gives the answer (line 11)
-  // [35] The reason why the sender's proof of its grant is not valid, or "". With a reason the
-  // answer is kInvalid with this text, and the ledger is not read.
+  // The reason why the sender's proof of its grant is not valid (LEDGER line 35), or "". With a
+  // reason the answer is kInvalid with this text, and the ledger is not read.
   absl::string_view unproved = {};
 };
 struct PushResult {
@@ -193,8 +193,8 @@ class Shard {
   // (line 21). Returns InvalidArgument if the initializer or optimizer is unknown or for tables
   // only, if the rows are outside the shape, or if the bytes exceed the limits, and
   // ResourceExhausted if memory is exhausted. All shards of a server share `pool`, which provides
-  // blocks for writes beside the old values; if it is null, the heap does. All tables of a server
-  // share `budget`; if it is null, there is no limit.
+  // blocks for writes beside the old values; if `pool` is null, the heap provides them. All tables
+  // of a server share `budget`; if `budget` is null, there is no limit.
   static absl::StatusOr<std::unique_ptr<Shard>> FromSeed(
       const ShardSettings& settings, ShardEpoch epoch, MapVersion start, const IntervalSet& refused,
       const std::shared_ptr<storage::ChunkPool>& pool = nullptr,
@@ -222,14 +222,15 @@ class Shard {
   std::uint64_t ContinueApply(std::uint64_t bytes_max);
   // Checks the pull and plans its answer. Changes nothing.
   PullPlan Read(const Pull& pull) const;
-  // Line 20a. After this call the shard answers every push with kRefused, and its ledger gets no
-  // update.
+  // After this call the shard answers every push with kRefused, and its ledger gets no update
+  // (LEDGER line 20a).
   void Seal() { sealed_ = true; }
-  // Line 22. After this call the shard answers every push and pull with kStale and ignores every
-  // Close, so its state does not change any more. An apply in progress continues, and its update
-  // moves with the shard.
+  // After this call the shard answers every push and pull with kStale and ignores every Close, so
+  // its state does not change any more (LEDGER line 22). An apply in progress continues, and its
+  // update moves with the shard.
   void Stop() { stopped_ = true; }
-  // Line 24. Returns false, and ignores the call, if `epoch` differs or start > version.
+  // Applies a Close of the coordinator (LEDGER line 24). Returns false, and ignores the call, if
+  // `epoch` differs or start > version.
   bool Close(ShardEpoch epoch, MapVersion version, const IntervalSet& done,
              const IntervalSet& refused);
 

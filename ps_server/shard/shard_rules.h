@@ -15,52 +15,52 @@
 namespace evergrad::ps_server {
 
 struct ShardRules {
-  // 8, 22: a shard serves only requests of its own epoch, and no request after it was stopped for a
-  // move.
+  // LEDGER 8, 22: a shard serves only requests of its own epoch, and no request after it was
+  // stopped for a move.
   static bool Serves(ShardEpoch asked, ShardEpoch own, bool stopped) {
     return asked == own && !stopped;
   }
-  // 20a: a sealed shard refuses every push.
+  // LEDGER 20a: a sealed shard refuses every push.
   static bool RefusesPushes(bool sealed) { return sealed; }
-  // 35: a push must prove its grant before the ledger is read or changed.
+  // LEDGER 35: a push must prove its grant before the ledger is read or changed.
   static bool IsProved(const Push& push) { return push.unproved.empty(); }
-  // 9, 10: the ledger decides about the push.
+  // LEDGER 9, 10: the ledger decides about the push.
   static Admission Check(const Push& push, Ledger* ledger) {
     return ledger->Check(push.closure, push.update, push.attempt);
   }
-  // 11: the error that the decoder found in an admitted push, or "".
+  // LEDGER 11: the error that the decoder found in an admitted push, or "".
   static absl::string_view DefectOf(const Push& push) { return push.defect; }
-  // 12, 13: a skipped update is recorded like an applied one.
+  // LEDGER 12, 13: a skipped update is recorded like an applied one.
   static bool IsRecorded(UpdateKind) { return true; }
-  // 6: an applied gradient is the newest change of the values.
+  // LEDGER 6: an applied gradient is the newest change of the values.
   static std::uint64_t VlsnAfterGradient(std::uint64_t /*vlsn*/, std::uint64_t lsn) { return lsn; }
-  // 13: two states with different starts can have the same vlsn, so a pull compares the starts,
-  // too.
+  // LEDGER 13: two states with different starts can have the same vlsn, so a pull compares the
+  // starts, too.
   static bool IsUnchanged(const Pull& pull, MapVersion start, std::uint64_t vlsn) {
     return pull.has && pull.have_start == start && pull.have_vlsn == vlsn;
   }
-  // 24: a Close is valid only for the epoch for which it was made, and not for a map before the
-  // shard's start.
+  // LEDGER 24: a Close is valid only for the epoch for which it was made, and not for a map before
+  // the shard's start.
   static bool TakesClose(ShardEpoch epoch, MapVersion version, ShardEpoch own, MapVersion start) {
     return epoch == own && version >= start;
   }
-  // 22: a stopped shard ignores Closes, because each Close contains all ended closures, so its next
-  // owner misses none.
+  // LEDGER 22: a stopped shard ignores Closes, because each Close contains all ended closures, so
+  // its next owner misses none.
   static bool IgnoresCloses(bool stopped) { return stopped; }
-  // 6: a Close that changed the ledger is an event.
+  // LEDGER 6: a Close that changed the ledger is an event.
   static std::uint64_t EventsOfClose(bool changed) { return changed ? 1 : 0; }
-  // 6, 27: the values of a cut are the effect of exactly the updates in its ledger.
+  // LEDGER 6, 27: the values of a cut are the effect of exactly the updates in its ledger.
   static const Ledger& InCut(const Ledger& ledger) { return ledger; }
   static const Ledger& InSnapshot(const Ledger& ledger) { return ledger; }
 };
 
 struct SlotRules {
-  // 11: if one table refuses a push, the preparation of the other tables is cancelled.
+  // LEDGER 11: if one table refuses a push, the preparation of the other tables is cancelled.
   static void TakeBack(storage::EmbeddingTable* table, tensor::WireType, const std::byte*) {
     table->Cancel();
   }
-  // 27: a cut contains the rows as they were when it began, even if pushes change them before their
-  // slice.
+  // LEDGER 27: a cut contains the rows as they were when it began, even if pushes change them
+  // before their slice.
   static storage::EmbeddingTable::CutInfo BeginCut(storage::EmbeddingTable* table,
                                                    std::uint64_t preimage_bytes_max) {
     return table->BeginCut(preimage_bytes_max);

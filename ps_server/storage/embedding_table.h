@@ -5,7 +5,8 @@
 // randomness except the seed's. The answers, the rows that are kept and the rows that are dropped
 // depend only on the contents and the order of the calls, and not on memory addresses or cuts. A
 // table that was restored from a cut continues as the original would. There is one exception: the
-// server's budget is shared with other tables, so the outcome at its limit depends on them.
+// server's budget is shared with other tables, so the outcome at its limit depends on the other
+// tables.
 //
 // A push has two halves, like a push to a shard: Prepare does everything that can fail and changes
 // no visible state. Apply cannot fail. Between them, and until Apply has ended, Read, cuts,
@@ -50,7 +51,7 @@ class EmbeddingTable {
   }
 
   // Plans the push, and reserves the memory that it needs (PushPlan). Returns ResourceExhausted if
-  // memory is exhausted, or if bytes_max or the server's limit is exceeded and not enough rows may
+  // memory is exhausted, or if bytes_max or the server's limit is exceeded and not enough rows can
   // be evicted. The table is then unchanged. Returns InvalidArgument if global_step does not fit 32
   // bits. `global_step` may be a little lower than before: the table's time is the highest step so
   // far, and a row's stamp never decreases. After OK, call Apply until applying() is false, or

@@ -41,7 +41,7 @@ class Evictor {
   // Charges and reserves the memory of `growth`, and chooses the oldest entries if a limit requires
   // it, waiting ids before rows. Counts them in `outcome`, whose other numbers must be final.
   // Returns ResourceExhausted if memory is exhausted, or if a limit is exceeded and not enough
-  // entries may be dropped. After an error the caller must cancel the push and call
+  // entries can be dropped. After an error the caller must cancel the push and call
   // RowStore::Settle.
   absl::Status MakeSpace(const Growth& growth, PushOutcome* outcome);
 

@@ -1,8 +1,8 @@
 // The limit of the bytes that the tables of one server hold together, and the pages that they
 // share. The bytes of each job are also counted separately.
 //
-// Thread-safe, without a lock. Tables charge memory in blocks and not for each row, so that the
-// making of a row does not change the counter.
+// Thread-safe, without a lock. Tables charge memory in blocks and not for each row, so that a new
+// row does not change the counter.
 #pragma once
 
 #include <atomic>

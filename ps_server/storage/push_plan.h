@@ -23,7 +23,7 @@ class PushPlan {
  public:
   // The target of an id is the row of the arena that it updates, or one of these numbers. A
   // kDuplicate is skipped, because its gradient is added at the first position of its id.
-  // kDuplicate stands for a number of pushes that no waiting id ever has.
+  // The value of kDuplicate is a number of pushes that no waiting id ever has.
   static constexpr std::uint32_t kNewRow = kWaiting, kCountOnly = kWaiting | 1,
                                  kDuplicate = kWaiting | (kCountMax + 1);
 

@@ -10,8 +10,8 @@
 // order into a larger segment or into two segments, so at most kSegmentEntries entries move at a
 // time. Erased entries leave no mark. Not thread-safe.
 //
-// A line holds five entries of hash and row, or four entries that also have a stamp. This is 12.8
-// or 16 bytes per position. The cost of a look-up is the number of lines that it reads.
+// A line holds five entries of hash and row, or four entries that also have a stamp, which is 12.8
+// or 16 bytes per entry. The cost of a look-up is the number of lines that it reads.
 #pragma once
 
 #if defined(__AVX2__)

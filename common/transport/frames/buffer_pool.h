@@ -44,7 +44,8 @@ class BufferPool final : public tensor::BufferHome,
     std::size_t capacity;
   };
 
-  // Removes the buffers that the caller must unmap. Unmapping is slow, so it holds no lock then.
+  // Removes the buffers that the caller must unmap. The caller unmaps them after it has released
+  // the lock, because unmapping is slow.
   std::vector<Free> TakeSurplus() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static void Unmap(const std::vector<Free>& surplus);
 

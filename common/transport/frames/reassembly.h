@@ -23,7 +23,7 @@ class Reassembly {
   explicit Reassembly(std::uint64_t frame_bytes_max = 0, BufferPool* pool = nullptr)
       : frame_bytes_max_(frame_bytes_max), pool_(pool) {}
 
-  // Copies `payload`, the header.bytes of `header`. Returns InvalidArgument for a gap, a repeated
+  // Copies `payload`, which has header.bytes bytes. Returns InvalidArgument for a gap, a repeated
   // piece, a frame that changes its size, or more bytes than allowed. After an error nothing has
   // been copied, and the caller must end the stream.
   absl::Status Add(const wire::StreamHeader& header, MessageView payload);

@@ -20,8 +20,8 @@ struct ExpectedPeer {
 };
 
 // Both ends require a certificate that names a task and is signed by the cluster's one private
-// authority. A channel checks it in the handshake, and a server reads it when a call begins
-// (peer_uri). Without pems there is no TLS.
+// authority. A channel checks the certificate in the handshake, and a server reads it when a call
+// begins (peer_uri). Without pems there is no TLS.
 std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const std::optional<TlsPems>& pems,
                                                             ExpectedPeer expected);
 std::shared_ptr<grpc::ServerCredentials> ListenCredentials(const std::optional<TlsPems>& pems);

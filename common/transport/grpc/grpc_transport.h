@@ -11,8 +11,8 @@ namespace evergrad::transport {
 
 // `failpoints` and `health` outlive the transport; both may be null. The failpoints `session.cut`,
 // `push.duplicate` and `push.reorder` act here. With `health`, the liveness watches the loop of the
-// transport, and the servers answer the gRPC health protocol (health_protocol.h) from it. Without,
-// they answer that the process is live and ready.
+// transport, and the servers answer the gRPC health protocol (health_protocol.h) from `health`.
+// Without `health`, the servers answer that the process is live and ready.
 std::unique_ptr<Transport> MakeGrpcTransport(fault::Failpoints* failpoints,
                                              health::Health* health = nullptr);
 

@@ -2,8 +2,8 @@
 // have mapped, while the stream carries the headers (FORMAT.md). This header handles only the
 // memory; lane_memory.h creates it.
 //
-// The memory is not trusted. Each side counts privately how many bytes were written and taken. The
-// only number that it reads from the peer, and checks, is the number of bytes that the peer has
+// The memory is not trusted. Each side counts privately how many bytes were written and taken. A
+// side reads only one number from its peer, and checks it: the number of bytes that the peer has
 // taken. Bytes are copied out once, directly to their place, like bytes from the stream.
 //
 // Each side runs on one thread, that of its loop.

@@ -1,6 +1,6 @@
 // The client's half of a data stream as a pure state machine. The inputs are calls and link events.
-// The outputs are messages, finished calls and the time of the next tick. No clock, no threads, no
-// I/O. Not thread-safe: the DataStream drives it on its loop.
+// The outputs are messages, finished calls and the time of the next tick. The session has no clock,
+// no threads and no I/O. Not thread-safe: the DataStream drives the session on its loop.
 //
 //   held -> (announced -> granted ->) sending -> sent -> finished
 #pragma once
@@ -48,7 +48,7 @@ class ClientSession {
   // TakeFinished at once.
   void Announce(std::uint64_t id, std::uint64_t request_bytes, const DataOptions& options,
                 MonoTime now);
-  // Withdraws an announcement whose Call will not follow. No effect after a Call of `id`.
+  // Withdraws an announcement whose Call will not follow. Has no effect after a Call of `id`.
   void Abandon(std::uint64_t id);
   void Call(std::uint64_t id, Frame request, const DataOptions& options, DataDone done,
             MonoTime now);
@@ -67,7 +67,8 @@ class ClientSession {
   const absl::Status& lane_status() const { return lane_.status(); }
   void OnSent(MonoTime now);
 
-  // Ends calls without progress for their deadline. After an error the watchdog ends the link.
+  // Ends each call that has made no progress for the time of its deadline. After an error the
+  // watchdog ends the link.
   absl::Status Tick(MonoTime now);
   std::optional<MonoTime> NextTick() const;
 
@@ -103,7 +104,8 @@ class ClientSession {
                MonoTime now);
   // Returns the time at which the call ends if it makes no progress.
   MonoTime DueAt(const Pending& pending) const;
-  // Restarts the patience of a call that was made or granted. The new patience may be shorter.
+  // Restarts the time limit of a call (`patience`) when the call is made or granted. The new limit
+  // can end earlier than the old one.
   void BeginPatience(std::uint64_t id, Pending& pending, MonoTime now);
   void CheckAt(std::uint64_t id, Pending& pending, MonoTime at);
   // Puts the parts that can be sent now into the outbox.

@@ -4,11 +4,12 @@
 //
 // - Peers take turns, and the announcements of a peer are admitted in the order of arrival. If the
 // next peer's request does not fit, others wait with it, so that no peer starves.
-// - The share of a peer is the budget divided by the number of peers that want some of it, and at
-// most half. A peer that holds memory gets more than its share only if all waiting requests could
-// be admitted as well. It gets more than half only while no other peer has been active lately: a
-// peer with small requests, one after another, does not wait at every moment, and must find free
-// memory at its next request.
+// - The share of a peer is the budget divided by the number of peers that use or request some of
+//   it, and at most half. A peer that holds memory gets more than its share only if all waiting
+//   requests could
+// be admitted as well. A peer gets more than half only while no other peer has been active lately.
+// (A peer that sends small requests one after another is not always waiting, and must find free
+// memory at its next request.)
 // - A peer that leaves its grants unused has a lower limit for a while: a quarter of the budget,
 //   then an eighth, and so on. Meanwhile no part of the budget is kept free for this peer.
 //
@@ -16,9 +17,9 @@
 // of the reserve is refused.
 //
 // A peer is a client as the server identifies it, with any number of streams: more streams do not
-// get more memory, and a new stream does not reset the peer's history. No clock (Advance passes the
-// time), no threads, not thread-safe. `Budget` (budget.h) wraps this class for tokens that any
-// thread may release.
+// get more memory, and a new stream does not reset the peer's history. The class has no clock
+// (Advance passes the time) and no threads, and is not thread-safe. `Budget` (budget.h) wraps this
+// class for tokens that any thread may release.
 #pragma once
 
 #include <cstddef>
@@ -124,7 +125,7 @@ class CreditCore {
     // grants.
     std::uint32_t unused = 0;
     MonoTime unused_at{0};              // last time that the peer left a grant unused
-    MonoTime distrusted_to{0};          // end of its current distrust
+    MonoTime distrusted_to{0};          // end of the time for which the peer's limit is lowered
     std::uint32_t unused_in_a_row = 0;  // grants left unused since the peer last used one
   };
 

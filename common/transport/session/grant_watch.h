@@ -1,11 +1,12 @@
-// The grants of one data stream whose requests have not arrived whole. Decides when a grant is
-// taken back, and when the peer has left too many unused. No clock, no threads. Not thread-safe.
+// The grants of one data stream whose requests have not arrived whole. The class decides when a
+// grant is taken back, and when the peer has left too many grants unused. It has no clock and no
+// threads. Not thread-safe.
 //
 // A grant is taken back when no piece of its request has come for `unused_max`. While other peers
-// wait for the budget, it is taken back earlier in two cases. An unused grant is taken back after
-// `idle_max` if the stream has sent no payload meanwhile, or if its peer holds more than its share.
-// A grant whose request has begun is taken back `unused_max` after the grant if its peer holds more
-// than its share.
+// wait for the budget, a grant is taken back earlier in two cases. An unused grant is taken back
+// after `idle_max` if the stream has sent no payload meanwhile, or if its peer holds more than its
+// share. A grant whose request has begun is taken back `unused_max` after the grant if its peer
+// holds more than its share.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +44,7 @@ class GrantWatch {
   // Reports that the peer has cancelled a request before it sent a piece. If the peer returns the
   // grant late, the grant counts as left unused.
   void OnReturned(const Grant& grant, MonoTime now);
-  // Reports that the request has ended. No effect if its grant is not watched.
+  // Reports that the request has ended. Has no effect if its grant is not watched.
   void Remove(std::uint64_t request, const Grant& grant) {
     granted_.erase({grant.last_piece, request});
   }
@@ -71,7 +72,8 @@ class GrantWatch {
   };
   using TakeBack = std::function<void(std::uint64_t)>;
   void TakeBackOne(std::uint64_t request, const TakeBack& take_back);
-  // Takes back grants that other peers wait for and that this one does not use, or uses too slowly.
+  // Takes back grants that other peers wait for and that this peer does not use, or uses too
+  // slowly.
   void TakeBackForOthers(MonoTime now, const TakeBack& take_back);
 
   const Options options_;

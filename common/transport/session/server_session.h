@@ -1,7 +1,7 @@
 // The server's half of one data stream as a pure state machine. The inputs are messages, answers
-// and admissions. The outputs are messages, complete requests and the time of the next tick. No
-// clock, no threads, no I/O. Not thread-safe: its server drives it on its loop. The tokens of
-// delivered requests may be released on any thread.
+// and admissions. The outputs are messages, complete requests and the time of the next tick. The
+// session has no clock, no threads and no I/O. Not thread-safe: the server drives the session on
+// its loop. The tokens of delivered requests may be released on any thread.
 //
 //   (waiting -> granted ->) receiving -> handling -> answering -> gone
 #pragma once
@@ -44,7 +44,7 @@ class ServerSession {
     // If this function is nullptr, no lane is accepted.
     LanePort::TakeLane take_lane = nullptr;
   };
-  // Counts events; the owner reads them after each step.
+  // Counts of events, which the owner reads after each step.
   struct Counters {
     std::uint64_t refused = 0, granted = 0;  // refused: all refusals together
     std::uint64_t lane_received = 0;         // bytes received through the lane
@@ -107,7 +107,7 @@ class ServerSession {
   void OnCancel(std::uint64_t id, MonoTime now);
   void Grant(RequestMap::iterator it, MonoTime now);
   void Refuse(std::uint64_t id, const absl::Status& status);
-  // Refuses a request if the stream has requests_max requests. Returns whether it was
+  // Refuses a request if the stream has requests_max requests. Returns whether the request was
   // refused.
   bool RefuseAsTooMany(std::uint64_t id);
   // Adds a small request, which comes whole and without a grant, or refuses it.

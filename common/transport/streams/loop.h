@@ -24,7 +24,7 @@ class Loop : public runtime::Executor {
   virtual void Defer(runtime::Task task) { Post(std::move(task)); }
 
   // Runs `task` on the loop and waits for it. On the loop's own thread, and after the loop's end,
-  // it runs inline.
+  // `task` runs inline.
   void RunAndWait(const std::function<void()>& task) {
     if (!InThisThread()) {
       runtime::WaitableEvent ran;
@@ -49,8 +49,8 @@ class Loop : public runtime::Executor {
     MutexLock lock(&flush_mu_);
     if (--flushing_ == 0) flushed_.NotifyAll();
   }
-  // Waits until these streams are done, before a transport or server ends. kFlushMax bounds the
-  // wait. Returns at once on the loop's own thread.
+  // Waits until the counted streams have ended, before a transport or server ends. kFlushMax bounds
+  // the wait. Returns at once on the loop's own thread.
   void AwaitFlushed() {
     if (InThisThread()) return;
     const MonoTime until = Now() + kFlushMax;
