@@ -54,7 +54,7 @@ struct Server::Impl {
   // Used on the control executor. The reason for leaving, or "". Shared with a drain that outlives
   // the time limit.
   std::string leaving;
-  // The coordinator has announced that it stops, and no session has begun since.
+  // Whether the coordinator has announced that it stops, and no session has begun since.
   bool coordinator_stops = false;
   struct Drained {
     runtime::WaitableEvent over;
@@ -64,7 +64,7 @@ struct Server::Impl {
   std::unique_ptr<Lifeline> lifeline;  // control executor; set by Join
   // Used on the control executor. The uid of the process that held this identity and has ended.
   std::uint64_t ended_process = 0;
-  // Used on the control executor. A session has begun since the start of this process.
+  // Used on the control executor. Whether a session has begun since the start of this process.
   bool has_registered = false;
   health::Condition registration, restored;
 
@@ -276,7 +276,7 @@ struct Server::Impl {
     for (std::size_t i = 0; i < executors.size(); ++i)
       health->liveness().Watch(absl::StrCat("shards-", i), executors[i].get());
     health->liveness().Watch("control", control_executor.get());
-    // Both conditions stay as they are without a session, because the shards serve.
+    // Without a session, both conditions keep their state, because the shards continue to serve.
     registration =
         health->readiness().Add("registration", "this server has not dialed the coordinator yet");
     restored = health->readiness().Add("shards", "");
@@ -463,9 +463,10 @@ void Server::Stop(absl::string_view reason) {
     impl->session->Stop();
     impl->control->OnLost();  // ends reads for moves
   });
-  // This order ensures that no callback uses a destroyed object. No request arrives after the
-  // transport server has ended, no callback of a shard after the executors, and no answer about a
-  // file after the writer and the restorer. (An executor that has ended drops posted tasks.)
+  // This order ensures that no callback uses a destroyed object. No request arrives after the end
+  // of the transport server. No callback of a shard runs after the end of the executors. No answer
+  // about a file follows after the end of the writer and the restorer. (An executor that has ended
+  // drops posted tasks.)
   runtime::WaitableEvent said;
   impl->control_executor->Post([&said] { said.Set(); });
   said.Wait();

@@ -86,8 +86,8 @@ Daemon::Daemon(Role role, std::string summary)
 Daemon::~Daemon() = default;
 
 std::optional<int> Daemon::Start(int argc, const char* const* argv) {
-  // Allocator settings apply to later allocations, so this runs before the first large allocation
-  // and before any thread.
+  // Allocator settings apply to later allocations, so this call precedes the first large allocation
+  // and every thread.
   transport::TuneAllocator();
   // Protobuf writes a line to stderr for each string that is not UTF-8, so any peer could fill the
   // disk. The code that parses a message reports the failure.

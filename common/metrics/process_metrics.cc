@@ -26,7 +26,7 @@ std::string TextOf(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// The words of the first line of `text` that begins with `key`, without the key.
+// Returns the words of the first line of `text` that begins with `key`, without the key.
 std::vector<std::string> WordsAfter(const std::string& text, const std::string& key) {
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     if (absl::StartsWith(line, key))
@@ -41,7 +41,8 @@ bool Read(const std::vector<std::string>& words, std::size_t i, double* out) {
 
 double TicksPerSecond() { return static_cast<double>(::sysconf(_SC_CLK_TCK)); }
 
-// Indexes into StatFields: the number of the field in proc(5), less that of the first field there.
+// Indexes into StatFields: the number of the field in proc(5), minus 3, the number of the first
+// field.
 constexpr std::size_t kUtime = 14 - 3, kStime = 15 - 3, kStart = 22 - 3, kVirtual = 23 - 3,
                       kResident = 24 - 3;
 

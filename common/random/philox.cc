@@ -38,8 +38,8 @@ inline float NormalOf(std::uint32_t a, std::uint32_t b) {
   for (const double odd : {19.0, 17.0, 15.0, 13.0, 11.0, 9.0, 7.0, 5.0, 3.0, 1.0})
     series = series * z + 1.0 / odd;
   const double log = exponent * 0.693147180559945309417232121458 + 2.0 * s * series;
-  // `quarter` is the number of the nearest quarter of a turn. It and the angle from there are exact
-  // in integers.
+  // `quarter` is the number of the nearest quarter of a turn. The number and the remaining angle
+  // are exact in integers.
   const std::uint32_t quarter = (b + (1u << 29)) >> 30;
   const double x = static_cast<double>(static_cast<std::int32_t>(b - (quarter << 30))) *
                    (6.283185307179586476925286766559 * 0x1p-32),

@@ -51,7 +51,7 @@ class SectionsCheck {
       if (entry.offset() != offset)
         return Bad("offset of a section", Text(offset), Text(entry.offset()));
       // The least size of the section's blocks: headers, payload, padding. The exact place of a
-      // block is checked when it is read.
+      // block is checked when the block is read.
       const std::uint64_t least = entry.blocks() * std::uint64_t{kBlockHeaderBytes} + entry.bytes();
       if (entry.bytes() > footer_offset_ || least > footer_offset_ - offset)
         return Bad("bytes of a section", absl::StrCat("at most ", footer_offset_ - offset),

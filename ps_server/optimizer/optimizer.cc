@@ -11,7 +11,7 @@
 #include "ps_server/optimizer/prefetch.h"
 
 // `from` and `to` are the same array or disjoint, so no element depends on another. Without this
-// pragma the compiler checks for overlap, finds it when an update is in place, and runs the loop
+// pragma the compiled code checks for overlap, finds one in each update in place, and runs the loop
 // that is not vectorised.
 #if defined(__clang__)
 #define EG_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")

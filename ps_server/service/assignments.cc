@@ -109,8 +109,8 @@ void Assignments::Load(const ShardKey& key, Assignment assignment) {
                                  std::move(what.refused), WhenLoaded(key, what.epoch));
   }
   what.source.budget = options_.jobs->TablesOf(key.job);
-  // The replaced shard is dropped first, because it is stale by now, and both may not fit into
-  // memory.
+  // The replaced shard is dropped first, because it is stale by now, and both shards may not fit
+  // into memory.
   shard_executor.Vacate(key, [this, what = std::move(what)] {
     options_.executor->Post([this, what] { BeginRestore(what); });
   });

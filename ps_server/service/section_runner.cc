@@ -157,7 +157,7 @@ std::uint64_t SectionRunner::RunPull(HostedShard* hosted, RequestSection section
   return cost;
 }
 
-// LEDGER line 22. Skips the checks of the shard: its next owner requests the state of a stopped
+// Skips the checks of the shard (LEDGER line 22). The next owner requests the state of a stopped
 // shard under the old epoch, and a stopped shard serves no other request.
 std::uint64_t SectionRunner::ReadImage(const Shard& shard, const RequestSection& section) {
   const v1::PullSection& from =
@@ -182,8 +182,8 @@ std::uint64_t SectionRunner::ReadImage(const Shard& shard, const RequestSection&
   return 256;
 }
 
-// LEDGER line 8: answers STALE with the known V. A shard number beyond the job's shards is the
-// caller's mistake, and is answered as invalid.
+// Answers STALE with the known map version (LEDGER line 8). A shard number beyond the job's shards
+// is the caller's mistake, and is answered as invalid.
 void SectionRunner::AnswerUnheld(const RequestSection& section) {
   const ShardKey key = section.key();
   const JobTable::Job job = options_.jobs->Find(key.job);

@@ -124,8 +124,8 @@ void ShardExecutor::Assign(ShardSettings settings, ShardEpoch epoch, MapVersion 
   options_.executor->Post([this, settings = std::move(settings), epoch, start,
                            refused = std::move(refused), done = std::move(done)]() mutable {
     const ShardKey key{settings.job, settings.shard};
-    // The replaced shard is freed first, because both may not fit into memory. Its sections are
-    // stale by now.
+    // The replaced shard is freed first, because both shards may not fit into memory. The sections
+    // of the replaced shard are stale by now.
     Remove(key);
     auto shard = Shard::FromSeed(settings, epoch, start, refused, options_.pool,
                                  options_.jobs->TablesOf(key.job));

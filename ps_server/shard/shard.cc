@@ -131,13 +131,13 @@ std::uint64_t Shard::ContinueApply(std::uint64_t bytes_max) {
 
 PushResult Shard::BeginApply(const Push& push) {
   EG_CHECK(!applying());
-  // Lines 8, 20a and 22: the fence comes first.
+  // LEDGER lines 8, 20a and 22: the fence comes first.
   if (!ShardRules::Serves(push.epoch, epoch_, stopped_)) return {PushCode::kStale, lsn_, ""};
   if (ShardRules::RefusesPushes(sealed_)) {
     return {PushCode::kRefused, lsn_,
             absl::StrCat("the shard is sealed, because the job is ending: ", Where())};
   }
-  // Line 35: a sender without a grant can neither read nor change the ledger.
+  // LEDGER line 35: a sender without a grant can neither read nor change the ledger.
   if (!ShardRules::IsProved(push)) {
     return Invalid(absl::StrCat(push.unproved, ": ", Where(), " closure=", push.closure.value(),
                                 " attempt=", push.attempt.ToString()));
@@ -150,7 +150,7 @@ PushResult Shard::BeginApply(const Push& push) {
     return Invalid(absl::StrCat("the closure number is out of range: ", Where(),
                                 " closure=", push.closure.value()));
 
-  // Lines 9 and 10: the ledger decides about the push.
+  // LEDGER lines 9 and 10: the ledger decides about the push.
   switch (ShardRules::Check(push, &ledger_)) {
     case Admission::kAdmit: break;
     case Admission::kDuplicate: ++duplicates_; return {PushCode::kDuplicate, lsn_, ""};
@@ -161,7 +161,7 @@ PushResult Shard::BeginApply(const Push& push) {
     case Admission::kSuperseded: return {PushCode::kSuperseded, lsn_, ""};
   }
 
-  // Line 11: the push is checked and its memory reserved. A push that fails here has changed
+  // LEDGER line 11: the push is checked and its memory reserved. A push that fails here has changed
   // nothing.
   if (const absl::string_view defect = ShardRules::DefectOf(push); !defect.empty())
     return Invalid(absl::StrCat(defect, ": ", Where()));
@@ -178,7 +178,7 @@ PushResult Shard::BeginApply(const Push& push) {
       return {refusal->code, lsn_, std::move(refusal->message)};
   }
 
-  // Lines 12 and 13: no step after this point can fail.
+  // LEDGER lines 12 and 13: no step after this point can fail.
   if (ShardRules::IsRecorded(push.kind)) ledger_.Record(push.closure, push.update, push.attempt);
   ++lsn_;
   if (push.kind == UpdateKind::kSkip) {
@@ -188,7 +188,7 @@ PushResult Shard::BeginApply(const Push& push) {
             : "other";
     ++skips_[reason];
   } else {
-    // The eviction of rows for this push is a separate event (line 6).
+    // The eviction of rows for this push is a separate event (LEDGER line 6).
     lsn_ += contents_->Begin(push, ++updates_applied_);
     vlsn_ = ShardRules::VlsnAfterGradient(vlsn_, lsn_);
   }

@@ -75,7 +75,7 @@ std::string SlotContents::Misfit(const TableRows& rows, std::uint64_t* bytes,
     if (rows.rows[k] == 0) return absl::StrCat("a table has no rows: table=", table);
     ids += rows.rows[k];
     *bytes += std::uint64_t{rows.rows[k]} * tables_[table]->dimension() *
-              tensor::WireBytes(wire_of(table));  // < 2^32 x 2^14, at most 2^12 times
+              tensor::WireBytes(wire_of(table));  // below 2^46 for each of at most 2^12 tables
     *wire = k == 0 || *wire == wire_of(table) ? wire_of(table) : tensor::WireType::kSeveral;
   }
   if (ids != rows.ids.size())

@@ -13,8 +13,8 @@
 namespace evergrad::ps_server::storage {
 namespace {
 
-// Look-ups for a read have the same number in flight as for a push, but in more and smaller groups
-// (measured: README.md).
+// A read has as many look-ups in flight as a push, but in more and smaller groups (measurements:
+// README.md).
 constexpr std::size_t kReadGroup = 8, kReadDelay = 4, kReadRing = 16;
 static_assert(3 * kReadDelay < kReadRing);
 

@@ -111,7 +111,8 @@ bool Lane::Release(std::uint64_t bytes) {
   const auto wake_ref = Shared(Number(wire::LaneWakeAt(in_)));
   const std::uint64_t wake = wake_ref.load(std::memory_order_seq_cst);
   if (wake == 0 || wake > taken_) return false;
-  // If the peer sets the request again meanwhile, it checks again when it is informed.
+  // If the peer sets the request again meanwhile, the peer checks for space again when it is
+  // informed.
   wake_ref.store(0, std::memory_order_relaxed);
   return true;
 }
@@ -150,8 +151,8 @@ std::optional<Outbox::Message> LanePort::Next(Outbox& outbox) {
       ring_space_queued_ = false;
     return message;
   }
-  // The frame with the fewest remaining bytes comes first. A lane with space for it suits the later
-  // frames, too.
+  // The frame with the fewest remaining bytes comes first. If the lane has no space for a piece of
+  // this frame, it has no space for the pieces of later frames, which are not smaller.
   const std::uint64_t bytes = std::min(outbox.next_frame_left(), lane_->piece_bytes_max());
   const auto room = lane_->HasRoom(bytes);
   if (!room.ok()) status_ = room.status();

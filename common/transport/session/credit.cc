@@ -11,9 +11,9 @@ namespace {
 
 // Limit of remembered peers. Without certificates a client can invent any number of names.
 constexpr std::size_t kGoneRememberedMax = 4096;
-// Divisors of `lately`. They give the length of the first distrust, which doubles each time up to
-// the whole of `lately`; the period in which several unused grants of a peer count once; and the
-// interval of the search for inactive peers.
+// Divisors of `lately`. kFirstDistrustPart gives the length of the first distrust, which doubles
+// each time, up to `lately`. kUnusedOncePart gives the period in which several unused grants of a
+// peer count once. kLookPart gives the interval of the search for inactive peers.
 constexpr int kFirstDistrustPart = 5, kUnusedOncePart = 20, kLookPart = 10;
 constexpr std::uint32_t kUnusedMax = 32;
 

@@ -73,8 +73,8 @@ class Core final : public LinkEvents, public std::enable_shared_from_this<Core> 
     Pump();
   }
   void OnEnd(absl::Status status) override {
-    // A code that tells a caller what to do is kept, for example after a refusal by the server or
-    // with bad certificates. Other codes become Unavailable.
+    // A code that decides the caller's reaction is kept, for example after a refusal by the server
+    // or with bad certificates. Other codes become Unavailable.
     switch (status.code()) {
       case absl::StatusCode::kInvalidArgument:
       case absl::StatusCode::kUnimplemented:

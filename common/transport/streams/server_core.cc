@@ -280,7 +280,7 @@ class ServerCore::DataPeer final : public LinkEvents,
   std::optional<ServerSession::Ready> held_;  // push.reorder
 };
 
-// Answers from any thread by posting to the loop. No effect if the stream has ended.
+// Answers from any thread by posting to the loop. Has no effect if the stream has ended.
 class ServerCore::Responder final : public DataResponder {
  public:
   // `request` 0 drops the answer (for the copy of a duplicated request).

@@ -58,8 +58,8 @@ absl::StatusOr<Certificate> ParseCertificate(absl::string_view what, const std::
   return certificate;
 }
 
-// Verifies this task's certificate against its authorities, as the peer will do. A file has several
-// authorities while one of them replaces another.
+// Verifies this task's certificate against its authorities, as the peer will do. The file has
+// several authorities while an old authority is being replaced.
 absl::Status Verify(const std::string& ca_pem, X509* certificate, const TlsFiles& files) {
   const Store store(X509_STORE_new());
   const StoreContext context(X509_STORE_CTX_new());
