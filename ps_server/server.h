@@ -55,11 +55,11 @@ class Server {
   ~Server();  // calls Stop("destroyed")
 
   std::string address() const;    // the bound address
-  std::string unix_path() const;  // "" if none is served
+  std::string unix_path() const;  // "" if no unix socket is served
 
   // Dials the coordinator, and redials until Stop. `on_refused` is called at most once, when the
   // coordinator has refused this process permanently. `on_drain` is called at most once, when an
-  // operator drains the server. Both run on the control executor.
+  // operator drains the server. Both callbacks run on the control executor.
   void Join(Identity identity, client::SessionClient::Options session,
             std::function<void(const std::string& kind)> on_refused,
             std::function<void(const std::string& reason)> on_drain = nullptr);
@@ -67,8 +67,8 @@ class Server {
   // Announces the end of this process, and waits until the coordinator has moved the shards to
   // other servers (LEDGER line 22), reports that it cannot, or is stopping. Called after a notice
   // that this process will end, and before Stop. The wait takes at most `config.drain_max`. If the
-  // server holds shards and has no session, it waits at most 3 s for a session. Returns true if the
-  // server holds no shard any more. Blocks; must not be called from a callback.
+  // server holds shards and has no session, the wait for a session takes at most 3 s. Returns true
+  // if the server holds no shard any more. Blocks; must not be called from a callback.
   bool Drain(absl::string_view reason);
   // Sends Leaving, and ends the session, the streams and the executors. Idempotent. Must not be
   // called from a callback.

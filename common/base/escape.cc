@@ -84,8 +84,7 @@ std::string JsonWithoutHidden(absl::string_view json) {
   out.reserve(json.size());
   while (!json.empty()) {
     const Utf8Character one = FirstCharacter(json);
-    // JSON has no raw control characters inside strings. Between strings it may have white space,
-    // which is kept.
+    // JSON has no raw control characters inside strings. White space between strings is kept.
     if (one.bytes != 0 && one.code >= 0x7F && IsHidden(one.code))
       AppendUnicode(one.code, &out);
     else

@@ -1,14 +1,14 @@
 // The digest of float tensors: the sum over all elements of Mix(index in the variable, bits), mod
-// 2^64. Because it is a sum, the digests of a variable's partitions add up to the digest of the
-// variable, for every partitioning. Pure functions.
+// 2^64. Because the digest is a sum, the digests of a variable's partitions add up to the digest of
+// the variable, for every partitioning. Pure functions.
 #pragma once
 
 #include <cstdint>
 
 namespace evergrad {
 
-// Returns the finalizer of SplitMix64 (Steele, Lea and Flood, 2014) for `x`. It is a bijection on
-// 64 bits in which each output bit depends on all input bits.
+// Returns the finalizer of SplitMix64 (Steele, Lea and Flood, 2014) for `x`. The finalizer is a
+// bijection on 64 bits in which each output bit depends on all input bits.
 inline std::uint64_t Finalize(std::uint64_t x) {
   x ^= x >> 30;
   x *= 0xBF58476D1CE4E5B9ull;

@@ -1,7 +1,7 @@
 // Conversions between the settings of a job file and the messages that describe a variable in a
 // plan (v1::VariableSpec). A worker uses the conversions for the variables of a model. The
-// coordinator uses them for the variables that a functions job names. A server uses them for the
-// shards that it is assigned, and for the headers of the files that it writes.
+// coordinator uses the conversions for the variables that a functions job names. A server uses the
+// conversions for its shards, and for the headers of the files that it writes.
 //
 // Pure functions. Messages may come from outside: their numbers are copied unchecked, and the
 // caller must run optimizers::Check.

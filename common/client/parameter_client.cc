@@ -14,8 +14,8 @@
 namespace evergrad::client {
 namespace {
 
-// The shards of a request. The answer must have the same shards. They are kept while the request is
-// in flight.
+// The shards of a request. The answer must have the same shards. This object is kept while the
+// request is in flight.
 struct Asked {
   std::vector<std::uint32_t> pushes, pulls;
 };

@@ -35,8 +35,8 @@ inline constexpr std::size_t kArgumentBytesMax = 1u << 20, kResultBytesMax = 1u 
 // for at most one window.
 inline constexpr std::size_t kRunFileChunkMax = 256u << 10;
 inline constexpr std::size_t kRunFileWindow = 4 * kRunFileChunkMax;
-// The name of a file that the coordinator writes into each runs folder. It names the job and the
-// coordinator's host.
+// The name of a file that the coordinator writes into each runs folder. The file names the job and
+// the coordinator's host.
 inline constexpr char kRunMarkFile[] = ".evergrad-run";
 inline constexpr std::uint64_t kRunMarkBytesMax = 4096;  // a larger file is not a mark file
 

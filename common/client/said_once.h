@@ -11,9 +11,9 @@ namespace evergrad::client {
 
 class SaidOnce {
  public:
-  // Returns true the first time that it is called with `text`. After kTextsMax different texts it
-  // always returns false: a text with that many variants probably contains a value that changes
-  // each time.
+  // Returns true the first time that it is called with `text`. After kTextsMax different texts,
+  // First always returns false: a text with that many variants probably contains a value that
+  // changes each time.
   bool First(const std::string& text) {
     MutexLock lock(&mu_);
     return said_.size() < kTextsMax && said_.insert(text).second;

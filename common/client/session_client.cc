@@ -286,8 +286,8 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
   State state = State::kWaiting;
   bool stopped = false;
   bool broken = false;  // a send failed, and Lose() has been posted
-  // The number of the current dial. It changes with each dial and each end. A task that was posted
-  // for another number does nothing.
+  // The number of the current dial. The number changes with each dial and each end of a session. A
+  // task that was posted for another number does nothing.
   std::uint64_t dial = 0;
   std::uint64_t redials = 0;
   std::uint64_t heartbeats = 0;

@@ -1,8 +1,8 @@
 // A task's side of the session. The client dials the coordinator, sends Hello, keeps the stream
-// open, and redials with backoff forever (P4). It logs each change of the reason for waiting once.
-// Callbacks run on the given executor, in order. Not thread-safe: construct, call and destroy the
-// client on that executor, or while the executor runs nothing (before its first task, after its
-// shutdown).
+// open, and redials with backoff forever (P4). The client logs each change of the reason for
+// waiting once. Callbacks run on the given executor, in order. Not thread-safe: construct, call and
+// destroy the client on that executor, or while the executor runs nothing (before its first task,
+// after its shutdown).
 //
 //   dial -> Hello -> Registered -> messages both ways, with a heartbeat every
 //   Registered.heartbeat_ms -> lost -> backoff -> dial

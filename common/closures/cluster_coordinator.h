@@ -1,4 +1,4 @@
-// Schedules closures on a cluster. This is the client of a functions job, in the vocabulary of
+// Schedules closures on a cluster. The class is the client of a functions job, in the vocabulary of
 // TensorFlow's ClusterCoordinator (docs/closures.md).
 //
 //   auto cluster = ClusterCoordinator::Connect(
@@ -18,8 +18,8 @@
 // the cancelled closures. Afterwards the job is usable as before. Code and message are those of the
 // function; BlameOf distinguishes a user error from a machine error.
 //
-// Thread-safe; calls of several threads run concurrently. The calls block, so transport threads
-// must not make them.
+// Thread-safe; calls of several threads run concurrently. The calls block, so a transport thread
+// must not call this class.
 #pragma once
 
 #include <chrono>
@@ -58,7 +58,7 @@ class ClusterCoordinator {
     std::string coordinator_address;  // host:port
     std::string job;                  // name or uid of a job with spec.type functions
     transport::TlsFiles tls = {};
-    // A call fails after this time without an answer from a coordinator.
+    // The time without an answer from a coordinator after which a call fails.
     std::chrono::milliseconds unreachable_max{60000};
     // If null, the client makes its own transport; otherwise the transport outlives the client.
     transport::Transport* transport = nullptr;
@@ -78,16 +78,16 @@ class ClusterCoordinator {
   // kept. `arguments` has at most 1 MiB.
   absl::StatusOr<RemoteValue> Schedule(absl::string_view function, absl::string_view arguments);
   // Returns once every scheduled closure has ended. With `durable`, also waits until a written
-  // checkpoint holds their effect; FailedPrecondition if checkpoints are off.
+  // checkpoint holds the effect of the closures. Returns FailedPrecondition if checkpoints are off.
   absl::Status Join(bool durable = false);
   // Returns the answer that Join would give now, without waiting.
   absl::StatusOr<bool> Done();
   // Waits until the closure has ended, and returns the same value each time. Returns the closure's
-  // own error if it failed; Cancelled if it was cancelled; NotFound if the result was discarded
-  // because newer results filled the memory.
+  // own error if the closure failed, Cancelled if the closure was cancelled, and NotFound if the
+  // result was discarded because newer results filled the memory.
   absl::StatusOr<std::string> Fetch(const RemoteValue& value);
-  // Cancels the closures of `values` that have not ended. After the call has returned, none of
-  // their updates is applied. A cancellation is not an error that Join would return.
+  // Cancels the closures of `values` that have not ended. After the call has returned, no update of
+  // these closures is applied. A cancellation is not an error that Join would return.
   absl::Status Cancel(const std::vector<RemoteValue>& values);
   absl::Status CancelAll();
   // Joins, and then ends scheduling. Returns when the job has ended; OK if it SUCCEEDED and its

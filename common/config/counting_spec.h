@@ -15,7 +15,8 @@ struct CountingSpec {
   std::uint32_t step_ms = 0;  // least duration of a step, by the injected clock
   std::uint32_t tables = 0;   // additional embedding tables
   std::uint64_t table_ids = 500,
-                // the number of ids of each table; table_bytes_max limits the last one, 0 for none
+                // the number of ids of each table; table_bytes_max limits the last table, 0 for no
+                // limit
       table_bytes_max = 0;
   std::string optimizer = "counting";
   friend bool operator==(const CountingSpec&, const CountingSpec&) = default;

@@ -109,7 +109,7 @@ struct CheckpointSpec {
   std::string directory;
   friend bool operator==(const CheckpointSpec&, const CheckpointSpec&) = default;
 };
-// Limits of a job on a cluster that other jobs use as well. The limits are not part of the plan.
+// Limits of a job on a cluster that runs several jobs. The limits are not part of the plan.
 struct ResourcesSpec {
   double share = 1;  // weight in the division of workers among the running jobs
   // Limit of values and optimizer state of all variables of the job; 0 for no limit.
@@ -199,9 +199,9 @@ struct ParsedJob {
 // `data` and `checkpoint` stands for a literal `${`.
 ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options);
 
-// Returns the effective YAML, with every value written out. ParseJob of this text gives an equal
-// spec. If the job has no `checkpoint` section, the section is written as a comment, because its
-// presence changes the job (CheckpointSpec::given).
+// Returns the effective YAML, with every value written out. If ParseJob reads the returned text,
+// the result is an equal spec. If the job has no `checkpoint` section, the section is written as a
+// comment, because its presence changes the job (CheckpointSpec::given).
 std::string EmitYaml(const JobSpec& spec);
 // Like EmitYaml, with a comment at the end (ParseOptions::submission). The comment holds the places
 // of layers, inputs, tables, losses, optimizers and sources in the user's file, so that a worker's

@@ -25,12 +25,12 @@ struct JobType {
 
   // --- used by the parser
   const Table<JobSpec>& (*table)() = nullptr;  // the keys of `spec`
-  // Appends the reference of the keys that only this type has. It is nullptr for the type training,
-  // since the reference is a job of that type.
+  // Appends the reference of the keys that only this type has. The pointer is nullptr for the type
+  // training, because the reference is a job of that type.
   void (*explain)(std::string* out) = nullptr;
 };
 
-// Returns all types. The first one is the type of a job that states none.
+// Returns all types. The first type is the type of a job that does not state a type.
 absl::Span<const JobType* const> JobTypes();
 // Returns the type of a parsed job.
 const JobType& TypeOf(const JobSpec& spec);

@@ -21,7 +21,7 @@ bool Contains(const std::vector<std::string>& names, const std::string& name) {
 }
 
 // This class has one check per rule. The checks of layers run in the order of the file, because
-// each layer may read those above it.
+// each layer may read the layers above it.
 class ModelCheck {
  public:
   ModelCheck(const Node& root, Reader* reader, JobSpec* spec)

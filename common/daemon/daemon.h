@@ -81,8 +81,8 @@ class Daemon {
   OptionTable& options() { return table_; }
   const CommonOptions& common() const { return common_; }
 
-  // Starts the daemon, after the options are declared and before any thread exists. If it returns a
-  // code, main must exit with it; messages have been printed.
+  // Starts the daemon, after the options are declared and before any thread exists. If Start
+  // returns a code, main must exit with this code; messages have been printed.
   std::optional<int> Start(int argc, const char* const* argv);
   // Reports `status` on stderr and in the log, and returns its exit code (2 for a user's
   // InvalidArgument, else 1).

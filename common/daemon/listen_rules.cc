@@ -1,5 +1,4 @@
-// The rules between common options. They are separate from daemon.cc so that tests need not start a
-// daemon.
+// The rules between common options, separate from daemon.cc so that tests need not start a daemon.
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"

@@ -2,10 +2,10 @@
 // will soon be reclaimed.
 //
 // The appearance of the file is the notice; its contents are ignored. A file that exists when the
-// watch begins is left over from an earlier run. It does not count until it is written again,
-// because a stale file would otherwise keep a machine from work forever. The path is checked every
-// 250 ms on a timer of the given executor. Not thread-safe: construct the object before the
-// executor runs its tasks, and destroy it after the executor's shutdown.
+// watch begins is left over from an earlier run. Such a file is not a notice until it is written
+// again, because otherwise a stale file would keep the machine from work forever. The path is
+// checked every 250 ms on a timer of the given executor. Not thread-safe: construct the object
+// before the executor runs its tasks, and destroy it after the executor's shutdown.
 #pragma once
 
 #include <chrono>

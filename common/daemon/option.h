@@ -1,5 +1,5 @@
-// The declarations of settings and arguments, as OptionTable makes them. The command line, the
-// settings file and the help text read them.
+// The declarations of settings and arguments, as OptionTable makes them. The code of the command
+// line, of the settings file and of the help text reads these declarations.
 #pragma once
 
 #include <functional>
@@ -26,7 +26,7 @@ struct Option {
   bool is_flag_only() const { return name == "config" || print != nullptr; }
 };
 
-// An argument without a flag. It has one of the two targets.
+// An argument without a flag. An argument has one of the two targets.
 struct Argument {
   std::string name, help;
   std::string* target = nullptr;

@@ -1,5 +1,5 @@
-// The settings of a daemon. Each is declared once, and is both a flag (`--tls-ca FILE`) and a key
-// of `--config file.yaml` (`tls: {ca: FILE}`).
+// The settings of a daemon. Each setting is declared once, and is both a flag (`--tls-ca FILE`) and
+// a key of `--config file.yaml` (`tls: {ca: FILE}`).
 //
 // A name is dotted snake_case ("tls.ca", "metrics_listen"); its flag has dashes in place of dots
 // and underscores. Flags override the file. Unknown names, wrong types, duplicate keys and values
@@ -63,7 +63,7 @@ class OptionTable {
   void AddChoice(absl::string_view name, std::string* target, std::vector<std::string> choices,
                  absl::string_view help);
 
-  // Adds a repeatable flag. In a settings file it is a list, or one value.
+  // Adds a repeatable flag. In a settings file the value is a list, or one text.
   void Add(absl::string_view name, std::vector<std::string>* target, absl::string_view help);
   // Adds a flag like --version. Parse reads the other settings and then ends with the text that
   // `print` returns. Such a flag is not allowed in a settings file.

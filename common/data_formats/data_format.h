@@ -36,8 +36,8 @@ struct DataFormat {
   std::vector<std::string> own_fields;
   std::vector<std::string> transforms;  // transforms that a field may have
   // Reports mistakes between the values of one field, or between the field and the sources. The
-  // reader calls it for fields whose own keys were read without a mistake. `entry` is the field in
-  // the job file. `check_field` is null if the format has no such rules.
+  // reader calls check_field for fields whose own keys were read without a mistake. `entry` is the
+  // field in the job file. `check_field` is null if the format has no such rules.
   void (*check_field)(Reader& reader, const YamlEntry& entry, const DataSpec& data,
                       const FieldSpec& field);
   // Returns the kind of value that the model reads, or nullopt if the field is only a label, or if

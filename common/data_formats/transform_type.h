@@ -25,8 +25,8 @@ struct TransformType {
   Takes takes;
   // Returns the kind of the result for an input of `kind`. The transform must take this kind.
   ValueKind (*gives)(const Transform& transform, ValueKind kind);
-  // An example of the settings, for the message about a transform that is written without them. If
-  // it is empty, the transform has no settings and is written as its name.
+  // An example of the settings, for the message about a transform that is written without settings.
+  // If the example is empty, the transform has no settings and is written as its name.
   std::string settings_example;
   // Reads the settings at `node`. Returns false after it has reported a mistake.
   bool (*read)(Reader& reader, const Node& node, Transform* transform);

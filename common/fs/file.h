@@ -1,5 +1,5 @@
-// File operations whose errors name the file. They take paths, with or without `file://`, and
-// refuse other URI schemes by name.
+// File operations whose errors name the file. The functions take paths, with or without `file://`,
+// and refuse other URI schemes by name.
 #pragma once
 
 #include <cstdint>

@@ -5,11 +5,11 @@
 // (Unimplemented). A commit needs no rename of a folder, no append and no second write to an
 // existing file, so an object store could implement it.
 //
-// All calls block; they belong on I/O threads, never on an executor. A FileSystem is thread-safe;
-// an open file belongs to one thread. Errors name the path and a remedy. The kinds of errors are
-// NotFound, AlreadyExists, PermissionDenied, ResourceExhausted (disk or quota full, too many open
-// files), FailedPrecondition (a folder in place of a file, or the reverse), InvalidArgument (the
-// URI), and DataLoss (the device reports an error).
+// All calls block, so only I/O threads may make them, never an executor. A FileSystem is
+// thread-safe; an open file belongs to one thread. Errors name the path and a remedy. The kinds of
+// errors are NotFound, AlreadyExists, PermissionDenied, ResourceExhausted (disk or quota full, too
+// many open files), FailedPrecondition (a folder in place of a file, or the reverse),
+// InvalidArgument (the URI), and DataLoss (the device reports an error).
 //
 // Failpoints: fs.write (each Append), fs.sync, fs.link, fs.sync_folder (the three steps of Commit),
 // fs.remove. `error` fails the step.
@@ -86,8 +86,8 @@ struct LocalOptions {
   // crash leaves no file. Otherwise files have a hidden temporary name and are locked. The
   // next writer in that folder removes the files whose writer has died.
   bool unnamed = true;
-  // The folders in which all files must be; null for any folder. Paths outside of them give
-  // PermissionDenied. The object outlives the file system.
+  // The folders in which all files must be; null for any folder. Paths outside of these folders
+  // give PermissionDenied. The object outlives the file system.
   const Roots* roots = nullptr;
 };
 std::unique_ptr<FileSystem> MakeLocalFileSystem(LocalOptions options = {});

@@ -28,8 +28,8 @@ std::string WithNetwork(const std::string& machine) {
 }  // namespace
 
 std::string HostId() {
-  // The boot id is preferred. It differs between machines that were cloned with one machine id, and
-  // it changes at a reboot, which no socket survives either.
+  // The boot id is preferred, because it differs between machines that were cloned with one machine
+  // id. It also changes at a reboot, which no socket survives.
   std::string machine = FirstLineOf(kBootId);
   if (machine.empty()) machine = FirstLineOf("/etc/machine-id");
   return WithNetwork(machine);

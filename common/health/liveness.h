@@ -1,6 +1,6 @@
 // Liveness: whether the threads of this process make progress, whatever its peers do.
 //
-// Each watched executor runs a tiny task every `period`. An executor that has run none for
+// Each watched executor runs a tiny task every `period`. An executor that has run no task for
 // `stuck_after` counts as stuck: one of its tasks does not end, or waits for a lock that no thread
 // releases. Only threads that never block are watched. A thread that reads files or computes can be
 // busy for longer without being stuck.

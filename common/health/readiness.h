@@ -1,5 +1,5 @@
 // Readiness: the named conditions under which this process can do its work, each with the reason
-// why it is not met. The roles set them (ARCHITECTURE, "Vocabulary": ready).
+// why it is not met. The roles set the conditions (ARCHITECTURE, "Vocabulary": ready).
 #pragma once
 
 #include <memory>
@@ -20,8 +20,8 @@ class Condition {
  public:
   Condition() = default;
   void Meet() const;
-  // `reason` is for people. It may contain text from peers, so it is made one line of valid UTF-8
-  // of at most 500 bytes.
+  // `reason` is for people. The reason may contain text from peers, so it is made one line of valid
+  // UTF-8 of at most 500 bytes.
   void Fail(absl::string_view reason) const;
 
  private:
@@ -38,8 +38,8 @@ class Condition {
 class Readiness {
  public:
   Readiness();
-  // Adds a condition that is not met for `reason`. If there is a condition `name` already, it is
-  // returned with the new reason.
+  // Adds a condition that is not met for `reason`. If the condition `name` exists already, that
+  // condition is returned with the new reason.
   Condition Add(absl::string_view name, absl::string_view reason);
   // Returns the conditions that are not met, in the order of Add.
   std::vector<Unmet> Missing() const;

@@ -1,4 +1,4 @@
-// The layer conv2d reads images (height, width, channels). Its kernel has the shape (height, width,
+// The layer conv2d reads images (height, width, channels). The kernel has the shape (height, width,
 // channels, filters).
 #include "common/base/status.h"
 #include "common/layers/activations.h"

@@ -1,5 +1,5 @@
-// The layer embedding reads ids of shape () or (n). It gives a row of its table for each id, or one
-// row that combines the rows of an example.
+// The layer embedding reads ids of shape () or (n). The layer gives a row of its table for each id,
+// or one row that combines the rows of an example.
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"

@@ -1,7 +1,7 @@
 // The table of initializers and their notation in a job file. Pure.
 //
-// An initializer without settings is given by its name, `he_normal`; others are given as `{type:
-// constant, value: 0.5}`.
+// An initializer without settings is given by its name, `he_normal`; other initializers are given
+// as `{type: constant, value: 0.5}`.
 #pragma once
 
 #include <string>

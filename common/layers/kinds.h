@@ -6,7 +6,8 @@ namespace evergrad::config {
 
 enum class Activation { kLinear, kRelu, kTanh, kSigmoid, kSoftmax };
 
-// kNone keeps the rows of an example separate. The others combine them into one row (a bag).
+// kNone keeps the rows of an example separate. The other combiners combine the rows of an example
+// into one row (a bag).
 enum class Combiner { kNone, kSum, kMean, kSqrtN };
 
 enum class LossType { kSparseCategoricalCrossentropy, kBinaryCrossentropy, kMeanSquaredError };

@@ -1,7 +1,7 @@
 // The typed values of a layer, an initializer and a loss in a job file.
 //
-// Plain values without checks: the tables of this room read them from YAML, and the shape rules
-// (layer_descriptor.h, losses.h) check them.
+// Plain values without checks: the tables of this room read the values from YAML, and the shape
+// rules (layer_descriptor.h, losses.h) check the values.
 #pragma once
 
 #include <cstdint>

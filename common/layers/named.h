@@ -1,7 +1,7 @@
 // Lists of names from a table whose entries have a `name` and a flag `built`.
 //
-// An entry that is not built has a name known from other frameworks. The reader refuses it with the
-// words "not built yet". Pure.
+// An entry that is not built has a name known from other frameworks. The reader refuses such a name
+// with the words "not built yet". Pure.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@
 
 namespace evergrad::config {
 
-// Returns the names of the entries that are built, or of the others if `built` is false, in the
-// table's order.
+// Returns the names of the entries that are built, or of the entries that are not built if `built`
+// is false, in the table's order.
 template <class T>
 std::vector<std::string> NamesOf(const std::vector<T>& table, bool built) {
   std::vector<std::string> names;

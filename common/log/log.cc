@@ -99,7 +99,7 @@ Logger::Logger(Options options) : impl_(std::make_unique<Impl>(std::move(options
   impl_->out = std::make_unique<spdlog::logger>("evergrad", std::move(sink));
   impl_->out->set_pattern("%v");
   impl_->out->set_level(spdlog::level::debug);
-  // Every line is flushed, so a killed daemon loses none.
+  // Every line is flushed, so a killed daemon loses no line.
   impl_->out->flush_on(spdlog::level::debug);
   if (!trouble.empty())
     Error(absl::StrCat("cannot write the log file, logging to standard error: ", trouble));

@@ -142,8 +142,8 @@ class ScrapeServer final : public httplib::Server {
       const int fd = accept4(svr_sock_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
       if (fd < 0) {
         if (errno == EINTR || errno == ECONNABORTED) continue;
-        // If descriptors or memory are exhausted, the oldest connection is dropped. If there is
-        // none, the listener tries again later.
+        // If descriptors or memory are exhausted, the oldest connection is dropped. If no
+        // connection is open, the listener tries again later.
         if (errno != EAGAIN && errno != EWOULDBLOCK && !DropOldest())
           accept_at_ = clock_->Now() + kAcceptAgain;
         return;

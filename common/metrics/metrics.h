@@ -97,7 +97,7 @@ class Registry {
   std::unique_ptr<Impl> impl_;
 };
 
-// A limit with its fill level and refusals. Every `_max` setting has one. It is exported as
+// A limit with its fill level and refusals. Every `_max` setting has one. The limit is exported as
 // <name>_current, <name>_limit and <name>_refused_total.
 struct Limit {
   Limit(Registry& registry, absl::string_view name, absl::string_view help, double limit);

@@ -24,8 +24,8 @@ struct ProcessNumbers {
 std::optional<ProcessNumbers> ReadProcessNumbers(const std::string& proc,
                                                  const std::string& process);
 
-// Adds the metrics of this process, read at each scrape. Without /proc they have no samples, and
-// the CPU time stays at the last value that was read.
+// Adds the metrics of this process, read at each scrape. Without /proc the metrics have no samples,
+// and the CPU time stays at the last value that was read.
 void AddProcessMetrics(Registry& registry, const std::string& proc = "/proc");
 
 }  // namespace evergrad::metrics

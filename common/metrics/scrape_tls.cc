@@ -56,7 +56,7 @@ bool UseAuthorities(SSL_CTX* context, const std::string& pem) {
       return false;
     ++added;
   }
-  ERR_clear_error();  // the end of the text
+  ERR_clear_error();  // clears the error for the end of the text
   return added > 0;
 }
 

@@ -18,9 +18,9 @@ namespace evergrad::metrics {
 
 struct TlsPems;
 
-// Returns a context for TLS 1.2 and later. It has no session resumption, because a resumed session
-// would not verify the client's certificate again. Returns InvalidArgument for a text that is not
-// PEM, or a key that does not belong to the certificate.
+// Returns a context for TLS 1.2 and later. The context has no session resumption, because a resumed
+// session would not verify the client's certificate again. Returns InvalidArgument for a text that
+// is not PEM, or a key that does not belong to the certificate.
 absl::StatusOr<std::shared_ptr<ssl_ctx_st>> MakeServerContext(const TlsPems& pems);
 
 // Returns "" if the client showed a currently valid certificate signed by the authority, and

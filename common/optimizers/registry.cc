@@ -122,8 +122,8 @@ std::vector<Descriptor> OfJobFiles() {
 
 std::vector<Descriptor> Internal() {
   return {
-      // This type is for the statistics of batch normalization. The layer selects it and sets its
-      // momentum.
+      // This type is for the statistics of batch normalization. The layer selects the type and sets
+      // the momentum.
       {.defaults = {.type = "moving_average", .momentum = 0.99},
        .parameters = {{kMomentum, {0, 1, false, true}, kBelowOne, ""}},
        .use = Use::kDenseOnly,

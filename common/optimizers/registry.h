@@ -54,7 +54,7 @@ struct Descriptor {
   std::vector<Parameter> parameters;  // in the order of the reference
   std::vector<State> states;
   std::vector<Rule> rules;
-  // Whether the update depends on the number of gradients applied before. If it does, each row of a
+  // Whether the update depends on the number of gradients applied before. If true, each row of a
   // table has a counter (kCounterBytesPerRow).
   bool counts_gradients = false;
   Use use = Use::kAnywhere;
@@ -85,10 +85,10 @@ std::uint64_t RowFloats(const Settings& settings, std::uint64_t dimension);
 // The largest number of floats in a row (16 KiB), and of floats in its gradient.
 inline constexpr std::uint64_t kRowFloatsMax = 4096;
 inline constexpr std::uint64_t kCounterBytesPerRow = 4;
-// Memory per row for its entry in the index. A table's bytes_max counts it in addition to the row's
-// floats and its gradient counter. An id that waits for admission uses only the entry. An entry has
-// 16 bytes with a stamp, and 12.8 bytes without. The lowest load of the index is two thirds, so an
-// entry with a stamp takes 24 bytes.
+// Memory per row for its entry in the index. A table's bytes_max counts this memory in addition to
+// the row's floats and gradient counter. An id that waits for admission uses only the entry. An
+// entry has 16 bytes with a stamp, and 12.8 bytes without. The lowest load of the index is two
+// thirds, so an entry with a stamp takes 24 bytes.
 inline constexpr std::uint64_t kIndexBytesPerRow = 24;
 // Returns kCounterBytesPerRow for a type that counts gradients, and 0 for other types.
 std::uint64_t CounterBytesPerRow(absl::string_view type);

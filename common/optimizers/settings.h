@@ -2,7 +2,7 @@
 // message of a plan, and applied by a server. registry.h states which members a type uses.
 //
 // Plain values without an invariant. Check in registry.h determines whether a server can compute
-// with them.
+// with the values.
 #pragma once
 
 #include <string>

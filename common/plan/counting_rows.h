@@ -1,6 +1,6 @@
 // The rows that a counting job (spec.type: counting, the job of the fault scenarios) pushes to its
-// embedding tables. They are a function of the update's name, so a check of the outcome can compute
-// every row. Pure.
+// embedding tables. The rows are a function of the update's name, so a check of the outcome can
+// compute every row. Pure.
 #pragma once
 
 #include <cstdint>

@@ -53,8 +53,8 @@ class Plan {
     return Closure(c).first_global_step + u.value();
   }
 
-  // Evaluation closures have their own numbers, from 0 in each round. They read the file in order,
-  // not shuffled.
+  // Evaluation closures have their own numbers, from 0 in each round. Evaluation closures read the
+  // file in order, not shuffled.
   std::uint64_t eval_closures() const;
   ClosureRange EvalClosure(std::uint64_t n) const;  // epoch = 0, global step = 0
 

@@ -37,8 +37,8 @@ void TruncatedNormals(std::uint64_t key, std::uint64_t index, std::span<float> o
 // Returns a uniform integer of 64 bits.
 std::uint64_t Bits64(std::uint64_t key, std::uint64_t index);
 
-// A permutation of [0, n) without a table. It is a 4-round Feistel network with cycle walking over
-// the next power of two that has an even exponent.
+// A permutation of [0, n) without a table. The permutation is a 4-round Feistel network with cycle
+// walking over the next power of two that has an even exponent.
 class Permutation {
  public:
   Permutation(std::uint64_t n, std::uint64_t key);

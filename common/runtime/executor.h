@@ -25,8 +25,9 @@ class Executor {
   // Runs `task` once, after `delay` or later. Returns false after the shutdown.
   virtual bool PostAfter(std::chrono::nanoseconds delay, Task task) = 0;
   // Runs `task` on the calling thread and returns true, if no task of the executor is running or
-  // queued. Tasks posted meanwhile run afterwards. Otherwise it returns false, and the caller posts
-  // `task`. Use it for tasks that are shorter than the wake-up of a thread. Never blocks.
+  // queued. Tasks posted meanwhile run afterwards. Otherwise RunIfIdle returns false, and the
+  // caller posts `task`. Use RunIfIdle for tasks that take less time than the wake-up of a thread.
+  // Never blocks.
   virtual bool RunIfIdle(const Task& task) {
     (void)task;
     return false;
@@ -38,7 +39,7 @@ class ThreadExecutor final : public Executor {
  public:
   struct Options {
     std::string name;  // Thread name; the system shows 15 characters.
-    // Limit of waiting tasks. It is reached only if callers do not keep their own bounds
+    // Limit of waiting tasks. The limit is reached only if callers do not keep their own bounds
     // (EG_CHECK).
     std::size_t queue_max = 1u << 20;
   };
@@ -106,8 +107,8 @@ class SignalWaiter {
   SignalWaiter(const SignalWaiter&) = delete;
   SignalWaiter& operator=(const SignalWaiter&) = delete;
   // Returns the number of the next signal. Each signal is returned once, so that the caller can
-  // tell a second Ctrl-C from the first. After RequestStop(), which any thread may call, it returns
-  // 0 whenever no signal is waiting.
+  // tell a second Ctrl-C from the first. After RequestStop(), which any thread may call, Wait
+  // returns 0 whenever no signal is waiting.
   int Wait();
   int WaitFor(std::chrono::milliseconds timeout);  // Returns kTimedOut if no signal arrived.
   void RequestStop();

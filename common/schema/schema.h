@@ -40,8 +40,8 @@ class Reader {
   void Report(const Location& where, std::string text) {
     if (mistakes_->size() < kMistakesMax) mistakes_->push_back({where, std::move(text)});
   }
-  // These functions report a mistake and return nullopt if the node has another type. They report
-  // nothing for a node that was already refused.
+  // These functions report a mistake and return nullopt if the node has another type. The functions
+  // report nothing for a node that was already refused.
   std::optional<std::string> Text(const Node& node, absl::string_view key);
   std::optional<std::uint64_t> Unsigned(const Node& node, absl::string_view key, std::uint64_t min,
                                         std::uint64_t max);
@@ -91,7 +91,7 @@ struct Table {
     for (const auto& key : keys) names.push_back(key.name);
     return names;
   }
-  // Reads every known key, and reports unknown and missing ones. `also` lists keys that other code
+  // Reads every known key, and reports unknown and missing keys. `also` lists keys that other code
   // reads.
   void Read(Reader& reader, const Node& map, T* target,
             const std::vector<std::string>& also = {}) const {

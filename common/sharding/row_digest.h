@@ -1,5 +1,5 @@
-// The digest of an embedding table's rows: a sum over the rows, mod 2^64. It depends neither
-// on the order of the rows nor on their distribution; the digests of partitions add up.
+// The digest of an embedding table's rows: a sum over the rows, mod 2^64. The digest depends
+// neither on the order of the rows nor on their distribution; the digests of partitions add up.
 // Pure.
 #pragma once
 

@@ -23,8 +23,8 @@ constexpr std::uint64_t Mix64(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Returns the key of a table's name. It makes two tables put equal ids into different slots, so
-// that ids common to all tables (0, "unseen") are not all in one slot.
+// Returns the key of a table's name. With this key two tables put equal ids into different slots,
+// so that ids common to all tables (0, "unseen") are not all in one slot.
 inline std::uint64_t SlotKey(absl::string_view table) { return random::KeyOf(0, table); }
 
 // Returns a number in [0, slots), from the upper bits of the hash. A hash table inside a slot must

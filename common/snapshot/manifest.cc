@@ -16,7 +16,7 @@
 namespace evergrad::snapshot {
 namespace {
 
-// Checks the rules of a manifest that was read or will be written. Returns "" if it is valid.
+// Checks the rules of a manifest that was read or will be written. Returns "" for a valid manifest.
 std::string Defect(const v1::Manifest& m) {
   if (m.shards_size() == 0 || m.shards_size() != m.plan().shards_size())
     return absl::StrCat("shards: want=", m.plan().shards_size(), " got=", m.shards_size());

@@ -57,7 +57,8 @@ absl::StatusOr<NewestManifest> FindNewestManifest(fs::FileSystem& files, absl::s
 bool DoneSetsAreEqual(const v1::Manifest& manifest);
 
 // Compares one file of a manifest with its entry: job, plan, cut, epoch, start, lsn, sets, size,
-// hash. With `whole` it reads every byte, otherwise only both ends and the ledger.
+// hash. With `whole` the function reads every byte, otherwise only both ends of the file and the
+// ledger.
 absl::StatusOr<ShardFileReport> CheckShardOf(fs::FileSystem& files, absl::string_view folder,
                                              const v1::Manifest& manifest, int index, bool whole);
 

@@ -1,6 +1,6 @@
 // Conversions between the messages of a file and the types of common/base. common/client has
-// similar functions for the wire. They are separate because files must be readable without the
-// transport.
+// similar functions for the wire. The functions are separate because files must be readable without
+// the transport.
 #pragma once
 
 #include "absl/status/statusor.h"

@@ -180,7 +180,8 @@ struct ShardFileReport {
   std::uint64_t bytes = 0;
   Sha256Digest sha256{};
   std::uint64_t value_bytes = 0, state_bytes = 0;
-  bool verified = false;  // true: every byte was read; false: only both ends, counters and ledger
+  bool verified =
+      false;  // true: every byte was read; false: only both ends of the file, counters and ledger
   std::uint64_t value_digest = 0, state_digest = 0;  // valid if `verified`
 };
 absl::StatusOr<ShardFileReport> DescribeShardFile(fs::FileSystem& files, absl::string_view uri);

@@ -128,7 +128,7 @@ void NarrowInPlace(WireType type, float* values, std::size_t n) {
 }
 
 // Before element i is written, 4 i bytes have been written and the unread elements begin at byte 2
-// n + 2 i. This is beyond 4 i because i < n.
+// n + 2 i. Byte 2 n + 2 i is beyond byte 4 i because i < n.
 void WidenInPlace(WireType type, float* values, std::size_t n) {
   if (type == WireType::kFloat32) return;
   std::byte block[kBlock * 2];

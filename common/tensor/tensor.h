@@ -56,7 +56,7 @@ class AlignedBuffer {
  public:
   AlignedBuffer() = default;
   explicit AlignedBuffer(std::size_t bytes);
-  // Takes ownership of `bytes` at `data`. The destructor returns them to `home`.
+  // Takes ownership of `bytes` at `data`. The destructor returns the memory to `home`.
   AlignedBuffer(std::byte* data, std::size_t bytes, std::shared_ptr<BufferHome> home)
       : data_(data), size_(bytes), home_(std::move(home)) {}
   static AlignedBuffer Zeroed(std::size_t bytes);

@@ -9,8 +9,8 @@ namespace evergrad::tensor {
 
 // The numbers are those of v1::DType; any number may come from outside.
 enum class WireType : std::uint8_t {
-  // The type is unspecified, or the message has rows of tables with different types. In the latter
-  // case each row has the type of its table.
+  // The type is unspecified, or the message has rows of tables with different types. With tables of
+  // different types, each row has the type of its table.
   kSeveral = 0,
   kFloat32 = 1,
   kFloat16 = 3,

@@ -14,8 +14,8 @@ namespace evergrad::transport {
 inline constexpr char kCertificateScheme[] = "evergrad://";
 
 // Returns "worker/0", or "worker" for any worker. Returns PermissionDenied if the URIs contain no
-// such name (the certificate is from an older psctl or from another tool), more than one, or one
-// with an invalid role or identity.
+// such name (the certificate is from an older psctl or from another tool), more than one such name,
+// or a name with an invalid role or identity.
 absl::StatusOr<std::string> TaskOfUris(const std::vector<std::string>& uris);
 
 // Checks whether `name` can be the task of a certificate: a known role (coordinator, ps_server,

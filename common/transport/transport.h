@@ -91,7 +91,7 @@ using DataDone = std::function<void(absl::StatusOr<ReceivedFrame>)>;
 struct DataOptions {
   // Largest payload of the answer; the server reserves it before the grant.
   std::uint64_t response_bytes_max = 0;
-  // The call ends after this time without progress, that is, without a grant and with no part sent
+  // Time without progress after which the call ends. Progress is a grant, or a part that was sent
   // or answered. While the server is alive, a call waits for its grant six times as long.
   std::chrono::milliseconds deadline{30000};
 };
@@ -110,8 +110,8 @@ class DataStream {
   // ticket that was used or has ended.
   virtual void Abandon(std::uint64_t ticket) = 0;
   // With `ticket` 0 the call announces itself if necessary. More bytes than announced give
-  // InvalidArgument. `done` is called exactly once. It gets kUnavailable if the stream is down. A
-  // stream that is down redials with backoff, and its calls fail at once.
+  // InvalidArgument. `done` is called exactly once. The callback gets kUnavailable if the stream is
+  // down. A stream that is down redials with backoff, and its calls fail at once.
   virtual void Call(std::uint64_t ticket, Frame request, const DataOptions& options,
                     DataDone done) = 0;
 };
@@ -209,10 +209,10 @@ struct ServerOptions {
   std::chrono::milliseconds progress_timeout{5000};  // the watchdog (rule 8)
   // A grant without payload for this time expires (rule 5), with Aborted, which is retryable.
   std::chrono::milliseconds grant_unused_max{30000};
-  // A shorter limit than grant_unused_max, for the time in which other peers wait. It applies
-  // to a stream that sends nothing, or whose peer holds more than its share of the budget. A stream
-  // that repeatedly leaves grants unused is ended with ResourceExhausted, and its peer gets no new
-  // stream for `unused_pause`.
+  // A shorter limit than grant_unused_max, for the time in which other peers wait. This limit
+  // applies to a stream that sends nothing, or whose peer holds more than its share of the budget.
+  // A stream that repeatedly leaves grants unused is ended with ResourceExhausted, and its peer
+  // gets no new stream for `unused_pause`.
   std::chrono::milliseconds grant_idle_max{1000};
   std::chrono::milliseconds unused_pause{10000};
   // A function that is called on a transport thread when grants of `peer` were taken back. `ended`
@@ -252,8 +252,8 @@ struct ChannelOptions {
   std::string peer_task;
   bool check_host = false;
   bool use_unix = false;
-  // The client's own name on data streams, in ASCII. It identifies the client at a server's budget
-  // if no certificate does.
+  // The client's own name on data streams, in ASCII. The name identifies the client at a server's
+  // budget if no certificate does.
   std::string client_name = {};
   std::uint64_t message_bytes_max = 4ull << 20;
   std::uint64_t frame_bytes_max = 1ull << 30;

@@ -1,5 +1,5 @@
-// A weights file that is generated on demand. Any part of it can be read, so it can be sent or
-// written without a second copy of the values.
+// A weights file that is generated on demand. Any part of the file can be read, so the file can be
+// sent or written without a second copy of the values.
 //
 // Immutable, therefore thread-safe. The tensors' values must outlive the image. The bytes equal
 // those of the files that weight_files.h writes.

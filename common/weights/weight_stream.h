@@ -1,5 +1,5 @@
-// A weights file that is written piece by piece. It may be larger than memory, and its tensors may
-// be filled in any interleaving.
+// A weights file that is written piece by piece. The file may be larger than memory, and its
+// tensors may be filled in any interleaving.
 //
 // Blocking, not thread-safe. The data is written beside the target until Finish, which syncs it and
 // renames it over the target. A reader therefore sees the old file or the complete new one. An

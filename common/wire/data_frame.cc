@@ -40,8 +40,8 @@ std::uint32_t LoadLength(const std::byte* in) {
 
 using Place = std::function<void(std::uint64_t offset, std::uint64_t bytes)>;
 
-// Consecutive bytes, in one or more pieces. `place` is called with offset and length; it writes
-// them into header fields.
+// Consecutive bytes, in one or more pieces. `place` is called with offset and length, and writes
+// both into header fields.
 struct Part {
   std::span<tensor::SharedBytes> pieces;
   Place place;

@@ -41,8 +41,8 @@ inline std::vector<tensor::SharedBytes> BuildRequest(v1::RequestHeader header,
 std::vector<tensor::SharedBytes> BuildResponse(v1::ResponseHeader header,
                                                std::vector<tensor::SharedBytes> payloads);
 // Builds an answer whose payloads are in pieces, because the values of a shard are in chunks. The
-// pieces are moved from. `order`, a permutation of the sections, is their order in the frame. If it
-// is empty, they keep their own order.
+// pieces are moved from. `order`, a permutation of the sections, is their order in the frame. If
+// `order` is empty, the sections keep their own order.
 std::vector<tensor::SharedBytes> BuildResponseOfPieces(
     v1::ResponseHeader* header, std::span<const std::span<tensor::SharedBytes>> payloads,
     std::span<const std::uint32_t> order);

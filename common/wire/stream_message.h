@@ -103,8 +103,8 @@ inline constexpr std::uint64_t kLaneMagic = 0x31304c4745;  // "EGL01"
 inline constexpr std::size_t kLaneNonceAt = 16;
 // Returns the place of the number of bytes that the reader of this ring has taken.
 constexpr std::size_t LaneTakenAt(int ring) { return 64 + 128 * static_cast<std::size_t>(ring); }
-// Returns the place of the number of bytes for which the writer of this ring waits. It is 0 if the
-// writer does not wait.
+// Returns the place of the number of bytes for which the writer of this ring waits. The number is 0
+// if the writer does not wait.
 constexpr std::size_t LaneWakeAt(int ring) { return 128 + 128 * static_cast<std::size_t>(ring); }
 // Pieces begin at multiples of this number in a ring.
 inline constexpr std::uint64_t kLaneAlignment = 64;

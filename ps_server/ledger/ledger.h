@@ -2,7 +2,7 @@
 // clock, no I/O.
 //
 // A Ledger belongs to its Shard, and only the shard's executor calls it. Every snapshot and every
-// move contains it.
+// move contains the ledger.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +50,8 @@ class Ledger {
   const std::map<ClosureId, Open>& open() const { return open_; }
   // Returns whether the update is recorded in `open`, or its closure is in `done`.
   bool Has(ClosureId closure, UpdateIndex update) const;
-  // Returns a copy for a new job (line 28). Its attempts begin again: open[*].attempt = (0,0).
+  // Returns a copy for a new job (line 28). The attempts of the copy begin again: open[*].attempt =
+  // (0,0).
   Ledger WithoutAttempts() const;
   // Returns the memory in bytes, for the bound of line 31 and for metrics.
   std::uint64_t MemoryBytes() const;

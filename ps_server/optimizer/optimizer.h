@@ -22,7 +22,7 @@ namespace evergrad::ps_server::optimizer {
 inline constexpr int kStatesMax = 2;
 
 // Consecutive elements of a dense shard. For the values and for each state, `from` and `to` are the
-// same array (in place) or disjoint arrays. The gradient overlaps neither.
+// same array (in place) or disjoint arrays. The gradient overlaps neither `from` nor `to`.
 struct ElementSpan {
   std::size_t size = 0;
   const float* gradient = nullptr;
@@ -61,9 +61,9 @@ class Optimizer {
   // Returns true if an update contains values towards which the variable moves, in place of
   // gradients.
   bool is_moving_average() const { return is_moving_average_; }
-  // Returns the number of floats after a row's `dimension` values. They are stored state by state:
-  // `dimension` floats, or one float for a state with one float per row. Their initial value is
-  // state_initial of their state.
+  // Returns the number of floats after a row's `dimension` values. These floats are stored state by
+  // state: `dimension` floats, or one float for a state with one float per row. The initial value
+  // of each float is state_initial of its state.
   std::size_t state_per_row(std::size_t dimension) const {
     return static_cast<std::size_t>(states_) * dimension + static_cast<std::size_t>(row_states_);
   }

@@ -1,11 +1,13 @@
-// The update rules: one struct for each formula of README.md. Optimizer (optimizer.h) chooses one
-// by a job's settings, and runs it over dense shards and rows of tables. Private to this room.
+// The update rules: one struct for each formula of README.md. Optimizer (optimizer.h) chooses a
+// rule by a job's settings, and runs the rule over dense shards and rows of tables. Private to this
+// room.
 //
 // A rule is a value that holds the numbers of its formula, rounded to float32. There are two kinds.
 // A rule of elements is called with (gradient, value, state 0, state 1) of one element and changes
-// the last three. It has kStates states; the rest are dummies, which the compiler drops. The call
-// is compiled into the loops of optimizer.cc, so it must be branchless to be vectorised. A rule of
-// rows has UpdateRow, which changes the values and the state of one row of a table.
+// the last three. The rule has kStates states; the remaining state arguments are dummies, which the
+// compiler drops. The call is compiled into the loops of optimizer.cc, so the rule must be
+// branchless to be vectorised. A rule of rows has UpdateRow, which changes the values and the state
+// of one row of a table.
 //
 // A rule with At(t) depends on t, the number of gradients that were applied, including the present
 // one: 1, 2, ... At must be a pure function of t and of the settings, so that every partition of a

@@ -2,9 +2,9 @@
 // lines 21, 22 and 28).
 //
 // A shard comes from its seed, from a file, or from another server. From the Assign on, the
-// directory contains the shard as loading, so that a Hello names it. The answer is sent when the
-// shard's executor holds the shard. If a newer Assign or a Drop arrives first, the older Assign is
-// not answered. Runs on the control executor, except for the callbacks of shards and of the
+// directory contains the shard as loading, so that a Hello names the shard. The answer is sent when
+// the shard's executor holds the shard. If a newer Assign or a Drop arrives first, the older Assign
+// is not answered. Runs on the control executor, except for the callbacks of shards and of the
 // restorer.
 #pragma once
 

@@ -173,7 +173,7 @@ void Control::OnSeal(const v1::Seal& seal) {
   sealed->set_shard(seal.shard());
   *sealed->mutable_epoch() = seal.epoch();
   // A shard that is still being read cannot be sealed, and would accept updates once it is loaded.
-  // It is dropped, because the job does not need it any more.
+  // Such a shard is dropped, because the job does not need it any more.
   const auto epoch = client::FromProto<ShardEpoch>(seal.epoch());
   if (const HeldShard* const held = directory_.Find(key, epoch);
       held != nullptr && held->restoring()) {

@@ -1,8 +1,8 @@
 // The coordinator's orders to cut shards, and their answers (LEDGER line 27).
 //
 // An order is answered once per shard, in the session of the order: with the file, or with the
-// reason for its absence. There is one exception: if a newer order for a shard replaces one that
-// waits, the answer to the newer order answers both. Runs on the control executor.
+// reason for its absence. There is one exception: if a newer order for a shard replaces a waiting
+// order, the answer to the newer order counts for both orders. Runs on the control executor.
 #pragma once
 
 #include <cstddef>

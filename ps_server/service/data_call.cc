@@ -118,7 +118,7 @@ void DataCall::Answer() {
     if (!outcome.result.message.empty()) result->set_message(std::move(outcome.result.message));
     result->set_lsn(outcome.result.lsn);
   }
-  // A pull beyond the limit is refused. The pulls before it are served.
+  // A pull beyond the limit is refused. The pulls before the refused pull are served.
   const std::uint64_t bytes_max = answer_bytes_max();
   std::uint64_t left = bytes_max;
   std::vector<std::span<tensor::SharedBytes>> payloads(pulls_.size());

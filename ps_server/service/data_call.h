@@ -1,4 +1,5 @@
-// One data request. It is split into sections, and answered once every section has its outcome.
+// One data request. The request is split into sections, and answered once every section has its
+// outcome.
 #pragma once
 
 #include <algorithm>
@@ -53,7 +54,7 @@ class DataCall {
   bool ReserveCopy(std::uint64_t bytes, std::string* invalid);
 
   // Returns whether the request contains a valid proof of the grant for this push (LEDGER line 35).
-  // Any executor may call it, with the same guard each time.
+  // Any executor may call IsProved, with the same guard each time.
   bool IsProved(grants::GrantGuard& guard, const v1::PushSection& push);
 
   // Makes the call answer Internal in place of its answer, for a failpoint that loses the answer.

@@ -26,13 +26,13 @@ namespace evergrad::ps_server {
 // Limit of the work of one task of an executor, in bytes that the task touches. This work takes
 // about a millisecond.
 inline constexpr std::uint64_t kTurnBytes = 1 << 20;
-// The cost of a section, or of the state of a shard in a report, in bytes, in addition to the bytes
-// that it touches.
+// The cost of a section, or of the state of a shard in a report, in bytes. The cost is in addition
+// to the bytes that the section or report touches.
 inline constexpr std::uint64_t kSectionCost = 2048;
 
 // One push or one pull of a request.
 struct RequestSection {
-  std::shared_ptr<DataCall> call;  // shared with the other executors that answer a part of it
+  std::shared_ptr<DataCall> call;  // shared with the other executors that answer a part of the call
   std::uint32_t index = 0;
   bool is_push = false;
   bool delayed = false;  // the delay of its failpoint has ended

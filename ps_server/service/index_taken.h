@@ -1,6 +1,6 @@
 // Decides the reaction of a server if the coordinator reports that another server has its index.
-// The server waits (P7), and logs the holder and the remedy at once. It ends instead if the index
-// was a default and the holder lives on another host. Pure.
+// The server waits (P7), and logs the holder and the remedy at once. The server ends instead if the
+// index was a default and the holder runs on another host. Pure.
 #pragma once
 
 #include <string>
@@ -16,8 +16,8 @@ class IndexTaken {
       : index_(std::move(index)), by_default_(by_default), host_(std::move(host)) {}
   struct Verdict {
     std::string say;  // message for the log; "" if there is nothing new
-    // Whether the server must end: the index was a default, and a living server on another host has
-    // it, so that it will not become free.
+    // Whether the server must end: the index was a default, and a running server on another host
+    // has the index, so that the index will not become free.
     bool ends = false;
   };
   Verdict Judge(const v1::Rejected& rejected);

@@ -1,5 +1,5 @@
 // Proves to another process of this host that this process has ended. A closed session alone does
-// not prove it (P7).
+// not prove the end of a process (P7).
 //
 // A process binds an abstract unix socket under a name that contains its uid. The kernel frees the
 // name when the last thread of the process has ended, whatever the reason. No file remains, and a
@@ -24,11 +24,11 @@ class Lifeline {
   Lifeline(const Lifeline&) = delete;
   Lifeline& operator=(const Lifeline&) = delete;
 
-  // Returns the boot and the network namespace in which the name is bound, or "" if it could not be
-  // bound. With "" the end of this process cannot be proved.
+  // Returns the boot and the network namespace in which the name is bound, or "" if the name could
+  // not be bound. With "" the end of this process cannot be proved.
   const std::string& place() const { return place_; }
   // Returns true if the process `process_uid`, which had its name in `place`, has ended. Returns
-  // false if it runs, or if this cannot be determined.
+  // false if the process runs, or if its end cannot be determined.
   bool HasEnded(std::uint64_t process_uid, absl::string_view place) const;
 
  private:

@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kTryAgain{20}, kLookAgain{20};
 
-// One piece, in flight or received. The callback of the call shares it, because it may come after
-// the reader was destroyed.
+// One piece, in flight or received. The callback of the call shares the piece, because the callback
+// may come after the reader was destroyed.
 struct Piece {
   std::uint64_t offset = 0, bytes = 0;
   runtime::WaitableEvent there;

@@ -21,7 +21,8 @@
 namespace evergrad::ps_server {
 
 struct PeerImage {
-  // The client outlives all reads of the image. Its destructor ends every call with an error.
+  // The client outlives all reads of the image. The destructor of the client ends every call with
+  // an error.
   client::ParameterClient* client = nullptr;
   const Clock* clock = nullptr;  // outlives the image
   v1::Endpoint server;
@@ -29,7 +30,7 @@ struct PeerImage {
   ShardId shard;
   ShardEpoch epoch;
   std::uint64_t bytes = 0;
-  // If another thread sets this to true, the reading ends with Cancelled. May be null.
+  // If another thread sets this flag, the reading ends with Cancelled. May be null.
   std::shared_ptr<const std::atomic<bool>> unwanted;
   std::chrono::milliseconds piece_deadline{5000};
   // Time for which an unreachable server is retried, during which its stream redials.

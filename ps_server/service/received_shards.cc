@@ -19,7 +19,7 @@ absl::Status ReceivedShards::Begin(const v1::ReceiveShard& receive) {
   EG_ASSIGN_OR_RETURN(what.settings, ShardSettingsOf(key.job, receive.spec()));
   what.epoch = from;
   what.start = client::FromProto<MapVersion>(receive.start());
-  // This URI is only a name for messages. No file is opened by it.
+  // This URI is only a name for messages, and opens no file.
   what.source.uri = absl::StrCat("ps_server/", receive.from().server(), ":", receive.spec().shard(),
                                  "@", from.ToString());
   what.source.expected = ExpectedFile(receive.bytes(), receive.sha256());

@@ -1,8 +1,8 @@
-// The shards that the coordinator is moving to this server (LEDGER line 22). Some are being read
-// from their owners; others have been read and are not assigned yet.
+// The shards that the coordinator is moving to this server (LEDGER line 22). Some of these shards
+// are being read from their owners; other shards have been read and are not assigned yet.
 //
-// They are dropped when the session of their orders ends. Runs on the control executor; the
-// restorer performs the reading.
+// Received shards are dropped when the session of their orders ends. Runs on the control executor;
+// the restorer performs the reading.
 #pragma once
 
 #include <atomic>

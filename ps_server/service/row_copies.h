@@ -32,7 +32,7 @@ class RowCopies {
   void Finish() {
     if (call_ != nullptr) Copy();
   }
-  // Stops adding rows to the current memory. The answers still own it.
+  // Stops adding rows to the current memory. The answers still own that memory.
   void ReleaseMemory() { memory_ = nullptr; }
 
  private:

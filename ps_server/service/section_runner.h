@@ -31,7 +31,7 @@ class SectionRunner {
     JobTable* jobs = nullptr;                 // All pointers outlive the runner.
     fault::Failpoints* failpoints = nullptr;  // May be null.
     const SectionMetrics* metrics = nullptr;
-    const Images* images = nullptr;  // images of stopped shards; null if there are none
+    const Images* images = nullptr;  // images of stopped shards; null if the server makes no images
     RowCopies* copies = nullptr;     // the rows of pulls; the caller finishes them
     // Called when a push was refused because the proof of its grant is missing or invalid (LEDGER
     // line 35). Must not block.
@@ -39,7 +39,7 @@ class SectionRunner {
   };
   explicit SectionRunner(Options options) : options_(std::move(options)) {}
 
-  // Runs a push. If it is admitted and its apply has not ended, the section becomes
+  // Runs a push. If the push is admitted and its apply has not ended, the section becomes
   // hosted->applying.
   void BeginPush(HostedShard* hosted, RequestSection section);
   // Continues the apply, and returns the number of touched bytes. hosted->applying is empty when

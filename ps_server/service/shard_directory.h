@@ -36,14 +36,15 @@ struct HeldShard {
   bool rows = false;    // true for a table slot, whose size JobTable::TableBytes returns
   std::uint64_t value_bytes = 0, state_bytes = 0;
 
-  // Returns true while the shard is being read from its file. Its sets are not known yet.
+  // Returns true while the shard is being read from its file. The sets of such a shard are not
+  // known yet.
   bool restoring() const { return loading && !file.empty(); }
 };
 
 class ShardDirectory {
  public:
-  // Both pointers outlive the directory. The directory removes forgotten jobs from `jobs`, too. It
-  // sets `restored`, which is met while no shard is loading.
+  // Both pointers outlive the directory. The directory removes forgotten jobs from `jobs`, too. The
+  // directory sets `restored`, which is met while no shard is loading.
   ShardDirectory(JobTable* jobs, log::Logger* logger, health::Condition restored = {})
       : jobs_(*jobs), logger_(*logger), restored_(std::move(restored)) {}
 
@@ -59,8 +60,8 @@ class ShardDirectory {
   void EndLoading(HeldShard* held);
   // Removes a held shard.
   void Remove(const ShardKey& key);
-  // Forgets a job if no shard of it is held and it does not run. A running job is kept,
-  // because it may get shards on this server again, and its counters are reported.
+  // Forgets a job that does not run and has no held shard. A running job is kept, because the job
+  // may get shards on this server again, and the counters of the job are reported.
   void ForgetJobIfUnheld(JobUid job);
   // Removes the shards and the name of a job, and returns the number of shards. The counters of the
   // job stay in the table of jobs.

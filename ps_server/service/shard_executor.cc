@@ -166,7 +166,8 @@ void ShardExecutor::Remove(const ShardKey& key) {
   cuts_.Removed(key, hosted->shard->epoch());
   PostWaiting(hosted);
   std::deque<RequestSection> queue = std::move(hosted->queue);
-  // A half-applied update is lost together with the state. Its section is answered as STALE.
+  // A half-applied update is lost together with the state. The section of the update is answered as
+  // STALE.
   if (hosted->applying) queue.push_front(*std::move(hosted->applying));
   shards_.Remove(key);
   for (const RequestSection& section : queue) runner_.AnswerUnheld(section);

@@ -1,4 +1,5 @@
-// One executor with its shards. It is the single writer of each shard (LEDGER line 6).
+// One executor with its shards. The executor is the single writer of each of its shards (LEDGER
+// line 6).
 //
 // Every shard has a queue of sections in order of arrival. Shards with work take turns. After about
 // a megabyte of work the executor lets other tasks run. A large apply yields after each such piece,
@@ -6,7 +7,7 @@
 // runs no other section of its queue, so a pull sees the whole update or nothing of it.
 //
 // Control operations (assign, drop, close, seal, cut, report) run at once, before queued sections.
-// The fence and the ledger make either order correct. Only operations that read values (the answer
+// The fence and the ledger make both orders correct. Only operations that read values (the answer
 // of seal, cut, report) wait for the end of an apply. Nothing blocks, and only the table of jobs
 // has a lock.
 //
@@ -44,7 +45,7 @@ class ShardExecutor {
     JobTable* jobs = nullptr;                 // All pointers outlive the ShardExecutor.
     fault::Failpoints* failpoints = nullptr;  // May be null.
     const SectionMetrics* metrics = nullptr;
-    const Images* images = nullptr;            // images of stopped shards; null if there are none
+    const Images* images = nullptr;  // images of stopped shards; null if the server makes no images
     std::shared_ptr<storage::ChunkPool> pool;  // Shared by all executors and their shards.
     // Called on the executor when a push was refused because the proof of its grant is missing or
     // invalid (LEDGER line 35). Must not block.
@@ -53,7 +54,7 @@ class ShardExecutor {
   explicit ShardExecutor(Options options);
 
   // --- Any thread may call these functions. The work happens on the executor.
-  // Queues the sections of one request. With `here`, they run on the caller's thread if the
+  // Queues the sections of one request. With `here`, the sections run on the caller's thread if the
   // executor is idle.
   void Submit(std::vector<RequestSection> sections, bool here = false);
   struct Loaded {

@@ -59,8 +59,8 @@ class ShardHost {
   // Returns the states of the shards of `job` (0 for all jobs), in order of job and shard.
   void Report(JobUid job, bool digests, std::function<void(std::vector<v1::ShardState>)> done);
 
-  // Returns the size of the largest frame that arrived or was sent as an answer. It is shared with
-  // the registry, which outlives the host.
+  // Returns the size of the largest frame that arrived or was sent as an answer. The number is
+  // shared with the registry, which outlives the host.
   std::shared_ptr<const std::atomic<std::uint64_t>> largest_frame() const { return largest_frame_; }
   // Returns the number of updates since the process began.
   std::uint64_t updates_applied() const {

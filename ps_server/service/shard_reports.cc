@@ -69,8 +69,8 @@ v1::ShardState StateOf(const HostedShard& hosted, bool digests) {
       state.set_digest(shard.Digest());
       state.set_slot_digest(shard.StateDigest());
     }
-    // The digests of a slot are sums over its tables. They are summed here, because each digest of
-    // a table needs a pass over its rows.
+    // The digests of a slot are sums over its tables. The digests are summed here, because each
+    // digest of a table needs a pass over the rows of the table.
     for (const v1::TableState& table : state.tables()) {
       state.set_digest(state.digest() + table.digest());
       state.set_slot_digest(state.slot_digest() + table.slot_digest());

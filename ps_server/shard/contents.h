@@ -1,8 +1,9 @@
 // The contents of a shard, except its ledger: values and optimizer state of one dense partition, or
 // of one slot of all tables.
 //
-// Single writer, like the shard that owns it. An update takes three steps: Prepare may refuse it
-// and has then changed nothing; Begin and Continue cannot fail.
+// Single writer, like the shard that owns it. An update takes three steps, Prepare, Begin and
+// Continue. Prepare may refuse the update, and then changes nothing. Begin and Continue cannot
+// fail.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +18,9 @@ class Contents {
  public:
   virtual ~Contents() = default;
 
-  // LEDGER line 11, for a GRADIENT: checks that the push fits the contents, and reserves every row
-  // and byte that it needs. If this fails, nothing is changed, and the result has the reason and
-  // the code kInvalid or kOverBudget. `where` names the shard in messages.
+  // Checks that the push of a GRADIENT fits the contents, and reserves every row and byte that the
+  // push needs (LEDGER line 11). After a failure nothing is changed, and the result has the reason
+  // and the code kInvalid or kOverBudget. `where` names the shard in messages.
   struct Refusal {
     PushCode code = PushCode::kInvalid;
     std::string message;

@@ -14,8 +14,8 @@
 namespace evergrad::ps_server {
 namespace {
 
-// Number of gradient elements that are converted to float32 at a time. They stay in the first-level
-// cache.
+// Number of gradient elements that are converted to float32 at a time. The converted elements stay
+// in the first-level cache.
 constexpr std::size_t kWidenFloats = 2048;
 
 // Returns the number of elements of the shard's rows, or InvalidArgument if the rows are outside of

@@ -1,8 +1,8 @@
 // Rows of one dense variable: values and optimizer state in chunks, applied chunk by chunk.
 //
-// The class holds and computes float32. If the variable has a 16-bit wire type, it holds a second
-// copy of the values in that type. Each apply converts the values that it has just written, so that
-// a pull returns references, as for float32, and no value is converted twice.
+// The class holds and computes float32. For a variable with a 16-bit wire type, the class holds a
+// second copy of the values in that type. Each apply converts the values that it has just written,
+// so that a pull returns references, as for float32, and no value is converted twice.
 #pragma once
 
 #include <memory>
@@ -48,7 +48,7 @@ class DenseContents final : public Contents {
  private:
   bool Reserve();
   // MakeWireValues allocates the values in the wire type. WriteWireValues converts chunk `c` of the
-  // values into them. Both read `values_`.
+  // values into the wire type. Both functions read `values_`.
   absl::Status MakeWireValues();
   void WriteWireValues(std::size_t c, const float* values, std::size_t size);
   // Applies the gradient of one chunk.

@@ -153,10 +153,11 @@ class Contents;
 
 // The state of a shard at one moment between two of its sections, with everything that LEDGER lines
 // 6 and 7 list. Values and optimizer state are exactly the effect of the updates in the ledger of
-// the cut (P6). They are references to chunks: while a cut is held, applies write out of place, and
-// the replaced chunks stay in memory, at most bytes(). The shard's executor makes a cut; any thread
-// may read and drop it. The rows of a slot are not part of the struct. Shard::NextSlice captures
-// them later, slice by slice, and pushes save a row before they change it.
+// the cut (P6). Values and state are references to chunks: while a cut is held, applies write out
+// of place, and the replaced chunks stay in memory, at most bytes(). The shard's executor makes a
+// cut; any thread may read and drop it. The rows of a slot are not part of the struct.
+// Shard::NextSlice captures them later, slice by slice, and pushes save a row before they change
+// it.
 struct ShardCut {
   std::shared_ptr<const ShardSettings> settings;  // shared with the shard: fixed for the job
   ShardEpoch epoch;
@@ -168,8 +169,8 @@ struct ShardCut {
   std::vector<storage::DenseArray> states;
   // For slots: the number of rows and of waiting ids of each table at the moment of the cut, and
   // the source of the slices, which ShardCuts sets. Call next_slice until it returns an empty
-  // slice. It blocks, so it must not be called on the shard's thread. It returns Aborted if the cut
-  // was dropped because pushes changed too many rows before their slices.
+  // slice. next_slice blocks, so the shard's thread must not call it. next_slice returns Aborted if
+  // the cut was dropped because pushes changed too many rows before their slices.
   std::uint64_t serial = 0;  // number of the cut, for NextSlice
   std::vector<std::uint64_t> table_rows, table_filtered, table_steps;
   std::uint64_t table_bytes = 0;
@@ -180,8 +181,8 @@ struct ShardCut {
 };
 
 // Limit of the closures that may be open at one shard. The coordinator opens far fewer (line 31).
-// The limit bounds the memory that pushes of an unknown sender can use. A push that would exceed it
-// is answered kBusy.
+// The limit bounds the memory that pushes of an unknown sender can use. A push that would exceed
+// the limit is answered kBusy.
 inline constexpr std::size_t kOpenClosuresMax = 64 * 1024;
 inline constexpr std::uint64_t kPreimageBytesMax = 256ull << 20;
 // Reasons of skips that are counted separately; further reasons are counted as "other".
@@ -201,8 +202,8 @@ class Shard {
       const std::shared_ptr<storage::MemoryBudget>& budget = nullptr);
   // Returns the state of a cut under a new owner (lines 21, 22, 28), bit for bit: values, states,
   // counters, lsn, and the ledger, to which `refused` is added. `settings` are those of the job
-  // now: learning rates may differ from the cut's. Returns InvalidArgument, with both names, if the
-  // cut has other rows, another variable or the state of another optimizer.
+  // now: learning rates may differ from those of the cut. Returns InvalidArgument, with both names,
+  // if the cut has other rows, another variable or the state of another optimizer.
   static absl::StatusOr<std::unique_ptr<Shard>> Restore(const ShardSettings& settings, ShardCut cut,
                                                         ShardEpoch epoch, MapVersion start,
                                                         const IntervalSet& refused);
@@ -236,7 +237,7 @@ class Shard {
 
   // Returns an independent copy of the state of lines 6 and 7, with references to the values. The
   // copy is not sealed, not stopped, and has counted no duplicates, because these properties belong
-  // to the present owner. Only tests and the simulation use it.
+  // to the present owner. Only tests and the simulation use Snapshot.
   std::unique_ptr<Shard> Snapshot() const;
   // Returns a cut for a snapshot file (line 27): one reference for each 256 KiB, and a copy of the
   // ledger. EG_CHECKs that no update is being applied. For a slot, a push saves the rows that it

@@ -3,7 +3,7 @@
 // shard.cc and slot_contents.cc are the only callers.
 //
 // tests/mutants compiles both files a second time with its own copy of the rules, in which a test
-// can break each rule. A rule inside its caller itself would escape this test.
+// can break each rule. A rule inside shard.cc or slot_contents.cc would escape this test.
 #pragma once
 
 #include <cstddef>

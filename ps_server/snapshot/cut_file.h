@@ -1,4 +1,4 @@
-// Writes a cut of a shard to a file and reads it back (LEDGER lines 21, 27, 28). All functions
+// Writes cuts of shards to files and reads them back (LEDGER lines 21, 27, 28). All functions
 // block, so only I/O threads call them.
 #pragma once
 
@@ -35,7 +35,8 @@ struct CutTarget {
   std::string plan_fingerprint;             // of the job's plan
   fault::Failpoints* failpoints = nullptr;  // may be null: snapshot.write (each MiB),
                                             // snapshot.before_commit, snapshot.after_commit
-  // Called about once per MiB. If it returns true, the write ends with Cancelled. May be null.
+  // A function that is called about once per MiB. If it returns true, the write ends with
+  // Cancelled. May be null.
   std::function<bool()> cancelled;
 };
 // Writes the cut and commits the file. After OK the file survives a power failure. An existing file
@@ -57,13 +58,14 @@ struct CutSource {
   std::shared_ptr<storage::ChunkPool> pool;       // may be null
   std::shared_ptr<storage::MemoryBudget> budget;  // may be null
   fault::Failpoints* failpoints = nullptr;        // for snapshot.restore (each MiB); may be null
-  // Called about once per MiB. If it returns true, the read ends with Cancelled. May be null.
+  // A function that is called about once per MiB. If it returns true, the read ends with Cancelled.
+  // May be null.
   std::function<bool()> cancelled = nullptr;
 };
 // Reads the file for a shard with `settings`, whose rows and variable must be those of the file.
 // Learning rates may differ (the plan's fingerprint does not cover them). Returns DataLoss if the
-// file is damaged (path, offset, want, got), FailedPrecondition if it is undamaged but belongs to
-// another job, plan or shard, and Unimplemented if it has a newer version.
+// file is damaged (path, offset, want, got), FailedPrecondition if the file is undamaged but
+// belongs to another job, plan or shard, and Unimplemented if the file has a newer version.
 absl::StatusOr<ShardCut> ReadCut(const ShardSettings& settings, const CutSource& source);
 
 struct RestoreOptions {
@@ -73,10 +75,10 @@ struct RestoreOptions {
   MapVersion start;
   IntervalSet refused;           // added to the refused closures of the file
   bool forget_attempts = false;  // line 28, resume as a new job: open[*].attempt = (0,0)
-  // Line 28, for another plan: the new ledger has this set as `done`, has `refused`, and has no
-  // open closures. RestoreShard returns FailedPrecondition, with shard and file, if a closure is
-  // open in the file, because the values contain a part of this closure that the ledger of another
-  // plan cannot record.
+  // For a resume under another plan (LEDGER line 28): the new ledger has this set as `done`, has
+  // `refused`, and has no open closures. RestoreShard returns FailedPrecondition, with shard and
+  // file, if a closure is open in the file, because the values contain a part of this closure that
+  // the ledger of another plan cannot record.
   std::optional<IntervalSet> replace_ledger = std::nullopt;
 };
 // Makes an owned shard from a file. The caller gives the shard to its executor. Every error names

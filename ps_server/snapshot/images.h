@@ -1,5 +1,5 @@
-// Images of stopped shards, in memory. Another server reads them when a shard is moved to it
-// (LEDGER line 22).
+// Images of stopped shards, in memory. The server to which a shard moves reads the image of the
+// shard (LEDGER line 22).
 //
 // An image has the bytes of the shard's file (common/snapshot/FORMAT.md). One I/O thread makes one
 // image at a time. The shard of an image has stopped, so the image stays equal to the shard's
@@ -25,8 +25,8 @@
 
 namespace evergrad::ps_server {
 
-// The largest piece of an image in one request and answer. It is below the smallest budget of a
-// server.
+// The largest piece of an image in one request and answer. The size is below the smallest budget of
+// a server.
 inline constexpr std::uint64_t kImagePieceBytesMax = 512 * 1024;
 
 class Images {

@@ -84,8 +84,8 @@ class OrderQueue {
     Add(std::move(entry));
     return Again::kQueued;
   }
-  // Removes and returns the waiting orders of the shard, or of all shards of a job. If such an
-  // order is being performed, it becomes unwanted.
+  // Removes and returns the waiting orders of the shard, or of all shards of a job. An order of
+  // these shards that is being performed becomes unwanted.
   std::vector<Order> Cancel(JobUid job, std::optional<ShardId> shard) {
     const auto meant = [&](const Key& key) {
       return key.first == job && (!shard || key.second == *shard);

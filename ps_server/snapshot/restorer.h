@@ -1,8 +1,9 @@
 // Reads shards back from their files, on a separate I/O thread (LEDGER lines 21, 28).
 //
-// It reads one shard at a time, and uses the memory of that shard and of one block. No other thread
-// sees the shard before its last byte was checked. Thread-safe. Callbacks run on the restorer's
-// thread, or on the thread that calls Submit, Cancel or the destructor, without a lock held.
+// The restorer reads one shard at a time, and uses the memory of that shard and of one block. No
+// other thread sees the shard before its last byte was checked. Thread-safe. Callbacks run on the
+// restorer's thread, or on the thread that calls Submit, Cancel or the destructor, without a lock
+// held.
 #pragma once
 
 #include <functional>

@@ -156,8 +156,8 @@ absl::StatusOr<DurableCut> SnapshotWriter::TakeAndWrite(const Order& order) {
     const absl::Status status = absl::ResourceExhaustedError(absl::StrCat(
         "a cut is larger than --snapshot-bytes-max: variable=", cut.settings->variable,
         " shard=", order.shard.ToString(), " bytes=", bytes, " max=", options_.bytes_max));
-    // A ledger shrinks again. Values and optimizer state do not, so if they alone exceed the limit,
-    // a retry cannot succeed.
+    // A ledger can shrink before a retry. Values and optimizer state do not shrink, so a retry
+    // cannot succeed if they alone exceed the limit.
     return bytes - cut.ledger.MemoryBytes() > options_.bytes_max ? UserError(status) : status;
   }
   held_bytes_.store(bytes, std::memory_order_relaxed);

@@ -74,9 +74,8 @@ class SnapshotWriter {
   SnapshotWriter& operator=(const SnapshotWriter&) = delete;
 
   // Orders a snapshot. Never blocks. A second order of a shard replaces a waiting order, which is
-  // answered Aborted. If the first order is being written, it continues, and the second order
-  // follows. Returns ResourceExhausted if orders_max orders wait. In this case `done` is not
-  // called.
+  // answered Aborted. A first order that is being written continues, and the second order follows.
+  // Returns ResourceExhausted if orders_max orders wait. In this case `done` is not called.
   absl::Status Submit(Order order);
   // Cancels the orders of a shard that is no longer held, or of all shards of a job: waiting orders
   // are answered Cancelled, and a write in progress ends after at most 1 MiB.

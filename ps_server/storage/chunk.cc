@@ -31,7 +31,8 @@ ChunkRef ChunkRef::New(std::size_t floats, const std::shared_ptr<ChunkPool>& poo
 void ChunkRef::Release() {
   if (chunk_ == nullptr || chunk_->refs_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   Chunk* chunk = std::exchange(chunk_, nullptr);
-  // A spare block must not hold a reference to its pool. Otherwise neither would be destroyed.
+  // A spare block must not hold a reference to its pool. Otherwise neither block nor pool would be
+  // destroyed.
   const std::shared_ptr<ChunkPool> pool = std::move(chunk->pool_);
   if (pool != nullptr && pool->GiveBack(chunk)) return;
   Chunk::Free(chunk);

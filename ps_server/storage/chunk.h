@@ -46,7 +46,7 @@ class alignas(64) Chunk {
 };
 
 // A counted reference to one chunk. Different copies may be used on different threads, as with
-// shared_ptr. It is not a shared_ptr, because unique() must be an acquire load, so that the
+// shared_ptr. ChunkRef is not a shared_ptr, because unique() must be an acquire load, so that the
 // reader's last access happens before the owner's next write.
 class ChunkRef {
  public:
@@ -85,7 +85,7 @@ class ChunkPool {
   ChunkPool& operator=(const ChunkPool&) = delete;
   // Allocates spare blocks and writes to their pages until the pool has `bytes`, at most the bound,
   // so that the next user of a block causes no page fault. The function is slow, so it is never
-  // called on an executor. It stops early if memory is exhausted.
+  // called on an executor. The function stops early if memory is exhausted.
   void Warm(std::uint64_t bytes);
   std::uint64_t bytes() const;    // size of the spare blocks
   std::uint64_t refused() const;  // number of blocks that were freed because of the bound

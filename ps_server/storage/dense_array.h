@@ -20,8 +20,8 @@ namespace evergrad::ps_server::storage {
 class DenseArray {
  public:
   DenseArray() = default;
-  // Create does not initialise the contents. `pool` may be null. Both return ResourceExhausted if
-  // memory is exhausted.
+  // Create does not initialise the contents. `pool` may be null. Both functions return
+  // ResourceExhausted if memory is exhausted.
   static absl::StatusOr<DenseArray> Create(std::uint64_t elements, std::shared_ptr<ChunkPool> pool);
   static absl::StatusOr<DenseArray> Filled(std::uint64_t elements, float value,
                                            std::shared_ptr<ChunkPool> pool);

@@ -14,8 +14,8 @@
 
 namespace evergrad::ps_server::storage {
 
-// A hash table that maps a hash to its position in a list of the caller. It uses open addressing
-// and is at most half full.
+// A hash table that maps a hash to its position in a list of the caller. The table uses open
+// addressing and is at most half full.
 class HashPositions {
  public:
   static constexpr std::uint32_t kNone = 0xffffffff;
@@ -31,7 +31,7 @@ class HashPositions {
   std::uint32_t Find(std::uint64_t hash, HashAt hash_at) const {
     return after_[Seek(hash, hash_at)] - 1;
   }
-  // Returns the position of `hash`. If it is absent, adds it with `position` and returns kNone.
+  // Returns the position of `hash`. Adds an absent `hash` with `position`, and returns kNone.
   template <class HashAt>
   std::uint32_t FindOrAdd(std::uint64_t hash, std::uint32_t position, HashAt hash_at) {
     std::uint32_t& after = after_[Seek(hash, hash_at)];
@@ -52,7 +52,7 @@ class HashPositions {
   std::size_t mask_ = 0;
 };
 
-// The filter. It sets two bits for each hash, both in one word.
+// The filter. The filter sets two bits for each hash, both in one word.
 class HashFilter {
  public:
   // The size of the filter gives a false positive for about one in 300 hashes.

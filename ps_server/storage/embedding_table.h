@@ -1,5 +1,5 @@
 // One partition of an embedding table: the rows of one slot, each under a 64-bit id. Pushes make
-// the rows, and pulls read them.
+// the rows, and pulls read the rows.
 //
 // Single writer: the shard's executor calls every method. There is no lock, no clock, and no
 // randomness except the seed's. The answers, the rows that are kept and the rows that are dropped
@@ -9,8 +9,8 @@
 // tables.
 //
 // A push has two halves, like a push to a shard: Prepare does everything that can fail and changes
-// no visible state. Apply cannot fail. Between them, and until Apply has ended, Read, cuts,
-// Restore, digests and stats are EG_CHECK failures.
+// no visible state. Apply cannot fail. From Prepare until Apply has ended, Read, cuts, Restore,
+// digests and stats are EG_CHECK failures.
 #pragma once
 
 #include <cstddef>
@@ -102,14 +102,14 @@ class EmbeddingTable {
   bool stamps() const;          // true if TTL or LRU is on
   std::uint64_t rows() const;
   std::uint64_t waiting() const;
-  // Returns the number that is compared with bytes_max. It depends only on the numbers of rows and
-  // waiting ids, and not on the history of the table.
+  // Returns the number that is compared with bytes_max. The number depends only on the numbers of
+  // rows and waiting ids, and not on the history of the table.
   std::uint64_t bytes_of(std::uint64_t rows, std::uint64_t waiting) const;
   TableStats stats() const;
   std::vector<HotId> Hottest(std::size_t count) const;  // in descending order of `pushes`
 
-  // Sums over rows, mod 2^64. They do not depend on order or layout, and the digests of a table's
-  // partitions add up to the digest of the table.
+  // Sums over rows, mod 2^64. The digests do not depend on order or layout, and the digests of a
+  // table's partitions add up to the digest of the table.
   struct Digests {
     std::uint64_t values = 0, state = 0;
     std::uint64_t counters = 0;  // sum over ids, stamps and counts of rows and of waiting ids

@@ -39,9 +39,9 @@ class Evictor {
   // table's time before the push. Counts the entries in `outcome`.
   void Expire(std::uint32_t step_before, PushOutcome* outcome);
   // Charges and reserves the memory of `growth`, and chooses the oldest entries if a limit requires
-  // it, waiting ids before rows. Counts them in `outcome`, whose other numbers must be final.
-  // Returns ResourceExhausted if memory is exhausted, or if a limit is exceeded and not enough
-  // entries can be dropped. After an error the caller must cancel the push and call
+  // it, waiting ids before rows. Counts the chosen entries in `outcome`, whose other numbers must
+  // be final. Returns ResourceExhausted if memory is exhausted, or if a limit is exceeded and not
+  // enough entries can be dropped. After an error the caller must cancel the push and call
   // RowStore::Settle.
   absl::Status MakeSpace(const Growth& growth, PushOutcome* outcome);
 

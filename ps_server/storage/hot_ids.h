@@ -25,8 +25,8 @@ class HotIds {
   }
   std::size_t size() const { return size_; }
   std::int64_t id(std::size_t i) const { return kept_->ids[i]; }
-  // Returns the count of the i-th id in the sample. It is never too low, and is too high by at most
-  // error().
+  // Returns the count of the i-th id in the sample. The count is never too low, and is too high by
+  // at most error().
   std::uint64_t count(std::size_t i) const { return kept_->counts[i]; }
   std::uint64_t error(std::size_t i) const { return kept_->errors[i]; }
 

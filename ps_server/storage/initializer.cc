@@ -10,7 +10,7 @@ namespace evergrad::ps_server::storage {
 namespace {
 
 // The standard deviation of a standard normal distribution that is truncated at 2. Keras divides by
-// it, so that the truncated values have the requested standard deviation.
+// this number, so that the truncated values have the requested standard deviation.
 constexpr double kTruncatedStddev = .87962566103423978;
 
 template <class ValueAt>

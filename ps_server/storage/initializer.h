@@ -35,7 +35,7 @@ void FillInitial(const InitializerSettings& settings, absl::string_view variable
 // j of the random stream of `row_key`.
 class RowInitializer {
  public:
-  // The settings must have passed CheckInitializer. Their fans must be those of one row.
+  // The settings must have passed CheckInitializer, and the fans must be those of one row.
   explicit RowInitializer(const InitializerSettings& settings);
   void Fill(std::uint64_t row_key, std::span<float> row) const;
 

@@ -43,7 +43,7 @@ class MemoryBudget {
 
   std::uint64_t limit() const { return whole().limit_; }
   std::uint64_t used() const { return whole().used_.load(std::memory_order_relaxed); }
-  // For a whole budget this is equal to used().
+  // Returns the bytes that this part holds; for a whole budget, the same as used().
   std::uint64_t used_by_part() const { return used_.load(std::memory_order_relaxed); }
   bool over_limit() const { return limit() != 0 && used() > limit(); }
   std::uint64_t refusals() const { return whole().refusals_.load(std::memory_order_relaxed); }

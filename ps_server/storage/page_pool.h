@@ -22,8 +22,8 @@ namespace evergrad::ps_server::storage {
 
 class PagePool {
  public:
-  // `refuse` is for tests, and is called with the bytes of each request. If it returns true, New
-  // returns nullptr.
+  // `refuse` is for tests, and is called with the bytes of each request. If `refuse` returns true,
+  // New returns nullptr.
   explicit PagePool(std::function<bool(std::size_t)> refuse = nullptr)
       : refuse_(std::move(refuse)) {}
   ~PagePool();  // all memory must have been returned before

@@ -19,12 +19,12 @@ class PushApplier {
   // Both outlive the applier.
   PushApplier(RowStore* store, const PushPlan* plan) : store_(*store), plan_(*plan) {}
 
-  // Begins to apply the plan: drops the rows and waiting ids that it chose. Here and in Continue,
-  // `cut` saves entries before they change. It is null if there is no cut.
+  // Begins to apply the plan: drops the rows and waiting ids that the plan chose. Here and in
+  // Continue, `cut` saves entries before they change. `cut` is null if the table has no cut.
   void Begin(TableCut* cut);
   // Applies at least one row, and at most about `bytes_max` bytes of gradient. `gradient` has the
-  // rows of all ids of the plan, in the order of the plan and of type `wire`. It may have any
-  // alignment. Returns the bytes of float32 gradient that were applied.
+  // rows of all ids of the plan, in the order of the plan and of type `wire`. `gradient` may have
+  // any alignment. Returns the bytes of float32 gradient that were applied.
   std::uint64_t Continue(tensor::WireType wire, const std::byte* gradient, std::uint64_t bytes_max,
                          TableCut* cut);
   bool done() const { return next_ == plan_.size(); }

@@ -27,7 +27,8 @@ class PushPlan {
   static constexpr std::uint32_t kNewRow = kWaiting, kCountOnly = kWaiting | 1,
                                  kDuplicate = kWaiting | (kCountMax + 1);
 
-  explicit PushPlan(RowStore* store) : store_(*store), evictor_(store) {}  // `store` outlives it.
+  explicit PushPlan(RowStore* store)
+      : store_(*store), evictor_(store) {}  // `store` outlives the plan
 
   // Plans a push of `ids` at `global_step`. After OK the index has an entry for every id that will
   // have a row or wait, and PushApplier or Cancel must follow. After an error the store is
@@ -49,7 +50,7 @@ class PushPlan {
   const PushOutcome& outcome() const { return outcome_; }
 
  private:
-  // An id that is not in its home line. It is in a later line, or it waits, or it is absent.
+  // An id that is not in its home line: the id is in a later line, waits, or is absent.
   struct Deferred {
     RowIndex::Line* home;
     std::uint32_t position;

@@ -29,8 +29,8 @@ class RowArena {
   // Reserves memory so that `rows` more rows can be taken. Returns false if memory is exhausted, or
   // if the arena would have more than kRowsMax rows.
   bool Reserve(std::uint64_t rows);
-  // Takes a reserved row, preferably a freed one. Its contents are not initialised, and its count
-  // is 0.
+  // Takes a reserved row, preferably a freed one. The contents of the row are not initialised, and
+  // its count is 0.
   std::uint32_t Take();
   void Free(std::uint32_t row);
 

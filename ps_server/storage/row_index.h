@@ -1,4 +1,5 @@
-// A hash index from an id to its row. It is dense and sorted, and grows by one segment at a time.
+// A hash index from an id to its row. The index is dense and sorted, and grows by one segment at a
+// time.
 //
 // Keys are hashes of ids under a bijection, so an id can be computed from its hash, and different
 // ids have different hashes. The upper bits choose a bucket of the directory, which refers to a
@@ -28,8 +29,8 @@
 namespace evergrad::ps_server::storage {
 
 // A line of the index has the hashes first, then the same number of rows, and then the same number
-// of stamps in an index with stamps. Empty positions come last. They have the row RowIndex::kNone
-// and a hash that ends every search.
+// of stamps in an index with stamps. Empty positions come last. An empty position has the row
+// RowIndex::kNone and a hash that ends every search.
 struct alignas(64) IndexLine {
   static constexpr std::uint32_t kPositions = 5, kStampedPositions = 4;
   union {
@@ -107,9 +108,9 @@ class RowIndex {
     std::uint32_t at_ = 0, positions_ = 0;
   };
 
-  // Returns the line where Find begins. It is valid until homes_version() changes. A look-up is
-  // made in steps, so that many look-ups are in flight: the home line is prefetched and read later,
-  // and if the entry may be in the next line, that line is prefetched and read even later.
+  // Returns the line where Find begins. The line is valid until homes_version() changes. A look-up
+  // is made in steps, so that many look-ups are in flight: the home line is prefetched and read
+  // later, and if the entry may be in the next line, that line is prefetched and read even later.
   // (Prefetching both lines at once was a third slower, because the number of lines in flight
   // limits the speed.)
   Line* Home(std::uint64_t hash) const { return HomeOf(SegmentsOf(hash), hash); }
@@ -118,8 +119,8 @@ class RowIndex {
     __builtin_prefetch(home);
     return home;
   }
-  // The second step of a look-up. Returns true if the home line decides it. Otherwise prefetches
-  // the next line.
+  // The second step of a look-up. Returns true if the home line decides the look-up. Otherwise
+  // prefetches the next line.
   bool IsInHome(const Line* home, std::uint64_t hash) const {
     if (home->hashes[positions_ - 1] >= hash) return true;
     __builtin_prefetch(home + 1);
@@ -130,8 +131,8 @@ class RowIndex {
   static std::uint32_t RowIn(const Line* line, std::uint64_t hash) {
     std::uint32_t found = line->AmongFour(hash);
     if constexpr (!kStamped) {
-      // The number after the rows is always kNone. It is read if the entry is not in this line,
-      // because a branch for this case could not be predicted.
+      // The number after the rows is always kNone. This number is read if the entry is not in this
+      // line, because a branch for this case could not be predicted.
       found |= std::uint32_t{line->hashes[kStampedPositions] == hash} << kStampedPositions |
                1u << kPositions;
       return line->numbers[2 * kPositions + static_cast<std::uint32_t>(std::countr_zero(found))];
@@ -190,8 +191,8 @@ class RowIndex {
   }
 
  private:
-  // The header of a segment. It is followed by capacity + slack + 1 lines. The last line is always
-  // empty.
+  // The header of a segment. The header is followed by capacity + slack + 1 lines. The last line is
+  // always empty.
   struct alignas(64) Segment {
     std::uint32_t capacity = 0, slack = 0, count = 0, depth = 0;  // capacity and slack in lines
     Line* lines() { return reinterpret_cast<Line*>(this + 1); }

@@ -25,8 +25,8 @@ inline void Copy(const float* from, std::size_t floats, float* to) {
   for (; i < floats; ++i) to[i] = from[i];
 }
 
-// A group of ids takes four steps. The first three prefetch the home lines, the rows of ids in
-// their home lines, and the rows of the few ids in later lines. The last step copies the values.
+// A group of ids takes four steps. The first three steps prefetch the home lines, the rows of ids
+// in their home lines, and the rows of the few ids in later lines. The last step copies the values.
 struct Group {
   const RowReading* of;
   std::size_t first, size;

@@ -1,6 +1,6 @@
 // The rows and waiting ids of one table, in their index and arena, and the budget to which their
 // memory is charged. The parts of an EmbeddingTable (PushPlan, Evictor, PushApplier, TableCut and
-// RowReader) share it. Single writer, like the table.
+// RowReader) share the store. Single writer, like the table.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@
 namespace evergrad::ps_server::storage {
 
 // RowIndex::Entry::row is the number of a row in the arena, or for a waiting id kWaiting plus the
-// number of pushes that have named the id. This number is 0 only while the first such push is
-// prepared.
+// number of pushes that have named the id. The number of pushes is 0 only while the first push of
+// the id is prepared.
 inline constexpr std::uint32_t kWaiting = 1u << 31, kCountMax = (1u << 30) - 2;
 inline bool IsRow(const RowIndex::Entry& e) { return (e.row & kWaiting) == 0; }
 inline std::uint32_t CountOf(const RowIndex::Entry& e) { return e.row & ~kWaiting; }

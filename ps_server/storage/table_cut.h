@@ -1,5 +1,5 @@
 // The state of a table that a snapshot reads: all rows and waiting ids as they were when the cut
-// began. It is read in slices while pushes continue.
+// began. The cut is read in slices while pushes continue.
 //
 // The cut walks the index in the order of the hash. Before a push changes or drops an entry that
 // the walk has not reached, the push saves the entry in the cut (a preimage). If the preimages
@@ -35,11 +35,11 @@ class TableCut {
 
   // Returns whether an entry with this hash must be saved before it changes.
   bool Concerns(std::uint64_t hash) const { return IsWalking() && hash >= cursor_; }
-  // Save an entry unless it is saved already. The cut must concern its hash.
+  // Save an entry unless it is saved already. Concerns must be true for the hash of the entry.
   void SaveRow(std::uint64_t hash, std::uint32_t row, std::uint32_t stamp);
   void SaveWaiting(std::uint64_t hash, std::uint32_t count, std::uint32_t stamp);
-  // Excludes an id that begins to wait now from the cut. Returns false if it is excluded already,
-  // or if the cut becomes lost.
+  // Excludes an id that begins to wait now from the cut. Returns false if the id is excluded
+  // already, or if the cut becomes lost.
   bool LeaveOutWaiting(std::uint64_t hash);
   // Excludes a row that was made after the cut began from the cut.
   void LeaveOutRow(std::uint32_t row);
@@ -60,7 +60,7 @@ class TableCut {
   bool IsWalking() const { return !lost_ && !walked_; }
   bool TakePreimages(TableSlice* slice);
   void Walk(std::uint64_t bytes_max, TableSlice* slice);
-  // Returns the slice in which `bytes` are to be saved. If this would exceed the limit, returns
+  // Returns the slice in which `bytes` are to be saved. If `bytes` would exceed the limit, returns
   // null, and the cut is lost.
   TableSlice* PreimageSlice(std::uint64_t bytes);
   void Lose();

@@ -11,9 +11,9 @@ namespace evergrad::ps_server::storage {
 inline constexpr std::uint64_t kSliceIdBytes = sizeof(std::int64_t) + 2 * sizeof(std::uint32_t);
 
 // A piece of a cut: rows, and ids that wait for their admission, in no order. The count of a row is
-// the number of gradients that were applied to it, or 0 if the optimizer does not need it. The
-// count of a waiting id is the number of pushes that named it. A stamp is the global step of the
-// last push, or 0 without TTL and LRU.
+// the number of gradients that were applied to it, or 0 if the optimizer does not need the number.
+// The count of a waiting id is the number of pushes that named it. A stamp is the global step of
+// the last push, or 0 without TTL and LRU.
 struct TableSlice {
   std::vector<std::int64_t> ids;
   std::vector<std::uint32_t> stamps, counts;

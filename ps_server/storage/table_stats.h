@@ -15,7 +15,7 @@ struct PushOutcome {
   std::uint64_t evicted_lru = 0;      // rows
   std::uint64_t waiting_dropped = 0;  // waiting ids that were dropped by TTL or because of a limit
   // Repeats of an id in the push. The gradients of an id are summed in order of appearance, and the
-  // push counts once for it.
+  // push counts once for the id.
   std::uint64_t duplicates = 0;
   std::uint64_t evicted() const { return evicted_ttl + evicted_lru; }
 };

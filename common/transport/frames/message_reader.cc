@@ -83,8 +83,8 @@ void StreamPayload(MessageView payload, std::byte* out) {
     std::memcpy(out, from, tail);
     out += tail;
   }
-  // Stores that bypass the caches are not ordered with others. The fence precedes any store that
-  // announces the frame to another thread.
+  // Stores that bypass the caches are not ordered with other stores. The fence precedes any store
+  // that announces the frame to another thread.
   _mm_sfence();
 #else
   CopyPayload(payload, out);

@@ -18,8 +18,8 @@ class MessageReader {
   bool done() const { return left_ == 0; }
   // Returns the header of the next message, or InvalidArgument, which names the error.
   absl::StatusOr<wire::StreamHeader> Next();
-  // Returns the header.bytes_behind() bytes that follow the header. They are valid until the next
-  // call of Next.
+  // Returns the header.bytes_behind() bytes that follow the header. The bytes are valid until the
+  // next call of Next.
   MessageView payload() const { return payload_; }
 
  private:

@@ -1,5 +1,6 @@
-// The queue of one side of a data stream. At each message boundary it selects the frame with the
-// fewest remaining bytes, so that a small answer overtakes a 64 MB push. Pure, not thread-safe.
+// The queue of one side of a data stream. At each message boundary the outbox selects the frame
+// with the fewest remaining bytes, so that a small answer overtakes a 64 MB push. Pure, not
+// thread-safe.
 #pragma once
 
 #include <array>
@@ -24,7 +25,7 @@ class Outbox {
   // Adds a REQUEST or ANSWER. There is at most one frame per request id and direction at a time.
   void AddFrame(wire::MessageKind kind, std::uint64_t request_id, std::uint64_t response_bytes_max,
                 Frame frame);
-  // Drops the unsent part of the frame of `request_id`. Returns whether there was one.
+  // Drops the unsent part of the frame of `request_id`. Returns whether an unsent part existed.
   bool Drop(std::uint64_t request_id);
   void Clear();
 
@@ -59,8 +60,9 @@ class Outbox {
 };
 
 // Takes the messages of one write from `session`: messages up to kWriteBytes, or one message whose
-// payload is in the lane, so that the peer can copy it while the next one is filled. Returns the
-// bytes of the messages with payload. `pieces` stays empty if there is nothing to send now.
+// payload is in the lane, so that the peer can copy this payload while the next one is filled.
+// Returns the bytes of the messages with payload. `pieces` stays empty if there is nothing to send
+// now.
 template <class Session>
 std::uint64_t TakeWrite(Session& session, OutgoingPieces* pieces) {
   std::uint64_t in_write = 0, bytes = 0;

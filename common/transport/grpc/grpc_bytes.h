@@ -17,7 +17,7 @@ namespace evergrad::transport {
 grpc::ByteBuffer ToByteBuffer(OutgoingPieces pieces);
 grpc::ByteBuffer ToByteBuffer(const std::string& text);
 
-// Views of a received message. They are valid as long as the object.
+// Views of a received message. The views are valid as long as the object.
 class ReceivedSlices {
  public:
   // Returns false if the buffer is unreadable, that is, not one of our messages.

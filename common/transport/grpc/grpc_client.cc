@@ -31,7 +31,7 @@ namespace {
 
 // gRPC's text for a refusal by PeerVerifier.
 constexpr char kOurVerdict[] = "Custom verification check failed";
-// The result of a probe is used for this long.
+// Time for which the result of a probe is used.
 constexpr MonoTime kHintHolds = std::chrono::seconds(2);
 
 // Explains a failed connection. The answer comes on the loop, and possibly later.

@@ -65,9 +65,9 @@ void GrpcLoop::Defer(runtime::Task task) {
 }
 
 // Only an alarm can wake a thread that waits at a completion queue. The alarm can be reused,
-// because it is set again only after its event has been taken from the queue. Its time is in the
-// past, because gRPC rounds deadlines up to whole milliseconds: the present time would fire half a
-// millisecond later and involve gRPC's timer thread.
+// because it is set again only after its event has been taken from the queue. The alarm is set to a
+// time in the past, because gRPC rounds deadlines up to whole milliseconds: the present time would
+// fire half a millisecond later and involve gRPC's timer thread.
 void GrpcLoop::WakeUp() {
   alarm_.Set(queue_.get(), gpr_inf_past(GPR_CLOCK_MONOTONIC), static_cast<GrpcEvent*>(&wake_));
 }
@@ -117,7 +117,8 @@ void GrpcLoop::Run() {
       const std::set<GrpcCall*> calls = calls_;
       for (GrpcCall* call : calls) call->Cancel();
     }
-    // A wake-up that is about to be queued is awaited first. Once the loop stops, no other follows.
+    // A wake-up that is about to be queued is awaited first. Once the loop stops, no other wake-up
+    // follows.
     if (cancelling_ && calls_.empty() && !waking && !std::exchange(queue_shut, true))
       queue_->Shutdown();
     void* tag = nullptr;

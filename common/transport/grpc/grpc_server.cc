@@ -60,7 +60,7 @@ class OpenCalls {
   int count_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// One incoming call. Its method and metadata decide whether it is a unary call or a link. The
+// One incoming call. The method and the metadata decide whether the call is unary or a link. The
 // object owns itself while gRPC has operations of the call. All members are accessed on the loop.
 class ServerCall final : public Link,
                          public GrpcCall,
@@ -311,7 +311,8 @@ void SetArguments(grpc::ServerBuilder& builder, const ServerOptions& options) {
   builder.SetMaxSendMessageSize(-1);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
-  // A second server on a port must be an error. With SO_REUSEPORT it would share the port.
+  // A second server on a port must be an error. With SO_REUSEPORT the second server would share the
+  // port.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 1000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 1500);

@@ -20,8 +20,8 @@ std::atomic_ref<std::uint64_t> Shared(std::uint64_t* number) {
   return std::atomic_ref<std::uint64_t>(*number);
 }
 
-// ThreadSanitizer does not support fences. It could check nothing here in any case, because the two
-// sides map the memory at different addresses.
+// ThreadSanitizer does not support fences. ThreadSanitizer could check nothing here in any case,
+// because the two sides map the memory at different addresses.
 void Fence([[maybe_unused]] std::memory_order order) {
 #if !defined(__SANITIZE_THREAD__)
   std::atomic_thread_fence(order);
@@ -55,9 +55,9 @@ absl::StatusOr<bool> Lane::HasRoom(std::uint64_t bytes) {
   const auto taken_ref = Shared(Number(wire::LaneTakenAt(out_)));
   const auto wake_ref = Shared(Number(wire::LaneWakeAt(out_)));
   for (const bool again : {false, true}) {
-    // Each side writes one number and then reads the number of the other side, both sequentially
-    // consistent. Therefore either this side sees the space, or the peer sees the request for a
-    // wake-up.
+    // Each side writes one number and then reads the number of the other side; both accesses are
+    // sequentially consistent. Therefore either this side sees the space, or the peer sees the
+    // request for a wake-up.
     const std::uint64_t taken = taken_ref.load(std::memory_order_seq_cst);
     if (taken > written_ || taken < peer_taken_) {
       return absl::InvalidArgumentError(

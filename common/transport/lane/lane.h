@@ -29,8 +29,8 @@ namespace evergrad::transport {
 // The ring of one direction is a multiple of kLaneRingUnit and at most kLaneRingBytesMax.
 inline constexpr std::uint64_t kLaneRingUnit = 64u << 10;
 inline constexpr std::uint64_t kLaneRingBytesMax = 64u << 20;
-// If fewer bytes of a frame remain, they are sent through the stream, because header and payload in
-// one message cost less than the lane's copy.
+// If fewer bytes of a frame remain, these bytes are sent through the stream, because header and
+// payload in one message cost less than the lane's copy.
 inline constexpr std::uint64_t kLaneBytesMin = 16u << 10;
 
 constexpr std::uint64_t LaneMemoryBytes(std::uint64_t ring_bytes) {
@@ -42,17 +42,17 @@ absl::Status CheckLaneOption(std::uint64_t ring_bytes);  // checks ChannelOption
 class Lane {
  public:
   enum class Side { kClient, kServer };
-  // `memory` has LaneMemoryBytes(ring_bytes) and is aligned to a cache line. It is a shared_ptr
-  // only for its deleter.
+  // `memory` has LaneMemoryBytes(ring_bytes) and is aligned to a cache line. The pointer is a
+  // shared_ptr only for its deleter.
   Lane(std::shared_ptr<std::byte> memory, std::uint64_t ring_bytes, Side side);
 
   std::uint64_t ring_bytes() const { return ring_bytes_; }
   // Returns a quarter of the ring, so that writer and reader work on different pieces.
   std::uint64_t piece_bytes_max() const { return piece_bytes_max_; }
 
-  // Returns whether the ring has space for `bytes`, at most piece_bytes_max(). If it has none, the
-  // peer sends RING_SPACE once there is space. Returns InvalidArgument if the peer claims to have
-  // taken bytes that were not written.
+  // Returns whether the ring has space for `bytes`, at most piece_bytes_max(). If the ring has no
+  // space, the peer sends RING_SPACE once there is space. Returns InvalidArgument if the peer
+  // claims to have taken bytes that were not written.
   absl::StatusOr<bool> HasRoom(std::uint64_t bytes);
   // Writes the pieces. HasRoom must have returned true for this number of bytes.
   void Write(std::span<const tensor::SharedBytes> pieces);

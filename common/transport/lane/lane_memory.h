@@ -1,6 +1,6 @@
-// The memory of a lane. The client creates it without a name, and the server finds it through
-// /proc. The system frees the memory when both processes have ended or released it. Private to the
-// room.
+// The memory of a lane. The client creates the memory without a name, and the server finds it
+// through /proc. The system frees the memory when both processes have ended or released it. Private
+// to the room.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace evergrad::transport {
 struct OfferedLane {
   wire::LaneOffer offer;
   std::unique_ptr<Lane> lane;
-  std::shared_ptr<void> open;  // While it lives, the server can find the memory.
+  std::shared_ptr<void> open;  // while this object exists, the server can find the memory
 };
 
 // Creates the client's end of a lane, with `ring_bytes` in each direction (a multiple of

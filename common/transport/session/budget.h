@@ -16,7 +16,7 @@ namespace evergrad::transport {
 class Budget : public std::enable_shared_from_this<Budget> {
  public:
   // `wake` is called if TakeAdmitted has new entries, without a lock, on the thread that released
-  // memory. It may only post a task.
+  // memory. The function may only post a task.
   Budget(CreditCore::Options options, std::function<void()> wake)
       : wake_(std::move(wake)), core_(options) {}
 

@@ -281,7 +281,7 @@ void ClientSession::OnError(const wire::StreamHeader& header, MessageView payloa
   if (it == pending_.end()) return;
   std::string detail(header.bytes, '\0');
   CopyPayload(payload, reinterpret_cast<std::byte*>(detail.data()));
-  // The client sends CANCEL in this case, too. Pieces of the request may be in flight, and the
+  // The client sends CANCEL after an ERROR, too. Pieces of the request may be in flight, and the
   // server drops them until it receives the CANCEL.
   Finish(it, DecodeStatus(detail), /*tell=*/true);
 }

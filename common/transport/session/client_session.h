@@ -63,7 +63,7 @@ class ClientSession {
   // error. The caller has reported earlier messages by OnSent, or sends them together with this
   // message.
   std::optional<Outbox::Message> NextMessage();
-  // An error has the same meaning as an error of OnMessage.
+  // An error of lane_status has the same meaning as an error of OnMessage.
   const absl::Status& lane_status() const { return lane_.status(); }
   void OnSent(MonoTime now);
 
@@ -111,7 +111,8 @@ class ClientSession {
   // Puts the parts that can be sent now into the outbox.
   void Advance(std::uint64_t id, Pending& pending);
   void SendRequest(std::uint64_t id, Pending& pending);
-  // Ends the call on this side. With `tell` it sends CANCEL, so that the server drops it, too.
+  // Ends the call on this side. With `tell` the client sends CANCEL, so that the server drops the
+  // call, too.
   void Finish(PendingMap::iterator it, absl::StatusOr<ReceivedFrame> result, bool tell);
   absl::Status OnOne(const wire::StreamHeader& header, MessageView payload, MonoTime now);
   absl::Status OnAnswer(const wire::StreamHeader& header, MessageView payload, MonoTime now);

@@ -3,7 +3,7 @@
 // Large requests are announced, and admitted while `used + bytes <= budget`:
 //
 // - Peers take turns, and the announcements of a peer are admitted in the order of arrival. If the
-// next peer's request does not fit, others wait with it, so that no peer starves.
+//   next peer's request does not fit, other peers wait with this peer, so that no peer starves.
 // - The share of a peer is the budget divided by the number of peers that use or request some of
 //   it, and at most half. A peer that holds memory gets more than its share only if all waiting
 //   requests could
@@ -41,8 +41,8 @@ class CreditCore {
     std::uint64_t budget_bytes_max = 0;
     std::uint64_t small_reserve_bytes_max = 0;
     std::uint64_t peer_small_bytes_max = 0;
-    // Limit of waiting announcements of all peers; one peer may have an eighth of it, and at least
-    // one.
+    // Limit of waiting announcements of all peers; one peer may have an eighth of the limit, and at
+    // least one announcement.
     std::size_t waiting_max = 65536;
     // A peer counts as active for this time after it last held or requested some of the budget.
     MonoTime lately = std::chrono::seconds(10);
@@ -61,7 +61,7 @@ class CreditCore {
 
   enum class Answer {
     kGranted,     // The request is charged: the caller must call ReleaseLarge(peer, bytes).
-    kWaiting,     // TakeAdmitted returns it later, charged.
+    kWaiting,     // TakeAdmitted returns the request later, when it is charged.
     kOverBudget,  // The request is larger than the whole budget, and can never be granted.
     kFull,        // The waiting list, or the peer's part of it, is full.
   };

@@ -1,6 +1,6 @@
 // The grants of one data stream whose requests have not arrived whole. The class decides when a
-// grant is taken back, and when the peer has left too many grants unused. It has no clock and no
-// threads. Not thread-safe.
+// grant is taken back, and when the peer has left too many grants unused. The class has no clock
+// and no threads. Not thread-safe.
 //
 // A grant is taken back when no piece of its request has come for `unused_max`. While other peers
 // wait for the budget, a grant is taken back earlier in two cases. An unused grant is taken back
@@ -48,7 +48,7 @@ class GrantWatch {
   void Remove(std::uint64_t request, const Grant& grant) {
     granted_.erase({grant.last_piece, request});
   }
-  // Reports that the stream has ended. Its unused grants still count for the peer.
+  // Reports that the stream has ended. The unused grants of the stream still count for the peer.
   void OnEnd();
 
   // Calls `take_back` for each grant to be taken back; the caller ends the request and calls

@@ -1,7 +1,7 @@
 // The progress watchdog of one side of a data stream (rule 8). With outstanding work and no byte in
-// either direction, it sends a PING after a third of the limit, and ends the stream after the whole
-// limit. A PONG shows that the peer is alive, even if it holds a request for long. Pure, not
-// thread-safe.
+// either direction, the watchdog sends a PING after a third of the limit, and ends the stream after
+// the whole limit. A PONG shows that the peer is alive, even if it holds a request for long. Pure,
+// not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,8 @@ class Liveness {
 
   enum class Step { kNothing, kSendPing, kDead };
 
-  // Reports work when there was none before, so that the silence before it does not count.
+  // Reports the first work after a time without work, so that the silence before this work does not
+  // count.
   void OnWork(MonoTime now) { last_ = std::max(last_, now); }
   // Reports that bytes have been sent.
   void OnSent(MonoTime now) { last_ = now; }

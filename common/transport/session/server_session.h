@@ -36,8 +36,8 @@ class ServerSession {
     MonoTime progress_timeout = std::chrono::seconds(5);
     MonoTime grant_unused_max = std::chrono::seconds(30);
     // grant_idle_max limits how long a grant may be unused while other peers wait (grant_watch.h).
-    // It is also the interval at which waiting requests are checked. A stream ends after
-    // unused_in_a_row_max grants in a row were taken back, of the stream or of its peer.
+    // grant_idle_max is also the interval at which waiting requests are checked. A stream ends
+    // after unused_in_a_row_max grants in a row were taken back, of the stream or of its peer.
     MonoTime grant_idle_max = std::chrono::seconds(1);
     std::uint32_t unused_in_a_row_max = 8;
     std::uint64_t lane_ring_bytes_max = 0;  // the largest ring that is accepted; 0 for none
@@ -77,7 +77,7 @@ class ServerSession {
   // Returns the next message, or nullopt if there is nothing to send now, or if lane_status() has
   // an error. Several messages may be taken and sent together; one OnSent then covers all of them.
   std::optional<Outbox::Message> NextMessage();
-  // An error has the same meaning as an error of OnMessage.
+  // An error of lane_status has the same meaning as an error of OnMessage.
   const absl::Status& lane_status() const { return lane_.status(); }
   void OnSent(MonoTime now);
   // Takes back unused grants. An error means that the caller must end the stream. ResourceExhausted

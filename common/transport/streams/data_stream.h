@@ -1,5 +1,5 @@
-// The client's DataStream over Links. It drives a ClientSession on the loop, and redials. Private
-// to the room.
+// The client's DataStream over Links. The stream drives a ClientSession on the loop, and redials.
+// Private to the room.
 #pragma once
 
 #include <memory>

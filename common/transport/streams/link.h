@@ -1,6 +1,6 @@
 // A bidirectional stream of byte messages between two processes, or within one. The two transports
-// implement it, and message streams and data streams use it. Private to the room. All calls and
-// events are on the thread of one loop.
+// implement links, and message streams and data streams use links. Private to the room. All calls
+// and events are on the thread of one loop.
 #pragma once
 
 #include <functional>
@@ -26,15 +26,15 @@ class LinkEvents {
 class Link {
  public:
   virtual ~Link() = default;
-  // Starts the link, which holds `events` until the end or Detach(). It emits no event inside a
-  // call.
+  // Starts the link, which holds `events` until the end or Detach(). The link emits no event inside
+  // a call.
   virtual void Start(std::shared_ptr<LinkEvents> events) = 0;
   // Sends one message. The caller must wait for OnSent before the next. The owners of the message
   // are held until its bytes have left the process.
   virtual void Send(OutgoingPieces pieces) = 0;
   // Takes effect after the messages that were sent before. A server ends the stream with `status`,
   // a client half-closes it, and OnEnd follows. A server gets no OnMessage before OnEnd. A server
-  // may also call it to refuse a link that was never started.
+  // may also call Finish to refuse a link that was never started.
   virtual void Finish(absl::Status status) = 0;
   // Ends both directions now. No more events follow, even for operations in flight.
   virtual void Detach() = 0;

@@ -23,8 +23,8 @@ class MessageStreamCore final : public LinkEvents,
     std::uint64_t unsent_bytes_max = 0;
     MonoTime progress_timeout{0};
     std::function<void()> on_gone;  // called on the loop, once, when the link is no longer used
-    // A function that is called on the loop with the numbers of received and sent bytes. It may be
-    // empty.
+    // A function that is called on the loop with the numbers of received and sent bytes. The
+    // function may be empty.
     std::function<void(std::uint64_t received, std::uint64_t sent)> count;
   };
   // `failpoints` may be null.

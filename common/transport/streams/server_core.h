@@ -1,6 +1,6 @@
 // The part of a server above its links: streams, data streams, unary calls, the budget, failpoints,
-// health. Both transports use it. Private to the room. Everything except stats() happens on the
-// loop.
+// health. Both transports use this class. Private to the room. Everything except stats() happens on
+// the loop.
 #pragma once
 
 #include <atomic>

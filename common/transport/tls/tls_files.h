@@ -1,6 +1,6 @@
 // The three PEM files of a task, read and checked before gRPC uses them, so that errors name the
-// file. The transport uses them, and so does the daemon's metrics listener, which serves with the
-// same certificate.
+// file. The transport uses the files, and so does the daemon's metrics listener, which serves with
+// the same certificate.
 #pragma once
 
 #include <optional>

@@ -1,6 +1,7 @@
 // Finds the reason of a failed connection by one more handshake with OpenSSL, because gRPC reports
 // "Socket closed" for a certificate that the peer refused. The call blocks for at most two seconds.
-// It must run on a thread of its own, because it blocks SIGPIPE there. Private to the room.
+// The call must run on a thread of its own, because it blocks SIGPIPE on that thread. Private to
+// the room.
 #pragma once
 
 #include <string>
