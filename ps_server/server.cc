@@ -287,7 +287,7 @@ struct Server::Impl {
     if (config.unix_dir.empty()) return;
     if (server->unix_path().empty()) {
       dependencies.logger->Warning(absl::StrCat(
-          "the server uses TCP only, because it cannot use the path of its unix socket: path=",
+          "the server uses TCP only, because the path of its unix socket is too long: path=",
           wanted, " bytes=", wanted.size(), " max=107"));
     } else {
       dependencies.logger->Info(absl::StrCat("listening on unix socket ", server->unix_path()));

@@ -23,7 +23,7 @@ void UnusedGrants::Note(const std::string& name, std::uint64_t grants, std::uint
     if (!ended && clock_->Now() < peer.silent_until) return;
     text = absl::StrCat(
         ended ? "a client repeatedly left granted budget unused, so its data stream was ended: "
-              : "a client left granted budget unused, so other clients get it: ",
+              : "a client left granted budget unused, so other clients get this budget: ",
         "client=", name, " grants=", peer.grants, " bytes=", peer.bytes);
     peer.silent_until = clock_->Now() + kSaidAgainAfter;
     peer.grants = peer.bytes = 0;

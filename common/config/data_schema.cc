@@ -152,7 +152,8 @@ std::optional<FieldSpec> ReadField(Reader& r, const YamlEntry& entry, const Data
 Key<DataSpec> ShuffleKey() {
   return {"shuffle",
           "{seed: integer}, or off",
-          "each epoch reads the examples in its own order, a function of (seed, epoch)",
+          "the order of the examples, which is different in each epoch and depends only on seed "
+          "and epoch",
           false,
           [](Reader& r, const Node& n, DataSpec* t) {
             if (n.kind == Node::Kind::kScalar) {

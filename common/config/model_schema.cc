@@ -157,8 +157,8 @@ const Table<TableSpec>& EmbeddingTableTable() {
                                  optimizers::kRowFloatsMax)),
                 "16"),
        InitializerKey<TableSpec>("initializer", &TableSpec::initializer,
-                                 "initial values of a row. They depend only on the job's seed, the "
-                                 "table's name and the id"),
+                                 "initial values of a row. The values depend only on the job's "
+                                 "seed, the table's name and the id"),
        RegularizerKey<TableSpec>(
            "embeddings_regularizer", &TableSpec::l2,
            "l2 times the sum of the squared elements of the rows that a batch reads is added to "

@@ -78,7 +78,8 @@ Key<JobSpec> OptimizerKey() {
   Key<JobSpec> key{
       "optimizer",
       "mapping",
-      "optimizer of the variables; it runs on the servers, with formulas and defaults of Keras 2.9",
+      "optimizer of the variables, which runs on the servers, with the formulas and defaults of "
+      "Keras 2.9",
       false,
       [](Reader& r, const Node& n, JobSpec* t) { OptimizerVariant().Read(r, n, &t->optimizer); },
       [](const JobSpec& t) {

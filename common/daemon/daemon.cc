@@ -55,8 +55,8 @@ Daemon::Daemon(Role role, std::string summary)
   table_.Add("metrics_listen", &common_.metrics_listen,
              "serve Prometheus text at ADDRESS/metrics, the health of this daemon at "
              "ADDRESS/livez and /readyz, and `ok` at /healthz. The protocol is plain HTTP on "
-             "loopback and with --insecure-listen. Off loopback with TLS it is HTTPS, and only "
-             "/metrics requires a client certificate. Empty means off");
+             "loopback and with --insecure-listen. Off loopback with TLS the protocol is HTTPS, "
+             "and only /metrics requires a client certificate. Empty means off");
   table_.Add("insecure_metrics", &common_.insecure_metrics,
              "serve --metrics-listen off loopback as plain HTTP, WITHOUT encryption or "
              "authentication, even if --listen uses TLS");
@@ -67,8 +67,8 @@ Daemon::Daemon(Role role, std::string summary)
   table_.Add("log_file", &common_.log_file,
              "append the log to this file. Empty means standard error");
   table_.Add("tls.ca", &common_.tls.ca,
-             "PEM file of the authority that signed the certificates of all tasks. It enables "
-             "mutual TLS on every listener and channel");
+             "PEM file of the authority that signed the certificates of all tasks. The file "
+             "enables mutual TLS on every listener and channel");
   table_.Add("tls.cert", &common_.tls.cert, "PEM file of this task's certificate");
   table_.Add("tls.key", &common_.tls.key, "PEM file of this task's private key");
   std::string names;

@@ -24,8 +24,8 @@ constexpr ExitCode kCodes[] = {
      "A newer process has registered under this worker's name and has taken over its work.",
      "Do not start a worker with the same --name while the other process runs."},
     {kExitRefused, "refused", kTasks,
-     "The coordinator refuses this process permanently: it speaks another version of the protocol, "
-     "or its certificate belongs to another task.",
+     "The coordinator refuses this process permanently: the process speaks another version of the "
+     "protocol, or its certificate belongs to another task.",
      "Start the version that the coordinator runs, or correct the certificate."},
     {kExitDevice, "device", kWorkers, "The device that the worker computes on has failed.",
      "Start the worker again: the device may work again in a new process."},

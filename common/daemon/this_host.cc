@@ -93,12 +93,12 @@ absl::Status CheckServerAddress(absl::string_view advertised, absl::string_view 
                                 const std::function<Where(absl::string_view)>& where_is) {
   if (!IsLoopback(advertised) || where_is(coordinator) != Where::kElsewhere)
     return absl::OkStatus();
-  return UserError(absl::InvalidArgumentError(
-      absl::StrCat("--listen: this server would tell workers to connect to ", advertised,
-                   ", which works on this host only, but its coordinator ", coordinator,
-                   " is on another host. Give --listen an address of this host that workers reach. "
-                   "This needs TLS, or --insecure-listen if the network itself is trusted. Or give "
-                   "--advertise the address under which workers reach this server")));
+  return UserError(absl::InvalidArgumentError(absl::StrCat(
+      "--listen: this server would tell workers to connect to ", advertised,
+      ", which works on this host only, but its coordinator ", coordinator,
+      " is on another host. Give --listen an address of this host that workers reach; such an "
+      "address needs TLS, or --insecure-listen if the network itself is trusted. Or give "
+      "--advertise the address under which workers reach this server")));
 }
 
 }  // namespace evergrad::daemon

@@ -11,7 +11,7 @@ Table<SourceSpec> SourceTable() {
   return {
       "a synthetic source",
       {Required(Integer<SourceSpec>("examples", &SourceSpec::examples, 1, 1ull << 40,
-                                    "number of examples; they are generated when they are read"),
+                                    "number of examples, which are generated while they are read"),
                 "1000000"),
        Integer<SourceSpec>("seed", &SourceSpec::seed, 0, kAny,
                            "seed of the examples and of the hidden model behind their labels"),

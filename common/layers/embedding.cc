@@ -68,7 +68,7 @@ std::vector<LayerDescriptor> EmbeddingLayers() {
                 NamesOf(Combiners(), false), "embedding.",
                 "how the rows of an example's ids (its bag) are combined. With `none`, the output "
                 "has the shape [n, dimension] for n ids, or [dimension] for one id of shape []. A "
-                "negative id is padding: it reads zeros and does not count in the combination"),
+                "negative id is padding, which reads zeros and does not count in the combination"),
             std::move(weights)},
        .inputs = {1, InputCount::kAny},
        .reads_ids = true,

@@ -59,8 +59,8 @@ std::vector<Key<LayerSpec>> WithWeightKeys(std::vector<Key<LayerSpec>> own) {
       ActivationKey("function applied to the output"),
       Flag<LayerSpec>("use_bias", &LayerSpec::use_bias, "whether a bias is added"),
       InitializerKey<LayerSpec>("kernel_initializer", &LayerSpec::kernel_initializer,
-                                "initial values of the kernel, by Keras' formulas. They depend "
-                                "only on the job's seed and the variable's name"),
+                                "initial values of the kernel, by Keras' formulas. The values "
+                                "depend only on the job's seed and the variable's name"),
       InitializerKey<LayerSpec>("bias_initializer", &LayerSpec::bias_initializer,
                                 "initial values of the bias"),
       RegularizerKey<LayerSpec>(

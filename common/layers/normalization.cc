@@ -78,32 +78,33 @@ absl::StatusOr<LayerShapes> InferBatchNormalization(const LayerSpec& spec,
 }  // namespace
 
 std::vector<LayerDescriptor> NormalizationLayers() {
-  return {{.type = "batch_normalization",
-           .article = "a",
-           .keras = "BatchNormalization",
-           .keys = WithNormalizationKeys(
-               {RealNumber<LayerSpec>("momentum", &LayerSpec::momentum, {0, 1, false, true},
-                                      "momentum of the moving mean and variance, which evaluation "
-                                      "uses. Each step of a worker moves them towards the mean and "
-                                      "variance of its batch by the fraction 1 - momentum"),
-                InitializerKey<LayerSpec>("moving_mean_initializer",
-                                          &LayerSpec::moving_mean_initializer,
-                                          "initial values of the moving mean"),
-                InitializerKey<LayerSpec>("moving_variance_initializer",
-                                          &LayerSpec::moving_variance_initializer,
-                                          "initial values of the moving variance")}),
-           .keys_not_built = {"axis"},
-           .infer = &InferBatchNormalization,
-           .example = {{"name", "norm1"}, {"input", "conv1"}},
-           .reference_position = 2},
-          {.type = "layer_normalization",
-           .article = "a",
-           .keras = "LayerNormalization",
-           .keys = WithNormalizationKeys({}),
-           .keys_not_built = {"axis"},
-           .infer = &InferLearned,
-           .example = {{"name", "norm2"}, {"input", "hidden"}},
-           .reference_position = 6}};
+  return {
+      {.type = "batch_normalization",
+       .article = "a",
+       .keras = "BatchNormalization",
+       .keys = WithNormalizationKeys(
+           {RealNumber<LayerSpec>("momentum", &LayerSpec::momentum, {0, 1, false, true},
+                                  "momentum of the moving mean and variance, which evaluation "
+                                  "uses. Each step moves the moving mean and variance towards the "
+                                  "mean and variance of the batch by the fraction 1 - momentum"),
+            InitializerKey<LayerSpec>("moving_mean_initializer",
+                                      &LayerSpec::moving_mean_initializer,
+                                      "initial values of the moving mean"),
+            InitializerKey<LayerSpec>("moving_variance_initializer",
+                                      &LayerSpec::moving_variance_initializer,
+                                      "initial values of the moving variance")}),
+       .keys_not_built = {"axis"},
+       .infer = &InferBatchNormalization,
+       .example = {{"name", "norm1"}, {"input", "conv1"}},
+       .reference_position = 2},
+      {.type = "layer_normalization",
+       .article = "a",
+       .keras = "LayerNormalization",
+       .keys = WithNormalizationKeys({}),
+       .keys_not_built = {"axis"},
+       .infer = &InferLearned,
+       .example = {{"name", "norm2"}, {"input", "hidden"}},
+       .reference_position = 6}};
 }
 
 }  // namespace evergrad::config

@@ -86,8 +86,9 @@ void CutOrders::OnDropped(const Order& order, const absl::Status& cause) {
   message.mutable_shard_durable()->set_tried_again(true);
   options_.sender->SendIn(order.session, std::move(message));
   options_.logger->Warning(
-      absl::StrCat("cannot write the snapshot of a shard, and will retry until it succeeds: shard=",
-                   order.key.shard.ToString(), " cause=", cause.message()),
+      absl::StrCat(
+          "cannot write the snapshot of a shard, and retries until the write succeeds: shard=",
+          order.key.shard.ToString(), " cause=", cause.message()),
       options_.directory->About(order.key.job));
 }
 

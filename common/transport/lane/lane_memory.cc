@@ -152,7 +152,7 @@ absl::StatusOr<std::unique_ptr<Lane>> TakeLane(const wire::LaneOffer& offer,
   if (std::memcmp(memory.get() + kMagicAt, &wire::kLaneMagic, sizeof wire::kLaneMagic) != 0 ||
       std::memcmp(memory.get() + kRingBytesAt, &offer.ring_bytes, sizeof offer.ring_bytes) != 0 ||
       std::memcmp(memory.get() + wire::kLaneNonceAt, offer.nonce.data(), offer.nonce.size()) != 0) {
-    return refused("the memory is not the offered one: pid=", offer.pid, " fd=", offer.fd);
+    return refused("the memory is not the offered memory: pid=", offer.pid, " fd=", offer.fd);
   }
   if (on_gone) {
     std::byte* const at = memory.get();

@@ -304,7 +304,7 @@ TEST_CASE("memory that differs from the offer, or that the peer could remove, is
     CHECK(changed([](Offer& o) { ++o.pid_namespace; }) == "the client is in another pid namespace");
     CHECK(changed([](Offer& o) {
             o.nonce[15] ^= std::byte{1};
-          }).find("the memory is not the offered one") == 0);
+          }).find("the memory is not the offered memory") == 0);
     CHECK(changed([](Offer& o) { o.fd = 1u << 20; }).find("cannot find the memory") == 0);
     CHECK(changed([](Offer& o) { o.fd = ~0ull; }).find("invalid process or descriptor") == 0);
     CHECK(changed([](Offer& o) { o.pid = 0x7ffffffe; }).find("cannot find the memory") == 0);
@@ -338,7 +338,7 @@ TEST_CASE("memory that differs from the offer, or that the peer could remove, is
     };
     const int all = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
     // Right in all but its contents.
-    CHECK(with_file(memory(bytes, all)).find("the memory is not the offered one") == 0);
+    CHECK(with_file(memory(bytes, all)).find("the memory is not the offered memory") == 0);
     CHECK(with_file(memory(bytes, 0)).find("the memory is not sealed") == 0);
     CHECK(with_file(memory(bytes, F_SEAL_SHRINK | F_SEAL_SEAL)).find("the memory is not sealed") ==
           0);

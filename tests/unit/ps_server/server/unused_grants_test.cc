@@ -34,19 +34,19 @@ TEST_CASE(
   f.unused.Note("worker/0", 2, 100, false);
   f.unused.Note("worker/0", 3, 200, false);
   f.unused.Note("thief at 10.0.0.9", 1, 50, false);
-  CHECK(
-      f.Lines() ==
-      std::vector<std::string>{
-          "a client left granted budget unused, so other clients get it: client=worker/0 grants=2 "
-          "bytes=100",
-          "a client left granted budget unused, so other clients get it: client=thief at 10.0.0.9 "
-          "grants=1 bytes=50"});
+  CHECK(f.Lines() == std::vector<std::string>{"a client left granted budget unused, so other "
+                                              "clients get this budget: client=worker/0 grants=2 "
+                                              "bytes=100",
+                                              "a client left granted budget unused, so other "
+                                              "clients get this budget: client=thief at 10.0.0.9 "
+                                              "grants=1 bytes=50"});
   CHECK(f.Counts("worker/0", 5));
   CHECK(f.Counts("thief at 10.0.0.9", 1));
   f.clock.Advance(UnusedGrants::kSaidAgainAfter);
   f.unused.Note("worker/0", 1, 10, false);
   CHECK(f.Lines().back() ==
-        "a client left granted budget unused, so other clients get it: client=worker/0 grants=4 "
+        "a client left granted budget unused, so other clients get this budget: client=worker/0 "
+        "grants=4 "
         "bytes=210");
   f.unused.Note("worker/0", 7, 70, true);
   CHECK(f.Lines().back() ==
