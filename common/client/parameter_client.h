@@ -75,7 +75,7 @@ class ParameterClient {
     return payload_bytes + sections * 192 + 1024;
   }
   // Closes the streams to all addresses that are not in `keep`. The calls of closed streams end
-  // with kCancelled before Retain returns. Must not run in a callback.
+  // with kCancelled before Retain returns. Retain must not run in a callback.
   void Retain(const std::vector<std::string>& keep);
   struct Stats {
     std::uint64_t bytes_sent = 0, bytes_received = 0, calls = 0, failures = 0;

@@ -31,8 +31,8 @@ inline constexpr int kHeldAttemptsMax = 2 * (4096 + 1);
 inline constexpr std::size_t kFunctionNameBytesMax = 128, kFunctionsMax = 256;
 inline constexpr std::size_t kArgumentBytesMax = 1u << 20, kResultBytesMax = 1u << 20;
 
-// Sizes for the transfer of files of a runs folder (RunFileChunk, ReadRunFile). A heartbeat waits
-// for at most one window.
+// Sizes for the transfer of files of a runs folder (RunFileChunk, ReadRunFile). At most
+// kRunFileWindow bytes can be queued before a heartbeat.
 inline constexpr std::size_t kRunFileChunkMax = 256u << 10;
 inline constexpr std::size_t kRunFileWindow = 4 * kRunFileChunkMax;
 // The name of a file that the coordinator writes into each runs folder. The file names the job and

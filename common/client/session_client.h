@@ -29,11 +29,11 @@ class SessionClient {
   struct Options {
     std::string coordinator_address;
     transport::ChannelOptions channel;
-    // The wait doubles from min to max. Each wait is drawn from the upper half of its value, so
-    // that a thousand tasks do not redial at the same time.
+    // The backoff doubles from min to max. Each wait is random, from half of the backoff to the
+    // whole, so that a thousand tasks do not redial at the same time.
     std::chrono::milliseconds backoff_min{50}, backoff_max{1000};
     std::uint64_t jitter_seed = 0;  // the process uid
-    // Longest time from dialing to Registered. After that, the dial is abandoned and repeated.
+    // Longest time from dialing to Registered. After this time the dial is abandoned and repeated.
     std::chrono::milliseconds registered_within{5000};
   };
   struct Events {
@@ -59,8 +59,8 @@ class SessionClient {
   SessionClient(const SessionClient&) = delete;
   SessionClient& operator=(const SessionClient&) = delete;
   void Start();  // called at most once
-  // Sends the queued messages (the transport bounds the wait) and closes. No callback runs
-  // afterwards. Idempotent.
+  // Sends the queued messages (the transport bounds the wait) and closes. No callback runs after
+  // Stop. Idempotent.
   void Stop();
   bool registered() const;
   // Queues `message` for a batch, which a task on the executor sends. Returns false if there is no

@@ -108,7 +108,7 @@ Key<DataSpec> FieldsKey() {
 }
 
 // Reads a field of an unknown format. Every format that knows the keys of the field checks them.
-// Formats whose fields the job file names come first, because their keys accept more.
+// Formats with fields that the job file names come first, because these formats accept more.
 void JudgeField(Reader& r, const Node& node, FieldSpec* field) {
   std::vector<const Table<FieldSpec>*> tables, fixed;
   for (const DataFormat* format : DataFormats())

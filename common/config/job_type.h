@@ -17,7 +17,7 @@ struct JobType {
   const char* name = "";
   // Whether the job trains the model of its file on the data of its file.
   bool trains_model = false;
-  // Whether a client schedules the closures. If so, no plan states the number of closures or of
+  // Whether a client schedules the closures, so that no plan states the number of closures or of
   // their updates.
   bool scheduled_by_client = false;
   // Whether only daemons that were started with --failpoints accept the job.

@@ -10,7 +10,7 @@
 //             `P%action`   with probability P percent at each hit, a function of the seed given to
 //                          Arm and of the hit's number
 //
-// The specification may be the single word `none`. Then nothing is armed, but the daemon accepts
+// The specification may be the single word `none`, which arms nothing. The daemon then accepts
 // counting jobs, which are for tests only. Several actions for one name are separated by `,`; at a
 // hit, the first action that applies is performed. A name that no site has declared
 // (known_failpoints.inc) is refused at start, and so is an action that the site of the name does

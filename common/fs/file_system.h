@@ -83,8 +83,8 @@ class Roots;
 struct LocalOptions {
   fault::Failpoints* failpoints = nullptr;  // may be null; outlives the file system
   // With true, files are written without a name (O_TMPFILE) if the file system supports it, so a
-  // crash leaves no file. Otherwise files have a hidden temporary name and are locked. The
-  // next writer in that folder removes the files whose writer has died.
+  // crash leaves no file. With false, files have a hidden temporary name and are locked. The next
+  // writer in that folder removes the files whose writer has died.
   bool unnamed = true;
   // The folders in which all files must be; null for any folder. Paths outside of these folders
   // give PermissionDenied. The object outlives the file system.

@@ -38,8 +38,8 @@ absl::StatusOr<Plan> Plan::Create(const PlanSpec& spec) {
   plan.spec_ = spec;
   plan.steps_per_epoch_ = CeilDiv(spec.train_examples, spec.batch_size);
   plan.closures_per_epoch_ = CeilDiv(plan.steps_per_epoch_, spec.steps_per_closure);
-  // Positions are computed as step * batch_size and steps * epochs. Both products plus one batch
-  // must fit into 64 bits.
+  // Positions are computed as step * batch_size and steps * epochs. Each of the two products, plus
+  // one batch, must fit into 64 bits.
   const auto examples = CheckedMul(spec.train_examples, spec.epochs);
   const auto padded =
       CheckedAdd(spec.train_examples, std::uint64_t{spec.batch_size} * spec.steps_per_closure);

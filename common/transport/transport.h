@@ -106,7 +106,7 @@ class DataStream {
   // grant_unused_max. A Call with an ended ticket announces its request again, or ends with Aborted
   // (retryable) if the end of the ticket was still in flight.
   virtual std::uint64_t Announce(std::uint64_t request_bytes, const DataOptions& options) = 0;
-  // Ends a ticket without a Call, so that the server frees the reserved memory. No effect on a
+  // Ends a ticket without a Call, so that the server frees the reserved memory. Has no effect on a
   // ticket that was used or has ended.
   virtual void Abandon(std::uint64_t ticket) = 0;
   // With `ticket` 0 the call announces itself if necessary. More bytes than announced give

@@ -23,15 +23,15 @@ enum class Admission {
 
 class Ledger {
  public:
-  // Lines 9 and 10. A DUPLICATE raises open[c].attempt to `attempt`. No other answer changes
-  // anything, so a push that is admitted and then fails its checks leaves no trace. The caller must
-  // check update < kUpdatesPerClosureMax first.
+  // Returns the admission by LEDGER lines 9 and 10. A DUPLICATE raises open[c].attempt to
+  // `attempt`. No other answer changes anything, so a push that is admitted and then fails its
+  // checks leaves no trace. The caller must check update < kUpdatesPerClosureMax first.
   Admission Check(ClosureId closure, UpdateIndex update, Attempt attempt);
-  // Sets the update's bit, and raises open[c].attempt to `attempt` (line 12). A repeat changes
-  // nothing.
+  // Sets the update's bit, and raises open[c].attempt to `attempt` (LEDGER line 12). A repeat
+  // changes nothing.
   void Record(ClosureId closure, UpdateIndex update, Attempt attempt);
-  // Adds the closures to `done` and `refused`, and removes open[c] of each of them (line 24).
-  // Returns true if `done` or `refused` grew. A repeat changes nothing.
+  // Adds the closures to `done` and `refused`, and removes open[c] of each of them (LEDGER line
+  // 24). Returns true if `done` or `refused` grew. A repeat changes nothing.
   bool Close(const IntervalSet& done, const IntervalSet& refused);
 
   struct Open {
@@ -50,10 +50,10 @@ class Ledger {
   const std::map<ClosureId, Open>& open() const { return open_; }
   // Returns whether the update is recorded in `open`, or its closure is in `done`.
   bool Has(ClosureId closure, UpdateIndex update) const;
-  // Returns a copy for a new job (line 28). The attempts of the copy begin again: open[*].attempt =
-  // (0,0).
+  // Returns a copy for a new job (LEDGER line 28). The attempts of the copy begin again:
+  // open[*].attempt = (0,0).
   Ledger WithoutAttempts() const;
-  // Returns the memory in bytes, for the bound of line 31 and for metrics.
+  // Returns the memory in bytes, for the bound of LEDGER line 31 and for metrics.
   std::uint64_t MemoryBytes() const;
   friend bool operator==(const Ledger&, const Ledger&) = default;
 

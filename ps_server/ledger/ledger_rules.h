@@ -1,6 +1,6 @@
-// The rules by which a Ledger decides. Each rule is a predicate of its arguments alone. A number in
-// brackets is a line of LEDGER (7, 9, 10, 24, 28 and 30). Pure: no state, no thread, no error.
-// ledger.cc is the only caller.
+// The rules by which a Ledger decides (LEDGER lines 7, 9, 10, 24, 28 and 30). Each rule is a
+// predicate of its arguments alone. Pure: no state, no thread, no error. ledger.cc is the only
+// caller.
 //
 // tests/mutants compiles ledger.cc a second time with its own copy of the rules, in which a test
 // can break each rule. A rule inside ledger.cc itself would escape this test.
@@ -14,23 +14,23 @@
 namespace evergrad::ps_server {
 
 struct LedgerRules {
-  // [7, 9] A closure is done only if a Close lists it as done.
+  // LEDGER 7, 9: a closure is done only if a Close lists it as done.
   static bool IsDone(const IntervalSet& done, ClosureId c) { return done.Contains(c.value()); }
-  // [9] A cancelled closure accepts no update.
+  // LEDGER 9: a cancelled closure accepts no update.
   static bool IsRefused(const IntervalSet& refused, ClosureId c) {
     return refused.Contains(c.value());
   }
-  // [10] A lower attempt is fenced off once a higher one was seen.
+  // LEDGER 10: a lower attempt is fenced off once a higher one was seen.
   static bool IsSuperseded(Attempt attempt, Attempt seen) { return seen > attempt; }
-  // [7, 10] Each update of an open closure has its own bit.
+  // LEDGER 7, 10: each update of an open closure has its own bit.
   static bool IsRecorded(const Ledger::Open& open, UpdateIndex u) { return open.Test(u.value()); }
-  // [10] A duplicate of a higher attempt fences off lower attempts, too.
+  // LEDGER 10: a duplicate of a higher attempt fences off lower attempts, too.
   static Attempt AfterDuplicate(Attempt seen, Attempt attempt) { return std::max(seen, attempt); }
-  // [24, 30] The bitmap of an ended closure is removed.
+  // LEDGER 24, 30: the bitmap of an ended closure is removed.
   static bool HasEnded(const IntervalSet& done, const IntervalSet& refused, ClosureId c) {
     return done.Contains(c.value()) || refused.Contains(c.value());
   }
-  // [28] A new job counts its attempts from the beginning and keeps the recorded updates.
+  // LEDGER 28: a new job counts its attempts from the beginning and keeps the recorded updates.
   static std::map<ClosureId, Ledger::Open> OpenInNewJob(std::map<ClosureId, Ledger::Open> open) {
     for (auto& [c, o] : open) o.attempt = Attempt{};
     return open;

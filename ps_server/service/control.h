@@ -59,7 +59,7 @@ class Control {
   void FillHello(v1::Hello* hello);
   void OnRegistered(const v1::Registered& registered);
   void OnMessage(const v1::CoordinatorMessage& message);
-  // The session has ended. The held shards continue to serve (line 17).
+  // The session has ended. The held shards continue to serve (LEDGER line 17).
   void OnLost();
   // Returns shards, bytes, updates_applied and duplicates_refused.
   v1::ServerProgress Progress() const;

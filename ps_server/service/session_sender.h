@@ -35,7 +35,8 @@ class SessionSender {
   void SendIn(std::uint64_t session, v1::TaskMessage message) {
     if (session == session_) send_(std::move(message));
   }
-  // Sends the answer. Without a session, keeps it in place of an older answer for the same shard.
+  // Sends the answer. Without a session, keeps the answer in place of an older answer for the same
+  // shard.
   void SendAssigned(const v1::Assigned& assigned) {
     v1::TaskMessage message;
     *message.mutable_assigned() = assigned;

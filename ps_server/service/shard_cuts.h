@@ -20,7 +20,8 @@ namespace evergrad::ps_server {
 
 class ShardCuts {
  public:
-  // Both outlive the cuts, and the executor is shut down before they are destroyed.
+  // Executor and shards outlive the cuts, and the executor is shut down before the cuts are
+  // destroyed.
   ShardCuts(runtime::Executor* executor, HostedShards* shards)
       : executor_(*executor), shards_(*shards) {}
 

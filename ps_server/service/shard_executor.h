@@ -77,8 +77,8 @@ class ShardExecutor {
   // Cuts the state between two updates; the shard may be sealed. ShardCuts has the contract.
   using CutReady = ShardCuts::Ready;
   void Cut(ShardKey key, ShardEpoch epoch, CutReady ready);
-  // Stops the shard (Shard::Stop) and then takes its last cut, as Cut does (line 22). A repeat
-  // returns the same cut again.
+  // Stops the shard (Shard::Stop) and then takes its last cut, as Cut does (LEDGER line 22). A
+  // repeat returns the same cut again.
   void Stop(ShardKey key, ShardEpoch epoch, CutReady ready);
   // Reports the states of the shards of this executor of `job` (0 for all jobs), in no order.
   void Report(JobUid job, bool digests, ShardReports::Done done);

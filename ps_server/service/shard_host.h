@@ -28,7 +28,8 @@ namespace evergrad::ps_server {
 class ShardHost {
  public:
   struct Options {
-    // At least one; they outlive the host, and are shut down before it is destroyed.
+    // At least one executor. The executors outlive the host, and are shut down before it is
+    // destroyed.
     std::vector<runtime::Executor*> executors;
     metrics::Registry* registry = nullptr;        // All pointers outlive the host.
     fault::Failpoints* failpoints = nullptr;      // May be null.

@@ -21,7 +21,8 @@ namespace evergrad::ps_server {
 
 class ShardReports {
  public:
-  // Both outlive the reports, and the executor is shut down before they are destroyed.
+  // Executor and shards outlive the reports, and the executor is shut down before the reports are
+  // destroyed.
   ShardReports(runtime::Executor* executor, HostedShards* shards)
       : executor_(*executor), shards_(*shards) {}
 

@@ -68,7 +68,7 @@ struct Push {
   // tables, or kSeveral if they have several wire types. A kSkip may omit the type.
   tensor::WireType wire = tensor::WireType::kFloat32;
   absl::string_view defect;  // error that the decoder found, or "". The answer is kInvalid with
-                             // this text, unless the ledger gives the answer (line 11)
+                             // this text, unless the ledger gives the answer (LEDGER line 11)
   // The reason why the sender's proof of its grant is not valid (LEDGER line 35), or "". With a
   // reason the answer is kInvalid with this text, and the ledger is not read.
   absl::string_view unproved = {};
@@ -180,9 +180,9 @@ struct ShardCut {
   std::uint64_t bytes() const;  // size of values, optimizer state and ledger, or of a slot's tables
 };
 
-// Limit of the closures that may be open at one shard. The coordinator opens far fewer (line 31).
-// The limit bounds the memory that pushes of an unknown sender can use. A push that would exceed
-// the limit is answered kBusy.
+// Limit of the closures that may be open at one shard. The coordinator opens far fewer closures
+// (LEDGER line 31). The limit bounds the memory that pushes of an unknown sender can use. A push
+// that would exceed the limit is answered kBusy.
 inline constexpr std::size_t kOpenClosuresMax = 64 * 1024;
 inline constexpr std::uint64_t kPreimageBytesMax = 256ull << 20;
 // Reasons of skips that are counted separately; further reasons are counted as "other".
@@ -191,8 +191,8 @@ inline constexpr std::size_t kSkipReasonsMax = 16;
 class Shard {
  public:
   // Returns a shard with initial values and optimizer state, and a ledger that holds only `refused`
-  // (line 21). Returns InvalidArgument if the initializer or optimizer is unknown or for tables
-  // only, if the rows are outside the shape, or if the bytes exceed the limits, and
+  // (LEDGER line 21). Returns InvalidArgument if the initializer or optimizer is unknown or for
+  // tables only, if the rows are outside the shape, or if the bytes exceed the limits, and
   // ResourceExhausted if memory is exhausted. All shards of a server share `pool`, which provides
   // blocks for writes beside the old values; if `pool` is null, the heap provides them. All tables
   // of a server share `budget`; if `budget` is null, there is no limit.
@@ -200,10 +200,10 @@ class Shard {
       const ShardSettings& settings, ShardEpoch epoch, MapVersion start, const IntervalSet& refused,
       const std::shared_ptr<storage::ChunkPool>& pool = nullptr,
       const std::shared_ptr<storage::MemoryBudget>& budget = nullptr);
-  // Returns the state of a cut under a new owner (lines 21, 22, 28), bit for bit: values, states,
-  // counters, lsn, and the ledger, to which `refused` is added. `settings` are those of the job
-  // now: learning rates may differ from those of the cut. Returns InvalidArgument, with both names,
-  // if the cut has other rows, another variable or the state of another optimizer.
+  // Returns the state of a cut under a new owner (LEDGER lines 21, 22, 28), bit for bit: values,
+  // states, counters, lsn, and the ledger, to which `refused` is added. `settings` are those of the
+  // job now: learning rates may differ from those of the cut. Returns InvalidArgument, with both
+  // names, if the cut has other rows, another variable or the state of another optimizer.
   static absl::StatusOr<std::unique_ptr<Shard>> Restore(const ShardSettings& settings, ShardCut cut,
                                                         ShardEpoch epoch, MapVersion start,
                                                         const IntervalSet& refused);
@@ -214,10 +214,10 @@ class Shard {
   // in between. BeginApply does everything except the arithmetic of an admitted gradient.
   // ContinueApply does the arithmetic, for at least one chunk and about `bytes_max` bytes per call,
   // and returns the number of applied bytes. Ledger, lsn and counters contain the update after
-  // BeginApply. Values and optimizer state contain the whole update once applying() is false. Until
-  // then the caller must keep push.payload, and Apply, BeginApply, Read, Snapshot, Cut, digests and
-  // Values are EG_CHECK failures. Seal and Close may be called in between, since they change no
-  // value. Destroying the shard drops the whole state.
+  // BeginApply. Values and optimizer state contain the whole update once applying() is false. While
+  // applying() is true, the caller must keep push.payload, and Apply, BeginApply, Read, Snapshot,
+  // Cut, digests and Values are EG_CHECK failures. Seal and Close may be called during an apply,
+  // since they change no value. Destroying the shard drops the whole state.
   PushResult BeginApply(const Push& push);
   bool applying() const;
   std::uint64_t ContinueApply(std::uint64_t bytes_max);
@@ -235,20 +235,21 @@ class Shard {
   bool Close(ShardEpoch epoch, MapVersion version, const IntervalSet& done,
              const IntervalSet& refused);
 
-  // Returns an independent copy of the state of lines 6 and 7, with references to the values. The
-  // copy is not sealed, not stopped, and has counted no duplicates, because these properties belong
-  // to the present owner. Only tests and the simulation use Snapshot.
+  // Returns an independent copy of the state (LEDGER lines 6 and 7), with references to the values.
+  // The copy is not sealed, not stopped, and has counted no duplicates, because these properties
+  // belong to the present owner. Only tests and the simulation use Snapshot.
   std::unique_ptr<Shard> Snapshot() const;
-  // Returns a cut for a snapshot file (line 27): one reference for each 256 KiB, and a copy of the
-  // ledger. EG_CHECKs that no update is being applied. For a slot, a push saves the rows that it
-  // changes and that no slice has captured yet. If the saved rows exceed `preimage_bytes_max`, the
-  // cut is dropped. A shard has one cut at a time, which ends at the next Cut or at EndCut.
+  // Returns a cut for a snapshot file (LEDGER line 27): one reference for each 256 KiB, and a copy
+  // of the ledger. EG_CHECKs that no update is being applied. For a slot, a push saves the rows
+  // that it changes and that no slice has captured yet. If the saved rows exceed
+  // `preimage_bytes_max`, the cut is dropped. A shard has one cut at a time, which ends at the next
+  // Cut or at EndCut.
   ShardCut Cut(std::uint64_t preimage_bytes_max = kPreimageBytesMax) const;
   // Returns the next piece of a slot's cut, of about `bytes_max` bytes, or Aborted if the cut has
   // ended. EG_CHECKs that nothing is being applied.
   absl::StatusOr<SlotSlice> NextSlice(std::uint64_t serial, std::uint64_t bytes_max) const;
   void EndCut(std::uint64_t serial) const;
-  // Gives the state of a snapshot to a new owner (line 21 or 22).
+  // Gives the state of a snapshot to a new owner (LEDGER line 21 or 22).
   void BecomeOwned(ShardEpoch epoch, MapVersion start, const IntervalSet& refused);
 
   const ShardSettings& settings() const { return *settings_; }

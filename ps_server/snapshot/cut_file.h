@@ -74,7 +74,7 @@ struct RestoreOptions {
   ShardEpoch epoch;
   MapVersion start;
   IntervalSet refused;           // added to the refused closures of the file
-  bool forget_attempts = false;  // line 28, resume as a new job: open[*].attempt = (0,0)
+  bool forget_attempts = false;  // LEDGER line 28, resume as a new job: open[*].attempt = (0,0)
   // For a resume under another plan (LEDGER line 28): the new ledger has this set as `done`, has
   // `refused`, and has no open closures. RestoreShard returns FailedPrecondition, with shard and
   // file, if a closure is open in the file, because the values contain a part of this closure that

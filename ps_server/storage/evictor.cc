@@ -155,8 +155,8 @@ absl::Status Evictor::FitServerLimit(const Growth& growth, const PushOutcome& ou
 // Chooses the `count` oldest entries. The caller has checked that this many entries can be dropped.
 void Evictor::DropOldest(bool rows, std::uint64_t count) {
   const absl::flat_hash_set<std::uint64_t> gone(dropped_.begin(), dropped_.end());
-  // A histogram of the stamps is made first. Then only few entries are compared, and the function
-  // needs little memory.
+  // A histogram of the stamps is made first, so that only few entries are compared, and the
+  // function needs little memory.
   std::uint32_t least = ~0u, most = 0;
   store_.index.ForEach([&](const Entry& e) {
     if (IsRow(e) == rows) least = std::min(least, e.stamp), most = std::max(most, e.stamp);

@@ -30,8 +30,8 @@ void PushApplier::Drop(std::uint64_t hash, TableCut* cut) {
   store_.index.Erase(e);
 }
 
-// One call of Continue. Rows are updated in groups. While one group is updated, the rows of the
-// next groups are prefetched.
+// The work of one call of Continue. Rows are updated in groups. While one group is updated, the
+// rows of the next groups are prefetched.
 class PushApplier::Piece {
  public:
   Piece(PushApplier* applier, tensor::WireType wire, const std::byte* gradient,

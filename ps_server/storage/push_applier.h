@@ -16,7 +16,7 @@ namespace evergrad::ps_server::storage {
 
 class PushApplier {
  public:
-  // Both outlive the applier.
+  // Store and plan outlive the applier.
   PushApplier(RowStore* store, const PushPlan* plan) : store_(*store), plan_(*plan) {}
 
   // Begins to apply the plan: drops the rows and waiting ids that the plan chose. Here and in

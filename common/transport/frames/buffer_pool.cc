@@ -28,7 +28,8 @@ std::byte* Map(std::size_t capacity) {
   const auto before = static_cast<std::size_t>(aligned - begin);
   if (before > 0) munmap(begin, before);
   if (before < extra) munmap(aligned + capacity, extra - before);
-  madvise(aligned, capacity, MADV_HUGEPAGE);  // Only a hint: a refusal costs speed.
+  madvise(aligned, capacity,
+          MADV_HUGEPAGE);  // only a hint: a refusal by the kernel costs only speed
   return aligned;
 }
 

@@ -94,7 +94,7 @@ class GrpcLoop final : public Loop {
   MonoTime sleeping_until_ ABSL_GUARDED_BY(mu_) = MonoTime::max();
 
   Wake wake_;
-  grpc::Alarm alarm_;  // At most one is pending: wake_pending_.
+  grpc::Alarm alarm_;  // at most one alarm is pending (wake_pending_)
   std::set<GrpcCall*> calls_;
   std::vector<runtime::Task> deferred_;  // Accessed by the loop's thread only.
   bool cancelling_ = false;

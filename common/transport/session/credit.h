@@ -82,7 +82,7 @@ class CreditCore {
   // four times as much (parts of a request, see RequestLimits).
   void Used(std::uint64_t peer, std::uint64_t bytes);
 
-  // Withdraws an announcement that waits, or that was admitted but not taken. May admit other
+  // Withdraws an announcement that waits, or that was admitted but not taken. This may admit other
   // requests.
   void Withdraw(std::uint64_t peer, std::uint64_t stream, std::uint64_t request);
 
@@ -92,8 +92,8 @@ class CreditCore {
     std::uint64_t request = 0;
     std::uint64_t bytes = 0;
   };
-  // Returns the requests that waited and are now charged, in the order of admission. Each is
-  // returned once.
+  // Returns the requests that waited and are now charged, in the order of admission. Each request
+  // is returned once.
   std::vector<Admitted> TakeAdmitted();
   bool HasAdmitted() const { return !admitted_.empty(); }
 

@@ -33,7 +33,7 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
                                           std::shared_ptr<Loop> loop, fault::Failpoints* failpoints,
                                           const health::Health* health);
 
-  // Returns whether another call is allowed. If so, the call is counted until CallEnded.
+  // Returns whether another call is allowed. An allowed call is counted until CallEnded.
   bool AdmitCall();
   void CallEnded() { open_calls_.fetch_sub(1, std::memory_order_relaxed); }
 
