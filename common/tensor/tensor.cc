@@ -15,9 +15,9 @@ absl::StatusOr<Shape> Shape::Checked(std::vector<std::uint64_t> dims) {
   if (dims.size() > kRankMax)
     return absl::InvalidArgumentError(
         absl::StrCat("the rank is too high: rank=", dims.size(), " limit=", kRankMax));
-  // The size in bytes must fit, as well as the number of elements, so that holders of a checked
-  // shape need no further checks. A zero must not hide an overflow of the other dimensions, because
-  // rows and row elements are used separately.
+  // The size in bytes and the number of elements must fit into 64 bits, so that holders of a
+  // checked shape need no further checks. A zero must not hide an overflow of the other dimensions,
+  // because rows and row elements are used separately.
   std::vector<std::uint64_t> factors{sizeof(std::uint64_t)};
   for (std::uint64_t d : dims) factors.push_back(d == 0 ? 1 : d);
   if (!CheckedProduct(factors))

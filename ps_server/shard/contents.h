@@ -1,9 +1,9 @@
 // The contents of a shard, except its ledger: values and optimizer state of one dense partition, or
 // of one slot of all tables.
 //
-// Single writer, like the shard that owns it. An update takes three steps, Prepare, Begin and
-// Continue. Prepare may refuse the update, and then changes nothing. Begin and Continue cannot
-// fail.
+// The contents have a single writer, like the shard that owns them. An update takes three steps,
+// Prepare, Begin and Continue. Prepare may refuse the update, and then changes nothing. Begin and
+// Continue cannot fail.
 #pragma once
 
 #include <cstdint>

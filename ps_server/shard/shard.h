@@ -1,10 +1,11 @@
 // One shard: fence -> seal -> proof -> ledger -> check and reserve -> record and lsn+1 -> apply
 // (LEDGER lines 6 to 13, 24, 35).
 //
-// Single writer: only the shard's own executor (or the only thread of the simulation) calls its
-// methods. An apply is a function of (state, push): it reads no clock, and its result does not
-// depend on scheduling. The seed is the only source of randomness. The interface has plain structs
-// instead of protobuf messages, so that the simulation uses the same class.
+// The class has a single writer: only the shard's own executor (or the only thread of the
+// simulation) calls its methods. An apply is a function of (state, push): it reads no clock, and
+// its result does not depend on scheduling. The seed is the only source of randomness. The
+// interface has plain structs instead of protobuf messages, so that the simulation uses the same
+// class.
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,12 @@
 // One partition of an embedding table: the rows of one slot, each under a 64-bit id. Pushes make
 // the rows, and pulls read the rows.
 //
-// Single writer: the shard's executor calls every method. There is no lock, no clock, and no
-// randomness except the seed's. The answers, the rows that are kept and the rows that are dropped
-// depend only on the contents and the order of the calls, and not on memory addresses or cuts. A
-// table that was restored from a cut continues as the original would. There is one exception: the
-// server's budget is shared with other tables, so the outcome at its limit depends on the other
-// tables.
+// The table has a single writer: the shard's executor calls every method. There is no lock, no
+// clock, and no randomness except the seed's. The answers, the rows that are kept and the rows that
+// are dropped depend only on the contents and the order of the calls, and not on memory addresses
+// or cuts. A table that was restored from a cut continues as the original would. There is one
+// exception: the server's budget is shared with other tables, so the outcome at its limit depends
+// on the other tables.
 //
 // A push has two halves, like a push to a shard: Prepare does everything that can fail and changes
 // no visible state. Apply cannot fail. From Prepare until Apply has ended, Read, cuts, Restore,

@@ -3,7 +3,8 @@
 //
 // The class only decides. The table changes when PushApplier drops the entries. Entries that the
 // push names are never dropped. The oldest entry is the one with the lowest (stamp, id), so the
-// choice does not depend on the layout of the memory. Single writer, like the table.
+// choice does not depend on the layout of the memory. The class has a single writer, like the
+// table.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // The second half of a push to a table: applies a PushPlan. No function of this class can fail.
 //
-// Single writer, like the table.
+// The class has a single writer, like the table.
 #pragma once
 
 #include <cstddef>

@@ -2,8 +2,8 @@
 //
 // Make looks up every id, finds duplicates, counts new rows and waiting ids, chooses the rows to
 // evict (Evictor), and reserves all memory. PushApplier applies the plan and cannot fail. A plan
-// may be made again after it was applied or cancelled; its arrays are reused. Single writer, like
-// the table.
+// may be made again after it was applied or cancelled; its arrays are reused. The class has a
+// single writer, like the table.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // The rows and waiting ids of one table, in their index and arena, and the budget to which their
 // memory is charged. The parts of an EmbeddingTable (PushPlan, Evictor, PushApplier, TableCut and
-// RowReader) share the store. Single writer, like the table.
+// RowReader) share the store. The store has a single writer, like the table.
 #pragma once
 
 #include <algorithm>

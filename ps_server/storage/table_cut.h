@@ -4,8 +4,8 @@
 // The cut walks the index in the order of the hash. Before a push changes or drops an entry that
 // the walk has not reached, the push saves the entry in the cut (a preimage). If the preimages
 // exceed a limit, the cut is lost, and the push continues. The cut needs one bit for each row of
-// the table. Single writer, like the table. While a push is between Prepare and the end of Apply,
-// only the push itself uses the cut.
+// the table. The class has a single writer, like the table. While a push is between Prepare and the
+// end of Apply, only the push itself uses the cut.
 #pragma once
 
 #include <cstdint>

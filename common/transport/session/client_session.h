@@ -67,8 +67,7 @@ class ClientSession {
   const absl::Status& lane_status() const { return lane_.status(); }
   void OnSent(MonoTime now);
 
-  // Ends each call that has made no progress for the time of its deadline. After an error the
-  // watchdog ends the link.
+  // Ends calls that made no progress within their deadline. An error means that the link must end.
   absl::Status Tick(MonoTime now);
   std::optional<MonoTime> NextTick() const;
 
@@ -104,15 +103,13 @@ class ClientSession {
                MonoTime now);
   // Returns the time at which the call ends if it makes no progress.
   MonoTime DueAt(const Pending& pending) const;
-  // Restarts the time limit of a call (`patience`) when the call is made or granted. The new limit
-  // can end earlier than the old one.
+  // Restarts the time limit of a call that was made or granted. The new limit may be shorter.
   void BeginPatience(std::uint64_t id, Pending& pending, MonoTime now);
   void CheckAt(std::uint64_t id, Pending& pending, MonoTime at);
   // Puts the parts that can be sent now into the outbox.
   void Advance(std::uint64_t id, Pending& pending);
   void SendRequest(std::uint64_t id, Pending& pending);
-  // Ends the call on this side. With `tell` the client sends CANCEL, so that the server drops the
-  // call, too.
+  // Ends the call on this side. With `tell`, sends CANCEL, so that the server drops the call, too.
   void Finish(PendingMap::iterator it, absl::StatusOr<ReceivedFrame> result, bool tell);
   absl::Status OnOne(const wire::StreamHeader& header, MessageView payload, MonoTime now);
   absl::Status OnAnswer(const wire::StreamHeader& header, MessageView payload, MonoTime now);

@@ -78,7 +78,7 @@ class CreditCore {
   // lowered for a while. Returns the number of grants left unused since the peer last used one.
   // Several events within half a second (for `lately` of ten seconds) count once.
   std::uint32_t LeftUnused(std::uint64_t peer);
-  // Reports that the peer has sent this much payload for a grant. The peer is then trusted to use
+  // Reports that the peer has sent `bytes` of payload for a grant. The peer is then trusted to use
   // four times as much (parts of a request, see RequestLimits).
   void Used(std::uint64_t peer, std::uint64_t bytes);
 

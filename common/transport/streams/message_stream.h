@@ -53,7 +53,7 @@ class MessageStreamCore final : public LinkEvents,
   void Pump();
   void WatchProgress();
   void CloseOnLoop();
-  // Releases the link and drops unsent messages. Returns false if the stream has ended before.
+  // Releases the link and drops unsent messages. Returns false if the stream has already ended.
   bool End();
   // Returns whether the failpoint `session.cut` ends the stream here.
   bool Cut();

@@ -34,8 +34,8 @@ TEST_CASE(
   IndexTaken taken("0", true, "box");
   IndexTaken::Verdict verdict = taken.Judge(Taken("box", true));
   CHECK_FALSE(verdict.ends);
-  CHECK_THAT(verdict.say,
-             Contains("host=box;") && Contains("--index 1") && Contains("Until then, this server waits"));
+  CHECK_THAT(verdict.say, Contains("host=box;") && Contains("--index 1") &&
+                              Contains("Until then, this server waits"));
   verdict = taken.Judge(Taken("box", true));
   CHECK_FALSE(verdict.ends);
   CHECK(verdict.say.empty());
