@@ -7,8 +7,8 @@
 //   dial -> Hello -> Registered -> messages both ways, with a heartbeat every
 //   Registered.heartbeat_ms -> lost -> backoff -> dial
 //
-// Messages from the coordinator are not trusted. A message that is unreadable, or out of this
-// order, ends the session.
+// Messages from the coordinator are not trusted. A message that is unreadable, or out of the order
+// above, ends the session.
 #pragma once
 
 #include <chrono>

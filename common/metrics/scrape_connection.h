@@ -58,7 +58,8 @@ class ScrapeConnection {
   std::size_t unsent_bytes() const { return answer_.size() - sent_; }
 
  private:
-  // Both methods continue as far as possible. Afterwards state_ and events_ describe the next wait.
+  // Both methods do as much as is possible without blocking. Afterwards state_ and events_ describe
+  // the next wait.
   void Ask();
   void Send();
   void Drain();

@@ -74,7 +74,7 @@ class ShardExecutor {
   void Close(ShardKey key, ShardEpoch epoch, MapVersion version, IntervalSet done,
              IntervalSet refused, std::function<void(bool taken)> answer);
   void Seal(ShardKey key, ShardEpoch epoch, std::function<void()> sealed);
-  // Cuts the state between two updates; the shard may be sealed. ShardCuts has the contract.
+  // Cuts the state between two updates; the shard may be sealed. ShardCuts::Take has the contract.
   using CutReady = ShardCuts::Ready;
   void Cut(ShardKey key, ShardEpoch epoch, CutReady ready);
   // Stops the shard (Shard::Stop) and then takes its last cut, as Cut does (LEDGER line 22). A

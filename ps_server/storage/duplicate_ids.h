@@ -69,7 +69,8 @@ class HashFilter {
       return std::uint64_t{1} << (hash % 64) | std::uint64_t{1} << (hash >> 6) % 64;
     }
     bool Get(std::uint64_t hash) const { return (~words[(hash >> 12) & mask] & BitsOf(hash)) == 0; }
-    // Sets the hash. Returns true if it was set before, or for a false positive.
+    // Adds the hash to the filter. Returns true if the hash was added before, or for a false
+    // positive.
     bool Set(std::uint64_t hash) {
       std::uint64_t& word = words[(hash >> 12) & mask];
       const std::uint64_t before = word, bits = BitsOf(hash);

@@ -61,8 +61,8 @@ class Outbox {
 
 // Takes the messages of one write from `session`: messages up to kWriteBytes, or one message whose
 // payload is in the lane, so that the peer can copy this payload while the next one is filled.
-// Returns the bytes of the messages with payload. `pieces` stays empty if there is nothing to send
-// now.
+// Returns the number of bytes of the messages that have payload. `pieces` stays empty if there is
+// nothing to send now.
 template <class Session>
 std::uint64_t TakeWrite(Session& session, OutgoingPieces* pieces) {
   std::uint64_t in_write = 0, bytes = 0;
