@@ -329,10 +329,11 @@ TEST_CASE("mistakes about csv data are reported at their lines") {
 }
 
 TEST_CASE("mistakes about tables, the layers that read them, and metrics are reported") {
-  CHECK_THAT(RefusalOfCsv("inputs: {user:", "inputs: {usr:"),
-             Catch::Contains(
-                 "model input `usr` names no field of the data that can be read: expected user, "
-                 "words, counts, age, label; did you mean `user`?"));
+  CHECK_THAT(
+      RefusalOfCsv("inputs: {user:", "inputs: {usr:"),
+      Catch::Contains(
+          "model input `usr` is not a field of the data that a model can read: expected user, "
+          "words, counts, age, label; did you mean `user`?"));
   CHECK_THAT(RefusalOfCsv("labels: label", "labels: lable"),
              Catch::Contains("`labels`: no field `lable` that can be a label"));
   CHECK_THAT(RefusalOfCsv("table: emb/words", "table: emb/word"),
@@ -1101,8 +1102,8 @@ TEST_CASE("names that do not match are reported at their lines") {
   CHECK(RefusalWith("{type: adam, learning_rate: 0.001}", "{type: sgd, nesterov: true}") ==
         "job.yaml:21:36: `nesterov: true` needs a momentum above 0");
   CHECK_THAT(RefusalWith("inputs: {image:", "inputs: {imgae:"),
-             Catch::Contains("job.yaml:13:14: model input `imgae` names no field of the data that "
-                             "can be read: expected image; did you mean `image`?"));
+             Catch::Contains("job.yaml:13:14: model input `imgae` is not a field of the data that "
+                             "a model can read: expected image; did you mean `image`?"));
   CHECK_THAT(RefusalWith("type: sparse_categorical_crossentropy, from_logits: true",
                          "type: mean_squared_error"),
              Catch::Contains("the metric accuracy needs a loss with classes"));

@@ -293,7 +293,7 @@ TEST_CASE("a loss accepts only outputs that fit its labels") {
   CHECK(checked("mean_squared_error", {1}, "linear", true) ==
         "from_logits does not apply to this loss; remove the key");
   CHECK(checked("hinge", {1}) ==
-        "unknown; one of sparse_categorical_crossentropy, binary_crossentropy, "
+        "unknown type; expected one of sparse_categorical_crossentropy, binary_crossentropy, "
         "mean_squared_error");
   const auto labels = [](const char* type, const tensor::Shape& output) {
     return LabelElements(*FindBuilt(Losses(), type), output);

@@ -223,7 +223,7 @@ TEST_CASE(
   CHECK_FALSE(waits.event.IsSet());
   CHECK(stage.registry
             .GetCounter("evergrad_ps_server_snapshot_bytes_refused_total",
-                        "Bytes of the current cut (refused because full)")
+                        "Bytes of the current cut (refused at the limit)")
             .value() >= 2);
   runtime::WaitableEvent closed;
   grown.executor.Post([&] {
