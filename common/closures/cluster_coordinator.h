@@ -70,9 +70,9 @@ class ClusterCoordinator {
   // destructor.
   ~ClusterCoordinator();
 
-  // Every call can return the errors above; Unavailable after unreachable_max without a
-  // coordinator; NotFound for an unknown job; and the final status of the job if the job has ended.
-  // After Unavailable it is unknown whether Schedule has scheduled the closure.
+  // Every call can return the errors above. A call returns Unavailable after unreachable_max
+  // without a coordinator, NotFound for an unknown job, and the final status of the job if the job
+  // has ended. After Unavailable it is unknown whether Schedule has scheduled the closure.
 
   // Waits while queue_limit closures have not ended, or while argument_bytes_max of arguments are
   // kept. `arguments` has at most 1 MiB.

@@ -5,10 +5,9 @@
 
 namespace evergrad::fs {
 
-// Returns an id that is equal for two processes of one running system and network namespace: the
-// boot id (or else the machine id) and the namespace. Such processes can try each other's unix
-// sockets. Returns "" if the system does not provide these ids. With "", no process counts as being
-// on the same host.
+// Returns an id of this running system and network namespace: the boot id (or else the machine id)
+// and the namespace. Processes with equal ids can try each other's unix sockets. Returns "" if the
+// system does not provide these ids. With "", no process counts as being on the same host.
 std::string HostId();
 // Like HostId, but from the boot id alone: equal results mean the same running system, even among
 // cloned machines. Returns "" if the system does not provide the boot id.

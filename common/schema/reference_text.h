@@ -12,7 +12,7 @@ namespace evergrad::config {
 void AppendLines(absl::string_view text, absl::string_view prefix, std::string* out);
 
 // Breaks comments at spaces, so that lines have at most `columns_max` characters. A new line
-// repeats the spaces and comment signs at the start of the line; for a comment behind a value, the
+// repeats the spaces and comment signs at the start of the line. For a comment after a value, the
 // new line begins below that comment. Values and longer words are not broken.
 std::string WrapComments(absl::string_view text, std::size_t columns_max);
 

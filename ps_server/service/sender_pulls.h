@@ -2,8 +2,8 @@
 //
 // A push does not state the values from which its gradient was computed. The server therefore takes
 // the values of the sender's last pull of the shard before the push. With `pipeline` 1 a worker
-// computes with the values of the second-last pull, so its gradients are older than the metric by
-// the updates between the two pulls. Not thread-safe: the shard's executor uses it.
+// computes with the values of the second-last pull, so its gradients are older than the metric
+// shows, by the updates between the two pulls. Not thread-safe: the shard's executor uses it.
 #pragma once
 
 #include <cstddef>

@@ -17,8 +17,8 @@ absl::StatusOr<DenseArray> DenseArray::Create(std::uint64_t elements,
     ChunkRef chunk =
         ChunkRef::New(std::min<std::uint64_t>(kChunkFloats, elements - at), array.pool_);
     if (!chunk)
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "out of memory for a chunk of a shard: elements=", elements, " position=", at));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("out of memory for a chunk of a shard: elements=", elements, " at=", at));
     array.chunks_.push_back(std::move(chunk));
   }
   return array;

@@ -109,8 +109,8 @@ class RowIndex {
   };
 
   // Returns the line where Find begins. The line is valid until homes_version() changes. A look-up
-  // is made in steps, so that many look-ups are in flight: the home line is prefetched and read
-  // later, and if the entry may be in the next line, that line is prefetched and read even later.
+  // is made in steps, so that many look-ups are in flight. The home line is prefetched and read
+  // later. If the entry can be in the next line, that line is prefetched and read still later.
   // (Prefetching both lines at once was a third slower, because the number of lines in flight
   // limits the speed.)
   Line* Home(std::uint64_t hash) const { return HomeOf(SegmentsOf(hash), hash); }

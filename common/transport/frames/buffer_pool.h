@@ -19,9 +19,8 @@ class BufferPool final : public tensor::BufferHome,
                          public std::enable_shared_from_this<BufferPool> {
  public:
   // `bytes_max` is the intended limit of memory in use, a server's budget. Returned buffers are
-  // retained while they and the buffers in use together fit into bytes_max plus an eighth
-  // (Capacity), and up to half of `bytes_max` in any case. Beyond that the oldest buffers are
-  // freed.
+  // retained while all buffers, retained and in use, fit into bytes_max plus an eighth (Capacity).
+  // Up to half of `bytes_max` is retained in any case. Beyond that the oldest buffers are freed.
   explicit BufferPool(std::uint64_t bytes_max) : bytes_max_(bytes_max) {}
   ~BufferPool() override;
 

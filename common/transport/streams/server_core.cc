@@ -35,8 +35,8 @@ absl::StatusOr<std::string> AnswerHealth(const std::string& request, const healt
   return HealthResponse(health == nullptr || health->Ask(*question).ok);
 }
 
-// Returns the name of the peer that shares the budget: the one task that the certificate names, or
-// else the client's host with the name that the client has chosen itself, which is not proved.
+// Returns the name of the peer that shares the budget: the task that the certificate names. Without
+// such a task, the name is the client's host with the unproved name that the client has chosen.
 std::string SharerOf(const PeerInfo& peer) {
   if (absl::StrContains(peer.certificate_task, '/')) return peer.certificate_task;
   const absl::string_view address = peer.address;
