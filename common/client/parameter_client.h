@@ -44,8 +44,8 @@ class ParameterClient {
   // shard of its section. The payload spans live as long as `frame`. Unavailable means that the
   // server is unreachable or has disconnected. After Unavailable it is unknown whether the pushes
   // were applied, and the caller must send them again under the same identity. kInternal means that
-  // the answer does not match the request. A server's error about the whole frame carries its
-  // origin and retryability.
+  // the answer does not match the request. A server's error about the whole frame has its origin
+  // and retryability.
   struct Answer {
     transport::ReceivedFrame frame;
     wire::Packed<v1::ResponseHeader> header;

@@ -1,6 +1,6 @@
-// Constants and conversions that both ends of the protocol share, beside the protos: the version,
-// the path of the session, and conversions between messages and the types of common/base. Pure
-// functions; input is checked.
+// Constants and conversions that both ends of the protocol share, in addition to the protos: the
+// version, the path of the session, and conversions between messages and the types of common/base.
+// Pure functions; input is checked.
 #pragma once
 
 #include <cstdint>

@@ -21,7 +21,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Longest wait of one call at the coordinator, whose answer then names the reason to wait.
+// Longest wait of one call at the coordinator. After this time the coordinator answers with the
+// reason to wait.
 constexpr milliseconds kWait{5000};
 constexpr milliseconds kAnswerWithin{5000};  // additional time for the answer
 constexpr milliseconds kBackoffMin{20}, kBackoffMax{1000};
@@ -115,8 +116,8 @@ struct ClusterCoordinator::Impl {
     return Call<Response>(request, kWait + kAnswerWithin);
   }
 
-  // Returns the released handles, for the next call. If a call fails, the next call carries them
-  // again.
+  // Returns the released handles, for the next call. If a call fails, the next call contains the
+  // same handles again.
   v1::IntervalSet TakeReleases() {
     MutexLock lock(&releases->mu);
     return client::ToProto(std::exchange(releases->closures, IntervalSet()));

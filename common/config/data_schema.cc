@@ -107,7 +107,7 @@ Key<DataSpec> FieldsKey() {
   return key;
 }
 
-// Reads a field of an unknown format. Every format that knows the keys of the field checks them.
+// Reads a field of an unknown format. Every format that has the keys of the field checks them.
 // Formats with fields that the job file names come first, because these formats accept more.
 void JudgeField(Reader& r, const Node& node, FieldSpec* field) {
   std::vector<const Table<FieldSpec>*> tables, fixed;

@@ -196,7 +196,7 @@ struct ParsedJob {
   std::vector<DataPath> paths;
 };
 // Parses a job file. A text above 1 MiB, or nested deeper than 32, is refused at once. `$${` in
-// `data` and `checkpoint` stands for a literal `${`.
+// `data` and `checkpoint` means a literal `${`.
 ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options);
 
 // Returns the effective YAML, with every value written out. If ParseJob reads the returned text,

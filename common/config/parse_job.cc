@@ -402,7 +402,7 @@ std::string ReferenceYaml() {
       "table. This "
       "file is itself a job that `psctl job validate` accepts.\n# Sizes: 65536, 64KiB, 1MiB. In "
       "`data` and `checkpoint`, ${NAME} and ${NAME:-default} come from the submitter's "
-      "environment, and $${ stands for ${ itself. Duplicate keys, anchors, aliases, tags and "
+      "environment, and $${ means ${ itself. Duplicate keys, anchors, aliases, tags and "
       "numbers with leading zeros are refused.\n# the only version (required)\napiVersion: "
       "evergrad.dev/v1alpha1\n# the only kind (required)\nkind: TrainingJob\nmetadata:\n  # a DNS "
       "label: lower-case letters, digits and inner dashes, at most 63 (required)\n  name: "

@@ -15,8 +15,8 @@
 namespace evergrad::config {
 
 std::string PrintPlaces(const JobSpec& spec);
-// Copies the places at the end of `yaml` into `spec`. Ignores unreadable places, and lists whose
-// length differs from the spec's list; messages then lack the user's line.
+// Copies the places at the end of `yaml` into `spec`. Ignores unreadable places, and a list that is
+// longer or shorter than the spec's list; messages then lack the user's line.
 void ReadPlaces(absl::string_view yaml, JobSpec* spec);
 
 }  // namespace evergrad::config

@@ -12,7 +12,7 @@ inline constexpr int kExitOk = 0, kExitFailed = 1, kExitUsage = 2;
 inline constexpr int kExitReplaced = 7;  // a newer worker of this identity has registered
 inline constexpr int kExitRefused = 8;   // the coordinator refuses this process permanently
 inline constexpr int kExitDevice = 9;    // the device of a worker has failed
-// The coordinator's journal is damaged, or lacks jobs whose shards exist.
+// The coordinator's journal is damaged, or lacks jobs that have shards on servers.
 inline constexpr int kExitJournal = 10;
 // A running server on another host has the index that this server took by default.
 inline constexpr int kExitIdentityTaken = 11;

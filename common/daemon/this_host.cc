@@ -94,7 +94,7 @@ absl::Status CheckServerAddress(absl::string_view advertised, absl::string_view 
   if (!IsLoopback(advertised) || where_is(coordinator) != Where::kElsewhere)
     return absl::OkStatus();
   return UserError(absl::InvalidArgumentError(absl::StrCat(
-      "--listen: this server would tell workers to connect to ", advertised,
+      "--listen: workers would have to connect to this server at ", advertised,
       ", which works on this host only, but its coordinator ", coordinator,
       " is on another host. Give --listen an address of this host that workers reach; such an "
       "address needs TLS, or --insecure-listen if the network itself is trusted. Or give "

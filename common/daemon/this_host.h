@@ -1,4 +1,4 @@
-// Determines whether an address belongs to this host, as far as this process can tell.
+// Determines whether an address belongs to this host, as far as this process can determine it.
 #pragma once
 
 #include <functional>

@@ -14,7 +14,7 @@ Table<SourceSpec> SourceTable() {
                                     "number of examples, which are generated while they are read"),
                 "1000000"),
        Integer<SourceSpec>("seed", &SourceSpec::seed, 0, kAny,
-                           "seed of the examples and of the hidden model behind their labels"),
+                           "seed of the examples, and of the hidden model that draws their labels"),
        Integer<SourceSpec>("skip", &SourceSpec::skip, 0, 1ull << 40,
                            "number of the first example in the seed's endless sequence. Training "
                            "data and evaluation data should not overlap in the sequence")},

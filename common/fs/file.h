@@ -14,8 +14,8 @@ namespace evergrad::fs {
 // Returns the contents of a file. Errors such as NotFound and PermissionDenied name the path. The
 // error is ResourceExhausted if the file is larger than `bytes_max`.
 absl::StatusOr<std::string> ReadFile(const std::string& path, std::uint64_t bytes_max);
-// Writes a temporary file beside the target, syncs it, and renames it over the target. Readers see
-// the old file or the new one.
+// Writes a temporary file in the folder of the target, syncs it, and renames it over the target.
+// Readers see the old file or the new one.
 absl::Status WriteFileAtomic(const std::string& path, absl::string_view contents);
 // Appends `line` and a line end, completely or not at all. If the disk is out of space, the part
 // that was written is removed. Only one process may write to the file.

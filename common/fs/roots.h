@@ -2,10 +2,10 @@
 // (--data-root) and of its checkpoints (--checkpoint-root).
 //
 // The target of a path counts, not its spelling: `..` and links are followed. The check examines
-// the file that was opened, so no link can be exchanged between check and use. A path whose
-// spelling lies outside is refused without access to the disk, so the refusal does not reveal
-// whether the file exists. (Hard links are not followed: a user who may write in a folder may
-// create one there.)
+// the file that was opened, so no link can be exchanged between check and use. A path that is
+// spelled outside of the folders is refused without access to the disk, so the refusal does not
+// reveal whether the file exists. (Hard links are not resolved: a user with write access to a
+// folder can create a hard link there.)
 #pragma once
 
 #include <string>

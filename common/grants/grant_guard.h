@@ -1,5 +1,5 @@
 // Checks whether a push was granted to its sender (LEDGER lines 34 to 36). A server has one guard
-// for each job whose shards it holds.
+// for each job with shards on it.
 //
 // Thread-safe. A valid proof is computed once for each attempt and remembered in a table of fixed
 // size. An invalid proof is computed again at each push.

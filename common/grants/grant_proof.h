@@ -13,7 +13,7 @@ namespace evergrad::grants {
 
 inline constexpr std::size_t kKeyBytes = 32;
 inline constexpr std::size_t kProofBytes = 16;
-// Limit of proofs in one request. A worker runs one attempt at a time, so an honest request has one
+// Limit of proofs in one request. A worker runs one attempt at a time, so a correct request has one
 // proof.
 inline constexpr int kProofsPerRequestMax = 16;
 

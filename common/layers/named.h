@@ -1,4 +1,4 @@
-// Lists of names from a table whose entries have a `name` and a flag `built`.
+// Lists of names from a table. An entry of the table has a `name` and a flag `built`.
 //
 // An entry that is not built has a name known from other frameworks. The reader refuses such a name
 // with the words "not built yet". Pure.

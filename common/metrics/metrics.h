@@ -58,7 +58,7 @@ class Registry {
  public:
   Registry();
   ~Registry();
-  // Returns the metric of this name and these labels, which is created on first use and lives as
+  // Returns the metric of this name and these labels, which is created on first use and exists as
   // long as the registry. A known name must have the same type and help text (EG_CHECK).
   Counter& GetCounter(absl::string_view name, absl::string_view help, const Labels& labels = {});
   Gauge& GetGauge(absl::string_view name, absl::string_view help, const Labels& labels = {});

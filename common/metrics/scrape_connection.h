@@ -29,7 +29,8 @@ class ScrapeConnection {
     kAsking,     // performs the handshake, if any, and reads the request
     kAsked,      // request() is complete; the owner calls Answer next.
     kAnswering,  // Sends the answer.
-    // A peer that used plain HTTP was told to use HTTPS; the rest of its data is discarded.
+    // A peer that used plain HTTP was answered that it must use HTTPS; the rest of its data is
+    // discarded.
     kRefused,
     kOver,  // the owner must destroy the connection
   };

@@ -2,8 +2,8 @@
 // certificates. Private to the room.
 //
 // A client may show no certificate, or an invalid one; the handshake still succeeds. The page that
-// requires a certificate checks ClientCertificateProblem(). Thus the pages about health answer a
-// prober without a certificate.
+// requires a certificate checks ClientCertificateProblem(). The pages about health therefore answer
+// a probe without a certificate.
 #pragma once
 
 #include <memory>

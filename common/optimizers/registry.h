@@ -30,7 +30,7 @@ struct Parameter {
   const char* help = "";      // one line of the reference
 };
 
-// Optimizer state that the server keeps beside the values and changes with every update.
+// Optimizer state that the server keeps in addition to the values and changes with every update.
 struct State {
   // The member with the initial value of each number; nullptr for 0.
   double Settings::*initial = nullptr;

@@ -107,8 +107,8 @@ class SignalWaiter {
   SignalWaiter(const SignalWaiter&) = delete;
   SignalWaiter& operator=(const SignalWaiter&) = delete;
   // Returns the number of the next signal. Each signal is returned once, so that the caller can
-  // tell a second Ctrl-C from the first. After RequestStop(), which any thread may call, Wait
-  // returns 0 whenever no signal is waiting.
+  // distinguish a second Ctrl-C from the first. After RequestStop(), which any thread may call,
+  // Wait returns 0 whenever no signal is waiting.
   int Wait();
   int WaitFor(std::chrono::milliseconds timeout);  // Returns kTimedOut if no signal arrived.
   void RequestStop();

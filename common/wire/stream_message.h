@@ -81,8 +81,8 @@ std::array<std::byte, kStreamHeaderBytes> EncodeStreamHeader(const StreamHeader&
 absl::StatusOr<StreamHeader> DecodeStreamHeader(std::span<const std::byte, kStreamHeaderBytes> in,
                                                 std::uint64_t available);
 
-// The payload of a client's LANE, which tells the server the place of the memory. A server's LANE
-// has no payload if the server accepts; otherwise its payload is the reason for the refusal.
+// The payload of a client's LANE: the place of the memory, for the server. A server's LANE has no
+// payload if the server accepts; otherwise its payload is the reason for the refusal.
 struct LaneOffer {
   std::array<std::byte, 16> boot_id{};  // boot id of the running kernel, which identifies the host
   std::uint64_t pid_namespace = 0;      // the namespace of `pid`

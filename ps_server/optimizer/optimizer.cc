@@ -58,8 +58,7 @@ class Ahead {
   const std::size_t bytes_;
 };
 
-// kDimension 0 stands for any dimension. With a constant dimension the compiler can unroll the
-// loop.
+// kDimension 0 means any dimension. With a constant dimension the compiler can unroll the loop.
 template <std::size_t kDimension, class R>
 inline void ApplyRow(const R& rule, std::size_t dimension, const float* __restrict g,
                      float* __restrict w) {

@@ -3,10 +3,10 @@
 //
 // A process binds an abstract unix socket under a name that contains its uid. The kernel frees the
 // name when the last thread of the process has ended, whatever the reason. No file remains, and a
-// process that is only stopped keeps the name. A process that can bind this name in the same
-// network namespace of the same boot knows that the other process has ended. If the names cannot be
-// compared (another host, another namespace, no abstract sockets), nothing is proved, and a new
-// server waits as if there were no lifeline.
+// process that is only stopped keeps the name. If another process can bind this name in the same
+// network namespace of the same boot, the first process has ended. If the names cannot be compared
+// (another host, another namespace, no abstract sockets), nothing is proved, and a new server waits
+// as if there were no lifeline.
 #pragma once
 
 #include <cstdint>

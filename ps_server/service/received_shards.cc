@@ -60,7 +60,7 @@ absl::Status ReceivedShards::Begin(const v1::ReceiveShard& receive) {
 void ReceivedShards::OnRead(const ShardKey& key, std::uint64_t number,
                             absl::StatusOr<std::unique_ptr<Shard>> shard) {
   const auto reading = readings_.find(key);
-  // If the order was replaced or forgotten, the shard is no longer wanted.
+  // If the order was replaced or cancelled, the shard is no longer needed.
   if (reading == readings_.end() || reading->second.number != number) return;
   const ShardEpoch from = reading->second.from;
   const absl::Status status = shard.status();

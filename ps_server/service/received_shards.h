@@ -37,7 +37,7 @@ class ReceivedShards {
     const Clock* clock = nullptr;
     JobTable* jobs = nullptr;
     fault::Failpoints* failpoints = nullptr;  // for move.received; may be null
-    // Called on the executor with the result of a reading that is still wanted.
+    // Called on the executor with the result of a reading that is still needed.
     std::function<void(const ShardKey& key, ShardEpoch from, const absl::Status& status)> received;
   };
   explicit ReceivedShards(Options options) : options_(std::move(options)) {}

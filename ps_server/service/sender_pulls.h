@@ -18,8 +18,8 @@ namespace evergrad::ps_server {
 
 class SenderPulls {
  public:
-  // In a cluster with more senders than this, a shard forgets some senders, and their next push has
-  // no staleness.
+  // In a cluster with more senders than this, a shard drops the entries of some senders, and their
+  // next push has no staleness.
   static constexpr std::size_t kSendersMax = 4096;
 
   // The sender has pulled the shard after `updates` of its updates.

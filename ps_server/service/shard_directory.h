@@ -1,4 +1,4 @@
-// The directory of the shards that this server holds, and the names of the jobs that it knows.
+// The directory of the shards that this server holds, and the names of the jobs.
 //
 // The directory is needed because a Hello must be made without waiting for a shard's executor. Only
 // Assign and Close change the sets of closed and refused closures of a shard. Control handles both
@@ -60,7 +60,7 @@ class ShardDirectory {
   void EndLoading(HeldShard* held);
   // Removes a held shard.
   void Remove(const ShardKey& key);
-  // Forgets a job that does not run and has no held shard. A running job is kept, because the job
+  // Removes a job that does not run and has no held shard. A running job is kept, because the job
   // may get shards on this server again, and the counters of the job are reported.
   void ForgetJobIfUnheld(JobUid job);
   // Removes the shards and the name of a job, and returns the number of shards. The counters of the

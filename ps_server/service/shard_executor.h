@@ -11,9 +11,9 @@
 // of seal, cut, report) wait for the end of an apply. Nothing blocks, and only the table of jobs
 // has a lock.
 //
-// This class has the queues and decides whose sections run next. HostedShards has the shards,
-// SectionRunner runs the sections, RowCopies copies the rows of pulls, ShardCuts takes cuts, and
-// ShardReports makes reports.
+// This class has the queues and decides which shard's sections run next. HostedShards has the
+// shards, SectionRunner runs the sections, RowCopies copies the rows of pulls, ShardCuts takes
+// cuts, and ShardReports makes reports.
 #pragma once
 
 #include <cstdint>

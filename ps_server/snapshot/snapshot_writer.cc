@@ -104,7 +104,7 @@ void SnapshotWriter::Perform(Orders::Entry entry) {
   const auto on_dropped = entry.order.dropped;
   std::optional<Again> again;
   if (result.ok()) {
-    MutexLock lock(&mu_);  // Cancel ends the order first, and then forgets its file.
+    MutexLock lock(&mu_);  // Cancel ends the order first, and then removes its entry here.
     if (!orders_.Unwanted())
       last_[entry.key] = {entry.order.folder, entry.order.plan_fingerprint, *result};
   } else if (IsWorthARetry(cause)) {

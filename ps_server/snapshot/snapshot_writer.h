@@ -3,9 +3,9 @@
 // A waiting order holds no memory: its cut is taken when the order is performed, so there is at
 // most one cut, and memory is bounded by the largest shard. A push never waits for the writer. If
 // memory, disk space or the disk fails, the cut is dropped, counted and taken again later. Errors
-// that a retry cannot repair are reported in the answer. An example is a shard whose values and
-// optimizer state alone exceed the limit. Thread-safe. Callbacks run on the writer's thread, or on
-// the thread that calls Cancel or the destructor, without a lock held.
+// that a retry cannot repair are reported in the answer. An example is a shard with values and
+// optimizer state that alone exceed the limit. Thread-safe. Callbacks run on the writer's thread,
+// or on the thread that calls Cancel or the destructor, without a lock held.
 #pragma once
 
 #include <atomic>

@@ -105,7 +105,7 @@ class DuplicateIds {
   void Find(std::span<const std::uint64_t> hashes, std::size_t suspects);
 
   bool any() const { return !positions_.empty(); }
-  // Returns the positions, in ascending order, whose id occurs at an earlier position.
+  // Returns the positions of ids that occur at an earlier position, in ascending order.
   std::span<const std::uint32_t> positions() const { return positions_; }
   // Returns the next position of the same id, or kNone. Valid only if any().
   std::uint32_t NextOf(std::size_t position) const { return next_[position]; }

@@ -23,7 +23,7 @@ class Evictor {
   // The entries that a push adds.
   struct Growth {
     std::uint64_t rows = 0,
-                  rows_from_waiting = 0;  // rows_from_waiting counts new rows whose id waits now
+                  rows_from_waiting = 0;  // rows_from_waiting counts new rows of ids that wait now
     std::uint64_t waiting = 0;
     bool any() const { return rows + waiting > 0; }
     std::uint64_t entries() const {

@@ -91,7 +91,8 @@ struct RowStore {
   const optimizer::Optimizer update;
   const RowInitializer initial;
   const bool stamped;  // true if TTL or LRU needs the time of each row's last push
-  BudgetShare arena_share, index_share;  // keep the budget alive, whose pages index and arena use
+  BudgetShare arena_share,
+      index_share;  // keep the budget alive, because index and arena use its pages
   const std::uint64_t key;
   const std::size_t dimension, row_floats;  // row_floats counts values and optimizer state
   RowIndex index;

@@ -67,7 +67,7 @@ std::optional<Outbox::Message> Outbox::Next(std::uint64_t bytes_max, std::uint8_
   QueuedMessage& entry = node.mapped();
   Message message;
   message.header = entry.header;
-  message.pieces.push_back({});  // Reserved for the header, whose length is known below.
+  message.pieces.push_back({});  // reserved for the header, whose length is computed below
   if (!entry.is_frame) {
     for (auto& piece : entry.frame.pieces) message.pieces.push_back(std::move(piece));
     message.pieces[0] = Encoded(message.header);

@@ -20,7 +20,7 @@ class Budget : public std::enable_shared_from_this<Budget> {
   Budget(CreditCore::Options options, std::function<void()> wake)
       : wake_(std::move(wake)), core_(options) {}
 
-  // An owned share of the budget, which the destructor returns. The budget lives as long as its
+  // An owned share of the budget, which the destructor returns. The budget exists as long as its
   // last token, because tokens share its ownership.
   class Token final : public Reservation {
    public:

@@ -119,7 +119,7 @@ class CreditCore {
     std::uint64_t used = 0;
     std::uint64_t small_used = 0;
     std::deque<Admitted> waiting;
-    bool active = false;    // the peer uses or wants some of the budget
+    bool active = false;    // the peer uses or requests some of the budget
     MonoTime active_at{0};  // last time that `active` was true
     // The number of times that the peer's limit, half of the budget, is halved because of unused
     // grants.
@@ -145,7 +145,7 @@ class CreditCore {
 
   const Options options_;
   MonoTime now_{0};
-  MonoTime look_at_{0};  // next time to look for peers that are no longer active lately
+  MonoTime look_at_{0};  // next time to search for peers that have become inactive
   std::uint64_t used_ = 0;
   std::uint64_t waiting_bytes_ = 0;
   std::size_t waiting_ = 0;

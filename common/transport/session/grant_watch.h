@@ -1,6 +1,6 @@
-// The grants of one data stream whose requests have not arrived whole. The class decides when a
-// grant is taken back, and when the peer has left too many grants unused. The class has no clock
-// and no threads. Not thread-safe.
+// The grants of one data stream for requests that have not arrived completely. The class decides
+// when a grant is taken back, and when the peer has left too many grants unused. The class has no
+// clock and no threads. Not thread-safe.
 //
 // A grant is taken back when no piece of its request has come for `unused_max`. While other peers
 // wait for the budget, a grant is taken back earlier in two cases. An unused grant is taken back
