@@ -13,7 +13,7 @@ namespace evergrad::client {
 void FillLogLine(const log::Line& line, v1::LogLine* to);
 
 // Passes the requested lines to `send`, in messages far below the transport's limit. A request for
-// 0 lines asks for all that are kept. The last message is marked as the end and may have no lines.
+// 0 lines asks for all kept lines. The last message is marked as the end and may have no lines.
 void AnswerReadLogs(const log::Logger& logger, const v1::ReadLogs& request,
                     const std::function<void(v1::TaskMessage)>& send);
 

@@ -111,7 +111,7 @@ class Daemon {
     std::string reason;  // "SIGTERM", …; "" if refused
   };
   // Blocks until the task must end, and watches --preemption-notice-file meanwhile. The program
-  // calls it once, after Start.
+  // calls WaitForEnd once, after Start.
   End WaitForEnd();
   // Thread-safe; only the first call has an effect.
   void RequestDrain(absl::string_view reason);
@@ -143,7 +143,8 @@ class Daemon {
   std::unique_ptr<metrics::Registry> registry_;
   std::unique_ptr<fault::Failpoints> failpoints_;
   std::unique_ptr<health::Health> health_;
-  std::unique_ptr<runtime::ThreadExecutor> health_time_;  // measures the time of the liveness
+  std::unique_ptr<runtime::ThreadExecutor>
+      health_time_;  // measures the time for the liveness checks
   health::Condition listening_;
   std::unique_ptr<metrics::HttpExporter> exporter_;
   runtime::SignalWaiter signals_;

@@ -1,7 +1,7 @@
 // The health of one process: its liveness, its readiness, and the answers to probes about them.
 //
-// Each daemon owns one Health object (common/daemon). Its role registers the executors to watch and
-// sets the conditions. Two listeners answer the probes: common/metrics over HTTP, and
+// Each daemon owns one Health object (common/daemon). The daemon's role registers the executors to
+// watch and sets the conditions. Two listeners answer the probes: common/metrics over HTTP, and
 // common/transport over gRPC.
 #pragma once
 

@@ -26,10 +26,10 @@ class Contents {
     std::string message;
   };
   virtual std::optional<Refusal> Prepare(const Push& push, absl::string_view where) = 0;
-  // LEDGER line 12. Called after Prepare of the same push; the caller keeps the memory of the push
-  // until applying() is false. `t` is the number of gradients of this shard, including the present
-  // one. Returns the number of additional events: 1 if rows are evicted because of the memory limit
-  // or their age, otherwise 0.
+  // Begins to apply the push (LEDGER line 12). Called after Prepare of the same push; the caller
+  // keeps the memory of the push until applying() is false. `t` is the number of gradients of this
+  // shard, including the present one. Returns the number of additional events: 1 if rows are
+  // evicted because of the memory limit or their age, otherwise 0.
   virtual std::uint64_t Begin(const Push& push, std::uint64_t t) = 0;
   virtual bool applying() const = 0;
   // Applies about `bytes_max` bytes, and returns the approximate number of applied bytes.

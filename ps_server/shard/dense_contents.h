@@ -56,7 +56,7 @@ class DenseContents final : public Contents {
                   const storage::DenseArray::Write (&states)[optimizer::kStatesMax]);
 
   optimizer::Optimizer optimizer_;
-  std::uint64_t rows_ = 0, first_element_ = 0;  // first_element_ counts in the whole variable
+  std::uint64_t rows_ = 0, first_element_ = 0;  // first_element_ is an index in the whole variable
   storage::DenseArray values_;
   storage::DenseArray states_[optimizer::kStatesMax];
   // The values in a 16-bit wire type, two in the space of a float. Chunk c therefore holds chunks 2

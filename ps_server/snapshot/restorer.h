@@ -33,7 +33,8 @@ class Restorer {
   };
   struct Order {
     // The restorer sets pool, failpoints and `cancelled` of the source, and also its file system if
-    // the order does not set one. If the order does, `done` must keep that file system alive.
+    // the order does not set one. If the order sets a file system, `done` must keep that file
+    // system alive.
     RestoreOptions what;
     // Called exactly once: with the shard, Cancelled, Aborted (a newer order has replaced this
     // one), or the error of RestoreShard.

@@ -61,8 +61,8 @@ class GrpcLoop final : public Loop {
   }
 
   // Runs the posted tasks, cancels all calls, waits until they are destroyed, and ends the queue
-  // and the thread. Idempotent. Must not be called on the loop's thread. A server must have been
-  // shut down before.
+  // and the thread. Idempotent. Must not be called on the loop's thread. A server on this loop must
+  // have been shut down first.
   void Shutdown();
 
   grpc::CompletionQueue* queue() { return queue_.get(); }

@@ -74,8 +74,8 @@ absl::StatusOr<OfferedLane> OfferLane(std::uint64_t ring_bytes) {
   const auto file =
       std::make_shared<File>(memfd_create("evergrad-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (file->fd() < 0) return absl::UnavailableError(Error("memfd_create"));
-  // The memory is allocated now. If the machine is out of memory, it then reports an error here,
-  // and does not send a signal at the first access.
+  // The memory is allocated at once, so that a lack of memory is an error here and not a signal at
+  // the first access.
   if (const int error = posix_fallocate(file->fd(), 0, static_cast<off_t>(bytes)); error != 0) {
     return absl::UnavailableError(
         absl::StrCat("cannot allocate the lane: ", std::strerror(error), ": bytes=", bytes));
