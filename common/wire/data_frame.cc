@@ -55,9 +55,9 @@ bool GoesOn(const tensor::SharedBytes& last, std::uint64_t gap, const tensor::Sh
          last.bytes.data() + last.bytes.size() + gap == piece.bytes.data();
 }
 
-// Copies `copied` into one piece with the header; `parts` follow without a copy. The offsets are
-// part of the header that precedes them. Therefore the header's size is first computed with the
-// widest offsets, and padding fills the space between the header and the first part.
+// Copies `copied` into one piece with the header; `parts` follow without a copy. The offsets of the
+// parts are in the header, which precedes the parts. Therefore the header's size is first computed
+// with the widest offsets, and padding fills the space between the header and the first part.
 template <class Header>
 std::vector<tensor::SharedBytes> Build(const Header& header, std::vector<Part> copied,
                                        std::vector<Part> parts) {

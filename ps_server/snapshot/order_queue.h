@@ -57,10 +57,10 @@ class OrderQueue {
       : options_(std::move(options)), thread_(options_.name, [this] { Run(); }) {}
   ~OrderQueue() { End(); }
 
-  // Adds an order. Never blocks. Returns the waiting order that the new one replaces, if there is
-  // one; the new order gets the place and the backoff of the replaced one. With kReplacedAndEnded
-  // an order of the shard that is being performed becomes unwanted. Returns ResourceExhausted if
-  // orders_max orders wait.
+  // Adds an order. Never blocks. Returns the waiting order that the new order replaces, if any. The
+  // new order gets the place and the backoff of the replaced order. With kReplacedAndEnded an order
+  // of the shard that is being performed becomes unwanted. Returns ResourceExhausted if orders_max
+  // orders wait.
   absl::StatusOr<std::optional<Order>> Submit(const Key& key, Order order) {
     MutexLock lock(&mu_);
     if (options_.earlier == Earlier::kReplacedAndEnded && current_ == key) unwanted_ = true;

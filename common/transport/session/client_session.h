@@ -92,7 +92,7 @@ class ClientSession {
     DataDone done;
     MonoTime patience{0};  // DataOptions::deadline
     MonoTime moved_at{0};  // time of the call, of its grant, or of the last byte sent or received
-    // The time under which `checks_` contains the call, if it does; never later than DueAt.
+    // The time of the call's entry in `checks_`, if it has one; never later than DueAt.
     MonoTime check_at = MonoTime::max();
     Reassembly answer;
   };
