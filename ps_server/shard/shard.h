@@ -63,7 +63,7 @@ struct Push {
   std::uint64_t rows = 0;              // number that the sender declares
   std::span<const std::byte> payload;  // as received; the shard checks its length, and for float32
                                        // its alignment of 4 bytes. Empty for kSkip
-  TableRows rows_of;                   // for slots only; a dense shard refuses it
+  TableRows rows_of;                   // for slots only; a dense shard refuses rows
   absl::string_view skip_reason;       // kSkip: 1 to 64 bytes
   // The type of the payload: the variable's wire type, or for a slot the wire type of the named
   // tables, or kSeveral if they have several wire types. A kSkip may omit the type.
