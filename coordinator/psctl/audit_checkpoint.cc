@@ -139,7 +139,7 @@ class Auditor {
       audit_.open_closures.Add(c);
       if (c >= plan_.closures() || report.done.Contains(c))
         Violated(i,
-                 absl::StrCat("closure ", c, " is open, although it is done or beyond the plan"));
+                 absl::StrCat("closure ", c, " is open, but it is also done or beyond the plan"));
       want += updates.size();
     }
     std::uint64_t got = report.counters.updates_applied();

@@ -8,8 +8,8 @@
 
 namespace evergrad::psctl {
 
-// Returns one row per epoch if `each`; otherwise one row for each run of epochs with equal numbers
-// ("1 to 20").
+// If `each` is set, returns one row per epoch. Otherwise consecutive epochs with equal counts share
+// one row ("1 to 20").
 std::vector<std::vector<std::string>> AuditRows(const std::vector<AuditEpoch>& epochs, bool each);
 
 }  // namespace evergrad::psctl

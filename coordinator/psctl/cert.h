@@ -32,11 +32,11 @@ std::string TaskOfName(const std::string& name);
 // Writes ca.pem and ca.key (mode 0600). Returns AlreadyExists with the path if one of the files
 // exists; no file is ever overwritten.
 absl::Status InitAuthority(const std::string& folder, const std::string& name, std::uint32_t days);
-// Returns the paths of the files that identify a task issued by `request`. Pure.
+// Returns the paths of the files that `IssueCertificate(request)` writes. Pure.
 IssuedFiles FilesOf(const CertRequest& request);
-// Writes the certificate and its key (mode 0600), signed by the folder's authority, for servers and
-// clients, and with `to` a copy of the authority's certificate. Returns AlreadyExists as above, and
-// NotFound if the folder has no authority.
+// Makes a certificate for a task that acts as server and client, signed by the folder's authority.
+// Writes it and its key (mode 0600), and with `to` also a copy of the authority's certificate.
+// Returns AlreadyExists if one of these files exists, and NotFound if the folder has no authority.
 absl::Status IssueCertificate(const CertRequest& request);
 
 }  // namespace evergrad::psctl

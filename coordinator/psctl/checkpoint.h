@@ -13,7 +13,7 @@
 
 namespace evergrad::psctl {
 
-// Returns `path` for the file system. A URI is unchanged; any other path is made absolute.
+// Returns `path` unchanged if it is a URI, and otherwise as an absolute path.
 std::string UriOf(const Context& context, const std::string& path);
 
 struct FoundManifest {
@@ -27,11 +27,12 @@ struct FoundManifest {
 // error) for any other path.
 absl::StatusOr<FoundManifest> FindManifest(fs::FileSystem& files, const std::string& uri);
 
-// Prints `status` and returns its exit code. A file of another version is a user's error.
+// Prints `status` and returns its exit code. A file of another format version counts as a user's
+// error.
 int ReportCheckpoint(Context& context, const absl::Status& status);
 
 int ListCheckpoints(Context& context, const std::vector<std::string>& args);
-// Runs `list` on these files, which may change meanwhile.
+// Runs `psctl checkpoint list` on `files`. A running job may change the files at the same time.
 int ListCheckpointsOf(Context& context, fs::FileSystem& files, const std::string& uri,
                       bool as_json);
 int ExportCheckpoint(Context& context, const std::vector<std::string>& args);

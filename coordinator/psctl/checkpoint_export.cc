@@ -125,11 +125,13 @@ absl::Status CheckEnds(fs::FileSystem& files, const FoundManifest& found,
       const std::uint64_t rows = header.table_rows(static_cast<int>(t));
       // A row count that exceeds the bytes of the file must not lead to an allocation.
       if (rows > report->bytes / sizeof(std::int64_t))
-        return Unfit(found.uri, absl::StrCat("file too small for its rows: file=", entry.file()));
+        return Unfit(found.uri,
+                     absl::StrCat("a file is too small for its rows: file=", entry.file()));
       (*tables)[t].rows += rows;
     }
   }
-  if (slots == 0 && !tables->empty()) return Unfit(found.uri, "tables, but no slots");
+  if (slots == 0 && !tables->empty())
+    return Unfit(found.uri, "the manifest has tables but no slots");
   for (const v1::ShardSpec& spec : manifest.plan().shards()) {
     if (spec.has_slot() && spec.slot().slots() != slots)
       return Unfit(found.uri,
@@ -139,7 +141,7 @@ absl::Status CheckEnds(fs::FileSystem& files, const FoundManifest& found,
 }
 
 // Returns "movies/ids", or "movies/ids.00000", "movies/ids.00001", … for a table in parts. All
-// numbers have the same number of digits, so that sorting by name sorts by number.
+// numbers have the same number of digits, so the order of the names is the order of the numbers.
 std::string PartName(absl::string_view table, absl::string_view what, const Table& of,
                      std::uint64_t part) {
   const auto digits = static_cast<int>(std::max<std::size_t>(5, absl::StrCat(of.parts - 1).size()));
@@ -224,8 +226,8 @@ absl::Status WriteVariables(fs::FileSystem& files, const FoundManifest& found,
   return absl::OkStatus();
 }
 
-// Reads each slot's file once. The sorter orders the rows, so that equal tables give equal bytes
-// whatever their slots and servers are.
+// Reads each slot's file once. The sorter orders the rows. Equal tables therefore give equal bytes,
+// even if their rows were divided differently into slots and servers.
 absl::Status WriteTables(fs::FileSystem& files, const FoundManifest& found,
                          const Contents& contents, const std::string& folder,
                          weights::WeightStream* out) {
@@ -379,7 +381,8 @@ int ExportCheckpoint(Context& context, const std::vector<std::string>& args) {
   const auto files = fs::MakeLocalFileSystem();
   const auto found = FindManifest(*files, uri);
   if (!found.ok()) return ReportCheckpoint(context, found.status());
-  // A folder stands for its newest checkpoint. An older one is exported only if it is named.
+  // For a folder, the newest checkpoint is exported. An older checkpoint is exported only if the
+  // user names its manifest.
   if (!found->passed_over.empty()) {
     for (const absl::Status& status : found->passed_over)
       context.err << "psctl: " << Printable(status.message()) << "\n";

@@ -20,7 +20,8 @@
 namespace evergrad::psctl {
 namespace {
 
-// One manifest. It is released after it has been read, because there may be many.
+// The facts about one manifest that are listed. The manifest itself is released after it has been
+// read, because a folder may have many manifests.
 struct Row {
   std::string uri;
   std::uint64_t number = 0;
@@ -99,8 +100,8 @@ Row ReadRow(fs::FileSystem& files, const std::string& folder, std::uint64_t numb
     } else if (found->second != shard.bytes()) {
       row.state = "damaged";
       row.errors.push_back(absl::StrCat(
-          "the size of a file differs from its manifest: path=", fs::JoinUri(folder, shard.file()),
-          " want=", shard.bytes(), " got=", found->second));
+          "a file does not have the size that its manifest states: path=",
+          fs::JoinUri(folder, shard.file()), " want=", shard.bytes(), " got=", found->second));
     }
   }
   return row;
@@ -127,8 +128,8 @@ std::vector<std::string> ReadFolder(fs::FileSystem& files, const std::string& fo
   std::int64_t written_ms = 0;
   for (const std::uint64_t number : numbers) {
     Row row = ReadRow(files, folder, number, sizes);
-    // A running job deletes its oldest manifests, and then the files that only these named.
-    // Therefore a manifest that has disappeared is not damaged.
+    // A running job deletes its oldest manifests, and then the shard files that only those
+    // manifests named. Therefore a manifest that has disappeared is not damaged.
     bool retired = false;
     for (int look = 0; look < kLooksMax && row.state != "whole" && !retired; ++look) {
       const auto now = files.List(folder);
@@ -143,7 +144,7 @@ std::vector<std::string> ReadFolder(fs::FileSystem& files, const std::string& fo
       if (!retired) row = ReadRow(files, folder, number, sizes);
     }
     if (retired) continue;
-    // A damaged manifest has no time, so it is listed beside the previous one.
+    // A damaged manifest has no time, so it is listed beside the previous manifest.
     if (row.written_ms == 0) row.written_ms = written_ms;
     written_ms = row.written_ms;
     rows->push_back(std::move(row));
@@ -158,8 +159,8 @@ struct Listing {
 absl::StatusOr<Listing> Collect(fs::FileSystem& files, const std::string& uri) {
   Listing listing;
   EG_ASSIGN_OR_RETURN(const std::vector<fs::ListedFile> entries, files.List(uri));
-  // Searches the folder, its sub-folders, and `checkpoint` in each of these. The folder may be a
-  // checkpoint's folder, a job's runs folder, or a directory of either.
+  // Searches the folder, its sub-folders, and the folder `checkpoint` in each sub-folder. The
+  // folder may be a checkpoint's folder, a job's runs folder, or a directory of either.
   for (const std::string& folder : ReadFolder(files, uri, entries, &listing.rows)) {
     const auto inside = files.List(folder);
     if (!inside.ok()) {

@@ -27,8 +27,8 @@ std::string TaskNameOf(const std::string& file_name) {
              : absl::StrCat(file_name.substr(0, dash), "/", file_name.substr(dash + 1));
 }
 
-// Runs a cluster in the foreground. `up --supervise` runs this verb in the background; it also
-// suits a container.
+// Runs a cluster in the foreground. `psctl cluster up --supervise` runs this verb in the
+// background. The verb also suits a container.
 int RunForeground(Context& context, const std::vector<std::string>& args) {
   ClusterOptions options;
   OptionTable table("psctl cluster run", "runs a cluster in the foreground until Ctrl-C or SIGTERM",
@@ -82,8 +82,8 @@ int Down(Context& context, const std::vector<std::string>& args) {
   context.handles_signals->store(true);
   const auto pause = Pause(context);
   std::size_t ended = 0;
-  // The supervisor ends first: it must not restart the ended tasks, and it ends its children
-  // itself.
+  // The supervisor is ended first, because otherwise it would restart the ended tasks. It ends its
+  // own children.
   const auto stop = [&](const std::map<std::string, ProcessId>& some) {
     for (const auto& [name, process] : some) {
       if (!IsAlive(process)) continue;

@@ -16,16 +16,17 @@ using daemon::OptionTable;
 
 void AddLocalOptions(OptionTable* table, ClusterOptions* options) {
   table->Add("folder", &options->folder, "cluster folder: logs, pid files, addresses");
-  table->Add("workers", &options->local.workers, "workers", {0, 256});
-  table->Add("servers", &options->local.servers, "parameter servers", {0, 256});
+  table->Add("workers", &options->local.workers, "number of workers", {0, 256});
+  table->Add("servers", &options->local.servers, "number of parameter servers", {0, 256});
   table->Add("threads", &options->local.worker_threads,
-             "compute threads of a worker; 0: cores / workers", {0, 256});
+             "compute threads of each worker; 0: the machine's cores divided by the workers",
+             {0, 256});
   table->Add("device", &options->local.device,
-             "the workers' --device (auto, cpu, gpu, gpu:N); empty: auto");
+             "device of the workers: auto, cpu, gpu or gpu:N; empty: auto");
   table->Add("gpus", &options->local.gpus,
-             "one worker per GPU of this machine, instead of --workers");
-  table->Add("jobs_running_max", &options->local.jobs_running_max, "jobs that run at the same time",
-             {1, 64});
+             "start one worker per GPU of this machine, instead of --workers");
+  table->Add("jobs_running_max", &options->local.jobs_running_max,
+             "largest number of jobs that run at the same time", {1, 64});
   table->Add("runs", &options->runs, "folder for the files of runs");
   table->Add("supervise", &options->local.supervise,
              "restart processes that die, as a cluster manager would");

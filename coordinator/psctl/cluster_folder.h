@@ -63,7 +63,7 @@ absl::Status WriteClusterFile(const std::string& folder, const ClusterFile& file
 // it cannot be read.
 absl::StatusOr<ClusterFile> ReadClusterFile(const std::string& folder);
 
-// The verbs that are implemented in files of their own.
+// The verbs that are implemented in separate files.
 int ClusterUp(Context& context, const std::vector<std::string>& args);
 int ClusterRestart(Context& context, const std::vector<std::string>& args);
 

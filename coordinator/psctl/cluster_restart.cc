@@ -87,7 +87,8 @@ class TaskRestart {
     return kFailed;
   }
 
-  // A coordinator reads its journal before it listens. The user's next call must reach it.
+  // Waits until the coordinator answers, so that the user's next call reaches it. A coordinator
+  // reads its journal before it listens.
   std::optional<int> WaitForCoordinator() {
     const auto after = ReadPidFile(pid_file_);
     Connection connection;

@@ -47,12 +47,10 @@ absl::Status ControlClient::Explained(const std::string& address, const absl::St
     return status;
   if (!OriginOf(status).empty()) return status;  // the coordinator itself has refused the call
   if (!transport::IsNotConnected(status) && code == absl::StatusCode::kDeadlineExceeded) {
-    return absl::Status(
-        code, absl::StrCat(
-                  "no answer from the coordinator in time (does it run, is this its "
-                  "address?); it may have carried out the request, psctl job list shows the jobs: "
-                  "address=",
-                  address, " cause=", status.message()));
+    return absl::Status(code,
+                        absl::StrCat("the coordinator did not answer in time, but may have carried "
+                                     "out the request (psctl job list shows the jobs): address=",
+                                     address, " cause=", status.message()));
   }
   return absl::Status(
       code, absl::StrCat("coordinator not reachable (does it run, is this its address?): address=",

@@ -1,9 +1,9 @@
 // The calls of the service Control of one coordinator. All except GetJobAsync block. Only one
 // thread uses a client.
 //
-// A blocking call is repeated for Connection::wait if it was never sent, because no process
-// listened at the address or because the connection broke before. A call that was sent is not
-// repeated, because the coordinator may have received it.
+// A blocking call that could not be sent is repeated for at most Connection::wait. A call cannot be
+// sent if no process listens at the address, or if the connection breaks first. A call that was
+// sent is not repeated, because the coordinator may have received it.
 #pragma once
 
 #include <chrono>
@@ -26,7 +26,7 @@ class ControlClient {
                                                                 const Connection& connection);
   ~ControlClient();
 
-  // Calls the method of the service Control whose request is `Request`:
+  // Calls the method of the service Control that takes a `Request`, for example
   // Call<v1::ListTasksResponse>(v1::ListTasksRequest()). `longer` is added to Connection::timeout.
   template <class Response, class Request>
   absl::StatusOr<Response> Call(const Request& request, std::chrono::milliseconds longer = {}) {

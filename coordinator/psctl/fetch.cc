@@ -35,7 +35,7 @@ namespace {
 // The name of a file in a folder of fetched files; it names the run.
 constexpr char kFetchedMark[] = ".evergrad-fetched";
 constexpr std::uint64_t kResultBytesMax = 64u << 20;
-// Number of times that a file which changes while it is read is listed and read again.
+// Limit on how often a file is listed and read again because it changed while it was read.
 constexpr int kListedMax = 4;
 // The coordinator reads every file of the run before it answers with the list.
 constexpr auto kListingLonger = std::chrono::minutes(10);
@@ -218,8 +218,8 @@ bool SeesRun(const v1::JobStatus& job) {
                                  client::kRunMarkBytesMax);
   if (!mark.ok() || *mark != job.runs_mark()) return false;
   if (!IsEnded(job) || job.result_json().empty()) return true;
-  // The mark alone is not enough, because a copy of the folder from before the end of the job has
-  // it, too.
+  // The mark alone is not enough, because a copy of the folder from before the end of the job also
+  // has the mark.
   const auto result =
       fs::ReadFile(absl::StrCat(job.runs_folder(), "/result.json"), kResultBytesMax);
   return result.ok() && *result == job.result_json();
@@ -238,9 +238,9 @@ int FetchJob(Context& context, const std::vector<std::string>& args) {
   daemon::OptionTable table(
       "psctl job fetch",
       "copies the files of a run to this machine: report.html, result.json, metrics.jsonl, "
-      "job.yaml, weights.npz, weights.safetensors and the folder model; in chunks with checksums, "
-      "each file completely or not at all. Files that are already here are not copied again, so a "
-      "repeated call resumes an interrupted one",
+      "job.yaml, weights.npz, weights.safetensors and the folder model. Files are sent in chunks "
+      "with checksums, and each file is written completely or not at all. Files that are already "
+      "here are not copied again, so a second call resumes an interrupted copy",
       daemon::OptionTable::Kind::kCommand);
   table.AddArgument("JOB", &options.job, "name of the job (the newest of that name) or its uid");
   table.Add("to", &options.folder, "folder for the files; created if it does not exist");

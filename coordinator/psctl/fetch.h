@@ -15,7 +15,7 @@ namespace evergrad::psctl {
 
 // Returns whether this machine sees the coordinator's runs folder of the job. The folder must have
 // the job's mark and, if the job has ended, a result.json with the same contents. If the
-// coordinator states no mark, its answer is trusted.
+// coordinator reports no mark, returns true.
 bool SeesRun(const v1::JobStatus& job);
 
 struct FetchOptions {

@@ -1,5 +1,6 @@
 // psctl health: asks one daemon whether it is ready or live, over the gRPC health service on its
-// listener. For probes that run a command, because a built-in gRPC probe shows no certificate.
+// listener. It serves health probes that run a command, because a built-in gRPC probe shows no
+// certificate.
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -47,13 +48,13 @@ absl::Status Check(const Probe& probe) {
 
 int Health(Context& context, const std::vector<std::string>& args) {
   Probe probe;
-  daemon::OptionTable table(
-      "psctl health",
-      "asks one daemon whether it is ready. Exit codes: 0 it is, 1 it is not or does not answer, 2 "
-      "bad usage or file",
-      daemon::OptionTable::Kind::kCommand);
+  daemon::OptionTable table("psctl health",
+                            "asks one daemon whether it is ready. Exit codes: 0 ready, 1 not ready "
+                            "or no answer, 2 bad usage or file",
+                            daemon::OptionTable::Kind::kCommand);
   table.Add("of", &probe.address, "address of the daemon's listener (--listen), host:port");
-  table.Add("live", &probe.live, "ask whether it is live (as /livez) in place of ready (/readyz)");
+  table.Add("live", &probe.live,
+            "ask whether the daemon is live (like /livez) instead of ready (like /readyz)");
   table.Add("tls.ca", &probe.tls.ca,
             "PEM file of the authority; give all three --tls-… flags or none");
   table.Add("tls.cert", &probe.tls.cert,

@@ -16,7 +16,8 @@ namespace evergrad::psctl {
 template <class T>
 class Inbox {
  public:
-  // This limit is never reached: at most one answer is pending, and a person causes the signals.
+  // The limit is not reached in practice: at most one answer is pending, and signals arrive only as
+  // fast as a person presses Ctrl-C.
   static constexpr std::size_t kItemsMax = 4096;
 
   void Put(T item) {

@@ -40,11 +40,12 @@ struct JobFile {
 };
 void AddJobFile(OptionTable* table, JobFile* file) {
   table->AddArgument("JOB.yaml", &file->path, "the job file");
+  table->Add("set", &file->sets,
+             "replace one value of the file, for example spec.training.epochs=3; the new value is "
+             "checked like the file");
   table->Add(
-      "set", &file->sets,
-      "spec.training.epochs=3: replaces a value of the file; typed and checked like the file");
-  table->Add("set_file", &file->set_files,
-             "spec.model.layers=layers.yaml: like --set, with the value read from a file");
+      "set_file", &file->set_files,
+      "like --set, but the value is read from a file, for example spec.model.layers=layers.yaml");
 }
 
 struct LoadedJob {
@@ -89,8 +90,8 @@ LoadedJob Load(Context& context, const JobFile& file) {
     else
       options.overrides.push_back({set.substr(0, equals), *std::move(value), value_path});
   }
-  // One byte more than the limit is read. The parser then reports the excess, and nothing larger is
-  // read.
+  // At most one byte more than the limit is read. This byte is enough for the parser to report that
+  // the file is too large.
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
     refuse(file.path, "is a folder: expected a job file");
@@ -287,15 +288,18 @@ int RunLocal(Context& context, RunOptions options, const config::JobSpec& spec,
 void AddRunOptions(OptionTable* table, RunOptions* options) {
   AddJobFile(table, &options->file);
   table->Add("local", &options->local,
-             "starts a cluster on this machine for the job; the cluster ends with the job");
-  table->Add("workers", &options->cluster.workers, "with --local: workers", {1, 256});
+             "start a cluster on this machine for the job; the cluster ends with the job");
+  table->Add("workers", &options->cluster.workers, "with --local: number of workers", {1, 256});
   table->Add("gpus", &options->cluster.gpus,
-             "with --local: one worker per GPU of this machine, instead of --workers");
-  table->Add("servers", &options->cluster.servers, "with --local: parameter servers", {1, 256});
-  table->Add("threads", &options->cluster.worker_threads,
-             "with --local: compute threads of a worker; 0: cores / workers", {0, 256});
+             "with --local: start one worker per GPU of this machine, instead of --workers");
+  table->Add("servers", &options->cluster.servers, "with --local: number of parameter servers",
+             {1, 256});
+  table->Add(
+      "threads", &options->cluster.worker_threads,
+      "with --local: compute threads of each worker; 0: the machine's cores divided by the workers",
+      {0, 256});
   table->Add("device", &options->cluster.device,
-             "with --local: the workers' --device (auto, cpu, gpu, gpu:N); empty: auto");
+             "with --local: device of the workers: auto, cpu, gpu or gpu:N; empty: auto");
   table->Add("runs", &options->runs,
              "folder for the files of runs: with --local the coordinator writes them there; "
              "otherwise psctl copies them there at the end of the job, unless this machine sees "
@@ -322,9 +326,11 @@ absl::Status CheckRunOptions(const OptionTable& table, const RunOptions& options
   for (const char* name :
        {"workers", "gpus", "servers", "threads", "device", "supervise", "failpoints"})
     if (!options.local && table.IsSet(name))
-      return refused("--", name, " needs --local: a running cluster has its own");
+      return refused("--", name,
+                     " needs --local, because it sets up the cluster that --local starts");
   if (options.local && table.IsSet("fetch"))
-    return refused("--fetch together with --local: the files are on this machine already");
+    return refused(
+        "--fetch together with --local: with --local the files are already on this machine");
   for (const auto& [name, flag] : {std::pair{"coordinator", "--coordinator"},
                                    {"folder", "--folder"},
                                    {"tls.ca", "--tls-…"},

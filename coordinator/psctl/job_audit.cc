@@ -78,8 +78,8 @@ absl::StatusOr<v1::JobStatus> JobWithCheckpoint(Context& context, const Connecti
   return answer.job();
 }
 
-// Compares the ledgers with the number of closures that the coordinator counted. Does so only after
-// the job has succeeded, when nothing changes any more.
+// If the job has succeeded, so that nothing changes any more, compares the ledgers with the number
+// of closures that the coordinator counted.
 void CompareWithCoordinator(const v1::JobStatus& job, const v1::Manifest& manifest, Audit* audit) {
   if (job.state() != "SUCCEEDED" || job.checkpoint().number() != manifest.number() ||
       job.closures_succeeded() == audit->closures_done + job.closures_lost())
@@ -111,9 +111,10 @@ void ShowAudit(Context& context, const Audit& audit, const FoundManifest& found,
               << (audit.functions ? "" : ", each in a ledger");
   if (audit.earlier_plan_updates > 0)
     context.out << ", except for " << audit.earlier_plan_updates
-                << " of the plan that it was resumed from";
+                << " of the plan that the job resumed from";
   if (audit.refused_updates > 0)
-    context.out << ", except for " << audit.refused_updates << " of closures that are refused now";
+    context.out << ", except for " << audit.refused_updates
+                << " of closures that were refused later";
   context.out << "\n";
   for (const std::string& violation : audit.violations)
     context.err << "psctl: " << Printable(violation) << "\n";
@@ -129,7 +130,7 @@ int AuditJob(Context& context, const std::vector<std::string>& args) {
   daemon::OptionTable table("psctl job audit",
                             "proves from the ledgers of a job's newest checkpoint which examples "
                             "of each epoch were applied, and how often; reads every byte of the "
-                            "checkpoint. Exit code 1 when a guarantee is violated",
+                            "checkpoint. Exit code 1 if a guarantee is violated",
                             daemon::OptionTable::Kind::kCommand);
   table.Add(
       "job", &job,
@@ -138,8 +139,8 @@ int AuditJob(Context& context, const std::vector<std::string>& args) {
             "a checkpoint's folder, a manifest, or a job's runs folder, in place of --job; file:// "
             "or a plain path");
   table.Add("verbose", &verbose,
-            "one line per epoch; without it, epochs with equal numbers share a line, which shows "
-            "the examples of each");
+            "print one line for each epoch; by default, consecutive epochs with equal numbers of "
+            "examples share a line");
   AddConnectionOptions(&table, &connection);
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;

@@ -17,9 +17,11 @@ namespace evergrad::psctl {
 struct AuditEpoch {
   std::uint64_t epoch = 0;    // 1, 2, …
   std::uint64_t applied = 0;  // applied in every shard, each exactly once
-  // Applied in some shards, or part of an open closure; the missing shards will apply them.
+  // Examples that only some shards have applied, or that belong to an open closure. The other
+  // shards will still apply them.
   std::uint64_t partly = 0;
-  std::uint64_t refused = 0;  // examples of cancelled closures, or lost and reported
+  // Examples of cancelled closures, and examples that were lost and reported.
+  std::uint64_t refused = 0;
   std::uint64_t to_do = 0;
 };
 struct Audit {
@@ -28,7 +30,8 @@ struct Audit {
   std::uint64_t shards = 0, closures = 0, closures_done = 0;
   IntervalSet open_closures;  // open in at least one shard
   std::uint64_t updates = 0;  // sum over the values of all shards
-  // Updates of the plan before a resume, which no ledger lists any more; part of `updates`.
+  // Updates of an earlier plan, which the job took over when it resumed. No ledger lists them any
+  // more. They are part of `updates`.
   std::uint64_t earlier_plan_updates = 0;
   // Updates of closures that were begun and then refused, because they were cancelled, or lost and
   // reported. They are part of `updates`.

@@ -31,8 +31,9 @@ int Logs(Context& context, const std::vector<std::string>& args) {
   table.Add("follow", &follow, "print new lines until Ctrl-C");
   table.Short('f', "follow");
   table.Add("job", &job, "only lines about this job");
-  table.Add("since", &since, "only lines of the last period of this length; 0: all kept lines");
-  table.Add("lines", &lines_max, "largest number of lines that are printed, the newest ones",
+  table.Add("since", &since,
+            "only lines that are at most this old; 0: all lines that the tasks keep");
+  table.Add("lines", &lines_max, "print at most this number of lines, namely the newest",
             {1, 100000});
   AddConnectionOptions(&table, &connection);
   AddOutputOption(&table, &output);

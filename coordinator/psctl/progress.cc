@@ -105,8 +105,7 @@ std::vector<std::string> ProgressBlock(const v1::JobStatus& job, std::size_t col
   if (job.steps_total() > 0) {
     const std::size_t width = std::clamp<std::size_t>(columns / 3, 10, 40);
     const auto full = static_cast<std::size_t>(std::floor(Share(job) * static_cast<double>(width)));
-    // The block has two lines, because loss and remaining time would not fit into 80 columns in
-    // one.
+    // Loss and remaining time are on a second line, because a single line would exceed 80 columns.
     lines.push_back(
         absl::StrCat(Head(job), " [", std::string(full, '#'), std::string(width - full, '.'), "]"));
     lines.push_back(Figures(job));
@@ -191,11 +190,13 @@ std::vector<std::string> DeviceLines(const v1::WorkerRow& worker) {
   const auto ms = [](double seconds, std::uint64_t of) {
     return absl::StrFormat("%.3g ms", of == 0 ? 0.0 : 1e3 * seconds / static_cast<double>(of));
   };
-  std::string step = absl::StrCat("  a step: ", ms(d.kernel_seconds(), d.measured_steps()),
-                                  " kernels, ", ms(d.in_seconds(), d.measured_steps()), " in, ",
-                                  ms(d.out_seconds(), d.measured_steps()), " out, waits ",
-                                  ms(d.stalled_seconds(), d.measured_steps()), " within");
-  if (d.waits() > 0) absl::StrAppend(&step, " and ", ms(d.wait_seconds(), d.waits()), " before");
+  std::string step =
+      absl::StrCat("  per step: kernels ", ms(d.kernel_seconds(), d.measured_steps()),
+                   ", copies in ", ms(d.in_seconds(), d.measured_steps()), ", copies out ",
+                   ms(d.out_seconds(), d.measured_steps()), ", waits within the step ",
+                   ms(d.stalled_seconds(), d.measured_steps()));
+  if (d.waits() > 0)
+    absl::StrAppend(&step, ", waits before the step ", ms(d.wait_seconds(), d.waits()));
   absl::StrAppend(&step, "; batches copied ahead: ", d.batches_ahead(), "; steps ",
                   d.graph_replays(), " replayed, ", d.graph_captures(), " captured, ",
                   d.steps_eager(), " eager");
@@ -302,8 +303,8 @@ void ProgressPrinter::Draw() {
   out_.flush();
 }
 
-// Does not flush: the new block is written together with this text, so that the screen does not
-// flicker.
+// Erases the block without a flush. The new block is then written together with the erasing text,
+// so the screen does not flicker.
 void ProgressPrinter::Erase() {
   if (drawn_ > 0) out_ << "\033[" << drawn_ << "A\r\033[J";
   drawn_ = 0;

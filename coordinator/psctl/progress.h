@@ -1,6 +1,6 @@
 // Renders a running job. New events and epochs are printed once. Changing figures are redrawn on a
-// terminal; without one they are printed as a plain line from time to time. Pure, apart from the
-// output stream; not thread-safe.
+// terminal; without a terminal they are printed as a plain line from time to time. Pure, apart from
+// the output stream; not thread-safe.
 #pragma once
 
 #include <chrono>
@@ -24,8 +24,8 @@ std::string ProgressLine(const v1::JobStatus& job);
 // Returns the contents of ProgressLine as a block with a bar and one line per worker. No line is
 // wider than `columns`.
 std::vector<std::string> ProgressBlock(const v1::JobStatus& job, std::size_t columns);
-// `metrics` are the names of an evaluation's metrics in addition to loss and accuracy (auc). Each
-// has a column after the others.
+// `metrics` names the metrics of the evaluation other than loss and accuracy, such as auc. Each of
+// them gets a column at the right.
 std::string EpochHeader(bool counting, const std::vector<std::string>& metrics = {});
 std::string EpochLine(const v1::EpochRow& row, bool counting,
                       const std::vector<std::string>& metrics = {});
@@ -59,8 +59,8 @@ class ProgressPrinter {
   };
   ProgressPrinter(std::ostream& out, Options options) : out_(out), options_(options) {}
 
-  // Prints the parts of `job` that have not been printed yet. The call is cheap, so it may be
-  // frequent.
+  // Prints the parts of `job` that have not been printed yet. The call is cheap, so callers may
+  // repeat it often.
   void Update(const v1::JobStatus& job, MonoTime now);
   // Prints a line of psctl itself between the other lines ("worker/1 ended with signal 9, started
   // again").

@@ -33,8 +33,8 @@ class RowSorter {
   // `ids` are n x int64, `values` n x dimension x float32; both may have any alignment.
   absl::Status Add(std::size_t table, std::span<const std::byte> ids,
                    std::span<const std::byte> values);
-  // Passes all rows of the table to `take` in pieces, in ascending order of the ids. It is called
-  // once per table. An error of `take` stops it.
+  // Passes all rows of the table to `take` in pieces, in ascending order of the ids. Call this
+  // method once per table. It stops at the first error of `take` and returns that error.
   using Take =
       std::function<absl::Status(std::span<const std::int64_t> ids, std::span<const float> values)>;
   absl::Status Drain(std::size_t table, const Take& take);

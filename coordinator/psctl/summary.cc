@@ -72,7 +72,7 @@ void AddEnd(const v1::JobStatus& job, const nlohmann::json& result, Lines* lines
 void AddRepairs(const v1::JobStatus& job, Lines* lines) {
   if (job.shards_rolled_back() > 0) {
     lines->push_back(absl::StrCat("servers were lost: ", Counted(job.shards_rolled_back(), "shard"),
-                                  " went back to the last saved state, ", job.closures_rerun(),
+                                  " returned to the last saved state, ", job.closures_rerun(),
                                   job.closures_rerun() == 1 ? " closure was" : " closures were",
                                   " run again for them, ", job.updates_redone(),
                                   " updates redone"));
@@ -109,7 +109,7 @@ void AddLostLines(const nlohmann::json& result, Lines* lines) {
     return;
   lines->push_back(absl::StrCat("metrics.jsonl lacks ",
                                 Counted(result["lines_lost"].get<std::uint64_t>(), "line"),
-                                ", which its full buffer dropped"));
+                                ", which were dropped because the buffer was full"));
 }
 
 // Describes the weights of a job that did not succeed.

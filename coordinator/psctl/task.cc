@@ -14,7 +14,7 @@
 namespace evergrad::psctl {
 namespace {
 
-constexpr std::size_t kCellBytesMax = 64;  // so that the table stays narrower than a terminal
+constexpr std::size_t kCellBytesMax = 64;  // keeps the table narrower than a terminal
 
 int List(Context& context, const std::vector<std::string>& args) {
   Connection connection;
@@ -41,7 +41,8 @@ int List(Context& context, const std::vector<std::string>& args) {
   return kSucceeded;
 }
 
-// Tells a task to leave. The drain continues in the background, and `task list` shows it.
+// Tells a task to leave. The task leaves in the background, and `psctl task list` shows its
+// progress.
 int Drain(Context& context, const std::vector<std::string>& args) {
   Connection connection;
   std::string task;
@@ -58,7 +59,7 @@ int Drain(Context& context, const std::vector<std::string>& args) {
   request.set_task(task);
   if (const auto told = (*client)->Call<v1::DrainTaskResponse>(request); !told.ok())
     return Report(context, told.status());
-  context.out << task << " was told to leave (psctl task list shows its state)\n";
+  context.out << task << " has been told to leave (psctl task list shows its state)\n";
   return kSucceeded;
 }
 
@@ -106,8 +107,8 @@ std::vector<std::string> TaskTable(const v1::ListTasksResponse& tasks, std::int6
   if (tasks.tasks_size() == 0) lines.emplace_back("no task has registered yet");
   if (insecure)
     lines.emplace_back(
-        "warning: tasks marked INSECURE can be read, changed and stopped by anyone who reaches "
-        "them; psctl cert init closes them");
+        "warning: tasks marked INSECURE can be read, changed and stopped by anyone who can connect "
+        "to them; certificates protect them (psctl cert init)");
   return lines;
 }
 

@@ -22,8 +22,8 @@ std::string ShowBytes(std::uint64_t bytes);  // "1.5 MiB"
 // Returns a text like "0.3 s", "42 s", "3 min 05 s" or "2 h 07 min"; "?" below 0.
 std::string ShowSeconds(double seconds);
 std::string ShowAge(std::int64_t ms);  // ShowSeconds of milliseconds
-// Returns a text like "0.5246", in the form "1.00e+30" if that would be wider than 9 characters;
-// "-" for NaN.
+// Returns a text like "0.5246", or like "1.00e+30" for a number that needs more than 9 characters.
+// Returns "-" for NaN.
 std::string ShowNumber(double value, int digits);
 std::string ShowPercent(double share);       // "87.60 %"; "-" for NaN
 std::string ShowHex(std::uint64_t value);    // 16 digits
@@ -32,8 +32,8 @@ std::string ShowTime(std::int64_t wall_ms);  // "2026-11-21 12:03:11", local tim
 // none). Fit returns the beginning of `text` that fits.
 std::size_t Width(absl::string_view text);
 std::string Fit(absl::string_view text, std::size_t columns);
-// Escapes like Escaped (common/base/escape.h): a text from a task or job must not move the cursor
-// or hide its neighbours.
+// Escapes control characters like Escaped (common/base/escape.h), because a text from a task or job
+// must not move the cursor or hide the text beside it.
 std::string Printable(absl::string_view text);
 
 }  // namespace evergrad::psctl

@@ -43,7 +43,7 @@ int List(Context& context, const std::vector<std::string>& args) {
       "lists a job's variables, their digests and the servers of their shards",
       daemon::OptionTable::Kind::kCommand);
   table.Add("job", &job, "name or uid; if left out, the newest job");
-  table.Add("shards", &shards, "one more line per shard");
+  table.Add("shards", &shards, "print one more line for each shard");
   AddConnectionOptions(&table, &connection);
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
@@ -75,8 +75,9 @@ absl::StatusOr<v1::VariableRow> Ask(ControlClient& client, const std::string& jo
   if (!answer.ok()) return answer.status();
   for (v1::VariableRow& row : *answer->mutable_variables())
     if (row.name() == name) return std::move(row);
-  return absl::InternalError(absl::StrCat("the coordinator answered for other variables: variable=",
-                                          name, " rows=", answer->variables_size()));
+  return absl::InternalError(absl::StrCat(
+      "the answer of the coordinator does not have exactly the requested variable: variable=", name,
+      " rows=", answer->variables_size()));
 }
 
 struct OneVariable {
@@ -88,7 +89,9 @@ void AddOptions(daemon::OptionTable* table, OneVariable* one) {
   table->AddArgument("NAME", &one->name, "name of the variable or table (psctl variable list)");
   table->Add("job", &one->job, "name or uid; if left out, the newest job");
   table->Add("count", &one->count,
-             "how many of the busiest shards and ids are shown; a server keeps 64 ids", {1, 65536});
+             "largest number of shards and of ids that are shown, the busiest first; a server "
+             "keeps 64 ids",
+             {1, 65536});
   AddConnectionOptions(table, &one->connection);
   AddOutputOption(table, &one->output);
 }
@@ -133,7 +136,8 @@ int Top(Context& context, const std::vector<std::string>& args) {
   table.Add("samples", &samples,
             "number of samples; 0: one if the output is not a terminal, otherwise until Ctrl-C. "
             "All samples but the first show rates");
-  table.Add("once", &once, "one sample, with totals since the servers got the shards");
+  table.Add("once", &once,
+            "print one sample, with totals since the servers got the shards, and end");
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   if (once && table.IsSet("samples")) {
     context.err << "psctl: --once and --samples exclude each other\n";

@@ -159,7 +159,7 @@ std::string EvictionText(const v1::TableSpec& spec, const v1::TableState& table)
     parts.push_back(
         absl::StrCat("rows are evicted after ", spec.ttl_steps(), " steps without a push"));
   if (spec.bytes_max() > 0) {
-    // As for the limit, the size excludes the allocator's spare memory.
+    // The size excludes the allocator's spare memory, as the limit does.
     const std::uint64_t counted =
         table.bytes() + table.slot_bytes() +
         (table.rows() + table.waiting()) * optimizers::kIndexBytesPerRow +
@@ -261,7 +261,8 @@ nlohmann::json JsonOf(const Skew& skew) {
           {"bytes", Number(skew.bytes)}};
 }
 
-// The lines of a description: a name, "" on a line that continues the one above, and a text.
+// The lines of a description, each with a name and a text. The name is "" if the line continues the
+// line above it.
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
 void AddMemoryFacts(const v1::TableState& table, Facts* facts) {
@@ -310,7 +311,8 @@ void AddTableFacts(const v1::VariableRow& row, std::size_t servers, Facts* facts
   facts->emplace_back("dropped", absl::StrCat(table.gradients_dropped(),
                                               " gradients of ids that were not admitted yet"));
   facts->emplace_back("duplicates",
-                      absl::StrCat(table.duplicates(), " ids that one push repeated, summed"));
+                      absl::StrCat(table.duplicates(),
+                                   " gradients of ids that one push named more than once, summed"));
   facts->emplace_back("refused", absl::StrCat(table.refused(), " pushes over the memory limit"));
 }
 
@@ -356,7 +358,7 @@ std::vector<optimizers::Member> ShownMembers(const std::string& type) {
                                         });
     if (read) shown.push_back(member);
   }
-  // The least interesting number is last.
+  // `epsilon` is moved to the end, because it is the least interesting number.
   std::stable_partition(shown.begin(), shown.end(),
                         [](const auto& member) { return member.name != "epsilon"; });
   return shown;
@@ -384,7 +386,8 @@ std::vector<std::string> VariableDescription(const v1::VariableRow& row, absl::s
   for (const auto& [name, text] : facts) width = std::max(width, name.size());
   for (const auto& [name, text] : facts)
     lines.push_back(absl::StrCat("  ", name, std::string(width - name.size() + 2, ' '), text));
-  Append({is_table ? "traffic since the servers got the shards; a slot's is that of all its tables"
+  Append({is_table ? "traffic since the servers got the shards; the traffic of a slot is the sum "
+                     "over all its tables"
                    : "traffic since the servers got the shards"},
          &lines);
   lines.emplace_back();
@@ -405,7 +408,7 @@ std::vector<std::string> VariableTop(const v1::VariableRow& row, const VariableV
   absl::StrAppend(&head, row.complete() ? "" : "not every shard answered, ",
                   view.seconds > 0 ? absl::StrFormat("over the last %.1f s", view.seconds)
                                    : "since the servers got the shards",
-                  row.has_table() ? " (a slot's traffic is that of all its tables)" : "");
+                  row.has_table() ? " (the traffic of a slot is the sum over all its tables)" : "");
   const char* per = view.seconds > 0 ? "/s" : "";
   std::vector<std::string> lines = {
       head,

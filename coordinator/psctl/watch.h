@@ -16,7 +16,7 @@ namespace evergrad::psctl {
 struct WatchOptions {
   std::string job;                   // uid as 16 hex digits, or a name
   bool json = false;                 // prints no progress, but the last status as JSON on `out`
-  bool cancel_on_interrupt = false;  // Ctrl-C asks and cancels; otherwise it only stops watching
+  bool cancel_on_interrupt = false;  // Ctrl-C asks whether to cancel; otherwise it ends the watch
   std::vector<Requirement> requirements;
   bool files_here = false;  // the coordinator is on this machine
   // The folder for the files of a run whose folder this machine does not see. With "", psctl prints
@@ -28,8 +28,8 @@ struct WatchOptions {
       // restart
       60000};
   std::chrono::milliseconds cancel_wait{15000};
-  // It is called about ten times per second. It sends its lines to the printer, and returns exit
-  // code and text if the job cannot continue.
+  // The watch calls `tick` about ten times per second. `tick` sends its lines to the printer. If
+  // the job cannot continue, `tick` returns an exit code and a text.
   struct Broken {
     int exit_code = kFailed;
     std::string text;

@@ -82,12 +82,13 @@ TEST_CASE(
   (*device.mutable_graph_recaptures())["addresses changed"] = 1;
   CHECK(
       DeviceLines(job.workers(0)) ==
-      Lines{"worker/0 on gpu:0 NVIDIA H100: 87.60 % busy (reported by the driver), memory 3.0 GiB "
-            "used, 4.0 GiB peak, 5.0 GiB reserved",
-            "  a step: 25 ms kernels, 1.2 ms in, 0.135 ms out, waits 0.4 ms within and 2 ms "
-            "before; batches copied ahead: 99; steps 93 replayed, 3 "
-            "captured, 4 eager, "
-            "captured again: addresses changed (1)"});
+      Lines{
+          "worker/0 on gpu:0 NVIDIA H100: 87.60 % busy (reported by the driver), memory 3.0 GiB "
+          "used, 4.0 GiB peak, 5.0 GiB reserved",
+          "  per step: kernels 25 ms, copies in 1.2 ms, copies out 0.135 ms, waits within the step "
+          "0.4 ms, waits before the step 2 ms; batches copied ahead: 99; steps 93 replayed, 3 "
+          "captured, 4 eager, "
+          "captured again: addresses changed (1)"});
   device.set_utilization_from("kernels");
   CHECK(DeviceLines(job.workers(0))[0].find("87.60 % of the time in kernels, memory") !=
         std::string::npos);
@@ -318,8 +319,9 @@ TEST_CASE("the summary states the number of lines that are missing from metrics.
   job.set_state("SUCCEEDED");
   job.set_result_json(R"({"lines_lost": 2931})");
   const Lines lines = SummaryLines(job);
-  CHECK(std::count(lines.begin(), lines.end(),
-                   "metrics.jsonl lacks 2931 lines, which its full buffer dropped") == 1);
+  CHECK(std::count(
+            lines.begin(), lines.end(),
+            "metrics.jsonl lacks 2931 lines, which were dropped because the buffer was full") == 1);
   job.set_result_json(R"({"lines_lost": 0})");
   for (const std::string& line : SummaryLines(job)) CHECK_THAT(line, !Catch::Contains("lacks"));
 }
@@ -353,7 +355,7 @@ TEST_CASE(
   job.mutable_checkpoint()->set_uri("/runs/x/checkpoint/manifest-000000000007.egmanifest");
   CHECK(SummaryLines(job)[0] == "2345 steps");
   CHECK(SummaryLines(job)[1] ==
-        "servers were lost: 8 shards went back to the last saved state, 3 closures were run again "
+        "servers were lost: 8 shards returned to the last saved state, 3 closures were run again "
         "for them, 48 updates redone");
   CHECK(SummaryLines(job)[2] ==
         "checkpoint 7 (complete): /runs/x/checkpoint/manifest-000000000007.egmanifest");

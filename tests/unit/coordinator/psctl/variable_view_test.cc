@@ -94,12 +94,13 @@ TEST_CASE(
           "  admitted     1100 rows",
           "  evicted      60 rows by age, 40 for capacity",
           "  dropped      21 gradients of ids that were not admitted yet",
-          "  duplicates   3 ids that one push repeated, summed",
+          "  duplicates   3 gradients of ids that one push named more than once, summed",
           "  refused      2 pushes over the memory limit",
           "  updates      at most 150 applied in one shard; 0 repeated pushes refused",
           "  digest       00000000000000ab, optimizer 00000000000000cd",
           "",
-          "traffic since the servers got the shards; a slot's is that of all its tables",
+          "traffic since the servers got the shards; the traffic of a slot is the sum over all its "
+          "tables",
           "",
           "server       shards  pulls  pushes       in       out  of all",
           "ps_server/0       2    400     200  3.9 KiB  15.6 KiB    80 %",
@@ -169,8 +170,8 @@ TEST_CASE(
   CHECK(std::isnan(view.hottest[1].pushes_per_second));
   const Lines lines = VariableTop(now, view, "ratings", 1);
   CHECK(lines[0] ==
-        "movies of job ratings, 1000 rows, 146.5 KiB, over the last 2.0 s (a slot's traffic is "
-        "that of all its tables)");
+        "movies of job ratings, 1000 rows, 146.5 KiB, over the last 2.0 s (the traffic of a slot "
+        "is the sum over all its tables)");
   CHECK(lines[1] == "pulls/s 80  pushes/s 35  in/s 800 B  out/s 2.3 KiB");
   CHECK(lines[3] == "server       shards  pulls/s  pushes/s   in/s    out/s  of all");
   CHECK(lines[6] == "busiest shards  server       pulls/s  pushes/s   in/s    out/s");
