@@ -5,7 +5,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr int kShardsPerOrder = 4096;  // a message stays far below the transport's limit
+constexpr int kShardsPerOrder = 4096;  // keeps a message far below the transport's limit
 
 }  // namespace
 

@@ -3,7 +3,7 @@
 //
 //   Order ─▶ CutShards to each server ─▶ Answered for each shard, or DropLost
 //
-// Not thread-safe: only the control executor calls it. It has no clock and no I/O but through
+// Not thread-safe: only the control executor calls it. It reaches the clock and I/O only through
 // JobHost.
 #pragma once
 
@@ -27,7 +27,7 @@ class CheckpointCuts : private JobPart {
   // Orders a cut of each shard that a connected server holds, into `folder`. Shards for which
   // `skips` returns true are left out. Answers to earlier orders are no longer awaited.
   void Order(const std::string& folder, const std::function<bool(ShardId)>& skips);
-  // No longer awaits answers of servers that have disconnected, or that hold another epoch of the
+  // Stops awaiting the answers of servers that have disconnected, or that hold another epoch of the
   // shard.
   void DropLost();
   // Returns whether an answer for this epoch of the shard is awaited.

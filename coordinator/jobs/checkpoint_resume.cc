@@ -81,7 +81,7 @@ void CheckpointResume::TakeOver(const ResumePoint& point, const Resumption& resu
              absl::StrCat("resumed at step ", epochs_->steps_done(), " of ", epochs_->steps_total(),
                           " from ", point.uri, ": ", resumption.text));
   job_.SayNotReproducible(
-      "it resumes from a checkpoint whose shards were saved at different moments");
+      "the job resumes from a checkpoint with shards that were saved at different moments");
 }
 
 }  // namespace evergrad::coordinator

@@ -51,7 +51,7 @@ class CheckpointResume : private JobPart {
   WorkerClaims* const claims_;
   CheckpointRounds* const rounds_;
   const Hooks hooks_;
-  std::optional<ResumePoint> point_;  // Both are set between OnFound and Apply.
+  std::optional<ResumePoint> point_;  // Set between OnFound and Apply, like resumption_.
   std::optional<Resumption> resumption_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

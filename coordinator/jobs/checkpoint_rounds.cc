@@ -14,10 +14,11 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::size_t kRetryTextMax = 500;
-// Longest wait for a round. Then a manifest is written with older files of the shards that have not
-// answered.
+// Time limit of a round. After it a manifest is written, with older files of the shards that have
+// not answered.
 constexpr std::chrono::seconds kRoundMax{60};
-constexpr std::chrono::seconds kTroubleSaidEvery{60};  // at most, while trouble lasts
+constexpr std::chrono::seconds kTroubleSaidEvery{
+    60};  // shortest time between two events about the same trouble
 constexpr std::chrono::milliseconds kHurriedApart{100};
 // Limit for the files of a shard, in addition to `keep`. Files are not deleted while manifests
 // cannot be written.
@@ -78,7 +79,7 @@ void CheckpointRounds::SetStage(Stage stage) {
   stage_ = stage;
   ++stages_;
   if (stage == Stage::kLast || stage == Stage::kSealing)
-    open_ = false;  // In kLast a late answer serves the next round as well.
+    open_ = false;  // In kLast a late answer also counts for the next round.
   if (stage == Stage::kLast) next_ = host_->Now();
   if (stage == Stage::kSealing) cuts_.Clear();
   if (stage == Stage::kOver) writer_.Stop();
@@ -109,12 +110,12 @@ void CheckpointRounds::Tick(MonoTime now, bool hurry) {
     next_ = now;
     hurried_next_ = now + kHurriedApart;
   }
-  // While the journal takes no records, no files are written, because it could not know them.
+  // While the journal accepts no records, no files are written, because no record could name them.
   if (open_ || writer_.busy() || now < next_ || !host_->StoreTrouble().empty()) return;
   if (stage_ == Stage::kWorking) return BeginRound();
   if (stage_ != Stage::kLast) return;
-  // The last round waits until every ledger has every closed closure. All ledgers are then equal,
-  // so the manifest is complete.
+  // The last round waits until every ledger has every closure that has been closed. All ledgers are
+  // then equal, so the manifest is complete.
   if (!book_->ClosesSettled() || !shards_.AllHeld()) return job_.SendCloses();
   BeginRound();
 }
@@ -133,8 +134,8 @@ void CheckpointRounds::BeginRound() {
     return skips;
   });
   if (held_up > 0 && status_.trouble().empty())
-    OnTrouble(absl::ResourceExhaustedError(
-        absl::StrCat("no snapshot of some shards can be deleted (see the log): shards=", held_up)));
+    OnTrouble(absl::ResourceExhaustedError(absl::StrCat(
+        "snapshots of some shards cannot be deleted (see the log): shards=", held_up)));
   CheckRound(began_);
 }
 
@@ -175,11 +176,11 @@ absl::Status CheckpointRounds::OnDurable(TaskId task, const v1::ShardDurable& du
   const JobServer* const server = shards_.Find(task);
   if (server == nullptr || server->identity != owner.server) {
     if (owner.epoch <= epoch)  // otherwise the shard has been moved meanwhile
-      host_->ForeignMessage(task, "ShardDurable of another's shard");
+      host_->ForeignMessage(task, "ShardDurable for a shard of another server");
     return absl::OkStatus();
   }
   if (owner.epoch != epoch)
-    return absl::OkStatus();  // the file of a former epoch is deleted with the others
+    return absl::OkStatus();  // a file of an earlier epoch; it is deleted with other old files
   const bool ordered = cuts_.Awaits(shard, epoch);
   if (durable.has_error()) {
     OnSaveFailed(shard, ordered, durable);
@@ -187,7 +188,7 @@ absl::Status CheckpointRounds::OnDurable(TaskId task, const v1::ShardDurable& du
   }
   absl::StatusOr<Snapshot> snapshot = SnapshotOf(durable, plan_->closures());
   if (!snapshot.ok()) return snapshot.status();
-  if (!ordered && IsFull(shard)) return absl::OkStatus();  // no round asked for it
+  if (!ordered && IsFull(shard)) return absl::OkStatus();  // no round has asked for this file
   snapshot->folder = folder();
   snapshot->job = id_.uid;
   snapshot->plan_fingerprint = plan_message_.fingerprint();
@@ -216,7 +217,8 @@ void CheckpointRounds::OnSaveFailed(ShardId shard, bool ordered, const v1::Shard
   v1::ErrorDetail cause = durable.error();
   CleanCause(&cause);
   const auto code = static_cast<absl::StatusCode>(cause.code());
-  // The shard was dropped, assigned anew or ordered again meanwhile; the next round asks again.
+  // In the meantime the shard was dropped, assigned again or ordered again. The next round asks for
+  // it.
   if (code != absl::StatusCode::kCancelled && code != absl::StatusCode::kAborted &&
       code != absl::StatusCode::kNotFound)
     OnTrouble(absl::Status(code, absl::StrCat(server, cause.message())), cause.kind() == "user");
@@ -312,7 +314,8 @@ void CheckpointRounds::OnTrouble(const absl::Status& status, bool users) {
   status_.set_trouble(client::CleanText(status.message(), 1024));
   job_.Touch();
   if (!on() || stage_ == Stage::kOver) return;
-  // After the first manifest an error is a trouble of machines, which may pass, so the job retries.
+  // After the first manifest the cause of an error is a machine and may disappear, so the job
+  // retries.
   if ((!users && !SaveErrorIsFinal(status)) || status_.manifests() != 0) {
     const MonoTime now = host_->Now();
     if (trouble_said_at_ && now - *trouble_said_at_ < kTroubleSaidEvery) return;
@@ -364,12 +367,13 @@ void CheckpointRounds::SayUnsaved() {
   const std::string& server = book_->durable().map[unsaved_.begin()->value()].server;
   const std::string text = absl::StrCat(
       "the final state of the job is only partly saved: ", unsaved_.size(), " of ", shards_.size(),
-      " shards have no file of it, first=", unsaved_.begin()->value(),
+      " shards were not saved in this state, first=", unsaved_.begin()->value(),
       server.empty() ? std::string(" at no server") : absl::StrCat(" at ps_server/", server), "; ",
       status_.number() == 0
           ? std::string("there is no checkpoint to resume from")
-          : absl::StrCat("checkpoint ", status_.number(),
-                         " can be resumed from, which repeats the work done after it"));
+          : absl::StrCat(
+                "checkpoint ", status_.number(),
+                " is older: a job that resumes from it repeats the work that was done after it"));
   job_.Event("warning", text);
   status_.set_trouble(text);
   NoteStatus();

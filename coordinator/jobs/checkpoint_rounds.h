@@ -32,7 +32,7 @@ namespace evergrad::coordinator {
 
 class CheckpointRounds : private JobPart {
  public:
-  // The parts of the job's life that differ in their rounds.
+  // The stages of a job, each with its own rule for rounds.
   enum class Stage {
     kNone,     // No shard is placed yet.
     kWorking,  // One round follows another.
@@ -52,11 +52,11 @@ class CheckpointRounds : private JobPart {
   const std::string& folder() const { return writer_.folder(); }
   const v1::CheckpointStatus& status() const { return status_; }
   void SetResumedFrom(const std::string& uri) { status_.set_resumed_from(uri); }
-  std::string WaitingFor() const;  // Used in kLast and kSealed; "" for nothing.
+  std::string WaitingFor() const;  // The wait of kLast or kSealed as text, or "".
 
   void SetStage(Stage stage);
-  // Ends or begins a round if it is time to. `hurry` is true while a client waits for a checkpoint:
-  // a round then begins as soon as every ledger holds the ended closures.
+  // Ends or begins a round when it is due. `hurry` is true while a client waits for a checkpoint: a
+  // round then begins as soon as every ledger holds the ended closures.
   void Tick(MonoTime now, bool hurry);
   void BeginRound();
   bool round_open() const { return open_; }
@@ -97,7 +97,7 @@ class CheckpointRounds : private JobPart {
   std::string retry_;   // The last error that made a server retry one of the round's orders.
   MonoTime began_{0}, next_{0}, hurried_next_{0}, sealed_by_{0};
   std::optional<MonoTime> trouble_said_at_;
-  bool trouble_said_ = false;   // An event named the trouble, and none its end.
+  bool trouble_said_ = false;   // An event has reported the trouble, and none its end.
   bool again_ = false;          // A round ended while a manifest was being written.
   std::uint32_t failures_ = 0;  // Failed manifests in a row.
   std::set<ShardId> unsaved_;   // Shards of a sealed job without a file of their final state.

@@ -39,8 +39,8 @@ class GrantActions {
   // Returns whether the worker can be given work now.
   virtual bool Usable(const JobWorker& worker, MonoTime now) const = 0;
   virtual WorkerPin::Choice PinnedWorker() = 0;
-  virtual bool GrantsBlocked() = 0;  // True: no worker gets work now.
-  // Number of attempts that it may hold.
+  virtual bool GrantsBlocked() = 0;  // Returns true while no worker may get work.
+  // Returns the number of attempts that the worker may hold.
   virtual std::uint32_t LimitOf(const JobWorker& worker) const = 0;
   virtual void RecallAttempt(JobWorker* worker, Attempt attempt, JobWorker::Held* held) = 0;
   // `regrant` is true if the closure was granted before.
@@ -63,7 +63,7 @@ struct ClosureSourceParts {
   JournalWriter* journal;
   GrantActions* grants;
   std::function<EpochAccount::Context()> account_context;
-  // The next two are for a source with callers (function_calls.h, function_closures.h).
+  // `revoke` and `calls` are for a source with callers (function_calls.h, function_closures.h).
   std::function<void(ClosureId, const ClosureBook::Current&)> revoke;
   FunctionCalls::Hooks calls;
 };
@@ -80,7 +80,7 @@ class ClosureSource : protected JobPart {
   virtual FunctionCalls* calls() { return nullptr; }  // Null if there are no callers.
 
   // --- grants.
-  // Returns a limit: only closures below it may be granted before the next barrier.
+  // Returns the number of the first closure that must not be granted before the next barrier.
   virtual std::uint64_t Limit() const = 0;
   // Tells the book which new closures may be granted.
   virtual void UpdateNewLimit() = 0;
@@ -97,7 +97,7 @@ class ClosureSource : protected JobPart {
   // Returns whether schedule() gave out the closure's number, as far as the journal knows. The
   // journal may have lost the schedule() of a closure that a worker still holds.
   virtual bool Knows(ClosureId) const { return true; }
-  // Returns how often, since the last call, closures_behind_max began to prevent new grants.
+  // Returns how often closures_behind_max has begun to prevent new grants since the last call.
   virtual std::uint64_t TakeWindowRefusals() { return 0; }
 
   // --- ends.
@@ -115,7 +115,7 @@ class ClosureSource : protected JobPart {
   // `failures` is the number of machine errors in a row before this one.
   virtual OnError Judge(bool user_error, bool repair, std::uint32_t failures) const = 0;
   virtual void FailClosure(ClosureId, v1::ErrorDetail) {}
-  // [20b] Counts a closure whose updates are lost. Returns how many updates of it each of its
+  // [20b] Counts a closure whose updates are lost. Returns the number of updates that each of its
   // shards has lost; 0 if the closure is in no plan.
   virtual std::uint64_t OnLost(ClosureId closure) = 0;
   // Returns the name of the closure for the text of an error, with a space before it.
@@ -125,10 +125,11 @@ class ClosureSource : protected JobPart {
   virtual std::string ReadyText(const v1::DescribeResult& described) const = 0;
   // Returns whether no closures follow after those below Limit().
   virtual bool Complete() const { return true; }
-  // Returns nullopt while a closure is open, else the text of the wait for the next closure, or ""
-  // if none follows.
+  // Returns nullopt while a closure is open. Otherwise returns the text of the wait for the next
+  // closure, or "" if no closure follows.
   virtual std::optional<std::string> IdleText() const { return std::nullopt; }
-  // Returns the text of what the closures wait for although there are usable workers, or "".
+  // If the closures wait although there are usable workers, returns the reason as text; otherwise
+  // "".
   virtual std::string WaitingForWorker(const JobWorkers&, MonoTime) const { return ""; }
   // [38] Compares the number of updates of each shard at the job's end with the expected number.
   virtual UpdateAccount::Finding CompareUpdates(
@@ -143,8 +144,8 @@ class ClosureSource : protected JobPart {
 
   // --- checkpoints
   virtual bool WantsRound() const { return false; }  // A client waits for a round.
-  virtual void OnRoundTick() {}                      // A wanted round has had its chance.
-  virtual void OnRoundEnded() {}                     // Before its manifest is made.
+  virtual void OnRoundTick() {}                      // Called after a wanted round could begin.
+  virtual void OnRoundEnded() {}                     // Called before the round's manifest is made.
   virtual void OnSaved(const v1::Manifest&) {}
   virtual void CheckClosing() {}  // Called after an answer or the loss of a server.
 

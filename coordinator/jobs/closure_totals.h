@@ -23,7 +23,7 @@ namespace evergrad::coordinator {
 
 struct ClosureCounts {
   std::uint64_t failed = 0, cancelled = 0, attempts = 0;
-  std::uint64_t rerun = 0, updates_redone = 0;  // After servers were lost.
+  std::uint64_t rerun = 0, updates_redone = 0;  // Work repeated after servers were lost.
   std::uint64_t lost = 0, updates_lost = 0;     // [20b] Lost with servers, and never run again.
 };
 
@@ -36,8 +36,8 @@ class ClosureTotals : private JobPart {
     ++attempts_;
     high_ = attempt;
   }
-  // A worker that registers still holds `attempt`. An attempt that a former life granted after its
-  // last commit is counted now; a repeated call changes nothing.
+  // Called when a worker registers that still holds `attempt`. An attempt that a former life
+  // granted after its last commit is counted now; a repeated call changes nothing.
   void OnAdopted(ClosureId closure, Attempt attempt);
 
   // --- ends
@@ -50,8 +50,8 @@ class ClosureTotals : private JobPart {
   }
   // The number of closures whose failure ends the job.
   void SetFailed(std::uint64_t failed) { failed_ = failed; }
-  // Keeps the numbers of the book, because the job ends. `counted` has the numbers of a source that
-  // counts its closures itself.
+  // Called at the end of the job: keeps the numbers of the book. `counted` has the numbers of a
+  // source that counts its closures itself.
   void Close(const std::optional<ClosureSource::Ends>& counted);
 
   // `succeeded` is the number of closures that succeeded. The number of cancelled closures is known
@@ -73,7 +73,7 @@ class ClosureTotals : private JobPart {
   Attempt high_;               // The highest attempt that is counted in attempts_.
   Attempt known_;              // The value of high_ when this life began.
   std::set<Attempt> adopted_;  // The attempts above known_ that OnAdopted has counted.
-  std::uint64_t granted_before_ = 0, repairs_before_ = 0;  // Of former lives.
+  std::uint64_t granted_before_ = 0, repairs_before_ = 0;  // Numbers of former lives.
   std::uint64_t scheduled_ = 0, failed_ = 0, reruns_ = 0;  // reruns_ is used when there is no book.
   std::uint64_t updates_redone_ = 0, closures_lost_ = 0, updates_lost_ = 0;
 };

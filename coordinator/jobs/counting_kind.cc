@@ -4,7 +4,7 @@
 
 namespace evergrad::coordinator {
 
-// Gives each variable the number of shards in the YAML.
+// Partitions each variable into the number of shards that the YAML states.
 sharding::Partitioner CountingKind::PartitionerOf(const config::JobSpec& spec) const {
   return sharding::FixedShards{spec.counting.shards};
 }

@@ -2,16 +2,16 @@
 // call brings the time as `now`.
 //
 // Deaths are counted by identity, over all processes that had the identity. A death counts if the
-// task held work of the job, and they are in a row as long as no process of that identity completes
-// any work in between. The first `free` deaths in a row cost nothing: machines die, and the poison
-// rule (poison.h) needs three deaths to blame a closure. Each further death keeps the task without
-// work for a backoff of `first`, twice that, … up to `longest`. Any work that the task completes
-// clears its record. Deaths during the backoff are counted separately and do not count against the
-// job. When a server dies during its backoff, the backoff begins again, because the server must
-// first stay alive for that long before it gets shards.
+// task held work of the job. Deaths are in a row if no process of the identity completed work
+// between them. The first `free` deaths in a row have no effect: machines die, and the poison rule
+// (poison.h) needs three deaths to blame a closure. After each further death the task gets no work
+// for a backoff, which is `first`, then twice as long each time, up to `longest`. Any work that the
+// task completes clears its record. Deaths during the backoff are counted separately and do not
+// count against the job. When a server dies during its backoff, the backoff begins again, because
+// the server must first stay alive for that long before it gets shards.
 //
-// The table is bounded. A restarted coordinator begins with an empty table and notices a task that
-// still dies by its next deaths.
+// The table is bounded. A restarted coordinator begins with an empty table, so a task that still
+// dies is counted anew.
 #pragma once
 
 #include <array>
@@ -35,15 +35,15 @@ class DeathBackoff {
     std::uint32_t free = 3;
     std::chrono::milliseconds first{1000}, longest{60'000};
     std::chrono::milliseconds forgotten_after{600'000};  // since the last death
-    std::size_t tasks_max = 1024;  // beyond it the record of the oldest death is dropped
+    std::size_t tasks_max = 1024;  // above it the record of the oldest death is dropped
   };
   struct Record {
     Role role = Role::kWorker;
     std::string identity;
-    std::uint32_t deaths = 0;       // in a row, each while it held work
-    std::uint32_t idle_deaths = 0;  // during the backoff after the last of these deaths
-    MonoTime last{0}, until{0};     // it gets no work before `until`
-    std::string reason, host;       // of the last death in a row
+    std::uint32_t deaths = 0;       // deaths in a row while the task held work
+    std::uint32_t idle_deaths = 0;  // deaths during the backoff after the last of `deaths`
+    MonoTime last{0}, until{0};     // the task gets no work before `until`
+    std::string reason, host;       // reason and host of the last death in a row
   };
   explicit DeathBackoff(Options options) : options_(options) {}
   DeathBackoff() : DeathBackoff(Options()) {}
@@ -56,13 +56,13 @@ class DeathBackoff {
   // membership's own rule). Changes nothing if the task has no record. The backoff of a server
   // begins again.
   void OnIdleDeath(MonoTime now, Role role, absl::string_view identity);
-  // The task has completed some work: clears its record.
+  // Clears the record of the task, because the task has completed some work.
   void OnProgress(Role role, absl::string_view identity);
   // Clears the records of several tasks of one role, because each closure that succeeds has used
   // every server that owns shards.
   void OnProgressOf(Role role, const std::set<std::string>& identities);
 
-  MonoTime Until(Role role, absl::string_view identity) const;  // MonoTime{0}: at once
+  MonoTime Until(Role role, absl::string_view identity) const;  // MonoTime{0} for no backoff
   // Returns whether Shown contains the task.
   bool Counts(MonoTime now, Role role, absl::string_view identity) const;
   // Returns the records with more than `free` deaths. A task stays among them after its backoff,
@@ -85,7 +85,7 @@ class DeathBackoff {
 // Counts the deaths since the job last made progress.
 //
 // A job fails when its tasks die more than `--deaths-max` times while the job makes no progress;
-// over a long life any number of machines may die. The job makes progress
+// the number of deaths over the whole life of a job has no limit. The job makes progress
 //   - when a closure succeeds for the first time, and
 //   - when less repeated work (repair runs, an evaluation, an export) is left than at any moment
 //     since the last first success of a closure. If each repair counted as progress, the count
@@ -97,7 +97,7 @@ class DeathLimit {
   enum class Again { kRepairs, kEvaluation, kExport };
 
   void OnDeaths(std::uint32_t deaths) { deaths_ += deaths; }
-  // A closure succeeded for the first time.
+  // Resets the count, because a closure succeeded for the first time.
   void OnFirstSuccess() {
     deaths_ = 0;
     least_.fill(kUnknown);

@@ -15,7 +15,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr int kBackoffsShownMax = 64;  // in a status
+constexpr int kBackoffsShownMax = 64;  // largest number in one status
 
 double Seconds(MonoTime span) { return std::max(0.0, std::chrono::duration<double>(span).count()); }
 
@@ -48,12 +48,13 @@ std::optional<PoisonRule::Running> DeathWatch::RunningOf(const JobWorker* worker
 
 void DeathWatch::OnDeath(Role role, const std::string& identity, absl::string_view reason,
                          bool leaving, const JobWorker* worker, const std::string& host) {
-  // A silent worker has never had work. The coordinator's log and metrics report its end.
+  // A worker that never sent a message after its Hello has never had work. The coordinator's log
+  // and metrics report its end.
   if (worker != nullptr && worker->silent) return;
   const std::string name = absl::StrCat(RoleName(role), "/", identity);
   if (leaving) return job_.Event("state", absl::StrCat(name, " left: ", reason));
   events_->CountDeath();
-  CreditServers();  // for the shards that they owned before this death
+  CreditServers();  // The servers get credit for the shards that they owned before this death.
   const MonoTime now = host_->Now();
   const bool held_work = worker != nullptr ? !worker->held.empty() : HoldsShards(identity);
   const bool kept_from_work = worker != nullptr ? worker->backoff_until > now : DiesIdle(identity);
@@ -82,13 +83,12 @@ void DeathWatch::OnDeath(Role role, const std::string& identity, absl::string_vi
 
 void DeathWatch::SayBacksOff(const DeathBackoff::Record& record) {
   job_.Event("warning",
-             absl::StrFormat("%s/%s has died %d times in a row while it held work of this job, "
-                             "without completing any: it gets no work for %.3g s (last death%s: "
-                             "%s)",
-                             RoleName(record.role), record.identity, record.deaths,
-                             Seconds(record.until - host_->Now()),
-                             record.host.empty() ? "" : absl::StrCat(" on host ", record.host),
-                             record.reason));
+             absl::StrFormat(
+                 "%s/%s has died %d times in a row while it held work of this job, without "
+                 "completing any: the task gets no work for %.3g s (last death%s: %s)",
+                 RoleName(record.role), record.identity, record.deaths,
+                 Seconds(record.until - host_->Now()),
+                 record.host.empty() ? "" : absl::StrCat(" on host ", record.host), record.reason));
 }
 
 void DeathWatch::Judge() {
@@ -97,7 +97,7 @@ void DeathWatch::Judge() {
     limit_.OnLeft(DeathLimit::Again::kRepairs, book_->RepairsLeft());
   const PoisonRule::Verdict verdict = poison_.Judge(host_->Now());
   limit_.OnDeaths(verdict.others);
-  if (verdict.others > 0) job_.NoteIfJournaled();  // so that the next commit has the count
+  if (verdict.others > 0) job_.NoteIfJournaled();  // The next commit then has the count.
   if (job_.grants_stopped()) return;
   if (verdict.poison) {
     job_.Fail(MakeError(absl::InternalError(absl::StrCat(
@@ -132,7 +132,7 @@ void DeathWatch::OnWorkerProgress(const std::string& worker) {
 }
 
 // Clears the records of every owner of a shard, because all of them have served the closures that
-// have ended. It runs once for all closures of a turn, because it visits every shard.
+// have ended. This method visits every shard, so it is called once for all closures of a turn.
 void DeathWatch::CreditServers() {
   if (!std::exchange(servers_served_, false) || !book_ || backoff_.size() == 0) return;
   std::set<std::string> owners;
@@ -155,7 +155,7 @@ void DeathWatch::FillStatus(const JobWorkers& workers, v1::JobStatus* status) co
         0, std::chrono::duration_cast<std::chrono::milliseconds>(until - now).count())));
     return row;
   };
-  // Connected workers that get no work now, because of membership or of this class.
+  // Connected workers that get no work now, because of membership or of DeathBackoff.
   std::map<std::string, MonoTime> connected;
   for (const auto& [task, worker] : workers) {
     if (worker.backoff_until > now) connected[worker.identity] = worker.backoff_until;

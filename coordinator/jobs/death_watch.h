@@ -37,7 +37,7 @@ class DeathWatch : private JobPart {
   // that leaves after a notice does not count.
   void OnDeath(Role role, const std::string& identity, absl::string_view reason, bool leaving,
                const JobWorker* worker, const std::string& host);
-  // The work of a worker has stalled. This counts as a death of the worker while it ran `blamed`.
+  // Counts the stalled work of a worker as a death of the worker while it ran `blamed`.
   void OnStall(MonoTime now, std::optional<PoisonRule::Running> blamed) {
     poison_.OnDeath(now, blamed);
   }
@@ -74,8 +74,8 @@ class DeathWatch : private JobPart {
   PoisonRule poison_;
   DeathLimit limit_;
   DeathBackoff backoff_;
-  bool repairs_ended_ = false;   // Since the last call of Judge.
-  bool servers_served_ = false;  // Since the last call of CreditServers.
+  bool repairs_ended_ = false;   // Repairs have ended since the last call of Judge.
+  bool servers_served_ = false;  // Set since the last call of CreditServers.
 };
 
 }  // namespace evergrad::coordinator

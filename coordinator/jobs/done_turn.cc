@@ -30,7 +30,7 @@ void DoneTurn::Send(const Answer& answer) {
     delayed_.emplace(host_->Now() + std::chrono::milliseconds(hit.delay_ms),
                      std::make_pair(answer.task, message_));
   } else if (!hit) {
-    // Otherwise the answer is lost, and the worker repeats its Done in its next session.
+    // Without this answer the worker repeats its Done in its next session.
     host_->Send(answer.task, message_);
   }
 }

@@ -3,8 +3,9 @@
 //
 //   Add, Add, … ─▶ Commit: one commit for all ─▶ End: the answers, in order
 //
-// With a thousand workers a commit and a search for work cost more than processing a Done, so both
-// happen once for all Dones of a turn. Not thread-safe: only the control executor calls it.
+// With a thousand workers, one commit or one search for work costs more than the processing of one
+// Done. The commit and the search therefore happen once for all Dones of a turn. Not thread-safe:
+// only the control executor calls it.
 #pragma once
 
 #include <map>
@@ -23,7 +24,7 @@ class DoneTurn : private JobPart {
   explicit DoneTurn(const JobPart& part) : JobPart(part) {}
 
   bool open() const { return open_; }
-  void Open() { open_ = true; }  // A Done came that gets no answer.
+  void Open() { open_ = true; }  // Opens the turn for a Done that gets no answer.
   // Opens the turn. End() will answer the attempt.
   void Add(TaskId task, ClosureId closure, Attempt attempt, bool superseded);
   // Commits the changes of the Dones. The job calls it before it sends a message that may follow

@@ -170,7 +170,7 @@ void EpochAccount::Fold(const IntervalSet& dead, const Context& context) {
 
 // Returns false if the next closure has not ended.
 bool EpochAccount::FoldNext(const IntervalSet& dead, const Context& context) {
-  Closure closure;  // Zeros for a dead closure, and for one of a former job.
+  Closure closure;  // Stays zero for a dead closure and for a closure of a former job.
   if (!waiting_.empty() && waiting_.begin()->first == folded_) {
     closure = std::move(waiting_.begin()->second);
     waiting_.erase(waiting_.begin());
@@ -267,8 +267,8 @@ void EpochAccount::Resume(const IntervalSet& done, const IntervalSet& dead,
   EpochLinesUpTo(evaluated_, context);
 }
 
-// Adjusts the shown number of steps. For the epochs that former jobs trained it shows the steps of
-// those jobs, which may differ from the steps in this job's plan.
+// Adjusts the shown number of steps. For the epochs that former jobs trained, the shown number has
+// the steps of those jobs, which may differ from the steps in this job's plan.
 void EpochAccount::CountFormerSteps(const v1::Manifest& manifest, bool same_plan) {
   std::vector<std::uint64_t> steps;
   for (const v1::EpochRow& row : rows_) steps.push_back(row.steps());
@@ -292,7 +292,7 @@ void EpochAccount::EpochLine(const v1::EpochRow& row, const Context& context) {
   context.lines->Add(Dump(json), false);
 }
 
-// Writes each line once, when it can no longer change.
+// Writes the line of each epoch once, when it can no longer change.
 void EpochAccount::EpochLinesUpTo(std::uint64_t epoch, const Context& context) {
   for (; epoch_lines_ < std::min<std::uint64_t>(epoch, rows_.size()); ++epoch_lines_)
     EpochLine(rows_[epoch_lines_], context);

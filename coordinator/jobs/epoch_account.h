@@ -8,9 +8,9 @@
 //
 // A barrier is an epoch at whose end no new closure is granted until its evaluation has ended. The
 // last epoch is always a barrier. Closures, positions and epochs are those of the plan, and epochs
-// are numbered from 1. barrier() is the number of the epoch at the next barrier; evaluated() is the
-// same number once the barrier has a valid evaluation, and lower before. Seconds are of the
-// monotonic clock. A speed or a loss that was not measured is NaN.
+// are numbered from 1. barrier() is the number of the epoch at the next barrier; evaluated() is a
+// lower number until that barrier has a valid evaluation, and then the same number. Seconds are of
+// the monotonic clock. A speed or a loss that was not measured is NaN.
 //
 // No clock, no I/O; the lines of metrics.jsonl go to the sink that the caller passes. Not
 // thread-safe: only the control executor calls it. The curve has its own bound; the caller bounds
@@ -89,8 +89,8 @@ class EpochAccount {
   std::uint64_t waiting() const { return waiting_.size(); }
   void ForgetWaiting() { waiting_.clear(); }  // The job has ended.
 
-  // --- evaluation. Its time does not count as time of the epoch. Without BeginPlan there is no
-  // epoch whose row an evaluation could fill.
+  // --- evaluation. The time of an evaluation does not count as time of the epoch. Without
+  // BeginPlan there is no epoch whose row an evaluation could fill.
   void BeginEvaluation(MonoTime now) { evaluation_began_ = now; }
   void FinishEvaluation(EvaluationResult result, MonoTime now);
   // Marks the newest evaluation as invalid, because values have changed. `under_way` is true if an
@@ -98,7 +98,7 @@ class EpochAccount {
   void VoidEvaluation(bool under_way, MonoTime now);
   const EvaluationResult& evaluation() const { return evaluation_; }  // The newest.
 
-  double speed() const;  // Over all training of this job, in examples per second.
+  double speed() const;  // Examples per second over all training of this job.
 
   // --- resuming: the work of former jobs counts as done.
   // `done` holds the closures that former jobs ended. The manifest has the losses and metrics of
@@ -115,7 +115,8 @@ class EpochAccount {
   struct View {
     bool active = false, ended = false;
     bool training = false;  // The job is in the training phase.
-    // No new examples are trained on, so the speed is 0 and the remaining time unknown.
+    // True while no new examples are trained on. The speed is then 0 and the remaining time
+    // unknown.
     bool paused = false;
     bool planned = false;  // The closures come from a plan.
     double rate = 0;       // Present speed of training, in examples per second.
@@ -150,7 +151,7 @@ class EpochAccount {
   void EpochLine(const v1::EpochRow& row, const Context& context);
   void EpochLinesUpTo(std::uint64_t epoch, const Context& context);
   void CountFormerSteps(const v1::Manifest& manifest, bool same_plan);
-  // Returns the global step to show for a position in the plan: it also counts the steps that
+  // Returns the global step to show for a position in the plan. The result includes the steps that
   // former jobs took.
   std::uint64_t ShownStep(std::uint64_t position) const {
     return position + static_cast<std::uint64_t>(former_steps_apart_);

@@ -33,8 +33,8 @@ class EvaluationSum {
  public:
   // Adds the sums of one closure. Integers wrap instead of overflowing, whatever a worker reports.
   void Add(const v1::ClosureMetrics& metrics);
-  // Returns the result. With `counts_only` integers are counts, and there is no loss. Without
-  // examples there are no metrics.
+  // Returns the result. With `counts_only` the integers are counts, and the result has no loss.
+  // Without examples the result has no metrics.
   EvaluationResult Result(bool counts_only) const;
 
  private:

@@ -1,8 +1,8 @@
 // The history of a job for its users: the newest events, numbered from 1, and the deaths of its
 // tasks. Pure; only the control executor calls it.
 //
-// At most `events_max` events and as many deaths are kept. The oldest event is dropped first. Of
-// the deaths the first are kept, because they explain the others. All deaths are counted.
+// At most `events_max` events and `events_max` deaths are kept. These are the newest events and the
+// first deaths, because the first deaths explain the later ones. All deaths are counted.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ class EventLog {
   explicit EventLog(std::uint32_t events_max) : events_max_(events_max) {}
 
   // Adds an event. Its text is cleaned and truncated, so that all events fit into one answer to
-  // psctl. The event is also added to `note` for the journal, which may be null. The returned
+  // psctl. If `note` is not null, the event is also added to it, for the journal. The returned
   // reference is valid until the next Add.
   const v1::Event& Add(absl::string_view kind, absl::string_view text, std::int64_t wall_ms,
                        v1::JobNote* note);

@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t kTextMax = 1024;
 constexpr std::chrono::seconds kTroubleSaidEvery{60};
 constexpr std::uint64_t kVocabularyBytesMax = 2ull << 30;
-// Memory of a waiting chunk in addition to its data, and the sum of this for two windows.
+// Memory of a waiting chunk in addition to its data, and the limit of its sum over two windows.
 constexpr std::uint64_t kChunkBytes = 512, kChunksBytesMax = 64u << 10;
 constexpr std::uint64_t kVariableHeadBytesMax = 4096, kFileHeadBytesMax = 1u << 20;
 
@@ -29,7 +29,7 @@ absl::Status CheckChunk(const v1::RunFileChunk& chunk) {
                      chunk.data().size(), " max=", client::kRunFileChunkMax));
   if (!client::IsExportName(chunk.name()))
     return absl::InvalidArgumentError(
-        absl::StrCat("a chunk has a name that is not that of an export file: name=",
+        absl::StrCat("a chunk has a name that is not the name of an export file: name=",
                      client::CleanText(chunk.name(), 100)));
   if (chunk.data().empty() && chunk.bytes() != 0)
     return absl::InvalidArgumentError(
@@ -40,9 +40,9 @@ absl::Status CheckChunk(const v1::RunFileChunk& chunk) {
 
 }  // namespace
 
-// One export attempt whose files are sent. Only the file thread uses the receiver: work for that
-// thread shares it, and the returned functions do not, so that the file thread also destroys it.
-// The other members belong to the control executor.
+// One export attempt whose files are sent. Only the file thread uses the receiver. Work for that
+// thread holds references to the receiver, and the functions that it returns do not, so the
+// receiver is also destroyed on the file thread. The other members belong to the control executor.
 struct ExportFiles::Receiving {
   Receiving(Attempt a, const std::string& folder)
       : attempt(a), receiver(std::make_shared<RunFileReceiver>(folder)) {}
@@ -95,7 +95,7 @@ absl::Status ExportFiles::OnChunk(TaskId task, const v1::RunFileChunk& chunk) {
   if (const std::uint64_t most = BytesMax(chunk.name()); chunk.bytes() > most) {
     OnTaken(receiving_, task, chunk.closure(), chunk.name(), 0,
             absl::InvalidArgumentError(absl::StrCat(
-                "a file is larger than the job's variables can make it: name=",
+                "a file is larger than the job's variables need: name=",
                 client::CleanText(chunk.name(), 100), " bytes=", chunk.bytes(), " max=", most)));
     return absl::OkStatus();
   }

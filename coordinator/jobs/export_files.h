@@ -50,10 +50,10 @@ class ExportFiles : private JobPart {
   // Takes a part of a file. Returns InvalidArgument and changes nothing if the message is malformed
   // or exceeds the window.
   absl::Status OnChunk(TaskId task, const v1::RunFileChunk& chunk);
-  // The export closure has ended with this result.
+  // Takes the result with which the export closure has ended.
   void OnExported(const v1::ExportResult& reported, const std::string& worker);
-  // A disk is full. The closure runs again later, without a limit of attempts, because only disk
-  // space for the weights is missing.
+  // Called when a disk is full: lets the closure run again later. The number of attempts has no
+  // limit, because only disk space for the weights is missing.
   void OnNoSpace(ReadingRound::Closure* closure, absl::string_view why);
   // Closes and removes a file that is not complete.
   void DropReceiver();

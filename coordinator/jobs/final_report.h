@@ -29,9 +29,10 @@ class FinalReport : private JobPart {
  public:
   using Answer = ShardQueries::Answer;
   enum class Kind {
-    kComplete,  // The report must have every shard. The job waits for a server that sums many
-                // gigabytes.
-    kSealed     // For a sealed job: the report has the answers that arrive within report_timeout.
+    // The report must have every shard. The job waits even for a server that needs long to sum
+    // many gigabytes.
+    kComplete,
+    kSealed  // For a sealed job: the report has the answers that arrive within report_timeout.
   };
   explicit FinalReport(const JobPart& part);
 
@@ -41,7 +42,7 @@ class FinalReport : private JobPart {
   // If the job runs, asks every owner of its shards; if it has ended, answers with its final
   // report. `done` may be called before Ask returns.
   void Ask(bool digests, std::chrono::milliseconds timeout, ShardQueries::Done done);
-  // Begins a report and voids a former one. The shards must be placed.
+  // Begins a report and voids an earlier one. All shards must have been placed.
   void Begin(Kind kind, std::function<void()> done);
   void Void();
   void OnReport(TaskId task, const v1::ShardReport& report);

@@ -11,7 +11,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr std::size_t kCancelMax = 65536;  // number of closures in one call
+constexpr std::size_t kCancelMax = 65536;  // largest number of closures in one call
 
 template <class Response>
 std::optional<absl::StatusOr<Response>> Refuse(absl::Status status) {
@@ -55,7 +55,7 @@ std::optional<v1::RaisedError> FunctionCalls::TellError(const v1::ClosureCall& c
 
 void FunctionCalls::Release(const v1::IntervalSet& released) {
   if (released.bounds_size() == 0) return;
-  // A waiting call comes here again and again, so a note is only made if it changes the queue.
+  // A waiting call runs this code repeatedly, so a note is made only if it changes the queue.
   if (const auto set = client::FromProto(released);
       !set.ok() || !closures_->queue().WouldRelease(*set))
     return;
@@ -108,7 +108,7 @@ std::string FunctionCalls::ScheduleWait(const v1::ScheduleClosureRequest& reques
     return absl::StrCat("space in the queue: queue_limit=", id_.spec.functions.queue_limit);
   if (!closures_->MakeRoom(request.arguments().size()))
     return absl::StrCat(
-        "memory for its arguments, which becomes free when a checkpoint has earlier closures: "
+        "memory for the arguments, which becomes free when a checkpoint contains earlier closures: "
         "argument_bytes_max=",
         closures_->queue().argument_bytes_max());
   return "";
@@ -119,7 +119,8 @@ FunctionCalls::Answer<v1::ScheduleClosureResponse> FunctionCalls::Schedule(
   using Response = v1::ScheduleClosureResponse;
   const FunctionQueue& queue = closures_->queue();
   Response response;
-  if (const auto again = queue.Scheduled(request.call())) {  // also if the job ends
+  // A repeated call is answered even if the job is ending.
+  if (const auto again = queue.Scheduled(request.call())) {
     response.set_scheduled(true);
     response.set_closure(*again);
     return response;
@@ -146,7 +147,7 @@ FunctionCalls::Answer<v1::ScheduleClosureResponse> FunctionCalls::Schedule(
   if (queue.next() >= plan_->closures())
     return Refuse<Response>(WithRetryable(
         absl::ResourceExhaustedError(absl::StrCat(
-            "the job has scheduled its largest number of closures: max=", plan_->closures())),
+            "the job has reached the largest number of closures: max=", plan_->closures())),
         false));
   v1::FunctionsNote note;
   v1::FunctionScheduled* one = note.add_scheduled();

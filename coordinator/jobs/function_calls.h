@@ -2,9 +2,10 @@
 // (docs/closures.md, api.proto).
 //
 // An answer of nullopt means that the call waits: the caller asks again when the job has changed,
-// and `waiting_for` has the reason for people. A repeated call gets the answer of the first one. An
-// answer may be sent once all commits that the store has accepted are durable. If the job has ended
-// or is ending, the error is FailedPrecondition; if it has failed, the error is its first cause.
+// and `waiting_for` has the reason for people. A repeated call gets the answer of the first call.
+// An answer may be sent once all commits that the store has accepted are durable. If the job has
+// ended or is ending, the error is FailedPrecondition; if it has failed, the error is its first
+// cause.
 //
 // Not thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once
@@ -29,7 +30,7 @@ class FunctionCalls : private JobPart {
   struct Hooks {
     // The error for calls to an ended or ending job; OK if the job takes calls.
     std::function<absl::Status()> refusal;
-    // The text of what the job waits for; "" if it works.
+    // Returns what the job waits for, as text; "" if it does not wait.
     std::function<std::string()> waiting_for;
   };
   // `closures` and `rounds` outlive this object.

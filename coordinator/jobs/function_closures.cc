@@ -12,8 +12,8 @@ namespace evergrad::coordinator {
 namespace {
 
 // Size of the range of closure numbers that a life may have given out and a torn journal may have
-// lost. Servers may hold updates of them. It is larger than the number of closures in any tail that
-// was not durable.
+// lost. Servers may hold updates of these closures. The range is larger than the number of closures
+// in any part of the journal that was not durable.
 constexpr std::uint64_t kLifeGap = 1u << 16;
 
 }  // namespace
@@ -107,7 +107,7 @@ void FunctionClosures::BeginLife(Record* begun) {
     AppendRecord(book_->Cancel(IntervalSet::Range(queue_.next(), note.next())), begun);
     Note(note);
   }
-  closing_ = book_->durable().dead;  // the owners that refuse them are not known yet
+  closing_ = book_->durable().dead;  // it is not known yet which owners refuse them
 }
 
 // ---------------------------------------------------------------- closing
@@ -129,8 +129,8 @@ std::string FunctionClosures::ClosingText() const {
 
 // [33] The arguments of a closure are deleted once every snapshot of every shard contains its
 // updates. While schedule() waits for memory, it is enough that each shard's newest snapshot
-// contains them. If the newest one is damaged later, an older one lacks the closure, and the
-// closure's updates there are counted as lost.
+// contains them. If the newest snapshot of a shard is damaged later, an older snapshot lacks the
+// closure, and its updates in this shard are counted as lost.
 IntervalSet FunctionClosures::SavedClosures() const {
   const DurableState& state = book_->durable();
   IntervalSet saved = state.succeeded;

@@ -1,5 +1,5 @@
-// The closures of a functions job and what happens to them: they are granted, end, fail, are
-// cancelled and are saved in checkpoints.
+// The closures of a functions job, with the effects of grants, ends, failures, cancellations and
+// checkpoints.
 //
 // The queue holds the state that the journal must have (function_queue.h). This class connects the
 // queue with the ledger: a closure that fails or is cancelled is dead in the book [20], and the
@@ -34,7 +34,7 @@ class FunctionClosures : private JobPart {
     EpochAccount* epochs;
     TaskTotals* totals;
     const CheckpointRounds* rounds;
-    // A worker's attempt at a closure is void: tells the worker, and forgets the attempt.
+    // Tells a worker that its attempt at a closure is void, and forgets the attempt.
     std::function<void(ClosureId, const ClosureBook::Current&)> revoke;
   };
   FunctionClosures(const JobPart& part, Parts parts);
@@ -45,8 +45,8 @@ class FunctionClosures : private JobPart {
 
   // --- ends
   void OnSucceeded(const std::string& worker, ClosureId closure, const v1::Done& done);
-  // Only the first error counts: every other closure that has not ended is cancelled, and the
-  // client's next call is answered with the error.
+  // Only the first error counts. After it every other closure that has not ended is cancelled, and
+  // the client's next call returns the error.
   void OnFailed(ClosureId closure, v1::ErrorDetail cause);
   // [20b] Notes that updates of a succeeded closure are lost and not made again.
   void OnLost(ClosureId closure);
@@ -60,24 +60,24 @@ class FunctionClosures : private JobPart {
   // --- closing closures: cancelled closures that not every owner of a shard is known to refuse
   void CheckClosing();  // Called after an owner's answer or the loss of a server.
   bool closing() const { return !closing_.empty(); }
-  std::string ClosingText() const;  // The text for a call that waits for them.
+  std::string ClosingText() const;  // The text for a call that waits for closing closures.
 
   // --- arguments and checkpoints.
   // Drops the arguments that no rollback can need any more.
   void TrimArguments();
   // Drops arguments if needed, and returns whether the queue has capacity for `argument_bytes`
-  // more. If it has not, a checkpoint is wanted, which lets the queue drop arguments.
+  // more. If it has no capacity, asks for a checkpoint, which lets the queue drop arguments.
   bool MakeRoom(std::uint64_t argument_bytes);
   void OnSaved(const v1::Manifest& manifest);  // A checkpoint has been written.
   bool AllSaved() const;  // Whether the newest checkpoint holds all succeeded closures.
-  void WantRound() { round_wanted_ = true; }  // A client waits for AllSaved.
+  void WantRound() { round_wanted_ = true; }  // Called when a client waits for AllSaved.
   bool wants_round() const { return round_wanted_ || room_wanted_; }
-  void OnRoundTick();  // A wanted round has had its chance.
+  void OnRoundTick();  // Called after a wanted round could begin.
 
   // --- queries
   std::set<std::string> WantedFunctions() const;  // The functions of closures that have not ended.
-  // Returns the text that the job waits for a worker with some function, if an open closure needs a
-  // function that no worker has; else "".
+  // If an open closure needs a function that no worker has, returns a text about the wait for such
+  // a worker; otherwise "".
   std::string WaitingFor(const std::set<std::string>& functions_of_workers) const;
 
   // --- the journal

@@ -10,11 +10,12 @@
 namespace evergrad::coordinator {
 namespace {
 
-// Beyond this number the client that was silent longest is forgotten. A repeat of its calls would
-// then schedule closures anew.
+// Largest number of clients that are remembered. Beyond it the client that was silent longest is
+// forgotten, and a repetition of its calls would schedule new closures.
 constexpr std::size_t kClientsMax = 256;
 constexpr std::size_t kCallsMax = 4096;  // unacknowledged calls of one client
-constexpr std::size_t kErrorsMax = 64;   // failures, and reported errors, that are kept
+// Largest number of failures, and of reported errors, that are kept.
+constexpr std::size_t kErrorsMax = 64;
 
 bool SameCall(const v1::ClosureCall& a, const v1::ClosureCall& b) {
   return a.client() == b.client() && a.call() == b.call();
@@ -93,8 +94,7 @@ void FunctionQueue::DropArguments(std::uint64_t closure) {
 void FunctionQueue::AddResult(std::uint64_t closure, std::string result) {
   result_bytes_ += result.size() + kEntryBytes;
   results_[closure] = std::move(result);
-  // The newest result is kept even if it exceeds the limit alone; it is at most a sixteenth of the
-  // smallest limit.
+  // The newest result is always kept. One result is at most a sixteenth of the smallest limit.
   while (result_bytes_ > spec_.result_bytes_max && results_.size() > 1) {
     const auto oldest =
         results_.begin()->first == closure ? std::next(results_.begin()) : results_.begin();

@@ -2,9 +2,9 @@
 // have not seen yet, and the calls of the clients.
 //
 // Every change is a FunctionsNote. Apply() takes the notes both when the events happen and when the
-// journal is read, so the two states cannot differ. Bounds: queue_limit for open closures, limits
-// in bytes for arguments and results, limits in number for clients, errors and calls. No clock, no
-// I/O. Not thread-safe; the job owns it.
+// journal is read, so the restored state cannot differ from the original state. Bounds: queue_limit
+// for open closures, limits in bytes for arguments and results, limits in number for clients,
+// errors and calls. No clock, no I/O. Not thread-safe; the job owns it.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,9 @@ class FunctionQueue {
 
   void Apply(const v1::FunctionsNote& note);
   void Fill(v1::FunctionsState* state) const;
-  absl::Status Read(const v1::FunctionsState& state);  // InvalidArgument if a set is malformed
-  void Clear();  // drops arguments and results when the job has ended
+  absl::Status Read(
+      const v1::FunctionsState& state);  // Returns InvalidArgument if a set is malformed.
+  void Clear();                          // drops arguments and results when the job has ended
 
   std::uint64_t next() const { return next_; }  // number of the next closure
   std::uint64_t scheduled() const { return scheduled_; }
@@ -60,22 +61,24 @@ class FunctionQueue {
   // The error that no client has seen yet, or null.
   const v1::RaisedError* error() const { return error_ ? &*error_ : nullptr; }
 
-  // Returns whether the queue keeps the result of one of `closures`, or would keep it at its end.
+  // Returns whether the queue keeps the result of one of `closures`, or will keep it when the
+  // closure ends.
   bool WouldRelease(const IntervalSet& closures) const;
 
-  // Return the answer that a former call with the same number got, or nullopt or null.
+  // Return the answer to an earlier call with the same number, or nullopt or null if there was
+  // none.
   std::optional<std::uint64_t> Scheduled(const v1::ClosureCall& call) const;
   const v1::RaisedError* Raised(const v1::ClosureCall& call) const;
   // Returns whether the client has announced that it will not repeat this call.
   bool Answered(const v1::ClosureCall& call) const;
 
-  // Memory that an entry of arguments or of a result takes beside their own bytes.
+  // Memory that an entry of arguments or of a result takes in addition to its contents.
   static constexpr std::uint64_t kEntryBytes = 128;
 
  private:
   struct Client {
-    // `heard` is the client's place in the order of the newest calls; the lowest was silent
-    // longest.
+    // `heard` orders the clients by their newest calls. The client with the lowest value has been
+    // silent longest.
     std::uint64_t answered_below = 0, heard = 0;
     std::map<std::uint64_t, std::uint64_t> calls;
   };

@@ -5,17 +5,19 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr std::size_t kRegrantsOnTop = 2;            // Regrants of one worker, beyond its limit.
-constexpr std::uint64_t kHeldBytesMax = 4ull << 20;  // Bytes of arguments of one worker.
+// Number of regrants that a worker may hold beyond its limit.
+constexpr std::size_t kRegrantsOnTop = 2;
+// Limit for the arguments of the closures of one worker.
+constexpr std::uint64_t kHeldBytesMax = 4ull << 20;
 
 bool HasSpace(const JobWorker& worker, bool on_top, GrantPolicy& policy) {
   if (!worker.held.empty() && worker.held_bytes >= kHeldBytesMax) return false;
   return on_top ? worker.regrants < kRegrantsOnTop : worker.held.size() < policy.LimitOf(worker);
 }
 
-// Returns the attempt of `donor` that it would begin last, among those that `taker` can run and
-// without the first attempt; (0,0) if there is none. Sets `kept` to the number of training attempts
-// of `donor` that were not recalled.
+// Of the attempts of `donor` that `taker` can run, returns the attempt that `donor` would begin
+// last, or (0,0) if there is none. The first attempt of `donor` does not count. Sets `kept` to the
+// number of training attempts of `donor` that were not recalled.
 Attempt LastFor(const JobWorker& taker, const JobWorker& donor, GrantPolicy& policy,
                 std::size_t* kept) {
   Attempt last;

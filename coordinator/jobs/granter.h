@@ -2,10 +2,10 @@
 // begun. The rules are the same for all kinds of jobs; a GrantPolicy has the differences. Pure;
 // only the control executor calls it.
 //
-// The next closure goes to the worker that holds the fewest attempts, among equals to the one that
-// registered first, up to the limit of each worker. A closure that was granted before does not wait
-// until a worker is below its limit, which may take seconds: each worker may hold up to two such
-// closures beyond its limit, and runs them first.
+// The next closure goes to the worker that holds the fewest attempts. Among workers with equal
+// numbers it goes to the worker that registered first. Each worker has a limit. A closure that was
+// granted before does not wait for a worker below its limit, because that may take seconds: each
+// worker may hold up to two such closures beyond its limit, and runs them first.
 #pragma once
 
 #include <cstdint>
@@ -20,21 +20,23 @@ namespace evergrad::coordinator {
 class GrantPolicy {
  public:
   enum class Given {
-    kGranted,       // Granted, or settled in another way: the next closure may be asked for.
-    kNothingForIt,  // No closure for it, nor for any worker with the same functions.
+    kGranted,       // Granted, or settled in another way; the caller may ask for the next closure.
+    kNothingForIt,  // No closure for this worker, nor for any worker with the same functions.
     kNothing        // No closure for any worker.
   };
   virtual ~GrantPolicy() = default;
-  virtual bool MayTake(const JobWorker& worker) = 0;  // Whether it gets work now.
+  virtual bool MayTake(const JobWorker& worker) = 0;  // Returns whether it may get work now.
   // Returns the number of attempts that the worker may hold. It falls only when fewer closures are
   // left to grant.
   virtual std::uint32_t LimitOf(const JobWorker& worker) = 0;
-  virtual bool Blocked() = 0;       // Nobody gets anything now.
-  virtual bool RegrantsWait() = 0;  // Closures that were granted before may wait.
-  // Grants `worker` its next closure. Without `new_ones` it must be one that was granted before.
+  virtual bool Blocked() = 0;       // Returns whether no worker may get work now.
+  virtual bool RegrantsWait() = 0;  // Returns whether regrants may wait.
+  // Grants `worker` its next closure. If `new_ones` is false, only a closure that was granted
+  // before is granted.
   virtual Given Grant(JobWorker& worker, bool new_ones) = 0;
 
-  virtual bool IsIdle(const JobWorker& worker) = 0;  // Whether it should get work from another.
+  virtual bool IsIdle(
+      const JobWorker& worker) = 0;  // Returns whether it should get work from another worker.
   virtual bool CanRun(const JobWorker& worker, ClosureId closure) = 0;
   virtual void Recall(JobWorker& worker, Attempt attempt) = 0;
 };

@@ -132,7 +132,7 @@ void Job::CallBack(TaskId task) {
 }
 
 void Job::ReleaseWorker(TaskId task) {
-  EndTurn();  // Its Dones are answered first.
+  EndTurn();  // Answers the Dones of the worker first.
   if (parts_.worker_admission.Release(task)) life_.Pump();
 }
 
@@ -187,7 +187,7 @@ void Job::OnClosed(TaskId task, const v1::Closed& closed) {
 }
 
 void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
-  // What it says while it has not heard of this job yet is of the one that it served before.
+  // A worker that does not know this job yet reports progress of the job that it served before.
   if (JobWorker* worker = parts_.roster.Find(task); worker != nullptr && heartbeat.has_worker() &&
                                                     heartbeat.worker().job_uid() == uid().value()) {
     parts_.roster.OnProgress(worker, heartbeat.worker());

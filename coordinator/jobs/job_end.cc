@@ -20,10 +20,10 @@ bool JobEnd::BeginSeal() {
   parts_.placer.ForgetRetries();
   parts_.mover.End();
   if (!parts_.phases.window_open())
-    parts_.notices.SendCloses();  // so that what has ended is in the ledgers that are saved
+    parts_.notices.SendCloses();  // The saved ledgers then have all closures that have ended.
   if (!life_.PersistWhole()) return false;
-  // Workers drop everything of the job at once; servers first answer REFUSED, then report, then
-  // drop.
+  // Workers drop all state of the job at once. Servers first answer REFUSED, then report their
+  // shards, and then drop them.
   parts_.notices.SendEnded(parts_.phases.ending(), true, false);
   for (auto& [task, worker] : parts_.roster.workers()) {
     worker.DropAll();
@@ -35,7 +35,7 @@ bool JobEnd::BeginSeal() {
 
 void JobEnd::CheckSealed() {
   if (!parts_.phases.In(JobPhase::kSealing) || parts_.phases.window_open())
-    return;  // In the window it is not known who is gone.
+    return;  // In the window it is not known which servers are gone.
   if (!parts_.seal.IsComplete()) return;
   life_.Apply(parts_.book && parts_.shards.placed() ? PhaseEvent::kSealed : PhaseEvent::kFinished);
 }
@@ -47,7 +47,8 @@ void JobEnd::BeginSealedReport() {
   });
 }
 
-// From the seal on: a worker that went to another job in that second would have to come back.
+// True from the seal on, because a worker that went to another job during the seal would have to
+// come back.
 bool JobEnd::WantsSealedExport() const {
   return parts_.phases.failing() && parts_.book && parts_.shards.placed() &&
          parts_.epochs.succeeded() > 0;
@@ -55,7 +56,7 @@ bool JobEnd::WantsSealedExport() const {
 
 // ---------------------------------------------------------------- the end
 
-// That the weights are not exported is said before the last line of metrics.jsonl.
+// If the weights are not exported, the event about it precedes the last line of metrics.jsonl.
 void JobEnd::Finish() {
   const bool exports =
       parts_.phases.After(PhaseEvent::kSealedExportDue) && WantsSealedExport() &&

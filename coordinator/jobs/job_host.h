@@ -116,19 +116,19 @@ class JobHost : public MetricsFile::Host {
   // Returns the reason why the store accepts no commits now, or "". The job begins no new work
   // meanwhile.
   virtual std::string StoreTrouble() const = 0;
-  // Returns the same reason as the text of a wait, or "".
+  // Returns the reason of StoreTrouble as the text of a wait, or "".
   std::string WaitingForStore() const {
     const std::string trouble = StoreTrouble();
     return trouble.empty() ? "" : "the coordinator's journal: " + trouble;
   }
-  virtual std::uint64_t NextNumber() = 0;  // For ids of requests and describe attempts.
-  // The job's revision has risen: answers the calls that wait for this.
+  virtual std::uint64_t NextNumber() = 0;  // Returns a new id for a request or a describe attempt.
+  // Answers the calls that wait for a change of the job, because its revision has risen.
   virtual void JobChanged(JobUid job) = 0;
   // Counts a message of `task` about an attempt or a shard of another task. Such a message changes
   // nothing.
   virtual void ForeignMessage(TaskId task, absl::string_view what) = 0;
-  // A commit has failed, so the contents of the store are unknown: the coordinator accepts no more
-  // work.
+  // Reports that a commit has failed. The contents of the store are then unknown, so the
+  // coordinator accepts no more work.
   virtual void StoreFailed(const absl::Status& status) = 0;
 };
 
@@ -155,31 +155,33 @@ class JobActions {
   // Commits `record` with the changes of the turn and the notes. Returns false if the store failed;
   // the caller must then send nothing.
   virtual bool Persist(const Record& record) = 0;
-  virtual bool PersistWhole() = 0;             // The whole state, in place of all records.
-  virtual v1::JobNote* NoteIfJournaled() = 0;  // Part of the next Persist; may be null.
+  virtual bool PersistWhole() = 0;             // Commits the whole state in place of all records.
+  virtual v1::JobNote* NoteIfJournaled() = 0;  // The note of the next Persist, or null.
   virtual void Event(absl::string_view kind, const std::string& text) = 0;
-  virtual void Touch() = 0;       // Progress: the revision rises at the next tick.
+  virtual void Touch() = 0;       // Notes progress: the revision rises at the next tick.
   virtual void Pump() = 0;        // Places shards and grants closures if possible now.
-  virtual void SendMap() = 0;     // To the workers.
-  virtual void SendCloses() = 0;  // To the servers.
-  // Values of a shard have changed, and workers may have read the former values.
+  virtual void SendMap() = 0;     // Sends the map to the workers.
+  virtual void SendCloses() = 0;  // Sends Close messages to the servers.
+  // Repeats the evaluation or report in progress, because values of a shard have changed and
+  // workers may have read the former values.
   virtual void AfterRollback(absl::string_view why) = 0;
-  // Work was interrupted, so the bits of a deterministic job's results may differ.
+  // If the job is deterministic, adds the event that its results may differ in bits, because work
+  // was interrupted.
   virtual void SayNotReproducible(const std::string& why) = 0;
   virtual void Fail(v1::ErrorDetail cause, bool user) = 0;
-  virtual bool grants_stopped() const = 0;  // The job ends, so no new work begins.
+  virtual bool grants_stopped() const = 0;  // True if no new work begins, because the job ends.
 
  protected:
   ~JobActions() = default;
 };
 
-// The base of such a part: the objects that the parts of a job share. They belong to the job, which
-// outlives its parts.
+// The base of a part that sends messages or commits records. It has the objects that the parts of a
+// job share. They belong to the job, which outlives its parts.
 struct JobPart {
   JobHost* const host_;
   const JobOptions& options_;
   const JobIdentity& id_;
-  const std::optional<plan::Plan>& plan_;  // Both are empty until the job is described.
+  const std::optional<plan::Plan>& plan_;  // Empty until the job is described, like plan_message_.
   const v1::Plan& plan_message_;
   const std::unique_ptr<ClosureBook>& book_;  // Null before the plan and after the job's end.
   ShardTable& shards_;

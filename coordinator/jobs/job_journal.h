@@ -61,7 +61,7 @@ class JobJournal : private JobPart {
   JobJournal(const JobPart& part, const Parts& parts);
 
   JournalWriter& writer() { return writer_; }
-  bool on() const { return writer_.on(); }  // Notes and snapshots are kept.
+  bool on() const { return writer_.on(); }  // True if notes and snapshots are kept.
 
   // --- commits. They return false if the store failed. Persist and PersistWhole implement
   // JobActions. Persist writes a snapshot in place of the notes when there are many.
@@ -71,9 +71,9 @@ class JobJournal : private JobPart {
   void FlushLines();
 
   // --- a restart.
-  // Returns the identity of a job in the store, read from its snapshot. If this version refuses the
-  // job's YAML, returns InvalidArgument; but if the job has ended, returns the identity in the
-  // snapshot and sets `refusal` to the reason.
+  // Returns the identity of a job in the store, read from its snapshot. This version may refuse the
+  // job's YAML. The result is then InvalidArgument if the job has not ended. If it has ended, the
+  // result is the identity in the snapshot, and `refusal` is set to the reason.
   static absl::StatusOr<JobIdentity> IdentityOf(JobUid uid, const v1::JobSnapshot& snapshot,
                                                 std::string* refusal);
   // Restores all parts. `make_book` is called once a job that has not ended has its plan. Returns

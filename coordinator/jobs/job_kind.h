@@ -18,7 +18,7 @@ class ClosureSource;
 struct ClosureSourceParts;
 struct JobPart;
 
-inline constexpr std::uint64_t kClosuresMax = 1ull << 32;  // of one plan
+inline constexpr std::uint64_t kClosuresMax = 1ull << 32;  // largest number of closures of one plan
 
 class JobKind {
  public:

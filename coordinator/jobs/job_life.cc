@@ -47,7 +47,7 @@ void JobLife::Start() {
 
 void JobLife::Cancel() {
   if (parts_.phases.In(JobPhase::kSealedExporting))
-    return parts_.sealed_export.GiveUp("it was cancelled meanwhile");
+    return parts_.sealed_export.GiveUp("the job was cancelled meanwhile");
   if (!parts_.phases.After(PhaseEvent::kCancelled)) return;
   Event("state", "cancel requested");
   if (!parts_.phases.started()) BeginRun();
@@ -77,7 +77,7 @@ absl::Status JobLife::Restore(const v1::JobSnapshot& snapshot, const StoredJob& 
       snapshot, stored, [&] { return RestoreBook(stored.state); }, &refusal));
   SetStages();
   if (!refusal.empty()) parts_.news.AddRefusal(refusal);
-  parts_.phases.OpenWindow();  // until Resume and CloseWindow nothing moves
+  parts_.phases.OpenWindow();  // Nothing is granted or placed until Resume and CloseWindow.
   if (parts_.phases.active()) parts_.output.lines().Resume();
   return absl::OkStatus();
 }
@@ -119,10 +119,10 @@ void JobLife::BeginAnew(Term term) {
   parts_.server_admission.DisconnectAll();
   parts_.reading.ReleaseAll();
   parts_.training.ForgetReleases();
-  parts_.mover.Forget();  // the sessions of its servers end
+  parts_.mover.Forget();  // The sessions of all servers end.
   if (parts_.book) Persist(parts_.book->BeginLife(term));
   Event("warning",
-        absl::StrCat("a task has seen a later term, so the coordinator began a new one: term=",
+        absl::StrCat("a task has seen a later term, so the coordinator began a new term: term=",
                      term.value()));
 }
 
@@ -136,10 +136,11 @@ void JobLife::CloseWindow() {
   Pump();
 }
 
-// The window of a restored job has closed: its phase begins, or continues. What the former life has
-// committed and sent on entering it is not repeated, but for the seal, whose answers are lost.
+// Begins or continues the phase of a restored job once its window has closed. Messages that the
+// former life sent at the beginning of the phase are not repeated, except for the seal, because its
+// answers are lost.
 void JobLife::ResumePhase() {
-  BeginRate();  // The window was no time of training.
+  BeginRate();  // The time of the window is no training time.
   switch (parts_.phases.phase()) {
     case JobPhase::kDescribing: Describe(); break;
     case JobPhase::kSealing: end_.BeginSeal(); break;
@@ -201,7 +202,7 @@ bool JobLife::Enter(JobPhase phase) {
   return true;
 }
 
-// The YAML says everything, or a worker is asked.
+// Describes the job from the YAML if possible. Otherwise a worker has to describe it.
 void JobLife::Describe() {
   const std::optional<v1::DescribeResult> described = parts_.kind.Describe(parts_.id.spec);
   parts_.reading.Begin(v1::DESCRIBE, described ? 0 : 1, MonoTime{0});
@@ -252,7 +253,7 @@ void JobLife::Pump() {
     parts_.placer.Place();
     Advance();
     if (phases.In(JobPhase::kTraining)) parts_.source->Grant(granter_, parts_.roster.workers());
-    // What came before may have ended the job early.
+    // The calls above may have ended the job early.
     if (!grants_stopped() && phases.ReadingKind() != v1::WORK_KIND_UNSPECIFIED)
       parts_.reading.Grant();
     parts_.mover.Pump();
@@ -266,8 +267,8 @@ void JobLife::Advance() {
     if (!Apply(PhaseEvent::kPlaced)) return;
   }
   if (!parts_.phases.In(JobPhase::kTraining)) return;
-  // The barrier (ARCHITECTURE 4.8): what was granted has ended, nothing is under repair, every
-  // shard is there.
+  // The barrier (ARCHITECTURE 4.8) is reached when all granted closures have ended, no shard is
+  // under repair, and every shard has a server.
   ClosureSource& source = *parts_.source;
   if (!source.Complete()) return;
   if (!parts_.book->BarrierReached(source.Limit()) || !parts_.shards.AllHeld()) return;
@@ -278,15 +279,15 @@ void JobLife::Advance() {
     }
     if (parts_.epochs.PassBarrier(parts_.account_context())) {
       source.UpdateNewLimit();
-      PersistWhole();  // the lines of these epochs stand in no note
+      PersistWhole();  // No note has the lines of these epochs.
       return;
     }
   }
   Apply(PhaseEvent::kTrained);
 }
 
-// A stretch of repair, or of waiting, is no slow training: it would make the time that is left look
-// endless.
+// Time of repair and of waiting is excluded. If it counted as slow training, the remaining time
+// would be shown as much too long.
 void JobLife::SampleRate() {
   TrainingRate& rate = parts_.rate;
   const std::uint64_t examples = parts_.epochs.examples_done();
@@ -309,7 +310,7 @@ void JobLife::OnExportEnded() {
                                                      : PhaseEvent::kExported);
 }
 
-// Measurements and files of the changed values are void.
+// Voids measurements and files that were made from the values before the rollback.
 void JobLife::AfterRollback(absl::string_view why) {
   const JobPhases& phases = parts_.phases;
   SayNotReproducible(std::string(why));

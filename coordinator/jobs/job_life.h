@@ -1,5 +1,5 @@
-// The life of a job: which events of its phases come when (job_phases.h), and the effects of each
-// phase. The phases of the end are JobEnd's.
+// The life of a job: decides when each event of its phases happens (job_phases.h), and has the
+// effects of the phases. JobEnd has the effects of the closing phases.
 //
 //   Start ─▶ Describe ─▶ BeginPlan ─▶ Advance: placed, trained, an evaluation is due ─▶ …
 //   Cancel, Fail ─▶ JobEnd
@@ -24,7 +24,7 @@ namespace evergrad::coordinator {
 
 class JobLife final : public JobActions {
  public:
-  // `parts` may be made after this object. It is used by every call.
+  // `parts` may be constructed after this object, but before the first call of another method.
   explicit JobLife(JobParts* parts) : parts_(*parts), end_(parts, this) {}
   JobLife(const JobLife&) = delete;
   JobLife& operator=(const JobLife&) = delete;
@@ -35,7 +35,8 @@ class JobLife final : public JobActions {
   // --- calls of the control plane, as in Job
   void Start();
   void Cancel();
-  // Reads what the store has. `refusal`: why an ended job cannot be built again; "": it can.
+  // Reads the job's state from the store. `refusal` is the reason for which an ended job cannot be
+  // restored completely, or "".
   absl::Status Restore(const v1::JobSnapshot& snapshot, const StoredJob& stored,
                        std::string refusal);
   void Resume(Term term);
@@ -49,13 +50,13 @@ class JobLife final : public JobActions {
 
   // --- ends of the work of a phase
   void OnDescribed(const v1::DescribeResult& described);
-  void BeginPlan();  // The job is described, and the search for a checkpoint has ended.
+  void BeginPlan();  // Called once the job is described and the search for a checkpoint has ended.
   void OnEvaluated();
   void OnExportEnded();
 
   // --- times
   void TickCheckpoints(MonoTime now);
-  void SampleRate();  // Of training.
+  void SampleRate();  // Takes a sample of the training rate.
 
   // --- JobActions
   bool Persist(const Record& record) override { return parts_.journal.Persist(record); }
@@ -65,7 +66,7 @@ class JobLife final : public JobActions {
     parts_.news.AddEvent(kind, text);
   }
   void Touch() override { parts_.news.Touch(); }
-  void Pump() override;  // Also looks whether a phase is over.
+  void Pump() override;  // Also ends a phase that is over.
   void SendMap() override { parts_.notices.SendMap(); }
   void SendCloses() override {
     if (!grants_stopped() && !parts_.phases.window_open()) parts_.notices.SendCloses();
@@ -77,8 +78,8 @@ class JobLife final : public JobActions {
 
  private:
   void BeginRun();
-  void SetStages();            // Of the parts that have stages.
-  bool Enter(JobPhase phase);  // The effects of the phase. Returns false if the store failed.
+  void SetStages();            // Sets the stages of the parts that have stages.
+  bool Enter(JobPhase phase);  // Begins the phase. Returns false if the store failed.
   void ResumePhase();
   void Describe();
   ClosureBook::Options BookOptions() const;

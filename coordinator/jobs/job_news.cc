@@ -23,10 +23,10 @@ void JobNews::AddEvent(absl::string_view kind, const std::string& text) {
 void JobNews::SayNotReproducible(const std::string& why) {
   if (!id_.spec.strategy.deterministic) return;
   AddEvent("warning",
-           absl::StrCat("deterministic: ", why,
-                        "; updates that had reached only some of the shards are completed "
-                        "from values that were read later, so the results "
-                        "may differ in bits from those of an undisturbed run"));
+           absl::StrCat(
+               "deterministic: ", why,
+               "; the results may differ in bits from those of an undisturbed run, because updates "
+               "that had reached only some shards are completed with values that were read later"));
 }
 
 void JobNews::AddRefusal(const std::string& refusal) {

@@ -1,8 +1,8 @@
-// The news of a job for people: its events, and that it has changed. An event goes to the log of
-// the process, the status, the journal and metrics.jsonl. The revision of the status rises with
-// each change that is told, so that a call can wait for the next one.
+// The news of a job for people: its events, and the fact that its status has changed. An event goes
+// to the log of the process, the status, the journal and metrics.jsonl. The revision of the status
+// rises with each change that is announced, so a call can wait for the next change.
 //
-// Not thread-safe: the control executor's. No clock and no I/O but through the host.
+// Not thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once
 
 #include <cstdint>
@@ -23,16 +23,16 @@ class JobNews : private JobPart {
       : JobPart(part), events_(*events), output_(*output) {}
 
   void AddEvent(absl::string_view kind, const std::string& text);
-  // As JobActions. Only an event of a deterministic job.
+  // Implements JobActions. Adds an event only for a deterministic job.
   void SayNotReproducible(const std::string& why);
-  // An ended job is restored without its variables. The event is in neither the journal nor
-  // metrics.jsonl: each life of the coordinator adds it anew.
+  // Adds the event that an ended job is restored without its variables. The event is in neither the
+  // journal nor metrics.jsonl, because each life of the coordinator adds it anew.
   void AddRefusal(const std::string& refusal);
 
   std::uint64_t revision() const { return revision_; }
-  void BeginLife(Term term);         // A call that waits since a former life sees a change.
-  void Touch() { touched_ = true; }  // A change that a Tick tells.
-  void Tick(MonoTime now);           // At most one change in 100 ms is told.
+  void BeginLife(Term term);         // Raises the revision above those of former lives.
+  void Touch() { touched_ = true; }  // The next Tick announces a change.
+  void Tick(MonoTime now);           // Announces at most one change in 100 ms.
   void TellChange();
 
  private:

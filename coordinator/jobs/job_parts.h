@@ -1,9 +1,10 @@
 // The parts of a job, and the connections between them. The struct has no behaviour: JobLife has
 // the effects of the phases, and Job takes the calls of the control plane.
 //
-// Parts keep references to one another, also to parts that are made later. They are made in the
-// order of the members: a part that is asked while another one is made comes before it. The
-// constructor connects those that call JobLife. Not thread-safe: the control executor's.
+// Parts keep references to one another, also to parts that are constructed later. They are
+// constructed in the order of the members, so a part that is used during the construction of
+// another part comes before it. The constructor connects the parts that call JobLife. Not
+// thread-safe: only the control executor calls it.
 #pragma once
 
 #include <functional>
@@ -64,7 +65,7 @@ struct JobParts {
   const JobKind& kind;
   JobPlan plan;
   JobPhases phases;
-  const JobPart part;  // Every part is given it.
+  const JobPart part;  // Passed to every part.
 
   // Tasks.
   EventLog events{options.events_max};

@@ -14,8 +14,8 @@ namespace {
 
 struct Rule {
   PhaseEvent event;
-  JobPhase first, last;  // In the phases from `first` to `last`,
-  JobPhase next;         // this phase follows.
+  JobPhase first, last;  // The event is accepted in the phases from `first` to `last`.
+  JobPhase next;         // The phase that follows.
 };
 
 constexpr Rule kRules[] = {
@@ -50,7 +50,7 @@ absl::StatusOr<JobState> JobStateOf(absl::string_view name) {
   return absl::InvalidArgumentError(absl::StrCat("unknown state of a job: state=", name));
 }
 
-// Returns the phase with which a restored job begins.
+// Returns the phase in which a restored job begins.
 JobPhase JournaledAs(JobPhase phase) {
   if (phase >= JobPhase::kEvaluating && phase <= JobPhase::kSaving) return JobPhase::kTraining;
   if (phase >= JobPhase::kSealing && phase <= JobPhase::kSealedExporting) return JobPhase::kSealing;

@@ -54,7 +54,7 @@ enum class PhaseEvent {
   kPlaced,         // Every shard is held by a server.
   kEvaluationDue,  // The job has reached a barrier that needs an evaluation.
   kEvaluated,
-  kTrained,  // The last barrier is passed.
+  kTrained,  // The job has passed the last barrier.
   kExported,
   kReported,
   kRolledBack,  // A shard was rolled back in a phase after the training.
@@ -70,8 +70,8 @@ class JobPhases {
  public:
   JobPhase phase() const { return phase_; }
   bool In(JobPhase phase) const { return phase_ == phase; }
-  // Returns the state for users: a job that is cancelled in the queue is QUEUED until it is
-  // CANCELLED.
+  // Returns the state for users. A job that was cancelled in the queue is QUEUED until its files
+  // are written.
   JobState state() const { return never_started_ && !ended() ? JobState::kQueued : state_; }
   JobState ending() const { return ending_; }  // The state once its files are written.
 
@@ -97,9 +97,9 @@ class JobPhases {
   std::optional<JobPhase> After(PhaseEvent event) const;
   bool Apply(PhaseEvent event);  // Returns false and changes nothing if the event is refused.
 
-  // Makes `cause` the cause of the job's failure. The first cause stays, but a user's error
-  // replaces a machine's error, which it may have led to. Returns whether `cause` is the job's
-  // cause now.
+  // Makes `cause` the cause of the job's failure. The first cause stays, except that a user's error
+  // replaces a machine's error, which may be a consequence of the user's error. Returns whether
+  // `cause` is the job's cause now.
   bool TakeCause(v1::ErrorDetail cause, bool users);
   const std::optional<v1::ErrorDetail>& cause() const { return cause_; }
   // Returns OK if the job takes calls of clients, else the error for them.
@@ -109,14 +109,14 @@ class JobPhases {
   // again, and nothing is granted.
   bool window_open() const { return window_open_; }
   void OpenWindow() { window_open_ = active(); }
-  // Returns false if it is closed.
+  // Returns false if the window is already closed.
   bool CloseWindow() { return std::exchange(window_open_, false); }
   // A restored job resumes its phase once the window has closed.
   void SetRestored() { restored_ = true; }
   bool TakeRestored() { return std::exchange(restored_, false); }
 
   // --- the journal. A restored job begins the evaluation, the export or the report again, because
-  // the journal does not tell these phases apart.
+  // the journal does not distinguish these phases.
   void Fill(v1::JobSnapshot* snapshot) const;
   absl::Status Read(const v1::JobSnapshot& snapshot);  // Returns InvalidArgument for unknown names.
 

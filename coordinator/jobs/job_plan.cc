@@ -20,7 +20,7 @@ absl::Status JobPlan::Build(const v1::DescribeResult& described, const SectionLi
   EG_ASSIGN_OR_RETURN(BuiltPlan built, BuildPlan(id_.spec, described, limit));
   Take(std::move(built));
   described_ = described;
-  described_.clear_warnings();  // They have become events.
+  described_.clear_warnings();  // The warnings have been added as events.
   partition_bytes_max_ = std::min(limit.bytes, sharding::kPartitionBytesMax);
   return absl::OkStatus();
 }

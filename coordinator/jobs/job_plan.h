@@ -30,7 +30,7 @@ class JobPlan {
           EpochAccount* epochs)
       : id_(*id), options_(*options), shards_(*shards), epochs_(*epochs) {}
 
-  explicit operator bool() const { return plan_.has_value(); }  // The job is described.
+  explicit operator bool() const { return plan_.has_value(); }  // True once the job is described.
   const plan::Plan* operator->() const { return &*plan_; }
   const std::optional<plan::Plan>& plan() const { return plan_; }
   const v1::Plan& message() const { return message_; }
@@ -48,13 +48,14 @@ class JobPlan {
   absl::Status Build(const v1::DescribeResult& described, const SectionLimit& limit);
   // Returns ResourceExhausted if the variables need more memory than the limit.
   absl::Status CheckServerBytes() const;
-  // Frees the variables of the description. Without a journal the plan is never built from it
-  // again.
+  // Frees the variables of the description. Without a journal the plan is never built from the
+  // description again.
   void ForgetVariables() { described_.clear_variables(); }
 
   // --- the journal. `begun` is true once the plan is in use. Read returns InvalidArgument if this
-  // version cannot build the plan or builds a different plan. For a job that has ended Read returns
-  // OK and sets `refusal`, if it is empty; the job then has no plan, or one that is only shown.
+  // version cannot build the plan or builds a different plan. For a job that has ended, Read
+  // returns OK and sets `refusal` if it is empty. The job then has no plan, or a plan that is only
+  // shown.
   void Fill(bool begun, v1::JobSnapshot* snapshot) const;
   absl::Status Read(const v1::JobSnapshot& snapshot, bool ended, std::string* refusal);
 

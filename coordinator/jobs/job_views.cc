@@ -16,8 +16,8 @@ void FillCheckpoint(const CheckpointRounds& rounds, v1::JobStatus* status) {
   if (newest.uri().empty()) status->mutable_checkpoint()->set_uri(rounds.folder());
 }
 
-// A rolled-back shard's closures are run again while the job's own counters stand still: said, or
-// it looks stuck.
+// Returns "repairing" while closures are run again for rolled-back shards. The job's counters do
+// not change in this time, and without this word the job would look stuck.
 std::string PhaseText(const JobParts& parts) {
   return parts.phases.In(JobPhase::kTraining) && parts.book && parts.book->RepairsPending()
              ? "repairing"

@@ -11,10 +11,11 @@ namespace evergrad::coordinator {
 
 struct JobParts;
 
-// With the events whose number is above `events_after`.
+// Fills `status`. Of the events it contains those with a number above `events_after`.
 void FillJobStatus(const JobParts& parts, std::uint64_t events_after, v1::JobStatus* status);
-RunFacts FactsOf(const JobParts& parts);  // Of this moment.
-// The age of the newest checkpoint, or of the job if it has none; nullopt: it makes none.
+RunFacts FactsOf(const JobParts& parts);  // Returns the present facts.
+// Returns the age of the newest checkpoint, or of the job if it has no checkpoint yet. Returns
+// nullopt if the job makes no checkpoints.
 std::optional<double> CheckpointAgeSeconds(const JobParts& parts);
 
 }  // namespace evergrad::coordinator

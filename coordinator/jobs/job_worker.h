@@ -31,26 +31,29 @@ struct JobWorker {
   bool silent = false;       // It has sent no message since its Hello.
   bool called_back = false;  // It is called back for another job.
   bool leaving = false;
-  std::uint64_t process = 0;  // uid
+  std::uint64_t process = 0;  // uid of its process
   std::string compute;  // Build and settings: two workers of one `compute` give the same bits.
   std::set<std::string> functions;  // The user functions that the worker has.
   MonoTime backoff_until{0};
   MonoTime last_done{0};
   ClosureRate rate;
   v1::WorkerProgress progress;
-  // When its running attempt or step changed last, an attempt ended, or it had no work.
+  // The last time at which its running attempt or step changed, an attempt ended, or it had no
+  // work.
   MonoTime advanced_at{0};
-  // Its work was revoked. It gets no work until it reports that it computes nothing.
+  // True after its work was revoked, until the worker reports that it computes nothing. Until then
+  // it gets no work.
   bool stuck = false;
   MonoTime aside_until{0};  // It gets no work before this time.
   // Returns whether the worker reports that its pushes wait for memory at a server.
   bool paused() const { return progress.state() == "paused"; }
 
-  // The attempts that the worker holds. Only the methods below change them, because they keep the
-  // sums.
+  // The attempts that the worker holds. Only the methods below change `held`, because they also
+  // update the sums.
   std::map<Attempt, Held> held;
-  std::size_t recalled = 0, regrants = 0;  // Numbers of such attempts in `held`.
-  std::uint64_t held_bytes = 0;            // Sum over `held`.
+  std::size_t recalled = 0,
+              regrants = 0;      // Numbers of recalled attempts and of regrants in `held`.
+  std::uint64_t held_bytes = 0;  // Sum of `bytes` over `held`.
 
   void Take(Attempt attempt, Held one) {
     recalled += one.recalled;

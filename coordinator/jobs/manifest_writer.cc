@@ -31,9 +31,9 @@ std::optional<v1::Manifest> ManifestWriter::Make() const {
     v1::ShardFile* entry = manifest.add_shards();
     entry->set_shard(p);
     const Snapshot* newest = book_->NewestSnapshot(ShardId(p));
-    // A manifest needs a file of every shard: no job can resume from one with a gap, and it would
-    // hide an older manifest that is complete. The files are in the folder of the manifest, so
-    // files of another job cannot be used.
+    // A manifest needs a file of every shard. No job can resume from a manifest that lacks a shard,
+    // and such a manifest would hide an older complete one. The files are in the folder of the
+    // manifest, so files of another job cannot be used.
     if (newest == nullptr || newest->resumed) return std::nullopt;
     entry->set_file(newest->file);
     entry->set_bytes(newest->bytes);

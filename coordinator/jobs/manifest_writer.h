@@ -4,7 +4,7 @@
 // Before a manifest is written, the files that it will name are read back
 // (coordinator/checkpoints/read_back.h). This happens in steps, so that lines of metrics.jsonl and
 // files of other jobs can be written in between. Not thread-safe: only the control executor calls
-// it, and calls `done`. The object may be destroyed while a manifest is being written.
+// it, and `done` runs there. The object may be destroyed while a manifest is being written.
 #pragma once
 
 #include <functional>

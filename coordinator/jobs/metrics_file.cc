@@ -9,9 +9,9 @@
 namespace evergrad::coordinator {
 namespace {
 
-// Limits for the lines that are not in the file yet. Most lines are steps and rates, which may fill
-// kLinesBytesMax. kOtherLinesBytes are reserved for the lines of epochs, of events and of the job's
-// end.
+// Limits for the lines that are not in the file yet. Lines of steps and rates, which are most
+// lines, may fill kLinesBytesMax. kOtherLinesBytes are reserved for the lines of epochs, of events
+// and of the job's end.
 constexpr std::size_t kLinesBytesMax = 4u << 20, kOtherLinesBytes = 1u << 20;
 // Limit for one write. If the disk is nearly full, a part of the waiting lines may still fit.
 constexpr std::size_t kWriteBytes = 256u << 10;
@@ -79,7 +79,7 @@ void MetricsFile::Write() {
 
 void MetricsFile::OnWritten(const absl::Status& status) {
   const std::size_t wrote = std::exchange(writing_, 0);
-  // Another process has truncated the file. The lines of this write are in it.
+  // True if another process has truncated the file. The lines of this write are then in the file.
   const bool was_shorter = end_unknown_ && absl::IsDataLoss(status);
   if (!status.ok() && !was_shorter) return OnWriteFailed(status);
   for (std::size_t i = 0; i < wrote; ++i) {
@@ -95,7 +95,7 @@ void MetricsFile::OnWritten(const absl::Status& status) {
   if (std::exchange(trouble_told_, false)) {
     event_("state", absl::StrCat(kFileName, " is written again, ",
                                  lost_ == 0 ? "and no line is lost"
-                                            : absl::StrCat("but its full buffer dropped ",
+                                            : absl::StrCat("but the buffer was full and dropped ",
                                                            LinesText(lost_))));
   }
   if (settle_by_) settled_();
@@ -112,11 +112,11 @@ void MetricsFile::OnWriteFailed(const absl::Status& status) {
   if (warned_at_ && now - *warned_at_ < kWarnEvery) return;
   warned_at_ = now;
   trouble_told_ = true;
-  event_(
-      "warning",
-      absl::StrCat(kFileName, " cannot be written; its lines are kept in memory and written later",
-                   lost_ == 0 ? "" : absl::StrCat("; its full buffer dropped ", LinesText(lost_)),
-                   ": ", status.message()));
+  event_("warning",
+         absl::StrCat(
+             kFileName, " cannot be written; its lines are kept in memory and written later",
+             lost_ == 0 ? "" : absl::StrCat("; the buffer was full and dropped ", LinesText(lost_)),
+             ": ", status.message()));
 }
 
 bool MetricsFile::Settle(std::function<void()> then) {

@@ -3,11 +3,11 @@
 //   Add ─▶ pending() ─▶ Commit (the journal has it) ─▶ durable ─▶ Write (the file thread) ─▶
 //   written
 //
-// The journal has the length of the file with all committed lines, and holds the lines that may not
-// be in the file yet. A committed line is therefore always written, later if the disk is full now.
-// A line for which there is no space in memory is dropped and counted before it is committed. One
-// write is in flight at a time: after a failed write the end of the file is restored before
-// anything is appended.
+// The journal has the length of the file with all committed lines, and holds the lines that the
+// file may not have yet. A committed line is therefore always written, later if the disk is full
+// now. A line for which there is no space in memory is dropped and counted before it is committed.
+// One write is in flight at a time, because after a failed write the end of the file must be
+// restored before the next append.
 //
 // Bounds: 4 MiB for lines of steps and rates, and 1 MiB more for all other lines. Errors of the
 // disk become events, at most one per minute; no method fails. Not thread-safe: all calls, and the
@@ -61,7 +61,7 @@ class MetricsFile final : public LineSink {
     // are. Calls run in order.
     virtual void WhenDurable(std::function<void()> then) = 0;
   };
-  MetricsFile(Host* host, std::string folder, EventSink event);  // `host` outlives it
+  MetricsFile(Host* host, std::string folder, EventSink event);  // `host` outlives this object.
 
   bool Add(const std::string& json, bool frequent) override;
   // Returns the lines that are not committed yet, each with its newline.
@@ -102,12 +102,12 @@ class MetricsFile final : public LineSink {
   const EventSink event_;
   std::string pending_;
   std::deque<std::string> unwritten_;  // Committed lines that may not be in the file.
-  std::string read_back_;              // The same lines, while the journal is read.
+  std::string read_back_;              // The lines of unwritten_ while the journal is read.
   std::uint64_t unwritten_bytes_ = 0;
   std::size_t durable_ = 0, writing_ = 0;  // Leading entries of unwritten_; writing_ <= durable_.
   std::uint64_t committed_bytes_ = 0;      // The file's length once unwritten_ is in it.
-  bool end_unknown_ = false;               // The file may end anywhere within unwritten_.
-  bool trouble_told_ = false;              // An event reported the trouble, and none its end.
+  bool end_unknown_ = false;               // True if the file may end anywhere within unwritten_.
+  bool trouble_told_ = false;              // An event has reported the trouble, and none its end.
   MonoTime retry_at_{0};
   std::optional<MonoTime> warned_at_;
   std::optional<MonoTime> settle_by_;

@@ -41,8 +41,8 @@ void ModelFolder::StepTables(const std::shared_ptr<ModelTables>& tables) {
   });
 }
 
-// Links weights.npz into the folder, so that the folder is complete. On a file system without links
-// weights.npz is only in the folder above.
+// Links weights.npz into the folder `model`, which is then complete. On a file system without
+// links, weights.npz is only in the parent folder.
 void ModelFolder::LinkWeights(bool tables) {
   std::weak_ptr<bool> alive = alive_;
   host_->OnFileThread([this, alive, tables, folder = id_.runs_folder]() -> std::function<void()> {

@@ -45,8 +45,8 @@ std::string Serialized(const google::protobuf::Message& message) {
 // (bytes_max), but at least this size.
 constexpr std::uint64_t kSlotBytesMin = 1ull << 20;
 
-// Returns an error for an entry of `optimizers` that matches no name: another optimizer would train
-// the variable that the user meant.
+// Returns an error if an entry of `optimizers` matches no name, because another optimizer would
+// then train the variable that the user meant.
 absl::Status CheckOptimizers(const config::JobSpec& spec, const v1::DescribeResult& described) {
   std::vector<absl::string_view> names;
   for (const v1::VariableSpec& variable : described.variables())
@@ -213,7 +213,7 @@ std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan,
                         absl::string_view data_fingerprint) {
   v1::Plan same = plan;
   same.clear_fingerprint();
-  same.clear_data_fingerprint();  // Hashed separately.
+  same.clear_data_fingerprint();  // It is hashed separately.
   same.clear_epochs();
   same.clear_eval_examples();
   same.clear_eval_batch_size();

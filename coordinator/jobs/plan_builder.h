@@ -33,12 +33,12 @@ struct SectionLimit {
   // partitioned. `kind` is "variable" or "table".
   absl::Status CheckRow(absl::string_view kind, absl::string_view name,
                         std::uint64_t row_bytes) const;
-  // Returns a user's error if a shard of a variable is larger, because the plan was made for other
-  // servers.
+  // Returns a user's error if a shard of a variable exceeds the limit. This happens if the plan was
+  // made for other servers.
   absl::Status CheckShards(const v1::Plan& plan) const;
 };
 
-// With this limit the map and the plan each fit in one message.
+// Largest number of shards of a job. With this limit the map and the plan each fit in one message.
 inline constexpr std::uint32_t kShardsMax = 8192;
 
 struct BuiltPlan {
@@ -59,8 +59,8 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec,
                                     const v1::DescribeResult& described,
                                     const SectionLimit& limit = {});
 
-// Returns the description of a shard for its server: the one in the plan, and for a slot also all
-// tables.
+// Returns the description of a shard for its server: the description in the plan, and for a slot
+// also all tables.
 v1::ShardSpec ShardSpecOf(const v1::Plan& plan, ShardId shard);
 
 // Returns the SHA-256, in hex, of the plan and the model. It does not depend on learning rate,

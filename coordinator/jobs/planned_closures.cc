@@ -39,8 +39,8 @@ class PlannedClosures::Policy final : public ClosureGrants {
     return Given::kGranted;
   }
   // As long as new closures can be granted when others end, a worker counts as idle only after some
-  // time without work. A recall often crosses with the Done of its closure, and then costs more
-  // than it gains.
+  // time without work. A recall often arrives after its closure has ended, and then costs more than
+  // it gains.
   bool IsIdle(const JobWorker& worker) override {
     const bool all_granted =
         book_.next_new() >= std::min(closures_.plan_->closures(), closures_.Limit());
@@ -68,9 +68,9 @@ void PlannedClosures::UpdateNewLimit() {
   if (window_full_ && book_->next_new() < limit) window_full_ = false;
 }
 
-// Runs when no new closure could be granted. If the reason is a full window, one closure may block
-// all others, and an event reports it. In a fast cluster the window is often full for a moment, so
-// the event is added only if this lasts.
+// Called when no new closure could be granted. If the window is full, one closure may block all
+// others, and an event reports this closure. In a fast cluster the window is often full for a
+// moment, so the event is added only if the window stays full.
 void PlannedClosures::CheckWindow(MonoTime now) {
   const std::uint64_t window = parts_.epochs->folded() + options_.closures_behind_max;
   if (book_->next_new() < window || window >= Limit()) return;
@@ -82,7 +82,7 @@ void PlannedClosures::CheckWindow(MonoTime now) {
   if (window_said_ || now - window_full_at_ < kWindowSaidAfter) return;
   window_said_ = true;
   job_.Event("warning", absl::StrCat("closure ", parts_.epochs->folded(),
-                                     " has not ended although later ones have: no new closure is "
+                                     " has not ended, but later closures have; no new closure is "
                                      "granted until it ends: window=",
                                      options_.closures_behind_max));
 }

@@ -13,8 +13,8 @@ PoisonRule::Verdict PoisonRule::Judge(MonoTime now) {
   std::size_t judged = 0;
   for (; judged < waiting_.size() && now - waiting_[judged].at > options_.together; ++judged) {
     const Death& death = waiting_[judged];
-    // Two deaths at the same closure are not judged as simultaneous: the closure was granted again
-    // and killed its next worker at once.
+    // Two deaths at the same closure do not count as simultaneous, because the closure was granted
+    // again and killed its next worker at once.
     const auto with = [&](const Death& other) {
       const bool same =
           other.running && death.running && other.running->closure == death.running->closure;

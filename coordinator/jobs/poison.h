@@ -4,7 +4,8 @@
 // A closure is blamed for a death only if the worker last reported it as running. Three such deaths
 // in a row at the same step, with no later step in between, make the closure poison. A death after
 // a notice blames no closure, and neither does a death within `together` of the death of another
-// task (a host that went down). A death is therefore judged only after that time.
+// task (a host that went down). A death is therefore judged only after the time `together` has
+// passed.
 #pragma once
 
 #include <chrono>
@@ -35,7 +36,7 @@ class PoisonRule {
   // `counts` is true if the task held work of the job; such a death is one of Verdict::others
   // unless a closure is to blame.
   void OnDeath(MonoTime now, std::optional<Running> running, bool counts = true);
-  // The closure has ended: forgets its deaths.
+  // Forgets the deaths of a closure that has ended.
   void OnEnded(ClosureId closure);
 
   struct Verdict {

@@ -27,8 +27,8 @@ class ReachRule {
   // if the server has shards that the job's workers need.
   void Server(const std::string& identity, TaskId registration, bool ready, bool wanted,
               MonoTime now);
-  // Returns the server of `said`, a worker's reports, that the worker cannot reach; null if there
-  // is none.
+  // `said` are the reports of a worker. Returns the report about a server that the worker cannot
+  // reach, or null if there is none.
   const v1::UnreachedServer* CutOff(const Said& said, MonoTime now) const;
 
   // Limits the reports of a worker before they are kept and shown: at most 64 servers, clean texts.

@@ -60,7 +60,7 @@ std::string ReachWatch::WaitingFor() const {
   for (const auto& [task, worker] : roster_->workers()) {
     if (worker.held.empty()) continue;
     const v1::UnreachedServer* from = CutOffFrom(worker);
-    if (from == nullptr) return "";  // this worker makes progress
+    if (from == nullptr) return "";  // The job makes progress through this worker.
     if (text.size() < kTextBytesMax)
       absl::StrAppend(&text, text.empty() ? "" : ", ", "worker/", worker.identity, " to reach ",
                       ReachRule::Text(*from));
@@ -72,7 +72,7 @@ std::string ReachWatch::WaitingForAnswers() const {
   std::string text;
   for (const auto& [task, worker] : roster_->workers()) {
     if (worker.held.empty()) continue;
-    if (worker.progress.awaits().empty()) return "";  // this worker makes progress
+    if (worker.progress.awaits().empty()) return "";  // The job makes progress through this worker.
     if (text.size() < kTextBytesMax)
       absl::StrAppend(&text, text.empty() ? "" : ", ", "an answer to worker/", worker.identity,
                       " by ", worker.progress.awaits());

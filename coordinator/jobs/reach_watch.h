@@ -29,12 +29,11 @@ class ReachWatch : private JobPart {
   // `roster` outlives this object.
   ReachWatch(const JobPart& part, WorkerRoster* roster, Hooks hooks);
 
-  // Passes on the work of workers that cannot reach a server. It does its work only once in a
-  // while. If no other worker can do the work, the worker keeps it, because the network may
+  // Passes on the work of workers that cannot reach a server. Calls within 100 ms of the last check
+  // do nothing. If no other worker can do the work, the worker keeps it, because the network may
   // recover, and one event for each such worker and server reports it.
   void Check();
-  // Returns the server that the worker cannot reach, or null if it is not known to miss one that it
-  // needs.
+  // Returns a server that the worker needs and cannot reach, or null if no such server is known.
   const v1::UnreachedServer* CutOffFrom(const JobWorker& worker) const;
 
   // Returns the text of workers that cannot reach a server if no worker makes progress, else "".

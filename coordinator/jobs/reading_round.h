@@ -61,7 +61,7 @@ class ReadingRound {
                ? closure
                : nullptr;
   }
-  // Returns the same closure if `worker` runs it, else null.
+  // Returns the closure that `worker` runs as `attempt`, or null.
   Closure* HeldBy(TaskId worker, std::uint64_t number, Attempt attempt) {
     Closure* const closure = Running(number, attempt);
     return closure != nullptr && closure->worker == worker ? closure : nullptr;
@@ -81,7 +81,7 @@ class ReadingRound {
     closure->metrics = metrics;
     ++done_;
   }
-  // Makes the closures that `worker`, or any worker, runs grantable again.
+  // Makes the closures that `worker` runs grantable again. ReleaseAll does this for all workers.
   void Release(TaskId worker) {
     for (Closure& closure : closures_) {
       if (!closure.done && closure.worker == worker) closure.attempt = Attempt{};

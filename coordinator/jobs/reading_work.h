@@ -25,7 +25,7 @@ namespace evergrad::coordinator {
 class ReadingWork : public ReadingRound, private JobPart {
  public:
   struct Hooks {
-    std::function<bool()> blocked;                     // No worker gets work now.
+    std::function<bool()> blocked;                     // Returns true while no worker may get work.
     std::function<void(v1::ExportOrder*)> fill_order;  // Fills the order of an export closure.
     // Called if the disk of an export's worker is full.
     std::function<void(Closure*, absl::string_view why)> no_space;
@@ -50,8 +50,9 @@ class ReadingWork : public ReadingRound, private JobPart {
   // get its work. A user's error, or too many errors in a row, end the job.
   void OnFailed(const JobWorker& worker, const v1::Failed& failed, bool elsewhere,
                 v1::ErrorDetail cause);
-  // The worker gives the attempt back. `asked` is true if it was asked to, so that others may get
-  // the closure at once. Returns false if the attempt is not of this round.
+  // Takes an attempt that a worker gives back. `asked` is true if the coordinator has recalled the
+  // attempt; other workers may then get the closure at once. Returns false if the attempt is not of
+  // this round.
   bool OnDropped(TaskId worker, const v1::AttemptDropped& dropped, bool asked);
 
  private:

@@ -62,8 +62,7 @@ void RunOutput::Write(bool model) {
 
 void RunOutput::WriteModel(bool model) {
   if (!lines_.Settle([this, model] { WriteModel(model); })) return;
-  // The result was made before the last lines were given up, so its number of lost lines is too
-  // low.
+  // The result was made before the last lines were given up, so its count of lost lines is too low.
   if (lines_.gave_up()) result_ = WithLinesLost(result_, lines_.lost());
   if (!model || !model_.IsMade()) return WriteEnd(false, false);
   model_.Write(hooks_.facts().checkpoint, [this](bool tables) { WriteEnd(true, tables); });

@@ -30,13 +30,14 @@ class RunOutput : private JobPart {
  public:
   struct Hooks {
     std::function<RunFacts()> facts;  // Returns the present facts.
-    std::function<void()> written;    // All files are written, or an event has the reason.
+    std::function<void()>
+        written;  // Called when all files are written, or an event has reported an error.
   };
   RunOutput(const JobPart& part, Hooks hooks);
 
   MetricsFile& lines() { return lines_; }
   const MetricsFile& lines() const { return lines_; }
-  const std::string& result() const { return result_; }  // "": the job has not ended.
+  const std::string& result() const { return result_; }  // "" until the job has ended.
 
   void WriteJobFile();
   // Adds an event to metrics.jsonl. No event follows the end line, because readers of the file stop
@@ -46,7 +47,7 @@ class RunOutput : private JobPart {
   // closures.
   void AddRate(const TrainingRate& rate, const EpochAccount& epochs);
 
-  // The job ends: adds the end line and makes result.json.
+  // Called when the job ends: adds the end line and makes result.json.
   void MakeResult();
   // Writes the files of the job's end. With `model` they include the folder `model`, if the job
   // makes one.

@@ -1,6 +1,6 @@
 // The times at which a job was submitted, began and ended: on the wall clock for people, in
-// milliseconds, and on the monotonic clock for durations. A time is zero until it has come. Pure;
-// only the control executor uses it.
+// milliseconds, and on the monotonic clock for durations. A time is zero until its event has
+// happened. Pure; only the control executor uses it.
 #pragma once
 
 #include <chrono>

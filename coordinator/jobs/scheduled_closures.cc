@@ -69,7 +69,7 @@ std::uint64_t ScheduledClosures::UsefulWorkers(std::size_t workers) const {
 std::optional<std::set<std::string>> ScheduledClosures::WantedFunctions(
     const JobWorkers& workers) const {
   std::set<std::string> wanted = closures_.WantedFunctions();
-  if (book_ && book_->RepairsPending()) {  // repairs may be of any function
+  if (book_ && book_->RepairsPending()) {  // Repairs may need any function.
     for (const auto& [task, worker] : workers)
       wanted.insert(worker.functions.begin(), worker.functions.end());
   }
@@ -93,8 +93,8 @@ std::uint64_t ScheduledClosures::StepsOf(ClosureId, const v1::Done& done) const 
   return done.metrics().steps();
 }
 
-// A failed closure does not end the job: the client's next call is answered with the error. Updates
-// that are lost and cannot be made again are reported as well [20b].
+// A failed closure does not end the job; the client's next call returns the error. Updates that are
+// lost and cannot be made again are also reported [20b].
 ClosureSource::OnError ScheduledClosures::Judge(bool user_error, bool repair,
                                                 std::uint32_t failures) const {
   if (!user_error && failures < options_.retries_max) return OnError::kRetry;

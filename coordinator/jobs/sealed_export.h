@@ -32,7 +32,7 @@ class SealedExport : private JobPart {
   struct Hooks {
     // Sends the job and its map to a worker, because it was told before that the job has ended.
     std::function<void(TaskId)> send_job;
-    // The export has ended without weights, and an event has reported it.
+    // Called when the export has ended without weights and an event has reported this.
     std::function<void()> over;
   };
   // The pointers outlive this object.
@@ -50,8 +50,8 @@ class SealedExport : private JobPart {
   bool Begin(const ShardQueries::Answer& report, std::uint64_t bytes);
   // Grants the export closure to a usable worker, or gives up when the time limit has passed.
   void Pump();
-  // A worker has failed. It gets the closure no more after an error of its own making, because
-  // another worker may succeed.
+  // Handles the failure of a worker. After a user's error, or if the worker lacks an ability, only
+  // other workers get the closure, because one of them may succeed.
   void OnFailed(TaskId worker, const v1::Failed& failed);
   void GiveUp(absl::string_view why);
 
@@ -66,7 +66,7 @@ class SealedExport : private JobPart {
   const Hooks hooks_;
   bool begun_ = false;
   MapVersion version_;     // Version of the map when the export began.
-  MonoTime worker_by_{0};  // The job waits for a worker until then.
+  MonoTime worker_by_{0};  // The job waits for a worker until this time.
   MonoTime by_{0};         // Time limit of the whole export.
   std::set<TaskId> refused_by_;
   std::string why_;  // The last error, or "".

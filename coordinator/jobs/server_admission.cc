@@ -69,7 +69,7 @@ bool ServerAdmission::Ready(TaskId task) {
   server->ready = true;
   parts_.placer->OnReady(*server);
   parts_.seal->OnReady(*server);
-  parts_.queries->Ask(task);  // A query in progress may need its shards.
+  parts_.queries->Ask(task);  // A query in progress may need shards of this server.
   return true;
 }
 
@@ -150,7 +150,7 @@ void ServerAdmission::OnProgress(TaskId task, const v1::ServerProgress& said) {
     server->bytes = use.bytes();
   }
   if (server->ready || !server->away_since) return;
-  // The server was only slow, and none of its shards has been given away.
+  // The server was only slow, and still has all of its shards.
   server->away_since.reset();
   server->ready = true;
   if (parts_.phases->active())

@@ -46,29 +46,29 @@ class ServerAdmission : private JobPart {
   // All of `parts` outlive this object.
   ServerAdmission(const JobPart& part, Parts parts) : JobPart(part), parts_(std::move(parts)) {}
 
-  // A server registers. Fills the job's fields of `registered` and sends nothing to the server.
-  // Returns InvalidArgument and changes nothing if a set in the Hello is malformed.
+  // Called when a server registers. Fills the job's fields of `registered` and sends nothing to the
+  // server. Returns InvalidArgument and changes nothing if a set in the Hello is malformed.
   absl::Status Admit(TaskId task, const std::string& identity,
                      const std::optional<FormerTask>& former, const v1::Hello& hello,
                      v1::Registered* registered);
-  // The Registered was sent. This method and those below return false if `task` is no server of the
-  // job.
+  // Called when the Registered was sent. This method and those below return false if `task` is no
+  // server of the job.
   bool Ready(TaskId task);
-  // The server was told to leave; with `drains` its shards are moved. Returns false for a repeated
-  // notice.
+  // Called when the server gets a notice. With `drains` its shards are moved. Returns false for a
+  // repeated notice.
   bool OnLeaving(TaskId task, const std::string& reason, bool drains);
-  void OnAway(TaskId task, absl::string_view reason);  // It has disconnected.
-  // The server is lost: its shards go to other servers.
+  void OnAway(TaskId task, absl::string_view reason);  // The server has disconnected.
+  // Declares the server lost: its shards go to other servers.
   bool OnLost(TaskId task, const std::string& identity, absl::string_view reason, bool leaving);
   void OnProgress(TaskId task, const v1::ServerProgress& said);  // A heartbeat of the server.
 
   // --- a restart of the coordinator
-  void AwaitOwners();     // Gives the servers in the map server_lost_after to return.
-  void AwaitFromNowOn();  // Restarts this time when the window has closed.
+  void AwaitOwners();     // Each server in the map has server_lost_after to return.
+  void AwaitFromNowOn();  // Restarts these times when the window has closed.
   // Declares one server of the map lost that has not returned in time. Returns false if there is
   // none, or if the start-up window is open.
   bool LoseMissing();
-  void DisconnectAll();  // All sessions have ended.
+  void DisconnectAll();  // Called when all sessions have ended.
 
   void FillStatus(v1::JobStatus* status) const;
 

@@ -15,9 +15,9 @@ namespace {
 // Moves of one server in flight: enough to hide the network latency between coordinator, old owner
 // and new owner, and few enough that most shards of the server keep serving.
 constexpr std::size_t kMovesMax = 8;
-constexpr std::uint64_t kMoveBytesMax = 256ull << 20;  // but at least one shard
-constexpr std::chrono::milliseconds kMapEvery{20};     // at most, to the workers
-constexpr std::uint32_t kMoveTries = 3;                // attempts for one shard
+constexpr std::uint64_t kMoveBytesMax = 256ull << 20;  // or one shard, if it is larger
+constexpr std::chrono::milliseconds kMapEvery{20};  // shortest time between two maps to the workers
+constexpr std::uint32_t kMoveTries = 3;             // attempts to move one shard
 
 // Returns whether another attempt would fail as well.
 bool IsFinal(std::int32_t code) {
@@ -64,7 +64,7 @@ void ShardMover::Pump() {
       bytes += shards_[shard].bytes;
     }
     for (const ShardId p : left) {
-      // A shard that its server does not hold yet is moved a moment later.
+      // A shard that its server does not hold yet is moved once the server holds it.
       if (moves_.count(p) != 0 || server.unmovable.count(p) != 0 || !shards_[p].held) continue;
       bytes += shards_[p].bytes;
       if (moves >= kMovesMax || (moves > 0 && bytes > kMoveBytesMax)) break;
@@ -87,15 +87,15 @@ void ShardMover::OnStopped(TaskId task, const v1::ShardStopped& stopped) {
   const auto move = moves_.find(ShardId(stopped.shard()));
   if (move == moves_.end() || move->second.source != task || move->second.target ||
       move->second.from != client::FromProto<ShardEpoch>(stopped.epoch()))
-    return;  // the answer to a former order
+    return;  // The message answers an earlier order.
   if (stopped.has_error()) return OnFailed(move, stopped.error());
   move->second.bytes = stopped.bytes();
   move->second.sha256 = stopped.sha256().substr(0, 32);
   SendReceive(move);
 }
 
-// Orders the least loaded server that stays to receive the shard. Servers that back off are used
-// only if there is no other. If no server can take the shard, the move has failed.
+// Orders the least loaded server that has no notice to receive the shard. Servers that back off are
+// used only if there is no other. If no server can take the shard, the move has failed.
 void ShardMover::SendReceive(Moves::iterator move) {
   const ShardId shard = move->first;
   std::map<TaskId, std::uint64_t> coming;
@@ -141,7 +141,7 @@ void ShardMover::OnReceived(TaskId task, const v1::ShardReceived& received) {
   const auto move = moves_.find(ShardId(received.shard()));
   if (move == moves_.end() || move->second.target != task ||
       move->second.from != client::FromProto<ShardEpoch>(received.epoch()))
-    return;  // the answer to a former order
+    return;  // The message answers an earlier order.
   if (!received.has_error()) return Commit(move);
   v1::ErrorDetail cause = received.error();
   CleanCause(&cause);
@@ -170,7 +170,7 @@ void ShardMover::Commit(Moves::iterator move) {
   ClosureBook::MapChange change = book_->Move(shard, what.from, target->identity);
   if (change.assigns.empty())
     return placer_->Drop(*what.target, shard,
-                         what.from);  // the shard was rolled back meanwhile, so the state is void
+                         what.from);  // The shard has been rolled back, so the moved state is void.
   if (!job_.Persist(change.record)) return;
   host_->failpoints().At("move.after_commit");
   failures_.erase(shard);
@@ -186,7 +186,7 @@ void ShardMover::Commit(Moves::iterator move) {
 }
 
 // A map to each worker for each of hundreds of moves would exceed the capacity of a session, so one
-// map covers all moves since the last.
+// map covers all moves since the last map.
 void ShardMover::SendMap(bool now) {
   if (!map_due_ || (!now && host_->Now() < map_at_ + kMapEvery)) return;
   map_due_ = false;
@@ -228,7 +228,7 @@ void ShardMover::EndOf(TaskId task) {
   }
 }
 
-// Sends the shards that it was about to receive to other servers.
+// Sends the shards that the leaving server was about to receive to other servers.
 void ShardMover::OnLeaving(TaskId task) {
   for (auto it = moves_.begin(); it != moves_.end();) {
     const auto here = it++;

@@ -44,10 +44,10 @@ class ShardMover : private JobPart {
   void OnReceived(TaskId task, const v1::ShardReceived& received);
   void OnLeaving(TaskId task);
   void EndOf(TaskId task);  // The task has ended or been replaced.
-  void End();               // The job ends: drops received shards.
-  void Forget();            // All sessions have ended.
-  // Sends the map to the workers if shards have moved since the last map; unless `now`, at most
-  // once in 20 ms.
+  void End();               // Drops received shards when the job ends.
+  void Forget();            // Forgets all moves, because all sessions have ended.
+  // Sends the map to the workers if shards have moved since the last map. If `now` is false, at
+  // most one map is sent in 20 ms.
   void SendMap(bool now);
 
  private:

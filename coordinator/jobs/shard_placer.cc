@@ -116,12 +116,12 @@ void ShardPlacer::OnReady(JobServer& server) {
     if (other != nullptr && other->ready) Drop(other->task, held.first, held.second);
   }
   if (!book_ || !shards_.placed()) return;
-  // The server holds these shards as mapped. Apply resets those that it must load again. For shards
-  // that it still loads it will send an Assigned.
+  // The server holds these shards as mapped. Apply resets those that it must load again. The server
+  // will send an Assigned for each shard that it is still loading.
   for (const ShardId p : book_->ShardsOf(server.identity))
     shards_.Give(p, server.loading.count(p.value()) == 0);
   Apply(*admitted);
-  if (!admitted->map_changed) job_.SendMap();  // its endpoint may have changed
+  if (!admitted->map_changed) job_.SendMap();  // The endpoint of the server may have changed.
   if (job_.grants_stopped()) return;
   rolled_back_ += admitted->assigns.size();
   const bool moves = std::all_of(admitted->assigns.begin(), admitted->assigns.end(),
@@ -132,8 +132,8 @@ void ShardPlacer::OnReady(JobServer& server) {
                            moves ? " was handing over shards when the coordinator ended"
                                  : " registered without the shards that it held"),
               *admitted);
-  // An adopted shard also counts as a rollback: its values are not those with which a round of
-  // reading closures began.
+  // An adopted shard also counts as a rollback, because its values may have changed since a round
+  // of reading closures began.
   if (admitted->map_changed)
     job_.AfterRollback(admitted->assigns.empty()
                            ? "a server holds newer shards than the journal knew"
@@ -144,7 +144,7 @@ void ShardPlacer::OnReady(JobServer& server) {
 void ShardPlacer::SendAssign(const ClosureBook::AssignOrder& order) {
   shards_[order.shard].snapshot = order.snapshot ? order.snapshot->Uri() : std::string();
   const JobServer* server = shards_.ServerOf(order.server);
-  if (server == nullptr) return;  // it gets its shards when it registers
+  if (server == nullptr) return;  // The server gets its shards when it registers.
   v1::CoordinatorMessage message;
   v1::Assign* assign = message.mutable_assign();
   assign->set_job_uid(id_.uid.value());
@@ -159,7 +159,7 @@ void ShardPlacer::SendAssign(const ClosureBook::AssignOrder& order) {
     if (moved->epoch == order.epoch)
       *assign->mutable_moved_from() = client::ToProto(moved->from);
     else
-      moved.reset();  // it was rolled back meanwhile
+      moved.reset();  // The shard has been rolled back.
   }
   if (order.snapshot) {
     v1::SnapshotSource* source = assign->mutable_snapshot();
@@ -185,12 +185,12 @@ bool ShardPlacer::OnAssigned(TaskId task, const v1::Assigned& assigned) {
     // The server holds a shard that is not mapped to it [25], so it must drop the shard at any
     // epoch.
     if (owner.epoch == client::FromProto<ShardEpoch>(assigned.epoch()))
-      host_->ForeignMessage(task, "Assigned of another's shard");
+      host_->ForeignMessage(task, "Assigned for a shard of another server");
     if (assigned.ok()) Drop(task, shard, client::FromProto<ShardEpoch>(assigned.epoch()));
     return false;
   }
   if (owner.epoch != client::FromProto<ShardEpoch>(assigned.epoch()))
-    return false;  // the answer to a former assignment
+    return false;  // The message answers an earlier assignment.
   if (assigned.ok()) {
     shards_[shard].held = true;
     shards_[shard].load_failures = 0;
@@ -239,8 +239,8 @@ bool ShardPlacer::SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause) {
       std::find_if(known.begin(), known.end(), [&](const Snapshot& s) { return s.Uri() == uri; });
   if (found == known.end()) return false;
   if (found->resumed && known.size() == 1) {
-    // A resumed job cannot begin this shard from the seed: under another plan the seed never was
-    // its state, and without the file the checkpoint is incomplete.
+    // A resumed job cannot begin this shard from the seed: under another plan the shard never had
+    // the values of the seed, and without the file the checkpoint is incomplete.
     job_.Fail(MakeError(UserError(absl::FailedPreconditionError(absl::StrCat(
                             "the checkpoint to resume from cannot be used: ", cause.message()))),
                         "user", cause.origin_text()),
@@ -269,7 +269,7 @@ bool ShardPlacer::SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause) {
 void ShardPlacer::SayRollback(const std::string& why, const ClosureBook::MapChange& change) {
   if (change.assigns.empty()) return;
   std::size_t restored = 0;
-  IntervalSet reruns;  // open closures may have to be run again, too
+  IntervalSet reruns;  // These may include open closures.
   for (const ClosureBook::AssignOrder& order : change.assigns) {
     restored += order.snapshot.has_value();
     reruns.UnionWith(book_->durable().todo[order.shard.value()]);
@@ -287,7 +287,8 @@ void ShardPlacer::SayRollback(const std::string& why, const ClosureBook::MapChan
                                 : absl::StrCat("up to ", reruns.size(),
                                                reruns.size() == 1 ? " closure that had ended is"
                                                                   : " closures that had ended are");
-  job_.Event("rollback", absl::StrCat(why, ": ", where, "; ", again, " run again there"));
+  job_.Event("rollback",
+             absl::StrCat(why, ": ", where, "; ", again, " run again for these shards"));
 }
 
 // Handles a shard whose new owner no longer has the state that it received in a move. Returns false
@@ -307,7 +308,7 @@ void ShardPlacer::KeepFrom(const std::string& identity, const std::vector<ShardI
   std::size_t kept = 0;
   for (const ShardId shard : shards) {
     if (book_->durable().map[shard.value()].server != identity)
-      continue;  // another server owns it now
+      continue;  // Another server owns the shard now.
     shards_.Unplace(shard);
     ++kept;
   }

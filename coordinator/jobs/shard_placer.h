@@ -30,12 +30,12 @@ class ShardPlacer : private JobPart {
   void Place();                                      // Places unplaced shards, if possible.
   void Apply(const ClosureBook::MapChange& change);  // Call after the record's commit.
   void Drop(TaskId task, ShardId shard, ShardEpoch epoch);
-  void GiveAway(const std::string& server);  // The server is lost: unplaces its shards.
+  void GiveAway(const std::string& server);  // Unplaces the shards of a lost server.
   void Retry(MonoTime now);                  // Unplaces shards whose retry is due.
   void ForgetRetries() { retries_.clear(); }
 
   // --- servers.
-  // A server registers with these shards. Returns false if the store failed.
+  // Admits a server that registers with the shards `held`. Returns false if the store failed.
   bool Admit(JobServer& server, const std::vector<ClosureBook::HeldShard>& held);
   void OnReady(JobServer& server);
   // Returns true if more shards can be placed, or closures granted, now.
@@ -52,7 +52,7 @@ class ShardPlacer : private JobPart {
   void SendAssign(const ClosureBook::AssignOrder& order);
   void SayRollback(const std::string& why, const ClosureBook::MapChange& change);
   void KeepFrom(const std::string& server, const std::vector<ShardId>& shards);
-  bool MoveLost(ShardId shard, const v1::ErrorDetail& cause);  // False if it was not moved.
+  bool MoveLost(ShardId shard, const v1::ErrorDetail& cause);  // Returns false if it was not moved.
   bool SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause);
 
   const DeathBackoff* const backoff_;

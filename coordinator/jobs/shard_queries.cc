@@ -67,8 +67,8 @@ void ShardQueries::Check(MonoTime now, std::optional<std::uint64_t> generation,
   }
 }
 
-// Asks the servers of missing shards that owe no answer. They were not connected when the query
-// began, or did not hold the shard yet.
+// Asks the servers of missing shards, unless their answer is pending. These servers were not
+// connected when the query began, or did not hold the shard yet.
 void ShardQueries::AskForMissing(Query* query, const Servers& servers, const Owners& owners) {
   std::set<std::string> missing;
   for (std::uint32_t p = 0; p < owners.size(); ++p) {

@@ -47,18 +47,18 @@ class ShardQueries {
 
   bool empty() const { return queries_.empty(); }
   void Begin(const Question& question, const Servers& servers, Done done);
-  // Asks `task` for every query, or only for queries without an answer for `shard`, because `task`
-  // may hold a shard now that had no answer before.
+  // Asks `task` on behalf of every query. If `shard` is set, asks only on behalf of queries that
+  // lack an answer for `shard`, because `task` may hold this shard now.
   void Ask(TaskId task, std::optional<ShardId> shard = std::nullopt);
-  void Forget(TaskId task);  // Its session has ended without an answer.
+  void Forget(TaskId task);  // The task's session has ended without an answer.
   // Takes a report, which is a part of the answer of `task`. Shards that the task does not own, or
-  // owns at another epoch, are ignored. With `when_all_have_spoken` a query also ends once no task
-  // owes it an answer. Returns true if the report belongs to a final report.
+  // owns at another epoch, are ignored. With `when_all_have_spoken` a query also ends once all
+  // tasks that it has asked have answered. Returns true if the report belongs to a final report.
   bool OnReport(TaskId task, const std::string& identity, const v1::ShardReport& report,
                 const Owners& owners, bool when_all_have_spoken);
   // Ends the queries whose deadline has come. The final report of `generation`, if that is set,
-  // gets `more` time instead, and servers with missing shards that owe it no answer are asked
-  // again. `done` may begin another query.
+  // gets `more` time instead, and servers with missing shards are asked again unless their answer
+  // is pending. `done` may begin another query.
   void Check(MonoTime now, std::optional<std::uint64_t> generation, std::chrono::milliseconds more,
              const Servers& servers, const Owners& owners);
   // Ends every query with `answer`, and ignores the answers that have come.
@@ -70,7 +70,7 @@ class ShardQueries {
  private:
   struct Query {
     Question question;
-    std::set<TaskId> waiting;  // Tasks that owe an answer.
+    std::set<TaskId> waiting;  // Tasks that have not answered yet.
     std::map<std::uint32_t, std::pair<v1::ShardState, std::string>> answers;
     Done done;
   };

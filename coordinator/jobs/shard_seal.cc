@@ -35,7 +35,7 @@ void ShardSeal::OnSealed(TaskId task, const v1::Sealed& sealed) {
   if (owner.epoch != client::FromProto<ShardEpoch>(sealed.epoch())) return;
   if (const JobServer* server = shards_.Find(task);
       server == nullptr || server->identity != owner.server)
-    return host_->ForeignMessage(task, "Sealed of another's shard");
+    return host_->ForeignMessage(task, "Sealed for a shard of another server");
   unsealed_.erase(ShardId(sealed.shard()));
 }
 
@@ -54,8 +54,7 @@ bool ShardSeal::IsComplete() {
   if (host_->Now() < deadline_) return false;
   job_.Event("warning",
              absl::StrCat("servers did not answer while the job was sealed: ", unsealed_.size(),
-                          " shards are unmapped, and updates applied to them from now "
-                          "on are void"));
+                          " shards are unmapped, and later updates of these shards are void"));
   Record record;
   for (const ShardId shard : unsealed_) AppendRecord(book_->Unmap(shard).record, &record);
   unsealed_.clear();

@@ -21,7 +21,7 @@ class ShardSeal : private JobPart {
 
   void Begin();
   void OnSealed(TaskId task, const v1::Sealed& sealed);
-  void OnReady(const JobServer& server);                  // Orders again what it may have missed.
+  void OnReady(const JobServer& server);                  // Repeats Seals that it may have missed.
   void OnGone(ShardId shard) { unsealed_.erase(shard); }  // The shard has no server now.
   // Returns whether every shard is sealed. After the deadline it first unmaps the shards that are
   // not sealed, and returns false if the store fails.

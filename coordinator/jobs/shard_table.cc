@@ -91,8 +91,9 @@ void ShardTable::Restore(const ClosureBook& book) {
   for (std::uint32_t p = 0; p < size(); ++p) {
     const ShardEpoch epoch = book.durable().map[p].epoch;
     if (epoch != ShardEpoch{}) placed_ = true;
-    // If the newest file is from the present epoch, the owner wrote it after it had loaded the
-    // shard. Otherwise it is the file of the newest Assign, which the owner may still be reading.
+    // If the newest file is from the present epoch, its owner wrote it after loading the shard.
+    // Otherwise the newest file is the file of the newest Assign, and the owner may still be
+    // reading it.
     const Snapshot* newest = book.NewestSnapshot(ShardId(p));
     if (newest != nullptr && (newest->resumed || newest->epoch != epoch))
       shards_[p].snapshot = newest->Uri();

@@ -1,4 +1,4 @@
-// The servers that can hold the shards of a job, and the state of each shard beside its place in
+// The servers that can hold the shards of a job, and the state of each shard except its place in
 // the map, which the ClosureBook has. Pure; only the control executor calls it.
 #pragma once
 
@@ -26,21 +26,22 @@ struct JobServer {
   TaskId task;
   std::string identity;
   bool ready = false;                  // Its session is open, and Registered was sent.
-  std::optional<MonoTime> away_since;  // nullopt: it has not disconnected.
+  std::optional<MonoTime> away_since;  // nullopt unless it has disconnected
   v1::Endpoint endpoint;
   std::string host;
   std::uint64_t process = 0;        // uid
   std::uint32_t shards = 0;         // Number of this job's shards, as the server reported.
   std::uint64_t bytes = 0;          // Bytes of values and optimizer state of these shards.
-  std::set<std::uint32_t> loading;  // Shards that it still loaded at its Hello.
+  std::set<std::uint32_t> loading;  // Shards that it was loading at its Hello.
   std::set<std::uint32_t> stopped;  // Shards that were stopped for a move at its Hello.
-  std::string leaving;              // Why it leaves; "" if it stays.
+  std::string leaving;              // The reason of its notice; "" if it stays.
   bool drains = false, drained_said = false;
   std::uint64_t shards_moved = 0;            // Number of shards that it has handed over.
   std::map<ShardId, std::string> unmovable;  // Shards that cannot be moved, with the reason.
   MonoTime moves_again{0};                   // No move begins before this time.
-  // Both are set while the server has registered and is not ready: the map change that it gets once
-  // it is ready, and the shards that other servers get because this server backs off.
+  // `admitted` and `kept_from` are set while the server has registered and is not ready. `admitted`
+  // is the map change that it gets once it is ready. `kept_from` are the shards that other servers
+  // get because this server backs off.
   std::optional<ClosureBook::MapChange> admitted;
   std::vector<ShardId> kept_from;
 
@@ -66,7 +67,7 @@ class ShardTable {
   struct Shard {
     std::uint64_t bytes = 0;          // The size according to the plan.
     bool held = false;                // Its owner has reported that it holds the shard.
-    std::uint32_t load_failures = 0;  // In a row.
+    std::uint32_t load_failures = 0;  // Failures to load it, in a row.
     std::string snapshot;             // URI of the snapshot in its newest Assign, or "".
     struct Move {
       ShardEpoch from, epoch;
@@ -99,14 +100,15 @@ class ShardTable {
   // Shards without a server until they are placed again, even if the map names an owner.
   const std::set<ShardId>& unplaced() const { return unplaced_; }
   void Unplace(ShardId shard);
-  // Gives the shard to its owner in the map. `held` is true if the owner holds it already.
+  // Notes that the shard has the owner that the map names. `held` is true if the owner holds it
+  // already.
   void Give(ShardId shard, bool held);
   bool AllHeld() const;
 
   // Restores the state of the shards from the book of the former life, after a restart of the
   // coordinator. Plan must have been called.
   void Restore(const ClosureBook& book);
-  void Clear();  // The job has ended.
+  void Clear();  // Drops all state when the job has ended.
 
  private:
   Servers servers_;

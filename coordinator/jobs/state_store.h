@@ -1,6 +1,6 @@
 // The store of the coordinator's durable state (LEDGER line "Coordinator, durable"). One commit is
 // one transaction: after a crash the store has the whole commit or nothing of it, and it has no
-// commit without all earlier ones.
+// commit without all earlier commits.
 //
 // Commits are accepted at once and become durable in order, possibly later. No message that depends
 // on a commit may leave the process before durable() has reached the value that accepted() had
@@ -63,8 +63,8 @@ class StateStore {
  public:
   virtual ~StateStore() = default;
 
-  // [18] Commits the term of the coordinator's life, in a record of its own. Returns
-  // InvalidArgument unless `term` is above term().
+  // [18] Commits the term of the coordinator's life in a separate record. Returns InvalidArgument
+  // unless `term` is above term().
   virtual absl::Status CommitTerm(Term term) = 0;
   virtual Term term() const = 0;  // the newest accepted term
 
@@ -120,8 +120,8 @@ class StateStore {
 };
 
 // A store in memory. It survives the coordinator objects of one process, but not the process. With
-// `torn_max` > 0 it keeps that many of the last commits apart, so that a test can lose them like
-// the torn tail of a journal. A term is synced together with all commits before it.
+// `torn_max` > 0 it keeps that many of the last commits apart, so a test can lose them like the
+// torn tail of a journal. A term is synced together with all commits before it.
 class MemoryStateStore final : public StateStore {
  public:
   struct Options {

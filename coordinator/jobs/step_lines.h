@@ -1,8 +1,8 @@
 // Writes the steps of accepted closures as lines of metrics.jsonl and as points of the loss curve.
 // Pure; only the control executor calls it.
 //
-// At most `per_second` lines per second in the long run and `burst` lines at once are written, so
-// that a fast job does not write faster than a program can read. Lines that are left out, or for
+// At most `burst` lines are written at once, and `per_second` lines per second in the long run. A
+// fast job therefore does not write faster than a program can read. Lines that are left out, or for
 // which the sink has no space, are counted.
 #pragma once
 

@@ -28,8 +28,8 @@ inline void FillDoneAnswer(std::uint64_t job, std::uint64_t closure, const v1::S
   answer->set_superseded(superseded);
 }
 
-// Returns the message that tells a worker to forget an attempt, because another one has replaced
-// it, or because none is needed. The worker need not have sent a Done.
+// Returns the message that tells a worker to forget an attempt, because another attempt has
+// replaced it, or because the closure needs no attempt. The worker need not have sent a Done.
 inline v1::CoordinatorMessage Superseded(std::uint64_t job, std::uint64_t closure,
                                          const v1::Stamp& attempt) {
   v1::CoordinatorMessage message;
@@ -37,8 +37,8 @@ inline v1::CoordinatorMessage Superseded(std::uint64_t job, std::uint64_t closur
   return message;
 }
 
-// Returns the messages that tell a registered task about a further job. `said` has the job and its
-// shard map, as far as they exist already.
+// Returns the messages that tell a registered task about a further job. `said` has the job, and its
+// shard map if there is one already.
 inline std::vector<v1::CoordinatorMessage> JobAndMap(v1::Registered said) {
   std::vector<v1::CoordinatorMessage> messages;
   if (said.has_job()) *messages.emplace_back().mutable_job() = std::move(*said.mutable_job());

@@ -7,7 +7,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-// With more entries than this, a worker without completed work loses its entry when it is gone.
+// Above this number of entries, a worker that is gone loses its entry if it completed no work.
 constexpr std::size_t kWorkersKeptMax = 4096;
 
 void CleanDevice(const v1::DeviceProgress& said, v1::DeviceProgress* to) {

@@ -1,8 +1,9 @@
 // Counts the work of each task for a job, by identity over all processes that had it, and keeps the
 // last address of each server. Pure; only the control executor calls it.
 //
-// There are two kinds of numbers: those that counted for the job (a worker's steps and examples,
-// once per closure), and those that the processes report (Tally), which include repeated work.
+// There are two kinds of numbers. The first kind counts for the job: a worker's steps and examples,
+// once per closure. The second kind is reported by the processes (Tally) and includes repeated
+// work.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,8 @@ struct Counts {
 // total is enough; the totals of earlier processes and stints are kept as a sum.
 class Tally {
  public:
-  // A process registers. Returns whether it is a new process; a repeated call changes nothing.
+  // Called when a process registers. Returns whether it is a new process; a repeated call changes
+  // nothing.
   bool Begin(std::uint64_t process) {
     if (begun_ && process == process_) return false;
     Anew(0);
@@ -92,18 +94,19 @@ class Tally {
 
 class TaskTotals {
  public:
-  // A process begins to serve the job; a repeated call changes nothing. Both functions return true
-  // if the process, or the server's address, is new, so that the journal must have it.
+  // BeginWorker and BeginServer are called when a process begins to serve the job; a repeated call
+  // changes nothing. They return true if the process or the server's address is new, so the journal
+  // must have it.
   bool BeginWorker(const std::string& identity, std::uint64_t process);
   bool BeginServer(const std::string& identity, std::uint64_t process,
                    const v1::Endpoint& endpoint);
   // A closure of `worker` has succeeded for the first time.
   void CountClosure(const std::string& worker, std::uint64_t steps, std::uint64_t examples);
-  // Take the totals in a heartbeat: they count since the process began to serve the job. Bytes are
-  // those sent and received. Texts about the device are truncated.
+  // Take the totals in a heartbeat, which count from the moment the process began to serve the job.
+  // Bytes are those sent and received. Texts about the device are truncated.
   void ReportWorker(const std::string& identity, const v1::WorkerProgress& said);
   void ReportServer(const std::string& identity, const v1::JobUsage& said);
-  // The worker is gone. Its entry is removed if it has done no work and there are too many such
+  // Called when a worker is gone. Removes its entry if it has done no work and there are too many
   // entries.
   void ForgetIdleWorker(const std::string& identity);
 

@@ -1,4 +1,4 @@
-// Training jobs: the YAML has the model, and it is trained on the examples that a worker describes.
+// Training jobs: the YAML has a model, which is trained on the examples that a worker describes.
 #pragma once
 
 #include <memory>

@@ -3,7 +3,7 @@
 // only the control executor calls it.
 //
 // Samples are weighted by their length, so a short sample at the end of a stretch has little
-// weight, and even the shortest run has a point. Time without training (repair, waiting) is
+// weight, and even the shortest job has a point. Time without training (repair, waiting) is
 // excluded: the next sample begins after it.
 #pragma once
 
@@ -83,7 +83,9 @@ class TrainingRate {
     next_ = began_ + kSampleEvery;
   }
   bool IsDue(MonoTime now) const { return now >= next_; }
-  std::uint64_t examples() const { return examples_; }  // The number when the sample began.
+  std::uint64_t examples() const {
+    return examples_;
+  }  // The number of examples when the sample began.
   // Ends the sample and begins the next one. `job_began` is the time at which the curve begins.
   // Returns false if too little time has passed for a sample.
   bool Sample(MonoTime job_began, MonoTime now, std::uint64_t examples) {

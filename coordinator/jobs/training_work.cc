@@ -19,7 +19,8 @@ constexpr std::uint64_t kLostNamedMax = 8;  // Number of lost closures with an e
 // ---------------------------------------------------------------- grants
 
 std::uint32_t TrainingWork::LimitOf(const JobWorker& worker) const {
-  if (parts_.roster->UnfitOf(worker) != nullptr) return 1;  // It is on trial.
+  if (parts_.roster->UnfitOf(worker) != nullptr)
+    return 1;  // An unfit worker is tried with one attempt.
   const std::uint64_t limit = std::min<std::uint64_t>(plan_->closures(), source_->Limit());
   const std::uint64_t remaining = limit > book_->next_new() ? limit - book_->next_new() : 0;
   return AttemptsAhead(options_.sizing, worker.rate.seconds_per_closure(), remaining,
@@ -27,7 +28,7 @@ std::uint32_t TrainingWork::LimitOf(const JobWorker& worker) const {
 }
 
 bool TrainingWork::GrantsBlocked() {
-  // No work begins that cannot be journaled.
+  // While the journal accepts no records, no work begins.
   return !host_->StoreTrouble().empty() || hold_.Holds(host_);
 }
 
@@ -55,14 +56,14 @@ void TrainingWork::SendTraining(JobWorker& worker, const ClosureBook::Granted& g
 }
 
 // [20b] The closure stays succeeded. The updates that its target shards lost with a server are not
-// made again, and an event reports it.
+// made again, and an event reports these updates.
 void TrainingWork::GiveUpRepair(ClosureId closure, Attempt attempt, absl::string_view why) {
   const auto& lost = book_->durable().lost;
   const bool lost_before = std::any_of(lost.begin(), lost.end(), [&](const IntervalSet& of) {
     return of.Contains(closure.value());
   });
   const Record record = book_->FailRepair(closure, attempt);
-  if (record.empty()) {  // The shard was rolled back again, or needs no repair.
+  if (record.empty()) {  // A shard was rolled back again, or needs no repair.
     book_->ReleaseAttempt(closure, attempt);
     return;
   }
@@ -71,11 +72,11 @@ void TrainingWork::GiveUpRepair(ClosureId closure, Attempt attempt, absl::string
   const std::uint64_t closures =
       parts_.totals->OnLost(!lost_before, shards * source_->OnLost(closure));
   if (closures <= kLostNamedMax) {
-    job_.Event(
-        "lost",
-        absl::StrCat("updates of closure ", closure.value(), " are lost in ", shards,
-                     shards == 1 ? " shard" : " shards", ", because it cannot be run again: ", why,
-                     closures == kLostNamedMax ? "; further losses are only counted" : ""));
+    job_.Event("lost",
+               absl::StrCat("updates of closure ", closure.value(), " are lost in ", shards,
+                            shards == 1 ? " shard" : " shards",
+                            ", because the closure cannot be run again: ", why,
+                            closures == kLostNamedMax ? "; further losses are only counted" : ""));
   }
   job_.Touch();
   job_.Persist(record);
@@ -148,7 +149,7 @@ void TrainingWork::OnFailed(const JobWorker& worker, const v1::Failed& failed, b
   const ClosureId closure(failed.closure());
   const auto current = book_->current().find(closure);
   if (current == book_->current().end() || current->second.attempt != attempt)
-    return;  // The attempt is not current any more.
+    return;  // A newer attempt has replaced this one.
   if (current->second.worker != worker.task)
     return host_->ForeignMessage(worker.task, "Failed for an attempt that another worker holds");
   if (elsewhere) {

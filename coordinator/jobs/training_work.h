@@ -53,7 +53,7 @@ class TrainingWork final : public GrantActions, private JobPart {
     return parts_.roster->Usable(worker, now);
   }
   WorkerPin::Choice PinnedWorker() override { return parts_.roster->Pinned(); }
-  bool GrantsBlocked() override;  // Failpoint coordinator.before_grant.
+  bool GrantsBlocked() override;  // Evaluates the failpoint coordinator.before_grant.
   std::uint32_t LimitOf(const JobWorker& worker) const override;
   void RecallAttempt(JobWorker* worker, Attempt attempt, JobWorker::Held* held) override {
     parts_.roster->Recall(worker, attempt, held);
@@ -68,16 +68,16 @@ class TrainingWork final : public GrantActions, private JobPart {
   // worker gets the closure.
   void OnFailed(const JobWorker& worker, const v1::Failed& failed, bool elsewhere,
                 v1::ErrorDetail cause);
-  // The worker gives the attempt back. `asked` is true if it was asked to, so that others may get
-  // the closure at once.
+  // Takes an attempt that a worker gives back. `asked` is true if the coordinator has recalled the
+  // attempt; other workers may then get the closure at once.
   void OnDropped(const JobWorker& worker, const v1::AttemptDropped& dropped, bool asked);
-  // The closure was cancelled, so its attempt is void: tells its worker.
+  // Tells the worker that its attempt is void, because the closure was cancelled.
   void OnCancelled(ClosureId closure, const ClosureBook::Current& current);
 
   // --- closures that wait until they may be granted again
-  void Release(MonoTime now);  // Releases those whose wait is over.
+  void Release(MonoTime now);  // Releases closures when their wait is over.
   void ForgetReleases() { releases_.clear(); }
-  void Clear() {  // The job ends.
+  void Clear() {  // Called when the job ends.
     releases_.clear();
     deferred_.clear();
   }

@@ -2,8 +2,8 @@
 // data, or a server that they cannot reach (v1::Lack). Pure; only the control executor calls it.
 //
 // The work of such a worker goes to others. The worker gets work again after 1, 2, 4 … s, at most
-// aside_max, until it completes some work. Then it is fit. Its record is kept for ten minutes, so
-// that the same problem is not reported twice.
+// aside_max, until it completes some work. After it has completed work it counts as fit. Its record
+// is kept for ten minutes, so the same problem is not reported twice.
 #pragma once
 
 #include <chrono>
@@ -23,7 +23,7 @@ class UnfitWorkers {
     v1::Lack missing_ability = v1::NO_LACK;
     std::string why;
     std::optional<v1::UnreachedServer> unreached = std::nullopt;  // The server, for REACH.
-    bool fit = false;                                             // It has completed work since.
+    bool fit = false;         // True if it has completed work since.
     std::uint32_t times = 0;  // Number of times in a row that it could not take part.
     MonoTime again_at{0};     // It gets no work before this time.
   };
@@ -35,14 +35,15 @@ class UnfitWorkers {
   const Record* Of(std::uint64_t process) const;
 
   struct Change {
-    bool news = false;   // It lacks another ability than before.
-    bool aside = false;  // It is set aside again: its attempts go to others.
+    bool news = false;   // True if it lacks another ability than before.
+    bool aside = false;  // True if its attempts must go to others.
   };
-  // The process could not do its work. A repeated call while it is set aside changes nothing.
+  // Notes that the process could not do its work. A repeated call while it is set aside changes
+  // nothing.
   Change Add(std::uint64_t process, v1::Lack missing_ability, const std::string& why, MonoTime now);
   void SetUnreached(std::uint64_t process, const v1::UnreachedServer& server);
   void TryAgainBy(std::uint64_t process,
-                  MonoTime at);  // It gets work at `at` at the latest, if it was added.
+                  MonoTime at);  // An added process gets work at `at` at the latest.
   void SetFit(std::uint64_t process, MonoTime now);                // It has completed work.
   void Forget(std::uint64_t process) { records_.erase(process); }  // The process is gone.
 

@@ -42,10 +42,10 @@ void WorkRevoker::Supersede(JobWorker& worker) {
   parts_.roster->TakeAll(&worker);
 }
 
-// ---------------------------------------------------------------- work that stands still
+// ---------------------------------------------------------------- stalled work
 
-// Returns the work that has stalled. Like a death it is judged by the closure that the worker last
-// reported as running (ARCHITECTURE section 4.7).
+// Returns the work that has stalled. A stall is judged like a death, by the closure that the worker
+// last reported as running (ARCHITECTURE section 4.7).
 WorkRevoker::Stalled WorkRevoker::StalledWork(const JobWorker& worker) const {
   const Attempt running = client::FromProto<Attempt>(worker.progress.running_attempt());
   Stalled stalled;
@@ -84,18 +84,20 @@ void WorkRevoker::RevokeStalled(JobWorker& worker) {
   job_.Touch();
   if (stalled.reading == nullptr || ++stalled.reading->stalls < options_.poison_deaths) return;
   job_.Fail(
-      MakeError(
-          absl::DeadlineExceededError(absl::StrCat(
-              "work repeatedly made no progress; raise step_timeout if it is only slow: work=",
-              stalled.what, " times=", stalled.reading->stalls, " step_timeout_s=", seconds)),
-          "poison", absl::StrCat("worker/", worker.identity)),
+      MakeError(absl::DeadlineExceededError(absl::StrCat(
+                    "work repeatedly made no progress; raise step_timeout if the work is only "
+                    "slow: work=",
+                    stalled.what, " times=", stalled.reading->stalls, " step_timeout_s=", seconds)),
+                "poison", absl::StrCat("worker/", worker.identity)),
       false);
 }
 
-// ---------------------------------------------------------------- workers that are cut off
+// ---------------------------------------------------------------- workers that cannot reach a
+// server
 
-// Returns whether another worker could run the closures. It is not known which closures the workers
-// of other jobs can run, so such workers count as able unless the job has callers.
+// Returns whether another worker could run the closures. The coordinator does not know which
+// closures the workers of other jobs can run, so these workers count as able unless the job has
+// callers.
 bool WorkRevoker::OthersCanRun(const JobWorker& of,
                                const std::vector<const JobWorker*>& able) const {
   if (parts_.roster->elsewhere() > 0 && !source_->has_callers()) return true;
@@ -106,13 +108,13 @@ bool WorkRevoker::OthersCanRun(const JobWorker& of,
   });
 }
 
-// Passes the work to others. The worker gets no work for a time that grows until it completes some
-// work.
+// Passes the work of the worker to others. The worker then gets no work for a time, which grows
+// with each repetition until the worker completes some work.
 void WorkRevoker::PassOn(JobWorker& worker, const v1::UnreachedServer& from) {
   const bool trained = std::any_of(worker.held.begin(), worker.held.end(),
                                    [](const auto& one) { return one.second.kind == v1::TRAIN; });
   Supersede(worker);
-  worker.progress.clear_unreached();  // It is of the revoked attempt.
+  worker.progress.clear_unreached();  // It belongs to the revoked attempt.
   v1::Failed failure;
   failure.set_lack(v1::REACH);
   failure.mutable_cause()->set_message(absl::StrCat("it cannot reach ", ReachRule::Text(from),

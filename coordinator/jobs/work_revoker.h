@@ -34,9 +34,9 @@ class WorkRevoker : private JobPart {
   // All of `parts` outlive this object.
   WorkRevoker(const JobPart& part, const Parts& parts);
 
-  // Does its work only once in a while. A worker loses its work if the work has not advanced by a
-  // step for step_timeout, which counts as a death of the worker, or if the worker cannot reach a
-  // server. Work that stalls repeatedly ends the job.
+  // Checks all workers from time to time. A worker loses its work if the work has not advanced by a
+  // step for step_timeout, which counts as a death of the worker. It also loses its work if it
+  // cannot reach a server. Work that stalls repeatedly ends the job.
   void Check(bool window_open);
   const ReachWatch& reach() const { return reach_; }
 
@@ -50,7 +50,7 @@ class WorkRevoker : private JobPart {
   void RevokeStalled(JobWorker& worker);
   bool OthersCanRun(const JobWorker& of, const std::vector<const JobWorker*>& able) const;
   void PassOn(JobWorker& worker, const v1::UnreachedServer& from);
-  void Supersede(JobWorker& worker);  // Tells it that all its attempts are void.
+  void Supersede(JobWorker& worker);  // Tells the worker that all its attempts are void.
 
   const Parts parts_;
   const std::unique_ptr<ClosureSource>& source_;

@@ -45,7 +45,8 @@ bool WorkerAdmission::CheckProof(const v1::HeldAttempt& said, Attempt attempt,
 }
 
 // Handles an attempt at a closure that only reads. Such closures push nothing and have no proofs,
-// so a worker keeps only a current attempt that this life granted to it.
+// so a worker keeps an attempt only if the attempt is current and this life granted it to the
+// worker.
 bool WorkerAdmission::AdoptReading(const v1::HeldAttempt& said, JobWorker* worker) {
   const Attempt attempt = client::FromProto<Attempt>(said.attempt());
   ReadingRound::Closure* reading = parts_.reading->Running(said.closure(), attempt);
@@ -89,7 +90,7 @@ void WorkerAdmission::AdoptAttempts(const v1::Hello& hello, JobWorker* worker,
     hooks_.adopted(h.closure, h.attempt);
     v1::HeldAttempt& adopted = *registered->add_adopted();
     adopted = *said.at(h.attempt);
-    adopted.clear_proof();  // The worker has the proof.
+    adopted.clear_proof();  // The worker already has the proof.
     adopted.clear_granted_to();
   }
 }
@@ -131,7 +132,7 @@ bool WorkerAdmission::Speaks(TaskId task) {
   return true;
 }
 
-// Notes that its process serves the job.
+// Notes that the worker's process serves the job.
 void WorkerAdmission::BeginTotals(const JobWorker& worker) {
   if (parts_.totals->BeginWorker(worker.identity, worker.process)) hooks_.want_whole();
 }

@@ -49,20 +49,20 @@ class WorkerAdmission : private JobPart {
   WorkerAdmission(const JobPart& part, const Parts& parts, Hooks hooks)
       : JobPart(part), parts_(parts), hooks_(std::move(hooks)) {}
 
-  // A worker registers. Fills the job's fields of `registered` and sends nothing to the worker.
-  // Membership wants it to get no work before `backoff_until`. Attempts of `former` are released
-  // unless they are adopted.
+  // Called when a worker registers. Fills the job's fields of `registered` and sends nothing to the
+  // worker. Because of its deaths, membership gives the worker no work before `backoff_until`.
+  // Attempts of `former` are released unless they are adopted.
   void Admit(TaskId task, const std::string& identity, MonoTime backoff_until,
              const std::optional<FormerTask>& former, const v1::Hello& hello,
              v1::Registered* registered);
-  // The Registered was sent. This method and those below return false if `task` is no worker of the
-  // job.
+  // Called when the Registered was sent. This method and those below return false if `task` is no
+  // worker of the job.
   bool Ready(TaskId task);
-  void Withhold(TaskId task);                              // It gets no work before it speaks.
-  bool Speaks(TaskId task);                                // Also false if it was not withheld.
+  void Withhold(TaskId task);  // It gets no work before Speaks is called.
+  bool Speaks(TaskId task);    // Also false if it was not withheld.
   bool OnLeaving(TaskId task, const std::string& reason);  // May be repeated.
   bool OnGone(TaskId task, absl::string_view reason, bool leaving);
-  bool Release(TaskId task);  // It serves another job now.
+  bool Release(TaskId task);  // The worker now serves another job.
 
  private:
   void AdoptAttempts(const v1::Hello& hello, JobWorker* worker, v1::Registered* registered);

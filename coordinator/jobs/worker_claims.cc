@@ -13,7 +13,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr std::uint32_t kSupersededMax = 8;  // number of answers for one closure
+constexpr std::uint32_t kSupersededMax = 8;  // largest number of such answers for one closure
 
 UpdateAccount::TouchedLess LessOf(const v1::TouchedLess& said) {
   UpdateAccount::TouchedLess less;
@@ -48,13 +48,13 @@ bool WorkerClaims::IsProved(const v1::HeldAttempt& held, Attempt attempt) const 
 bool WorkerClaims::OnSuperseded(ClosureId closure, ShardId shard, const std::string& worker) {
   const std::uint32_t times = ++superseded_[closure.value()];
   if (times < kSupersededMax) return true;
-  job_.Fail(MakeError(absl::AbortedError(absl::StrCat(
-                          "a shard reports a later attempt of a closure, which the coordinator "
-                          "never granted: another process forges attempts, or the shard's state is "
-                          "not that of this job: closure=",
-                          closure.value(), " shard=", shard.value(), " times=", times)),
-                      "fenced", absl::StrCat("worker/", worker)),
-            false);
+  job_.Fail(
+      MakeError(absl::AbortedError(absl::StrCat(
+                    "a shard reports an attempt that the coordinator never granted: another "
+                    "process forges attempts, or the shard has the state of another job: closure=",
+                    closure.value(), " shard=", shard.value(), " times=", times)),
+                "fenced", absl::StrCat("worker/", worker)),
+      false);
   return false;
 }
 
@@ -78,7 +78,7 @@ void WorkerClaims::Count(ClosureId closure, const v1::TouchedLess* said) {
 
 void WorkerClaims::TakeOver(const ResumePoint& point, bool same_plan) {
   // Files that the coordinator cannot read may hold a part of an epoch that this job does not have.
-  // Updates beyond the job's own are then no error.
+  // More updates than the job has made are then no error.
   const bool beyond = !point.updates && plan_message_.epochs() < point.manifest.plan().epochs();
   account_.TakeOver({point.updates, point.whole, !same_plan || beyond});
 }

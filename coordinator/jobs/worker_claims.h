@@ -34,8 +34,8 @@ class WorkerClaims : private JobPart {
   std::string ProofOf(const std::string& worker, ClosureId closure, Attempt attempt) const;
   bool IsProved(const v1::HeldAttempt& held, Attempt attempt) const;
 
-  // --- [37] A shard has answered the newest attempt at the closure with a claim that a later
-  // attempt exists. Returns false if the job ends because of it.
+  // --- [37] Called when a shard has answered the newest attempt at the closure with the claim that
+  // a later attempt exists. Returns false if this answer ends the job.
   bool OnSuperseded(ClosureId closure, ShardId shard, const std::string& worker);
   void OnEnded(ClosureId closure) { superseded_.erase(closure.value()); }
 
@@ -52,7 +52,7 @@ class WorkerClaims : private JobPart {
                                  const std::function<bool(const v1::ShardSpec&)>& by_plan) const;
   // Returns false if the job ends because of the finding.
   bool Accept(const UpdateAccount::Finding& finding);
-  bool updates_exact() const { return updates_exact_; }  // Result of the last finding.
+  bool updates_exact() const { return updates_exact_; }  // The last finding was exact.
 
   // --- the journal
   void Fill(v1::JobSnapshot* snapshot) const;
@@ -60,7 +60,7 @@ class WorkerClaims : private JobPart {
 
  private:
   const EpochAccount* const epochs_;
-  std::map<std::uint64_t, std::uint32_t> superseded_;  // Answers by closure that has not ended.
+  std::map<std::uint64_t, std::uint32_t> superseded_;  // Number of such answers, by open closure.
   UpdateAccount account_;
   bool updates_exact_ = false;
 };

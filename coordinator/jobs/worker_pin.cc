@@ -41,7 +41,7 @@ JobWorker* WorkerPin::Choose(JobWorkers& workers, const UnfitWorkers& unfit,
 }
 
 std::string WorkerPin::WhyNot(const JobWorker* holder, const UnfitWorkers& unfit) const {
-  if (holder == nullptr) return "it is gone, or came back with other settings";
+  if (holder == nullptr) return "it has disconnected, or came back with other settings";
   if (holder->leaving) return "it is leaving";
   if (holder->stuck) return "it makes no progress";
   if (unfit.Of(holder->process) != nullptr) return "it cannot take part in the job";

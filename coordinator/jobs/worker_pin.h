@@ -1,7 +1,7 @@
 // Chooses the worker of a deterministic job (DECISIONS, "Deterministic"). One worker does all the
-// work, at first the one that registered first. When it cannot work, a worker with the same build
-// and settings may replace it. Any other worker would produce different bits, so the job waits
-// instead, and reports this once. Pure; only the control executor calls it.
+// work. At first this is the worker that registered first. If it cannot work, a worker with the
+// same build and settings may replace it. Any other worker would produce different bits, so the job
+// waits instead, and reports this once. Pure; only the control executor calls it.
 #pragma once
 
 #include <functional>
@@ -33,7 +33,7 @@ class WorkerPin {
     bool Excludes(const JobWorker& other) const { return on && worker != &other; }
   };
 
-  bool waits() const { return waits_; }  // The last Choose returned null.
+  bool waits() const { return waits_; }  // True if the last Choose returned null.
   const std::string& identity() const { return identity_; }
   const std::string& compute() const { return compute_; }
 
@@ -43,7 +43,8 @@ class WorkerPin {
  private:
   std::string WhyNot(const JobWorker* holder, const UnfitWorkers& unfit) const;
 
-  std::string identity_, compute_;  // The chosen worker, and its build and settings; "" before.
+  std::string identity_,
+      compute_;  // The chosen worker, and its build and settings; "" before the first choice.
   bool waits_ = false, wait_told_ = false;
 };
 

@@ -35,7 +35,7 @@ JobWorker* WorkerRoster::Find(TaskId task) {
   return found == workers_.end() ? nullptr : &found->second;
 }
 
-// ---------------------------------------------------------------- who comes and goes
+// ---------------------------------------------------------------- workers that come and go
 
 JobWorker WorkerRoster::Make(TaskId task, const std::string& identity, MonoTime backoff_until,
                              const v1::Hello& hello) const {
@@ -54,7 +54,7 @@ JobWorker WorkerRoster::Make(TaskId task, const std::string& identity, MonoTime 
 void WorkerRoster::Replace(const JobWorker& former, bool counted, JobWorker* worker) {
   worker->rate = former.rate;
   if (worker->process != former.process) return Forget(former, counted);
-  worker->progress = former.progress;  // until its next report
+  worker->progress = former.progress;  // kept until the worker's next report
   worker->stuck = former.stuck;
   worker->aside_until = former.aside_until;
 }
@@ -79,7 +79,7 @@ void WorkerRoster::OnProgress(JobWorker* worker, const v1::WorkerProgress& said)
   if (said.steps() != progress.steps()) job_.Touch();
   progress = said;
   progress.clear_device();
-  progress.clear_steps_log();  // Not kept: the curves use accepted Dones.
+  progress.clear_steps_log();  // The curves use accepted Dones.
   progress.set_state(client::CleanText(said.state(), 64));
   ReachRule::Clean(progress.mutable_unreached());
   progress.set_awaits(client::CleanText(said.awaits(), kAwaitsBytesMax));
@@ -189,7 +189,7 @@ bool WorkerRoster::SetAside(JobWorker& worker, const v1::Failed& failed, bool ha
                             unfit_.Of(worker.process)->why));
     job_.Touch();
   }
-  if (epochs_->succeeded() == 0) pin_.Release(worker.identity);  // no result depends on it
+  if (epochs_->succeeded() == 0) pin_.Release(worker.identity);  // No result depends on it yet.
   if (!NobodyFits()) return true;
   const bool repair =
       failed.kind() == v1::TRAIN && !failed.all_targets() && failed.lack() == v1::INPUT;
@@ -198,7 +198,7 @@ bool WorkerRoster::SetAside(JobWorker& worker, const v1::Failed& failed, bool ha
     unfit_.TryAgainBy(worker.process, *fit_left_ + options_.server_lost_after);
     return true;
   }
-  unfit_.TryAgainBy(worker.process, now);  // so that the next failure comes soon
+  unfit_.TryAgainBy(worker.process, now);  // The next failure then comes soon.
   return false;
 }
 
@@ -224,7 +224,7 @@ std::string WorkerRoster::WaitingFor() const {
                                         : absl::StrCat("all ", elsewhere_, " serve"),
                         " other jobs now");
   if (!usable && !unfit.empty())
-    return absl::StrCat("workers: the connected ones cannot take part: ", unfit);
+    return absl::StrCat("workers: none of the connected workers can take part in the job: ", unfit);
   if (!usable && !stalled.empty())
     return absl::StrCat("workers: set aside because they made no progress: ", stalled);
   if (!usable) return absl::StrCat("workers: ", WaitingForBackoffs());
@@ -247,8 +247,8 @@ std::string WorkerRoster::WaitingForBackoffs() const {
     AddTo(&text, absl::StrCat("worker/", worker.identity, " for ", absl::StrFormat("%.1f", seconds),
                               " s"));
   }
-  if (backing_off == 0) return "the connected ones have not reported since they registered";
-  return absl::StrCat("the connected ones back off after repeated deaths: ", text,
+  if (backing_off == 0) return "the connected workers have sent no report since they registered";
+  return absl::StrCat("the connected workers back off after repeated deaths: ", text,
                       backing_off > kBackoffsNamedMax ? ", …" : "");
 }
 

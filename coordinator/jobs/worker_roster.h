@@ -45,11 +45,12 @@ class WorkerRoster : private JobPart {
   JobWorker Make(TaskId task, const std::string& identity, MonoTime backoff_until,
                  const v1::Hello& hello) const;
   // Replaces `former` by `worker`. If the process is the same, its state is kept; otherwise only
-  // the rate is. `counted` is true if closures of the former process have counted.
+  // its rate is kept. `counted` is true if closures of the former process have counted.
   void Replace(const JobWorker& former, bool counted, JobWorker* worker);
-  // Forgets the state of a process that is gone. `counted` is as above.
+  // Forgets the state of a process that is gone. `counted` is true if closures of the process have
+  // counted.
   void Forget(const JobWorker& worker, bool counted);
-  void BeginLife() { fit_left_ = host_->Now(); }  // Any worker may have just left.
+  void BeginLife() { fit_left_ = host_->Now(); }  // Any worker may have left a moment ago.
   // The number of workers that serve other jobs.
   void SetElsewhere(std::uint32_t workers) { elsewhere_ = workers; }
   std::uint32_t elsewhere() const { return elsewhere_; }
@@ -59,29 +60,29 @@ class WorkerRoster : private JobPart {
 
   // --- work
   bool Usable(const JobWorker& worker, MonoTime now) const;
-  bool Holds(TaskId task) const;  // Attempts, or revoked work that it still runs.
+  bool Holds(TaskId task) const;  // Returns whether it holds attempts, or still runs revoked work.
   // Returns the number of workers that hold work, or held some within the last `while_`.
   std::uint32_t Busy(std::chrono::milliseconds while_) const;
   // Returns for how long the worker gets no work because of repeated deaths.
   std::chrono::milliseconds BacksOffFor(TaskId task) const;
   WorkerPin::Choice Pinned();
-  // Asks the worker to give back an attempt that it has not begun. If it runs the attempt, it
-  // continues.
+  // Asks the worker to give back an attempt that it has not begun. If the worker already runs the
+  // attempt, it continues.
   void Recall(JobWorker* worker, Attempt attempt, JobWorker::Held* held);
   void RecallAll(JobWorker* worker);
   // Removes the worker's attempts, which the caller has given to others. The worker gets no work
   // while it still computes.
   void TakeAll(JobWorker* worker);
   // Returns the connected workers whose work has not advanced by a step for step_timeout, because
-  // their closures would block the window of open closures forever. Checks only once in a while.
-  // Time does not count while a server is missing, while the worker's pushes wait, or while
-  // `window_open`.
+  // their closures would block the window of open closures forever. Most calls return nothing,
+  // because the check runs only from time to time. Time does not count while a server is missing,
+  // while the worker's pushes wait, or while `window_open`.
   std::vector<TaskId> Stalled(bool window_open);
 
   // --- workers that cannot take part
   bool IsAside(std::uint64_t process) const { return unfit_.IsAside(process, host_->Now()); }
   const UnfitWorkers::Record* UnfitOf(const JobWorker& worker) const {
-    return unfit_.Of(worker.process);  // Null if it is not known to be unfit.
+    return unfit_.Of(worker.process);  // Null if the worker is not known to be unfit.
   }
   void SetFit(const JobWorker& worker) { unfit_.SetFit(worker.process, host_->Now()); }
   void SetUnreached(const JobWorker& worker, const v1::UnreachedServer& server) {
@@ -95,15 +96,15 @@ class WorkerRoster : private JobPart {
   bool SetAside(JobWorker& worker, const v1::Failed& failed, bool has_callers);
 
   // --- texts and views.
-  // Returns the text of what the job waits for if no worker can work, else "".
+  // If no worker can work, returns what the job waits for, as text; otherwise "".
   std::string WaitingFor() const;
-  std::string WaitingForPauses() const;  // Text of the memory that paused workers need.
+  std::string WaitingForPauses() const;  // The wait of paused workers for memory, as text, or "".
   // Adds an event when pushes of a worker begin to wait for memory, and one when no pushes wait any
   // more. `gone` is a worker that has just been removed, or "".
   void TellPauses(absl::string_view gone = "");
-  void ForgetPauses() { pause_said_ = false; }  // A worker that still waits will report it.
-  // Adds `rows` (by identity) to the status, after it has set the states of the registered workers
-  // in them.
+  void ForgetPauses() { pause_said_ = false; }  // A worker that still waits will be reported again.
+  // Sets the states of the registered workers in `rows` (by identity), and adds the rows to the
+  // status.
   void FillStatus(std::map<std::string, v1::WorkerRow> rows, v1::JobStatus* status) const;
 
   // --- the journal
@@ -123,7 +124,7 @@ class WorkerRoster : private JobPart {
   // The time at which the last worker that could do this job left, or this life began.
   std::optional<MonoTime> fit_left_;
   MonoTime next_stall_check_{0};
-  bool pause_said_ = false;  // An event reported the pause, and none its end.
+  bool pause_said_ = false;  // An event has reported the pause, and none its end.
   std::optional<MonoTime> pause_said_at_;
 };
 

@@ -96,7 +96,7 @@ TEST_CASE("a job takes over the closures that are done in every shard") {
   CHECK(f.epochs.steps_done() == 5);
   CHECK(f.rounds.status().resumed_from().find(kFolder) != std::string::npos);
   CHECK(f.Said(absl::StrCat("state: resumed at step 5 of 16 from ", kFolder)));
-  CHECK(f.Said("not reproducible: it resumes from a checkpoint"));
+  CHECK(f.Said("not reproducible: the job resumes from a checkpoint"));
 }
 
 TEST_CASE("updates that a former job lost stay lost, and an event names their closures") {

@@ -97,7 +97,7 @@ TEST_CASE("shards without an owner are not cut, and only their owner saves the o
   f.Tick();
   CHECK(f.CutsOf(f.kFirst) == 0);
   CHECK(f.rounds->OnDurable(f.kFirst, f.Durable(1)).ok());
-  CHECK(f.host.foreign == std::vector<std::string>{"ShardDurable of another's shard"});
+  CHECK(f.host.foreign == std::vector<std::string>{"ShardDurable for a shard of another server"});
   CHECK(f.said.empty());
   v1::ShardDurable malformed = f.Durable(1);
   malformed.mutable_file()->set_lsn(77);
@@ -190,7 +190,7 @@ TEST_CASE("a sealed job waits for a shard only for a limited time, and reports a
   f.Tick(f.options.seal_timeout - std::chrono::milliseconds(1));
   CHECK_FALSE(f.Said("over"));
   f.Tick(std::chrono::milliseconds(1));
-  CHECK(f.Said("1 of 2 shards have no file of it, first=1 at ps_server/b"));
+  CHECK(f.Said("1 of 2 shards were not saved in this state, first=1 at ps_server/b"));
   CHECK(f.said.back() == "over");
 }
 

@@ -134,7 +134,7 @@ TEST_CASE(
   CHECK(f.source->TakeWindowRefusals() == 0);
   f.host.clock.Advance(std::chrono::seconds(6));
   f.Grant();
-  CHECK(f.Said("closure 0 has not ended although later ones have"));
+  CHECK(f.Said("closure 0 has not ended, but later closures have"));
   f.End(TaskId(7), 0);
   f.Grant();
   CHECK(f.sent.size() == 4);

@@ -171,7 +171,7 @@ TEST_CASE(
   SECTION("the snapshots lack no closure") {
     c.AddServer("1", /*keeps=*/false);
     CHECK_THAT(AllEvents(c), Contains("2 shards go back to the newest snapshot; no closure that "
-                                      "had ended is run again there"));
+                                      "had ended is run again for these shards"));
   }
   SECTION("one of two shards was saved again") {
     c.cut_error = [&](const v1::CutShards&, std::uint32_t shard) {
@@ -182,7 +182,7 @@ TEST_CASE(
     REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 6 && saved({of_one[1]}, 6); }));
     c.AddServer("1", /*keeps=*/false);
     CHECK_THAT(AllEvents(c), Contains("2 shards go back to the newest snapshot; up to 1 closure "
-                                      "that had ended is run again there"));
+                                      "that had ended is run again for these shards"));
   }
 }
 
@@ -234,7 +234,7 @@ TEST_CASE(
   CHECK_THAT(AllEvents(c),
              Contains("ps_server/1 registered without the shards that it held: 2 shards go back "
                       "to the newest snapshot; up to 3 closures that had "
-                      "ended are run again there"));
+                      "ended are run again for these shards"));
   finish = ~0ull;
   FinishHeld(c, finish);
   REQUIRE(c.RunToEnd());
@@ -654,7 +654,8 @@ TEST_CASE(
   CHECK_THAT(AllEvents(c), Contains("warning: " + want));
   CHECK_THAT(
       c.Status().checkpoint().trouble(),
-      Contains(want) && Contains("can be resumed from, which repeats the work done after it"));
+      Contains(want) &&
+          Contains("is older: a job that resumes from it repeats the work that was done after it"));
   CHECK_THAT(
       Json::parse(c.host.files.at("/runs/fake-0000000000abcdef/result.json"))["checkpoint_trouble"]
           .get<std::string>(),

@@ -216,7 +216,7 @@ TEST_CASE(
     c.job->Withhold(TaskId(7000 + i));
     c.job->Ready(TaskId(7000 + i));
     c.job->Tick();
-    CHECK_THAT(c.job->WaitingFor(), Contains("not reported since they registered"));
+    CHECK_THAT(c.job->WaitingFor(), Contains("sent no report since they registered"));
     c.job->OnWorkerGone(TaskId(7000 + i), "its session closed", false);
     Wait(c, milliseconds(25));
   }

@@ -199,7 +199,7 @@ TEST_CASE(
   CHECK(steps.size() + end["step_lines_dropped"].get<std::uint64_t>() == kSteps);
   CHECK(NumbersOf(lines, "epoch") == std::vector<std::uint64_t>{1, 2, 3, 4});
   CHECK_THAT(AllEvents(c),
-             Contains("metrics.jsonl is written again, but its full buffer dropped "));
+             Contains("metrics.jsonl is written again, but the buffer was full and dropped "));
 }
 
 TEST_CASE(

@@ -177,7 +177,7 @@ TEST_CASE(
   c.job->Cancel();
   c.Deliver();
   EndsAsItFailed(c);
-  CHECK_THAT(AllEvents(c), Contains("not exported: it was cancelled meanwhile"));
+  CHECK_THAT(AllEvents(c), Contains("not exported: the job was cancelled meanwhile"));
 }
 
 TEST_CASE("a job that fails before training exports nothing and does not mention an export") {

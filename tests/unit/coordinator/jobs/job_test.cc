@@ -511,10 +511,11 @@ TEST_CASE(
     if (event.kind() == "lost") said.push_back(event.text());
   }
   REQUIRE(said.size() == std::min<std::uint64_t>(trained, 8));
-  CHECK_THAT(said[0],
-             Catch::Contains(
-                 "updates of closure 0 are lost in 2 shards, because it cannot be run again: ") &&
-                 Catch::Contains("file=images"));
+  CHECK_THAT(
+      said[0],
+      Catch::Contains(
+          "updates of closure 0 are lost in 2 shards, because the closure cannot be run again: ") &&
+          Catch::Contains("file=images"));
   CHECK((trained < 8) ==
         (said.back().find("further losses are only counted") == std::string::npos));
 }
@@ -898,7 +899,7 @@ TEST_CASE("a worker that backs off gets no work until its time ends, and the job
   c.job->Start();
   c.job->Tick();
   CHECK(c.job->WaitingFor() ==
-        "workers: the connected ones back off after repeated deaths: worker/0 for 1.0 s");
+        "workers: the connected workers back off after repeated deaths: worker/0 for 1.0 s");
   const auto grants = [&] {
     int n = 0;
     for (const v1::CoordinatorMessage& m : c.host.sent[TaskId(50)]) n += m.has_grant();
@@ -1275,7 +1276,7 @@ TEST_CASE(
       c.Run([&] { return c.Status().closures_succeeded() > 20; }, std::chrono::seconds(20)));
   CHECK(c.Status().closures_succeeded() == 20);  // 5 before the death, 15 after it
   CHECK(c.job->closures_behind() == 15);
-  CHECK(EventsWith(c, "closure 5 has not ended although later ones have") == 1);
+  CHECK(EventsWith(c, "closure 5 has not ended, but later closures have") == 1);
   CHECK(c.job->TakeWindowRefusals() >= 1);
   CHECK(c.job->TakeWindowRefusals() == 0);
   holds = false;
@@ -1668,7 +1669,8 @@ TEST_CASE(
   c.Run([] { return false; }, std::chrono::seconds(200));
   CHECK(c.job->state() == JobState::kRunning);
   CHECK(c.Status().waiting_for() ==
-        "workers: the connected ones cannot take part: worker/0 (not here: worker/0), worker/1 "
+        "workers: none of the connected workers can take part in the job: worker/0 (not here: "
+        "worker/0), worker/1 "
         "(not here: "
         "worker/1)");
   CHECK(c.granted.size() < 40);  // each is tried once a minute

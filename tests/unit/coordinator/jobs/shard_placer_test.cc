@@ -118,7 +118,7 @@ TEST_CASE("a server that reports another server's shard is told to drop it") {
   f.Place();
   CHECK_FALSE(f.placer.OnAssigned(f.kFirst, f.Assigned(1)));
   CHECK(f.DropsOf(f.kFirst) == 1);
-  CHECK(f.host.foreign == std::vector<std::string>{"Assigned of another's shard"});
+  CHECK(f.host.foreign == std::vector<std::string>{"Assigned for a shard of another server"});
 }
 
 TEST_CASE("a server that registers without its shard gets it anew, unless it backs off") {

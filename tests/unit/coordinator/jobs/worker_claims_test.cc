@@ -67,7 +67,7 @@ TEST_CASE("a later attempt that nobody granted is borne seven times in a row of 
   CHECK(f.claims.OnSuperseded(ClosureId(2), ShardId(0), "0"));
   CHECK(f.said.empty());
   CHECK_FALSE(f.claims.OnSuperseded(ClosureId(1), ShardId(0), "0"));
-  CHECK(f.Said("fail machine: a shard reports a later attempt of a closure"));
+  CHECK(f.Said("fail machine: a shard reports an attempt that the coordinator never granted"));
 }
 
 TEST_CASE("a malformed report of touched shards is refused") {

@@ -65,7 +65,7 @@ TEST_CASE("the text of the wait for workers names the reason") {
   JobWorker& worker = f.Add(7);
   CHECK(f.roster.WaitingFor().empty());
   worker.silent = true;
-  CHECK_THAT(f.roster.WaitingFor(), Contains("have not reported since they registered"));
+  CHECK_THAT(f.roster.WaitingFor(), Contains("have sent no report since they registered"));
   worker.silent = false;
   worker.backoff_until = f.host.Now() + milliseconds(1500);
   CHECK_THAT(f.roster.WaitingFor(), Contains("back off after repeated deaths: worker/7 for 1.5 s"));
@@ -73,7 +73,7 @@ TEST_CASE("the text of the wait for workers names the reason") {
   CHECK(f.roster.WaitingFor() == "workers: set aside because they made no progress: worker/7");
   f.roster.SetAside(worker, f.Lacks(), false);
   CHECK(f.roster.WaitingFor() ==
-        "workers: the connected ones cannot take part: worker/7 (no device)");
+        "workers: none of the connected workers can take part in the job: worker/7 (no device)");
 }
 
 TEST_CASE("a worker that lacks something gives back its work and is told of once") {
