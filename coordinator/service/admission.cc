@@ -91,10 +91,10 @@ bool Admission::ChooseTerm() {
   if (life.journaled && life.highest_reported > parts_.store->term().value()) {
     parts_.logger->Error(
         absl::StrCat("the tasks have registered with another journal before, or this journal has "
-                     "lost its end: term of the journal=",
-                     parts_.store->term().value(), " of the tasks=", life.highest_reported,
-                     "; the tasks drop jobs that this journal does not know (psctl checkpoint list "
-                     "RUNS shows the checkpoints to resume from)"));
+                     "lost its end: journal_term=",
+                     parts_.store->term().value(), " tasks_term=", life.highest_reported,
+                     "; the tasks drop jobs that this journal does not have (psctl checkpoint list "
+                     "RUNS shows the checkpoints from which they can resume)"));
   }
   if (absl::Status status = parts_.store->CommitTerm(term); !status.ok()) {
     parts_.store_watch->Fail(status);

@@ -1,8 +1,8 @@
 // One row of the table of Control RPCs: the method, the roles that may call it, and its handler.
 //
-// To add an RPC, declare it in api.proto, write `Serve` for its request in the class of
-// CallHandlers whose tables it needs, in a file of its own, and add the row to control_calls.cc.
-// Clients call it by client::CallControl or, in psctl, by ControlClient::Call.
+// To add an RPC, declare it in api.proto, write `Serve` for its request in a separate file, as a
+// member of the class in CallHandlers that has the tables it needs, and add the row to
+// control_calls.cc. Clients call it by client::CallControl or, in psctl, by ControlClient::Call.
 //
 // Rows are constant; FindCall and CheckCaller may be called from any thread.
 #pragma once

@@ -16,8 +16,8 @@
 namespace evergrad::coordinator {
 
 struct ControlMetrics {
-  metrics::Registry& registry;    // outlives this
-  const ControlOptions& options;  // the same
+  metrics::Registry& registry;    // outlives this object
+  const ControlOptions& options;  // outlives this object
   double registrations_max;       // limit of the rate of registrations (RegistrationLimit)
 
   // --- limits

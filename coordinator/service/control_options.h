@@ -20,14 +20,14 @@ struct ControlOptions {
   std::chrono::milliseconds tick{25};
   std::chrono::milliseconds hello_within{5000};
   std::chrono::milliseconds wait_max{10000};      // longest wait of GetJob
-  std::chrono::milliseconds query_timeout{5000};  // limit for ListVariables and ReadTaskLogs
+  std::chrono::milliseconds query_timeout{5000};  // time limit of ListVariables and ReadTaskLogs
   std::string runs_folder = "runs";               // absolute path
   fs::Roots checkpoint_roots = {};  // folders that may contain a job's checkpoint.directory
   // Limit of jobs that run at the same time. Further jobs wait in the queue.
   std::uint32_t jobs_running_max = 1;
   std::chrono::milliseconds share_turn{
-      // time for which a job keeps a worker that does not divide evenly, while another job waits
-      // for its turn
+      // If the workers do not divide evenly, the jobs take turns at the remaining workers. This is
+      // the length of one turn.
       10000};
   std::uint32_t jobs_queued_max = 64;
   std::uint32_t jobs_kept_max = 100;  // limit of ended jobs that are kept for queries

@@ -49,8 +49,8 @@ class ControlPlane final {
     fault::Failpoints* failpoints = nullptr;
     StateStore* store = nullptr;
     health::Readiness* readiness = nullptr;  // may be null
-    // It is called once on the control executor if this process must end. Nothing was changed
-    // before the call, and nothing changes after it. May be empty.
+    // Called once on the control executor if this process must end. The state was not changed
+    // before the call, and does not change after it. The function may be empty.
     std::function<void(const absl::Status&)> on_end;
   };
   ControlPlane(ControlOptions options, const Parts& parts);
@@ -97,7 +97,7 @@ class ControlPlane final {
   SessionTable sessions_;
   LogReads log_reads_;
 
-  const ServiceParts parts_;  // all of them
+  const ServiceParts parts_;  // pointers to all parts
   health::Condition journal_open_, window_over_;
 
   // --- jobs

@@ -22,7 +22,7 @@ void TaskCalls::Serve(const v1::DrainTaskRequest& request, const Responder& resp
   Session* session = entry == nullptr ? nullptr : parts_.sessions->Of(entry->id);
   if (session == nullptr) {
     return responder->Answer(UserError(absl::NotFoundError(
-        absl::StrCat("no such task has a session (psctl task list shows them): task=",
+        absl::StrCat("the task has no session (psctl task list shows all tasks): task=",
                      request.task().substr(0, 200)))));
   }
   v1::CoordinatorMessage message;

@@ -28,9 +28,10 @@ void JobCalls::FillStatus(const Job& job, v1::JobStatus* status, std::uint64_t e
       !parts_.life->serving() ? "tasks to register"
       : !parts_.store_watch->no_new_jobs().ok()
           ? std::string(parts_.store_watch->no_new_jobs().message())
-          : absl::StrCat("the running limit: ", parts_.jobs->running(), " of ",
-                         parts_.options->jobs_running_max, " jobs (--jobs-running-max)",
-                         *before == 0 ? std::string() : absl::StrCat(", ", *before, " before it")));
+          : absl::StrCat("the end of a running job: ", parts_.jobs->running(), " of ",
+                         parts_.options->jobs_running_max, " jobs run (--jobs-running-max)",
+                         *before == 0 ? std::string()
+                                      : absl::StrCat(", ", *before, " queued before this job")));
 }
 
 }  // namespace evergrad::coordinator

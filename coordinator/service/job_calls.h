@@ -1,5 +1,5 @@
 // The Control RPCs about jobs: SubmitJob, GetJob, ListJobs, CancelJob and ListVariables, each in a
-// file of its own.
+// separate file.
 //
 // Not thread-safe: the control executor owns it.
 #pragma once

@@ -31,9 +31,8 @@ class ServiceJobHost final : public JobHost {
     parts_.logger->Write(level, text, context);
   }
   void Send(TaskId task, const v1::CoordinatorMessage& message) override {
-    if (message.has_drained())  // each job reports only its own shards, so ServerDrains collects
-                                // the reports
-      return parts_.drains->OnDrained(task, message.drained());
+    // Each job reports only its own shards, so ServerDrains collects the reports of all jobs.
+    if (message.has_drained()) return parts_.drains->OnDrained(task, message.drained());
     if (message.has_grant()) NoteGrant(task, message.grant());
     if (Session* session = parts_.sessions->Of(task)) parts_.sessions->Queue(*session, message);
   }

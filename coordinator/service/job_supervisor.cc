@@ -36,9 +36,9 @@ absl::Status JobSupervisor::Recover(JobHost* host, const JobOptions& options) {
                    absl::IsDataLoss(refused)
                        ? ""
                        : "start the version that ran the job, to let it end or to cancel it, or ",
-                   "start with another --state-dir and submit the job again, which can resume from "
-                   "its checkpoints, because they are not in the journal (add "
-                   "--forget-unknown-jobs if parameter servers still hold shards of the job)"));
+                   "start with another --state-dir and submit the job again; the job can resume "
+                   "from its checkpoints, which are not in the journal (add --forget-unknown-jobs "
+                   "if parameter servers still hold shards of the job)"));
 }
 
 void JobSupervisor::JobChanged() {

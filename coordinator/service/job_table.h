@@ -1,5 +1,5 @@
-// The jobs that the coordinator knows: all in order of submission, the queued ones, and the running
-// ones.
+// The jobs that the coordinator knows: all jobs in order of submission, the queued jobs, and the
+// running jobs.
 //
 //   Add -> queued -> TakeNext -> running -> RemoveEnded -> (still known) -> Forget
 //
@@ -54,8 +54,8 @@ class JobTable {
   // running_max jobs run. Jobs that were cancelled in the queue are skipped.
   Job* TakeNext();
 
-  // --- running jobs. A job that has ended is not a running job, even before RemoveEnded.
-  // Returns null if the job does not run, or if there is no uid.
+  // --- running jobs. A job that has ended is not a running job, even before RemoveEnded. Returns
+  // null if the job does not run, or if `uid` is nullopt.
   Job* Running(std::optional<JobUid> uid) const;
   std::vector<Job*> Running() const;                       // in the order in which they began
   std::size_t running() const { return running_.size(); }  // includes ended jobs until RemoveEnded

@@ -76,13 +76,13 @@ void TaskCalls::FillWorkerRow(const TaskEntry& entry, const v1::WorkerProgress& 
     activity = absl::StrCat(
         "backs off for ",
         std::chrono::duration_cast<std::chrono::milliseconds>(entry.backoff_until - now).count(),
-        " ms after ", entry.flaps, " short lives");
+        " ms after ", entry.flaps, " registrations that ended soon");
   }
   if (const Job* job = parts_.JobOf(entry.id)) {
     if (const auto left = job->BacksOffFor(entry.id);
         now + left > entry.backoff_until && left.count() > 0)
       activity = absl::StrCat("backs off for ", left.count(),
-                              " ms: it died repeatedly while it held work of this job");
+                              " ms, because it died repeatedly while it held work of this job");
     row->add_jobs()->set_name(job->name());
     row->mutable_jobs(0)->set_job_uid(job->uid().value());
   }

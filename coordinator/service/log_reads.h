@@ -27,7 +27,7 @@ namespace evergrad::coordinator {
 
 class LogReads {
  public:
-  struct Parts {  // all outlive this
+  struct Parts {  // all outlive this object
     SessionTable* sessions = nullptr;
     const Membership* membership = nullptr;
     log::Logger* logger = nullptr;  // for the coordinator's own lines
@@ -44,7 +44,7 @@ class LogReads {
              Responder responder);
   // Lines for a read that has ended, or from a task that was not asked, are ignored.
   void OnLines(TaskId task, const v1::LogLines& lines);
-  void OnSessionClosed(TaskId task);  // its lines are no longer awaited
+  void OnSessionClosed(TaskId task);  // stops awaiting its lines
   // Answers the reads that wait for no more tasks, or whose deadline has passed.
   void Check(MonoTime now);
   void Stop();  // answers all reads with Unavailable

@@ -97,12 +97,12 @@ bool Registrar::CheckEndpoint(const Registration& one, const std::string& claime
       "registration refused: peer=", peer, " task=", claimed,
       " reason=the server is on another host and advertises a loopback address, address=",
       client::CleanText(endpoint, 128)));
-  ends_->Reject(
-      one.session.number, "endpoint",
-      absl::StrCat("this server tells workers to connect to ", endpoint,
-                   ", which works only on its own host, and the coordinator is on another host: "
-                   "give it --listen or --advertise with an address that workers can reach"),
-      /*exit=*/true, parts_.options->membership.lease);
+  ends_->Reject(one.session.number, "endpoint",
+                absl::StrCat("this server tells workers to connect to ", endpoint,
+                             ", an address that works only on the server's own host, but the "
+                             "coordinator is on another host: start the server with a --listen or "
+                             "--advertise address that workers can reach"),
+                /*exit=*/true, parts_.options->membership.lease);
   return false;
 }
 
@@ -270,8 +270,8 @@ void Registrar::SayRefused(const TaskHello& said, const RegisterVerdict& verdict
                                      " kind=", verdict.kind, " reason=", verdict.message));
     return;
   }
-  // The log lines about refusals are limited, so that a task that registers too often does not fill
-  // the log.
+  // The number of log lines about refusals is limited, so a task that registers too often does not
+  // fill the log.
   parts_.metrics->registrations.refused.Add();
   ++too_often_;
   const MonoTime now = parts_.clock->Now();

@@ -17,12 +17,12 @@ namespace evergrad::coordinator {
 
 class ServerDrains {
  public:
-  // Both outlive this.
+  // `jobs` and `sessions` outlive this object.
   ServerDrains(const JobTable* jobs, SessionTable* sessions) : jobs_(jobs), sessions_(sessions) {}
 
-  // Records that a server leaves and waits for Drained. A repeat changes nothing.
+  // Records that a server leaves and waits for Drained. A repeated call changes nothing.
   void Begin(TaskId server) { drains_[server].waits = true; }
-  bool Waits(TaskId server) const;  // also after Drained was sent
+  bool Waits(TaskId server) const;  // also true after Drained was sent
   // Records that one job has moved the server's shards to other servers, or cannot move them.
   void OnDrained(TaskId server, const v1::Drained& drained);
   void Check(TaskId server);  // sends Drained, once, if the server waits for no job any more

@@ -1,7 +1,7 @@
 // Watches whether the state store accepts changes, and whether the next start would find it.
 //
 // The store calls the watch on any thread; `on_change` then runs on the control executor, which
-// owns the watch. One call covers all changes since the last one. Nothing blocks.
+// owns the watch. One call covers all changes since the last call. Nothing blocks.
 #pragma once
 
 #include <functional>

@@ -53,7 +53,7 @@ void JobCalls::Serve(const v1::SubmitJobRequest& request, const Responder& respo
   if (!spec.ok()) return responder->Answer(spec.status());
   if (const Job* job = parts_.jobs->FindLiving(spec->name)) {
     return responder->Answer(UserError(absl::AlreadyExistsError(absl::StrCat(
-        "the name belongs to a living job: name=", spec->name,
+        "the name belongs to a job that has not ended: name=", spec->name,
         " job_uid=", JobUidString(job->uid()), " state=", JobStateName(job->state())))));
   }
   if (parts_.jobs->queued() >= parts_.options->jobs_queued_max) {

@@ -1,5 +1,5 @@
 // The Control RPCs about tasks and the cluster: ListTasks, DrainTask, ReadTaskLogs and
-// GetClusterInfo, each in a file of its own.
+// GetClusterInfo, each in a separate file.
 //
 // Not thread-safe: the control executor owns it.
 #pragma once

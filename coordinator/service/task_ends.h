@@ -32,7 +32,7 @@ class TaskEnds {
   void RejectMalformed(std::uint64_t session, absl::string_view message) {
     Reject(session, "malformed", message, false, parts_.membership->options().lease);
   }
-  void Close(std::uint64_t session);  // a repeat changes nothing
+  void Close(std::uint64_t session);  // a repeated call changes nothing
   // Tells the jobs about changes of membership, and ends the sessions of tasks that are gone.
   void Apply(const std::vector<MembershipChange>& changes);
 

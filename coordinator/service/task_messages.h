@@ -1,8 +1,9 @@
 // The messages of registered tasks: those about the task itself are handled here, and the others go
 // to the jobs that they name.
 //
-// The Dones of several batches form one turn of their job. The turn ends after the batches that
-// have arrived before its end was posted. Not thread-safe: the control executor owns it.
+// The Dones of several batches form one turn of their job. The end of a turn is a posted call, so
+// the turn contains the batches that arrived before the call was posted. Not thread-safe: the
+// control executor owns it.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,7 @@ class TaskMessages {
   void OnLeaving(const Session& session, const v1::Leaving& leaving);
   absl::Status RouteToJobs(Session& session, const v1::TaskMessage& message,
                            std::optional<std::uint64_t> named);
-  // For the histograms of the job's work.
+  // Updates the histograms of the job's work.
   void NoteWork(TaskId worker, const Job& job, const v1::TaskMessage& message);
   void AnswerForNoJob(Session& session, const v1::TaskMessage& message, std::uint64_t job);
   void EndTurns();

@@ -30,7 +30,7 @@ struct TaskReport {
 
 class TaskReports {
  public:
-  // `membership` outlives this.
+  // `membership` outlives this object.
   explicit TaskReports(const Membership* membership) : membership_(membership) {}
 
   // Begins the report of a task that has just registered.

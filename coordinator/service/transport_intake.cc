@@ -111,7 +111,7 @@ std::optional<transport::MessageStreamEvents> TransportIntake::OnStream(
       parts_.control->Post([this, number] { receiver_.on_overflow(number); });
       return;
     }
-    // The batch is parsed on the transport's thread, so that the control executor need not do it.
+    // The batch is parsed on the transport's thread to relieve the control executor.
     auto parsed = std::make_shared<ParsedBatch>();
     const bool well = parsed->batch->ParseFromString(bytes);
     parts_.control->Post([this, number, inbox, parsed, well] {

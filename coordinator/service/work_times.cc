@@ -11,9 +11,9 @@ double Seconds(MonoTime span) { return std::chrono::duration<double>(span).count
 
 }  // namespace
 
-// Closures are sized to last between a tenth of a second and some tens of seconds; those of
-// functions may last minutes. A wait below 10 ms is a round trip; one of seconds is a barrier, an
-// evaluation or a lack of closures.
+// Training closures are sized to last between 0.1 s and some tens of seconds; closures of functions
+// jobs may last minutes. A wait below 10 ms is a network round trip. A wait of seconds is caused by
+// a barrier, an evaluation or a lack of closures.
 WorkTimes::OfJob::OfJob(metrics::Labels of)
     : labels(std::move(of)),
       closure({0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000}),
@@ -21,8 +21,8 @@ WorkTimes::OfJob::OfJob(metrics::Labels of)
 
 WorkTimes::WorkTimes(metrics::Registry& registry) {
   AddFamily(registry, "evergrad_coordinator_closure_seconds",
-            "duration of training closures at their worker, from the grant, or from the worker's "
-            "previous Done if that is later, to Done, by running job",
+            "duration of training closures at their worker by running job; it begins with the "
+            "grant or, if that is later, with the worker's previous Done, and ends with Done",
             &OfJob::closure);
   AddFamily(registry, "evergrad_coordinator_grant_wait_seconds",
             "time for which a worker held no work before a grant (0 for a grant ahead), by running "

@@ -1,9 +1,10 @@
-// How long closures take and how long workers wait for a grant, as histograms of each running job.
+// Histograms of each running job: the duration of closures, and the time for which workers wait for
+// a grant.
 //
 //   OnGrant ─▶ OnMessageOf, OnDone ─▶ the worker holds nothing: its wait begins ─▶ OnGrant
 //
-// The times are those of the messages at the coordinator, so they include the way to the worker and
-// back. The control executor calls every method; scrapes read the histograms on another thread.
+// The times are measured at the coordinator, from message to message, so they include the network
+// latency. The control executor calls every method; scrapes read the histograms on another thread.
 #pragma once
 
 #include <map>
@@ -22,16 +23,17 @@ class WorkTimes {
  public:
   explicit WorkTimes(metrics::Registry& registry);
 
-  // A grant is sent. The wait of the worker ends; it is 0 if the worker still holds other work. The
-  // first grant of a worker in a job has no wait, because the worker may have had nothing to do
-  // before the job came. Only the end of a `training` closure is measured.
+  // Records that a grant is sent. The grant ends the wait of the worker, which is 0 if the worker
+  // still holds other work. The first grant of a worker in a job has no wait, because the worker
+  // may have had nothing to do before the job came. The duration of the closure is measured only if
+  // `training` is true.
   void OnGrant(TaskId worker, JobUid job, const std::string& job_name, Attempt attempt,
                bool training, MonoTime now);
-  // The worker has reported Done. A closure that was granted ahead has begun when the worker ended
-  // the previous one.
+  // Records a Done of the worker. A closure that was granted ahead began when the worker ended its
+  // previous closure.
   void OnDone(TaskId worker, JobUid job, Attempt attempt, MonoTime now);
-  // The job has taken a message of the worker. If the worker `holds` no work any more, its wait
-  // begins.
+  // Records that the job has processed a message of the worker. If `holds` is false, the worker has
+  // no work left, and its wait begins.
   void OnMessageOf(TaskId worker, JobUid job, bool holds, MonoTime now);
   void ForgetWorker(TaskId worker) { workers_.erase(worker); }
   void EndJob(JobUid job);  // its histograms are not shown any more
@@ -56,7 +58,7 @@ class WorkTimes {
   void AddFamily(metrics::Registry& registry, const char* name, const char* help,
                  metrics::Histogram OfJob::*histogram) const;
 
-  std::map<TaskId, Worker> workers_;  // those that were granted work
+  std::map<TaskId, Worker> workers_;  // workers that have been granted work
   const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();  // shared with the registry
 };
 

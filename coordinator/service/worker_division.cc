@@ -10,7 +10,8 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::chrono::milliseconds kDivideEvery{100}, kIdleFor{250};
-// In seconds; a longer gap is only the time before the first division.
+// Longest time between two divisions, in seconds. Only the time before the first division may be
+// longer.
 constexpr double kGapMax = 10;
 
 }  // namespace
@@ -60,8 +61,8 @@ std::uint32_t WorkerDivision::SetTargets(std::vector<WorkerShare>& shares, std::
     const WorkerShare& share = shares[i];
     JobDemand& demand = demands.emplace_back();
     demand.share = host_->Share(share.job);
-    // A worker that has just finished an attempt counts as useful, so that a short time without
-    // work, such as the end of an epoch, does not move it to another job.
+    // A worker that has just finished an attempt counts as useful, because a short time without
+    // work, such as the end of an epoch, must not move it to another job.
     demand.useful = std::min(share.suited, std::max(host_->UsefulWorkers(share.job),
                                                     host_->BusyWorkers(share.job, kIdleFor)));
     demand.has = share.has;

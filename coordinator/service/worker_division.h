@@ -64,8 +64,8 @@ class DivisionHost {
 
 class WorkerDivision {
  public:
-  // `host` outlives the division. `turn` is the time for which a job keeps the workers that do not
-  // divide evenly, while another job waits for its turn.
+  // `host` outlives the division. If the workers do not divide evenly, the jobs take turns at the
+  // remaining workers, and `turn` is the length of one turn.
   WorkerDivision(DivisionHost* host, std::chrono::milliseconds turn) : host_(host), turn_(turn) {}
 
   // --- jobs.

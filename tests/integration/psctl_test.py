@@ -257,7 +257,7 @@ class Clusters(WithCluster):
                 self.assertEqual(jobs["three"]["state"], "QUEUED")
                 self.assertEqual(
                     jobs["three"]["waiting_for"],
-                    "the running limit: 2 of 2 jobs (--jobs-running-max)",
+                    "the end of a running job: 2 of 2 jobs run (--jobs-running-max)",
                 )
                 self.psctl("cluster", "down", *to)
 

@@ -167,7 +167,8 @@ TEST_CASE(
   CHECK(jobs->jobs(1).state() == "RUNNING");
   CHECK(jobs->jobs(0).workers_serving() == 1);
   CHECK(jobs->jobs(1).workers_serving() == 1);
-  CHECK(jobs->jobs(2).waiting_for() == "the running limit: 2 of 2 jobs (--jobs-running-max)");
+  CHECK(jobs->jobs(2).waiting_for() ==
+        "the end of a running job: 2 of 2 jobs run (--jobs-running-max)");
   auto tasks = c.Call<v1::ListTasksResponse>(v1::ListTasksRequest());
   REQUIRE(tasks.ok());
   std::multiset<std::string> whose;
@@ -978,10 +979,9 @@ TEST_CASE(
   REQUIRE(c.Add(hello).Registered());
   bool said = false;
   for (const log::Line& line : c.logger.Read(0, 0, "", 100))
-    said |=
-        line.text.find(
-            "the tasks have registered with another journal before, or this journal has lost its "
-            "end: term of the journal=0 of the tasks=4") == 0;
+    said |= line.text.find(
+                "the tasks have registered with another journal before, or this journal has lost "
+                "its end: journal_term=0 tasks_term=4") == 0;
   CHECK(said == (of_the_tasks != 0));
 }
 
