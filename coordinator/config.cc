@@ -142,15 +142,15 @@ absl::Status ResolveRoots(bool local_only, Options* options) {
 absl::Status CheckOptions(const Options& options) {
   const MembershipOptions& m = options.control.membership;
   if (m.server_lost_after < m.lease) {
-    return UserError(absl::InvalidArgumentError(absl::StrCat(
-        "server_lost_after below lease: server_lost_after=", m.server_lost_after.count(),
-        " lease=", m.lease.count())));
+    return UserError(absl::InvalidArgumentError(
+        absl::StrCat("server_lost_after is shorter than lease: server_lost_after_ms=",
+                     m.server_lost_after.count(), " lease_ms=", m.lease.count())));
   }
   if (m.grace > m.lease)
-    return UserError(absl::InvalidArgumentError(
-        absl::StrCat("grace above lease: grace=", m.grace.count(), " lease=", m.lease.count())));
+    return UserError(absl::InvalidArgumentError(absl::StrCat(
+        "grace is longer than lease: grace_ms=", m.grace.count(), " lease_ms=", m.lease.count())));
   if (options.control.runs_folder.empty())
-    return UserError(absl::InvalidArgumentError("runs is empty"));
+    return UserError(absl::InvalidArgumentError("--runs is empty: expected a folder"));
   return absl::OkStatus();
 }
 

@@ -16,8 +16,9 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(
   std::error_code error;
   const std::filesystem::path runs = std::filesystem::absolute(options.control.runs_folder, error);
   if (error)
-    return UserError(absl::InvalidArgumentError(absl::StrCat(
-        "runs folder: path=", options.control.runs_folder, " reason=", error.message())));
+    return UserError(absl::InvalidArgumentError(
+        absl::StrCat("cannot create the runs folder: path=", options.control.runs_folder,
+                     " reason=", error.message())));
   options.control.runs_folder = runs.lexically_normal().string();
   while (options.control.runs_folder.size() > 1 && options.control.runs_folder.back() == '/')
     options.control.runs_folder.pop_back();
@@ -71,7 +72,7 @@ void Coordinator::Stop() {
   if (stopped_) return;
   stopped_ = true;
   if (control_ && plane_) control_->Post([plane = plane_.get()] { plane->Stop(); });
-  if (server_) server_->Shutdown();  // afterwards nothing more is posted
+  if (server_) server_->Shutdown();  // After the shutdown nothing more is posted.
   if (control_) control_->Shutdown();
   if (files_) files_->Shutdown();
 }

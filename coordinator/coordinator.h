@@ -22,8 +22,8 @@ class Coordinator {
     fault::Failpoints* failpoints = nullptr;
     StateStore* store = nullptr;
     health::Health* health = nullptr;  // may be null
-    // It is called once on the control executor, with the reason, if this process must end (LEDGER
-    // line 18a). May be empty.
+    // Called once on the control executor, with the reason, if this process must end (LEDGER line
+    // 18a). The function may be empty.
     std::function<void(const absl::Status&)> on_end;
   };
   // Starts to listen. Returns the errors of Transport::Listen, or an error for a runs folder that

@@ -53,7 +53,7 @@ inline constexpr std::size_t kWarningsMax = 16;
 // unreadable files would hide an older complete one. Its number is 1 + the highest number in the
 // folder, readable or not, or the next free number after AlreadyExists. Then deletes readable
 // manifests that are older than the newest `keep` readable manifests, and damaged manifests that
-// are older than these. Newer damaged manifests stay for inspection.
+// are older than these `keep` manifests. Newer damaged manifests stay for inspection.
 //
 // Returns InvalidArgument for a malformed manifest. After an error of the file system the manifest
 // is not durable (after a crash it may exist nevertheless). SaveErrorIsFinal tells which errors a
@@ -80,9 +80,9 @@ absl::StatusOr<std::size_t> SweepFolder(fs::FileSystem& files, const SweepReques
 
 struct ResumePoint {
   v1::Manifest manifest;
-  std::string folder, uri;  // those of the manifest
-  // The number of closures that are open in a shard's file, so that the values contain part of an
-  // epoch beyond `done`. nullopt if this host does not see the files.
+  std::string folder, uri;  // folder and URI of the manifest
+  // The number of closures that are open in a shard's file. The values of such a file contain part
+  // of an epoch beyond `done`. nullopt if this host does not see the files.
   std::optional<std::uint64_t> open_closures;
   // Newer manifests, with the reason for skipping them: unreadable, a damaged file, or files that
   // this host does not see.
@@ -96,13 +96,13 @@ struct ResumePoint {
   // the files.
   std::uint64_t open_end = 0;
 };
-// Finds the newest readable manifest (by written_ms, then number) of an earlier job of this name
-// whose files are not damaged. All bytes are read here, and again by the server that loads them. A
-// manifest whose files this host does not see is used only if there is no other. The job's own
-// manifests (`self`) are excluded. The search covers the folder where this job would save:
-// `checkpoint.directory`, or else the siblings of `runs_folder` (of the NEW job). Returns a user's
-// error: NotFound with the searched folders if nothing was ever saved, or DataLoss with all skipped
-// manifests if no checkpoint is usable.
+// Among the manifests of earlier jobs of this name, finds the newest readable manifest (by
+// written_ms, then number) with undamaged files. All bytes are read here, and again by the server
+// that loads them. A manifest whose files this host does not see is used only if there is no other.
+// The job's own manifests (`self`) are excluded. The search covers the folder where this job would
+// save: `checkpoint.directory`, or else the siblings of `runs_folder` (of the NEW job). Returns a
+// user's error: NotFound with the searched folders if nothing was ever saved, or DataLoss with all
+// skipped manifests if no checkpoint is usable.
 absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files,
                                             const config::CheckpointSpec& spec,
                                             absl::string_view runs_folder,

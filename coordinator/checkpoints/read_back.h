@@ -3,8 +3,8 @@
 // The servers write shard files; the coordinator writes the manifest. Without a shared folder each
 // file is durable on some disk, and no process can read them all. Therefore the coordinator first
 // opens every file itself. For a periodic manifest it reads header, footer and ledger of each file
-// that the last manifest did not name, and checks the size of the others. For the last manifest of
-// a job it reads every byte of every file.
+// that the last manifest did not name, and checks the size of the other files. For the last
+// manifest of a job it reads every byte of every file.
 //
 // Not thread-safe; blocking. It runs on the file thread, one Step at a time, so that the thread can
 // write other files between two steps.
@@ -61,7 +61,7 @@ class ReadBack {
 
 // Returns OK if all files were read. Otherwise one error states their number, their hosts and the
 // remedy: InvalidArgument if this host does not see the files (the folder is not shared, and no
-// retry helps), DataLoss if one is damaged, else the first error of the file system.
+// retry helps), DataLoss if a file is damaged, else the first error of the file system.
 absl::Status UnreadError(const std::vector<UnreadFile>& unread, int total, absl::string_view folder,
                          absl::string_view this_host);
 

@@ -201,7 +201,8 @@ std::string SlotDifference(const v1::Optimizer& was, const v1::Optimizer& is,
   return "";
 }
 
-// Returns the first difference between the shards, or "" if the files of one plan fit the other.
+// Returns the first difference between the shards of two plans, or "" if the files of the former
+// plan fit the new plan.
 std::string CutDifference(const v1::Plan& was, const v1::Plan& is) {
   const auto differ = [](absl::string_view what, const auto& a, const auto& b) {
     return Difference(what, a, b);

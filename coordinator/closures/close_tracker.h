@@ -34,7 +34,7 @@ class CloseTracker {
   void OnClosed(TaskId session, ShardId shard, ShardEpoch epoch, bool taken,
                 const DurableState& state);
   void EndSession(TaskId session);
-  // Returns whether every owner has taken all closures that a Close could name now.
+  // Returns whether every owner has acknowledged all closures that a Close could name now.
   bool Settled(const DurableBook& book) const;
 
   // [20] Notes that the owner named in the Assign refuses the closures of the order and those that

@@ -4,10 +4,10 @@
 // The book has three parts: the durable state (DurableBook), the attempts (AttemptTable), and the
 // closures that each owner of a shard was told about (CloseTracker).
 //
-// Every durable change is a Record. The book applies the record to its DurableState and returns it.
-// The driver commits it to the StateStore before it sends a message of the same call. A replay of
-// the records gives the same state. Bracketed numbers are lines of LEDGER.md. Peers may send any
-// number: a closure or shard outside the plan changes nothing.
+// Every durable change is a Record. The book applies the record to its DurableState and returns the
+// record. The driver commits the record to the StateStore before it sends a message of the same
+// call. A replay of the records gives the same state. Bracketed numbers are lines of LEDGER.md.
+// Peers may send any number: a closure or shard outside the plan changes nothing.
 #pragma once
 
 #include <cstdint>

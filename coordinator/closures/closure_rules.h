@@ -58,7 +58,7 @@ struct ClosureRules {
                             const IntervalSet& lost) {
     return Without(succeeded, todo, lost);
   }
-  // [24] After `ignored` the next Close is whole.
+  // [24] After the answer `ignored` the next Close holds all closures.
   static bool WholeAfterIgnored() { return true; }
 
   // [25] Returns whether the epoch is of the life directly before ours. A life between the two may
@@ -91,7 +91,8 @@ struct ClosureRules {
   static bool EvaluationAwaitsRepairs() { return true; }
 
  private:
-  // Copies the set only once: every Close message computes this difference.
+  // Takes `set` by value to copy it only once, because every Close message computes this
+  // difference.
   static IntervalSet Without(IntervalSet set, const IntervalSet& a, const IntervalSet& b) {
     set.Subtract(a);
     set.Subtract(b);

@@ -2,11 +2,11 @@
 // it with the number that the shard holds (LEDGER line 38). Pure.
 //
 // A shard holds the updates that were applied to its values and those that were skipped. For a
-// dense shard the plan gives their number, because every update of a closure touches the shard. For
-// a slot of tables the data decides which updates touch it, and the workers report their number
-// with each Done. The account computes a lower and an upper bound. They are equal if no update was
-// lost and no number is unknown. A shard with that number of updates holds each of them exactly
-// once, because its ledger accepts none twice.
+// dense shard the plan gives the number of updates, because every update of a closure touches the
+// shard. For a slot of tables the data decides which updates touch the slot, and the workers report
+// the number with each Done. The account computes a lower and an upper bound. The bounds are equal
+// if no update was lost and no number is unknown. A shard within equal bounds holds each update
+// exactly once, because its ledger accepts no update twice.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ class UpdateAccount {
     std::optional<std::vector<std::uint64_t>> updates;
     // True if the shards held exactly the closures that count as succeeded from the beginning.
     bool whole = false;
-    bool another_plan = false;  // true if another plan numbered their updates
+    bool another_plan = false;  // true if another plan numbered the updates
   };
   void TakeOver(Before before) { before_ = std::move(before); }
 
@@ -63,8 +63,8 @@ class UpdateAccount {
   };
   enum class Verdict {
     kExact,  // each shard holds each update that touches it exactly once
-    // No shard is outside its bounds, but those of some shard differ: updates were lost and
-    // counted, or not all numbers are known.
+    // No shard is outside its bounds, but the two bounds of some shard differ, because updates were
+    // lost and counted, or because not all numbers are known.
     kWithin,
     kDifferent,  // some shard is outside its bounds
   };

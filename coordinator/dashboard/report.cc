@@ -52,7 +52,7 @@ Json Points(const std::vector<ReportPoint>& points) {
 }
 
 // Returns the metrics with a curve and a column: those that the job asked for or that were
-// measured. A job without metrics has its test loss.
+// measured. For a job without metrics the test loss is shown.
 std::vector<std::string> MetricsShown(const ReportData& data) {
   std::vector<std::string> names = data.metric_names;
   std::set<std::string> others;

@@ -37,7 +37,7 @@ struct ReportData {
   std::string name, job_uid, state, first_cause;
   std::string submitted;                  // wall time, for people
   double seconds = 0;                     // from start to end
-  double examples_per_second = 0;         // NaN if too short to time
+  double examples_per_second = 0;         // NaN if the job was too short to measure it
   std::vector<std::string> metric_names;  // metrics that the job asked for, in its order
   std::map<std::string, double> metrics;  // metrics of the final evaluation, its loss included
   std::uint64_t steps = 0, closures_succeeded = 0, closures_failed = 0, closures_cancelled = 0,

@@ -3,7 +3,8 @@
 //
 // The newer of two workers of one identity replaces the older one, which exits and is restarted,
 // and then replaces the newer one. One replacement of a living process is normal: a worker may
-// restart before its old session has ended. Several in a short time mean a wrong configuration.
+// restart before its old session has ended. Several replacements in a short time mean a wrong
+// configuration.
 #pragma once
 
 #include <chrono>

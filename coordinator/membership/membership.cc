@@ -100,7 +100,7 @@ std::optional<RegisterVerdict> Membership::Identify(Registration& one) {
   one.identity = hello.identity;
   // A user has not chosen an assigned number, and any other number works as well. Therefore a
   // registration with an assigned number neither replaces another task nor is refused because of
-  // one.
+  // another task.
   one.numbered = hello.role == Role::kWorker && (hello.numbered || hello.identity.empty());
   if (!one.numbered && replaced_.count(hello.process_uid) != 0) {
     const TaskEntry* holder = FindIdentity(hello.role, one.identity);
@@ -119,8 +119,8 @@ std::optional<RegisterVerdict> Membership::Identify(Registration& one) {
   return std::nullopt;
 }
 
-// Returns a refusal if the new server must wait: as long as the former session is open or its lease
-// runs, because the former process may hold the only copy of its shards (P7).
+// Returns a refusal if the new server must wait. It waits while the former session is open or its
+// lease runs, because the former process may hold the only copy of its shards (P7).
 std::optional<RegisterVerdict> Membership::RefuseTakenServer(const Registration& one) {
   if (one.hello.role != Role::kPsServer || !one.former_living || one.same_process)
     return std::nullopt;
@@ -373,10 +373,10 @@ bool Membership::DiedYoung(const TaskEntry& entry, MonoTime end) const {
 
 // A process that registers again keeps its number unless a living task has it. A worker that starts
 // on a host where another worker has died shortly after its start gets the number and thus the
-// backoff of the dead worker. Any other worker gets a number that no listed task has, so that a
-// healthy worker does not inherit the flaps of another one. The numbers are limited, so that they
-// do not grow when workers die on one host after another. Beyond the limit, the worker gets the
-// number of the gone task with the fewest flaps.
+// backoff of the dead worker. Any other worker gets a number that no listed task has, because a
+// healthy worker must not inherit the flaps of another worker. The numbers have a limit, because
+// they would otherwise grow when workers die on one host after another. Beyond the limit, the
+// worker gets the number of the gone task with the fewest flaps.
 std::string Membership::NumberFor(const TaskHello& hello) const {
   std::uint64_t living = 0;
   const TaskEntry* again = nullptr;

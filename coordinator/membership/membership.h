@@ -54,7 +54,7 @@ struct TaskHello {
   // `ended_process` is the uid of the earlier process whose end this server has proved there, or 0.
   std::string lifeline;
   std::uint64_t ended_process = 0;
-  // Whether a coordinator assigned the number in the `identity` of a worker.
+  // True if a coordinator assigned the number in the `identity` of a worker.
   bool numbered = false;
 };
 
@@ -87,7 +87,7 @@ struct RegisterVerdict {
   // The earlier registration of this identity, which ends now. If its session is open, the session
   // gets "replaced" and is closed.
   std::optional<TaskId> former;
-  // Whether the same process has reconnected, which keeps its shards or attempts.
+  // True if the same process has reconnected. It then keeps its shards or attempts.
   bool former_same_process = false;
   bool former_was_gone = false;  // Tick has already reported the end of the former registration
   bool former_leaving = false;
@@ -115,8 +115,8 @@ std::string TaskName(Role role, absl::string_view identity);  // "worker/0"
 struct MembershipChange {
   enum class Kind {
     kSuspected,
-    kGone,  // a worker: its attempts are granted again; never reported for a server
-    kLost,  // a server: its shards are rolled back elsewhere
+    kGone,  // a worker is gone, and its attempts are granted again; never reported for a server
+    kLost,  // a server is lost, and its shards are rolled back on other servers
   };
   Kind kind = Kind::kSuspected;
   TaskId task;
@@ -144,10 +144,10 @@ class Membership {
   RegisterVerdict Register(MonoTime now, const TaskHello& hello);
   // Notes that a message of the task has arrived. Unknown or replaced tasks are ignored.
   void Heard(MonoTime now, TaskId task);
-  // The stream of the task has ended. The task is suspected at once. A repeated call changes
-  // nothing.
+  // Notes that the stream of the task has ended. The task is suspected at once. A repeated call
+  // changes nothing.
   std::vector<MembershipChange> StreamClosed(MonoTime now, TaskId task);
-  // The task has announced its end (SIGTERM), so its end is not a death.
+  // Notes that the task has announced its end (SIGTERM), so its end is not a death.
   void Leaving(MonoTime now, TaskId task, absl::string_view reason);
   // Checks all leases. If more than half a lease has passed between two ticks, the coordinator
   // itself was paused, and all leases restart.
@@ -174,14 +174,14 @@ class Membership {
     std::string identity;
     bool operator<(const Key& other) const;
   };
-  // One Hello on its way through the steps of Register.
+  // The state of one Hello while Register processes it.
   struct Registration {
     MonoTime now;
     const TaskHello& hello;
     std::string identity = {};  // identity in the Hello, or the number that the task gets
     bool numbered = false;
     TaskEntry* former = nullptr;  // the earlier registration, which ends now; null if there is none
-    bool same_process = false, former_living = false;  // of the former registration
+    bool same_process = false, former_living = false;  // facts about the former registration
   };
   // The steps of Register, in order. The first three return a refusal, or nullopt to continue.
   std::optional<RegisterVerdict> Identify(Registration& one);
@@ -203,7 +203,7 @@ class Membership {
   const MembershipOptions options_;
   RegistrationLimit registrations_;
   std::map<Key, TaskEntry> tasks_;
-  std::map<TaskId, TaskEntry*> by_id_;  // into tasks_
+  std::map<TaskId, TaskEntry*> by_id_;  // pointers into tasks_
   std::set<std::uint64_t> replaced_;    // process uids that may not register again
   // The same uids in order; beyond a limit the oldest is forgotten.
   std::deque<std::uint64_t> replaced_order_;

@@ -1,13 +1,14 @@
 // Limits the rate of registrations. Pure: each call passes the time as `now`.
 //
 // A registration costs the coordinator log lines, table rows and messages, and anyone with a
-// certificate (or with access to a listener without TLS) can send any number of registrations. Two
-// kinds of token buckets limit this: one per identity, and one for all identities. A cluster whose
-// tasks all start at once, or all reconnect to a restarted coordinator, takes one token per task.
-// The common bucket is full before that, and holds twice as many tokens as the largest number of
-// living tasks. A process that only renews its registration pays a tenth of a token to the bucket
-// of its identity, and nothing to the common bucket. If a session ends without a message after its
-// Hello, its registration costs further tokens, because correct tasks send a heartbeat at once.
+// certificate (or with access to a listener without TLS) can send any number of registrations.
+// Token buckets limit the rate: one bucket per identity, and one common bucket for all identities.
+// A cluster whose tasks all start at once, or all reconnect to a restarted coordinator, takes one
+// token per task. Before such a start the common bucket is full, and it holds twice as many tokens
+// as the largest number of living tasks. A process that only renews its registration pays a tenth
+// of a token to the bucket of its identity, and nothing to the common bucket. If a session ends
+// without a message after its Hello, its registration costs further tokens, because correct tasks
+// send a heartbeat at once.
 #pragma once
 
 #include <chrono>

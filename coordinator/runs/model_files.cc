@@ -49,7 +49,7 @@ constexpr LayerKey kLayerKeys[] = {
     {"scale", [](const config::LayerSpec& l) { return Json(l.scale); }},
 };
 
-// The descriptor of the layer's type says which of these keys the layer has.
+// The descriptor of the layer's type determines which of these keys the layer has.
 Json LayerJson(const config::LayerSpec& layer) {
   Json json{{"name", layer.name}, {"type", layer.type}, {"inputs", layer.inputs}};
   const config::LayerDescriptor* const descriptor = config::FindLayer(layer.type);

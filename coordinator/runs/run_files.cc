@@ -87,8 +87,8 @@ void RunFileReceiver::GiveUp() {
 absl::Status RunFileReceiver::Begin(const v1::RunFileChunk& chunk) {
   GiveUp();
   if (!client::IsExportName(chunk.name()))
-    return absl::InvalidArgumentError(absl::StrCat("the name is not that of an export file: name=",
-                                                   CleanText(chunk.name(), 100)));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the name is not the name of an export file: name=", CleanText(chunk.name(), 100)));
   name_ = chunk.name();
   bytes_ = chunk.bytes();
   taken_ = 0;
@@ -124,7 +124,7 @@ absl::StatusOr<std::uint64_t> RunFileReceiver::Take(const v1::RunFileChunk& chun
   if (fd_ < 0 || chunk.name() != name_ || chunk.offset() != taken_ || chunk.bytes() != bytes_ ||
       chunk.data().size() > bytes_ - taken_) {
     return refuse(absl::InvalidArgumentError(absl::StrCat(
-        "a chunk does not follow the previous one: name=", CleanText(chunk.name(), 100),
+        "a chunk does not follow the previous chunk: name=", CleanText(chunk.name(), 100),
         " offset=", chunk.offset(), " bytes=", chunk.data().size(), " of=", chunk.bytes(),
         " want_offset=", taken_)));
   }
@@ -157,7 +157,7 @@ absl::Status RunFileCheck::Read(std::uint64_t* left) {
   if (fd_ < 0) {
     if (!client::IsExportName(file.name()))
       return absl::InvalidArgumentError(absl::StrCat(
-          "the name is not that of an export file: name=", CleanText(file.name(), 100)));
+          "the name is not the name of an export file: name=", CleanText(file.name(), 100)));
     std::uint64_t bytes = 0;
     EG_ASSIGN_OR_RETURN(fd_, OpenRegular(path, &bytes));
     offset_ = 0;
@@ -258,7 +258,7 @@ absl::StatusOr<std::string> ReadRunFilePart(const std::string& folder, absl::str
                                             std::uint64_t offset, std::size_t bytes_max) {
   if (!client::IsRunFileName(name))
     return absl::NotFoundError(
-        absl::StrCat("the name is not that of a file of a run: name=", CleanText(name, 100)));
+        absl::StrCat("the name is not the name of a file of a run: name=", CleanText(name, 100)));
   const std::string path = PathOf(folder, name);
   std::uint64_t bytes = 0;
   EG_ASSIGN_OR_RETURN(const int fd, OpenRegular(path, &bytes));

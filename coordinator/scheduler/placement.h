@@ -12,7 +12,7 @@ namespace evergrad::coordinator {
 
 struct ShardSize {
   ShardId shard;
-  std::uint64_t bytes = 0;  // values and slots
+  std::uint64_t bytes = 0;  // values and optimizer state
 };
 struct ServerLoad {
   std::string identity;

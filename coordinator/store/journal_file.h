@@ -1,8 +1,8 @@
 // The SQLite file of the coordinator's journal (FORMAT.md): opens and checks it, writes groups of
 // changes, and reads jobs. Private to this room.
 //
-// Used by one thread at a time: first by the thread that opens the journal, and then by the journal
-// thread.
+// Only one thread uses the file at a time: first the thread that opens the journal, and then the
+// journal thread.
 #pragma once
 
 #include <sqlite3.h>
@@ -112,7 +112,9 @@ class JournalFile {
   // Runs one transaction. With any result except SQLITE_OK nothing was changed, and failure() has
   // the reason.
   int Write(const std::vector<QueuedChange>& group);
-  const std::string& failure() const { return failure_; }  // of the last failed Write
+  const std::string& failure() const {
+    return failure_;
+  }  // the reason for which the last Write failed
   absl::StatusOr<StoredJob> Read(JobUid job);
   absl::Status Look() { return place_.Look(); }
   // Empties the -wal file at the end, so that the next start finds one file and replays nothing.

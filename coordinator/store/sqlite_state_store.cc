@@ -53,7 +53,7 @@ struct SqliteStateStore::Impl {
     return absl::OkStatus();
   }
 
-  // Has no effect for a job that the store holds already.
+  // Does nothing if the store already holds the job.
   absl::Status AddJob(JobUid job) {
     if (std::find(order.begin(), order.end(), job) != order.end()) return absl::OkStatus();
     if (order.size() >= options.jobs_max) {
@@ -105,8 +105,8 @@ struct SqliteStateStore::Impl {
     return absl::OkStatus();
   }
 
-  // Schedules a group. If the last group is recent, the new commit waits for further commits, so
-  // that a busy coordinator syncs at most once per commit_every.
+  // Schedules a group. If the last group is recent, the new commit waits for further commits. A
+  // busy coordinator therefore syncs at most once per commit_every.
   void Schedule() {
     journal->Post([this] {
       const auto since = parts.clock->Now() - last_begun;
@@ -152,8 +152,8 @@ struct SqliteStateStore::Impl {
         again = true;
         if (full.ok()) {
           full = absl::ResourceExhaustedError(
-              absl::StrCat("out of space for the coordinator's journal; it continues when the disk "
-                           "has space again: file=",
+              absl::StrCat("out of space for the coordinator's journal; the coordinator continues "
+                           "when the disk has space again: file=",
                            file.path(), " reason=", file.failure()));
         }
       } else if (broken.ok()) {
