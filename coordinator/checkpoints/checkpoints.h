@@ -1,6 +1,6 @@
-// A job's checkpoints on a file system: paths, writing the next manifest, deleting files that no
-// manifest names, and finding the checkpoint from which a new submission resumes (LEDGER lines 27,
-// 28, 30). common/snapshot reads and writes the files themselves.
+// A job's checkpoints on a file system (LEDGER lines 27, 28, 30). The functions make paths, write
+// the next manifest, delete files that no manifest names, and find the checkpoint from which a new
+// submission resumes. common/snapshot reads and writes the files themselves.
 //
 // The functions block, so they are called on the file thread. They are as thread-safe as the
 // FileSystem. PlanResumption is pure. Only the job itself writes in its folder. A function may be
@@ -41,8 +41,8 @@ struct SaveRequest {
 struct Saved {
   std::uint64_t number = 0;
   std::string uri;
-  // File names in the kept manifests, for SweepRequest::needed. If one of these manifests is
-  // temporarily unreadable, these are all names of the folder.
+  // File names in the kept manifests, for SweepRequest::needed. If one of the kept manifests is
+  // temporarily unreadable, `named` has all names of the folder.
   std::set<std::string> named;
   // Warnings about skipped manifests, and about an old manifest that cannot be deleted; at most
   // kWarningsMax. The manifest is durable in any case.
@@ -50,10 +50,11 @@ struct Saved {
 };
 inline constexpr std::size_t kWarningsMax = 16;
 // Writes a manifest whose files have been read back before (read_back.h), because a manifest with
-// unreadable files would hide an older complete one. Its number is 1 + the highest number in the
-// folder, readable or not, or the next free number after AlreadyExists. Then deletes readable
-// manifests that are older than the newest `keep` readable manifests, and damaged manifests that
-// are older than these `keep` manifests. Newer damaged manifests stay for inspection.
+// unreadable files would hide an older complete one. The number of the manifest is 1 + the highest
+// number in the folder, readable or not, or the next free number after AlreadyExists. After the
+// write, deletes readable manifests that are older than the newest `keep` readable manifests.
+// Damaged manifests that are older than these `keep` manifests are also deleted. Newer damaged
+// manifests stay for inspection.
 //
 // Returns InvalidArgument for a malformed manifest. After an error of the file system the manifest
 // is not durable (after a crash it may exist nevertheless). SaveErrorIsFinal tells which errors a
@@ -71,11 +72,11 @@ struct SweepRequest {
   // The pair (epoch, lsn) of the newest known file of each shard.
   std::map<ShardId, std::pair<ShardEpoch, std::uint64_t>> newest;
 };
-// Deletes the shard files of the folder, except the files in `needed` and files that are newer than
-// the newest known file of their shard, because the report of a newer file may still arrive. A
-// shard that is not in `newest` keeps all its files. Files that are not shard files are unchanged.
-// Returns the number of deleted files. Stops at the first error that is not NotFound. A missing
-// folder counts as 0.
+// Deletes the shard files of the folder, except the files in `needed`. Files that are newer than
+// the newest known file of their shard are also kept, because the report of a newer file may still
+// arrive. A shard that is not in `newest` keeps all its files. Files that are not shard files are
+// unchanged. Returns the number of deleted files. Stops at the first error that is not NotFound. A
+// missing folder counts as 0.
 absl::StatusOr<std::size_t> SweepFolder(fs::FileSystem& files, const SweepRequest& request);
 
 struct ResumePoint {
@@ -118,13 +119,13 @@ struct Resumption {
 };
 // [28] If the plan has the fingerprint of the checkpoint's plan, each shard continues where its
 // file ends, open closures included. A plan with another fingerprint must have the same shards
-// (variables by name, shape and rows, optimizer by type). In this case the manifest must be
-// complete, end with an epoch of its own plan, and have no open closure. The shards start with a
-// new ledger, in which the same number of epochs of the new plan is done.
+// (variables by name, shape and rows, optimizer by type). The manifest must then be complete, end
+// with an epoch of its own plan, and have no open closure. The shards start with a new ledger, in
+// which the same number of epochs of the new plan is done.
 //
-// Returns FailedPrecondition, a user's error that states the difference and the remedy, in all
-// other cases, for a shard that was not saved yet, and for a new plan with fewer epochs than are
-// done or begun.
+// In all other cases, returns FailedPrecondition, a user's error that states the difference and the
+// remedy. The same error is returned for a shard that was not saved yet, and for a new plan with
+// fewer epochs than are done or begun.
 absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Plan& plan,
                                           JobUid self);
 }  // namespace evergrad::coordinator

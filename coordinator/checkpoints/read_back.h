@@ -6,7 +6,7 @@
 // that the last manifest did not name, and checks the size of the other files. For the last
 // manifest of a job it reads every byte of every file.
 //
-// Not thread-safe; blocking. It runs on the file thread, one Step at a time, so that the thread can
+// Not thread-safe; blocking. The class runs on the file thread, one Step at a time. The thread can
 // write other files between two steps.
 #pragma once
 
@@ -59,9 +59,10 @@ class ReadBack {
   std::vector<UnreadFile> unread_;
 };
 
-// Returns OK if all files were read. Otherwise one error states their number, their hosts and the
-// remedy: InvalidArgument if this host does not see the files (the folder is not shared, and no
-// retry helps), DataLoss if a file is damaged, else the first error of the file system.
+// Returns OK if all files were read. Otherwise one error states the number of the unread files,
+// their hosts and the remedy. It is InvalidArgument if this host does not see the files (the folder
+// is not shared, and no retry helps), DataLoss if a file is damaged, and else the first error of
+// the file system.
 absl::Status UnreadError(const std::vector<UnreadFile>& unread, int total, absl::string_view folder,
                          absl::string_view this_host);
 

@@ -4,8 +4,8 @@
 // I/O. Not thread-safe.
 //
 // A closure has at most one current attempt. The ClosureBook applies each Record to the durable
-// state and then passes the Record to OnCommit. It also passes the durable state to each function
-// that reads it.
+// state and then passes the Record to OnCommit. The ClosureBook also passes the durable state to
+// each function that reads it.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Tracks which ended closures the owner of each shard has been told about: the Close messages sent
-// in its session (LEDGER line 24), and the closures that the owner is known to refuse (line 20). A
+// Tracks the knowledge of each shard's owner about ended closures: the Close messages that were
+// sent in its session (LEDGER line 24), and the closures that it is known to refuse (line 20). A
 // life of the coordinator begins without this knowledge. A pure state machine: no clock, no
 // threads, no I/O. Not thread-safe.
 #pragma once

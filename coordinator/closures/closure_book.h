@@ -68,9 +68,9 @@ class ClosureBook {
   // Returns a number for work that this book does not count (evaluation, describe, export). All
   // attempts share one sequence, so no attempt number is used twice.
   Attempt NextAttempt() { return durable_.NextAttempt(); }
-  // Releases the attempts of a worker that has disconnected or has registered anew (call
-  // RegisterWorker first). Returns their closures, which are granted again before new ones, with
-  // higher attempts.
+  // Releases the attempts of a worker that has disconnected or has registered again (call
+  // RegisterWorker first). Returns the closures of these attempts. They are granted again before
+  // new closures, with higher attempts.
   std::vector<ClosureId> ReleaseWorker(TaskId worker) {
     return attempts_.ReleaseWorker(worker, durable());
   }
@@ -143,9 +143,9 @@ class ClosureBook {
                                     bool restore = true);
 
   // --- line 26. If the store can lose its newest records (a torn tail), register and answer
-  // workers only after CloseWindow(). As long as a shard that the journal forgot may be adopted, no
-  // worker may get a map: the V0 of that map would be above the shard's start although the map
-  // names another owner.
+  // workers only after CloseWindow(). While a shard that the journal forgot may still be adopted,
+  // no worker may get a map. Such a map would name another owner of the shard, but its V0 would be
+  // above the shard's start.
   struct HeldAttempt {
     ClosureId closure;
     Attempt attempt;

@@ -30,7 +30,7 @@ struct ClosureRules {
   static bool SuccessIsFinal() { return true; }
   // [20] The user learns of the end of a cancellation only when every owner refuses the closure.
   static bool CancelAwaitsOwners() { return true; }
-  // [20b] A closure whose repair failed is lost at the shard.
+  // [20b] If the repair of a closure fails, the closure is lost at the shard.
   static bool FailedRepairIsLost() { return true; }
 
   // [21] A rolled-back shard lacks the closures that succeeded, were not in the snapshot and are
@@ -82,7 +82,7 @@ struct ClosureRules {
   static bool UnknownRefusedIsDead() { return true; }
   // [26] Only an attempt at a closure that has not ended is adopted.
   static bool MayAdoptAttempt(bool needed) { return needed; }
-  // [26] An attempt below the current one is superseded.
+  // [26] An attempt below the current attempt is superseded.
   static bool IsSuperseded(Attempt attempt, Attempt current) { return current > attempt; }
   // [27] Returns whether a file is from the present owner. A file of a former owner is older than
   // the present owner's files.

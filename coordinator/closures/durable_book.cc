@@ -198,8 +198,8 @@ Record DurableBook::AddSnapshot(ShardId shard, Snapshot snapshot) {
   for (const Snapshot& known : state_.snapshots[p]) {
     if (known.Uri() != uri) continue;
     if (known.sha256 == snapshot.sha256 && known.bytes == snapshot.bytes) return {};
-    // The file was deleted and then written again. Its state is the same, but the number of an
-    // attempt in it may have changed, and with it the hash.
+    // The file was deleted and then written again. The new file has the same state, but possibly
+    // another number of an attempt, and therefore another hash.
     record.snapshot_remove[p].insert(uri);
   }
   record.snapshot_add[p].push_back(std::move(snapshot));

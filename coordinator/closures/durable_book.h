@@ -1,7 +1,7 @@
 // The durable half of a ClosureBook: the durable state of one job, the numbers of this life of the
-// coordinator, and the changes that depend on these two alone. These changes are a new life (LEDGER
-// line 18), new owners of shards (20a, 21, 22, 25) and files of shards (27, 28). A pure state
-// machine: no clock, no threads, no I/O. Not thread-safe.
+// coordinator, and the changes that depend only on this state and these numbers. These changes are
+// a new life (LEDGER line 18), new owners of shards (20a, 21, 22, 25) and files of shards (27, 28).
+// A pure state machine: no clock, no threads, no I/O. Not thread-safe.
 //
 // Each method applies its change to the state and returns the change as a Record. The class does
 // not know which closures workers hold; the ClosureBook ends the attempts at closures that a change
@@ -55,14 +55,14 @@ class DurableBook {
     std::vector<std::pair<std::string, std::pair<ShardId, ShardEpoch>>> former;
     bool map_changed = false;  // send the map to every worker
   };
-  // [21] Assigns the shard to `server`. It begins there from its newest snapshot, or from the seed
-  // if it has no snapshot.
+  // [21] Assigns the shard to `server`. The shard begins on this server from its newest snapshot,
+  // or from the seed if it has no snapshot.
   MapChange Rollback(ShardId shard, const std::string& server);
   // [21] Like Rollback, but begins from `snapshot`, or from the seed if that is nullptr.
   MapChange RollbackTo(ShardId shard, const std::string& server, const Snapshot* snapshot);
-  // [22] Makes `server` the owner of a shard whose state it has received. The state left its former
-  // owner at epoch `from`. If the shard now has another epoch, the change is empty and the received
-  // state is void.
+  // [22] Makes `server`, which has received the state of a shard, the owner of the shard. The state
+  // left its former owner at epoch `from`. If the shard now has another epoch, the change is empty
+  // and the received state is void.
   MapChange Move(ShardId shard, ShardEpoch from, const std::string& server);
   // [20a] Removes the owner of the shard. No server owns it until the next Rollback.
   MapChange Unmap(ShardId shard);
@@ -75,14 +75,15 @@ class DurableBook {
     IntervalSet done, refused;
     // True while the server still loads the shard of an Assign. `refused` is then the set in the
     // Assign, because the server does not know yet which closures the file refuses. Such a shard
-    // counts as held if it is held as mapped. It is never adopted: together with the Assign the
-    // journal may have lost the record that makes the file refuse a closure, and this closure would
-    // then be granted and refused forever. The shard has applied no update yet, so nothing is lost.
+    // counts as held if it is held as mapped. A loading shard is never adopted. Together with the
+    // Assign, the journal may have lost the record that makes the file refuse a closure. After an
+    // adoption this closure would be granted and refused forever. The shard has applied no update
+    // yet, so nothing is lost.
     bool loading = false;
     // [22] The term of the life that stopped the shard for a move, or 0. The owner answers no
     // requests for a stopped shard and keeps it until a Drop. A shard that another life stopped is
-    // neither held nor adopted: the journal may have forgotten the move, and the new owner may have
-    // continued under the same start, so that vlsn would fall within one start.
+    // neither held nor adopted. The journal may have forgotten the move, and the new owner may have
+    // continued under the same start. An adoption would then lower vlsn within one start.
     std::uint64_t stopped_in = 0;
   };
   struct ServerRegistration {
@@ -98,8 +99,8 @@ class DurableBook {
                                     bool window_open, bool restore);
 
   // [27] Adds the snapshot of a durable file. A file of an epoch other than the shard's present
-  // epoch changes nothing: it would count as the newest although the present owner's files are
-  // newer, and a sweep may have deleted it. A file whose URI and hash are known changes nothing,
+  // epoch changes nothing. Such a file would count as the newest although the present owner's files
+  // are newer, and a sweep may have deleted it. A file with a known URI and hash changes nothing,
   // either. A file with a known URI and another hash replaces the known entry.
   Record AddSnapshot(ShardId shard, Snapshot snapshot);
   Record RemoveSnapshots(ShardId shard, const std::set<std::string>& uris);

@@ -24,9 +24,9 @@ inline Term FirstTerm(Term journal, std::uint64_t reported) {
   return Term{1 + std::max(journal.value(), reported)};
 }
 
-// Returns the term with which this life must begin anew, or nullopt if the task may be registered
-// in this life. If a task reports a term >= ours that another life used, our term is not above
-// every number that was ever given out, and this life must begin anew.
+// Returns the term with which this life must begin again, or nullopt if the task may be registered
+// in this life. If a task reports that another life used a term >= ours, our term is not above
+// every number that was ever given out, and this life must begin again.
 inline std::optional<Term> BeginAnewWith(Term ours, std::uint64_t our_life, Term journal,
                                          const ReportedLife& task) {
   const std::uint64_t reported = std::max(task.highest_term, task.held_term);
@@ -35,10 +35,10 @@ inline std::optional<Term> BeginAnewWith(Term ours, std::uint64_t our_life, Term
   return Term{1 + std::max(journal.value(), reported)};
 }
 
-// The facts that a coordinator has about a job of which a server holds a shard (line 18a).
+// The facts that a coordinator has about a job when a server holds a shard of the job (line 18a).
 struct HeldJob {
-  // True if the newest coordinator that registered the holder of the shard keeps a journal, so that
-  // the job's submission was durable before any message about it.
+  // True if the newest coordinator that registered the holder of the shard keeps a journal. The
+  // job's submission was then durable before any message about it.
   bool journaled = false;
   bool known = false;    // true if this coordinator's journal has the job, ended or not
   bool removed = false;  // true if this coordinator's journal had the job and was told to remove it

@@ -93,8 +93,8 @@ UpdateAccount::Finding UpdateAccount::Compare(const plan::Plan& plan, const Ende
                                               const std::vector<Shard>& shards) const {
   Finding finding;
   std::size_t different = 0;
-  // True once the message names a shard whose expected number follows from the plan alone. Such a
-  // shard is preferred, because workers' reports cannot be the cause of its difference.
+  // True once the message names a shard whose expected number follows from the plan alone. A shard
+  // of this kind is preferred, because workers' reports cannot be the cause of its difference.
   bool by_plan = false;
   for (const Shard& shard : shards) {
     const Bounds bounds = BoundsOf(plan, ended, shard);

@@ -269,7 +269,7 @@ std::string RenderReport(const ReportData& data) {
                     "<section class=card><details><summary>the job as it ran (YAML)</summary><pre>",
                     Escape(data.yaml), "</pre></details></section>\n");
 
-  // The data block never contains "<", so that no text can end it.
+  // The data block never contains "<", so no text can end it.
   absl::StrAppend(&page, "</main>\n<script type=\"application/json\" id=data>",
                   absl::StrReplaceAll(embedded.dump(-1, ' ', false, Json::error_handler_t::replace),
                                       {{"<", "\\u003c"}}),

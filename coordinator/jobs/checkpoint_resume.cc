@@ -32,8 +32,8 @@ void CheckpointResume::OnFound(const absl::StatusOr<ResumePoint>& point) {
     return hooks_.done();
   }
   if (!point.ok()) {
-    // If another setting or other files would help, the error is the user's. Otherwise a disk
-    // cannot be read now.
+    // If another setting or other files would help, the error is the user's. Otherwise the cause is
+    // a disk that cannot be read now.
     const bool user = BlameOf(point.status()) == Blame::kUser || SaveErrorIsFinal(point.status());
     const absl::Status cause(point.status().code(),
                              absl::StrCat("checkpoint.resume: ", point.status().message()));

@@ -175,7 +175,7 @@ absl::Status CheckpointRounds::OnDurable(TaskId task, const v1::ShardDurable& du
   const ShardOwner& owner = book_->durable().map[shard.value()];
   const JobServer* const server = shards_.Find(task);
   if (server == nullptr || server->identity != owner.server) {
-    if (owner.epoch <= epoch)  // otherwise the shard has been moved meanwhile
+    if (owner.epoch <= epoch)  // With a newer epoch the shard has been moved.
       host_->ForeignMessage(task, "ShardDurable for a shard of another server");
     return absl::OkStatus();
   }
@@ -195,7 +195,7 @@ absl::Status CheckpointRounds::OnDurable(TaskId task, const v1::ShardDurable& du
   snapshot->host = server->host;
   if (ordered) {
     cuts_.Answered(shard);
-    // The deadline is extended, so that a slow disk that works gets the time it needs.
+    // The deadline is extended to give a slow disk the time that it needs.
     sealed_by_ = host_->Now() + options_.seal_timeout;
   }
   if (!job_.Persist(book_->AddSnapshot(shard, *std::move(snapshot)))) return absl::OkStatus();
@@ -254,7 +254,7 @@ void CheckpointRounds::WriteManifest() {
                 [this, last, of = stages_](const v1::Manifest& written,
                                            const absl::StatusOr<Saved>& saved, bool unread) {
                   if (!book_) return;
-                  // A rollback or the end of the job may have ended the stage meanwhile.
+                  // A rollback or the end of the job may have ended the stage before this point.
                   const bool last_now = last && of == stages_;
                   if (saved.ok())
                     OnSaved(written, *saved, last, last_now);

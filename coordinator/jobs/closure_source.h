@@ -1,6 +1,6 @@
-// The source of a job's closures. It decides which closures may be granted, which workers can run
-// them, and what follows when one of them ends. A plan is the source of training and counting jobs
-// (planned_closures.h); clients are the source of functions jobs (scheduled_closures.h).
+// The source of a job's closures. The source decides which closures may be granted, which workers
+// can run them, and what follows when a closure ends. A plan is the source of training and counting
+// jobs (planned_closures.h); clients are the source of functions jobs (scheduled_closures.h).
 //
 // Not thread-safe: only the control executor calls it.
 #pragma once
@@ -88,8 +88,8 @@ class ClosureSource : protected JobPart {
   virtual void FillGrant(ClosureId, v1::Grant*) const {}  // Sets the function and its arguments.
   // Returns how many of `workers` workers the job could use now.
   virtual std::uint64_t UsefulWorkers(std::size_t workers) const = 0;
-  // Returns the functions of which a useful worker must have at least one, or nullopt if every
-  // worker is useful.
+  // Returns a set of functions. A worker is useful if it has at least one of them. Returns nullopt
+  // if every worker is useful.
   virtual std::optional<std::set<std::string>> WantedFunctions(const JobWorkers&) const {
     return std::nullopt;
   }

@@ -46,7 +46,7 @@ class DoneTurn : private JobPart {
 
   bool open_ = false;
   std::vector<Answer> answers_;
-  v1::CoordinatorMessage message_;  // A member so that its memory is reused.
+  v1::CoordinatorMessage message_;  // A member, to reuse its memory.
   std::multimap<MonoTime, std::pair<TaskId, v1::CoordinatorMessage>> delayed_;
 };
 

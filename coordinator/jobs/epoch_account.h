@@ -6,11 +6,12 @@
 // Folding in the order of the closures makes sums of floats independent of the speed of the
 // workers. Reading the journal runs the same code as the events did.
 //
-// A barrier is an epoch at whose end no new closure is granted until its evaluation has ended. The
-// last epoch is always a barrier. Closures, positions and epochs are those of the plan, and epochs
-// are numbered from 1. barrier() is the number of the epoch at the next barrier; evaluated() is a
-// lower number until that barrier has a valid evaluation, and then the same number. Seconds are of
-// the monotonic clock. A speed or a loss that was not measured is NaN.
+// A barrier is an epoch with an evaluation: at its end no new closure is granted until the
+// evaluation has ended. The last epoch is always a barrier. Closures, positions and epochs are
+// those of the plan, and epochs are numbered from 1. barrier() is the number of the epoch at the
+// next barrier; evaluated() is a lower number until that barrier has a valid evaluation, and then
+// the same number. Seconds are of the monotonic clock. A speed or a loss that was not measured is
+// NaN.
 //
 // No clock, no I/O; the lines of metrics.jsonl go to the sink that the caller passes. Not
 // thread-safe: only the control executor calls it. The curve has its own bound; the caller bounds
@@ -182,10 +183,10 @@ class EpochAccount {
 // The name of the metric in a manifest for the steps of a trained epoch (scope "train").
 inline constexpr char kStepsMetric[] = "steps";
 
-// Returns the steps of epochs 1, 2, … from the manifest. If it has no valid number for an epoch (an
-// older build wrote the manifest, or the number is not whole), the steps come from the manifest's
-// plan, or from `counted` if the job has the same plan. `counted` has the numbers that this job
-// counted itself.
+// Returns the steps of epochs 1, 2, … from the manifest. If the manifest has no valid number for an
+// epoch (an older build wrote it, or the number is not whole), the steps come from the manifest's
+// plan. If the job has the same plan, they come from `counted`. `counted` has the numbers that this
+// job counted itself.
 std::vector<std::uint64_t> StepsOfEpochs(const v1::Manifest& manifest, bool same_plan,
                                          std::vector<std::uint64_t> counted);
 

@@ -40,7 +40,7 @@ absl::Status CheckChunk(const v1::RunFileChunk& chunk) {
 
 }  // namespace
 
-// One export attempt whose files are sent. Only the file thread uses the receiver. Work for that
+// An export attempt that sends its files. Only the file thread uses the receiver. Work for that
 // thread holds references to the receiver, and the functions that it returns do not, so the
 // receiver is also destroyed on the file thread. The other members belong to the control executor.
 struct ExportFiles::Receiving {
@@ -57,8 +57,8 @@ void ExportFiles::FillOrder(v1::ExportOrder* order) const {
   order->set_upload(upload_);
 }
 
-// Returns the largest size of the file, so that a worker cannot make the coordinator write more
-// than the plan's variables need.
+// Returns the largest size of the file. A worker cannot make the coordinator write more than the
+// plan's variables need.
 std::uint64_t ExportFiles::BytesMax(absl::string_view name) const {
   if (name == "model/vocabularies.json") return kVocabularyBytesMax;
   std::uint64_t bytes = kFileHeadBytesMax;
@@ -198,7 +198,8 @@ void ExportFiles::StepCheck(const std::shared_ptr<RunFileCheck>& check, std::uin
   host_->OnFileThread([this, alive, check, round, result, worker]() -> std::function<void()> {
     const bool over = check->Step();
     return [this, alive, check, round, result, worker, over] {
-      // The stage may have ended or changed meanwhile, for example because a shard was rolled back.
+      // The stage may have ended or changed since the step began, for example because a shard was
+      // rolled back.
       if (alive.expired() || stage_ == Stage::kNone || round != round_ || !reading_.empty()) return;
       if (!over) return StepCheck(check, round, result, worker);
       if (check->status().ok())

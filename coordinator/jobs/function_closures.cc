@@ -30,8 +30,8 @@ void FunctionClosures::Note(const v1::FunctionsNote& note) {
 
 // ---------------------------------------------------------------- ends
 
-// Adds the work of a closure to the sums. It runs when the closure ends and when the journal is
-// read.
+// Adds the work of a closure to the sums. This method runs when the closure ends and when the
+// journal is read.
 void FunctionClosures::Count(const v1::FunctionSucceeded& one) {
   parts_.epochs->CountUnplanned(one.steps(), one.examples());
   parts_.totals->CountClosure(one.worker(), one.steps(), one.examples());

@@ -47,7 +47,7 @@ class FunctionQueue {
 
   const std::set<std::uint64_t>& open() const { return open_; }
   bool full() const { return open_.size() >= spec_.queue_limit; }
-  // Functions and arguments of open closures, and of ended ones that a rollback may run again.
+  // Functions and arguments of open closures, and of ended closures that a rollback may run again.
   const std::map<std::uint64_t, ScheduledClosure>& kept() const { return kept_; }
   const ScheduledClosure* Find(std::uint64_t closure) const;
   std::uint64_t argument_bytes() const { return argument_bytes_; }
@@ -95,7 +95,7 @@ class FunctionQueue {
   std::map<std::uint64_t, ScheduledClosure> kept_;
   std::map<std::uint64_t, std::string> results_;
   std::uint64_t argument_bytes_ = 0, result_bytes_ = 0;
-  std::set<std::uint64_t> released_;  // open closures whose result no client wants
+  std::set<std::uint64_t> released_;  // open closures with a result that no client wants
   std::deque<v1::RaisedError> failures_;
   std::optional<v1::RaisedError> error_;
   std::deque<v1::FunctionRaised> raised_;

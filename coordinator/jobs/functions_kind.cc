@@ -56,8 +56,8 @@ std::optional<v1::DescribeResult> FunctionsKind::Describe(const config::JobSpec&
   return result;
 }
 
-// Plans kClosuresMax closures of kUpdatesPerClosureMax steps each, so that every schedule() has a
-// closure: global_step = closure * kUpdatesPerClosureMax + update.
+// Plans kClosuresMax closures of kUpdatesPerClosureMax steps each, which is enough for every
+// schedule(). The global_step is closure * kUpdatesPerClosureMax + update.
 plan::PlanSpec FunctionsKind::PlanNumbers(const config::JobSpec& spec,
                                           const v1::DescribeResult&) const {
   plan::PlanSpec numbers;

@@ -26,8 +26,8 @@ class GrantPolicy {
   };
   virtual ~GrantPolicy() = default;
   virtual bool MayTake(const JobWorker& worker) = 0;  // Returns whether it may get work now.
-  // Returns the number of attempts that the worker may hold. It falls only when fewer closures are
-  // left to grant.
+  // Returns the number of attempts that the worker may hold. The number falls only when fewer
+  // closures are left to grant.
   virtual std::uint32_t LimitOf(const JobWorker& worker) = 0;
   virtual bool Blocked() = 0;       // Returns whether no worker may get work now.
   virtual bool RegrantsWait() = 0;  // Returns whether regrants may wait.
@@ -47,15 +47,16 @@ class Granter {
   // Grants all closures that can be granted. Returns kNothingLeft if some worker could take more
   // closures than there are.
   Outcome Grant(JobWorkers& workers, GrantPolicy& policy);
-  // Asks busy workers to give back closures that they have not begun, so that idle workers can run
-  // them: one for each idle worker, from the worker that holds the most. Closures that were asked
-  // for earlier and are not given back yet count towards this number.
+  // Asks busy workers to give back closures that they have not begun, because idle workers can run
+  // them. For each idle worker one closure is asked for, from the worker that holds the most
+  // closures. Closures that were asked for earlier and are not given back yet count towards this
+  // number.
   static void Recall(JobWorkers& workers, GrantPolicy& policy);
 
  private:
   // Number of attempts that the worker holds.
   using Candidate = std::pair<std::size_t, JobWorker*>;
-  std::vector<Candidate> candidates_;  // A member so that its memory is reused.
+  std::vector<Candidate> candidates_;  // A member, to reuse its memory.
 };
 
 }  // namespace evergrad::coordinator

@@ -92,7 +92,7 @@ class Job {
   void CallBack(TaskId task);
   // Returns whether the worker holds work of this job, or its thread still runs revoked work.
   bool Holds(TaskId task) const { return parts_.roster.Holds(task); }
-  void ReleaseWorker(TaskId task);  // It then serves another job.
+  void ReleaseWorker(TaskId task);  // The worker then serves another job.
   // useful_workers() is the number of workers that the job can use now. busy_workers() is the
   // number of its workers that have had work within the last `while_`.
   std::uint32_t useful_workers() const;

@@ -43,7 +43,7 @@ struct JobOptions {
   std::uint32_t closures_behind_max = 65536;
   GrantSizing sizing;
   std::chrono::milliseconds close_every{100};
-  // [20a] A shard whose owner does not answer a Seal for this time is unmapped.
+  // [20a] If the owner of a shard does not answer a Seal for this time, the shard is unmapped.
   std::chrono::milliseconds seal_timeout{5000};
   // Time limit for the report of a job that ends early. A job that succeeds waits for its report
   // without a limit.
@@ -66,8 +66,8 @@ struct JobOptions {
   std::chrono::milliseconds reach_timeout{5000};
   // Longest time for which a worker that lost its work, or that cannot take part, gets no work.
   std::chrono::milliseconds aside_max{60'000};
-  // Same as in membership. It is also the time for which the job waits for another worker if no
-  // connected worker can do a repair.
+  // Same as in membership. The job also waits for this time for another worker if no connected
+  // worker can do a repair.
   std::chrono::milliseconds server_lost_after{30'000};
   // Limit for the memory of one job's variables with optimizer state; 0 for no limit.
   std::uint64_t server_memory_bytes_max = 0;
@@ -113,8 +113,8 @@ class JobHost : public MetricsFile::Host {
   // on the control executor.
   virtual void OnFileThread(std::function<std::function<void()>()> work) = 0;
   virtual fs::FileSystem& file_system() = 0;  // Its calls block: use it on the file thread.
-  // Returns the reason why the store accepts no commits now, or "". The job begins no new work
-  // meanwhile.
+  // Returns the reason why the store accepts no commits now, or "". While there is a reason, the
+  // job begins no new work.
   virtual std::string StoreTrouble() const = 0;
   // Returns the reason of StoreTrouble as the text of a wait, or "".
   std::string WaitingForStore() const {
@@ -124,8 +124,8 @@ class JobHost : public MetricsFile::Host {
   virtual std::uint64_t NextNumber() = 0;  // Returns a new id for a request or a describe attempt.
   // Answers the calls that wait for a change of the job, because its revision has risen.
   virtual void JobChanged(JobUid job) = 0;
-  // Counts a message of `task` about an attempt or a shard of another task. Such a message changes
-  // nothing.
+  // Counts a message of `task` about an attempt or a shard of another task. A message of this kind
+  // changes nothing.
   virtual void ForeignMessage(TaskId task, absl::string_view what) = 0;
   // Reports that a commit has failed. The contents of the store are then unknown, so the
   // coordinator accepts no more work.
@@ -176,7 +176,7 @@ class JobActions {
 };
 
 // The base of a part that sends messages or commits records. It has the objects that the parts of a
-// job share. They belong to the job, which outlives its parts.
+// job share. These objects belong to the job, which outlives its parts.
 struct JobPart {
   JobHost* const host_;
   const JobOptions& options_;

@@ -32,8 +32,8 @@ bool JobJournal::PersistWhole() {
   return true;
 }
 
-// Lines are written to the file once the journal has them, so that a restart knows which lines the
-// file must hold.
+// Lines are written to the file only when the journal has them. A restart then knows which lines
+// the file must hold.
 void JobJournal::FlushLines() {
   if (!parts_.phases->started()) return;
   if (!on()) {
@@ -54,8 +54,8 @@ void JobJournal::FillSnapshot(v1::JobSnapshot* s) const {
   if (!phases.ended()) s->set_grant_key(id_.grant_key);
   phases.Fill(s);
   parts_.times->Fill(s);
-  // During the search for a checkpoint to resume from, the plan has no book yet. It is not stored
-  // then, so the job is described again after a restart.
+  // During the search for a checkpoint to resume from, the plan has no book yet. A plan without a
+  // book is not stored, so the job is described again after a restart.
   parts_.plan->Fill(*parts_.plan && !phases.In(JobPhase::kDescribing), s);
   FillCounters(s->mutable_counters());
   parts_.epochs->Fill(s);

@@ -7,7 +7,7 @@
 //
 // The parts of the job ask it through JobActions. A phase that a restarted coordinator would
 // continue is committed before anything follows from it. Not thread-safe: only the control executor
-// uses it. It reaches the clock and I/O only through the host.
+// uses it. Clock and I/O come from the host.
 #pragma once
 
 #include <string>
@@ -84,7 +84,7 @@ class JobLife final : public JobActions {
   void Describe();
   ClosureBook::Options BookOptions() const;
   absl::Status RestoreBook(const DurableState& state);
-  void Advance();  // Begins the next phase if this one is over.
+  void Advance();  // Begins the next phase if the present phase is over.
   void BeginRate() { parts_.rate.Begin(parts_.host->Now(), parts_.epochs.examples_done()); }
 
   JobParts& parts_;

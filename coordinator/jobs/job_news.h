@@ -26,7 +26,7 @@ class JobNews : private JobPart {
   // Implements JobActions. Adds an event only for a deterministic job.
   void SayNotReproducible(const std::string& why);
   // Adds the event that an ended job is restored without its variables. The event is in neither the
-  // journal nor metrics.jsonl, because each life of the coordinator adds it anew.
+  // journal nor metrics.jsonl, because each life of the coordinator adds it again.
   void AddRefusal(const std::string& refusal);
 
   std::uint64_t revision() const { return revision_; }

@@ -1,4 +1,4 @@
-// Views of a job: its status, and the facts of which the files of its run are made.
+// Views of a job: its status, and the facts for the files of its run.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace evergrad::coordinator {
 
 struct JobParts;
 
-// Fills `status`. Of the events it contains those with a number above `events_after`.
+// Fills `status`. The status contains the events with a number above `events_after`.
 void FillJobStatus(const JobParts& parts, std::uint64_t events_after, v1::JobStatus* status);
 RunFacts FactsOf(const JobParts& parts);  // Returns the present facts.
 // Returns the age of the newest checkpoint, or of the job if it has no checkpoint yet. Returns

@@ -40,7 +40,7 @@ class JournalWriter {
   // --- the contents of the next commit
   void Add(const Record& record) { AppendRecord(record, &record_); }
   v1::JobNote* Note();  // Null if the store is not persistent.
-  // Adds to the note the report of the worker whose Done was the first success of a closure of the
+  // Adds a worker's report to the note, because its Done was the first success of a closure of the
   // plan. Does nothing if the store is not persistent.
   void NoteCounted(const std::string& worker, ClosureId closure, const v1::Done& done);
 
@@ -48,8 +48,8 @@ class JournalWriter {
   bool Commit();
   // Replaces the whole content of the store for this job.
   bool CommitWhole(const DurableState& state, const v1::JobSnapshot& snapshot);
-  // Returns whether the commits since the last snapshot have reached a limit, so that the next
-  // commit should write a snapshot.
+  // Returns whether the commits since the last snapshot have reached a limit. The next commit
+  // should then write a snapshot.
   bool full() const;
   // Requests a snapshot soon, because some state has changed that notes do not hold.
   void WantWhole() { whole_wanted_ = true; }
@@ -66,7 +66,7 @@ class JournalWriter {
   Record record_;
   std::unique_ptr<v1::JobNote> note_;  // Null if there is nothing to note but `counted_`.
   std::string counted_;                // The counted closures of the note, serialized.
-  std::unique_ptr<v1::CountedClosure> counting_;  // A member so that its memory is reused.
+  std::unique_ptr<v1::CountedClosure> counting_;  // A member, to reuse its memory.
   std::uint32_t notes_ = 0;                       // Number of commits since the last snapshot.
   std::uint64_t notes_bytes_ = 0;                 // Size of the notes of these commits.
   bool whole_wanted_ = false;

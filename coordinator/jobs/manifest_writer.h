@@ -2,9 +2,10 @@
 // needs any more.
 //
 // Before a manifest is written, the files that it will name are read back
-// (coordinator/checkpoints/read_back.h). This happens in steps, so that lines of metrics.jsonl and
-// files of other jobs can be written in between. Not thread-safe: only the control executor calls
-// it, and `done` runs there. The object may be destroyed while a manifest is being written.
+// (coordinator/checkpoints/read_back.h). The files are read in steps, and lines of metrics.jsonl
+// and files of other jobs can be written between two steps. Not thread-safe: only the control
+// executor calls it, and `done` runs there. The object may be destroyed while a manifest is being
+// written.
 #pragma once
 
 #include <functional>
@@ -35,7 +36,7 @@ class ManifestWriter : private JobPart {
   // written again under its name has another hash.
   bool IsNewest(const v1::Manifest& manifest) const;
 
-  // `unread` is true if the files could not be read back, so that the manifest was not written.
+  // `unread` is true if the manifest was not written, because its files could not be read back.
   using Done = std::function<void(const v1::Manifest& manifest, const absl::StatusOr<Saved>& saved,
                                   bool unread)>;
   // Writes a manifest. With `whole` every byte of every file is read back, else only the ends of

@@ -1,5 +1,6 @@
-// Writes the folder `model` of a run that has succeeded (coordinator/runs/model_files.h). It is
-// written when all other state of the job is durable, before the end of the job is announced.
+// Writes the folder `model` of a run that has succeeded (coordinator/runs/model_files.h). The
+// folder is written when all other state of the job is durable, before the end of the job is
+// announced.
 //
 // Not thread-safe: only the control executor calls it. All I/O goes through the host; large files
 // are written on the file thread.

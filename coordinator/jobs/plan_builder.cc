@@ -40,9 +40,9 @@ std::string Serialized(const google::protobuf::Message& message) {
   return bytes;
 }
 
-// Each slot is one shard and holds rows of every table; slots follow the dense shards. Their final
-// sizes are unknown, so all slots are placed with an equal size: an equal part of the tables' limit
-// (bytes_max), but at least this size.
+// Each slot is one shard and holds rows of every table; slots follow the dense shards. The final
+// sizes of slots are unknown, so all slots are placed with an equal size: an equal part of the
+// tables' limit (bytes_max), but at least kSlotBytesMin.
 constexpr std::uint64_t kSlotBytesMin = 1ull << 20;
 
 // Returns an error if an entry of `optimizers` matches no name, because another optimizer would

@@ -33,8 +33,8 @@ struct SectionLimit {
   // partitioned. `kind` is "variable" or "table".
   absl::Status CheckRow(absl::string_view kind, absl::string_view name,
                         std::uint64_t row_bytes) const;
-  // Returns a user's error if a shard of a variable exceeds the limit. This happens if the plan was
-  // made for other servers.
+  // Returns a user's error if a shard of a variable exceeds the limit. A shard can be too large if
+  // the plan was made for other servers.
   absl::Status CheckShards(const v1::Plan& plan) const;
 };
 
@@ -63,8 +63,8 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec,
 // also all tables.
 v1::ShardSpec ShardSpecOf(const v1::Plan& plan, ShardId shard);
 
-// Returns the SHA-256, in hex, of the plan and the model. It does not depend on learning rate,
-// epochs, evaluation, checkpoint policy, resources, memory limits of tables and the workers'
+// Returns the SHA-256, in hex, of the plan and the model. The hash does not depend on learning
+// rate, epochs, evaluation, checkpoint policy, resources, memory limits of tables and the workers'
 // pipeline. Keys with default values are not hashed, so a later version with more keys computes the
 // same value.
 std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan,

@@ -1,9 +1,9 @@
-// Decides when a live worker cannot reach a live server, so that its work goes to workers that can.
-// Pure: each call brings the time as `now`.
+// Decides whether a live worker cannot reach a live server. Its work then goes to workers that can
+// reach the server. Pure: each call brings the time as `now`.
 //
-// A worker reports for how long it has had no answer from a server. The report counts once this
-// time and the age of the server's own session are both at least `after`: while a server is
-// disconnected, or has just returned, no worker reaches it, and none is to blame.
+// A worker reports for how long it has had no answer from a server. The report counts only if the
+// reported time and the age of the server's own session are at least `after`. While a server is
+// disconnected, or has just returned, no worker can reach it, and no worker is to blame.
 #pragma once
 
 #include <chrono>

@@ -46,7 +46,7 @@ class ReadingWork : public ReadingRound, private JobPart {
   // Takes the answer of a closure. Returns false if the Done is not for the closure's newest
   // attempt, or not from the worker of this attempt.
   bool Accept(const JobWorker& worker, const v1::Done& done);
-  // Handles a failed attempt. `elsewhere` is true if the worker cannot take part, so that others
+  // Handles a failed attempt. `elsewhere` is true if the worker cannot take part and other workers
   // get its work. A user's error, or too many errors in a row, end the job.
   void OnFailed(const JobWorker& worker, const v1::Failed& failed, bool elsewhere,
                 v1::ErrorDetail cause);

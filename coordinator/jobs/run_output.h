@@ -41,7 +41,7 @@ class RunOutput : private JobPart {
 
   void WriteJobFile();
   // Adds an event to metrics.jsonl. No event follows the end line, because readers of the file stop
-  // there.
+  // at that line.
   void AddEvent(const v1::Event& event);
   // Adds the newest sample of `rate` to metrics.jsonl, with the present numbers of steps and
   // closures.

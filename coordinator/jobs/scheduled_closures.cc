@@ -76,7 +76,8 @@ std::optional<std::set<std::string>> ScheduledClosures::WantedFunctions(
   return wanted;
 }
 
-// Any worker may get a closure whose arguments were discarded, because its repair is given up.
+// If the arguments of a closure were discarded, any worker may get it, because its repair is given
+// up.
 bool ScheduledClosures::CanRun(const JobWorker& worker, ClosureId closure) const {
   const FunctionQueue::ScheduledClosure* entry = closures_.queue().Find(closure.value());
   return entry == nullptr || worker.functions.contains(entry->function);

@@ -1,4 +1,5 @@
-// The closures that clients schedule. A worker gets only closures whose function it has.
+// The closures that clients schedule. A worker gets a closure only if it has the closure's
+// function.
 #pragma once
 
 #include <cstdint>

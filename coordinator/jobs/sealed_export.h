@@ -1,7 +1,7 @@
-// The export of the weights of a failed job. When it begins, the shards are sealed and saved, and
-// their servers still hold them, so a remaining worker can write the weights in the same way as for
-// a job that succeeds. The export does not change the end of the job: it has a time limit, and its
-// failure is an event that names the checkpoint and the command that exports it.
+// The export of the weights of a failed job. When the export begins, the shards are sealed and
+// saved, and their servers still hold them. A remaining worker can therefore write the weights as
+// for a job that succeeds. The export does not change the end of the job: it has a time limit, and
+// its failure is an event that names the checkpoint and the command that exports it.
 //
 //   Begin ─▶ Pump: a usable worker gets the closure ─▶ ExportFiles, or OnFailed ─▶ Pump …
 //                                                      GiveUp ─▶ Hooks::over
@@ -30,7 +30,8 @@ namespace evergrad::coordinator {
 class SealedExport : private JobPart {
  public:
   struct Hooks {
-    // Sends the job and its map to a worker, because it was told before that the job has ended.
+    // Sends the job and its map to a worker again, because the worker has already received the end
+    // of the job.
     std::function<void(TaskId)> send_job;
     // Called when the export has ended without weights and an event has reported this.
     std::function<void()> over;
@@ -44,8 +45,8 @@ class SealedExport : private JobPart {
         checkpoint_(*checkpoint),
         hooks_(std::move(hooks)) {}
 
-  // Begins the export. `report` has the shards that are left at the servers, and the job's
-  // variables take `bytes` there. Returns false if the weights cannot be exported, after an event
+  // Begins the export. `report` has the shards that are left at the servers. The job's variables
+  // take `bytes` of server memory. Returns false if the weights cannot be exported, after an event
   // with the reason. Otherwise the caller calls Pump next.
   bool Begin(const ShardQueries::Answer& report, std::uint64_t bytes);
   // Grants the export closure to a usable worker, or gives up when the time limit has passed.

@@ -1,5 +1,5 @@
 // Handles parameter servers that come to a job and leave it: the effect of a registration on the
-// shards of the job, and servers that disconnect, have been told to leave, or are lost.
+// shards of the job, and servers that disconnect, get a notice, or are lost.
 //
 //   Admit (fills the Registered) ─▶ Ready ─▶ OnAway ─▶ Admit again, or OnLost: others get its
 //   shards

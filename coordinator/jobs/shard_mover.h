@@ -37,8 +37,8 @@ class ShardMover : private JobPart {
   // `placer` outlives this object.
   ShardMover(const JobPart& part, ShardPlacer* placer) : JobPart(part), placer_(placer) {}
 
-  // Begins the moves that can begin. Sends Drained to a leaving server that has no shards left, or
-  // whose shards cannot be moved.
+  // Begins the moves that can begin. Sends Drained to a leaving server if it has no shards left or
+  // its shards cannot be moved.
   void Pump();
   void OnStopped(TaskId task, const v1::ShardStopped& stopped);
   void OnReceived(TaskId task, const v1::ShardReceived& received);

@@ -109,8 +109,8 @@ void ShardPlacer::OnReady(JobServer& server) {
   const auto admitted = std::exchange(server.admitted, std::nullopt);
   if (!admitted) return;
   for (const auto& [shard, epoch] : admitted->drops) Drop(server.task, shard, epoch);
-  // The server was given shards that it holds at a newer epoch than the journal had. Their former
-  // owners may have registered earlier and must drop them.
+  // The server was given shards that it holds at a newer epoch than the journal had. The former
+  // owners of these shards may have registered earlier and must drop them.
   for (const auto& [owner, held] : admitted->former) {
     const JobServer* other = shards_.ServerOf(owner);
     if (other != nullptr && other->ready) Drop(other->task, held.first, held.second);
@@ -269,7 +269,7 @@ bool ShardPlacer::SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause) {
 void ShardPlacer::SayRollback(const std::string& why, const ClosureBook::MapChange& change) {
   if (change.assigns.empty()) return;
   std::size_t restored = 0;
-  IntervalSet reruns;  // These may include open closures.
+  IntervalSet reruns;  // The set may include open closures.
   for (const ClosureBook::AssignOrder& order : change.assigns) {
     restored += order.snapshot.has_value();
     reruns.UnionWith(book_->durable().todo[order.shard.value()]);
@@ -291,8 +291,8 @@ void ShardPlacer::SayRollback(const std::string& why, const ClosureBook::MapChan
              absl::StrCat(why, ": ", where, "; ", again, " run again for these shards"));
 }
 
-// Handles a shard whose new owner no longer has the state that it received in a move. Returns false
-// if the shard was not moved.
+// Handles the case that the new owner of a shard no longer has the state that it received in a
+// move. Returns false if the shard was not moved.
 bool ShardPlacer::MoveLost(ShardId shard, const v1::ErrorDetail& cause) {
   std::optional<ShardTable::Shard::Move>& moved = shards_[shard].moved;
   if (!moved || moved->epoch != book_->durable().map[shard.value()].epoch) return false;

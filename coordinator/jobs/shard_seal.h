@@ -1,6 +1,7 @@
 // The seal of a job that ends early (LEDGER line 20a): the owner of each shard must apply no more
-// updates to it. A shard whose process is gone counts as sealed. A shard whose owner does not
-// answer until the deadline is unmapped, which voids all updates that are applied to it later.
+// updates to it. A shard counts as sealed if the process of its owner is gone. If an owner does not
+// answer until the deadline, its shards are unmapped, which voids all later updates of these
+// shards.
 //
 //   Begin ─▶ Seal to each owner ─▶ OnSealed, or the deadline ─▶ IsComplete
 //

@@ -86,9 +86,9 @@ class StateStore {
   virtual bool Removed(JobUid job) const = 0;
   static constexpr std::size_t kRemovedMax = 4096;
 
-  // The functions below return the accepted state, as it will be after a restart. They may block on
-  // the disk, so only start-up and tests call them. A job that was never committed or was removed
-  // is NotFound.
+  // The functions below return the accepted state, as it will be after a restart. These functions
+  // may block on the disk, so only start-up and tests call them. A job that was never committed or
+  // was removed is NotFound.
   virtual absl::StatusOr<StoredJob> LoadJob(JobUid job) const = 0;
   absl::StatusOr<DurableState> Load(JobUid job) const {
     absl::StatusOr<StoredJob> stored = LoadJob(job);
@@ -119,9 +119,9 @@ class StateStore {
   virtual bool persistent() const = 0;
 };
 
-// A store in memory. It survives the coordinator objects of one process, but not the process. With
-// `torn_max` > 0 it keeps that many of the last commits apart, so a test can lose them like the
-// torn tail of a journal. A term is synced together with all commits before it.
+// A store in memory. The store survives the coordinator objects of one process, but not the
+// process. With `torn_max` > 0 it keeps that many of the last commits apart, so a test can lose
+// them like the torn tail of a journal. A term is synced together with all commits before it.
 class MemoryStateStore final : public StateStore {
  public:
   struct Options {

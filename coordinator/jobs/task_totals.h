@@ -30,8 +30,8 @@ struct Counts {
 // The numbers that the processes of one identity have reported during one job.
 //
 // A process reports its totals repeatedly, and may be declared lost and return, so each report
-// replaces the previous one. A process counts from the moment it began to serve the job; if it has
-// served another job meanwhile, it counts from zero again and reports another stint number. Only
+// replaces the previous one. A process counts from the moment it began to serve the job. If it has
+// served another job in between, it counts from zero again and reports another stint number. Only
 // the newest process of an identity can report (membership refuses a replaced process), so one
 // total is enough; the totals of earlier processes and stints are kept as a sum.
 class Tally {

@@ -64,8 +64,8 @@ class TrainingWork final : public GrantActions, private JobPart {
   // --- answers
   void OnDone(JobWorker* worker, const v1::Done& done, bool window_open);
   void CloseWindow();  // Judges the kept Dones. The caller ends the turn.
-  // Handles a failed attempt. `elsewhere` is true if the worker cannot take part, so that another
-  // worker gets the closure.
+  // Handles a failed attempt. `elsewhere` is true if the worker cannot take part and another worker
+  // gets the closure.
   void OnFailed(const JobWorker& worker, const v1::Failed& failed, bool elsewhere,
                 v1::ErrorDetail cause);
   // Takes an attempt that a worker gives back. `asked` is true if the coordinator has recalled the
@@ -93,7 +93,7 @@ class TrainingWork final : public GrantActions, private JobPart {
   };
   const Parts parts_;
   const std::unique_ptr<ClosureSource>& source_;
-  v1::CoordinatorMessage message_;                   // A member so that its memory is reused.
+  v1::CoordinatorMessage message_;                   // A member, to reuse its memory.
   std::map<std::uint64_t, std::uint32_t> failures_;  // Number of failures in a row, by closure.
   std::multimap<MonoTime, std::pair<ClosureId, Attempt>> releases_;
   std::vector<Deferred> deferred_;

@@ -44,7 +44,7 @@ class UnfitWorkers {
   void SetUnreached(std::uint64_t process, const v1::UnreachedServer& server);
   void TryAgainBy(std::uint64_t process,
                   MonoTime at);  // An added process gets work at `at` at the latest.
-  void SetFit(std::uint64_t process, MonoTime now);                // It has completed work.
+  void SetFit(std::uint64_t process, MonoTime now);  // The process has completed work.
   void Forget(std::uint64_t process) { records_.erase(process); }  // The process is gone.
 
  private:

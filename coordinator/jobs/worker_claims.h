@@ -1,6 +1,6 @@
-// Checks claims of workers before the job relies on them (LEDGER lines 34 to 38): proofs of grants,
-// reports of later attempts that were never granted, and the number of updates that the shards hold
-// when the job ends.
+// Checks claims of workers before the job relies on them (LEDGER lines 34 to 38). The claims are
+// proofs of grants, reports of later attempts that were never granted, and the number of updates
+// that the shards hold when the job ends.
 //
 // Not thread-safe: only the control executor calls it. No clock and no I/O.
 #pragma once

@@ -73,10 +73,10 @@ class WorkerRoster : private JobPart {
   // Removes the worker's attempts, which the caller has given to others. The worker gets no work
   // while it still computes.
   void TakeAll(JobWorker* worker);
-  // Returns the connected workers whose work has not advanced by a step for step_timeout, because
-  // their closures would block the window of open closures forever. Most calls return nothing,
-  // because the check runs only from time to time. Time does not count while a server is missing,
-  // while the worker's pushes wait, or while `window_open`.
+  // Returns the connected workers with work that has not advanced by a step for step_timeout. Their
+  // closures would block the window of open closures forever. Most calls return nothing, because
+  // the check runs only from time to time. Time does not count while a server is missing, while the
+  // worker's pushes wait, or while `window_open`.
   std::vector<TaskId> Stalled(bool window_open);
 
   // --- workers that cannot take part
@@ -90,9 +90,10 @@ class WorkerRoster : private JobPart {
   }
   // Sets the worker aside, and gives its work to others. Returns false if no connected worker can
   // run the job and the caller must treat the failure as a user error. This is the case before the
-  // job is described, for closures whose callers must learn of the failure (closure_source.h), and
-  // for a repair whose input is gone [33] if no other worker has returned within server_lost_after.
-  // In all other cases the work waits for a worker that can run it.
+  // job is described, and for closures with callers that must learn of the failure
+  // (closure_source.h). It is also the case for a repair without its input [33] if no other worker
+  // has returned within server_lost_after. In all other cases the work waits for a worker that can
+  // run it.
   bool SetAside(JobWorker& worker, const v1::Failed& failed, bool has_callers);
 
   // --- texts and views.

@@ -25,7 +25,7 @@ namespace evergrad::coordinator {
 struct MembershipOptions {
   // After this silence a worker is gone, and a server is suspected.
   std::chrono::milliseconds lease{1500};
-  std::chrono::milliseconds grace{100};  // a worker whose stream has closed is gone after this time
+  std::chrono::milliseconds grace{100};  // a worker with a closed stream is gone after this time
   // A server that is disconnected for this time is lost.
   std::chrono::milliseconds server_lost_after{30000};
   // If a process dies within this time after its registration, the death counts as a flap of its
@@ -51,7 +51,8 @@ struct TaskHello {
   std::int64_t pid = 0;
   std::string host;
   // `lifeline` is the place at which a later server can prove that this process has ended, or "".
-  // `ended_process` is the uid of the earlier process whose end this server has proved there, or 0.
+  // `ended_process` is the uid of the earlier process that this server has proved to have ended, or
+  // 0.
   std::string lifeline;
   std::uint64_t ended_process = 0;
   // True if a coordinator assigned the number in the `identity` of a worker.
@@ -124,7 +125,7 @@ struct MembershipChange {
   std::string identity;
   std::string reason;
   bool leaving = false;  // the task had given notice
-  // The stream is still open. The caller closes it, so that the task registers again.
+  // The stream is still open. The caller must close it to make the task register again.
   bool close_session = false;
 };
 

@@ -50,12 +50,12 @@ void ForEach(const IntervalSet& set, std::uint64_t closures, Each each) {
   for (auto c = set.FirstAtLeast(0); c && *c < closures; c = set.FirstAtLeast(*c + 1)) each(*c);
 }
 
-// The facts about the job that the audit needs. They come from the YAML in the checkpoint's
+// The facts about the job that the audit needs. These facts come from the YAML in the checkpoint's
 // manifest.
 struct AuditedJob {
   bool resumed = false;
   bool functions = false;  // a functions job: no plan states how many updates a closure has
-  // Number of ids of the tables of a counting job. It is 0 for other jobs, in which only the data
+  // Number of ids of the tables of a counting job. It is 0 for other jobs, because their data
   // decide which slots have rows.
   std::uint64_t counted_ids = 0;
 

@@ -1,4 +1,4 @@
-// Shared parts of the `psctl checkpoint` verbs. They read files only and need no coordinator.
+// Shared parts of the `psctl checkpoint` verbs. The verbs read files only and need no coordinator.
 #pragma once
 
 #include <string>

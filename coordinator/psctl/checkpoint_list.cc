@@ -47,7 +47,7 @@ void CountClosures(const v1::Manifest& manifest, Row* row) {
   spec.batch_size = manifest.plan().batch_size();
   spec.steps_per_closure = manifest.plan().steps_per_closure();
   spec.epochs = manifest.plan().epochs();
-  // A plan whose numbers are invalid is listed without them, and resume refuses it.
+  // A plan with invalid numbers is listed without the numbers, and resume refuses it.
   const auto plan = plan::Plan::Create(spec);
   std::optional<IntervalSet> common;
   IntervalSet refused;

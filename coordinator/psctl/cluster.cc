@@ -82,8 +82,8 @@ int Down(Context& context, const std::vector<std::string>& args) {
   context.handles_signals->store(true);
   const auto pause = Pause(context);
   std::size_t ended = 0;
-  // The supervisor is ended first, because otherwise it would restart the ended tasks. It ends its
-  // own children.
+  // The supervisor is ended first, because otherwise it would restart the ended tasks. The
+  // supervisor ends its own children.
   const auto stop = [&](const std::map<std::string, ProcessId>& some) {
     for (const auto& [name, process] : some) {
       if (!IsAlive(process)) continue;

@@ -35,8 +35,8 @@ absl::Status ApplyGpus(Context& context, const daemon::OptionTable& table,
                        const std::function<bool(std::chrono::milliseconds)>& pause,
                        LocalOptions* local);
 
-// Returns a function that waits for at most the given time. It returns false if psctl received a
-// signal.
+// Returns a function that waits for at most the given time. The function returns false if psctl
+// received a signal.
 std::function<bool(std::chrono::milliseconds)> Pause(Context& context);
 
 // Returns the error of a verb that needs a cluster in `folder`.

@@ -41,8 +41,7 @@ constexpr int kListedMax = 4;
 constexpr auto kListingLonger = std::chrono::minutes(10);
 constexpr auto kPause = std::chrono::milliseconds(200);
 
-// Returns whether the file is already complete on this machine, so that it need not be transferred
-// again.
+// Returns whether the file is already complete on this machine and need not be transferred again.
 bool IsHere(const std::string& path, const v1::RunFileInfo& file) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return false;

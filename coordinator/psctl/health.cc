@@ -1,6 +1,6 @@
 // psctl health: asks one daemon whether it is ready or live, over the gRPC health service on its
-// listener. It serves health probes that run a command, because a built-in gRPC probe shows no
-// certificate.
+// listener. The verb serves health probes that run a command, because a built-in gRPC probe shows
+// no certificate.
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -21,8 +21,8 @@ struct Probe {
   std::chrono::milliseconds timeout{5000};
 };
 
-// Returns whether the daemon answers that it is live, or ready. Its certificate may name any task
-// and any host, because a probe dials the loopback address of its own machine, too.
+// Returns whether the daemon answers that it is live, or ready. The daemon's certificate may name
+// any task and any host, because a probe may also dial the loopback address of its own machine.
 absl::StatusOr<bool> Ask(transport::Transport& transport, const Probe& probe) {
   transport::ChannelOptions options;
   options.tls = probe.tls;

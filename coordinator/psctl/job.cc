@@ -203,8 +203,8 @@ int RunRemote(Context& context, const RunOptions& options, const config::JobSpec
 }
 
 // Moves the daemons' logs into the folder of their run, or else into the runs folder under a
-// visible name, so that no hidden folder stays behind. If the user interrupted psctl before a run
-// existed, the logs are removed. Returns `code`.
+// visible name. No hidden folder stays behind. If the user interrupted psctl before a run existed,
+// the logs are removed. Returns `code`.
 int LeaveLogs(Context& context, const LocalOptions& cluster, const std::string& runs_folder,
               int code) {
   std::error_code error;
@@ -421,7 +421,7 @@ int Validate(Context& context, const std::vector<std::string>& args) {
     for (const config::Mistake& missing : notes.missing)
       context.err << "warning: " << Printable(missing.ToString())
                   << "; the job can run if the workers have the file\n";
-  // Strings that need double quotes are quoted, so that YAML reads the same value.
+  // Strings that need double quotes are quoted, because YAML must read the same value.
   if (effective && output == "text")
     context.out << JsonWithoutHidden(config::EmitYaml(*loaded.spec));
   else if (output == "json")

@@ -78,8 +78,8 @@ absl::StatusOr<v1::JobStatus> JobWithCheckpoint(Context& context, const Connecti
   return answer.job();
 }
 
-// If the job has succeeded, so that nothing changes any more, compares the ledgers with the number
-// of closures that the coordinator counted.
+// Compares the ledgers with the number of closures that the coordinator counted, if the job has
+// succeeded and nothing changes any more.
 void CompareWithCoordinator(const v1::JobStatus& job, const v1::Manifest& manifest, Audit* audit) {
   if (job.state() != "SUCCEEDED" || job.checkpoint().number() != manifest.number() ||
       job.closures_succeeded() == audit->closures_done + job.closures_lost())

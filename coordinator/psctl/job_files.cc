@@ -11,7 +11,7 @@ namespace {
 
 constexpr char kExampleData[] = "EVERGRAD_DATA";
 
-// Returns advice for a missing file whose path uses EVERGRAD_DATA, or "" for any other path.
+// Returns advice for a missing file if its path uses EVERGRAD_DATA, or "" for any other path.
 std::string Hint(const config::DataPath& path,
                  const std::map<std::string, std::string>& environment) {
   if (std::find(path.variables.begin(), path.variables.end(), kExampleData) == path.variables.end())

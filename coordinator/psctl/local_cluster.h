@@ -70,7 +70,7 @@ class LocalCluster {
   // Starts the coordinator, waits until it listens, and then starts the servers and workers.
   // Returns Cancelled if interrupted.
   absl::Status Start();
-  // Reaps ended children, restarts the children whose restart is due, and returns the events as
+  // Reaps ended children, restarts children that are due for a restart, and returns the events as
   // texts for people.
   std::vector<std::string> Tick();
   // Returns the reason why no job can continue, or nullopt if jobs can continue. The reason is that

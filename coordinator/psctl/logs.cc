@@ -1,5 +1,5 @@
-// psctl logs: shows the newest log lines of the tasks. They are read through the coordinator's
-// sessions, so that the command also works for a remote cluster.
+// psctl logs: shows the newest log lines of the tasks. The lines are read through the coordinator's
+// sessions, so the command also works for a remote cluster.
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"

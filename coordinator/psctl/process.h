@@ -22,8 +22,8 @@ struct SpawnOptions {
   // when the thread that started it dies.
   bool detached = false;
 };
-// Starts the program. It is called only on the main thread (see `detached`). Returns NotFound if
-// there is no such program.
+// Starts the program. Call it only on the main thread (see `detached`). Returns NotFound if there
+// is no such program.
 absl::StatusOr<pid_t> Spawn(const SpawnOptions& options);
 
 // A pid with its start time, because the kernel reuses pids.

@@ -65,8 +65,8 @@ class ProgressPrinter {
   // Prints a line of psctl itself between the other lines ("worker/1 ended with signal 9, started
   // again").
   void Say(const std::string& line);
-  // Removes the block from the screen until the next Update. It is called before a question, and at
-  // the end.
+  // Removes the block from the screen until the next Update. Call it before a question, and at the
+  // end.
   void Clear();
   std::uint64_t events_shown() const { return events_shown_; }
 

@@ -19,8 +19,8 @@ struct WatchOptions {
   bool cancel_on_interrupt = false;  // Ctrl-C asks whether to cancel; otherwise it ends the watch
   std::vector<Requirement> requirements;
   bool files_here = false;  // the coordinator is on this machine
-  // The folder for the files of a run whose folder this machine does not see. With "", psctl prints
-  // the command that fetches them.
+  // The folder for the files of a run if this machine does not see the run's own folder. With "",
+  // psctl prints the command that fetches them.
   std::string fetch_to;
   std::chrono::milliseconds unreachable_after{5000};  // limit before the first answer
   std::chrono::milliseconds reconnect_timeout{

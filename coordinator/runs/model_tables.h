@@ -1,8 +1,8 @@
 // Writes the embedding tables of a job's last checkpoint to one file if they are small. The rows
 // are in ascending order of ids, under the names of `psctl checkpoint export`.
 //
-// Blocking, not thread-safe. It runs on the file thread, one Step at a time. It uses memory for the
-// rows, at most bytes_max.
+// Blocking, not thread-safe. The class runs on the file thread, one Step at a time, and uses at
+// most bytes_max of memory for the rows.
 #pragma once
 
 #include <cstdint>

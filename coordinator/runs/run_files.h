@@ -32,7 +32,7 @@ class RunFileReceiver {
 
   // Returns the number of stored bytes of this file, or `chunk.bytes()` once the file is durable
   // under its name. Offset 0 starts the file again. Returns InvalidArgument for a name that is not
-  // in the list, or for a chunk that does not follow the previous one, and DataLoss for a wrong
+  // in the list, or for a chunk that does not follow the previous chunk, and DataLoss for a wrong
   // checksum. After an error the file must start again.
   absl::StatusOr<std::uint64_t> Take(const v1::RunFileChunk& chunk);
 

@@ -1,5 +1,5 @@
-// Computes how many attempts a worker holds ahead, so that the worker continues while the
-// coordinator is unreachable for a short time. Pure.
+// Computes how many attempts a worker holds ahead. With these attempts the worker continues while
+// the coordinator is unreachable for a short time. Pure.
 #pragma once
 
 #include <chrono>
@@ -30,7 +30,8 @@ class ClosureRate {
 
 // Returns the number of attempts that a worker may hold now, at least one. `remaining` is the
 // number of closures before the next barrier that are not granted yet. Near the end each worker
-// gets a shrinking part of them, so that no worker waits long for the slowest one.
+// gets a shrinking part of these closures, because other workers must not wait long for the slowest
+// worker.
 std::uint32_t AttemptsAhead(const GrantSizing& sizing, double seconds_per_closure,
                             std::uint64_t remaining, std::uint32_t workers);
 

@@ -9,8 +9,8 @@ std::vector<Placement> PlaceShards(std::vector<ShardSize> shards, std::vector<Se
   std::sort(shards.begin(), shards.end(), [](const ShardSize& a, const ShardSize& b) {
     return a.bytes != b.bytes ? a.bytes > b.bytes : a.shard < b.shard;
   });
-  // If two servers have equal bytes, the server with fewer shards is chosen, so that shards without
-  // bytes are also spread.
+  // If two servers have equal bytes, the server with fewer shards is chosen. Shards without bytes
+  // are therefore also spread.
   std::vector<std::uint64_t> counts(servers.size(), 0);
   std::vector<Placement> placements;
   placements.reserve(shards.size());

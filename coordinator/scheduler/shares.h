@@ -11,7 +11,8 @@ struct JobDemand {
   std::uint32_t useful = 0;  // the largest number of workers that the job can use
   std::uint32_t has = 0;     // number of workers that serve it now
   double served = 0;         // worker-seconds that the job has received, divided by its share
-  // True for a deterministic job. Its workers are not given to another job for a turn.
+  // True for a deterministic job. The workers of such a job are not given to another job for a
+  // turn.
   bool keeps = false;
 };
 

@@ -108,8 +108,9 @@ bool Admission::ChooseTerm() {
   return true;
 }
 
-// A task has seen a later life than this one, so all numbers of this process from here on must be
-// above the numbers of that life. All tasks register again, and grants wait for them as at a start.
+// A task has seen a later life of the coordinator. From here on, all numbers of this process must
+// be above the numbers of that life. All tasks register again, and grants wait for them as at a
+// start.
 void Admission::BeginAnew(Term term, std::uint64_t reported) {
   Life& life = *parts_.life;
   if (absl::Status status = parts_.store->CommitTerm(term); !status.ok()) {

@@ -58,7 +58,7 @@ class Admission {
   TaskEnds* const ends_;
   const std::function<void()> on_window_closed_;
   const std::function<void(const absl::Status&)> on_end_;
-  // Uids of the processes whose shards of lost jobs have been logged.
+  // Uids of server processes: their shards of lost jobs have been logged.
   std::set<std::uint64_t> lost_jobs_said_;
 };
 

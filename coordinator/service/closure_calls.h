@@ -1,4 +1,4 @@
-// The seven RPCs of functions jobs: schedule, join, done, fetch, cancel, release, finish. They
+// The seven RPCs of functions jobs: schedule, join, done, fetch, cancel, release, finish. The RPCs
 // share one mechanism: the job answers at once, or it is asked again after each change, in the
 // order of the calls. After at most wait_ms the answer states the reason for the wait, and the
 // caller calls again.

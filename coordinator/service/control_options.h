@@ -26,8 +26,8 @@ struct ControlOptions {
   // Limit of jobs that run at the same time. Further jobs wait in the queue.
   std::uint32_t jobs_running_max = 1;
   std::chrono::milliseconds share_turn{
-      // If the workers do not divide evenly, the jobs take turns at the remaining workers. This is
-      // the length of one turn.
+      // If the workers do not divide evenly, the jobs take turns at the remaining workers.
+      // `share_turn` is the length of one turn.
       10000};
   std::uint32_t jobs_queued_max = 64;
   std::uint32_t jobs_kept_max = 100;  // limit of ended jobs that are kept for queries

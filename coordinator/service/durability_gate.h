@@ -27,7 +27,7 @@ class DurabilityGate {
   bool Admit(std::uint64_t bytes, std::function<void()> then);
   // Returns whether a message would pass at once.
   bool IsOpen();
-  // Lets the messages pass whose changes are now durable.
+  // Lets messages pass if their changes are now durable.
   void Release();
 
   std::uint64_t bytes() const { return bytes_; }  // bytes of the waiting messages

@@ -18,8 +18,8 @@ FileWriter::FileWriter(Parts parts, std::uint64_t bytes_max)
 void FileWriter::WriteFiles(const std::string& folder, std::vector<RunFile> files, Done done) {
   parts_.files->Post([this, folder, files = std::move(files), done = std::move(done)] {
     absl::Status status = fs::MakeDirectories(folder);
-    // These files describe a job whose lines were appended earlier. The lines are synced first,
-    // because they must survive a power failure if the files survive it.
+    // These files describe a job, and the lines of the job were appended earlier. The lines are
+    // synced first, because they must survive a power failure if the files survive it.
     if (const std::string lines = absl::StrCat(folder, "/metrics.jsonl");
         status.ok() && fs::Exists(lines))
       status = fs::SyncFile(lines);

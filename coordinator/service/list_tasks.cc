@@ -5,7 +5,7 @@
 namespace evergrad::coordinator {
 
 // Lists the coordinator first, then servers, then workers. Tasks that are gone stay in the list
-// until newer ones displace them.
+// until newer tasks displace them.
 void TaskCalls::Serve(const v1::ListTasksRequest&, const Responder& responder) {
   v1::ListTasksResponse response;
   FillOwnRow(response.add_tasks());

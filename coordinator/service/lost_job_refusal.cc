@@ -30,7 +30,8 @@ bool Admission::EndsForLostJobs() {
     const Session* session = parts_.sessions->Find(number);
     if (session == nullptr) continue;
     const v1::Hello& hello = session->hello;
-    // A peer whose certificate does not fit its Hello must not prevent a start of the coordinator.
+    // If the certificate of a peer does not fit its Hello, the peer must not prevent a start of the
+    // coordinator.
     if (!transport::CheckPeer(session->peer, TaskName(session->role, hello.identity())).ok())
       continue;
     lost.Add(hello);

@@ -14,8 +14,8 @@
 namespace evergrad::coordinator {
 namespace {
 
-// The coordinator computed the digests of exported files when it read them back, so that a listing
-// need not read large files again.
+// The coordinator computed the digests of exported files when it read them back. A listing
+// therefore need not read large files again.
 std::vector<v1::RunFileInfo> KnownFiles(const std::string& result_json) {
   std::vector<v1::RunFileInfo> files;
   const auto result = nlohmann::json::parse(result_json, nullptr, false);

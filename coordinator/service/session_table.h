@@ -30,7 +30,7 @@ namespace evergrad::coordinator {
 
 struct Session {
   std::uint64_t number = 0;
-  // The transport shares the stream. Its callbacks end when the stream is closed.
+  // The transport shares the stream. The callbacks of the transport end when the stream is closed.
   std::shared_ptr<transport::MessageStream> stream;
   transport::PeerInfo peer;
   MonoTime opened_at{0};

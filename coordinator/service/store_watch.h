@@ -37,7 +37,7 @@ class StoreWatch {
 
   // Returns true if the store's folder was moved away or has returned since the last call.
   bool CheckPlace();
-  // Returns true if the store has capacity again, so that new work is accepted.
+  // Returns true if the store has capacity again. New work is then accepted.
   bool CheckHealth();
   // Ends the acceptance of work permanently, because the contents of the store are unknown.
   void Fail(const absl::Status& status);

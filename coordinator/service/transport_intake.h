@@ -39,7 +39,7 @@ class TransportIntake {
   TransportIntake(ServiceParts parts, Receiver receiver);
 
   transport::Handlers handlers();
-  // Records that `sessions` open sessions have ended, so that new sessions may open.
+  // Records that `sessions` open sessions have ended. As many new sessions may then open.
   void SessionsClosed(std::size_t sessions) {
     open_sessions_.fetch_sub(static_cast<std::uint32_t>(sessions));
   }

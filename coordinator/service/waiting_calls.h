@@ -17,8 +17,8 @@
 
 namespace evergrad::coordinator {
 
-// Answers a call once. The destructor answers a call that is still open, so that no caller waits
-// for a coordinator that has ended.
+// Answers a call once. The destructor answers a call that is still open, because no caller must
+// wait for a coordinator that has ended.
 class OpenCall {
  public:
   explicit OpenCall(std::shared_ptr<transport::UnaryResponder> responder)

@@ -279,7 +279,7 @@ void WorkerDivision::MoveWorkers() {
     const Serving serving = found->second;
     serving_.erase(found);
     host_->Release(serving.job, worker, *serving.next);
-    // If the next job has ended meanwhile, any job that needs the worker takes it.
+    // If the next job has already ended, any job that needs the worker takes it.
     if (host_->IsRunning(*serving.next)) host_->Introduce(*serving.next, worker);
   }
 }

@@ -69,8 +69,8 @@ class WorkerDivision {
   WorkerDivision(DivisionHost* host, std::chrono::milliseconds turn) : host_(host), turn_(turn) {}
 
   // --- jobs.
-  // Adds a job that has begun. Its account starts with the amount of the least served job, because
-  // the new job has no claim for the time before.
+  // Adds a job that has begun. The account of the job starts with the amount of the least served
+  // job, because the new job has no claim for the time before.
   void Begin(JobUid job);
   // Adds a job of the journal, which counts as not served.
   void Restore(JobUid job) { accounts_[job] = Account{}; }

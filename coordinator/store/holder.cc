@@ -72,8 +72,8 @@ absl::StatusOr<std::unique_ptr<Holder>> Holder::Take(const std::string& folder,
                                       : "unknown",
           " path=", folder)));
     }
-    // The previous holder may have removed the file before this process locked it. In this case the
-    // lock protects nothing, and a new file is locked.
+    // The previous holder may have removed the file before this process locked it. The lock of a
+    // removed file protects nothing, so a new file is locked.
     struct stat ours, there;
     if (::fstat(fd, &ours) != 0 || ::stat(path.c_str(), &there) != 0 ||
         ours.st_ino != there.st_ino || ours.st_dev != there.st_dev)

@@ -16,9 +16,9 @@ std::string NetworkFileSystemName(long type);
 // Returns FailedPrecondition (a user's error) that names the type, or OK on a local file system.
 absl::Status CheckLocalFileSystem(const std::string& folder);
 
-// A lock (flock) on the file FOLDER/holder, whose text describes the process that holds the lock.
-// The operating system releases the lock when the process ends for any reason. The destructor
-// removes the file.
+// A lock (flock) on the file FOLDER/holder. The text of the file describes the process that holds
+// the lock. The operating system releases the lock when the process ends for any reason. The
+// destructor removes the file.
 class Holder {
  public:
   // Returns FailedPrecondition (a user's error) with the text of the file if another process holds

@@ -48,9 +48,9 @@ std::uint64_t FileBytes(const std::string& path) {
   return ::stat(path.c_str(), &info) == 0 ? static_cast<std::uint64_t>(info.st_size) : 0;
 }
 
-// Returns the number of bytes after the last complete frame. They belong to a write that was
-// interrupted by the end of the process or machine. SQLite drops these bytes, and all frames with
-// wrong checksums.
+// Returns the number of bytes after the last complete frame. These bytes belong to a write that was
+// interrupted by the end of the process or machine. SQLite drops them, and all frames with wrong
+// checksums.
 std::uint64_t TornBytes(const std::string& wal) {
   const std::uint64_t bytes = FileBytes(wal);
   if (bytes <= kWalHeaderBytes) return bytes % kWalHeaderBytes;
@@ -95,8 +95,8 @@ absl::StatusOr<std::int64_t> JournalFile::ReadInt(const char* sql) {
   return statement.Int(0);
 }
 
-// It is called before SQLite opens the files. SQLite deletes a -wal file whose database is missing
-// or empty, but the -wal file may be the only record of all jobs.
+// Checks the two files before SQLite opens them. If the database is missing or empty, SQLite
+// deletes the -wal file, which may be the only record of all jobs.
 absl::Status JournalFile::CheckPair() {
   const std::uint64_t bytes = OrphanedWalBytes(path_);
   if (bytes == 0) return absl::OkStatus();

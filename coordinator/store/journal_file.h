@@ -117,7 +117,7 @@ class JournalFile {
   }  // the reason for which the last Write failed
   absl::StatusOr<StoredJob> Read(JobUid job);
   absl::Status Look() { return place_.Look(); }
-  // Empties the -wal file at the end, so that the next start finds one file and replays nothing.
+  // Empties the -wal file at the end. The next start then finds one file and replays nothing.
   void EmptyWal();
   // Returns the bytes in use, without free pages. The size of the database file would not show
   // them, because SQLite writes to the -wal file and copies it to the database file only from time
@@ -132,8 +132,8 @@ class JournalFile {
     operator sqlite3*() const { return raw; }  // NOLINT(google-explicit-constructor)
     sqlite3* raw = nullptr;
   };
-  // Returns the text of the last error. It is called before the next call of SQLite, because a
-  // rollback replaces the text.
+  // Returns the text of the last error. Call it before the next call of SQLite, because a rollback
+  // replaces the text.
   std::string DbError(int code) const;
   absl::Status Damaged(absl::string_view what) const;
   absl::Status OpenError(int code) const;

@@ -214,7 +214,7 @@ struct SqliteStateStore::Impl {
   metrics::Counter &commits_total, &changes_total, &failures_total;
   metrics::Histogram& seconds;
 
-  // This member is the last one, because its tasks use all members above.
+  // The last member, because its tasks use all members above.
   std::unique_ptr<runtime::ThreadExecutor> journal;
 };
 

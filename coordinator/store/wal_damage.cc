@@ -8,7 +8,8 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::size_t kHeaderBytes = 32, kFrameHeaderBytes = 24, kPageBytesMax = 65536;
-// Magic numbers of the header. They give the byte order of the words that the checksums add up.
+// Magic numbers of the header. The number gives the byte order of the words that the checksums add
+// up.
 constexpr std::uint32_t kMagicLittle = 0x377f0682, kMagicBig = 0x377f0683;
 
 using Sum = std::array<std::uint32_t, 2>;
