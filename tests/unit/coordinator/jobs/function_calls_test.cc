@@ -132,7 +132,7 @@ TEST_CASE("a malformed schedule() is refused, whatever the job waits for") {
 TEST_CASE("a full queue, missing room and a store in trouble are waited for by name") {
   Fixture f;
   CHECK_FALSE(f.Schedules(f.Request(std::string(4 * FunctionQueue::kEntryBytes, 'x'))));
-  CHECK_THAT(f.waiting, Contains("memory for its arguments"));
+  CHECK_THAT(f.waiting, Contains("memory for the arguments"));
   CHECK(f.closures->wants_round());
   for (int i = 0; i < 3; ++i) REQUIRE(f.Schedules(f.Request()));
   CHECK_FALSE(f.Schedules(f.Request()));

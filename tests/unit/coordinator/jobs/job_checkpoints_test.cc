@@ -646,11 +646,10 @@ TEST_CASE(
   c.job->Cancel();
   REQUIRE(c.RunToEnd());
   REQUIRE(c.Status().state() == "CANCELLED");
-  const std::string want =
-      all ? "the final state of the job is only partly saved: 4 of 4 shards have no "
-            "file of it, first=0 at ps_server/"
-          : "the final state of the job is only partly saved: 1 of 4 shards have no "
-            "file of it, first=2 at ps_server/";
+  const std::string want = all ? "the final state of the job is only partly saved: 4 of 4 shards "
+                                 "were not saved in this state, first=0 at ps_server/"
+                               : "the final state of the job is only partly saved: 1 of 4 shards "
+                                 "were not saved in this state, first=2 at ps_server/";
   CHECK_THAT(AllEvents(c), Contains("warning: " + want));
   CHECK_THAT(
       c.Status().checkpoint().trouble(),

@@ -410,7 +410,7 @@ TEST_CASE(
   psctl.coordinator.RefuseSubmit(absl::DeadlineExceededError("deadline exceeded"));
   CHECK(psctl.Run({"job", "submit", kJob}) == kUnreachable);
   CHECK_THAT(psctl.err.str(),
-             Catch::Contains("it may have carried out the request, psctl job list shows") &&
+             Catch::Contains("may have carried out the request (psctl job list shows") &&
                  !Catch::Contains("not reachable"));
 }
 

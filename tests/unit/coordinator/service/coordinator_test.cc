@@ -1276,7 +1276,7 @@ TEST_CASE(
     if (i > 0) silent.Cut();
   }
   auto waits = c.WaitJob("count", [](const v1::JobStatus& s) {
-    return s.waiting_for().find("have not reported") != std::string::npos;
+    return s.waiting_for().find("have sent no report") != std::string::npos;
   });
   REQUIRE(waits.ok());
   TestTask& worker = c.AddWorker("0", 2);
