@@ -22,7 +22,8 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
   table->Add("name", &config->name,
              "identity of this worker. Empty means the ordinal of the host name (3 for worker-3), "
              "or else a number from the coordinator");
-  // The number of workers on this host is unknown; two is the usual number on a desktop machine.
+  // By default the worker uses half of the cores, because a desktop machine usually runs two
+  // workers.
   table->Add("threads", &config->threads,
              "number of compute threads; 0 means half of the cores, at least one", {0, 1024});
   table->Add("device", &config->device,
@@ -32,29 +33,30 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
              "path of libevergrad_cuda.so; empty means the file beside this program");
   table->AddPrint("list_devices", "print the GPUs of this host, one per line, and end",
                   [config] { return ListDevices(config->cuda_library); });
-  table->Add("prefetch_batches_max", &config->prefetch_batches_max, "number of batches read ahead",
-             {1, 1u << 16});
+  table->Add("prefetch_batches_max", &config->prefetch_batches_max,
+             "largest number of batches that the worker reads ahead", {1, 1u << 16});
   table->AddBytes("prefetch_bytes_max", &config->prefetch_bytes_max,
-                  "memory limit of the batches read ahead", {64 << 10, 1ull << 40});
+                  "memory limit of the batches that the worker reads ahead",
+                  {64 << 10, 1ull << 40});
   table->Add(
       "data_root", &config->data_roots,
-      "folder that must contain the data files that jobs name, with links followed. If omitted, "
-      "every file that this process can read is allowed on a cluster of one machine (the worker "
-      "and its coordinator listen on loopback, without TLS), and no file on any other cluster");
+      "folder that must contain the data files that jobs name, after links are followed; may be "
+      "repeated. Without it, jobs may read every file that this process can read if worker and "
+      "coordinator listen on loopback only, without TLS; otherwise jobs may read no file");
   table->AddBytes("data_bytes_max", &config->data_bytes_max,
                   "memory limit of one data source; a larger source is refused",
                   {kMiB, 1ull << 42});
   table->Add("step_records_max", &config->step_records_max,
-             "number of step records that are kept between two heartbeats; when there are more, "
-             "the oldest are dropped",
+             "largest number of step records that are kept between two heartbeats; a further "
+             "record replaces the oldest one",
              {16, 1u << 16});
   table->Add("call_deadline", &config->call_deadline,
-             "a push or pull is sent again after this time without a grant, a sent byte or an "
-             "answer; the wait for a grant may take six times as long",
+             "a push or pull that makes no progress for this time is sent again; progress is a "
+             "sent byte or an answer. The wait for the server's grant may take six times as long",
              std::chrono::milliseconds(100), std::chrono::minutes(10));
   table->AddBytes("lane_bytes", &config->lane_bytes,
-                  "memory shared with each server of this host, per direction, that carries "
-                  "payload in place of a socket; a multiple of 64KiB; 0 means none",
+                  "shared memory per direction and server of this host, which carries payload in "
+                  "place of a socket; a multiple of 64KiB; 0 disables shared memory",
                   {0, transport::kLaneRingBytesMax});
   table->AddChoice("not_finite", &config->not_finite, {"fail", "skip"},
                    "reaction to a NaN or infinite loss or gradient: fail ends the job, skip skips "

@@ -36,14 +36,14 @@ struct Config {
 void AddOptions(daemon::OptionTable* table, Config* config);
 
 // Fills in the values that depend on the machine: the name, the threads, the device. Returns
-// UserError for an invalid identity, or for a device that is unusable or computes other results
-// than the CPU (worker/backend/self_check.h) on numbers drawn from `check_seed`.
+// UserError for an invalid identity, and for an unusable device. A device is also unusable if its
+// results differ from the CPU's on numbers drawn from `check_seed` (worker/backend/self_check.h).
 absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config,
                      std::uint64_t check_seed = 1);
 
-// Returns the files that a job may use as data: those in --data-root. Without the flag these are
-// all files if `local_only` (daemon::IsLocalOnly is true here and at the coordinator), otherwise
-// none.
+// Returns the folders of the files that a job may use as data, which are the folders of
+// --data-root. Without this flag, a job may use all files if `local_only` is true (the result of
+// daemon::IsLocalOnly both here and at the coordinator), and otherwise no file.
 fs::Roots RootsOf(const Config& config, bool local_only);
 
 }  // namespace evergrad::worker

@@ -16,12 +16,12 @@
 namespace evergrad::worker {
 namespace {
 
-// The limit of a drain, above the sum of the runner's own waits and below the 10 s in which Stop
-// returns.
+// The time limit of a drain. It is longer than the sum of the runner's own waits, and shorter than
+// the 10 s in which Stop returns.
 constexpr std::chrono::milliseconds kDrainMax{8000};
 
-// Returns the properties of this host that affect the bits of results. Kernels are selected by
-// instruction set, and sums are divided by threads.
+// Returns the properties of this host that affect the bits of results. The instruction set selects
+// the kernels, and the number of threads determines how a sum is divided.
 std::string ComputeName(const Config& config) {
   const char* const isa = __builtin_cpu_supports("avx512f") ? "avx512"
                           : __builtin_cpu_supports("avx2")  ? "avx2"
@@ -44,12 +44,12 @@ struct Worker::Impl {
   Dependencies dependencies;
   Config config;
   Identity identity;
-  // The configured name, or else a number from the coordinator. Used on the control executor.
+  // The configured name, or else a number from the coordinator. Only the control executor uses it.
   std::string name;
   std::int64_t started_ms = 0;
   std::unique_ptr<transport::Server> server;  // for health checks
   std::unique_ptr<runtime::ThreadExecutor> control, compute;
-  // Shared with the registry's callbacks, which hold it weakly.
+  // The registry's callbacks share this client, through weak pointers.
   std::shared_ptr<client::ParameterClient> client;
   std::unique_ptr<Runner> runner;                  // control executor
   std::unique_ptr<client::SessionClient> session;  // control executor
@@ -59,7 +59,7 @@ struct Worker::Impl {
   bool stopped = false;
   health::Condition session_open, fit;
 
-  // Called at Listen, before any executor has a task.
+  // Listen calls this function before any executor has a task.
   void AddToHealth() {
     health::Health* const health = dependencies.health;
     if (health == nullptr) return;
@@ -93,8 +93,8 @@ struct Worker::Impl {
     }
     last_rejection.clear();
     session_open.Meet();
-    // The worker may reach the coordinator on loopback although it also listens for other machines,
-    // whose users may submit jobs, too.
+    // A coordinator that this worker reaches on loopback may listen for other machines, too. Users
+    // of those machines may then submit jobs.
     const fs::Roots roots = RootsOf(config, identity.local_only && registered.local_only());
     if (!roots.everything() && roots.folders().empty() && !warned_of_roots) {
       warned_of_roots = true;
@@ -175,7 +175,8 @@ struct Worker::Impl {
     options.prefetch_bytes_max = config.prefetch_bytes_max;
     options.data_bytes_max = config.data_bytes_max;
     options.data_roots = RootsOf(
-        // The value is false until the coordinator has stated whether other users may submit jobs.
+        // `local_only` is false until the coordinator has stated whether other users may submit
+        // jobs.
         config, /*local_only=*/false);
     options.step_records_max = config.step_records_max;
     options.call_deadline = config.call_deadline;
@@ -284,7 +285,7 @@ void Worker::Stop(absl::string_view reason) {
   if (std::exchange(impl_->stopped, true)) return;
   Impl* impl = impl_.get();
   impl->fit.Fail(absl::StrCat("this worker leaves: reason=", reason));
-  // Shared with a drain that may outlive the wait.
+  // The event is shared with the drain, which may outlive the wait.
   const auto drained = std::make_shared<runtime::WaitableEvent>();
   const auto say = [impl, reason = std::string(reason)] {
     impl->leaving = reason;
@@ -292,8 +293,8 @@ void Worker::Stop(absl::string_view reason) {
     leaving.mutable_leaving()->set_reason(reason);
     impl->session->Send(std::move(leaving));
   };
-  // Leaving is sent first. The coordinator then grants nothing new to this worker, and grants the
-  // returned work to others at once.
+  // The Leaving message is sent first. The coordinator then grants no new work to this worker, and
+  // grants the returned work to other workers at once.
   impl->control->Post([impl, drained, say] {
     if (impl->session != nullptr) say();
     if (impl->runner == nullptr) return drained->Set();
@@ -306,14 +307,14 @@ void Worker::Stop(absl::string_view reason) {
   runtime::WaitableEvent said;
   impl->control->Post([impl, &said, say] {
     if (impl->session != nullptr) {
-      say();  // sent again, because the session may have changed
+      say();  // a second message, because the session may have changed
       impl->session->Stop();
     }
     said.Set();
   });
   said.Wait();
-  // This order avoids calls into destroyed objects: tasks end before the objects of their
-  // executors, and calls end before the client.
+  // This order avoids calls into destroyed objects. The executors are shut down
+  // first, because functions that they run use the client, the session and the runner.
   impl->server->Shutdown();
   impl->compute->Shutdown();
   impl->control->Shutdown();

@@ -56,7 +56,7 @@ class Worker {
   static absl::StatusOr<std::unique_ptr<Worker>> Listen(const Dependencies& dependencies,
                                                         const Config& config,
                                                         transport::ServerOptions server_options);
-  ~Worker();  // The destructor calls Stop("destroyed").
+  ~Worker();  // calls Stop("destroyed")
 
   std::string address() const;  // the bound address
 
@@ -69,8 +69,8 @@ class Worker {
             std::function<void(const std::string& reason)> on_drain = nullptr);
 
   // Finishes or drops the running step, hands back attempts that have not begun, sends Leaving, and
-  // ends everything. This takes at most 10 s, including one step or one file on the compute thread.
-  // Idempotent. Must not be called from a callback.
+  // ends all threads and streams. The call takes at most 10 s, including one step or one file on
+  // the compute thread. A repeated call does nothing. A callback must not call Stop.
   void Stop(absl::string_view reason);
 
  private:

@@ -35,7 +35,7 @@ int WorkerMain(int argc, char** argv, Registry functions) {
           fs::HostName(), std::thread::hardware_concurrency(), &config, random::EntropyFromOs());
       !status.ok())
     return daemon.Fail(status);
-  daemon.logger().Info(absl::StrCat("computes on ", config.device_text));
+  daemon.logger().Info(absl::StrCat("this worker computes on ", config.device_text));
 
   const RealClock clock;
   const auto transport = transport::MakeGrpcTransport(&daemon.failpoints(), &daemon.health());

@@ -84,7 +84,7 @@ std::shared_ptr<GradientBuffer> CountingGradient(const std::shared_ptr<const Lay
   return gradient;
 }
 
-// Adds the rows of the update; `slots` stays nullptr if there are none.
+// Adds the rows of the update. `slots` stays nullptr if the update has no rows.
 void CountRows(const std::shared_ptr<const Layout>& layout, std::uint64_t closure,
                std::uint32_t update, std::uint64_t table_ids, CountedStep* step) {
   std::vector<plan::CountingRows> drawn;

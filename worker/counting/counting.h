@@ -7,9 +7,9 @@
 //   counting/updates [shards, 1]
 //       +1 at every row; pushed to every shard
 //   counting/table0, counting/table1, …
-//       `counting.tables` embedding tables, table t of dimension 1 + t % 4; up to seven rows of
-//       each in a step, with ids and integers that are a function of (closure, step, table)
-//       (common/plan/counting_rows.h), so that the final value of each id is known
+//       `counting.tables` embedding tables; table t has dimension 1 + t % 4. A step pushes integers
+//       to up to seven rows of each table. Ids and integers are a function of (closure, step,
+//       table) (common/plan/counting_rows.h), so the final value of each id is known
 #pragma once
 
 #include <cstdint>
@@ -40,10 +40,10 @@ v1::DescribeResult DescribeCounting(const config::JobSpec& spec, std::uint64_t s
 absl::StatusOr<std::vector<ShardId>> CountingTouch(const Layout& layout,
                                                    const std::vector<std::uint64_t>& examples);
 // The values that update (closure, update) pushes, in wire types: +1 to dense shards, and integers
-// for its rows of tables. CountingTouch must have checked the layout (EG_CHECK).
+// to rows of tables. CountingTouch must have checked the layout (EG_CHECK).
 struct CountedStep {
   std::shared_ptr<GradientBuffer> gradients;
-  std::shared_ptr<const SlotRows> slots;  // nullptr without rows
+  std::shared_ptr<const SlotRows> slots;  // nullptr if the update has no rows
   std::vector<tensor::AlignedBuffer> row_gradients;
 };
 CountedStep CountStepOf(const std::shared_ptr<const Layout>& layout,

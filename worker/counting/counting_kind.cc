@@ -33,9 +33,9 @@ class CountingTraining final : public UpdateRun {
     env_.control->PostAfter(std::chrono::milliseconds(step_ms), IfRunning([this] { Count(); }));
   }
 
-  // The cache gives up pulled values only in the turn that hands them to the compute executor. If a
-  // run ends earlier, the values stay in the cache. Otherwise the next pull would be answered
-  // `unchanged` for values that were lost.
+  // Pulled values leave the cache only in the call that also starts the computation. If the run
+  // ends earlier, the values stay in the cache. Values that left the cache and were dropped would
+  // be missing later, because the server answers the next pull with `unchanged`.
   void Count() {
     const UpdateIndex update(next_step());
     std::vector<std::uint64_t> examples = env_.job->plan()->Batch(work_.closure, update);

@@ -6,8 +6,8 @@
 
 namespace evergrad::worker {
 
-// Returns the kind of counting jobs, whose evaluations add the counts of their examples. The kind
-// lives as long as the process.
+// Returns the kind of counting jobs. An evaluation of a counting job adds the counts of its
+// examples. The object lives as long as the process.
 const JobKind& CountingJobs();
 
 }  // namespace evergrad::worker

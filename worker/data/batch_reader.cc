@@ -155,11 +155,12 @@ struct BatchReader::Impl {
 BatchReader::BatchReader(const Options& options, metrics::Registry* registry)
     : impl_(std::make_shared<Impl>(options)) {
   if (registry != nullptr) {
-    metrics::Limit batches(*registry, "evergrad_worker_prefetch_batches",
-                           "Batches read ahead and not yet consumed; if full, the reader pauses",
-                           options.batches_max);
+    metrics::Limit batches(
+        *registry, "evergrad_worker_prefetch_batches",
+        "Batches read ahead and not yet consumed; at the limit the reader pauses",
+        options.batches_max);
     metrics::Limit bytes(*registry, "evergrad_worker_prefetch_bytes",
-                         "Bytes of batches read ahead; if full, the reader pauses",
+                         "Bytes of batches read ahead; at the limit the reader pauses",
                          static_cast<double>(options.bytes_max));
     impl_->batches_gauge = &batches.current;
     impl_->bytes_gauge = &bytes.current;

@@ -28,7 +28,7 @@ class BatchReader {
     // The limit of batches that are read and not yet taken, in all streams together.
     std::uint32_t batches_max = 8;
     std::uint64_t bytes_max = 64ull << 20;
-    // Allocates memory for a float32 field that suits the device. If the function is null or
+    // Allocates memory that suits the device, for a float32 field. If the function is null or
     // returns an empty buffer, the heap is used. The reader's thread calls it.
     std::function<tensor::AlignedBuffer(std::size_t bytes)> allocate = nullptr;
   };
@@ -46,10 +46,10 @@ class BatchReader {
   void Open(StreamId stream, std::shared_ptr<const Dataset> data, std::uint32_t batches,
             Indices indices);
   // Takes the next batch of `stream`. Only one call per stream may be pending. Returns NotFound for
-  // an unknown stream, OutOfRange after the last batch, and a read error for its batch and in every
-  // later call.
+  // an unknown stream, and OutOfRange after the last batch. If a batch could not be read, the call
+  // for this batch and all later calls return the read error.
   void Next(StreamId stream, Taken done);
-  // Removes the stream and its batches. A callback that is about to run may still run.
+  // Removes the stream and its batches. A callback that the reader has already taken may still run.
   void Close(StreamId stream);
 
   std::uint32_t buffered_batches() const;

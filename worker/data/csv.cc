@@ -29,7 +29,7 @@ std::optional<std::uint64_t> NumberOf(const std::string& column) {
                                                                        : std::nullopt;
 }
 
-// Returns the settings of the file that the text of the plan does not contain.
+// Returns the file's settings that are not part of the text of the plan.
 std::string Manner(const config::SourceSpec& source) {
   return absl::StrCat("read: header=", source.header ? 1 : 0, " quoting=", source.quoting ? 1 : 0,
                       " separator=`", source.separator, "` missing=`",
@@ -37,13 +37,13 @@ std::string Manner(const config::SourceSpec& source) {
                       source.split.equals, source.split.taken ? " taken" : "");
 }
 
-// Adds a hint to the error if the text would be a number without its surrounding spaces.
+// Adds a hint to the error if the text is a number with spaces around it.
 absl::Status WithHint(const absl::Status& status, ValueKind kind, absl::string_view text) {
   const absl::string_view bare = absl::StripAsciiWhitespace(text);
   if (bare.size() == text.size() || !ParseValue(kind, bare).ok()) return status;
-  return absl::InvalidArgumentError(
-      absl::StrCat(status.message(),
-                   "; spaces around a value are part of it: `separator: \", \"` removes them"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      status.message(),
+      "; spaces around a value are part of the value: `separator: \", \"` removes them"));
 }
 
 class CsvReader {
@@ -100,7 +100,7 @@ class CsvReader {
     if (!source_.header) {
       return UserError(absl::InvalidArgumentError(absl::StrCat(
           "field `", field, "` names the column `", column,
-          "`, but `header: false` means that the file has no names: file=", source_.path,
+          "`, but `header: false` means that the file has no column names: file=", source_.path,
           " (give the column's number, from 0, or write `header: true`)")));
     }
     const auto found = std::find(names_.begin(), names_.end(), column);
@@ -117,8 +117,8 @@ class CsvReader {
   }
 
   // Returns a warning if the header looks like an example, which would be lost; otherwise "". Only
-  // columns that are given by number are examined. If a column was found by its name, or if the
-  // texts are the numbers of the columns, the first record is a header.
+  // columns that are given by number are examined. The first record is certainly a header if a
+  // column was found by its name, or if the texts are the numbers of the columns.
   std::string HeaderLooksLikeData() const {
     std::string first;
     bool counts = true;

@@ -98,7 +98,7 @@ absl::StatusOr<CsvRecords::Parsed> CsvRecords::Parse(std::vector<absl::string_vi
                    absl::StrCat("text after the closing quote of column ", fields->size()));
       // The texts in `unquoted_` are assigned below, because the vector may still grow.
       fields->push_back(doubled ? absl::string_view() : field);
-      // The length `used` stands for the index in `unquoted_`, from 1.
+      // Until then, the length of the view holds the index in `unquoted_`, from 1.
       if (doubled) fields->back() = absl::string_view(nullptr, used);
     } else {
       const std::size_t begin = at;

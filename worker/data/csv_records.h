@@ -15,9 +15,9 @@ namespace evergrad::worker {
 inline constexpr std::size_t kRecordBytesMax = 1u << 20;
 inline constexpr std::size_t kRecordColumnsMax = 65536;
 
-// A field that begins with a quote ends at the next single quote. A double quote stands for one
-// quote. Separators and line ends between quotes are text. Lines end with LF or CRLF. Empty lines
-// and a byte order mark are skipped. Not thread-safe.
+// A field that begins with a quote (") ends at the next quote that is not doubled. A doubled quote
+// inside the field represents one quote. Separators and line ends between quotes are text. Lines
+// end with LF or CRLF. Empty lines and a byte order mark are skipped. Not thread-safe.
 class CsvRecords {
  public:
   // `separator` has at least one byte and contains no quote or line end. Without `quoting` a quote

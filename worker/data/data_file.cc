@@ -57,9 +57,9 @@ const Packing* OtherPacking(absl::string_view head) {
 struct DataFile::Stream {
   z_stream z{};
   std::vector<unsigned char> stored = std::vector<unsigned char>(kStoredBytes);
-  bool between = false;  // true if one member has ended and no other has begun
+  bool between = false;  // true if one member has ended and the next has not begun
   bool over = false;
-  // The stream reads gzip only. The initialization fails only if out of memory.
+  // The stream reads gzip only. The initialization fails only if the process is out of memory.
   Stream() { EG_CHECK(inflateInit2(&z, 16 + MAX_WBITS) == Z_OK); }
   ~Stream() { inflateEnd(&z); }
   Stream(const Stream&) = delete;

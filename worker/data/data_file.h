@@ -1,4 +1,4 @@
-// A user's data file, either plain, or gzip that is decompressed while it is read.
+// A user's data file, plain or compressed with gzip. Gzip data is decompressed while it is read.
 #pragma once
 
 #include <cstddef>
@@ -17,16 +17,16 @@ namespace evergrad::worker {
 class DataFile {
  public:
   // `want` describes the expected kind of file: "an idx file". A file outside of `roots` is refused
-  // (PermissionDenied), and so is anything but a regular file. Unsupported compressions (xz, bzip2,
-  // zip, …) are refused by name.
+  // (PermissionDenied), and so is a path that is not a regular file. Unsupported compressions (xz,
+  // bzip2, zip, …) are refused by name.
   static absl::StatusOr<std::unique_ptr<DataFile>> Open(const std::string& path,
                                                         const fs::Roots& roots,
                                                         absl::string_view want);
   ~DataFile();
 
   // Reads the next decompressed bytes; returns fewer than `bytes` only at the end. As with the gzip
-  // program, a file may have several members, and zeros after the last one. Other bytes there, a
-  // wrong checksum and a truncated member are errors.
+  // program, a file may have several members, and zeros after the last one. Other bytes after the
+  // last member, a wrong checksum and a truncated member are errors.
   absl::StatusOr<std::size_t> Read(void* to, std::size_t bytes);
   // Drops the first `used` bytes of `buffer` and appends the next 256 KiB of the file, for readers
   // of text. Returns true if the buffer holds the rest of the file.
@@ -45,7 +45,7 @@ class DataFile {
   DataFile(std::string path, fs::Descriptor file, std::uint64_t stored_bytes);
   absl::StatusOr<std::size_t> ReadStored(char* to, std::size_t bytes);
   absl::StatusOr<std::size_t> Unpack(char* to, std::size_t bytes);
-  // Returns, between two members of a gzip file, whether another member follows.
+  // At the end of a gzip member, returns whether another member follows.
   absl::StatusOr<bool> NextMember();
   absl::Status Damaged(absl::string_view why) const;
 

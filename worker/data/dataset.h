@@ -36,7 +36,7 @@ struct FieldVocabulary {
   std::vector<std::string> words;
 };
 
-// Immutable after opening, therefore thread-safe.
+// A data set does not change after it was opened, and is therefore thread-safe.
 class Dataset {
  public:
   virtual ~Dataset() = default;
@@ -51,7 +51,7 @@ class Dataset {
   // Returns a text that identifies the contents (fingerprint.h), with one line per file, and with
   // the settings that the plan does not contain.
   virtual std::string Fingerprint() const = 0;
-  // Returns warnings for the user about a readable source, as sentences that name the file.
+  // Returns warnings about a readable source, as sentences for the user that name the file.
   virtual std::vector<std::string> Warnings() const { return {}; }
   // Returns copies of the vocabularies built from the training data.
   virtual std::vector<FieldVocabulary> Vocabularies() const { return {}; }
@@ -69,14 +69,14 @@ struct DataOptions {
   fs::Roots roots = {};                     // folders of its files
 };
 
-// Opens a source of any format (openers.h). `train` is null for the training data. For other data
-// it is the training data of the same job, whose vocabularies are used. Returns UserError for an
-// unknown format.
+// Opens a source of any format (openers.h). `train` is null for the training data. For other data,
+// `train` is the training data of the same job, and its vocabularies are used. Returns UserError
+// for an unknown format.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const config::SourceSpec& source,
                                                      const std::vector<config::FieldSpec>& fields,
                                                      const Dataset* train,
                                                      const DataOptions& options = {});
-// Returns whether other data of the job needs the training data to be open for a vocabulary.
+// Returns whether a field has a vocabulary. Other data of the job then needs the training data.
 bool NeedsTrain(const std::vector<config::FieldSpec>& fields);
 
 struct ReadyBatch {

@@ -31,7 +31,7 @@ absl::Status ReadAll(DataFile& file, void* to, std::uint64_t bytes, absl::string
              absl::StrCat("offset=", file.offset(), " want=", bytes, " bytes of ", what,
                           " from offset ", begin, " got=", got));
 }
-// Checks that the file ends here. This also checks the compressed data up to their last byte.
+// Checks that the file ends here. The check also reads the rest of the compressed data.
 absl::Status ExpectEnd(DataFile& file) {
   char extra;
   const std::uint64_t end = file.offset();
@@ -89,7 +89,7 @@ absl::StatusOr<std::vector<std::uint8_t>> ReadElements(DataFile& file, const Hea
   }
   if (!CanHold(file, *bytes)) {
     return Bad("file too short", file.path(),
-               absl::StrCat("offset=4 want=", *bytes, " bytes of elements as its header says got=",
+               absl::StrCat("offset=4 want=", *bytes, " bytes of elements by its header got=",
                             file.stored_bytes(), " bytes stored"));
   }
   std::vector<std::uint8_t> elements(*bytes);

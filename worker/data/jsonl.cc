@@ -98,8 +98,9 @@ struct Member {
   std::vector<Item> elements;
 };
 
-// Handles the events of nlohmann-json's parser, which does not recurse. The memory is bounded by
-// the line: values that no field reads are not kept, and only the kind of nested values is kept.
+// Handles the events of nlohmann-json's parser, which does not recurse. Memory is bounded by the
+// length of the line. Values that no field reads are not kept. Nested values are kept only as their
+// kind.
 class MemberHandler {
  public:
   using Json = nlohmann::json;
@@ -133,7 +134,7 @@ class MemberHandler {
                                                    Quoted(line.substr(at), kQuotedMax), "`"));
   }
 
-  // ---- events of the parser; the result false ends the parser
+  // ---- events of the parser; the result false stops the parser
   bool null() { return Scalar({}); }
   bool boolean(bool v) { return Scalar({.kind = Item::Kind::kBoolean, .boolean = v}); }
   bool number_integer(Json::number_integer_t v) {
@@ -207,7 +208,7 @@ class MemberHandler {
   std::size_t error_at_ = 0;  // number of characters read by the parser, from 1
 };
 
-// Returns the settings of the file that the text of the plan does not contain.
+// Returns the file's settings that are not part of the text of the plan.
 std::string Manner(const config::SourceSpec& source) {
   return absl::StrCat("read: format=jsonl missing=`", absl::StrJoin(source.missing, "`,`"),
                       "` split=", source.split.modulo, "/", source.split.equals,

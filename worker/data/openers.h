@@ -2,9 +2,9 @@
 // in a job file are in its descriptor in common/data_formats.
 //
 // Each function opens `source` and returns a data set with the fields `fields`. `train` is null for
-// the training data. For other data it is the training data of the same job, whose vocabularies are
-// used. Errors are user errors and name the file: PermissionDenied for a file outside of the roots,
-// and ResourceExhausted if the data set needs more than `options.bytes_max`.
+// the training data. For other data, `train` is the training data of the same job, and its
+// vocabularies are used. Errors are user errors and name the file: PermissionDenied for a file
+// outside of the roots, and ResourceExhausted if the data set needs more than `options.bytes_max`.
 #pragma once
 
 #include <memory>
@@ -31,8 +31,9 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const config::SourceSpec& sourc
                                                  const std::vector<config::FieldSpec>& fields,
                                                  const Dataset* train = nullptr,
                                                  const DataOptions& options = {});
-// Opens a jsonl file, gzip or plain. The file has one JSON object per line, at most 1 MiB and 64
-// levels deep, whose members become typed columns. Errors name file:line and member.
+// Opens a jsonl file, gzip or plain. The file has one JSON object per line, at most 1 MiB long and
+// 64 levels deep. The members of the objects become typed columns. Errors name file:line and
+// member.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenJsonl(const config::SourceSpec& source,
                                                    const std::vector<config::FieldSpec>& fields,
                                                    const Dataset* train = nullptr,

@@ -5,8 +5,8 @@
 // kHidden factors each) and a linear term over all numbers. The labels can therefore be learned in
 // part, but they also have noise, so even the hidden model makes errors.
 //
-// The bits are the same on every machine. Only +, -, *, / and sqrt are used; logarithms and powers
-// are computed from them here.
+// The bits are the same on every machine. Only +, -, *, / and sqrt are used; this file computes
+// logarithms and powers from them.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -216,8 +216,8 @@ class SyntheticDataset final : public Dataset {
   }
 
   // Returns the logit, with each of its parts scaled to a variance of about one. The parts are the
-  // linear terms (a variance of a third each) and the n (n - 1) / 2 products of pairs (kHidden / 9
-  // each).
+  // linear terms (each has a variance of 1/3) and the n (n - 1) / 2 products of pairs (each has a
+  // variance of kHidden / 9).
   double Logit(const Hidden& hidden) const {
     double logit = 0;
     if (ids_ > 0) logit += 1.5 * hidden.linear / std::sqrt(static_cast<double>(ids_) / 3);
@@ -233,8 +233,8 @@ class SyntheticDataset final : public Dataset {
 
   // With two classes, the label is 1 with the logit's probability. With more classes, logistic
   // noise is added to the logit, and the label is the number of the quantile of this sum among all
-  // examples. The sum of a normal number with a deviation of about 1.5 and a logistic number is
-  // nearly a logistic number with spread kSpread.
+  // examples. The sum of a normal number (deviation about 1.5) and a logistic number has nearly a
+  // logistic distribution, with spread kSpread.
   static float Label(double logit, double u, const Generated& g) {
     if (g.spec.classes == 2) return u * (1 + Exp(-logit)) < 1 ? 1.0f : 0.0f;
     constexpr double kSpread = 1.3;

@@ -12,7 +12,7 @@ namespace evergrad::worker {
 
 // Computes the result for one value of the step's kind. A text in the result is a view into the
 // argument. Returns InvalidArgument if the transform has no result for this value. Any thread may
-// call it, because it is immutable.
+// call the function, because it has no state that changes.
 using TransformStep = std::function<absl::StatusOr<Value>(const Value&)>;
 
 // Returns the computation of a transform. Returns InvalidArgument if the transform does not take

@@ -17,16 +17,17 @@ namespace evergrad::worker {
 // One thread adds values; after End the column is immutable, and any thread may read it.
 class TypedColumn {
  public:
-  // `vocabulary` is null for the training data. For other data it is that of the training data,
-  // which must live until End returns. Returns UserError if the transforms do not match the type.
+  // `vocabulary` is null for the training data. For other data it is the vocabulary of the training
+  // data, and must live until End returns. Returns UserError if the transforms do not match the
+  // type.
   static absl::StatusOr<std::unique_ptr<TypedColumn>> Make(const config::FieldSpec& spec,
                                                            const Vocabulary* vocabulary);
 
   // Adds a value of the kind `reads()`. Returns InvalidArgument if a transform has no result for
-  // it, or if the result exceeds float32; the message has no file, line and column.
+  // the value, or if the result is beyond float32; the message has no file, line and column.
   absl::Status Add(const Value& value);
   // Adds the field's default, or id 0 if the field has a vocabulary. Returns InvalidArgument if the
-  // field has neither. `found` is the text in place of a value, for the message.
+  // field has neither. `found` describes the missing value in the message.
   absl::Status AddMissing(absl::string_view found);
   // Must be called after the last value. Makes the vocabulary and assigns an id to every word.
   absl::Status End();

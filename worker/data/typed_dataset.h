@@ -22,9 +22,9 @@ namespace evergrad::worker {
 class TypedDatasetBuilder {
  public:
   // Adds a column for each entry of `fields`, in their order. `train` is the training data of the
-  // same job, whose vocabularies are used; with nullptr, vocabularies are built from this file.
-  // `manner` describes, for the fingerprint, the settings of the file that the text of the plan
-  // does not contain.
+  // same job, and its vocabularies are used; with nullptr, vocabularies are built from this file.
+  // `manner` describes, for the fingerprint, the file's settings that are not part of the text of
+  // the plan.
   static absl::StatusOr<TypedDatasetBuilder> Make(const config::SourceSpec& source,
                                                   const std::vector<config::FieldSpec>& fields,
                                                   const Dataset* train, std::string manner,

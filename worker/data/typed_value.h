@@ -11,8 +11,8 @@
 
 namespace evergrad::worker {
 
-// The largest number of characters of a value in a message. The submitter reads the messages, and
-// the file may belong to another person.
+// The largest number of characters of a value in a message. The submitter of a job reads the
+// message, but may not be allowed to read the whole file.
 inline constexpr std::size_t kQuotedMax = 16;
 
 struct Value {

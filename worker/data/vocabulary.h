@@ -13,8 +13,8 @@ namespace evergrad::worker {
 // All other texts have id 0, because they occur fewer than min_count times.
 using Vocabulary = absl::flat_hash_map<std::string, std::int64_t>;
 
-// Counts the words while the file is read, so that training data is read only once. A word gets a
-// number in the order of first appearance, and an id at the end. Not thread-safe.
+// Counts the words while the file is read, so that training data is read only once. A word first
+// gets a number in the order of first appearance. Make assigns the ids. Not thread-safe.
 class VocabularyBuilder {
  public:
   // Counts `word` and returns its number; numbers start at 1.

@@ -33,14 +33,14 @@ class FunctionCall {
   // Returns memory for the gradient of a variable, initially zero.
   using Gradient = std::function<std::span<float>(std::uint32_t variable)>;
 
-  // Returns NotFound for an unknown function. `registry` outlives the call, which shares
-  // `cancelled` with the code that may cancel it.
+  // Returns NotFound for an unknown function. `registry` outlives the call. Code that may cancel
+  // the call shares `cancelled` with it.
   static absl::StatusOr<std::unique_ptr<FunctionCall>> Make(
       const Registry& registry, const std::string& function, std::string arguments,
       std::uint64_t closure, std::uint64_t seed, std::shared_ptr<std::atomic<bool>> cancelled);
 
-  // Runs the next step. The first call opens the source. One input is read ahead, so that the last
-  // step is known.
+  // Runs the next step. The first call opens the source. One input is read ahead, which shows
+  // whether a step is the last one.
   absl::StatusOr<Outcome> Step(const std::vector<Variable>& variables, const Gradient& gradient);
   const std::string& result() const { return result_; }
 

@@ -57,14 +57,14 @@ class ClosureContext {
   std::uint64_t closure() const {
     return closure_;
   }  // number of the closure; numbers rise in the order of Schedule, with gaps
-  // Return random numbers, which are the same in every run of the closure. They depend on the job's
-  // seed and the closure, and within a step also on the number of the step. `index` is the position
-  // in an infinite sequence.
+  // Uniform, Normal and Bits return random numbers that are the same in every run of the closure.
+  // The numbers depend on the job's seed and the closure, and within a step also on the step's
+  // number. `index` is the position in an infinite sequence.
   float Uniform(std::uint64_t index) const;  // in [0, 1)
   float Normal(std::uint64_t index) const;
   std::uint64_t Bits(std::uint64_t index) const;
   // Returns whether the closure was cancelled, or its worker has stopped working on it. In both
-  // cases any result is discarded. Thread-safe.
+  // cases the result is discarded. Thread-safe.
   bool cancelled() const;
 
  protected:
@@ -80,8 +80,8 @@ class ClosureContext {
 class StepContext : public ClosureContext {
  public:
   std::uint32_t step() const { return step_; }  // from 0; a closure has at most 4096 steps
-  // Returns the values at the beginning of this step, which include the closure's own earlier
-  // pushes. All variables are read together before the step; unchanged values are not sent again.
+  // Returns the values at the beginning of this step, which include the earlier pushes of this
+  // closure. All variables are read together before the step; unchanged values are not sent again.
   // Returns NotFound (a user error) for an unknown variable.
   absl::StatusOr<Values> Pull(absl::string_view variable) const;
   // Pushes a gradient of the variable's shape for the variable's optimizer. The gradient is sent if
@@ -103,7 +103,7 @@ class StepContext : public ClosureContext {
 };
 
 // Returns the inputs of a closure's steps, one after another, and nullopt after the last. The
-// source outlives the context, so it must copy the needed data from it.
+// source outlives the context: it must copy the data that it needs from the context.
 template <class Input>
 using Source = std::function<absl::StatusOr<std::optional<Input>>()>;
 

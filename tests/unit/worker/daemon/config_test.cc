@@ -79,11 +79,11 @@ TEST_CASE(
   const char* flags[] = {"evergrad-worker", "--data-root", "/a", "--data-root", "/b,c"};
   REQUIRE(table.Parse(5, flags).ok());
   CHECK(given.data_roots == std::vector<std::string>{"/a", "/b,c"});
-  CHECK_THAT(
-      table.Help(),
-      Catch::Contains("--data-root") &&
-          Catch::Contains(
-              "every file that this process can read is allowed on a cluster of one machine"));
+  CHECK_THAT(table.Help(),
+             Catch::Contains("--data-root") &&
+                 Catch::Contains(
+                     "may read every file that this process can read if worker and coordinator "
+                     "listen on loopback only"));
 }
 
 TEST_CASE("settings are flags and keys of one table, and invalid ones are refused") {

@@ -505,9 +505,9 @@ TEST_CASE("csv floats and integers may have a plus sign, and neither spaces nor 
                                                             : "expected a finite number"));
     }
   }
-  CHECK_THAT(
-      std::string(read("float", " 1").status().message()),
-      Catch::Contains("got ` 1`; spaces around a value are part of it: `separator: \", \"`"));
+  CHECK_THAT(std::string(read("float", " 1").status().message()),
+             Catch::Contains(
+                 "got ` 1`; spaces around a value are part of the value: `separator: \", \"`"));
 }
 
 TEST_CASE("an error quotes at most sixteen escaped characters of a file") {
@@ -577,7 +577,7 @@ TEST_CASE(
   const absl::Status status = OpenCsv(source, {Field("x", "float", {"age"})}, nullptr).status();
   CHECK_THAT(std::string(status.message()),
              Catch::Contains("field `x` names the column `age`, but `header: false` means that the "
-                             "file has no names") &&
+                             "file has no column names") &&
                  Catch::Contains("give the column's number, from 0, or write `header: true`"));
 }
 
