@@ -10,10 +10,10 @@
 //            └──▶ position: the row of each id of the batch
 //
 // A step reads and writes the backend's memory (worker/backend/backend.h). The graph cannot read
-// this memory; Backend::Finish gives it the results of a step.
+// this memory; Backend::Finish gives the graph the results of a step.
 //
-// Weights and rows may be passed in their 16-bit wire type, and gradients may be requested in it.
-// The step first widens the inputs, computes in float32, and narrows the gradients last.
+// Weights and rows may be passed in their 16-bit wire type. Gradients may be requested in this
+// type, too. The step first widens the inputs, computes in float32, and narrows the gradients last.
 //
 // Not thread-safe; one graph per compute thread. The results are a pure function of (weights,
 // batch, dropout key). Buffers are kept across steps and grow with the largest batch. Batches may
@@ -64,8 +64,8 @@ struct GraphInput {
 // appearance.
 struct TableRows {
   std::vector<std::int64_t> ids;
-  // For each id of the batch, its index in `ids`, or kAbsent for a negative id. The order is
-  // embedding layers as listed, then their inputs, examples, elements.
+  // For each id of the batch, its index in `ids`, or kAbsent for a negative id. The positions are
+  // sorted by embedding layer (as listed), input of the layer, example and element.
   std::vector<std::uint32_t> position;
 };
 
@@ -73,8 +73,9 @@ struct TableRows {
 // call.
 struct Rows {
   const std::vector<TableRows>* lookup = nullptr;  // Lookup's result for this batch; one per table
-  // One span per table, [ids, dimension], in the order of `ids`. More rows may follow, which must
-  // be zeros. Only the table's regularizer reads them, and their gradients are zeros.
+  // One span per table, [ids, dimension], in the order of `ids`. A span may have further rows,
+  // which must be zeros. Only the table's regularizer reads the further rows; their gradients are
+  // zeros.
   std::vector<AnyIn> values;
   // One span per table: the positions of the lookup, in the backend's memory. If empty, the
   // positions in `lookup` are used.
@@ -104,9 +105,9 @@ class Graph {
   // the first loss. User errors (UserError) name the layer, the shapes and the expected value.
   //
   // In mixed precision, the values between layers, their gradients, and the weights that products
-  // read have 16 bits. The variables, their gradients, the inputs of losses, and layers that
-  // request it (Layer::computes) are float32. `backend` must support the precision (CheckPrecision)
-  // and outlives the graph.
+  // read have 16 bits. The variables, their gradients, the inputs of losses, and the values of
+  // layers that request it (Layer::computes) are float32. `backend` must support the precision
+  // (CheckPrecision) and outlives the graph.
   static absl::StatusOr<std::unique_ptr<Graph>> Build(const config::ModelSpec& model,
                                                       Backend* backend,
                                                       Precision precision = Precision::kFloat32);
@@ -132,22 +133,23 @@ class Graph {
   absl::StatusOr<std::vector<TableRows>> Lookup(const Batch& batch) const;
 
   // From the next step on, multiplies the gradients that flow from the losses by `scale`, so that
-  // 16 bits can represent small ones. Gradients of weights are divided by `scale` again. The scale
-  // is a power of two, 1 by default. A gradient that overflows is reported as not finite
+  // 16 bits can represent small gradients. Gradients of weights are divided by `scale` again. The
+  // scale is a power of two, 1 by default. A gradient that overflows is reported as not finite
   // (StepResult).
   virtual void SetLossScale(float scale) = 0;
 
   // These functions divide a step into two parts, so that the caller can queue copies in between.
   // QueueTrainStep and QueueEvaluate queue the whole step in the backend; FinishStep waits and
-  // returns the result. If queuing fails, there is nothing to finish. The spans must live until
-  // FinishStep has returned; only the parts of `batch` that are not ids are read.
+  // returns the result. FinishStep must not be called for a step that could not be queued. The
+  // spans must live until FinishStep has returned; the ids of `batch` are not read.
   //
-  // A label out of range (with value and classes) or a batch too large for the model gives
-  // UserError, spans of wrong size InvalidArgument, and a lack of memory ResourceExhausted. A
-  // non-finite value is no error; StepResult reports it. The step differentiates the mean loss over
-  // the batch. gradients[i] and row_gradients[t] are overwritten; row_gradients[t] has as many rows
-  // as rows.values[t]. The gradients of an id that the batch reads several times are summed in the
-  // order of the batch. `dropout_key` is a function of (seed, c, u).
+  // The errors are UserError for a label out of range (with value and classes) or a batch too large
+  // for the model, InvalidArgument for spans of wrong size, and ResourceExhausted if out of memory.
+  // A non-finite value is no error; StepResult reports it. The step differentiates the mean loss
+  // over the batch. gradients[i] and row_gradients[t] are overwritten; row_gradients[t] has as many
+  // rows as rows.values[t]. The gradients of an id that the batch reads several times are summed in
+  // the order of the batch. `dropout_key` is a function of the job's seed, the closure and the
+  // update.
   virtual absl::Status QueueTrainStep(const std::vector<AnyIn>& weights, const Rows& rows,
                                       const Batch& batch, std::uint64_t dropout_key,
                                       const std::vector<AnyOut>& gradients,
@@ -158,10 +160,10 @@ class Graph {
                                      const Batch& batch, const StepMarks& events) = 0;
   virtual absl::StatusOr<StepResult> FinishStep() = 0;
 
-  // Returns the error for a step of `examples` examples after the backend ran out of memory, which
-  // is ResourceExhausted with the number of examples that may fit. The graph knows its own memory.
-  // The caller states the bytes that it holds for the batch, those that it needs per example, and
-  // those that it needs for any number of examples.
+  // Returns the error of a step of `examples` examples for which the backend was out of memory. The
+  // error is ResourceExhausted with the number of examples that may fit. The graph knows its own
+  // memory. The caller states the bytes that it holds for the batch, the bytes that it needs per
+  // example, and the bytes that it needs for any number of examples.
   struct CallersMemory {
     std::uint64_t held = 0, per_example = 0, still_wanted = 0;
   };

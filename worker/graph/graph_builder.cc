@@ -42,7 +42,7 @@ absl::Status GraphBuilder::AddLayer(const config::LayerSpec& spec,
   if (spec.name.empty()) return LayerError(spec, "a layer needs a name");
   if (value_of_name_.count(spec.name) != 0)
     return LayerError(spec, "duplicate name: another layer or a model input has it");
-  if (spec.inputs.empty()) return LayerError(spec, "has no input");
+  if (spec.inputs.empty()) return LayerError(spec, "the layer has no input");
   if ((spec.type == "embedding" || spec.type == "factorization_machine") &&
       spec.inputs.size() > backend_.InputsMax())
     return LayerError(spec, absl::StrCat("more inputs than this worker's device supports: inputs=",
@@ -105,7 +105,7 @@ absl::StatusOr<std::size_t> GraphBuilder::FindValue(
   return LayerError(
       spec, below ? absl::StrCat(
                         "its input `", source,
-                        "` is not above it; a layer may only name layers above it and model inputs")
+                        "` is not above it; a layer may name only model inputs and layers above it")
                   : absl::StrCat("its input `", source, "` is neither a layer nor a model input"));
 }
 
@@ -128,14 +128,15 @@ absl::StatusOr<config::LayerInputs> GraphBuilder::ReadIds(const config::LayerSpe
   config::LayerInputs given;
   for (const std::size_t input : node->inputs) {
     if (input >= nodes_.inputs.size())
-      return LayerError(spec, absl::StrCat("embedding reads ids, which only model inputs have: `",
-                                           nodes_.values[input].name, "` is a layer"));
+      return LayerError(spec,
+                        absl::StrCat("an embedding reads ids, which only model inputs have: `",
+                                     nodes_.values[input].name, "` is a layer"));
     EG_RETURN_IF_ERROR(ReadAs(spec, input, tensor::DType::kInt64));
     given.shapes.push_back(nodes_.values[input].shape);
   }
   if (node->weights) {
     if (*node->weights >= nodes_.inputs.size())
-      return LayerError(spec, absl::StrCat("weights must be a model input: `",
+      return LayerError(spec, absl::StrCat("the weights of ids must be a model input: `",
                                            nodes_.values[*node->weights].name, "` is a layer"));
     EG_RETURN_IF_ERROR(ReadAs(spec, *node->weights, tensor::DType::kFloat32));
     given.weights = nodes_.values[*node->weights].shape;
@@ -169,9 +170,8 @@ absl::Status GraphBuilder::AddLoss(const config::LossSpec& spec, const config::M
     }
     if (elements != nodes_.label_elements)
       return LossError(
-          spec,
-          absl::StrCat("needs another number of labels per example than the first loss: first=",
-                       nodes_.label_elements, " this=", elements));
+          spec, absl::StrCat("the number of labels per example differs from the first loss: first=",
+                             nodes_.label_elements, " this=", elements));
   }
   nodes_.label_elements = elements;
   nodes_.losses.push_back(node);
@@ -195,7 +195,9 @@ absl::Status GraphBuilder::CheckEverythingIsUsed(const config::ModelSpec& model)
   for (const GraphLoss& loss : nodes_.losses) used[loss.value] = true;
   for (std::size_t n = nodes_.layers.size(); n-- > 0;) {
     if (!used[nodes_.layers[n].output])
-      return LayerError(model.layers[n], "its output reaches no loss; remove it or use it");
+      return LayerError(
+          model.layers[n],
+          "the output of this layer reaches no loss; remove the layer or use its output");
     for (const std::size_t input : nodes_.layers[n].inputs) used[input] = true;
     if (nodes_.layers[n].weights) used[*nodes_.layers[n].weights] = true;
   }

@@ -1,6 +1,6 @@
-// The nodes of a graph, which represent a job's model after its checks. GraphBuilder makes them
-// once, and StepExecutor computes them. The nodes do not change in a step, except the state of the
-// layers between the forward and the backward pass.
+// The nodes of a graph, which represent a job's model that has passed the checks. GraphBuilder
+// makes them once, and StepExecutor computes them. The nodes do not change in a step, except the
+// state of the layers between the forward and the backward pass.
 //
 // Indices connect the nodes: a layer names its inputs and its output by their index in `values`,
 // and a value names its storage by its index in `storages`.
@@ -23,7 +23,8 @@
 namespace evergrad::worker {
 
 // The value on an edge: a model input, or the output of a layer. A view (flatten) shares the
-// storage of its input, and therefore the gradient, to which the consumers of both add.
+// storage of its input, and therefore also the gradient. Consumers of the view and consumers of its
+// input add to this gradient.
 struct GraphValue {
   std::string name;
   tensor::Shape shape;  // shape of one example
@@ -36,8 +37,8 @@ struct GraphStorage {
   std::int64_t elements = 0;               // per example
   std::optional<std::size_t> model_input;  // the input whose memory is in the batch
   bool needs_gradient = false;
-  // The number of consumers that write the gradient: those of the value and of its views, including
-  // losses.
+  // The number of consumers that write the gradient: consumers of the value, consumers of its
+  // views, and losses.
   int consumers = 0;
   bool at_loss = false;
   Element type = Element::kFloat32;  // type of the value and of its gradient
@@ -80,7 +81,7 @@ struct GraphNodes {
   std::vector<std::size_t> table_ids;  // ids per example of each table
   std::uint64_t label_elements = 0;
   std::size_t keys = 0;                // number of layers that draw random numbers
-  Element narrow = Element::kFloat32;  // the policy's 16-bit type; float32 if it is not mixed
+  Element narrow = Element::kFloat32;  // the policy's 16-bit type; float32 if there is none
 
   const GraphStorage& StorageOf(std::size_t value) const { return storages[values[value].storage]; }
   GraphStorage& StorageOf(std::size_t value) { return storages[values[value].storage]; }

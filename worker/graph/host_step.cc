@@ -129,14 +129,15 @@ void HostStep::PrefetchBatch(const Batch& batch) {
   if (!MakeQueueMarks().ok()) return;
   const int side = in_step_ ? 1 - side_ : side_;
   absl::StatusOr<Batch> over = BringBatch(batch, &sides_[side]);
-  // A failed copy is an error of the current step. Between steps the error is ignored, and the next
-  // step copies its batch itself.
+  // Within a step, a failed copy becomes an error of this step. Between steps the error is ignored,
+  // and the next step copies its batch itself.
   const absl::Status refused = in_step_ ? absl::OkStatus() : backend_.TakeError();
   if (over.ok() && refused.ok()) {
     ahead_ = Ahead{side, batch, *std::move(over)};
     return;
   }
-  backend_.Record(DeviceQueue::kIn, *sides_[side].there);  // queued copies read the caller's memory
+  // The queued copies read the caller's memory, so the call waits for them.
+  backend_.Record(DeviceQueue::kIn, *sides_[side].there);
   static_cast<void>(backend_.Wait(*sides_[side].there));
 }
 
@@ -237,13 +238,13 @@ absl::StatusOr<StepResult> HostStep::Finish(const absl::Status& queued,
   backend_.Record(DeviceQueue::kOut, *all_out_);
   EG_RETURN_IF_ERROR(backend_.Wait(*all_in_));
   EG_RETURN_IF_ERROR(backend_.Wait(*all_out_));
-  // After an error, the zeros behind the rows may be missing, and the memory has undefined values.
+  // After an error, the backend's memory has undefined values, and the step may still write to it.
   if (!result.ok()) {
     backend_.Record(DeviceQueue::kCompute, *all_made_);
     EG_RETURN_IF_ERROR(backend_.Wait(*all_made_));
   }
   if (absl::IsResourceExhausted(
-          // Otherwise a batch that did not fit would occupy the memory for one that fits.
+          // Otherwise the memory of a batch that did not fit would be missing for a smaller batch.
           result.status())) {
     rows_capacity_.assign(rows_capacity_.size(), 0);
     for (std::vector<Memory>* const of_tables : {&row_values_, &row_gradients_})

@@ -13,7 +13,7 @@
 // batch follows the copies of the current step:
 //
 //   kIn       … weights of layer 2 ─▶ batch of step t + 1
-//   kCompute        layer 1 ─▶ layer 2 ─▶ … loss … ─▶ layer 1 back     (step t + 1 finds it there)
+//   kCompute        layer 1 ─▶ layer 2 ─▶ … loss … ─▶ layer 1 back       (step t + 1 uses the copy)
 //
 // The memory for rows of tables has a capacity for a few more rows, and does not shrink. Batches
 // read similar but rarely equal numbers of rows, and a backend can replay a recorded step only if
@@ -40,8 +40,8 @@
 
 namespace evergrad::worker {
 
-// Returns the number of rows to allocate for `rows`: a sixteenth more, rounded up to an eighth of a
-// power of two, and at least 64.
+// Returns the number of rows to allocate for `rows`: a sixteenth more, at least 64, rounded up to a
+// multiple of an eighth of the next lower power of two.
 std::size_t CapacityForRows(std::size_t rows);
 
 class HostStep {
@@ -60,7 +60,7 @@ class HostStep {
   // Queues the copies of the next step's batch, without rows of tables, and does not wait. The next
   // step must get the same spans. The spans must live until that step has returned, or until
   // ForgetPrefetch, another PrefetchBatch, the destructor or a step with another batch has
-  // returned. The step itself copies parts that could not be copied. The caller may call
+  // returned. If a part could not be copied in advance, the step copies it. The caller may call
   // PrefetchBatch inside `meanwhile` or between steps. The call has no effect if the backend uses
   // host memory.
   void PrefetchBatch(const Batch& batch);
@@ -69,9 +69,9 @@ class HostStep {
   std::uint64_t prefetched() const { return prefetched_; }
 
   // These methods do the same as those of Graph, but with host memory, which they access only until
-  // they return. `meanwhile` is called when the whole step is queued, before the wait for it.
-  // `meanwhile` is not called if the backend uses host memory, because the step has been computed
-  // by then.
+  // they return. `meanwhile` is called when the whole step is queued, before the wait for its end.
+  // If the backend uses host memory, `meanwhile` is not called, because the step is complete when
+  // it is queued.
   absl::StatusOr<StepResult> TrainStep(const std::vector<AnyIn>& weights, const Rows& rows,
                                        const Batch& batch, std::uint64_t dropout_key,
                                        const std::vector<AnyOut>& gradients,

@@ -24,8 +24,8 @@ struct MetricSum {
   std::int64_t count = 0;  // accuracy: correct examples
   // For root_mean_squared_error, the sum over examples of the mean square of the elements.
   double sum = 0;
-  // For auc, the number of positives, then of negatives, by bin (b / 199, (b + 1) / 199]. The first
-  // bin includes 0.
+  // For auc, the number of positive examples per bin, then the number of negative examples per bin.
+  // Bin b is (b / 199, (b + 1) / 199]; the first bin includes 0.
   std::vector<std::int64_t> counts;
   void Add(const MetricSum& other);
 };

@@ -108,8 +108,8 @@ absl::Status StepBuffers::GrowGradients(std::int64_t batch) {
   gradient_batch_max_ = 0;
   for (StorageMemory& memory : memory_) memory.gradient = {};
   scratch_ = {};
-  // The number of elements of gradients with several writing consumers, or with a consumer of
-  // another type.
+  // The largest number of elements in a gradient that has several writing consumers, or a consumer
+  // of another type.
   std::int64_t added = 0;
   for (const GraphLayer& node : nodes_.layers) {
     const GraphStorage& storage = nodes_.StorageOf(node.output);
@@ -142,8 +142,8 @@ absl::Status StepBuffers::NoMemory(const absl::Status& cause, std::int64_t examp
   std::uint64_t fit = there <= callers.still_wanted ? 0
                                                     : (there - callers.still_wanted) /
                                                           std::max<std::uint64_t>(1, per_example);
-  // The batch did not fit although the estimate is that it fits, because of fragmentation or of a
-  // layer's own memory.
+  // By the estimate the batch fits. It did not fit because of fragmentation or of a layer's own
+  // memory.
   if (fit >= static_cast<std::uint64_t>(examples)) fit = static_cast<std::uint64_t>(examples) / 2;
   return absl::ResourceExhaustedError(absl::StrCat(
       "out of memory for a batch: examples=", examples, " bytes_per_example=", per_example,

@@ -53,7 +53,7 @@ class StepBuffers {
     return {MemoryOf(value).cast.as<std::byte>().data(),
             static_cast<std::size_t>(storage.elements * batch), nodes_.CastTypeOf(storage)};
   }
-  // Returns memory for a gradient before the gradient is converted, or added to the gradient of
+  // Returns temporary memory for a gradient that is then converted, or added to the gradient of
   // another consumer.
   AnyOut Scratch(std::size_t size, Element type) {
     return {scratch_.as<std::byte>().data(), size, type};
@@ -64,15 +64,15 @@ class StepBuffers {
     return {narrowed_[variable].as<std::byte>().data(),
             static_cast<std::size_t>(nodes_.variables[variable].shape.elements()), nodes_.narrow};
   }
-  // Return the memory of the float32 copies of weights and rows.
+  // These functions return the memory of the float32 copies of weights and rows.
   Out WeightCopyOf(std::size_t variable, std::size_t size) {
     return wide_[variable].as<float>().first(size);
   }
   Out RowsCopyOf(std::size_t table, std::size_t size) {
     return wide_rows_[table].as<float>().first(size);
   }
-  // Return float32 values. For 16-bit data of the caller this is the float32 copy in this object;
-  // float32 data is used in place.
+  // These functions return float32 values: the copy in this object if the caller's data has 16
+  // bits, and otherwise the caller's data.
   In WideWeight(std::size_t variable, AnyIn given) const { return WideOf(given, wide_[variable]); }
   In WideRows(std::size_t table, AnyIn given) const { return WideOf(given, wide_rows_[table]); }
   Out WideGradient(std::size_t variable, AnyOut given) {

@@ -57,17 +57,18 @@ class StepExecutor final : public Graph {
   }
   // Returns the inputs in the types that the node reads.
   std::vector<AnyIn> InputsOf(const GraphLayer& node, const Batch& batch) const;
-  // Returns whether the variable has arrived in the type that products read.
+  // Returns whether the caller passed the variable in the type that products read.
   bool IsReadAsItCame(const GraphLayer& node, std::size_t variable, AnyIn came) const {
     return nodes_.IsNarrowed(node, variable) && came.type() == nodes_.narrow;
   }
   std::vector<AnyIn> VariablesOf(const GraphLayer& node, const std::vector<AnyIn>& weights);
-  // Makes the step wait for the node's variables, and converts those that it reads in another type.
+  // Makes the step wait for the node's variables, and converts each variable that the node reads in
+  // another type.
   void PrepareVariables(const GraphLayer& node, const std::vector<AnyIn>& weights,
                         const StepMarks& marks);
   std::vector<Out> GradientsOf(const GraphLayer& node, const std::vector<AnyOut>& gradients);
-  // Writes a gradient into the caller's memory after its last use, and records overflows under
-  // `number`.
+  // Writes a gradient into the caller's memory after the last use of the gradient. Records
+  // overflows under `number`.
   void HandOut(In gradient, AnyOut wanted, std::size_t number);
   // Converts inputs that the node reads in another type, once per step.
   void CastInputs(const GraphLayer& node, const Batch& batch);
@@ -93,7 +94,8 @@ class StepExecutor final : public Graph {
   void Backward(Pass pass, const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch,
                 const std::vector<AnyOut>& gradients, const std::vector<AnyOut>& row_gradients,
                 const StepMarks& marks);
-  // Complete the gradients of variables and tables, and write them into the caller's memory.
+  // These functions complete the gradients of variables and tables, and write them into the
+  // caller's memory.
   void FinishGradients(const GraphLayer& node, const std::vector<AnyIn>& weights,
                        const std::vector<AnyOut>& gradients, const StepMarks& marks);
   void FinishRowGradients(const Rows& rows, const std::vector<AnyOut>& row_gradients);

@@ -60,8 +60,9 @@ absl::Status CheckBatch(const GraphNodes& nodes, const std::vector<AnyIn>& weigh
   if (rows.lookup == nullptr || rows.lookup->size() != nodes.tables.size() ||
       rows.values.size() != nodes.tables.size() ||
       (!rows.positions.empty() && rows.positions.size() != nodes.tables.size()))
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rows of the wrong tables: want=", nodes.tables.size(), " got=", rows.values.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("wrong number of tables with rows: want=", nodes.tables.size(),
+                     " got=", rows.values.size()));
   for (std::size_t t = 0; t < nodes.tables.size(); ++t) {
     const TableRows& table = (*rows.lookup)[t];
     const std::size_t positions =

@@ -26,7 +26,8 @@ absl::Status CheckGradients(const GraphNodes& nodes, const Rows& rows,
 absl::Status LookUpRows(const GraphNodes& nodes, const Batch& batch, UniqueIds* scratch,
                         std::vector<TableRows>* rows);
 
-// Returns the positions, in the rows of its table, of the ids of an embedding, after CheckBatch.
+// Returns the index of each id of an embedding in the rows of its table. CheckBatch must have
+// accepted the batch.
 std::span<const std::uint32_t> PositionsOf(const GraphLayer& embedding, const Rows& rows,
                                            std::int64_t batch);
 

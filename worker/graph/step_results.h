@@ -21,21 +21,22 @@ class StepResults {
 
   // Returns the memory that primitives fill.
   LossResult* loss(std::size_t loss) { return block_.Of(losses_[loss]).data(); }
-  // Return the counts of an auc, and the sum of a root mean squared error; else an empty span.
+  // These functions return the counts of an auc and the sum of a root mean squared error. For
+  // another metric the span is empty.
   std::span<std::int64_t> counts(std::size_t metric) { return block_.Of(metrics_[metric].counts); }
   std::span<double> sum(std::size_t metric) { return block_.Of(metrics_[metric].sum); }
   // Returns the sum of squares of a variable or table with a regularizer.
   double* squares(std::size_t variable) { return block_.Of(squares_[variable]).data(); }
   double* row_squares(std::size_t table) { return block_.Of(row_squares_[table]).data(); }
-  // not_finite has one flag for all gradients. overflows has one flag per gradient for the caller:
-  // first those of the variables, then those of the tables.
+  // not_finite has one flag for all gradients. overflows has one flag per gradient: first the
+  // gradients of the variables, then the gradients of the tables.
   std::span<std::uint64_t> not_finite() { return block_.Of(not_finite_); }
   std::span<std::uint64_t> overflows() { return block_.Of(overflows_); }
 
   // Waits for the end of the step.
   absl::Status Fetch(Backend& backend) { return block_.Fetch(backend); }
-  // Returns the result of the fetched step. Returns UserError for a label out of range. The step
-  // has set overflows() only if it `handed_narrow`.
+  // Returns the result of the fetched step. Returns UserError for a label out of range. overflows()
+  // is read only if `handed_narrow`; a step without 16-bit results does not set it.
   absl::StatusOr<StepResult> Read(std::int64_t batch, bool handed_narrow) const;
 
  private:

@@ -2,8 +2,8 @@
 // sqrtn, with optional weights).
 //
 // A negative id is padding: it reads zeros, is not part of a bag and has no gradient. A bag gives
-// zeros if it has no ids, or if the sum of its weights is unusable. The combiner mean divides by
-// the sum of the weights, sqrtn by the square root of the sum of their squares.
+// zeros if it has no ids, or if the combiner would divide by zero. The combiner mean divides by the
+// sum of the weights, and sqrtn by the square root of the sum of the squared weights.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@
 
 namespace evergrad::worker {
 
-// The caller passes the rows, so the graph calls Gather and Scatter and never Forward and Backward.
+// The caller passes the rows. The graph therefore calls Gather and Scatter in place of Forward and
+// Backward.
 class Embedding final : public MergeLayer {
  public:
   // The inputs of the plan are the shapes of the layer's ids.

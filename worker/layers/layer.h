@@ -4,9 +4,9 @@
 // family of types has a file with its computation. A layer has one input, or several (merges()),
 // and one output. The graph holds weights and activations and passes them to the layer. Weights and
 // activations are in the backend's memory, so a layer calls primitives and accesses no element. The
-// state of a layer between Forward and Backward (such as the argmax of a pooling) is in that
-// memory, too, so only one thread at a time may use a layer. Shapes describe one example; a batch
-// has its size as an additional first dimension.
+// state of a layer between Forward and Backward (such as the argmax of a pooling) is in the
+// backend's memory, too. Only one thread at a time may use a layer. Shapes describe one example; a
+// batch has its size as an additional first dimension.
 #pragma once
 
 #include <cstdint>
@@ -92,7 +92,7 @@ class Layer {
   // type of x, other variables are float32. Forward writes all of y.
   virtual void Forward(const Pass& pass, const std::vector<AnyIn>& weights, AnyIn x, AnyOut y) = 0;
   // The graph calls Backward after Forward of the same batch in training. `dy` may be overwritten.
-  // dx is overwritten; it is empty if it is not needed. Every gradient is overwritten.
+  // `dx` is overwritten, or empty if no layer needs it. Every gradient is overwritten.
   virtual void Backward(const Pass& pass, const std::vector<AnyIn>& weights, AnyIn x, AnyIn y,
                         AnyOut dy, AnyOut dx, const std::vector<Out>& gradients) = 0;
 
@@ -146,6 +146,6 @@ absl::Status LayerError(const config::LayerSpec& spec, absl::string_view text);
 // Returns one of config::Activations(); the shape rule has checked the name.
 Activation ActivationOf(const config::LayerSpec& spec);
 // Grows `memory` to `bytes` and loses its contents. If out of memory, returns ResourceExhausted
-// that names the layer.
+// with the layer's name.
 absl::Status ReserveState(Backend& backend, const Layer& layer, std::size_t bytes, Memory* memory);
 }  // namespace evergrad::worker

@@ -1,4 +1,5 @@
-// The maximum of each window per channel, with TensorFlow's padding, which is never the maximum.
+// The maximum of each window per channel, with TensorFlow's rule for padding. An element of the
+// padding is never the maximum.
 #include "common/layers/shape_rules.h"
 #include "worker/layers/layer.h"
 

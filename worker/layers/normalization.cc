@@ -4,9 +4,9 @@
 // In training, batch_normalization returns the mean and the variance of its batch as the
 // "gradients" of its moving averages. Each step of any worker moves the averages on the servers
 // (ps_server/optimizer, moving_average), under the same ledger as every other update. As with
-// Keras' fused kernel, an input (height, width, channels) contributes the variance of the
-// population to the moving variance: the sum of squares divided by rows - 1. Other inputs
-// contribute the variance of the batch.
+// Keras' fused kernel, an input (height, width, channels) contributes an estimate of the
+// population's variance to the moving variance: the sum of squares divided by rows - 1. Other
+// inputs contribute the variance of the batch.
 #include <vector>
 
 #include "worker/layers/layer.h"

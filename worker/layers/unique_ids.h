@@ -10,9 +10,9 @@
 
 namespace evergrad::worker {
 
-// An open-addressing hash table of positions. The table is kept between steps and cleared by
-// generation, so a step needs no allocation and no sweep once the largest batch has been seen. Not
-// thread-safe.
+// An open-addressing hash table of positions. The table is kept between steps. A generation number
+// marks old entries as empty, so a step neither allocates nor clears memory once the largest batch
+// has been seen. Not thread-safe.
 class UniqueIds {
  public:
   // Begins a batch of at most `ids_max` ids (below 2^31).

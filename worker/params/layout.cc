@@ -60,9 +60,9 @@ absl::StatusOr<Layout> Layout::FromPlan(const v1::Plan& plan) {
 absl::Status Layout::LayShard(const v1::ShardSpec& spec) {
   const v1::VariableSpec& variable = spec.variable();
   if (variable.dtype() != v1::DTYPE_FLOAT32) {
-    return Bad("element type not built", absl::StrCat("variable=", variable.name(),
-                                                      " want=", v1::DType_Name(v1::DTYPE_FLOAT32),
-                                                      " got=", v1::DType_Name(variable.dtype())));
+    return Bad("unsupported element type", absl::StrCat("variable=", variable.name(),
+                                                        " want=", v1::DType_Name(v1::DTYPE_FLOAT32),
+                                                        " got=", v1::DType_Name(variable.dtype())));
   }
   EG_ASSIGN_OR_RETURN(tensor::Shape shape,
                       tensor::Shape::Checked({variable.shape().begin(), variable.shape().end()}));

@@ -1,5 +1,5 @@
-// The division of a job's variables into shards, according to the plan. A layout has the rows of
-// each dense variable in each shard, and the shards that are the slots of the embedding tables.
+// The division of a job's variables into shards, according to the plan. A layout states which rows
+// of each dense variable are in each shard, and which shards are slots of the embedding tables.
 //
 // A layout is a value that is checked when it is made and immutable afterwards, and therefore
 // thread-safe.
@@ -83,7 +83,7 @@ class Layout {
   absl::Status LayTables(const v1::Plan& plan);
   // Adds a dense shard to its variable.
   absl::Status LayShard(const v1::ShardSpec& spec);
-  // Sorts the shards of a variable by their rows, and checks that these cover the variable.
+  // Sorts the shards of a variable by their rows, and checks that the rows cover the variable.
   absl::Status SortShards(std::uint32_t variable);
 
   std::vector<LaidVariable> variables_;

@@ -34,7 +34,7 @@ class SlotRows {
     tensor::WireType wire = tensor::WireType::kSeveral;
   };
 
-  // `ids` has one list per table of the layout, without duplicates. O(ids + slots).
+  // `ids` has one list per table of the layout, without duplicates. The time is O(ids + slots).
   SlotRows(std::shared_ptr<const Layout> layout,
            const std::vector<std::span<const std::int64_t>>& ids);
 

@@ -10,7 +10,7 @@
 namespace evergrad::worker {
 namespace {
 
-// A section may keep a frame alive only if it is at least 1 / kFrameShare of the frame.
+// A section may keep a frame alive only if its bytes are at least 1 / kFrameShare of the frame's.
 constexpr std::uint64_t kFrameShare = 4;
 
 }  // namespace

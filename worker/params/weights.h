@@ -32,7 +32,7 @@ struct PulledShard {
 };
 
 // The values that this worker holds, identified by (start, vlsn). vlsn is never compared alone,
-// because after a rollback the numbers rise again with other contents. Not thread-safe.
+// because after a rollback a server uses the same numbers again for other values. Not thread-safe.
 class PullCache {
  public:
   struct Held {
@@ -59,7 +59,7 @@ class PullCache {
   const Allocator allocate_;
   std::vector<Held> held_;
   std::vector<std::optional<PulledShard>> fresh_;
-  // The memory filled since the last Take, by variable. The values in it share its ownership.
+  // The memory filled since the last Take, by variable. Values in this memory share its ownership.
   std::vector<std::shared_ptr<tensor::AlignedBuffer>> landing_;
 };
 
@@ -70,11 +70,11 @@ struct TypedSpan {
   std::uint64_t elements = 0;
 };
 
-// One contiguous span per variable. A variable whose shards arrived together, in order, is used in
-// place without a copy, unless that would keep a frame alive for less than a quarter of the frame.
-// Any other variable is assembled, by a copy of its changed shards only. A variable of a 16-bit
-// wire type is widened to float32, or kept as it is with `as_pulled`. Not thread-safe; used on the
-// compute thread.
+// One contiguous span per variable. If the shards of a variable arrived together, in order, the
+// variable is used in place without a copy, unless it is less than a quarter of its frame, which
+// would stay allocated. Any other variable is assembled, by a copy of its changed shards only. A
+// variable of a 16-bit wire type is widened to float32, or kept as it is with `as_pulled`. Not
+// thread-safe; used on the compute thread.
 class WeightBuffer {
  public:
   explicit WeightBuffer(std::shared_ptr<const Layout> layout, bool as_pulled = false);
@@ -83,8 +83,8 @@ class WeightBuffer {
   // Returns the spans in the layout's order, valid until the next Absorb. complete() must be true
   // (EG_CHECK).
   std::vector<TypedSpan> Held() const;
-  // Returns the spans as float32. Variables of another type are converted into `widened`, which may
-  // be null unless `as_pulled`.
+  // Returns the spans as float32. Variables of another type are converted into `widened`; without
+  // `as_pulled` there are none, and `widened` may be null.
   std::vector<std::span<const float>> Spans(
       std::vector<tensor::AlignedBuffer>* widened = nullptr) const;
 

@@ -273,23 +273,23 @@ TEST_CASE("a mistake in a model is reported with its position, its layer and the
        [](auto& m) { m.layers[0].type = "lstm"; }},
       {"layer `a`: its input `y` is neither a layer nor a model input",
        [](auto& m) { m.layers[0].inputs = {"y"}; }},
-      {"layer `a`: its input `b` is not above it; a layer may only name layers above it and model "
-       "inputs",
+      {"layer `a`: its input `b` is not above it; a layer may name only model inputs and "
+       "layers above it",
        [](auto& m) { m.layers[0].inputs = {"b"}; }},
-      {"layer `a`: its input `a` is not above it; a layer may only name layers above it and model "
-       "inputs",
+      {"layer `a`: its input `a` is not above it; a layer may name only model inputs and "
+       "layers above it",
        [](auto& m) { m.layers[0].inputs = {"a"}; }},
       {"layer `b`: a dense layer reads one input, got 2",
        [](auto& m) {
          m.layers[1].inputs = {"a", "x"};
        }},
-      {"layer `b`: has no input", [](auto& m) { m.layers[1].inputs.clear(); }},
+      {"layer `b`: the layer has no input", [](auto& m) { m.layers[1].inputs.clear(); }},
       {"layer `a`: duplicate name: another layer or a model input has it",
        [](auto& m) { m.layers[1].name = "a"; }},
       {"layer `x`: duplicate name: another layer or a model input has it",
        [](auto& m) { m.layers[0].name = "x"; }},
       {"layer ``: a layer needs a name", [](auto& m) { m.layers[0].name = ""; }},
-      {"layer `c`: its output reaches no loss; remove it or use it",
+      {"layer `c`: the output of this layer reaches no loss; remove the layer or use its output",
        [](auto& m) { m.layers.push_back(DenseSpec("c", "a", 2)); }},
       {"input `z`: no layer reads it",
        [](auto& m) {
@@ -336,7 +336,7 @@ TEST_CASE("a mistake in a model is reported with its position, its layer and the
       {"a model needs a loss: losses=0", [](auto& m) { m.losses.clear(); }},
       {"a model needs at least one layer: layers=0", [](auto& m) { m.layers.clear(); }},
       {"a model needs at least one input: inputs=0", [](auto& m) { m.inputs.clear(); }},
-      {"loss `mean_squared_error`: needs another number of labels per example than the first loss: "
+      {"loss `mean_squared_error`: the number of labels per example differs from the first loss: "
        "first=1 this=3",
        [](auto& m) { m.losses.push_back(LossOf("mean_squared_error", "b")); }},
       {"loss `sparse_categorical_crossentropy`: all losses must use the same field of labels: "

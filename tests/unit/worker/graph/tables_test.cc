@@ -492,7 +492,7 @@ TEST_CASE("rows that do not belong to the batch are refused") {
   const std::vector<float> kernel(4), bias(1), values(6), other(3);
   const std::vector<AnyIn> weights = {kernel, bias};
   CHECK_THAT(std::string((*graph)->Evaluate(weights, batch).status().message()),
-             Catch::Contains("rows of the wrong tables: want=2 got=0"));
+             Catch::Contains("wrong number of tables with rows: want=2 got=0"));
   auto lookup = *(*graph)->Lookup(batch);
   Rows rows{&lookup, {values, other}};
   CHECK((*graph)->Evaluate(weights, rows, batch).ok());
