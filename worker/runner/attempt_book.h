@@ -37,8 +37,8 @@ struct FunctionWork {
   std::string function, arguments;
 };
 
-// Work that the coordinator has granted. With all_targets, `targets` is empty and stands for every
-// shard that an update touches.
+// Work that the coordinator has granted. With all_targets, `targets` is empty, and every shard that
+// an update touches is a target.
 struct Work {
   JobUid job;
   ClosureId closure;
@@ -53,8 +53,9 @@ struct Work {
   std::string proof = {}, granted_to = {};
 };
 
-// The content of a Done. The book keeps it unchanged until the Done is answered, and the driver
-// resends it in each session [16]. The driver stores the payload (metrics, describe, …) by attempt.
+// The content of a Done. The book keeps the report unchanged until the Done is answered, and the
+// driver resends it in each session [16]. The driver stores the payload (metrics, describe, …) by
+// attempt.
 struct DoneReport {
   Work work;
   MapVersion v0, v1;
@@ -105,7 +106,7 @@ class AttemptBook {
   // (Holds), the driver must answer AttemptDropped; otherwise the coordinator would wait for it
   // forever.
   std::vector<Attempt> OnRegistered(Term term, const std::set<Attempt>& adopted);
-  // Takes a map. Ignores one of the same job with a lower version, unless `replace` is set.
+  // Takes a map. Ignores a map of the same job with a lower version, unless `replace` is set.
   void OnMap(ShardMap map, bool replace = false);
   const ShardMap& map() const { return map_; }
   // Appends the work to the queue. Work with `first` precedes all other work and is ordered by
@@ -130,7 +131,7 @@ class AttemptBook {
   std::vector<DoneReport> Unanswered() const;  // resent in every session, in this order
 
   // --- running one attempt at a time
-  // Returns the front of the queue. Null if an attempt runs or the queue is empty.
+  // Returns the front of the queue, or null if an attempt runs or the queue is empty.
   const Work* NextToBegin() const;
   // Sets V0 to the present map. No other attempt may run (EG_CHECK).
   void Begin(Attempt attempt);
@@ -145,8 +146,8 @@ class AttemptBook {
   // Processes an answer to a push [15]. `server_version` is the map version V of a STALE answer.
   Disposition OnPushAnswer(Attempt attempt, UpdateIndex update, ShardId shard, PushAnswer answer,
                            MapVersion server_version);
-  // Returns (shard, updates) for each shard that only some of the declared updates of the running
-  // attempt touch, in rising order [38].
+  // Returns each shard that only some of the declared updates of the running attempt touch, with
+  // the number of these updates. Shards are in rising order [38].
   std::vector<std::pair<std::uint32_t, std::uint32_t>> TouchedLess() const;
   // Returns whether an attempt runs, all its updates are declared, and every push is settled
   // [16].

@@ -29,7 +29,7 @@ void AttemptReports::SendDropped(const Work& work, const Dropped& dropped,
                                  const log::Context& about) {
   env_.metrics->dropped.Add();
   env_.logger->Write(dropped.level,
-                     absl::StrCat("attempt given back: attempt=", work.attempt.ToString(),
+                     absl::StrCat("attempt handed back: attempt=", work.attempt.ToString(),
                                   " reason=", dropped.reason),
                      about);
   v1::TaskMessage message;
@@ -74,7 +74,7 @@ absl::Status AttemptReports::CheckSize(const Work& work, const v1::Done& done) c
           ? "; a model with fewer variables or shorter names has a shorter description"
           : "";
   return UserError(absl::ResourceExhaustedError(
-      absl::StrCat("the report of a closure exceeds the size of a message", hint,
+      absl::StrCat("the report of a closure exceeds the largest size of a message", hint,
                    ": kind=", v1::WorkKind_Name(done.kind()), " closure=", ClosureName(work),
                    " bytes=", bytes, " limit=", env_.message_bytes_max)));
 }

@@ -34,14 +34,14 @@ class AttemptReports {
     std::optional<ShardId> superseded_by = std::nullopt;  // the shard that answered SUPERSEDED
     log::Level level = log::Level::kInfo;
   };
-  // Reports a dropped attempt. Without a session nothing is sent, and the coordinator finds that
-  // the next Hello lacks the attempt. `about` names the job and the closure.
+  // Reports a dropped attempt. Without a session nothing is sent; the next Hello then lacks the
+  // attempt and so reports the drop. `about` names the job and the closure.
   void SendDropped(const Work& work, const Dropped& dropped, const log::Context& about);
   // Reports a failed attempt. `identity` is the identity of this worker.
   void SendFailed(const Work& work, const absl::Status& status, const std::string& identity,
                   const log::Context& about);
 
-  // Returns a UserError if `done` exceeds the size of a message and could never be sent.
+  // Returns a UserError if `done` is larger than the largest message and could never be sent.
   absl::Status CheckSize(const Work& work, const v1::Done& done) const;
   // Keeps `done` for SendDone, which sends a heartbeat first, because the job may end before the
   // next heartbeat is due.
@@ -57,8 +57,9 @@ class AttemptReports {
 };
 
 // Fills in the held attempts that fit into a message; a larger Hello would be refused at every
-// dial. The attempts that are left out are the last to begin. The coordinator does not adopt them,
-// so the worker drops them, and they are granted again [LEDGER 26].
+// dial. If some attempts do not fit, the attempts that would begin last are left out. The
+// coordinator does not adopt them, so the worker drops them, and they are granted again [LEDGER
+// 26].
 void FillHeld(const std::vector<AttemptBook::Held>& held, std::uint64_t message_bytes_max,
               v1::Hello* hello);
 

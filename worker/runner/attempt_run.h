@@ -72,14 +72,14 @@ class AttemptRun : public std::enable_shared_from_this<AttemptRun> {
   // after AttemptBook::Begin.
   virtual void Start() = 0;
   virtual void OnMap();
-  // Is called when a new session has begun; messages of the previous one may be lost.
+  // The runner calls OnSession in each new session. Messages of the previous one may be lost.
   virtual void OnSession() {}
   virtual void OnFileAnswer(const v1::RunFileAnswer&) {}
   // Handles a recall by the coordinator. The attempt continues nevertheless, unless it waits for
   // memory of a server.
   void Recall();
   // Handles the drain of the worker. A run of updates ends after its running step, at most
-  // `step_max` from now. Other work is given up at once, unless its report is being sent.
+  // `step_max` from now. Other work is handed back at once, unless its report is being sent.
   virtual void Drain(std::chrono::milliseconds step_max);
   // Releases the objects that the run shares with other threads.
   virtual void Cancel() {}
@@ -87,7 +87,7 @@ class AttemptRun : public std::enable_shared_from_this<AttemptRun> {
   void FillProgress(v1::WorkerProgress* progress) const;
   // Fills the part of Done that belongs to this kind of work. The runner calls it once, at the end.
   virtual void FillDone(v1::Done* done) = 0;
-  // Is called when the book holds the report, and the run ends.
+  // The runner calls OnReported when the book holds the report. The run then ends.
   virtual void OnReported() {}
 
  protected:

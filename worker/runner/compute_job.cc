@@ -22,7 +22,7 @@ absl::StatusOr<Precision> PrecisionOf(const config::JobSpec& spec, const Backend
   const std::string& name = spec.training.precision;
   const std::optional<Precision> precision = ParsePrecision(name);
   const absl::Status can =
-      precision ? backend.CheckPrecision(*precision) : absl::InvalidArgumentError("no such policy");
+      precision ? backend.CheckPrecision(*precision) : absl::InvalidArgumentError("unknown name");
   if (can.ok()) return *precision;
   return WithShortfall(
       Shortfall::kAbility,

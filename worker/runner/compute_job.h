@@ -66,15 +66,15 @@ class ComputeBackend {
 };
 
 // The batches to be copied to the device ahead of their step. Either the running step or a separate
-// task takes the first one. Thread-safe.
+// computation takes the first batch. Thread-safe.
 class NextBatch {
  public:
   void Put(std::shared_ptr<const ReadyBatch> batch) {
     MutexLock lock(&mu_);
     batches_.push_back(std::move(batch));
   }
-  // Takes the first batch, and with `which` only if it is that batch. Returns nullptr if another
-  // caller took it.
+  // Takes the first batch. If `which` is not null, takes the first batch only if it equals `which`.
+  // Returns nullptr if another caller took it.
   std::shared_ptr<const ReadyBatch> Take(const ReadyBatch* which) {
     MutexLock lock(&mu_);
     if (batches_.empty() || (which != nullptr && batches_.front().get() != which)) return nullptr;
@@ -85,13 +85,13 @@ class NextBatch {
 
  private:
   Mutex mu_;
-  // Shared with the run and the compute thread; at most two.
+  // The run and the compute thread share the batches. There are at most two.
   std::deque<std::shared_ptr<const ReadyBatch>> batches_ ABSL_GUARDED_BY(mu_);
 };
 
 // Adds the metrics of a step to a closure's sums, both in the order of the model's metrics.
 void AddMetrics(const std::vector<MetricSum>& step, std::vector<MetricSum>* total);
-// Writes a closure's metrics, in the order of the model's metrics, in the form that the coordinator
+// Writes a closure's metrics, in the order of the model's metrics, as the sums that the coordinator
 // adds up. A metric with many counts is written only if `with_counts`.
 void FillSums(const std::vector<std::string>& names, const std::vector<MetricSum>& measured,
               bool with_counts, v1::ClosureMetrics* to);
@@ -193,8 +193,8 @@ class ComputeJob {
   std::vector<tensor::AlignedBuffer> MakeRowGradients(Backend& backend,
                                                       const BatchRows& rows) const;
   tensor::AlignedBuffer StageOrHeap(std::size_t bytes) const;
-  // Returns the graph's inputs from a batch as views of it and of `labels`. Returns UserError for
-  // an integer label that float32 cannot represent.
+  // Returns the graph's inputs from a batch, as views of the batch and of `labels`. Returns
+  // UserError for an integer label that float32 cannot represent.
   absl::StatusOr<Batch> InputsOf(const ReadyBatch& batch, tensor::AlignedBuffer* labels) const;
   // Does the same for the next step, and returns the prefetched spans if the batch was
   // prefetched.
@@ -222,7 +222,7 @@ class ComputeJob {
   Batch ahead_inputs_;                         // views of ahead_
   Precision precision_ = Precision::kFloat32;  // precision of graph_
   std::unique_ptr<Graph> graph_;
-  std::optional<HostStep> steps_;        // optional, because only float16 needs one
+  std::optional<HostStep> steps_;        // set when the graph is open
   std::optional<LossScale> loss_scale_;  // set if the precision needs it (float16)
   ModelInputs inputs_;
   // Whether the graph's inputs are bound to the fields of the open data; also true after a failed

@@ -1,12 +1,12 @@
-// The path of a computation between the runner's two threads: it runs on the compute executor and
-// resumes on the control executor.
+// The path of a computation between the runner's two threads. The computation runs on the compute
+// executor, and its continuation on the control executor.
 //
 //   control executor ── Run(work, then) ─┐                          ┌─▶ then(result)
 //   compute executor                     └─▶ result = work() ───────┘
 //
 // Each computation takes these two hops and no others. The control executor must not compute. The
-// compute executor must not touch the exchange, the attempt book or the session, so that they need
-// no lock. Used on the control executor.
+// compute executor must not touch the exchange, the attempt book and the session, which therefore
+// need no lock. Used on the control executor.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ class ComputeQueue {
   ComputeQueue(runtime::Executor* control, runtime::Executor* compute)
       : control_(control), compute_(compute) {}
 
-  // Runs `work` on the compute executor, then `then` with its result on the control executor. A
-  // caller that may end before that must guard `then`.
+  // Runs `work` on the compute executor, then `then` with its result on the control executor. If
+  // the caller may be destroyed earlier, `then` must check that the caller still exists.
   template <class Work, class Then>
   void Run(Work work, Then then) {
     ++*under_way_;
@@ -50,8 +50,8 @@ class ComputeQueue {
  private:
   runtime::Executor* const control_;
   runtime::Executor* const compute_;
-  // The number of computations that have not returned, used on the control executor only. It is
-  // shared with the posted tasks, which may outlive the queue.
+  // The number of computations that have not returned, used on the control executor only. Posted
+  // functions share it, because they may outlive the queue.
   const std::shared_ptr<std::uint64_t> under_way_ = std::make_shared<std::uint64_t>(0);
 };
 

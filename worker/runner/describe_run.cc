@@ -3,7 +3,7 @@
 namespace evergrad::worker {
 
 void DescribeRun::Start() {
-  env_.logger->Info("describing the job", About());
+  env_.logger->Info("this worker describes the job", About());
   Compute(std::move(describe_), [this](absl::StatusOr<v1::DescribeResult> result) {
     if (!result.ok()) return env_.owner->Fail(result.status());
     description_ = *std::move(result);

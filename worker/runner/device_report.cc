@@ -6,7 +6,7 @@
 
 namespace evergrad::worker {
 
-// The counts by the runner, in addition to the backend's measurements.
+// The runner's own counts, in addition to the backend's measurements.
 struct DeviceReport::Counts {
   std::atomic<std::uint64_t> batches_ahead{0}, waits{0};
   std::atomic<double> wait_seconds{0};
@@ -54,8 +54,8 @@ using Samples = metrics::Registry::Samples;
 const std::vector<metrics::Registry::Named>& GaugeNames() {
   static const auto* const names = new std::vector<metrics::Registry::Named>{
       {"evergrad_worker_device_memory_bytes",
-       "Device memory: used by arrays now (used) and at most (peak), reserved for arrays "
-       "(reserved), and free"},
+       "Bytes of device memory: in use by arrays (used), the maximum of used (peak), reserved for "
+       "arrays (reserved), and free (free)"},
       {"evergrad_worker_device_memory_fragmentation_ratio",
        "Fragmentation of the device memory kept for reuse: the share outside its largest piece"},
       {"evergrad_worker_device_seconds",

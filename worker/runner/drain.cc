@@ -16,8 +16,8 @@ void Drain::SetSession(bool connected) {
   if (begun_ && !connected) EndWithoutSession();
 }
 
-// Waits for the running attempt, but only for the time in which a step settles if its servers still
-// run, because all daemons may have been told to end at the same time.
+// Gives the running attempt the time in which a step settles while its servers run. A longer wait
+// would be useless if all daemons were told to end at the same time.
 void Drain::EndWithoutSession() {
   env_.control->PostAfter(env_.no_session_max, [weak = weak_from_this()] {
     const auto self = weak.lock();

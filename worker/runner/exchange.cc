@@ -192,8 +192,8 @@ bool Exchange::TakePushAnswers(const Request& request, const v1::ResponseHeader&
   for (std::size_t i = 0; i < request.pushes.size(); ++i) {
     const auto& [key, serial] = request.pushes[i];
     const v1::PushResult& result = header.pushes(static_cast<int>(i));
-    if (!sections_.HasPush(key)) continue;    // settled by another copy
-    if (!sections_.IsCurrent(key, serial)) {  // sent again meanwhile, to another owner
+    if (!sections_.HasPush(key)) continue;    // another copy of the push has settled it
+    if (!sections_.IsCurrent(key, serial)) {  // the push was sent again, to another owner
       unsettled->insert(key.shard);
       continue;
     }

@@ -10,7 +10,7 @@
 // Push u and the next pull share one request per server, or several if the server cannot grant a
 // request of that size.
 //
-// AttemptBook decides what an answer means. ExchangeSections owns the state of every section,
+// AttemptBook decides the effect of an answer. ExchangeSections owns the state of every section,
 // RequestWriter writes a request, RowPulls owns the memory for pulled rows, and PushAnnouncer owns
 // the announcements. This class owns the calls in flight and the timers, and ends the attempt in
 // case of an error. A pull that is sent with a push counts only once that push is settled, so a
@@ -98,11 +98,11 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   void HavePulls(std::uint64_t count) { sections_.HavePulls(count); }
   // Returns whether every dense shard was pulled `count` times.
   bool PullsDone(std::uint64_t count) const { return sections_.PullsDone(count); }
-  // Requests rows of embedding tables for one step, once for each `count`; the caller numbers the
-  // requests from 1. The requests are sent with pull `after` of the dense shards, or later. Flush
-  // sends the requests.
+  // Requests rows of embedding tables for one step. `count` is the number of the request, from 1;
+  // each number is used once. The request is sent with pull `after` of the dense shards, or later.
+  // Flush sends the requests.
   void WantRows(std::uint64_t count, std::shared_ptr<const SlotRows> rows, std::uint64_t after);
-  // Returns whether all rows of request `count` have arrived; false if they were not requested.
+  // Returns whether all rows of request `count` have arrived; false if there is no such request.
   bool RowsDone(std::uint64_t count) const { return rows_.IsDone(count); }
   // Returns the rows of request `count`, [ids, dimension] for each table; RowsDone(count) must be
   // true. The values are float32 with `widen`, otherwise as received (SlotRows::Scatter).
@@ -117,15 +117,15 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   // Announces pushes to `shards` that follow soon, and the next pull of every shard if `pulls`, so
   // that the servers reserve memory now. Other requests are not announced.
   void Announce(const std::vector<ShardId>& shards, bool pulls);
-  // Sends, after a change of the map or of addresses, the sections that waited for it, and resends
-  // to the new owners the requests that went to former owners.
+  // Must be called after a change of the map or of addresses. Sends the sections that waited for
+  // the change, and resends requests that went to former owners to the new owners.
   void OnMap();
   // Returns the condition for which the exchange waits, as a text for people, or "".
   std::string WaitingFor() const;
   // Returns whether a push was answered OVER_BUDGET and is repeated until the server has memory
   // (AttemptBook::OverBudget::kPause).
   bool WaitsForRoom() const { return !sections_.OverBudget().empty(); }
-  // Adds the servers that have not answered, each with the time since when.
+  // Adds the servers that cannot be reached, each with the time of the first failure.
   void FillUnreached(v1::WorkerProgress* progress) const;
 
  private:
@@ -141,7 +141,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     std::vector<std::pair<PullKey, std::uint64_t>> pulls;
     std::uint64_t pulls_wanted = 0;  // the number of wanted pulls when the request was sent
   };
-  // Shared with the values that PullCache holds as views of the answer.
+  // The answer is shared with the values that PullCache holds as views of the answer.
   using SharedAnswer = std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>;
 
   bool Sequential() const;

@@ -12,7 +12,7 @@
 
 namespace evergrad::worker {
 
-// Returns the name of the content of a section of `shard`.
+// Describes the content of a section of `shard` for messages: "rows 0 to 64 of variable w".
 std::string SectionName(const Layout& layout, ShardId shard);
 // Returns the user error for a section that exceeds the limits of `server`.
 absl::Status NeverFits(const Layout& layout, const SectionSize& section, const std::string& server,

@@ -177,8 +177,8 @@ void ExchangeSections::ReviveAfterMap(std::uint32_t shard, const ShardMap& map,
                         (shard < map.shards.size() && endpoints.contains(map.shards[shard].server))
                   : map.version >= item.wait_for;
       break;
-    // The former owner may be lost permanently, so the section goes to the new owner at once,
-    // without waiting for an answer of the former one.
+    // The former owner may be lost permanently. The section therefore goes to the new owner at
+    // once, without waiting for an answer of the former owner.
     case State::kInFlight:
     case State::kBackoff:
       again = shard < map.shards.size() && (map.shards[shard].epoch != item.sent_to.epoch ||

@@ -1,5 +1,5 @@
-// The sections of an attempt's requests. A push is kept until it is settled, and a pull with the
-// numbers of times that it is wanted and done.
+// The sections of an attempt's requests. A push is kept until it is settled. A pull is kept with
+// two counts: how many times it is wanted, and how many times it is done.
 //
 //   ready ── Sent ──▶ in flight ──▶ settled (push), or accepted and ready for the next pull
 //     ▲                 │  ├── BackOff ────────▶ backoff ───── Resume ──┐
@@ -68,9 +68,9 @@ class ExchangeSections {
   struct Retry {
     std::vector<std::pair<PushKey, std::uint64_t>> pushes;
     std::vector<std::pair<PullKey, std::uint64_t>> pulls;
-    std::uint32_t tries = 0;          // the most earlier tries of one of them
-    std::uint32_t busy_after_ms = 0;  // the least delay that the server wishes
-    // Returns `min`, doubled for each try up to `max`, and not less than the server wishes.
+    std::uint32_t tries = 0;          // the largest number of earlier tries of a section
+    std::uint32_t busy_after_ms = 0;  // the minimum delay that the server requests
+    // Returns `min`, doubled for each try up to `max`, and at least `busy_after_ms`.
     std::chrono::milliseconds Delay(std::chrono::milliseconds min,
                                     std::chrono::milliseconds max) const;
     bool empty() const { return pushes.empty() && pulls.empty(); }
@@ -137,7 +137,7 @@ class ExchangeSections {
 
   // Ends the delay of the sections whose state has not changed since `retry` was filled.
   void Resume(const Retry& retry);
-  // Makes the sections ready that waited for this map, or that were sent to former owners.
+  // Makes ready the sections that waited for this map, or that were sent to former owners.
   void OnMap(const ShardMap& map, const Endpoints& endpoints);
 
   bool WaitsForMap() const;

@@ -120,7 +120,7 @@ absl::StatusOr<std::vector<ExportFile>> MakeExport(
          {std::pair{"weights.npz", weights::Format::kNpz},
           std::pair{"weights.safetensors", weights::Format::kSafetensors}}) {
       EG_ASSIGN_OR_RETURN(weights::WeightImage made, weights::WeightImage::Make(format, tensors));
-      // Shared, because std::function copies its captures.
+      // The image is shared, because std::function copies its captures.
       const auto image = std::make_shared<const weights::WeightImage>(std::move(made));
       files.push_back(
           {name, image->bytes(),

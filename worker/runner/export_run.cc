@@ -68,7 +68,7 @@ void ExportRun::ReadParts() {
   const std::optional<Upload::Chunk> next = upload_->Next();
   if (!next) return;
   reading_ = true;
-  // The task holds `compute`, because it owns the values of the files.
+  // The function holds `compute`, which owns the values of the files.
   Compute(
       [compute = env_.job->compute(), exported = exported_, reader = reader_, next = *next] {
         v1::RunFileChunk part;

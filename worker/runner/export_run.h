@@ -15,8 +15,8 @@ namespace evergrad::worker {
 // Limits a warning across attempts to one per minute.
 class WarningInterval {
  public:
-  // Returns whether to warn now. Returns false for a minute after true; always true without a
-  // clock.
+  // Returns whether to warn now. After a true result, the result is false for one minute. Without a
+  // clock the result is always true.
   bool Warn(const Clock* clock);
 
  private:

@@ -14,8 +14,8 @@
 namespace evergrad::worker {
 
 // Calls `then` exactly once, on `executor`, or on the caller's stack if nothing delays it. The
-// action `drop` gives Aborted, with which the caller skips its next action if possible, and
-// otherwise ends as after any error. `failpoints` may be null.
+// action `drop` gives Aborted. The caller then skips its next action if it can, and otherwise
+// handles Aborted as any other error. `failpoints` may be null.
 inline void AtFailpoint(fault::Failpoints* failpoints, absl::string_view name,
                         runtime::Executor* executor, std::function<void(absl::Status)> then) {
   const fault::Hit hit = failpoints == nullptr ? fault::Hit{} : failpoints->At(name);

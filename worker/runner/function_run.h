@@ -1,5 +1,5 @@
 // A closure of a functions job. Each step is one call of the user's function, and pushes the
-// gradients that the function pushed. The number of steps is known only after the last one.
+// gradients that the function pushed. The number of steps is known only after the last step.
 //
 // The call is used and destroyed on the compute executor, because it holds the user's objects.
 #pragma once
@@ -23,8 +23,8 @@ class FunctionRun final : public UpdateRun {
   // The first values must be at least as new as the beginning of the closure.
   bool MayPullAhead() const override { return false; }
   void OnStep(absl::StatusOr<ComputeJob::FunctionStep> step);
-  // Returns the reason to skip the update, or "". Returns a user error if such steps are not
-  // skipped.
+  // Returns the reason to skip the update, or "" if the update must be pushed. If the worker must
+  // not skip such updates, returns a user error.
   absl::StatusOr<std::string> CheckFinite(const ComputeJob::FunctionStep& step);
   absl::Status AboutFunction(const absl::Status& status) const;
 

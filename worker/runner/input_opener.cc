@@ -103,7 +103,7 @@ absl::Status InputOpener::CheckData(const JobContext& job, const Work& work) {
   if (status.ok()) return status;
   if (env_.clock == nullptr || env_.clock->Now() - opened_at_ >= kReopenAfter) {
     opened_.train = opened_.eval = false;
-    train_ = eval_ = nullptr;  // prevents reading ahead from them
+    train_ = eval_ = nullptr;  // no batch is read ahead from the old data
     close_first_ = true;
   }
   return status;

@@ -46,7 +46,7 @@ class InputOpener : public std::enable_shared_from_this<InputOpener> {
   // have put the right data in place.
   absl::Status CheckData(const JobContext& job, const Work& work);
 
-  // Return the data sets; nullptr if a data set is not open.
+  // These functions return the data sets, or nullptr for a data set that is not open.
   const std::shared_ptr<const Dataset>& train() const { return train_; }
   const std::shared_ptr<const Dataset>& eval() const { return eval_; }
 

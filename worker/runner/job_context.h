@@ -2,8 +2,8 @@
 // passes to the next. Used on the control executor only, except `compute`, whose methods are called
 // on the compute executor.
 //
-// If the job is unreadable or its plan is inconsistent, the context keeps the error; Check then
-// ends each attempt of the job with it.
+// If the job is unreadable or its plan is inconsistent, the context keeps the error. Check then
+// returns this error for each attempt of the job.
 #pragma once
 
 #include <cstdint>
@@ -77,15 +77,15 @@ class JobContext {
   PullCache* cache() const { return cache_.get(); }
   // The fingerprint of the training data from which the plan was made; "" if the plan has none.
   const std::string& data_fingerprint() const { return data_fingerprint_; }
-  // Shared with tasks of the compute executor, which also destroys it (TakeCompute). Null if the
-  // job is unreadable.
+  // The compute executor shares this object, and destroys it in the end (TakeCompute). The pointer
+  // is null if the job is unreadable.
   const std::shared_ptr<ComputeJob>& compute() const { return compute_; }
   std::shared_ptr<ComputeJob> TakeCompute() { return std::move(compute_); }
 
   // --- written by the runner and its attempts
   v1::ExportOrder export_order;  // order in the newest grant of an export
-  // The map under which the last push of the previous attempt has pulled every shard. These values
-  // serve as the first pull of the next attempt.
+  // The map under which the last push of the previous attempt has pulled every shard. The pulled
+  // values serve as the first pull of the next attempt.
   std::optional<MapVersion> pulled_ahead;
   std::uint64_t steps = 0, examples = 0;  // trained by this worker
   // The duration of the last training step, from its hand-over to the arrival of its gradients.

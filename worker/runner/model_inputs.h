@@ -22,10 +22,11 @@ class ModelInputs {
   // sets of a job.
   absl::Status Bind(const config::JobSpec& spec, const Graph& graph, const Dataset& data,
                     absl::string_view which);
-  // Returns the graph's inputs from a batch, as views of it.
+  // Returns the graph's inputs from a batch, as views of the batch.
   std::vector<Values> Of(const Graph& graph, const ReadyBatch& batch) const;
-  // Returns the labels of a batch in float32, as a view of it or of `as_floats`, which `allocate`
-  // makes if it is too small. Returns UserError for an integer label that float32 cannot represent.
+  // Returns the labels of a batch in float32, as a view of the batch or of `as_floats`. If
+  // `as_floats` is too small, `allocate` makes a new one. Returns UserError for an integer label
+  // that float32 cannot represent.
   absl::StatusOr<std::span<const float>> LabelsOf(
       const config::JobSpec& spec, const ReadyBatch& batch,
       const std::function<tensor::AlignedBuffer(std::size_t)>& allocate,

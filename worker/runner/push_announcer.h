@@ -24,9 +24,9 @@ class PushAnnouncer {
                 std::shared_ptr<const Layout> layout, std::chrono::milliseconds deadline)
       : client_(client), endpoints_(endpoints), layout_(std::move(layout)), deadline_(deadline) {}
 
-  // Announces a push to each of `shards`, with the next pull of every dense shard of their servers
-  // if `pulls`. Withdraws earlier announcements that were not taken. `in_parts` returns whether
-  // parts of a request to a server are in flight.
+  // Announces a push to each of `shards`. If `pulls`, also announces the next pull of every dense
+  // shard of the same servers. Withdraws earlier announcements that were not taken. `in_parts`
+  // returns whether parts of a request to a server are in flight.
   void Announce(const std::vector<ShardId>& shards, bool pulls, const ShardMap& map,
                 const std::function<bool(const std::string&)>& in_parts);
   // Returns the announcement to the server, or nullptr.

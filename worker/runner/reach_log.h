@@ -1,6 +1,6 @@
 // The servers for which the running attempt waits, reported to the coordinator and to people. These
-// are the unreachable servers, and the server whose answer is slow. A worker that cannot reach a
-// living server loses its work to a worker that can. Pure; not thread-safe.
+// are the unreachable servers, and the server whose answer is slow. If a server lives but a worker
+// cannot reach it, the work goes to a worker that can. Pure; not thread-safe.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ class ReachLog {
  public:
   static constexpr std::chrono::seconds kSlowAfter{2};  // slower answers are reported
 
-  // Declare that a call to `server` has begun (Asked), or has ended with any result (Ended).
+  // Asked declares that a call to `server` has begun; Ended, that it has ended with any result.
   void Asked(const std::string& server, MonoTime now);
   void Ended(const std::string& server);
   // Declares that a call to `server` failed. Only Unavailable means that the server is unreachable.

@@ -1,5 +1,6 @@
 // The memory for rows of embedding tables that are being pulled, by the number of the pull. Answers
-// fill it part by part. Pure; not thread-safe (the exchange uses it on the control executor).
+// fill the memory part by part. Pure; not thread-safe (the exchange uses it on the control
+// executor).
 #pragma once
 
 #include <cstddef>
@@ -20,8 +21,8 @@ class RowPulls {
   // `count` must be new. `values` is memory for the rows (SlotRows::MakeRows).
   void Begin(std::uint64_t count, std::shared_ptr<const SlotRows> rows,
              std::vector<tensor::AlignedBuffer> values);
-  // Copies the values of one part of pull `count`. Each part is accepted once. Internal, without
-  // any change, for values of another size.
+  // Copies the values of one part of pull `count`. Each part is accepted once. Returns Internal and
+  // changes nothing if the values have another size.
   absl::Status Accept(std::uint64_t count, const SlotRows::OfShard& part,
                       std::span<const std::byte> values);
   // Returns whether all parts were accepted; false if the pull has not begun.

@@ -114,8 +114,9 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     input = std::make_shared<InputOpener>(
         InputOpener::Environment{env.control, &compute, env.failpoints, env.clock}, job->compute(),
         [this](Attempt attempt, const absl::Status& status) { OnOpened(attempt, status); });
-    env.logger->Info(absl::StrCat("job known: type=", job->spec() ? job->spec()->type : "?"),
-                     About());
+    env.logger->Info(
+        absl::StrCat("this worker has got a job: type=", job->spec() ? job->spec()->type : "?"),
+        About());
   }
 
   void EndJob(JobUid uid, absl::string_view state) {
@@ -124,7 +125,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     SyncRun();
     if (!job || job->uid() != uid) return;
     env.logger->Info(absl::StrCat("job ended: state=", state), About());
-    streams.CloseAll();  // because attempts of the next job may have the same numbers
+    streams.CloseAll();  // attempts of the next job may have the same numbers
     input.reset();
     // The compute executor destroys its own objects.
     compute.Post([made = job->TakeCompute()] {});
@@ -249,8 +250,8 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     SchedulePump();
   }
 
-  // Hands the attempt back if it has not begun. This is no error, because a job that shares the
-  // cluster loses many attempts in this way.
+  // Hands the attempt back if it has not begun. The log line is no warning, because a job that
+  // shares the cluster loses many attempts in this way.
   void GiveBack(Attempt attempt, const std::string& reason) {
     for (const AttemptBook::Held& held : book.HeldForHello()) {
       if (held.work.attempt != attempt || book.OnRecall(attempt).empty()) continue;
@@ -409,10 +410,10 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
   }
 
   const Environment env;
-  Options options;  // data_roots change with the coordinator; all others are constant
+  Options options;  // data_roots change with the coordinator; all other options are constant
   const std::shared_ptr<ComputeBackend> backend;  // shared by the compute parts of jobs
-  // Allocates memory that suits the device, for values from the servers and for batches. Exchanges
-  // hold this function, too, and must not own the backend.
+  // Allocates memory that suits the device, for values from the servers and for batches. The
+  // pointer is weak, because exchanges hold this function, too, and must not own the backend.
   const Allocator allocate = [weak = std::weak_ptr<ComputeBackend>(backend)](std::size_t bytes) {
     const auto made = weak.lock();
     return made == nullptr ? tensor::AlignedBuffer() : made->Stage(bytes);

@@ -1,5 +1,5 @@
-// Runs the attempts that the coordinator grants, one at a time and step by step, and reports each
-// once.
+// Runs the attempts that the coordinator grants, one at a time and step by step, and reports the
+// end of each attempt once.
 //
 //   session ──▶ control executor: Runner,  ──▶ compute executor: weights, batch -> gradients
 //   servers ◀─▶ AttemptBook, Exchange      ◀── prefetch thread: files -> batches
@@ -45,8 +45,8 @@ class Runner {
     const sdk::Registry* functions = nullptr;    // null if no function is registered
     std::vector<const JobKind*> more_job_kinds;  // besides training and functions
     std::function<bool(v1::TaskMessage)> send;   // SessionClient::Send
-    // Called after an attempt has been reported as Failed because the device has failed, so that
-    // all later steps would fail, too. May be null.
+    // The runner calls this function when an attempt has been reported as Failed because the device
+    // has failed. All later steps would fail, too. May be null.
     std::function<void(const absl::Status&)> on_device_lost = nullptr;
   };
   struct Options {
@@ -58,12 +58,12 @@ class Runner {
     std::uint64_t prefetch_bytes_max = 64ull << 20;
     std::uint64_t data_bytes_max = 8ull << 30;  // limit of one source in memory
     fs::Roots data_roots = {};                  // folders that hold jobs' data files
-    // The limit of step records between two heartbeats; older ones are dropped and counted.
+    // The limit of step records between two heartbeats; older records are dropped and counted.
     std::uint32_t step_records_max = 4096;
     std::chrono::milliseconds call_deadline{10000};
     std::chrono::milliseconds backoff_min{10}, backoff_max{1000};
     std::chrono::milliseconds drain_step_max{5000}, drain_done_max{2000};
-    // The limit of a drain without a session, in which no result can be reported.
+    // The time limit of a drain without a session. Without a session no result can be reported.
     std::chrono::milliseconds drain_alone_max{500};
     // The limit of a message of the session; a larger Done could never be sent.
     std::uint64_t message_bytes_max = 4ull << 20;
@@ -76,7 +76,8 @@ class Runner {
   ~Runner();
 
   // --- session
-  void SetIdentity(const std::string& identity);  // "0" until set; Registered sets it at the latest
+  // Sets the identity, which is "0" before. The caller sets it at the latest when it registers.
+  void SetIdentity(const std::string& identity);
   // Replaces Options::data_roots for jobs that begin from now on.
   void SetDataRoots(const fs::Roots& roots);
   // Fills highest_term, life_id and every held attempt [26].

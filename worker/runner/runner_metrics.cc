@@ -15,22 +15,23 @@ Exchange::Counters ExchangeCounters(metrics::Registry* registry) {
   static_assert(std::size(kAnswers) == std::extent_v<decltype(counters.answers)>);
   for (std::size_t i = 0; i < std::size(kAnswers); ++i)
     counters.answers[i] =
-        &registry->GetCounter("evergrad_worker_push_answers_total", "Answers to push sections",
+        &registry->GetCounter("evergrad_worker_push_answers_total", "Answers to pushes to a shard",
                               {{"answer", kAnswers[i]}});
   const auto pulls = [&](const char* answer) {
-    return &registry->GetCounter("evergrad_worker_pull_answers_total", "Answers to pull sections",
-                                 {{"answer", answer}});
+    return &registry->GetCounter("evergrad_worker_pull_answers_total",
+                                 "Answers to pulls of a shard", {{"answer", answer}});
   };
   counters.pulls_values = pulls("values");
   counters.pulls_unchanged = pulls("unchanged");
   counters.resends = &registry->GetCounter("evergrad_worker_sections_resent_total",
-                                           "Sections sent again after a refusal or a failure");
+                                           "Pushes and pulls of a shard that were sent again after "
+                                           "a refusal or a failure");
   return counters;
 }
 
-// A step of a small model takes a millisecond, one of a large model some seconds, and a push or a
-// batch that waits longer than a minute is a fault. Three bounds in a decade give a quantile within
-// a factor of 2.5.
+// A step takes between a millisecond (a small model) and some seconds (a large model). A push or a
+// batch that waits longer than a minute is a fault. With three bounds per decade, a quantile is
+// known within a factor of 2.5.
 metrics::Histogram& SecondsOf(metrics::Registry* registry, const char* name, const char* help) {
   return registry->GetHistogram(
       name, help, {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60});
@@ -46,10 +47,10 @@ struct RunnerMetrics::ServedJob {
 RunnerMetrics::RunnerMetrics(metrics::Registry* registry, std::uint64_t step_records_max,
                              std::uint64_t data_bytes_max)
     : attempts(*registry, "evergrad_worker_queued_attempts",
-               "Attempts granted ahead and not started",
+               "Attempts that were granted in advance and have not begun",
                static_cast<double>(AttemptBook::kQueuedMax)),
       step_records(*registry, "evergrad_worker_step_records",
-                   "Step records between two heartbeats; when full, the oldest is dropped",
+                   "Step records between two heartbeats; at the limit the oldest is dropped",
                    static_cast<double>(step_records_max)),
       data(*registry, "evergrad_worker_data_bytes",
            "Bytes of the largest data source in memory; a source above the limit is refused",
@@ -68,13 +69,13 @@ RunnerMetrics::RunnerMetrics(metrics::Registry* registry, std::uint64_t step_rec
       loss(registry->GetGauge("evergrad_worker_loss", "Mean loss of the last step")),
       push_seconds(SecondsOf(registry, "evergrad_worker_push_seconds",
                              "Time from handing over the gradients of an update until every server "
-                             "has settled them, with all repeats")),
+                             "has settled them, including retries")),
       pull_seconds(SecondsOf(registry, "evergrad_worker_pull_seconds",
                              "Time from the request of a step's dense values until all of them "
-                             "have arrived, with all repeats")),
+                             "have arrived, including retries")),
       step_seconds(SecondsOf(registry, "evergrad_worker_step_seconds",
-                             "Time from the beginning of a step, whose batch and values are there, "
-                             "until its gradients are handed over")),
+                             "Time from the beginning of a step, after its batch and its values "
+                             "have arrived, until its gradients are handed over")),
       batch_wait_seconds(SecondsOf(registry, "evergrad_worker_batch_wait_seconds",
                                    "Time for which a step waited for its batch; 0 if the batch had "
                                    "been read ahead")),

@@ -22,8 +22,8 @@ class RunnerMetrics {
   metrics::Limit attempts, step_records, data;
   metrics::Counter &steps, &examples, &done, &dropped, &failed, &skips;
   metrics::Gauge& loss;
-  // They have no label of the job: a worker serves one job at a time, which
-  // `evergrad_worker_serves_job` names.
+  // These histograms have no label of the job, because a worker serves one job at a time.
+  // `evergrad_worker_serves_job` names this job.
   metrics::Histogram &push_seconds, &pull_seconds, &step_seconds, &batch_wait_seconds;
   Exchange::Counters exchange;
 

@@ -46,7 +46,7 @@ void TrainingRun::ComputeStep() {
   batch_came_ = false;
   // With tables the next batch is requested now, because the ids of its rows must be known when the
   // push of this step is sent. With a device the batch is requested now because CPU cores are idle.
-  // Otherwise it is read during the wait for the servers.
+  // Otherwise the batch is requested during the wait for the servers.
   if ((taken.rows || compute->on_device()) && next_step() + 1 < steps()) feed_->Ask();
   PullForSecondStep();
   const std::uint64_t dropout_key = random::KeyOf(

@@ -75,11 +75,12 @@ class UpdateRun : public AttemptRun {
                           const std::vector<tensor::AlignedBuffer>& gradients,
                           Update* update) const;
 
-  // Count a step. RecordStep also records its loss for the next heartbeat and for Done.
+  // Both functions count a step. RecordStep also records its loss for the next heartbeat and for
+  // Done.
   void CountStep(std::uint64_t examples);
   void RecordStep(std::uint64_t examples, double loss_sum);
-  // If all shards are targets, lists the shards that fewer updates touched than the closure has
-  // updates [LEDGER 38].
+  // If all shards are targets, lists the shards that some updates of the closure did not touch
+  // [LEDGER 38].
   void FillTouchedLess(v1::Done* done) const;
 
   std::uint32_t steps() const { return steps_; }
@@ -88,7 +89,7 @@ class UpdateRun : public AttemptRun {
   // Returns whether step `step` is still being computed.
   bool Computes(std::uint32_t step) const { return computing_ && next_step_ == step; }
 
-  // The time, and the observation of the time since `since`. Without a clock nothing is observed.
+  // Now returns the time. Observe records the time since `since`; without a clock it does nothing.
   MonoTime Now() const { return env_.clock == nullptr ? MonoTime{0} : env_.clock->Now(); }
   void Observe(const metrics::Histogram& seconds, MonoTime since) const;
 
@@ -109,9 +110,9 @@ class UpdateRun : public AttemptRun {
   bool computing_ = false;           // a step is being computed, or its push is being prepared
   bool paused_ = false;              // worker.after_push delays the run
   MonoTime begun_at_{0};             // beginning of the step that is being computed
-  std::deque<MonoTime> pushed_at_;   // of the pushed and unsettled steps, which are at most two
-  std::deque<MonoTime> wanted_at_;   // of the wanted pulls that have not arrived
-  std::uint64_t pulls_wanted_ = 0;   // including those that have arrived
+  std::deque<MonoTime> pushed_at_;   // times of the unsettled pushes, at most two
+  std::deque<MonoTime> wanted_at_;   // times of the requests of pulls that have not arrived
+  std::uint64_t pulls_wanted_ = 0;   // including pulls that have arrived
   std::optional<MapVersion> pulled_ahead_;  // the map under which the last push also pulled
 };
 

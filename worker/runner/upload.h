@@ -23,7 +23,7 @@ class Upload {
     std::size_t file = 0;
     std::uint64_t offset = 0;
     std::size_t bytes = 0;
-    bool last = false;  // the last chunk of its file, which carries the digest of the whole
+    bool last = false;  // the last chunk of its file, which carries the digest of the whole file
   };
   Upload(std::vector<File> files, std::size_t chunk_bytes, std::size_t window_bytes);
 

@@ -46,7 +46,7 @@ TEST_CASE("Dropped names the attempt, the reason and the shard that superseded i
   CHECK(r.metrics.dropped.value() == 2);
   const auto lines = r.logger.Read(0, 0, "job", 10);
   REQUIRE(lines.size() == 1);
-  CHECK(lines[0].text == "attempt given back: attempt=1.3 reason=recalled");
+  CHECK(lines[0].text == "attempt handed back: attempt=1.3 reason=recalled");
 }
 
 TEST_CASE("Failed says whose error it is, and which ability this worker lacks") {

@@ -863,7 +863,7 @@ TEST_CASE("a coordinator whose disk is full for a while does not fill the worker
   int refused = 0, given_back = 0;
   for (const log::Line& line : stage.logger.Read(0, 0, "", 1000)) {
     refused += line.text.find("refuses a file") != std::string::npos;
-    given_back += line.text.find("attempt given back") != std::string::npos;
+    given_back += line.text.find("attempt handed back") != std::string::npos;
   }
   CHECK(refused == 1);
   CHECK(given_back == 1);
@@ -1368,7 +1368,7 @@ TEST_CASE(
   const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
   CHECK(failed.user_error());
   CHECK(failed.cause().kind() == "user");
-  CHECK_THAT(failed.cause().message(), Catch::Contains("exceeds the size of a message") &&
+  CHECK_THAT(failed.cause().message(), Catch::Contains("exceeds the largest size of a message") &&
                                            Catch::Contains("kind=DESCRIBE") &&
                                            Catch::Contains("limit=200"));
   CHECK(stage.HoldsNothing());
