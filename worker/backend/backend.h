@@ -2,12 +2,12 @@
 // forward and backward on contiguous arrays, NHWC.
 //
 // Elements are float32. Activations, their gradients and the kernels of products may have 16 bits
-// (AnyIn, AnyOut). Primitives then read and write 16 bits, but compute in float32 or wider, sums
-// above all. All 16-bit operands of one call have the same type unless stated. In and Out, used for
-// weight gradients, statistics and losses, are always float32.
+// (AnyIn, AnyOut). Primitives then read and write 16 bits, but compute, and above all add, in
+// float32 or wider. All 16-bit operands of one call have the same type unless stated. In and Out,
+// used for weight gradients, statistics and losses, are always float32.
 //
-// cpu/ (oneDNN + Eigen) is in every build. cuda/ loads libevergrad_cuda.so, or reports why it
-// cannot. One suite of contract tests covers all of them.
+// cpu/ (oneDNN + Eigen) is in every build. cuda/ loads libevergrad_cuda.so, or reports why the
+// library cannot be loaded. One suite of contract tests covers all backends.
 //
 // Memory. A backend owns the memory on which it computes. Every span passed to a primitive lies in
 // memory of this backend (Allocate), and so do the structs that a primitive fills for the host
@@ -34,10 +34,10 @@
 //
 // Errors. A primitive that fails (out of memory, a shape that the library refuses) leaves its
 // outputs unspecified. The backend stores the first such error with the layer (Enter) and the
-// primitive. Primitives do nothing until Finish or TakeError has returned and cleared the error, so
-// that no unspecified index is used. Errors of the caller (sizes, aliasing) are not detected here.
-// Graph checks that each span has exactly the elements of its shape, and that no shape exceeds
-// kElementsMax.
+// primitive. After an error, primitives do nothing until Finish or TakeError has returned and
+// cleared the error, so that no unspecified index is used. Errors of the caller (sizes, aliasing)
+// are not detected here. Graph checks that each span has exactly the elements of its shape, and
+// that no shape exceeds kElementsMax.
 //
 // Aliasing. Outputs overlap neither inputs nor each other unless stated. Outputs are overwritten
 // unless stated. An empty output, if allowed, is not computed.
@@ -48,7 +48,7 @@
 //
 // Threads. One thread at a time, the compute thread, uses a backend: it allocates, computes and
 // frees memory. HostMemory may be used on any thread. HostMemory and its buffers may outlive the
-// backend; nothing else does.
+// backend; all other objects of a backend must not.
 #pragma once
 
 #include <concepts>
@@ -255,7 +255,7 @@ struct LossResult {
   // The position in `labels` of the first label that is not a class, -1 if there is none. A binary
   // label must be in [0, 1], so NaN is bad, too.
   std::int64_t bad_label;
-  double bad_value;  // the value of that label
+  double bad_value;  // the value of the bad label
 };
 
 // The number of thresholds of Keras' AUC(num_thresholds=200): 0, 1/199, …, 1. They delimit kAucBins
@@ -295,11 +295,11 @@ class Backend {
 
   // ---- Copies and their order
 
-  // Upload queues a copy from host memory to the backend's memory; Download queues one back. The
-  // sizes must be equal. The host's memory may be of any kind. Until a mark recorded after the copy
-  // has passed, the source of an Upload must stay unchanged, and the target of a Download must not
-  // be read. Copies to and from the device overlap with primitives only if the host's memory is
-  // HostMemory.
+  // Upload queues a copy from host memory to the backend's memory; Download queues a copy in the
+  // other direction. The sizes must be equal. The host's memory may be of any kind. Until a mark
+  // recorded after the copy has passed, the source of an Upload must stay unchanged, and the target
+  // of a Download must not be read. Copies to and from the device overlap with primitives only if
+  // the host's memory is HostMemory.
   virtual void Upload(DeviceQueue queue, std::span<const std::byte> from,
                       std::span<std::byte> to) = 0;
   virtual void Download(DeviceQueue queue, std::span<const std::byte> from,
@@ -323,21 +323,22 @@ class Backend {
   // dropped with that event. Returns true if the backend has queued its recording of this
   // signature; the caller then skips the calls and continues with EndStep.
   virtual bool BeginStep(std::span<const std::uint64_t> signature) = 0;
-  // Ends the step, whose calls and events are all queued in kCompute by then. Does not wait.
+  // Ends the step without waiting. All calls and events of the step have been queued in kCompute.
   virtual void EndStep() = 0;
   // Must be called after EndStep. Waits until kCompute is done, and copies the step's `result` from
-  // the backend's memory to `to`. After an error it returns the first one (see TakeError), and `to`
-  // is unspecified.
+  // the backend's memory to `to`. After an error, Finish returns the first error (see TakeError),
+  // and `to` is unspecified.
   virtual absl::Status Finish(std::span<const std::byte> result, std::span<std::byte> to) = 0;
   // Returns and clears the first error since the last call. Must not be called within a step. The
   // error is ResourceExhausted, Internal with the library's message, or Unavailable, which means
   // that the device has failed and a new backend is needed.
   virtual absl::Status TakeError() = 0;
   // With true, the default, the bits are also equal in different processes. With false, a backend
-  // may measure its algorithms once per shape and use the fastest. Not to be called in a step.
+  // may measure its algorithms once per shape and use the fastest. Must not be called within a
+  // step.
   virtual void SetReproducible(bool) {}
-  // Returns OK if this device supports the precision, and otherwise FailedPrecondition, whose
-  // message is only the reason.
+  // Returns OK if this device supports the precision. Otherwise returns FailedPrecondition with
+  // only the reason as its message.
   virtual absl::Status CheckPrecision(Precision precision) const = 0;
   // Returns the largest number of inputs of an embedding or a factorization machine.
   virtual std::size_t InputsMax() const { return std::numeric_limits<std::size_t>::max(); }
@@ -434,8 +435,8 @@ class Backend {
                                  Out dbeta) = 0;
 
   // Normalizes each row by its own mean and variance (Ba, Kiros and Hinton, 2016). The forward pass
-  // stores them in mean and variance [rows] for the backward pass. gamma and beta are [columns].
-  // The other arguments are those of BatchNormForward.
+  // stores the mean and the variance of the rows [rows] for the backward pass. gamma and beta are
+  // [columns]. The other arguments are those of BatchNormForward.
   virtual void LayerNormForward(std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x,
                                 In gamma, In beta, Out mean, Out variance, AnyOut y) = 0;
   virtual void LayerNormBackward(std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x,
@@ -532,7 +533,7 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& optio
 // Must be the first call of a daemon's main(), before any thread is started:
 // PrepareThreadPools(std::getenv("OMP_WAIT_POLICY"), argv). Between primitives that are far apart,
 // the compute pools then sleep instead of spin; otherwise two workers on one host would occupy each
-// other's cores. libgomp reads the variable when it is loaded, before main(). If the variable is
+// other's cores. libgomp reads OMP_WAIT_POLICY when it is loaded, before main(). If the variable is
 // unset, this function therefore sets it (and GOMP_SPINCOUNT, if that is unset) and executes the
 // program again, with the same pid, arguments and open files. The function returns if the variable
 // is set (by the user, a supervisor or the first pass), or if executing failed, which only costs

@@ -3,8 +3,8 @@
 //
 // Activations stay in NHWC, the layout of the interface, which oneDNN's vector kernels support.
 // Weights are small, so every call reorders them from HWIO into the layout that each primitive
-// prefers, and their gradients back. x, y and w may have 16 bits; bias and weight gradients are
-// float32.
+// prefers. Weight gradients are reordered back to HWIO. x, y and w may have 16 bits; bias and
+// weight gradients are float32.
 #pragma once
 
 #include <memory>

@@ -18,7 +18,7 @@ namespace {
 // to wake a thread.
 constexpr std::int64_t kElementsPerPart = 16384;
 
-// Eigen's exp and tanh process whole vectors of an aligned chunk; the last one is padded. Eigen's
+// Eigen's exp and tanh process whole vectors of an aligned chunk; the last chunk is padded. Eigen's
 // scalar code for odd ends and unaligned starts gives other bits, but an element's bits must not
 // depend on its position.
 constexpr std::int64_t kChunk = 16;
@@ -314,7 +314,7 @@ void CopyColumns(int threads, std::int64_t rows, std::int64_t width, AnyIn x,
   });
 }
 
-// Uses several partial sums, so that the loop vectorizes with the same bits everywhere.
+// Uses several partial sums, so that the loop vectorizes and gives the same bits on every CPU.
 double SumOfSquares(In x) {
   constexpr std::size_t kLanesOfSum = 8;
   double lanes[kLanesOfSum] = {};

@@ -10,7 +10,7 @@ namespace {
 constexpr double kEpsilon = 1e-7;
 
 double Clip(double probability) { return std::clamp(probability, kEpsilon, 1.0 - kEpsilon); }
-// Returns whether a probability was clipped. clip_by_value passes no gradient then.
+// Returns whether a probability was clipped. clip_by_value passes no gradient to a clipped value.
 bool Clipped(double probability) { return probability < kEpsilon || probability > 1.0 - kEpsilon; }
 
 std::int64_t ArgMax(In row) { return std::max_element(row.begin(), row.end()) - row.begin(); }
@@ -32,8 +32,8 @@ double SparseFromLogits(In row, std::size_t label, double scale, Out gradient) {
   return std::log(sum) - (static_cast<double>(row[label]) - largest);
 }
 
-// Computes one row of probabilities. Keras clips them and uses their logarithms as logits, which
-// divides by their sum again.
+// Computes one row of probabilities. Keras clips the probabilities and uses their logarithms as
+// logits, which divides the clipped probabilities by their sum.
 double SparseFromProbabilities(In row, std::size_t label, double scale, Out gradient) {
   double sum = 0;
   for (const float p : row) sum += Clip(p);
@@ -138,7 +138,7 @@ void CountAuc(bool from_logits, In output, In labels, std::span<std::int64_t> co
   for (std::size_t i = 0; i < output.size(); ++i) {
     const double x = output[i];
     const double p = from_logits ? 1.0 / (1.0 + std::exp(-x)) : x;
-    // NaN is counted in the first bin; the non-finite check of its step reports it.
+    // NaN is counted in the first bin. The step's check for non-finite values reports it.
     const double bin = std::ceil(p * kAucBins) - 1;
     const int b = bin > 0 ? static_cast<int>(std::min<double>(bin, kAucBins - 1)) : 0;
     ++counts[static_cast<std::size_t>(b + (labels[i] > 0.5f ? 0 : kAucBins))];

@@ -15,7 +15,7 @@ memory::desc Desc(std::int64_t rows, std::int64_t columns, bool transposed, Elem
       {rows, columns}, ToDnnl(type), transposed ? memory::dims{1, rows} : memory::dims{columns, 1}};
 }
 
-// Returns a pointer for oneDNN, which has no pointer to const. It only reads inputs.
+// Returns a pointer for oneDNN, which only reads inputs but has no pointer to const.
 void* Handle(const void* data) { return const_cast<void*>(data); }
 
 }  // namespace

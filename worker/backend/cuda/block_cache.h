@@ -3,7 +3,7 @@
 //
 // cudaMalloc and cudaFree wait for the device, so segments are kept and divided into blocks. Work
 // on a stream runs in order. A freed block may therefore be reused by the same stream while queued
-// kernels still read it, because the work of the new user comes after them. A block that a second
+// kernels still read it, because new work is queued behind these kernels. A block that a second
 // stream has also used is not reused until the second stream has reached its mark.
 //
 // Free neighbours of one stream are merged. The allocator takes the best fit, and of equal fits the

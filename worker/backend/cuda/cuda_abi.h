@@ -113,8 +113,8 @@ typedef struct EgCudaApi {
                     EgCudaError* error);
   int32_t (*allocate)(EgContext* context, uint64_t bytes, uint64_t* address, EgCudaError* error);
   int32_t (*release)(EgContext* context, uint64_t address, EgCudaError* error);
-  /* Allocate and release page-locked memory of the host, for all devices. Any thread may call these
-   * two functions, also after the context was closed. */
+  /* These two functions allocate and release page-locked memory of the host, for all devices. Any
+   * thread may call them, also after the context was closed. */
   int32_t (*allocate_host)(uint64_t bytes, void** memory, EgCudaError* error);
   void (*release_host)(void* memory);
 
@@ -133,9 +133,9 @@ typedef struct EgCudaApi {
   int32_t (*milliseconds)(EgEvent* from, EgEvent* to, float* milliseconds,
                           EgCudaError* error); /* both must be timed and have passed */
 
-  /* Between the two calls, work queued on the compute queue is recorded and not run. The events of
-   * this work are recorded and awaited when the graph runs. end_capture always ends the capture;
-   * *graph is null after an error. */
+  /* Between begin_capture and end_capture, work queued on the compute queue is recorded and not
+   * run. The events of this work are recorded and awaited when the graph runs. end_capture always
+   * ends the capture; *graph is null after an error. */
   int32_t (*begin_capture)(EgContext* context, EgCudaError* error);
   int32_t (*end_capture)(EgContext* context, EgGraph** graph, EgCudaError* error);
   int32_t (*launch)(EgContext* context, EgGraph* graph,
@@ -144,7 +144,8 @@ typedef struct EgCudaApi {
 
   /* Returns the algorithms that the library offers for a shape, at most `infos_max`, in its order
    * of preference. If none of these is deterministic, the last one is replaced by a deterministic
-   * one, if it exists. EG_CUDA_BAD_SHAPE with the reason if there is no algorithm. */
+   * algorithm, if there is one. Returns EG_CUDA_BAD_SHAPE with the reason if the library has no
+   * algorithm for the shape. */
   int32_t (*plans)(EgContext* context, const EgPlanKey* key, EgPlanInfo* infos, int32_t infos_max,
                    int32_t* count, EgCudaError* error);
   /* Makes one of the algorithms that `plans` has offered last, for this key. Each algorithm may
@@ -165,14 +166,14 @@ typedef struct EgCudaApi {
   /* Returns the size of EgScatter's scratch for a sort of n pairs; below 0 if unknown. */
   int64_t (*sort_bytes)(EgContext* context, int64_t n);
 
-  /* A named range in a profile (NVTX), on the calling thread. If no profiler is attached,
-   * push_range pushes nothing and returns 0; this does not change during the life of the process.
-   */
+  /* These two functions begin and end a named range in a profile (NVTX), on the calling thread. If
+   * no profiler is attached, push_range does nothing and returns 0. A profiler is attached for the
+   * whole life of the process or never. */
   int32_t (*push_range)(const char* name);
   void (*pop_range)(void);
 
   /* Returns the driver's last sample (NVML): the share of time, 0 to 1, in which some kernel of
-   * some process ran. EG_CUDA_NO_LIBRARY if NVML is not usable. */
+   * some process ran. Returns EG_CUDA_NO_LIBRARY if NVML is not usable. */
   int32_t (*utilization)(EgContext* context, float* share, EgCudaError* error);
 } EgCudaApi;
 

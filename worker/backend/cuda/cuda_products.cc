@@ -65,8 +65,8 @@ void CudaProducts::DenseForward(std::int64_t batch, std::int64_t in, std::int64_
                                 AnyIn w, In b, Activation activation, AnyOut y) {
   EgPlanKey key = MatmulKey(batch, out, in, false, false);
   SetTypes(&key, x.type(), y.type());
-  // With an activation, the bias is added in its pass; otherwise in the product's epilogue, which
-  // takes a bias of the output's type.
+  // The pass of the activation adds the bias, if there is an activation. Otherwise the epilogue of
+  // the product adds it, which requires a bias of the output's type.
   key.bias = !b.empty() && activation == Activation::kLinear && y.is_float32() ? 1 : 0;
   key.alignment = AlignmentOf({x.data(), w.data(), b.data(), y.data()});
   EgPlanArguments p{};
@@ -133,8 +133,8 @@ void CudaProducts::Conv2dBackward(const Conv2dShape& s, AnyIn x, AnyIn w, Activa
                                   AnyIn y, AnyOut dy, AnyOut dx, Out dw, Out db) {
   const std::int64_t window = s.kernel_h * s.kernel_w * s.in_c,
                      positions = s.batch * s.out_h * s.out_w;
-  // cuDNN's only engine with 16-bit operands and float32 results does not divide its sum, which
-  // took half of a ResNet-50's step. cuBLASLt divides it.
+  // cuDNN's only engine with 16-bit operands and float32 results computes a long sum in one piece,
+  // which took half of a step of ResNet-50. cuBLASLt divides the sum into parallel parts.
   if (IsProduct(s))
     return DenseBackward(positions, s.in_c, s.filters, x, w, activation, y, dy, dx, dw, db);
   float* const filters = Filters(s);
@@ -161,9 +161,9 @@ void CudaProducts::Conv2dBackward(const Conv2dShape& s, AnyIn x, AnyIn w, Activa
 
 // ---- Plans
 
-// Like PlanCache::Run. A convolution with more padding on one side than on the other may have no
-// plan, because few of cuDNN's engines, or none, support such padding. Then a copy of the image
-// with zeros around it is used.
+// Does the same as PlanCache::Run. A convolution with more padding on one side than on the other
+// may have no plan, because few of cuDNN's engines, or none, support such padding. In this case a
+// copy of the image with zeros around it is used.
 bool CudaProducts::RunAnyPlan(const char* name, const EgPlanKey& key,
                               const EgPlanArguments& arguments) {
   if (plans_.Run(name, key, arguments)) return true;
@@ -200,8 +200,8 @@ bool CudaProducts::RunAnyPlan(const char* name, const EgPlanKey& key,
   return true;
 }
 
-// Runs the product of the key. If the library has no plan for it, runs another product that is as
-// exact.
+// Runs the product of the key. If the library has no plan for it, runs another product that is
+// equally exact.
 void CudaProducts::MustRunPlan(const char* name, const EgPlanKey& key,
                                const EgPlanArguments& arguments) {
   if (RunAnyPlan(name, key, arguments)) return;
@@ -273,7 +273,7 @@ void CudaProducts::ColumnSums(std::int64_t rows, std::int64_t columns, AnyIn x, 
     Compute(EgColumnSums{rows, columns, x.data(), y.data(), scratch, ToC(x.type()), 0});
 }
 
-// Returns `x` converted to `type`, valid until the next call. Empty if an error was stored.
+// Returns `x` converted to `type`, valid until the next call. Returns {} if an error was stored.
 AnyIn CudaProducts::Narrow(AnyIn x, Element type) {
   if (x.type() == type) return x;
   std::byte* const to =

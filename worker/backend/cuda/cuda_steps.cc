@@ -113,7 +113,7 @@ absl::Status CudaSteps::Wait(QueueMark& mark) {
 bool CudaSteps::BeginStep(std::span<const std::uint64_t> signature) {
   const GraphCapture::Key key =
       HashOf(signature, (plans_.reproducible() ? 0 : 1) + (tf32_ ? 2 : 0));
-  // The following numbers are properties of a graph beyond the caller's signature.
+  // A graph also depends on these numbers, which are not in the caller's signature.
   return recorder_.BeginStep(key, HashOf(work_.addresses(), key ^ plans_.generation()));
 }
 

@@ -14,7 +14,7 @@ struct DeviceName {
   enum class Kind { kAuto, kCpu, kGpu } kind = Kind::kAuto;
   int ordinal = 0;  // ordinal of a GPU; `gpu` is gpu:0
 };
-// Parses a name. Returns UserError for an unknown one.
+// Parses a name. Returns UserError for an unknown name.
 absl::StatusOr<DeviceName> ParseDevice(absl::string_view text);
 
 struct DeviceChoice {

@@ -36,7 +36,7 @@ class DeviceCopies {
         times_(times),
         error_(error),
         ring_(staging_bytes) {}
-  ~DeviceCopies();  // the queues have done all work
+  ~DeviceCopies();  // the queues must have done all work
 
   // See Backend. After an error Upload and Download do nothing.
   void Upload(DeviceQueue queue, std::span<const std::byte> from, std::span<std::byte> to);

@@ -56,9 +56,9 @@ class DeviceMemory final : public tensor::BufferHome {
 // Page-locked memory. Allocating and freeing it in the driver is slow and may wait for the device.
 // Therefore returned memory is kept for later requests of its size. Kept memory and memory in use
 // together never exceed the largest amount that was in use at once, or kKeptMax if that is more;
-// beyond it the oldest kept memory is freed. A refusal by the driver may be slow, too. After the
-// driver has refused a size, that size or a larger one is requested again only after kRefusedMax
-// attempts, or once some memory was freed.
+// above this limit the oldest kept memory is freed. A refusal by the driver may be slow, too. After
+// the driver has refused a size, that size or a larger one is requested again only after
+// kRefusedMax attempts, or once some memory was freed.
 class PinnedMemory final : public HostMemory,
                            public tensor::BufferHome,
                            public std::enable_shared_from_this<PinnedMemory> {

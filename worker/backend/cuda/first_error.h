@@ -1,5 +1,5 @@
-// The first error of a backend since its caller last asked for one, and the place that errors name:
-// the layer and the phase of the present requests. Not thread-safe.
+// The first error of a backend since the caller last took an error. Errors name a place: the layer
+// and the phase of the present requests. Not thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -29,7 +29,8 @@ class GraphCapture {
   using Key = std::uint64_t;  // key of a shape: batch size, training or evaluation
 
   struct Options {
-    // The number of eager runs first, because a capture allows neither plans nor measurements.
+    // The number of eager runs before the first capture. During a capture no plan can be made or
+    // measured.
     std::uint32_t warm_up = 2;
     std::uint32_t failures_max = 3;  // limit of failures in a row
     std::uint32_t graphs_max = 256;

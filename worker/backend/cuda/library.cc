@@ -12,8 +12,8 @@
 namespace evergrad::worker {
 namespace {
 
-// Returns whether the library itself is missing, and not one of its dependencies. dlerror() gives
-// "PATH: cannot open shared object file: No such file or directory" for either.
+// Returns whether the library itself is missing, and not one of its dependencies. In both cases
+// dlerror() gives "PATH: cannot open shared object file: No such file or directory".
 bool IsAbsent(const std::string& name, absl::string_view error) {
   return error.find("cannot open shared object file") != absl::string_view::npos &&
          error.substr(0, name.size()) == name;

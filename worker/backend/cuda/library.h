@@ -20,9 +20,9 @@ inline constexpr char kCudaLibraryName[] = "libevergrad_cuda.so";
 // has no function table or a table of another version.
 absl::StatusOr<const EgCudaApi*> LoadCudaLibrary(const std::string& path);
 
-// Returns a status like "no CUDA driver (cudart 35)". By the kind of the error its code is NotFound
-// (no driver, no device), ResourceExhausted (out of memory), InvalidArgument (shape),
-// FailedPrecondition (no library), or else Internal.
+// Returns a status like "no CUDA driver (cudart 35)". The status code depends on the kind of the
+// error: NotFound (no driver, no device), ResourceExhausted (out of memory), InvalidArgument
+// (shape), FailedPrecondition (no library), or else Internal.
 absl::Status StatusOf(const EgCudaError& error);
 
 // Returns all devices of the host. Returns NotFound with the reason if there is none.

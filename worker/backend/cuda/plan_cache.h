@@ -48,15 +48,15 @@ class PlanCache {
         work_(work),
         recorder_(recorder),
         error_(error) {}
-  ~PlanCache() { Drop(); }  // the queues have done all work
+  ~PlanCache() { Drop(); }  // the queues must have done all work
 
-  // If `yes`, plans use the first deterministic algorithm, else the one that measures as fastest.
-  // Jobs of both kinds take turns, so the choices of both kinds are kept.
+  // With `yes`, plans use the first deterministic algorithm; otherwise the algorithm that was
+  // measured as the fastest. Jobs of both kinds take turns, so the choices of both kinds are kept.
   void SetReproducible(bool yes) { fastest_ = !yes; }
   bool reproducible() const { return !fastest_; }
 
-  // Requests the plan of the key. Returns false if the library has none for this key; true if it
-  // runs or an error was stored. `name` is the primitive's.
+  // Runs the plan of the key. Returns false if the library has no plan for the key. Returns true if
+  // the plan was queued, or if an error was stored. `name` is the primitive's.
   bool Run(const char* name, EgPlanKey key, const EgPlanArguments& arguments);
   // Returns the choice for the key, or nullptr if there is none yet.
   const Choice* Find(EgPlanKey key) const;

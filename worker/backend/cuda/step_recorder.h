@@ -7,9 +7,10 @@
 //                 now, and later requests run as they are made
 //      eager      each request runs as it is made
 //
-// GraphCapture decides which of the three a step is. This class owns the graphs. Before it destroys
-// an event, it destroys the graphs that contain the event. After an error (FirstError) requests do
-// nothing. Used on the context's thread; the arguments of the constructor outlive the object.
+// GraphCapture chooses one of the three for each step. This class owns the graphs. Before it
+// destroys an event, it destroys the graphs that contain the event. After an error (FirstError)
+// requests do nothing. Used on the context's thread; the arguments of the constructor outlive the
+// object.
 #pragma once
 
 #include <cstddef>
@@ -45,10 +46,10 @@ class StepRecorder {
   StepRecorder(const EgCudaApi* api, EgContext* context, const GraphCapture::Options& options,
                StepTimes* times, FirstError* error)
       : api_(api), context_(context), times_(times), error_(error), capture_(options) {}
-  ~StepRecorder();  // the queues have done all work
+  ~StepRecorder();  // the queues must have done all work
 
-  // `fingerprint` is that of the addresses and numbers of a graph beyond the key. Returns true if
-  // the step is replayed.
+  // `fingerprint` covers the addresses and numbers of a graph that are not in `key`. Returns true
+  // if the step is replayed.
   bool BeginStep(GraphCapture::Key key, std::uint64_t fingerprint);
   void EndStep();
   void Enter(absl::string_view layer, Phase phase);
@@ -65,8 +66,9 @@ class StepRecorder {
   // Ends the measured wait of the last Await, because work follows.
   void EndWait();
 
-  // Ends the capture without a graph; no effect if no step is captured. Called before memory is
-  // allocated, plans are made, or anything else is done that is impossible during a capture.
+  // Ends the capture without a graph; no effect if no step is captured. Must be called before
+  // memory is allocated, plans are made, or anything else is done that is impossible during a
+  // capture.
   void StopCapture(const std::string& reason);
   void DropEvent(EgEvent* event);
   const GraphCapture::Stats& stats() const { return capture_.stats(); }

@@ -15,9 +15,9 @@ namespace {
 // first device, because that would take memory there.
 std::atomic<int> opened{-1};
 
-// A thread's current device is the first one until it selects another. Every function with a
-// context selects the device before it creates an object. The function that closes a context must
-// select it, too.
+// A thread uses the first device until it selects another one. Every function with a context
+// selects the device before it creates an object. The function that closes a context must select
+// it, too.
 cudaError_t Use(int ordinal) {
   thread_local int used = -1;
   if (used == ordinal) return cudaSuccess;
@@ -30,7 +30,8 @@ int32_t OpenInto(EgContext* context, EgCudaError* error) {
   EG_CUDA_TRY(Use(context->ordinal));
   EG_CUDA_TRY(cudaFree(nullptr));  // creates the device's context
   opened = context->ordinal;
-  // Transfers are short compared with kernels and on their critical path, so they have priority.
+  // Copies are short compared with kernels, and kernels wait for them. Copies therefore have
+  // priority.
   int least = 0, greatest = 0;
   EG_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   for (int lane = 0; lane < 3; ++lane)

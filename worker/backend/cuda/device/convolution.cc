@@ -2,7 +2,7 @@
 // convolution, and with bias and relu two pointwise operations. cuDNN's heuristics offer engines
 // for the graph, and one of them becomes an execution plan.
 //
-// Engines that would compute something else are skipped, based on the library's notes about them
+// Engines that would compute another function are skipped, based on the library's notes about them
 // (engine_notes.h).
 #include <algorithm>
 #include <array>
@@ -22,8 +22,8 @@ namespace {
 // Limit of engines per heuristic mode. The limit is high because, with float32, most of the first
 // engines may use TF32.
 constexpr int64_t kEnginesMax = 256;
-// Limit of engines whose kernels are compiled when they are requested. Each takes a good part of a
-// second, and a network has a hundred keys.
+// Limit of engines whose kernels are compiled when they are requested. Compiling one engine takes
+// a large part of a second, and a network has about a hundred keys.
 constexpr int kCompiledMax = 3;
 // Names of tensors in a graph.
 constexpr int64_t kX = 'x', kW = 'w', kY = 'y', kBias = 'b', kSum = 's', kRaw = 'r';
@@ -270,7 +270,7 @@ struct ConvolutionPlan final : EgPlan {
   }
 };
 
-// The reason why no engine was offered, if none was.
+// The reason why the library offered no engine.
 struct Refusals {
   int64_t found = 0, passed_over = 0;
   EgCudaError last{};  // error of an offered engine that refuses the graph
@@ -284,7 +284,8 @@ struct Offer {
   std::size_t found = 0;
   explicit Offer(const Dnn& dnn) : heuristics(dnn) {}
 
-  // An empty offer is no error. Then refusals->last has the library's reason, if there is one.
+  // An empty offer is no error. For an empty offer, refusals->last has the library's reason, if
+  // known.
   int32_t Make(const Dnn& dnn, const Descriptor& graph, cudnnBackendHeurMode_t mode,
                Refusals* refusals, EgCudaError* error) {
     EG_CUDA_RETURN_IF(heuristics.Make(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, error));
@@ -435,7 +436,7 @@ int32_t ConvolutionPlans(EgContext* context, const EgPlanKey& key, EgPlanInfo* i
       &refusals, error));
   if (*count > 0) return EG_CUDA_OK;
   return Fail(EG_CUDA_BAD_SHAPE, refusals.last.code, error,
-              "cuDNN offers %lld engines, of which %lld compute something else%s%.400s",
+              "cuDNN offers %lld engines, but %lld of them compute another function%s%.400s",
               static_cast<long long>(refusals.found), static_cast<long long>(refusals.passed_over),
               refusals.last.text[0] != 0 ? "; last refusal: " : "", refusals.last.text);
 }

@@ -1,10 +1,10 @@
 // Dense layers with cuBLASLt, which stores matrices by columns. Our row-major d[m,n] = a[m,k]
-// b[k,n] is its d'[n,m] = b'[n,k] a'[k,m] on the same bytes: its A is our b, and its B is our a.
-// Our bias has one number per column, which is one number per row for cuBLASLt; its epilogue
-// supports this.
+// b[k,n] is cuBLASLt's d'[n,m] = b'[n,k] a'[k,m] on the same bytes: A of cuBLASLt is our b, and B
+// of cuBLASLt is our a. Our bias has one number per column, which is one number per row for
+// cuBLASLt. The epilogue of cuBLASLt supports such a bias.
 //
-// relu is not fused into the epilogue: no documentation says that it propagates NaN, which the
-// contract requires (worker/backend/cuda/README.md).
+// relu is not fused into the epilogue. The contract requires that relu propagates NaN
+// (worker/backend/cuda/README.md), and cuBLASLt does not document this for its fused relu.
 #include <memory>
 #include <vector>
 

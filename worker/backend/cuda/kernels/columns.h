@@ -1,16 +1,17 @@
 // Sums over the rows for each column (bias gradients, batch normalization), and the elementwise
 // part of batch normalization.
 //
-// A sum has two steps. In the first, a thread adds the rows of one part of as many neighbouring
-// columns as an access of 16 bytes holds (scratch.h). Several rows' accesses are in flight before
-// the first is added, so that each array is read once at the memory's speed: 32 k threads with four
-// accesses of 16 bytes each are 16 KB in flight on each of 132 multiprocessors. In the second step,
-// a team per column adds the parts, which is a hundredth of the traffic.
+// A sum has two steps. In the first step, a thread adds the rows of one part, in as many
+// neighbouring columns as an access of 16 bytes holds (scratch.h). Accesses of several rows are in
+// flight before the first row is added, so each array is read once at the memory's speed: 32 k
+// threads with four accesses of 16 bytes each have 16 KB in flight on each of 132 multiprocessors.
+// In the second step, a team per column adds the parts. The second step has a hundredth of the
+// traffic of the first.
 //
-// All sums are in double, whose rate is half of the float rate on sm_80 and sm_90; four operations
-// per 2 bytes do not reach this rate. A thread computes the values of a column (its mean, its
-// deviation) once for all its rows. If columns are not whole accesses, or an array is not aligned,
-// a thread processes one column; the sums are the same, bit by bit.
+// All sums are in double. On sm_80 and sm_90 the rate of double operations is half of the float
+// rate. Four operations per 2 bytes of data do not reach this rate. A thread computes the values of
+// a column (its mean, its deviation) once for all its rows. If columns are not whole accesses, or
+// an array is not aligned, a thread processes one column; the sums are the same, bit by bit.
 #pragma once
 
 #include <cmath>
@@ -24,8 +25,8 @@
 namespace evergrad::cuda {
 
 // A term defines what is summed for each element. Of<kAcross>(column) holds the values of kAcross
-// columns. Values<kAcross> holds the data of a row there, and Read<kAcross>(row, column) reads it.
-// Add adds element e of the data to sums of [kSums][kAcross].
+// columns. Values<kAcross> holds the data of one row in these columns, and Read<kAcross>(row,
+// column) reads the data. Add adds element e of the data to sums of [kSums][kAcross].
 
 // Sets scratch[s][part][column] to the term's sum s over the rows of the part.
 template <int kSums, typename Term>
@@ -141,9 +142,9 @@ struct StoreSum {
   }
 };
 // Computes both moments in one pass: the distances d from the column's first row, and their
-// squares. Then mean = first + sum d / n, and the sum of squares about the mean is sum d² - (sum
-// d)² / n. The cancellation is harmless: (mean
-// - first)² is at most n times the variance, so 22 of the 53 bits are lost for 4 M rows.
+// squares. Then mean = first + sum d / n, and the sum of squares about the mean is
+// sum d² - (sum d)² / n. The cancellation is harmless: (mean - first)² is at most n times the
+// variance, so 22 of the 53 bits are lost for 4 M rows.
 template <typename T>
 struct MomentsTerm {
   static constexpr int kWide = kAccess<T>, kDeep = 8;
@@ -262,8 +263,8 @@ struct BatchNormApply {
   }
 };
 
-// sums[0] is the sum of dy, sums[1] that of dy times the normalized value: by channels for batch
-// normalization, by columns for layer normalization.
+// sums[0] is the sum of dy, and sums[1] is the sum of dy times the normalized value: by channels
+// for batch normalization, by columns for layer normalization.
 template <typename T, int kAcross>
 struct TwoPacks {
   Pack<T, kAcross> x, dy;

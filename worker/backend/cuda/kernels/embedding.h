@@ -15,7 +15,7 @@ namespace evergrad::cuda {
 inline constexpr std::uint32_t kNoRow = 0xFFFFFFFFu;
 
 // Returns the index in `position` ([inputs][batch][width]) of id `j` of an example. The ids of an
-// example are numbered through its inputs.
+// example are numbered through all of its inputs.
 EG_HD std::int64_t PlaceOf(const EgEmbedding& s, std::int64_t example, std::int64_t j) {
   std::int64_t before = 0;
   for (int k = 0; k < s.count; ++k) {
@@ -42,8 +42,8 @@ EG_HD double BagScale(const EgEmbedding& s, const std::uint32_t* position, const
 }
 
 // With kNone, rows are copied, with 4 bytes read and written per element and one random access per
-// row. For a bag, its rows are read once; every thread of its dimension reads its positions and
-// weights from the caches.
+// row. With a combiner, the rows of a bag are read once. Every thread of the dimension reads the
+// positions and weights of the bag from the caches.
 template <typename T>
 struct GatherMap {
   EgGather a;

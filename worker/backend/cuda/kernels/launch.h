@@ -68,7 +68,8 @@ std::int32_t Elementwise(L& l, std::int64_t n, F f, const X* const (&inputs)[kIn
                       : By<float, BFloat16>(l, a);                             \
   }
 
-// With more parts than this a block adds a column, because there are few columns then.
+// If a column has more parts than this, a block adds them, because there are few columns then. With
+// fewer parts a warp adds them.
 inline constexpr std::int64_t kWarpPartsMax = 256;
 
 template <int kSums, typename L, typename Term, typename Finish>

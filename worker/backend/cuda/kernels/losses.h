@@ -1,9 +1,9 @@
 // Losses and metrics. A warp processes an example; its threads share the row (classes, or
 // elements). The result of an example is stored in scratch memory. One thread adds the examples in
 // order, because the contract fixes the order. This thread reads 24 bytes per example, ahead of the
-// addition. A batch of 8,192 takes about 50 us (one addition of doubles after another), in parallel
-// with the rest of a step. Logits are read three times (maximum, sum, gradient); the second and
-// third reads are from the first-level cache.
+// addition. A batch of 8,192 examples takes about 50 µs (one addition of doubles after another), in
+// parallel with the rest of a step. Logits are read three times (maximum, sum, gradient); the
+// second and third reads are from the first-level cache.
 #pragma once
 
 #include <cmath>

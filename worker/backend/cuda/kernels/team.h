@@ -1,5 +1,5 @@
-// The form of kernels. nvcc compiles it to a kernel, and a C++ compiler to a function that a test
-// runs over odd shapes and tails.
+// The form of kernels. nvcc compiles this form to a kernel, and a C++ compiler compiles it to a
+// function that a test runs over odd shapes and tails.
 //
 // There are two forms. A *map* is a struct with `void operator()(std::int64_t i) const`, called
 // once for each i below a count, in any order. A *team program* has `void operator()(Team& team,
@@ -8,7 +8,7 @@
 //   team.For(n, f)                       f(0) … f(n-1), each on one thread: thread t runs i = t,
 //                                        t + kThreads, …, so neighbours read neighbours
 //   team.Reduce(n, zero, load, combine)  combine of all load(i), known to every thread. Thread t
-//                                        combines its i in rising order; then lane l takes in lanes
+//                                        combines its i in rising order; then lane l combines lanes
 //                                        l+16, l+8, …, l+1; then the warps in order. So the sum is
 //                                        a function of n and kThreads
 //   team.Once(f)                         f() on one thread
