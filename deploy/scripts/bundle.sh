@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Packs a bundle with which a bare Linux host can train and be checked, with or without a GPU: the
-# programs, every library that they load except those of the C library, jobs on made data, and
+# programs, every library that they load except those of the C library, jobs on generated data, and
 # gpu_check.sh.
 #
 #   bundle.sh [--bin build/release/bin] [--out build/bundle] [--programs-only]
 #
 # Creates the folder OUT/evergrad and the file OUT/evergrad-linux-x86_64.tar.gz. Fails when a
 # program needs a C library newer than 2.35, or when the packed file is larger than 40 MB. With
-# --programs-only the folder has the daemons, psctl and their libraries alone, and no file is packed
-# (release.sh makes the images from it).
+# --programs-only the folder has only the daemons, psctl and their libraries, and no file is packed
+# (release.sh makes the images from this folder).
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 bin=$root/build/release/bin out=$root/build/bundle programs_only=
@@ -25,7 +25,7 @@ done
 packed_bytes_max=40000000 glibc_max=2.35
 fail() { echo "bundle.sh: $*" >&2; exit 1; }
 for tool in patchelf objdump strip gzip ldd; do
-  command -v "$tool" >/dev/null || fail "$tool is missing: ./evergrad setup"
+  command -v "$tool" >/dev/null || fail "$tool is missing: run ./evergrad setup"
 done
 
 programs=(evergrad-coordinator evergrad-ps-server evergrad-worker psctl)
@@ -35,7 +35,7 @@ folder=$out/evergrad
 rm -rf "$folder"
 mkdir -p "$folder"/{bin,lib/gcc}
 for program in "${programs[@]}"; do
-  [[ -x $bin/$program ]] || fail "no $program in $bin: ./evergrad build"
+  [[ -x $bin/$program ]] || fail "no $program in $bin: run ./evergrad build"
   install -m 755 "$bin/$program" "$folder/bin/"
 done
 library=
@@ -45,7 +45,7 @@ if [[ -f $bin/libevergrad_cuda.so ]]; then
 fi
 
 # The host provides the C library, and most hosts provide libstdc++ and libgcc_s. The copies of
-# these two in the bundle need a C library as new as the one of this machine. The copies are
+# these two in the bundle need a C library at least as new as this machine's. The copies are
 # therefore in a separate folder, and `run` uses them only if the programs do not start without
 # them.
 for file in "$folder"/bin/*; do ldd "$file"; done |

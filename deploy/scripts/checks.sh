@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the checks that need no build (CONTRIBUTING.md describes them) and prints the time of each.
-# Runs all of them, and ends with 1 when one failed. `setup.sh lint` installs the packages that they
-# need.
+# Also runs the remaining checks after a failed one, and then ends with 1. `setup.sh lint` installs
+# the packages that the checks need.
 set -uo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
 

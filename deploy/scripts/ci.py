@@ -116,8 +116,8 @@ class Ci:
         return float("inf") if self.full else self.limit - (self.clock() - self.begin)
 
     def command(self, arguments, timeout=None, env=None, stdin=None, quiet=False):
-        """Returns (exit code, output). The code is None if the time was over. Without `quiet`, the
-        output is shown, and the returned text is empty."""
+        """Returns (exit code, output). The code is None if the timeout has passed. Without `quiet`,
+        the output is shown, and the returned text is empty."""
         sys.stdout.flush()
         process = subprocess.Popen(
             arguments,
@@ -227,7 +227,7 @@ class Ci:
         self.results.append((name, result, self.clock() - begin, why))
 
     def cut_off(self):
-        return "cut off at the end of the %d minutes" % (self.limit // 60)
+        return "stopped at the limit of %d minutes" % (self.limit // 60)
 
     def step(self, name, arguments, **options):
         """Runs one command and shows its output. In step 3, the remaining time is its limit."""
@@ -450,7 +450,7 @@ class Ci:
         self.say("== step 2: build and tests")
         self.step("build and tests", ["./evergrad", "test"])
         if any(result == FAILED for _, result, _, _ in self.results):
-            self.note("step 3", NOT_DONE, self.clock(), "steps 1 and 2 come first")
+            self.note("step 3", NOT_DONE, self.clock(), "step 1 or 2 has failed")
         else:
             self.rest()
         failed = [name for name, result, _, _ in self.results if result == FAILED]
@@ -486,7 +486,7 @@ def main():
         return 2
     signal.signal(
         signal.SIGTERM, lambda number, frame: sys.exit(128 + number)
-    )  # its commands end with it
+    )  # `finally` clauses then end the running command
     root = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
     return Ci(
         root,

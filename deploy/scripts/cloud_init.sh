@@ -22,12 +22,12 @@ for name in attr certifi chardet charset-normalizer configobj idna jinja2 json-p
   packages+=("python3-$name")
 done
 download() { timeout 300 apt-get download -q "${packages[@]}" >log 2>&1 </dev/null; }
-# A host whose package lists are empty or old gets them first, which needs root.
+# If the package lists of this host are empty or old, they are updated first, which needs root.
 download || { (( EUID == 0 )) && apt-get update >log 2>&1 </dev/null && download; } ||
   fail "apt-get could not download the package cloud-init ($(tail -n 1 log))"
 mkdir cloud-init
 for package in *.deb; do dpkg-deb -x "$package" cloud-init; done
-[[ -f cloud-init/usr/bin/cloud-init ]] || fail "the package cloud-init holds no usr/bin/cloud-init"
+[[ -f cloud-init/usr/bin/cloud-init ]] || fail "the package cloud-init has no usr/bin/cloud-init"
 cat > cloud-init/run <<'RUN'
 #!/bin/sh
 # Runs cloud-init from this folder with the arguments given.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Fills the data folder, without a network: from Debian's dataset packages, from the packed files
 in examples/data, from data derived from these, and from a seed. Existing files are not changed. If
-a set is not available, the script prints its name and the reason, and puts nothing in its place.
+a set is not available, the script prints its name and the reason, and makes no substitute.
 
   data.py --out data [set ...]             fills these sets; without a set, all except
                                            ml-latest-small, whose file is only checked
@@ -94,8 +94,8 @@ def fashion_mnist_12k(folder):
 
 
 def fashion_mnist_sorted(folder):
-    """The whole training set ordered by class, from which a reader that does not shuffle learns
-    badly. The test files are unchanged."""
+    """The whole training set ordered by class. Training without shuffling learns badly from this
+    order. The test files are unchanged."""
     if absent(folder, FILES[:2]):
         magic, dims, row, body = idx(FILES[0])
         label_magic, label_dims, _, labels = idx(FILES[1])
@@ -133,7 +133,7 @@ def place(folder, name, raw):
 
 
 def adult(folder):
-    """The two packed files of examples/data/adult (CC BY 4.0, README.md there)."""
+    """The two packed files of examples/data/adult (CC BY 4.0, see the README.md in that folder)."""
     for name in ("adult.data", "adult.test"):
         if os.path.exists(os.path.join(folder, name)):
             continue
@@ -172,8 +172,8 @@ FETCHED_BY_USERS = ["ml-latest-small"]
 
 
 def named_in(text):
-    """The sets below ${EVERGRAD_DATA} that a job names, in the order of SETS. Other folders there
-    are the user's own."""
+    """The sets below ${EVERGRAD_DATA} that a job names, in the order of SETS. Other folders below
+    ${EVERGRAD_DATA} are the user's own."""
     named = set(re.findall(r"\$\{EVERGRAD_DATA(?::-[^}]*)?\}/([^/\s\"']+)/", text))
     return [name for name in SETS if name in named]
 
@@ -190,13 +190,13 @@ def main():
         "--beside",
         default="",
         metavar="TEXT",
-        help="another text that may name sets: the options given with the job",
+        help="another text that may name sets, such as the options for the job",
     )
     parser.add_argument("sets", nargs="*", metavar="set")
     arguments = parser.parse_args()
     unknown = [s for s in arguments.sets if s not in SETS]
     if unknown:
-        parser.error("unknown set %s; there are: %s" % (", ".join(unknown), ", ".join(SETS)))
+        parser.error("unknown set %s; want: %s" % (", ".join(unknown), ", ".join(SETS)))
     wanted = arguments.sets or [name for name in SETS if name not in FETCHED_BY_USERS]
     if arguments.job is not None:
         with open(arguments.job, errors="replace") as f:

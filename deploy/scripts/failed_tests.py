@@ -22,7 +22,7 @@ def main():
         ]
     except (OSError, xml.etree.ElementTree.ParseError) as why:
         # ctest ended before it wrote the list. The output of ctest is above.
-        print("== failed tests: ctest left no list of them: %s" % why)
+        print("== failed tests: ctest wrote no list of failed tests: %s" % why)
         failed = []
     for name, output, failure in failed:
         tail = [line.rstrip() for line in output.rstrip().splitlines()]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Proves the README's two commands in a bare Debian 12 chroot: debootstrap, a clone of HEAD,
-# `./evergrad train`, `./evergrad test`.
+# Runs the README's two commands in a bare Debian 12 chroot, as a new user does: debootstrap, a
+# clone of HEAD, `./evergrad train`, `./evergrad test`.
 #
 #   fresh.sh [--keep] [--only train|test] [--dir FOLDER]
 #
@@ -25,7 +25,7 @@ while (( $# )); do
   shift
 done
 (( EUID == 0 )) || fail "a chroot needs root"
-command -v debootstrap >/dev/null || fail "apt-get install debootstrap first"
+command -v debootstrap >/dev/null || fail "debootstrap is missing: run apt-get install debootstrap"
 top=$(git -C "$(dirname "${BASH_SOURCE[0]}")" rev-parse --show-toplevel)
 made=
 if [[ -z $dir ]]; then

@@ -86,7 +86,8 @@ def run(folder, name, seeds, seconds, say=print):
 
 
 def chosen_of(arguments, known):
-    """(targets, seconds) of the command line; None when it names no target or no number."""
+    """Returns (targets, seconds) of the command line, or None if it names an unknown target or has
+    too many arguments."""
     seconds, left = SECONDS, list(arguments)
     if left and re.fullmatch("[1-9][0-9]*", left[-1]):
         seconds = int(left.pop())

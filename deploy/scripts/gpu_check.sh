@@ -15,15 +15,15 @@
 #     --tiny                       small sizes, which test this script and measure nothing
 #
 # Each part has a separate time limit, which is never above the remaining part of --seconds. A part
-# that does not fit is `not run`, with the reason `no time`. A part that is cut off may need half a
-# minute more to stop. The exit status is 0 when every part ran and none failed, 1 when a part
-# failed, and 4 when no part failed but some did not run. Without a GPU, its rows are `skipped` with
-# the reason, and the parts that a CPU can do run there.
+# is `not run`, with the reason `no time`, if too little time remains or if --seconds stops it. A
+# stopped part may need half a minute more to end. The exit status is 0 when every part ran and none
+# failed, 1 when a part failed, and 4 when no part failed but some did not run. Without a GPU, the
+# rows of the GPU are `skipped` with the reason, and all other parts run on the CPU.
 #
-# Two files are complete at any time, so that they explain a check that was killed. The JSON has
-# `complete` false and names the part in `running` until the end. Beside it, gpu_check.log describes
-# the host and holds the output of each part and of its daemons; of a long output it holds the
-# beginning and the end.
+# The script writes two files, which are complete at any time, so a check that was killed leaves
+# usable files. The JSON has `complete` false until the end, and names the present part in
+# `running`. gpu_check.log, in the same folder, describes the host and has the output of each part
+# and of its daemons; of a long output it has the beginning and the end.
 set -euo pipefail
 fail() { echo "gpu_check.sh: $*" >&2; exit 2; }
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -66,7 +66,7 @@ else
   jobs=$top/deploy/bundle/jobs bench=$top/deploy/bundle/bench
   resnet50=$top/configs/examples/resnet50.yaml
 fi
-"$bin/psctl" --version >/dev/null || fail "$bin/psctl does not run here (above)"
+"$bin/psctl" --version >/dev/null || fail "$bin/psctl does not run on this host; its error is above"
 
 # CUDA's libraries may also be where the linker does not search: in CUDA's own folder, or in the
 # wheels of a Python on this host.
@@ -141,7 +141,7 @@ row() {
 }
 # figure NAME LINE: adds the line of JSON that a benchmark printed to this check's JSON.
 figure() {
-  [[ $2 == \{*\} ]] || { row "$1" failed "its last line is not JSON: $2"; return 0; }
+  [[ $2 == \{*\} ]] || { row "$1" failed "the benchmark's last line is not JSON: $2"; return 0; }
   printf '"%s": %s\n' "$1" "$2" >>"$work/figures"
 }
 # keep TITLE FILE KIB: copies the file into the log. Of a file that is longer than KIB, a first
@@ -185,18 +185,18 @@ part() {
   )
   status=$?
   set -e
-  (( status == 0 )) || row "$running" failed "the check itself ended with $status at" \
+  (( status == 0 )) || row "$running" failed "gpu_check.sh failed in this part, with $status at" \
     "$(tail -n 1 "$work/trouble" 2>/dev/null || echo 'an unknown line')"
   running=
 }
 # ended RC LIMIT: describes how a command failed.
 ended() {
-  if (( $1 == 124 || $1 == 137 )); then echo "no end within $2 s"
+  if (( $1 == 124 || $1 == 137 )); then echo "not finished within $2 s"
   elif (( $1 > 128 )); then echo "killed by signal $(( $1 - 128 ))"
   else echo "rc=$1"; fi
 }
-# may NAME LIMIT: the one clock. Sets `limit`, the seconds that a part may take, to LIMIT or to the
-# rest of --seconds, whichever is less. Returns 1 and adds a row when too little remains to begin.
+# may NAME LIMIT: sets `limit`, the seconds that a part may take, to LIMIT or to the rest of
+# --seconds, whichever is less. Returns 1 and adds a row when too little remains to begin.
 least=$(( total < 10 ? total / 2 : 5 ))
 may() {
   local left=$(( total - SECONDS ))
@@ -209,7 +209,7 @@ may() {
 # stopped only because less than LIMIT remained of --seconds.
 cut_off() {
   (( ($3 == 124 || $3 == 137) && limit < $2 )) || return 1
-  row "$1" "not run" "no time: cut off after $limit s, of the $2 s that it may take"
+  row "$1" "not run" "no time: stopped after $limit s, before the part's own limit of $2 s"
 }
 # cluster FOLDER ROW LIMIT ENDS OPTIONS…: starts a cluster in FOLDER before SECONDS reaches ENDS.
 # Returns 1 and adds a row when the cluster does not come up.
@@ -276,8 +276,8 @@ host() {
 part device host
 gpu=$(cat "$work/gpu" 2>/dev/null || true)
 
-# ---- parity: each primitive on the GPU with its definition in float64, and gradients of whole
-# models with central differences. A Catch2 program counts its assertions and the skipped cases.
+# ---- parity: compares each primitive on the GPU with its definition in float64, and gradients of
+# whole models with central differences. A Catch2 program counts its assertions and skipped cases.
 
 # first_failure FILE: the first cause that a device gave, and the first failed case with its values,
 # in one line.
@@ -319,8 +319,8 @@ parity_by_case() {
       row "parity: $name" failed "$(ended "$status" "$each"): $(first_failure "$work/case")"
     fi
   done <"$work/cases"
-  by_case="$passed of $of cases pass, each in a process of its own"
-  (( unrun == 0 )) || by_case+=", $unrun not run for want of time"
+  by_case="$passed of $of cases pass, each in a separate process"
+  (( unrun == 0 )) || by_case+=", $unrun cases not run because of the time limit"
 }
 parity() {
   local status=0 begin=$SECONDS said skipped_because at_once ends
@@ -345,9 +345,9 @@ parity() {
     row parity ok "$said, $(( SECONDS - begin )) s"
   fi
 }
-# Runs last, because it takes all the time that remains. The check of API errors is off: the program
-# makes some calls fail on purpose and looks at each status itself, and the libraries ask the driver
-# for features that it may lack.
+# The memory checker runs last, because it takes all the time that remains. Its check of API errors
+# is off: the program makes some calls fail on purpose and checks each status itself, and the
+# libraries ask the driver for features that it may lack.
 memory_checker() {
   local status=0 found checker
   if [[ -z $gpu ]]; then row "memory checker" skipped "no GPU"; return 0; fi
@@ -419,8 +419,8 @@ train() {
 losses() {
   grep -rhoE '"train_loss":[-0-9.e+]+' "$work/$1" --include=metrics.jsonl | cut -d: -f2
 }
-# curves JOB: compares the losses of 100 steps on the GPU with those on the CPU, ten steps at a
-# time. The job is deterministic, so that both take the steps in the same order.
+# curves JOB: compares the losses of 100 steps on the GPU with the losses on the CPU, ten steps at a
+# time. The job is deterministic, so both devices take the steps in the same order.
 curves() {
   local job=$1 precision bound far batch=128 rate=0.0003
   # A model soon memorizes a few examples, and then small differences grow.
@@ -445,7 +445,7 @@ curves() {
       END { if (n != 10) far = 9; printf "%.6f", far }')
     row "curve: $job, $precision" \
       "$(awk "BEGIN {print ($far <= $bound ? \"ok\" : \"failed\")}")" \
-      "losses of 100 steps differ from the CPU's by at most $far, bound $bound"
+      "relative difference from the CPU's losses over 100 steps: at most $far, want at most $bound"
   done
 }
 # show_job JOB FOLDER: writes the job's JSON, without white space, to FOLDER.json.
@@ -527,8 +527,8 @@ of() {
 round() { printf "%.${2:-0}f" "${1:-0}"; }
 ratio() { round "$(awk "BEGIN {print $1 / $2}")" 2; }
 # measure NAME ROW LIMIT COMMAND…: writes the line of a benchmark to $work/bench-NAME, because
-# $work/NAME is the folder of the training. Returns 1 when the benchmark failed, with its status in
-# `measured_rc`, or when there was no time; `measured_rc` is then empty, and a row says so.
+# $work/NAME is the folder of the training. Returns 1 when the benchmark failed or there was no
+# time. `measured_rc` is then the status of the benchmark, or empty after a row with `no time`.
 measure() {
   local name=$1 as=$2 most=$3 status=0
   shift 3
@@ -552,12 +552,12 @@ bench_train() {
     rate=$(of on_device examples_per_second "$work/bench-resnet50")
     row "bench: ResNet-50, batch $batch, $precision" ok "$(round "$rate") images/s," \
       "$(round "$(of on_device step_ms "$work/bench-resnet50")" 1) ms a step;" \
-      "with batch, weights and gradients over and back" \
+      "with copies of batch, weights and gradients to and from the GPU" \
       "$(round "$(of from_host examples_per_second "$work/bench-resnet50")") images/s"
     row "bench: time outside kernels" ok \
       "$(round "$(of on_device outside_kernels_share "$work/bench-resnet50")" 4) of a step," \
       "$(of on_device replayed "$work/bench-resnet50") of $steps steps replayed" \
-      "(from the first kernel of a step to its last counts as kernels)"
+      "(the time from the first kernel of a step to its last kernel counts as kernel time)"
   elif [[ -n $measured_rc ]]; then
     row "bench: ResNet-50" failed \
       "$(ended "$measured_rc" "$limit"): $(last_words "$work/bench-resnet50.err")"
@@ -570,8 +570,8 @@ bench_train() {
     eager=$(number eager_images_per_second "$work/bench-torch")
     compiled=$(number compiled_images_per_second "$work/bench-torch")
     [[ -z $compiled ]] || compiled_said=", $(round "$compiled") compiled"
-    [[ -z $rate ]] || ours="; ours is $(ratio "$rate" "$eager") of eager"
-    [[ -z $rate || -z $compiled ]] || ours+=", $(ratio "$rate" "$compiled") of compiled"
+    [[ -z $rate ]] || ours="; Evergrad has $(ratio "$rate" "$eager") of the eager rate"
+    [[ -z $rate || -z $compiled ]] || ours+=", $(ratio "$rate" "$compiled") of the compiled rate"
     row "bench: PyTorch, the same" ok "$(round "$eager") images/s eager$compiled_said$ours"
   elif [[ $measured_rc == 3 ]]; then
     row "bench: PyTorch" skipped "not available: $(last_line "$work/bench-torch.err")"
@@ -586,9 +586,9 @@ bench_mlp() {
   [[ -z $tiny ]] || mlp=(--layers 2 --width 16 --batch 8 --steps 2)
   if measure mlp "$name" 90 "$bin/gpu_bench" mlp "${mlp[@]}" "${on[@]}"; then
     row "$name" ok \
-      "$(round "$(number share_of_bare "$work/bench-mlp")" 3) of the bare loop's speed:" \
+      "$(round "$(number share_of_bare "$work/bench-mlp")" 3) of a bare cuBLASLt loop's speed:" \
       "$(round "$(of on_device step_ms "$work/bench-mlp")" 2) ms a step," \
-      "its products alone $(round "$(of bare step_ms "$work/bench-mlp")" 2) ms"
+      "$(round "$(of bare step_ms "$work/bench-mlp")" 2) ms for the bare products"
   elif [[ -n $measured_rc ]]; then
     row "$name" failed "$(ended "$measured_rc" "$limit"): $(last_words "$work/bench-mlp.err")"
   fi
@@ -605,8 +605,8 @@ bench_growth() {
     row "$name" failed "$(ended "$measured_rc" "$limit"): $(last_words "$work/bench-growth.err")"
   fi
 }
-# The share of a GPU's waiting time that disappears when the pull of the next step runs in the
-# background (pipeline 1), compared with steps that wait for their servers (pipeline 0).
+# Measures the share of a GPU's waiting time that disappears when the pull of the next step runs in
+# the background (pipeline 1), compared with steps that wait for their servers (pipeline 0).
 bench_ps() {
   local pipeline folder layer ends status n waited stalled pulls waits=() kernels=''
   local name="bench: transfers hidden" steps=(--set spec.data.train.examples=819200)
@@ -645,7 +645,8 @@ bench_ps() {
   done
   row "$name" ok \
     "$(awk "BEGIN {printf \"%.2f\", 1 - ${waits[1]} / (${waits[0]} > 0 ? ${waits[0]} : 1)}"):" \
-    "a step of $(round "$kernels" 1) ms kernels waits $(round "${waits[0]}" 1) ms for its servers" \
+    "a step with $(round "$kernels" 1) ms of kernels" \
+    "waits $(round "${waits[0]}" 1) ms for its servers" \
     "with pipeline 0 and $(round "${waits[1]}" 1) ms with pipeline 1 (100 MB pushed and pulled)"
 }
 if [[ -z $only || $only == bench ]]; then
@@ -669,6 +670,6 @@ write_json true
 failed=$(count failed) skipped=$(count skipped) not_run=$(count 'not run')
 rows=$(awk 'END { print NR }' "$work/rows")
 echo "written: $json and $log ($(( rows - failed - skipped - not_run )) ok, $failed failed," \
-  "$skipped skipped, $not_run not run for want of time, $SECONDS s)"
+  "$skipped skipped, $not_run not run because of the time limit, $SECONDS s)"
 (( failed == 0 )) || exit 1
 (( not_run == 0 )) || exit 4

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# Puts kustomize at build/tools/kustomize, for the tests of deploy/kubernetes only. The version is
-# pinned: Debian 12 has none, so the package of Debian 13 is unpacked, and its program needs nothing
-# but glibc. Does nothing when the pinned version exists. When the package is not available, the
-# script prints the reason in one line and ends with 1; the tests that need kustomize are then
-# skipped.
+# Puts kustomize at build/tools/kustomize, for the tests of deploy/kubernetes only. Debian 12 has no
+# kustomize, so a pinned package of Debian 13 is unpacked; its program needs only glibc. Does
+# nothing when the pinned version exists. When the package is not available, the script prints the
+# reason in one line and ends with 1; the tests that need kustomize are then skipped.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
 tools=$PWD/build/tools
@@ -18,7 +17,7 @@ fail() { echo "kustomize.sh: $*; tests of deploy/kubernetes will be skipped" >&2
 
 helper=/usr/lib/apt/apt-helper
 [[ -x $helper ]] && command -v dpkg-deb >/dev/null || fail "this host has no $helper"
-[[ $(dpkg --print-architecture) == amd64 ]] || fail "the pinned package is for amd64"
+[[ $(dpkg --print-architecture) == amd64 ]] || fail "this host is not amd64, as the pinned package"
 mkdir -p "$tools"
 work=$(mktemp -d "$tools/.kustomize-XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -37,10 +36,10 @@ download() {
   return 1
 }
 : >log
-# A host whose package lists are empty gets them first, which needs root.
+# If the package lists of this host are empty, they are updated first, which needs root.
 download || { (( EUID == 0 )) && apt-get update >log 2>&1 </dev/null && download; } ||
   fail "could not download the package $package ($(tail -n 1 log))"
 dpkg-deb --fsys-tarfile package.deb | tar -x ./usr/bin/kustomize ||
-  fail "the package holds no usr/bin/kustomize"
-is_there usr/bin/kustomize || fail "the program in the package is not the pinned one"
+  fail "the package has no usr/bin/kustomize"
+is_there usr/bin/kustomize || fail "the program in the package has a wrong SHA-256"
 mv usr/bin/kustomize "$tools/kustomize"

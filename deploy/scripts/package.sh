@@ -56,7 +56,7 @@ gzip -9n <"$root/CHANGELOG.md" >"$doc/changelog.gz"
   printf ' The text is in /usr/share/common-licenses/Apache-2.0.\n'
 } >"$doc/copyright"
 
-# dpkg-shlibdeps wants a source package around it.
+# dpkg-shlibdeps works only in a source package, so a minimal one is made.
 mkdir "$work/debian"
 printf 'Source: evergrad\n\nPackage: evergrad\nArchitecture: amd64\n' >"$work/debian/control"
 depends=$(cd "$work" && dpkg-shlibdeps -O --warnings=0 evergrad/usr/lib/evergrad/*) ||

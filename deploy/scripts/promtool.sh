@@ -16,9 +16,9 @@ work=$(mktemp -d "$tools/.promtool-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 download() { timeout 300 apt-get download -q prometheus >log 2>&1 </dev/null; }
-# A host whose package lists are empty or old gets them first, which needs root.
+# If the package lists of this host are empty or old, they are updated first, which needs root.
 download || { (( EUID == 0 )) && apt-get update >log 2>&1 </dev/null && download; } ||
   fail "apt-get could not download the package prometheus ($(tail -n 1 log))"
 dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool ||
-  fail "the package prometheus holds no usr/bin/promtool"
+  fail "the package prometheus has no usr/bin/promtool"
 mv usr/bin/promtool "$tools/promtool"

@@ -5,8 +5,8 @@ A rating is the sum of 3.5 stars, a bias of its user, a bias of its movie, the p
 vectors of four numbers, and noise, rounded to half stars. The example's model learns this
 structure. Some users rate often and some movies are rated often, as in real data.
 
-The bytes are the same everywhere, because only integers and the four basic operations on doubles
-are used, and the generator is Python's Mersenne Twister.
+The bytes are the same on every machine, because only integers and the four basic operations on
+doubles are used, and the generator is Python's Mersenne Twister.
 """
 import bisect
 import random

@@ -6,10 +6,11 @@
 #              [--mixed]
 #
 # Replaces a former release in OUT. OUT/files has the folders of files that the images are made of.
-# --cuda yes fails, and --cuda auto only says why, when evergrad-cuda cannot be made: it needs
-# libevergrad_cuda.so from the build, and CUDA's libraries, in $EVERGRAD_CUDA_LIBRARIES,
-# /usr/local/cuda/lib64 or /usr/local/cuda-13*/lib. --mixed, for tests, allows programs of several
-# builds, and takes the version from psctl. Needs umoci, patchelf and dpkg-dev, and no root.
+# The image evergrad-cuda needs libevergrad_cuda.so from the build, and CUDA's libraries in
+# $EVERGRAD_CUDA_LIBRARIES, /usr/local/cuda/lib64 or /usr/local/cuda-13*/lib. If one is missing,
+# --cuda yes fails, and --cuda auto prints the reason and leaves this image out. --mixed, for tests,
+# allows programs of several builds, and takes the version from psctl. The script needs umoci,
+# patchelf and dpkg-dev, and no root.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 bin=$root/build/release/bin out=$root/build/release-artefacts cuda=auto mixed=
@@ -27,17 +28,17 @@ while (( $# )); do
 done
 [[ $cuda == auto || $cuda == yes || $cuda == no ]] || usage "--cuda $cuda: want auto, yes or no"
 for tool in umoci patchelf strip dpkg-deb dpkg-shlibdeps; do
-  command -v "$tool" >/dev/null || fail "$tool is missing: ./evergrad setup release"
+  command -v "$tool" >/dev/null || fail "$tool is missing: run ./evergrad setup release"
 done
 image_bytes_max=120000000
 
 programs=(evergrad-coordinator evergrad-ps-server evergrad-worker psctl)
 id=
 for program in "${programs[@]}"; do
-  [[ -x $bin/$program ]] || fail "no $program in $bin: ./evergrad build"
+  [[ -x $bin/$program ]] || fail "no $program in $bin: run ./evergrad build"
   other=$id id=$("$bin/$program" --version | awk '{print $2}')
   [[ -z $other || $id == "$other" || -n $mixed ]] ||
-    fail "the programs in $bin are of two builds, $other and $id: ./evergrad build"
+    fail "the programs in $bin are of two builds, $other and $id: run ./evergrad build"
 done
 version=${id%%+*} commit=${id#*+}
 # Every time stamp in the artefacts is that of the commit, so that the same sources and compiler
@@ -47,7 +48,7 @@ epoch=$(git -C "$root" show -s --format=%ct "${commit%-dirty}" 2>/dev/null) ||
 export SOURCE_DATE_EPOCH=$epoch
 
 if [[ -d $out && ! -f $out/.evergrad-release && -n $(ls -A "$out") ]]; then
-  fail "$out has other files, and is not replaced"
+  fail "$out was not made by release.sh, and is not replaced"
 fi
 rm -rf "$out"
 mkdir -p "$out"
@@ -58,8 +59,8 @@ mkdir "$trees"
 work=$(mktemp -d "$out/.work-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
-# tree NAME: the files of an image. The programs find their libraries in ../lib. No shell and no
-# other program is in it.
+# tree NAME: makes the files of an image. The programs find their libraries in ../lib. The image has
+# no shell and no other program.
 tree() {
   local tree=$trees/$1 name path
   mkdir -p "$tree"/{lib64,usr/{bin,lib},etc,tmp,proc,sys,dev,data,checkpoints,runs,var/lib/evergrad}

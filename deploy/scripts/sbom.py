@@ -4,8 +4,8 @@ package of each library.
 
   sbom.py --root FOLDER --name NAME --version V --commit C --epoch SECONDS --out FILE
 
-The package of a library is the one that owns the file of that name on this machine, from which
-bundle.sh has copied it.
+The package of a library is the package that owns the file of the same name on this machine.
+bundle.sh has copied the library from this file.
 """
 import argparse
 import datetime
@@ -28,7 +28,7 @@ def digests(path):
 
 def owners(names):
     """Returns {library: (package, version, source)} for the libraries that a package of this
-    machine owns. dpkg is asked once, because each question costs it half a second."""
+    machine owns. dpkg runs once for all libraries, because each run takes half a second."""
     places = {}
     for name in names:
         for folder in SEARCHED:

@@ -37,7 +37,7 @@ done
 (( ${#missing[@]} == 0 )) && exit 0
 
 if (( EUID != 0 )); then
-  printf 'These packages are missing. Install them, then run this again:\n\n' >&2
+  printf 'These packages are missing. Install them, then run this command again:\n\n' >&2
   printf '  sudo apt-get install -y --no-install-recommends %s\n\n' "${missing[*]}" >&2
   exit 2
 fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Puts the Python packages of requirements.txt into the virtual environment build/venv, for tests
-# only. Does nothing when it holds exactly these. When they cannot be installed, the script prints
-# the reason in one line and ends with 1; the tests that need them are then skipped.
+# only. Does nothing when build/venv has exactly these packages. When they cannot be installed, the
+# script prints the reason in one line and ends with 1; tests that need them are then skipped.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
 wanted=$PWD/deploy/scripts/requirements.txt

@@ -1,4 +1,4 @@
-// A worker with its own functions: fits a plane through noisy points that it draws itself
+// A worker with its own functions. The functions draw noisy points and fit a plane through them
 // (README.md).
 #include <array>
 #include <cstddef>
@@ -27,7 +27,7 @@ struct Batch {
   bool last = false;
 };
 
-// "BATCHES POINTS": the number of batches, and of points in each.
+// Parses "BATCHES POINTS": the number of batches, and the number of points in each batch.
 absl::StatusOr<std::pair<std::uint32_t, std::uint32_t>> ReadArguments(absl::string_view text) {
   const std::vector<absl::string_view> parts = absl::StrSplit(text, ' ');
   std::uint32_t batches = 0, points = 0;
@@ -79,15 +79,15 @@ absl::Status FitStep(sdk::StepContext& step, Batch& batch) {
   const std::array<float, 1> by_height{static_cast<float>(gradient[2])};
   EG_RETURN_IF_ERROR(step.Push("slope", by_slope));
   EG_RETURN_IF_ERROR(step.Push("height", by_height));
-  // Plain SGD with rate 1 turns this into + 1 per step: after a run the variable tells how often
-  // the servers applied one.
+  // Plain SGD with rate 1 turns this gradient into + 1 per step. After a run the variable therefore
+  // shows how many times the servers applied a step.
   const std::array<float, 1> one{-1.0f};
   EG_RETURN_IF_ERROR(step.Push("steps", one));
   step.CountExamples(batch.y.size());
   return batch.last ? step.SetResult(absl::StrFormat("%.6f", error)) : absl::OkStatus();
 }
 
-// One step without input, whose result is the current values of the variables, as text.
+// One step without input. Its result is the present values of the variables, as text.
 absl::Status ReadStep(sdk::StepContext& step) {
   EG_ASSIGN_OR_RETURN(const sdk::Values slope, step.Pull("slope"));
   EG_ASSIGN_OR_RETURN(const sdk::Values height, step.Pull("height"));

@@ -211,7 +211,7 @@ class FrontDoor(Case):
             self.assertEqual(f.read(), "mine\n")
         r = self.evergrad("data", "rating")
         self.assertEqual(r.returncode, 2, r.stdout)
-        self.assertIn("unknown set rating; there are: fashion-mnist", r.stdout)
+        self.assertIn("unknown set rating; want: fashion-mnist", r.stdout)
 
     @unittest.skipUnless(os.geteuid() == 0, "a chroot needs root")
     def test_fresh_makes_the_given_folder_and_removes_only_its_own_files(self):
@@ -290,7 +290,7 @@ class FrontDoor(Case):
         )
         none = self.evergrad("test")
         self.assertNotEqual(none.returncode, 0, none.stdout)
-        self.assertIn("ctest left no list", none.stdout)
+        self.assertIn("ctest wrote no list", none.stdout)
         self.assertNotIn("line 100", none.stdout)
 
 

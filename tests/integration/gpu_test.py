@@ -427,7 +427,7 @@ class Gpus(unittest.TestCase):
             self.assertIn("computes on gpu:0 emulated", rows["train: " + name]["detail"])
             for precision, bound in (("float32", 1e-3), ("mixed_bfloat16", 2e-2)):
                 differs = re.match(
-                    r"losses of 100 steps differ from the CPU's by at most ([0-9.]+), bound",
+                    r"relative difference from the CPU's losses over 100 steps: at most ([0-9.]+),",
                     rows["curve: %s, %s" % (name, precision)]["detail"],
                 )
                 self.assertLessEqual(float(differs.group(1)), bound)
@@ -519,7 +519,7 @@ class Gpus(unittest.TestCase):
         self.assertLess(took, 2 + 30)
         self.assertRegex(
             rows["parity"]["detail"],
-            "^no time: cut off after [12] s, of the 240 s that it may take$",
+            "^no time: stopped after [12] s, before the part's own limit of 240 s$",
         )
         for name in (
             "train: mlp",
@@ -541,7 +541,7 @@ class Gpus(unittest.TestCase):
             r.stdout,
         )
         self.assertEqual((checked["failed"], checked["not_run"]), (0, 12))
-        self.assertIn("0 failed, 0 skipped, 12 not run for want of time", r.stdout)
+        self.assertIn("0 failed, 0 skipped, 12 not run because of the time limit", r.stdout)
         # A failed part counts as failed, however many parts did not run. A cluster that does not
         # start is ended.
         r, checked, rows, took = self.check_with(
@@ -571,7 +571,7 @@ esac
         )
         self.assertEqual(rows["bench: PyTorch"]["verdict"], "skipped")
         self.assertEqual(rows["bench: transfers hidden"]["verdict"], "not run", r.stdout)
-        self.assertRegex(rows["bench: transfers hidden"]["detail"], "^no time: cut off after")
+        self.assertRegex(rows["bench: transfers hidden"]["detail"], "^no time: stopped after")
         # With time enough for the part itself its own limit decides.
         r, checked, rows, _ = self.check_with(
             {
@@ -664,7 +664,7 @@ esac"""
         self.assertEqual(
             rows["parity"]["detail"],
             "in one process: rc=3: assertions: 9 | 6 passed | 3 failed; "
-            "1 of 4 cases pass, each in a process of its own; first failure: "
+            "1 of 4 cases pass, each in a separate process; first failure: "
             'in "two [fails]": a_test.cc:7: FAILED: | CHECK( worst <= tolerance )',
         )
         cause = (
@@ -676,7 +676,7 @@ esac"""
             "rc=1: " + cause + " || a_test.cc:7: FAILED: | CHECK( worst <= tolerance ) | "
             "with expansion: | nan <= 0.0001 | with messages: | left: " + cause,
         )
-        self.assertEqual(rows["parity: three hangs"]["detail"], "no end within 3 s: ")
+        self.assertEqual(rows["parity: three hangs"]["detail"], "not finished within 3 s: ")
         self.assertTrue(
             rows["parity: four crashes"]["detail"].startswith(
                 "killed by signal 11: due to a fatal error condition: | SIGSEGV"
@@ -752,15 +752,15 @@ esac""",
         self.assertEqual(
             rows["parity"]["detail"],
             "in one process: rc=1: no summary line; "
-            "0 of 0 cases pass, each in a process of its own; first failure: ",
+            "0 of 0 cases pass, each in a separate process; first failure: ",
         )
         self.assertEqual(
             rows["bench: MLP against bare cuBLASLt"]["detail"], "killed by signal 11: "
         )
-        self.assertEqual(rows["growth"]["detail"], "its last line is not JSON: no JSON")
+        self.assertEqual(rows["growth"]["detail"], "the benchmark's last line is not JSON: no JSON")
         self.assertRegex(
             rows["bench: transfers hidden"]["detail"],
-            r"^the check itself ended with \d+ at line \d+: kernels=",
+            r"^gpu_check\.sh failed in this part, with \d+ at line \d+: kernels=",
         )
         for name in (
             "train: mlp",

@@ -245,7 +245,7 @@ class Runs(unittest.TestCase):
         said, commands = self.run_ci(1)
         self.assertEqual(commands, ["setup.sh lint", "checks.sh ", "evergrad test"])
         self.assertIn("F is too long", said.split("== failed: checks")[1])
-        self.assertIn("step 3: steps 1 and 2 come first", said.split("== not done")[1])
+        self.assertIn("step 3: step 1 or 2 has failed", said.split("== not done")[1])
         self.assertTrue(said.endswith("== ci: failed: checks"), said)
 
     def test_tests_that_fail_leave_step_3_undone(self):
@@ -281,7 +281,7 @@ class Runs(unittest.TestCase):
         self.assertFalse(run.step("slow", ["ninja"], timeout=run.left()))
         self.assertEqual(
             [(name, result, why) for name, result, _, why in run.results],
-            [("slow", ci.NOT_DONE, "cut off at the end of the 70 minutes")],
+            [("slow", ci.NOT_DONE, "stopped at the limit of 70 minutes")],
         )
         with open(self.said) as f:
             child = f.read().split("\n")[1]

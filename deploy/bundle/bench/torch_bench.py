@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""What PyTorch makes of a training step (forward, loss, backward) of ResNet-50 on this host's GPU,
-for gpu_check.sh: channels-last, in the precision that
-is asked for, eagerly and compiled. Prints one JSON object. Ends with 3 where torch or its GPU is
-missing. `--device cpu` tries the script itself on a host
-without one; it is no figure to stand beside ours.
+"""Measures PyTorch's training step (forward, loss, backward) of ResNet-50 on this host's GPU, for
+gpu_check.sh: channels-last, in the requested precision, eager and compiled. Prints one JSON object.
+Ends with 3 if torch is missing or finds no GPU. `--device cpu` tests the script itself on a host
+without a GPU; its figures must not be compared with Evergrad's.
 
   torch_bench.py [--batch 256] [--steps 20] [--image 224] [--precision float32|tf32|bfloat16]
   [--no-compile] [--compile-seconds 90] [--device cuda|cpu]"""
@@ -23,7 +22,7 @@ parser.add_argument(
     "--compile-seconds",
     type=int,
     default=90,
-    help="then the figure of the eager model stands alone",
+    help="seconds for the compiled measurement; if it takes longer, only the eager rate is given",
 )
 parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
 arguments = parser.parse_args()
@@ -34,7 +33,7 @@ except ImportError as e:
     print(e, file=sys.stderr)
     sys.exit(3)
 if arguments.device == "cuda" and not torch.cuda.is_available():
-    print("torch %s finds no GPU" % torch.__version__, file=sys.stderr)
+    print("torch %s finds no GPU on this host" % torch.__version__, file=sys.stderr)
     sys.exit(3)
 
 
@@ -120,13 +119,13 @@ said = {
 if not arguments.no_compile:
 
     def late(*_):
-        raise TimeoutError("it took more than %d s" % arguments.compile_seconds)
+        raise TimeoutError("the compiled model took more than %d s" % arguments.compile_seconds)
 
     signal.signal(signal.SIGALRM, late)
     signal.alarm(arguments.compile_seconds)
     try:
         said["compiled_images_per_second"] = rate(torch.compile(model))
-    except Exception as e:  # no compiler on the host, say
+    except Exception as e:  # for example, a host without a C++ compiler
         said["compile_failed"] = str(e).splitlines()[0][:200] if str(e) else type(e).__name__
     signal.alarm(0)
 print(json.dumps(said))
