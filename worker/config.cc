@@ -25,13 +25,14 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
   // By default the worker uses half of the cores, because a desktop machine usually runs two
   // workers.
   table->Add("threads", &config->threads,
-             "number of compute threads; 0 means half of the cores, at least one", {0, 1024});
+             "number of compute threads; 0 means half of the cores, but at least one thread",
+             {0, 1024});
   table->Add("device", &config->device,
              "compute device: cpu, gpu (the first GPU), gpu:N, or auto, which is the first usable "
              "GPU, or else the CPU");
   table->Add("cuda_library", &config->cuda_library,
              "path of libevergrad_cuda.so; empty means the file beside this program");
-  table->AddPrint("list_devices", "print the GPUs of this host, one per line, and end",
+  table->AddPrint("list_devices", "print the GPUs of this host, one per line, and exit",
                   [config] { return ListDevices(config->cuda_library); });
   table->Add("prefetch_batches_max", &config->prefetch_batches_max,
              "largest number of batches that the worker reads ahead", {1, 1u << 16});

@@ -20,7 +20,7 @@ struct Config {
   // The device and the reason for its choice, "cpu: no CUDA driver (cudart 35)". Resolve sets it.
   std::string device_text = {};
   std::string cuda_library = {};  // "" means libevergrad_cuda.so beside the executable
-  std::uint32_t threads = 0;      // 0 for half of the cores, at least one
+  std::uint32_t threads = 0;      // 0 for half of the cores, but at least one thread
   std::uint32_t prefetch_batches_max = 8;
   std::uint64_t prefetch_bytes_max = 64ull << 20;
   // The folders of jobs' data files. RootsOf describes the meaning of an empty list.

@@ -16,8 +16,8 @@
 namespace evergrad::worker {
 namespace {
 
-// The time limit of a drain. It is longer than the sum of the runner's own waits, and shorter than
-// the 10 s in which Stop returns.
+// The time limit of a drain. This limit is longer than the sum of the runner's own waits, and
+// shorter than the 10 s in which Stop returns.
 constexpr std::chrono::milliseconds kDrainMax{8000};
 
 // Returns the properties of this host that affect the bits of results. The instruction set selects
@@ -133,8 +133,9 @@ struct Worker::Impl {
     to_servers.on_lane = [logger = dependencies.logger,
                           said = std::make_shared<client::SaidOnce>()](const absl::Status& status) {
       const std::string text =
-          status.ok() ? "pushes to and pulls from a server on this host go through shared memory"
-                      : absl::StrCat("pushes and pulls go through the socket: ", status.message());
+          status.ok()
+              ? "pushes to and pulls from a server on this host go through shared memory"
+              : absl::StrCat("pushes and pulls go through the socket: reason=", status.message());
       if (said->First(text)) logger->Info(text);
     };
     client = std::make_shared<client::ParameterClient>(

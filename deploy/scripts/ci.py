@@ -408,8 +408,8 @@ class Ci:
         self.say("3  %s" % why)
         if self.full:
             self.say(
-                "   thread-safety build, clang-tidy, ./evergrad asan, ./evergrad tsan; no limit; "
-                "then .ci/checked"
+                "   thread-safety build, clang-tidy, ./evergrad asan, ./evergrad tsan; "
+                "no time limit; .ci/checked is written at the end"
             )
         for room in () if self.full else rooms or ():
             self.say(

@@ -144,8 +144,8 @@ figure() {
   [[ $2 == \{*\} ]] || { row "$1" failed "the benchmark's last line is not JSON: $2"; return 0; }
   printf '"%s": %s\n' "$1" "$2" >>"$work/figures"
 }
-# keep TITLE FILE KIB: copies the file into the log. Of a file that is longer than KIB, a first
-# quarter of KIB and the end are kept.
+# keep TITLE FILE KIB: copies the file into the log. If the file is longer than KIB, only its
+# beginning (a quarter of KIB) and its end are copied.
 keep() {
   [[ -s $2 ]] || return 0
   {

@@ -16,7 +16,7 @@ USERS, MOVIES, FACTORS, SEED = 610, 3000, 4, 20
 
 def _normal(draw):
     """Returns approximately a standard normal number. No function of the C library is used, because
-    its last bit may differ."""
+    the last bit of its result may differ between machines."""
     return sum(draw.random() for _ in range(12)) - 6
 
 

@@ -41,7 +41,7 @@ for program in "${programs[@]}"; do
     fail "the programs in $bin are of two builds, $other and $id: run ./evergrad build"
 done
 version=${id%%+*} commit=${id#*+}
-# Every time stamp in the artefacts is that of the commit, so that the same sources and compiler
+# Every time stamp in the artefacts is the time of the commit, so that the same sources and compiler
 # give the same files.
 epoch=$(git -C "$root" show -s --format=%ct "${commit%-dirty}" 2>/dev/null) ||
   epoch=$(git -C "$root" show -s --format=%ct HEAD 2>/dev/null) || epoch=0

@@ -436,7 +436,7 @@ class Backend {
 
   // Normalizes each row by its own mean and variance (Ba, Kiros and Hinton, 2016). The forward pass
   // stores the mean and the variance of the rows [rows] for the backward pass. gamma and beta are
-  // [columns]. The other arguments are those of BatchNormForward.
+  // [columns]. The other arguments are as in BatchNormForward.
   virtual void LayerNormForward(std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x,
                                 In gamma, In beta, Out mean, Out variance, AnyOut y) = 0;
   virtual void LayerNormBackward(std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x,
@@ -499,9 +499,10 @@ class Backend {
   // gradient is finite then.
   virtual void ComputeLoss(const Loss& loss, std::int64_t batch, In output, In labels, Out gradient,
                            LossResult* result) = 0;
-  // Fills counts [2 kAucBins]: the numbers of positive elements (label > 0.5), then of negative
-  // ones, by bin of p, or of sigmoid(p) for logits, in double. Bin b holds (b / 199, (b + 1) /
-  // 199]; the first bin also holds 0 and NaN. Values beyond an end are in the last bin at that end.
+  // Fills counts [2 kAucBins]: the numbers of positive elements (label > 0.5), then the numbers of
+  // negative elements, by bin of p, or of sigmoid(p) for logits, in double. Bin b holds (b / 199,
+  // (b + 1) / 199]; the first bin also holds 0 and NaN. Values beyond an end are in the last bin at
+  // that end.
   virtual void CountAuc(bool from_logits, In output, In labels, std::span<std::int64_t> counts) = 0;
   // Computes in double the sum over examples, in order, of the mean of (output - label)^2 over the
   // `elements` of an example.

@@ -171,7 +171,7 @@ class CsvReader {
   TypedDatasetBuilder builder_;
   Record record_;
   std::size_t width_ = 0;                            // number of columns of each record
-  std::vector<std::string> names_;                   // from the header; empty without one
+  std::vector<std::string> names_;                   // from the header; empty without a header
   std::vector<std::vector<std::size_t>> positions_;  // positions in a record, by field
 };
 

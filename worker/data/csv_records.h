@@ -28,8 +28,8 @@ class CsvRecords {
   ~CsvRecords();
 
   // Reads the next record; returns false at the end of the file. The views are valid until the next
-  // call. User errors name file and line. They report a missing closing quote, text after a closing
-  // quote, a quote inside a field, a record beyond the limits, or a damaged file.
+  // call. User errors name file and line. The errors report a missing closing quote, text after a
+  // closing quote, a quote inside a field, a record beyond the limits, or a damaged file.
   absl::StatusOr<bool> Next(std::vector<absl::string_view>* fields);
   const DataFile& file() const { return *file_; }
   std::uint64_t line() const { return record_line_; }  // the first line of the last record, from 1

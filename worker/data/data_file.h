@@ -25,8 +25,8 @@ class DataFile {
   ~DataFile();
 
   // Reads the next decompressed bytes; returns fewer than `bytes` only at the end. As with the gzip
-  // program, a file may have several members, and zeros after the last one. Other bytes after the
-  // last member, a wrong checksum and a truncated member are errors.
+  // program, a file may have several members, and zeros after the last member. Other bytes after
+  // the last member, a wrong checksum and a truncated member are errors.
   absl::StatusOr<std::size_t> Read(void* to, std::size_t bytes);
   // Drops the first `used` bytes of `buffer` and appends the next 256 KiB of the file, for readers
   // of text. Returns true if the buffer holds the rest of the file.

@@ -55,7 +55,7 @@ class TypedColumn {
   // The index of the learned transform, or the number of transforms if none is learned.
   const std::size_t learned_at_;
   bool integers_ = false;
-  std::vector<TransformStep> before_, after_;  // the transforms before and after the learned one
+  std::vector<TransformStep> before_, after_;  // before and after the learned transform
   std::vector<std::int64_t> ints_;
   std::vector<float> reals_;
   // While a vocabulary is built, each value is the number of its word; 0 if the value is missing.

@@ -1,5 +1,6 @@
 // A data set with typed columns, stored in memory by column: 8 bytes per integer, 4 per real
-// number. Formats whose records have typed values (csv, jsonl) build it with TypedDatasetBuilder.
+// number. Formats whose records have typed values (csv, jsonl) build such a data set with
+// TypedDatasetBuilder.
 #pragma once
 
 #include <cstdint>

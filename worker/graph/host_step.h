@@ -68,10 +68,10 @@ class HostStep {
   // Returns the number of steps whose batch had been copied before the step.
   std::uint64_t prefetched() const { return prefetched_; }
 
-  // These methods do the same as those of Graph, but with host memory, which they access only until
-  // they return. `meanwhile` is called when the whole step is queued, before the wait for its end.
-  // If the backend uses host memory, `meanwhile` is not called, because the step is complete when
-  // it is queued.
+  // These methods do the same as the methods of Graph with the same names, but with host memory,
+  // which they access only until they return. `meanwhile` is called when the whole step is queued,
+  // before the wait for its end. If the backend uses host memory, `meanwhile` is not called,
+  // because the step is complete when it is queued.
   absl::StatusOr<StepResult> TrainStep(const std::vector<AnyIn>& weights, const Rows& rows,
                                        const Batch& batch, std::uint64_t dropout_key,
                                        const std::vector<AnyOut>& gradients,
@@ -88,8 +88,8 @@ class HostStep {
     Batch batch;
   };
   // The copy of a batch. There are two copies, because the next batch is copied while the current
-  // one is read. The signature of a step contains the addresses of its copy, so steps on each copy
-  // are captured separately.
+  // batch is read. The signature of a step contains the addresses of its copy, so steps on each
+  // copy are captured separately.
   struct Side {
     std::vector<Memory> inputs;
     Memory labels;

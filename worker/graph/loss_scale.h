@@ -2,7 +2,8 @@
 // et al., "Mixed precision training", ICLR 2018, section 3.2; Keras' LossScaleOptimizer). A step
 // with a non-finite gradient halves the factor; a series of finite steps doubles it.
 //
-// A pure state machine, one per job of a worker. It is lost with the process. Not thread-safe.
+// A pure state machine, one per job of a worker. The state is lost with the process. Not
+// thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -2,8 +2,8 @@
 // regularizers and checks of the gradients.
 //
 // A step is a sequence of calls of the backend's primitives. If the arguments of a step determine
-// the same calls as those of an earlier step (Sign), the backend may replay its record of these
-// calls. Not thread-safe, except Lookup (graph.h).
+// the same calls as the arguments of an earlier step (Sign), the backend may replay its record of
+// these calls. Not thread-safe, except Lookup (graph.h).
 #pragma once
 
 #include <cstdint>

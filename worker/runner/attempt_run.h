@@ -134,7 +134,7 @@ class AttemptRun : public std::enable_shared_from_this<AttemptRun> {
 
   const Environment env_;
   const Work work_;
-  // Shared with its own callbacks; null for a describe closure.
+  // Null for a describe closure. The callbacks of the exchange share the exchange.
   std::shared_ptr<Exchange> exchange_;
   bool draining_ = false;
 

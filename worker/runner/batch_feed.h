@@ -38,7 +38,7 @@ class BatchFeed : public std::enable_shared_from_this<BatchFeed> {
   // The stream of `work` must be open.
   BatchFeed(Environment environment, const Work& work, OnBatch on_batch);
 
-  // Requests the batch after the one that is held, unless it has been requested.
+  // Requests the batch after the held batch, unless this request is pending.
   void Ask();
   bool has_batch() const { return batch_ != nullptr; }
   // Returns whether the rows of the held batch have been pulled. Always true if there are no
@@ -51,7 +51,8 @@ class BatchFeed : public std::enable_shared_from_this<BatchFeed> {
     std::shared_ptr<ComputeJob::BatchRows> rows;
   };
   Taken Take();  // EG_CHECKs has_batch() and RowsDone()
-  // Returns the batches to copy to a device in the current step. Shared with the compute executor.
+  // Returns the batches to copy to a device in the current step. The compute executor shares the
+  // result.
   const std::shared_ptr<NextBatch>& next() const { return next_; }
 
  private:

@@ -1,7 +1,7 @@
-// The objects of one job on the compute thread: data sets, graph, whole weights. They are used on
-// the compute thread only, except open data sets, which are immutable. Weights, batches, rows and
-// gradients are in host memory; if the backend has other memory, HostStep copies them in both
-// directions.
+// The objects of one job on the compute thread: data sets, graph, whole weights. The objects are
+// used on the compute thread only, except open data sets, which are immutable. Weights, batches,
+// rows and gradients are in host memory; if the backend has other memory, HostStep copies them in
+// both directions.
 #pragma once
 
 #include <atomic>
@@ -43,8 +43,8 @@ class ComputeBackend {
   // Returns whether the backend's memory differs from the host's; false until the backend exists.
   // May be called on any thread.
   bool on_device() const { return on_device_; }
-  // Returns page-locked memory for data that the device will read. It is empty without a device,
-  // before the backend is created, or if out of memory. May be called on any thread.
+  // Returns page-locked memory for data that the device will read. The memory is empty without a
+  // device, before the backend is created, or if out of memory. May be called on any thread.
   tensor::AlignedBuffer Stage(std::size_t bytes) const;
   // Returns the number of failed calls of Stage.
   std::uint64_t staging_refused() const { return staging_refused_; }

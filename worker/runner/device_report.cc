@@ -64,10 +64,9 @@ const std::vector<metrics::Registry::Named>& GaugeNames() {
       {"evergrad_worker_device_utilization_ratio",
        "Share of time in kernels, as the driver last sampled it (nvml) or as measured (kernels)"},
       {"evergrad_worker_device_steps",
-       "Steps by the way in which they were submitted. crowded counts the steps that ran "
-       "eagerly because of the limit of graphs, and ahead the steps whose batch was copied before "
-       "they began"},
-      {"evergrad_worker_graph_recaptures", "Steps captured again, by reason"},
+       "Steps by the way of their submission. crowded counts steps that ran eagerly because of the "
+       "limit of graphs; ahead counts steps whose batch was copied before the step began"},
+      {"evergrad_worker_graph_recaptures", "Steps whose CUDA graph was captured again, by reason"},
       {"evergrad_worker_device_in_bytes",
        "Bytes copied to the device: directly from page-locked memory (direct), or after the "
        "compute thread had copied them into page-locked memory (staged)"},

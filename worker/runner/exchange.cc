@@ -56,7 +56,7 @@ absl::Status AcceptDense(
   }
   if (cache->held(shard).has) return absl::OkStatus();
   return absl::InternalError(absl::StrCat(
-      "the server answered `unchanged` for a shard of which this worker holds no values: shard=",
+      "the server answered `unchanged`, but this worker holds no values of the shard: shard=",
       shard.value()));
 }
 

@@ -76,7 +76,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     v1::Stamp registration;
     std::chrono::milliseconds deadline{10000}, backoff_min{10}, backoff_max{1000};
   };
-  // The callbacks, which run on the executor at the end of a turn and may destroy the exchange.
+  // The callbacks of the owner. They run on the executor at the end of a turn, and may destroy the
+  // exchange.
   struct Events {
     std::function<void()> on_progress;  // a push was settled or a pull completed
     // A push was answered SUPERSEDED (by `superseded_by`) or REFUSED, and the book has dropped the

@@ -78,7 +78,7 @@ class ExchangeSections {
 
   explicit ExchangeSections(std::shared_ptr<const Layout> layout);
 
-  // These methods do the same as those of Exchange with the same names.
+  // These methods do the same as the methods of Exchange with the same names.
   void WantPulls(std::uint64_t count) { pulls_wanted_ = std::max(pulls_wanted_, count); }
   void HavePulls(std::uint64_t count);
   bool PullsDone(std::uint64_t count) const;

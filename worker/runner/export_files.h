@@ -46,7 +46,7 @@ absl::StatusOr<std::vector<v1::RunFileInfo>> WriteExport(const std::string& fold
                                                          const std::vector<ExportFile>& files);
 
 // Reads the next part of a file, and adds it to the digest of the file. The caller reads parts in
-// order; offset 0 starts anew. Fills data and crc32c, and sha256 for the last part.
+// order; offset 0 starts the file again. Fills data and crc32c, and sha256 for the last part.
 class ExportReader {
  public:
   void Read(const ExportFile& file, std::uint64_t offset, std::size_t bytes, bool last,

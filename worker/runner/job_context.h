@@ -110,7 +110,7 @@ class JobContext {
       absl::FailedPreconditionError("work was granted before its plan was known");
   std::shared_ptr<const plan::Plan> plan_;  // shared with the batch reader
   std::shared_ptr<const Layout> layout_;    // shared with exchanges and the compute executor
-  std::unique_ptr<PullCache> cache_;        // values pulled in the layout layout_
+  std::unique_ptr<PullCache> cache_;        // pulled values, in the layout `layout_`
   std::shared_ptr<ComputeJob> compute_;
 };
 

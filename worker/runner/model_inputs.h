@@ -25,7 +25,7 @@ class ModelInputs {
   // Returns the graph's inputs from a batch, as views of the batch.
   std::vector<Values> Of(const Graph& graph, const ReadyBatch& batch) const;
   // Returns the labels of a batch in float32, as a view of the batch or of `as_floats`. If
-  // `as_floats` is too small, `allocate` makes a new one. Returns UserError for an integer label
+  // `as_floats` is too small, `allocate` makes a new buffer. Returns UserError for an integer label
   // that float32 cannot represent.
   absl::StatusOr<std::span<const float>> LabelsOf(
       const config::JobSpec& spec, const ReadyBatch& batch,

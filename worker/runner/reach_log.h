@@ -1,6 +1,6 @@
-// The servers for which the running attempt waits, reported to the coordinator and to people. These
-// are the unreachable servers, and the server whose answer is slow. If a server lives but a worker
-// cannot reach it, the work goes to a worker that can. Pure; not thread-safe.
+// The servers for which the running attempt waits, reported to the coordinator and to people. A
+// report has the unreachable servers, and the server with the slowest answer. If a server lives but
+// a worker cannot reach it, the work goes to a worker that can. Pure; not thread-safe.
 #pragma once
 
 #include <chrono>

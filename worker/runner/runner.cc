@@ -49,7 +49,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
         heartbeat(env.client, &device, &step_log, env.logger),
         streams({options.prefetch_batches_max, options.prefetch_bytes_max, allocate}, env.registry),
         reports({env.send, env.logger, &metrics, options.message_bytes_max}) {}
-  // Completes the construction. It must be called when a shared_ptr owns the runner, because the
+  // Completes the construction. Init must be called when a shared_ptr owns the runner, because the
   // drain holds a weak_ptr to the runner.
   void Init() {
     drain = std::make_shared<worker::Drain>(worker::Drain::Environment{

@@ -14,7 +14,7 @@
 namespace evergrad::worker {
 
 v1::WorkKind ToProto(WorkKind kind);
-// Returns the kind, or nullopt for one that this build does not know.
+// Returns the kind, or nullopt for a kind that this build does not know.
 std::optional<WorkKind> KindOf(v1::WorkKind kind);
 // Returns the worker's state in heartbeats during such work: "running", "evaluating", …
 const char* StateName(WorkKind kind);

@@ -75,8 +75,8 @@ class ClosureContext {
   std::shared_ptr<const void> cancelled_;  // std::atomic<bool>, shared with the worker
 };
 
-// The context of a step function. It is used on the worker's compute thread, and is valid until the
-// function returns.
+// The context of a step function. The context is used on the worker's compute thread, and is valid
+// until the function returns.
 class StepContext : public ClosureContext {
  public:
   std::uint32_t step() const { return step_; }  // from 0; a closure has at most 4096 steps

@@ -12,8 +12,8 @@ namespace evergrad::worker::cpu {
 namespace {
 
 constexpr std::int64_t kElementsPerPart = 16384;  // as in elementwise.cc
-// The number of elements in one partial sum. It is fixed, because another division would change the
-// bits.
+// The number of elements in one partial sum. The number is fixed, because another division would
+// change the bits.
 constexpr std::int64_t kElementsPerBlock = 65536;
 
 // Returns the sums [k][c], over the rows, of the values that `visit(row, the row of each input,

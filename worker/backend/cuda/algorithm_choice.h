@@ -1,8 +1,8 @@
 // Selects one of a library's algorithms for a shape.
 //
-// The caller measures the candidates on the device. This file decides which of them are measured,
-// and which one is chosen. With `deterministic` it takes the first deterministic candidate that
-// runs, because a choice by time could differ between two runs. Pure.
+// The caller measures the candidates on the device. This file decides which candidates are
+// measured, and chooses one of them. With `deterministic` it takes the first deterministic
+// candidate that runs, because a choice by time could differ between two runs. Pure.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,9 @@ struct AlgorithmChoice {
   std::size_t measured = 0;  // number of measured candidates
 };
 
-// Chooses the fastest candidate, and the first of equally fast ones. `measure` returns seconds, or
-// an error for a candidate that does not run. Returns InvalidArgument with the last reason if no
-// candidate can run.
+// Chooses the fastest candidate, and the first of equally fast candidates. `measure` returns
+// seconds, or an error for a candidate that does not run. Returns InvalidArgument with the last
+// reason if no candidate can run.
 absl::StatusOr<AlgorithmChoice> ChooseAlgorithm(
     const std::vector<AlgorithmCandidate>& candidates, std::uint64_t workspace_bytes_max,
     bool deterministic, const std::function<absl::StatusOr<double>(std::size_t index)>& measure);

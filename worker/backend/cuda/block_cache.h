@@ -1,5 +1,5 @@
-// The caching allocator of device memory, which keeps track of the parts of each segment. It
-// computes with addresses and never dereferences one.
+// The caching allocator of device memory, which keeps track of the parts of each segment. The
+// allocator computes with addresses and never dereferences an address.
 //
 // cudaMalloc and cudaFree wait for the device, so segments are kept and divided into blocks. Work
 // on a stream runs in order. A freed block may therefore be reused by the same stream while queued
@@ -52,8 +52,8 @@ class BlockCache {
     std::uint64_t largest_free = 0;
     std::uint64_t allocations = 0, device_allocations = 0, device_releases = 0, splits = 0,
                   joins = 0;
-    // Fragmentation: the share of the free bytes outside the largest free block. It is 0 if they
-    // are one piece, or if nothing is free.
+    // Fragmentation: the share of the free bytes outside the largest free block. The share is 0 if
+    // the free bytes are one piece, or if nothing is free.
     double fragmentation = 0;
   };
 

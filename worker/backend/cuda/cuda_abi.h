@@ -2,7 +2,7 @@
  * CUDA can load a library built with it.
  *
  * The library exports one function, evergrad_cuda_api(), which returns one table. The first two
- * members of the table never move. The loader compares them with those of its own header, and
+ * members of the table never move. The loader compares these two members with its own header, and
  * refuses another version before it reads any other member.
  *
  * Every function returns a kind (EgCudaKind) and, unless that is EG_CUDA_OK, fills in *error.

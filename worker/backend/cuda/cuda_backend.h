@@ -21,7 +21,7 @@ struct CudaOptions {
   std::uint64_t workspace_bytes_max = 256ull << 20;  // limit of one algorithm
 };
 
-// The counters of a GPU's backend, in addition to those of every backend.
+// The counters of a GPU's backend, in addition to the counters of every backend.
 struct CudaStats {
   BlockCache::Stats memory;
   StagingRing::Stats staging;

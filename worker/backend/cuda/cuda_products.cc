@@ -50,8 +50,9 @@ std::int32_t AlignmentOf(std::initializer_list<const void*> pointers) {
   return all % 16 == 0 ? 16 : all % 4 == 0 ? 4 : 2;
 }
 
-// Returns whether the gradients of a convolution are those of a dense layer at each position. Sizes
-// are whole accesses of 16 bytes, because a 16-bit product of another size would be widened.
+// Returns whether the gradients of a convolution equal the gradients of a dense layer at each
+// position. Sizes are whole accesses of 16 bytes, because a 16-bit product of another size would be
+// widened.
 bool IsProduct(const Conv2dShape& s) {
   return s.kernel_h == 1 && s.kernel_w == 1 && s.stride_h == 1 && s.stride_w == 1 &&
          s.out_h == s.in_h && s.out_w == s.in_w && s.in_c % 8 == 0 && s.filters % 8 == 0;

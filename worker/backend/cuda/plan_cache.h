@@ -60,7 +60,8 @@ class PlanCache {
   bool Run(const char* name, EgPlanKey key, const EgPlanArguments& arguments);
   // Returns the choice for the key, or nullptr if there is none yet.
   const Choice* Find(EgPlanKey key) const;
-  // Rises when plans are destroyed. A graph of an earlier generation may contain such a plan.
+  // A number that rises when plans are destroyed. A graph of an earlier generation may contain a
+  // destroyed plan.
   std::uint64_t generation() const { return generation_; }
   const Stats& stats() const { return stats_; }
 

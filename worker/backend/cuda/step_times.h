@@ -45,8 +45,8 @@ class StepTimes {
   void BeginCompute();
   void EndCompute();
   // BeginWait and EndWait are called inside a step. Each returns the event to record on kCompute
-  // before the first, or after the last, of a series of Awaits; nullptr means none. Neither is
-  // called for a replayed step, whose graph contains the events of `waits` waits.
+  // before the first, or after the last, of a series of Awaits; nullptr means none. Neither
+  // function is called for a replayed step, whose graph contains the events of `waits` waits.
   EgEvent* BeginWait();
   EgEvent* EndWait();
   bool waiting() const { return waiting_; }
@@ -77,7 +77,7 @@ class StepTimes {
   const EgCudaApi* const api_;
   EgContext* const context_;
   bool on_ = true;
-  // The copies of this step and of the previous one, by queue.
+  // The copies of this step and of the previous step, by queue.
   std::array<std::array<Copies, 2>, 2> copies_;
   std::size_t turn_ = 0;
   Span step_{};

@@ -26,12 +26,12 @@ class WorkMemory {
       : memory_(std::move(memory)), recorder_(recorder), error_(error) {}
   ~WorkMemory();  // nothing else may hold the device's memory
 
-  // Returns the piece with at least `bytes`. Growing it ends the capture of a step. Returns nullptr
-  // after an error.
+  // Returns the piece with at least `bytes`. If the piece grows, the capture of a step ends.
+  // Returns nullptr after an error.
   std::byte* Grow(WorkPiece piece, std::int64_t bytes);
   std::byte* data(WorkPiece piece) { return pieces_[static_cast<std::size_t>(piece)].data(); }
   std::array<std::uint64_t, kPieces> addresses() const;
-  // Shared with the buffers of the memory.
+  // The buffers of the memory share this object.
   const std::shared_ptr<DeviceMemory>& device() const { return memory_; }
 
  private:

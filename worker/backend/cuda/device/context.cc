@@ -12,7 +12,7 @@ namespace evergrad::cuda {
 namespace {
 
 // The device that was opened last. A thread that opens no device must not create a context on the
-// first device, because that would take memory there.
+// first device, because a context takes memory of its device.
 std::atomic<int> opened{-1};
 
 // A thread uses the first device until it selects another one. Every function with a context

@@ -1,6 +1,6 @@
 // 16-bit elements in kernels: two bytes in memory, a float in arithmetic. A kernel is written once
 // for `T`; with float it compiles to the code of a kernel without `T`. Rounding is to nearest, ties
-// to even; NaN stays NaN. The bits are those of common/tensor/convert.h, except that a device may
+// to even; NaN stays NaN. The bits equal those of common/tensor/convert.h, except that a device may
 // produce another NaN.
 #pragma once
 

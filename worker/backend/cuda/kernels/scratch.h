@@ -25,8 +25,8 @@ EG_HD std::int64_t Most(std::int64_t a, std::int64_t b) { return a > b ? a : b; 
 inline constexpr std::int64_t kElementsPerPart = 16384;
 
 // Sums over the rows, by column: a thread adds the rows of one part of one column, and neighbouring
-// threads read neighbouring columns. There are enough parts for 64 k threads of eight columns each,
-// which is as many as run on 132 multiprocessors at once, with at least 16 rows per part.
+// threads read neighbouring columns. The parts suffice for 64 k threads of eight columns each,
+// which is the number of threads that 132 multiprocessors run at once. A part has at least 16 rows.
 EG_HD std::int64_t ColumnParts(std::int64_t rows, std::int64_t columns) {
   return Most(1, Least(Least(8192, DivideUp(rows, 16)), 524288 / Most(1, columns)));
 }
