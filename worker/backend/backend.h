@@ -494,9 +494,9 @@ class Backend {
   //                        from p, clipped: -t log(p + 1e-7) - (1 - t) log(1 - p + 1e-7)
   //   mean squared error   (x - t)²
   // The gradient is 0 where a probability was clipped. An example is correct if, in all of its
-  // rows, the label is the first of the largest columns (for binary losses, if x > 0.5, or x > 0
-  // for logits, exactly where t > 0.5). A bad label is reported and not used as an index; the
-  // gradient is finite then.
+  // rows, the label is the first of the largest columns. For binary losses it is correct if every
+  // element has the predicted class (x > 0.5, or x > 0 for logits) of its label (t > 0.5). A bad
+  // label is reported and not used as an index; the gradient is finite then.
   virtual void ComputeLoss(const Loss& loss, std::int64_t batch, In output, In labels, Out gradient,
                            LossResult* result) = 0;
   // Fills counts [2 kAucBins]: the numbers of positive elements (label > 0.5), then the numbers of
@@ -522,9 +522,9 @@ struct BackendOptions {
   int threads = 1;              // size of every thread pool
   // If `threads` equals the number of CPUs that this process may use, and is above 1, the backend
   // binds the calling thread and its pool to one CPU each. The calling thread must be the compute
-  // thread. Without binding, a server on the same host that wakes up on the CPU of a spinning pool
-  // thread can make the scheduler put two pool threads on one CPU; every primitive then waits for
-  // both.
+  // thread. Without binding, a server on the same host may wake up on the CPU of a spinning pool
+  // thread. The scheduler can then put two pool threads on one CPU, and every primitive waits for
+  // both threads.
   bool bind = false;
   std::string cuda_library = {};  // "" means libevergrad_cuda.so beside the executable
 };

@@ -70,9 +70,9 @@ struct TypedSpan {
   std::uint64_t elements = 0;
 };
 
-// One contiguous span per variable. If the shards of a variable arrived together, in order, the
-// variable is used in place without a copy, unless it is less than a quarter of its frame, which
-// would stay allocated. Any other variable is assembled, by a copy of its changed shards only. A
+// One contiguous span per variable. A variable whose shards arrived together, in order, is used in
+// place without a copy. The variable must be at least a quarter of its frame, because the whole
+// frame stays allocated. Any other variable is assembled, by a copy of its changed shards only. A
 // variable of a 16-bit wire type is widened to float32, or kept as it is with `as_pulled`. Not
 // thread-safe; used on the compute thread.
 class WeightBuffer {

@@ -30,8 +30,8 @@ class ComputeQueue {
     ++*under_way_;
     compute_->Post([control = control_, under_way = under_way_, work = std::move(work),
                     then = std::move(then)]() mutable {
-      // The result is passed by a pointer, because the reference count of a Status that both
-      // threads share would be changed in a library that ThreadSanitizer does not see.
+      // The result is passed by a pointer. Otherwise both threads would share a Status, and its
+      // reference count would change in a library that ThreadSanitizer does not see.
       auto result = std::make_shared<decltype(work())>(work());
       control->Post([under_way, then = std::move(then), result]() mutable {
         --*under_way;

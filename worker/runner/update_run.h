@@ -3,7 +3,7 @@
 // settled. The derived classes compute the steps, for example training_run and function_run.
 //
 //   OnExchange ─▶ BeginStep ─▶ ComputeStep ──▶ (compute executor) ──▶ PushStep ─▶ OnExchange …
-//   all on the control executor, but for ──────┘                  └─ one hop, back to it
+//   all on the control executor, except ───────┘                  └─ one hop, back to it
 //
 // The failpoints between these calls are worker.step, worker.before_push and worker.after_push.
 // Without a delay, the continuation after a failpoint runs in the same turn.

@@ -39,11 +39,11 @@ std::string& IsaLimit() {
   return limit;
 }
 
-// oneDNN 2.6's bfloat16 products for AMX end in SIGILL, for every shape, because tiles are used
-// before they are configured (seen on Debian 12, kernel 6.18, with the kernel's permission to use
-// tiles). Therefore the first backend of a process limits the instruction set below AMX; oneDNN
-// accepts the limit only before its first use. If the environment sets a limit that is at least as
-// low, that limit is kept.
+// oneDNN 2.6's bfloat16 products for AMX end in SIGILL for every shape, because oneDNN uses tiles
+// before it configures them. (This was seen on Debian 12 with kernel 6.18, which permitted tiles.)
+// Therefore the first backend of a process limits the instruction set below AMX; oneDNN accepts the
+// limit only before its first use. If the environment sets a limit that is at least as low, that
+// limit is kept.
 void GoWithoutTiles() {
   static const bool done = [] {
     const std::string isa = absl::AsciiStrToLower(IsaLimit());

@@ -1,7 +1,7 @@
 // Batch and layer normalization, and the mean over positions. Our own loops make two passes over
-// the data, first for the mean and then for the squares around it, because a difference of two
-// large sums would lose the variance. Sums are in double, by fixed blocks of rows, so that every
-// division of the work gives the same bits.
+// the data. The first pass computes the mean, and the second the squares around the mean, because a
+// difference of two large sums would lose the variance. Sums are in double, by fixed blocks of
+// rows, so that every division of the work gives the same bits.
 #pragma once
 
 #include <cstdint>

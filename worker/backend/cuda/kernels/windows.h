@@ -57,8 +57,8 @@ struct PadMap {
 };
 
 // Each window is read once, from memory or (if windows overlap) the first-level cache. Two arrays
-// are written. A thread processes the channels of an access of 16 bytes if channels are whole
-// accesses and aligned, so that the window is computed once for all of them.
+// are written. If channels are whole accesses and aligned, a thread processes the channels of one
+// access of 16 bytes, so the window is computed once for all of these channels.
 template <typename T>
 struct MaxPoolMap {
   static constexpr int kWide = kAccess<T>;
