@@ -1,5 +1,5 @@
-// The main function of every worker. evergrad-worker registers no functions, and a user's program
-// registers some (worker/sdk/sdk.h).
+// The main function of every worker. evergrad-worker registers no functions; a user's program
+// registers the functions of its closures (worker/sdk/sdk.h).
 #include "worker/sdk/sdk.h"
 
 #include <atomic>

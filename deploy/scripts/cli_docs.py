@@ -207,7 +207,7 @@ def rewritten(page, bin_folder):
         name = match.group(1)
         if name not in missing:
             raise Stale(
-                "docs/cli.md: expected one block `generated: %s` of each of %s"
+                "docs/cli.md: duplicate or unknown block `generated: %s`; want one each of: %s"
                 % (name, ", ".join(sorted(GENERATORS)))
             )
         missing.discard(name)

@@ -94,8 +94,8 @@ def fashion_mnist_12k(folder):
 
 
 def fashion_mnist_sorted(folder):
-    """The whole training set ordered by class. Training without shuffling learns badly from this
-    order. The test files are unchanged."""
+    """The whole training set ordered by class. With this order, training without shuffling gives a
+    bad model. The test files are unchanged."""
     if absent(folder, FILES[:2]):
         magic, dims, row, body = idx(FILES[0])
         label_magic, label_dims, _, labels = idx(FILES[1])

@@ -36,7 +36,7 @@ def main():
             )
         )
         if len(tail) > lines:
-            print("   (the last %d of its %d lines; all lines are further up)" % (lines, len(tail)))
+            print("   (the last %d of %d lines; the whole output is above)" % (lines, len(tail)))
         print("\n".join(tail[-lines:]) if tail else "   (it printed nothing)")
     summary = next(
         (i for i in reversed(range(len(said))) if re.search(r"\d+% tests passed, ", said[i])), None

@@ -52,7 +52,7 @@ absl::StatusOr<std::vector<ShardId>> CountingTouch(const Layout& layout,
                                                    const std::vector<std::uint64_t>& examples) {
   const int samples = layout.Find(kCountingSamples), updates = layout.Find(kCountingUpdates);
   if (samples < 0 || updates < 0)
-    return absl::InvalidArgumentError("plan of a counting job has no variables");
+    return absl::InvalidArgumentError("the plan of a counting job lacks its variables");
   const LaidVariable& rows = layout.variables()[static_cast<std::size_t>(samples)];
   std::set<ShardId> touched(layout.variables()[static_cast<std::size_t>(updates)].shards.begin(),
                             layout.variables()[static_cast<std::size_t>(updates)].shards.end());
@@ -120,7 +120,8 @@ absl::StatusOr<std::int64_t> CountingSum(const Layout& layout,
                                          const std::vector<std::span<const float>>& weights,
                                          std::uint64_t begin, std::uint64_t end) {
   const int samples = layout.Find(kCountingSamples);
-  if (samples < 0) return absl::InvalidArgumentError("plan of a counting job has no variables");
+  if (samples < 0)
+    return absl::InvalidArgumentError("the plan of a counting job lacks its variables");
   const std::span<const float> rows = weights[static_cast<std::size_t>(samples)];
   if (begin > end || end > rows.size())
     return absl::InvalidArgumentError(

@@ -197,7 +197,7 @@ void BatchReader::Next(StreamId stream_id, Taken done) {
     MutexLock lock(&impl_->mu);
     Impl::Stream* stream = impl_->Find(stream_id);
     if (stream == nullptr) {
-      answer = absl::NotFoundError(absl::StrCat("no such stream of batches: stream=", stream_id));
+      answer = absl::NotFoundError(absl::StrCat("unknown stream of batches: stream=", stream_id));
     } else if (!stream->ready.empty()) {
       impl_->Account(-1, -static_cast<std::int64_t>(BytesOf(stream->ready.front())));
       answer = std::move(stream->ready.front());

@@ -161,7 +161,7 @@ absl::StatusOr<std::size_t> DataFile::Unpack(char* to, std::size_t bytes) {
       EG_ASSIGN_OR_RETURN(
           const std::size_t got,
           ReadStored(reinterpret_cast<char*>(stream_->stored.data()), stream_->stored.size()));
-      if (got == 0 && !stream_->between) return Damaged("the gzip data ends too early");
+      if (got == 0 && !stream_->between) return Damaged("the gzip data is truncated");
       stream_->over = got == 0;
       z.next_in = stream_->stored.data();
       z.avail_in = static_cast<unsigned>(got);

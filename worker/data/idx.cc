@@ -73,7 +73,7 @@ absl::StatusOr<Header> ReadHeader(DataFile& file, int rank_min, int rank_max,
     EG_RETURN_IF_ERROR(ReadAll(file, raw.data(), raw.size(), absl::StrCat("dimension ", i)));
     header.dims.push_back(BigEndian(raw.data()));
     if (header.dims.back() == 0)
-      return Bad("dimension of zero", file.path(),
+      return Bad("a dimension is zero", file.path(),
                  absl::StrCat("offset=", at, " dimension=", i, " want=1 or more"));
   }
   return header;

@@ -41,7 +41,7 @@ absl::Status GraphBuilder::AddLayer(const config::LayerSpec& spec,
                                     const std::vector<config::LayerSpec>& all) {
   if (spec.name.empty()) return LayerError(spec, "a layer needs a name");
   if (value_of_name_.count(spec.name) != 0)
-    return LayerError(spec, "duplicate name: another layer or a model input has it");
+    return LayerError(spec, "duplicate name: another layer or a model input has the same name");
   if (spec.inputs.empty()) return LayerError(spec, "the layer has no input");
   if ((spec.type == "embedding" || spec.type == "factorization_machine") &&
       spec.inputs.size() > backend_.InputsMax())

@@ -118,7 +118,7 @@ class StepExecutor final : public Graph {
   std::int64_t queued_ = 0;               // number of examples of the queued step
   bool queued_gradients_ = false;         // whether the queued step is a training step
   std::vector<std::uint64_t> signature_;
-  const std::uint64_t number_;  // number of this graph among those that use one backend
+  const std::uint64_t number_;  // number of this graph among the graphs of one backend
 };
 
 }  // namespace evergrad::worker

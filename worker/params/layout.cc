@@ -48,7 +48,7 @@ absl::StatusOr<Layout> Layout::FromPlan(const v1::Plan& plan) {
   for (const v1::ShardSpec& spec : plan.shards()) {
     if (spec.has_slot()) continue;
     if (spec.shard() >= seen.size() || seen[spec.shard()])
-      return Bad("shard numbers are not 0,1,2,… once each",
+      return Bad("shard numbers must be 0,1,2,… without gap or duplicate",
                  absl::StrCat("shards=", shard_count, " got=", spec.shard()));
     seen[spec.shard()] = true;
     EG_RETURN_IF_ERROR(layout.LayShard(spec));

@@ -58,9 +58,9 @@ struct LaidTable {
 class Layout {
  public:
   // Returns InvalidArgument with the shard or the variable in these cases: shard numbers are not
-  // 0,1,2… once each; rows have a gap or overlap; descriptions of a variable conflict; an element
-  // type is not float32; a wire type is unsupported; sizes overflow; slots are not the last shards
-  // in their order; there are slots without tables.
+  // 0,1,2… without gap or duplicate; rows have a gap or overlap; descriptions of a variable
+  // conflict; an element type is not float32; a wire type is unsupported; sizes overflow; slots are
+  // not the last shards in their order; there are slots without tables.
   static absl::StatusOr<Layout> FromPlan(const v1::Plan& plan);
 
   // The variables in the order of the plan.

@@ -72,7 +72,7 @@ class AttemptRun : public std::enable_shared_from_this<AttemptRun> {
   // after AttemptBook::Begin.
   virtual void Start() = 0;
   virtual void OnMap();
-  // The runner calls OnSession in each new session. Messages of the previous one may be lost.
+  // The runner calls OnSession in each new session. Messages of the previous session may be lost.
   virtual void OnSession() {}
   virtual void OnFileAnswer(const v1::RunFileAnswer&) {}
   // Handles a recall by the coordinator. The attempt continues nevertheless, unless it waits for

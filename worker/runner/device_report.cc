@@ -59,13 +59,14 @@ const std::vector<metrics::Registry::Named>& GaugeNames() {
       {"evergrad_worker_device_memory_fragmentation_ratio",
        "Fragmentation of the device memory kept for reuse: the share outside its largest piece"},
       {"evergrad_worker_device_seconds",
-       "Total time in copies to the device (in), in kernels, in copies from the device (out), "
+       "Seconds in copies to the device (in), in kernels, in copies from the device (out), "
        "in waits inside steps (stalled) and in waits between steps (wait)"},
       {"evergrad_worker_device_utilization_ratio",
        "Share of time in kernels, as the driver last sampled it (nvml) or as measured (kernels)"},
       {"evergrad_worker_device_steps",
-       "Steps by the way of their submission. crowded counts steps that ran eagerly because of the "
-       "limit of graphs; ahead counts steps whose batch was copied before the step began"},
+       "Steps by the way of their submission. how=crowded counts steps that ran eagerly because "
+       "of the limit of graphs; how=ahead counts steps whose batch was copied before the step "
+       "began"},
       {"evergrad_worker_graph_recaptures", "Steps whose CUDA graph was captured again, by reason"},
       {"evergrad_worker_device_in_bytes",
        "Bytes copied to the device: directly from page-locked memory (direct), or after the "
@@ -165,7 +166,7 @@ void DeviceReport::WarnOnce(log::Logger* logger, const log::Context& context) {
   if (use && use->crowded > 0 && !std::exchange(warned_of_graphs_, true))
     logger->Warning(
         absl::StrCat("the steps have more shapes than the limit of CUDA graphs; steps of "
-                     "the other shapes run without a graph: graphs=",
+                     "further shapes run without a graph: graphs=",
                      use->graphs, " captures=", use->captures),
         context);
 }

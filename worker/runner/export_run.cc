@@ -82,7 +82,8 @@ void ExportRun::ReadParts() {
       });
 }
 
-// Without a session the part is lost, and the file starts anew in the next session (OnSession).
+// Without a session the part is lost, and the file is sent again from its beginning in the next
+// session (OnSession).
 void ExportRun::SendPart(v1::RunFileChunk part) {
   if (!part.sha256().empty()) {
     v1::RunFileInfo& file = sent_[part.name()];

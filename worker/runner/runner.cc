@@ -115,7 +115,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
         InputOpener::Environment{env.control, &compute, env.failpoints, env.clock}, job->compute(),
         [this](Attempt attempt, const absl::Status& status) { OnOpened(attempt, status); });
     env.logger->Info(
-        absl::StrCat("this worker has got a job: type=", job->spec() ? job->spec()->type : "?"),
+        absl::StrCat("this worker received a job: type=", job->spec() ? job->spec()->type : "?"),
         About());
   }
 

@@ -14,18 +14,20 @@ Exchange::Counters ExchangeCounters(metrics::Registry* registry) {
   Exchange::Counters counters;
   static_assert(std::size(kAnswers) == std::extent_v<decltype(counters.answers)>);
   for (std::size_t i = 0; i < std::size(kAnswers); ++i)
-    counters.answers[i] =
-        &registry->GetCounter("evergrad_worker_push_answers_total", "Answers to pushes to a shard",
-                              {{"answer", kAnswers[i]}});
+    counters.answers[i] = &registry->GetCounter("evergrad_worker_push_answers_total",
+                                                "Answers of servers to pushes, one per shard",
+                                                {{"answer", kAnswers[i]}});
   const auto pulls = [&](const char* answer) {
     return &registry->GetCounter("evergrad_worker_pull_answers_total",
-                                 "Answers to pulls of a shard", {{"answer", answer}});
+                                 "Answers of servers to pulls, one per shard",
+                                 {{"answer", answer}});
   };
   counters.pulls_values = pulls("values");
   counters.pulls_unchanged = pulls("unchanged");
-  counters.resends = &registry->GetCounter("evergrad_worker_sections_resent_total",
-                                           "Pushes and pulls of a shard that were sent again after "
-                                           "a refusal or a failure");
+  counters.resends =
+      &registry->GetCounter("evergrad_worker_sections_resent_total",
+                            "Pushes and pulls of one shard each that were sent again "
+                            "after a refusal or a failure");
   return counters;
 }
 
@@ -59,11 +61,11 @@ RunnerMetrics::RunnerMetrics(metrics::Registry* registry, std::uint64_t step_rec
       examples(
           registry->GetCounter("evergrad_worker_examples_total", "Examples of training steps")),
       done(registry->GetCounter("evergrad_worker_attempts_done_total",
-                                "Attempts that ended with Done")),
+                                "Attempts that succeeded and were reported as Done")),
       dropped(registry->GetCounter("evergrad_worker_attempts_dropped_total",
                                    "Attempts dropped or handed back")),
       failed(registry->GetCounter("evergrad_worker_attempts_failed_total",
-                                  "Attempts that ended with Failed")),
+                                  "Attempts that failed and were reported as Failed")),
       skips(registry->GetCounter("evergrad_worker_skips_total",
                                  "Updates pushed as SKIP because a value was not finite")),
       loss(registry->GetGauge("evergrad_worker_loss", "Mean loss of the last step")),

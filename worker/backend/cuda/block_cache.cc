@@ -194,16 +194,17 @@ std::string BlockCache::Audit() const {
   for (const auto& [address, block] : blocks_) {
     const auto end = ends.find(block.segment);
     if (end == ends.end() || end->second != address)
-      return absl::StrCat("a hole or an overlap before block ", address);
+      return absl::StrCat("gap or overlap before a block: address=", address);
     if (block.bytes == 0 || block.bytes % kAlignment != 0 || address % kAlignment != 0)
-      return absl::StrCat("a malformed block at ", address);
+      return absl::StrCat("malformed block: address=", address);
     end->second += block.bytes;
     const bool is_free = block.state == Block::State::kFree;
     if (is_free != (free_.count(KeyOf(address, block)) != 0))
-      return absl::StrCat("the free list and the list of blocks differ at block ", address);
+      return absl::StrCat("the free list and the list of blocks disagree about a block: address=",
+                          address);
     if (is_free && before != nullptr && before->state == Block::State::kFree &&
         before->segment == block.segment && before->stream == block.stream)
-      return absl::StrCat("neighbours that were not merged at ", address);
+      return absl::StrCat("a free block was not merged with its free neighbour: address=", address);
     if (block.state == Block::State::kUsed) used += block.bytes;
     if (block.state == Block::State::kHeldBack) held += block.bytes;
     if (is_free) free += block.bytes;
@@ -211,12 +212,12 @@ std::string BlockCache::Audit() const {
   }
   for (const auto& [segment, bytes] : segments_)
     if (ends[segment] != segment + bytes)
-      return absl::StrCat("segment ", segment, " is not covered");
+      return absl::StrCat("the blocks do not cover their segment: segment=", segment);
   std::uint64_t listed = 0;
   for (const FreeKey& key : free_) listed += std::get<2>(key);
   if (used != stats_.in_use || held != stats_.held_back || reserved != stats_.reserved ||
       listed != free)
-    return "the sums are wrong";
+    return "the statistics differ from the sums over the blocks";
   return "";
 }
 

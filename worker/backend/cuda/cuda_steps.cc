@@ -127,7 +127,8 @@ absl::Status CudaSteps::Finish(std::span<const std::byte> result, std::span<std:
 
 absl::Status CudaSteps::CheckPrecision(Precision precision) const {
   if (precision == Precision::kFloat32 || tensor_cores_) return absl::OkStatus();
-  return absl::FailedPreconditionError("it needs a GPU of compute capability 8.0 or higher");
+  return absl::FailedPreconditionError(
+      "this precision needs a GPU of compute capability 8.0 or higher");
 }
 
 }  // namespace evergrad::worker

@@ -43,7 +43,7 @@ TEST_CASE("an update touches the shards with its samples and all shards that cou
   CHECK(*CountingTouch(layout, {}) == Shards({2, 3}));
   CHECK(CountingTouch(layout, {8}).status().message() == "example without a row: rows=8 got=8");
   CHECK(CountingTouch(SmallLayout("other"), {}).status().message() ==
-        "plan of a counting job has no variables");
+        "the plan of a counting job lacks its variables");
 }
 
 TEST_CASE("an update adds 1 to the row of each sample and to every count of updates") {

@@ -90,10 +90,10 @@ TEST_CASE("garbage after a gzip member, a truncated member and a damaged member 
                             Catch::Contains("offset=4"));
   }
   const std::string gz = Gzip("1,2\n3,4\n");
-  CHECK_THAT(Refusal(gz + gz.substr(0, 12)), Catch::Contains("the gzip data ends too early"));
+  CHECK_THAT(Refusal(gz + gz.substr(0, 12)), Catch::Contains("the gzip data is truncated"));
   CHECK_THAT(Refusal(gz + "\x1fxyz"), Catch::Contains("damaged data file"));
   for (std::size_t bytes = 2; bytes < gz.size(); ++bytes)
-    CHECK_THAT(Refusal(gz.substr(0, bytes)), Catch::Contains("the gzip data ends too early"));
+    CHECK_THAT(Refusal(gz.substr(0, bytes)), Catch::Contains("the gzip data is truncated"));
   std::string flipped = gz;
   flipped[gz.size() - 6] = static_cast<char>(flipped[gz.size() - 6] ^ 1);
   CHECK_THAT(Refusal(flipped), Catch::Contains("incorrect data check"));

@@ -130,7 +130,7 @@ TEST_CASE("every defect of a file is a user's error with file, offset and expect
        [](const TempFolder& f) {
          WritePlain(f / "images", Idx(0x803, {5, 0, 3}, 0));
        },
-       {"dimension of zero", "offset=8", "dimension=1"}},
+       {"a dimension is zero", "offset=8", "dimension=1"}},
       {"last byte missing",
        [](const TempFolder& f) {
          const auto b = Images();

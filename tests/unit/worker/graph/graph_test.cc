@@ -284,9 +284,9 @@ TEST_CASE("a mistake in a model is reported with its position, its layer and the
          m.layers[1].inputs = {"a", "x"};
        }},
       {"layer `b`: the layer has no input", [](auto& m) { m.layers[1].inputs.clear(); }},
-      {"layer `a`: duplicate name: another layer or a model input has it",
+      {"layer `a`: duplicate name: another layer or a model input has the same name",
        [](auto& m) { m.layers[1].name = "a"; }},
-      {"layer `x`: duplicate name: another layer or a model input has it",
+      {"layer `x`: duplicate name: another layer or a model input has the same name",
        [](auto& m) { m.layers[0].name = "x"; }},
       {"layer ``: a layer needs a name", [](auto& m) { m.layers[0].name = ""; }},
       {"layer `c`: the output of this layer reaches no loss; remove the layer or use its output",

@@ -81,8 +81,9 @@ TEST_CASE("a plan whose shards do not partition its variables is refused by name
   half.mutable_shards(0)->mutable_variable()->set_dtype(v1::DTYPE_FLOAT16);
   const std::vector<Case> cases = {
       {"none", PlanOf({}), "without shards"},
-      {"a number twice", PlanOf({{0, 0, "w", {4}, 0, 2}, {0, 0, "w", {4}, 2, 4}}), "once each"},
-      {"a number beyond", PlanOf({{1, 0, "w", {4}, 0, 4}}), "once each"},
+      {"a number twice", PlanOf({{0, 0, "w", {4}, 0, 2}, {0, 0, "w", {4}, 2, 4}}),
+       "without gap or duplicate"},
+      {"a number beyond", PlanOf({{1, 0, "w", {4}, 0, 4}}), "without gap or duplicate"},
       {"gap", PlanOf({{0, 0, "w", {4}, 0, 1}, {1, 0, "w", {4}, 2, 4}}), "gap or overlap"},
       {"overlap", PlanOf({{0, 0, "w", {4}, 0, 3}, {1, 0, "w", {4}, 2, 4}}), "gap or overlap"},
       {"tail missing", PlanOf({{0, 0, "w", {4}, 0, 3}}), "not all covered"},

@@ -447,7 +447,7 @@ int32_t MakeConvolutionPlan(EgContext* context, const EgPlanKey& key, int32_t in
   if (std::memcmp(&key, &context->offered_key, sizeof key) != 0 ||
       place >= context->offered.size() || context->offered[place] == nullptr)
     return Fail(EG_CUDA_FAILED, index, error,
-                "the index names no unused plan of the last offer: index=%d offered=%zu", index,
+                "the last offer has no unused plan with this index: index=%d offered=%zu", index,
                 context->offered.size());
   *plan = context->offered[place].release();
   return EG_CUDA_OK;

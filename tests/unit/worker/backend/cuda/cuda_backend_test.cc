@@ -1105,7 +1105,8 @@ TEST_CASE("a GPU below compute capability 8.0 computes only in float32, and repo
          {Precision::kTf32, Precision::kMixedBFloat16, Precision::kMixedFloat16}) {
       const absl::Status can = backend->CheckPrecision(precision);
       CHECK(can.ok() == (major == 8));
-      if (major == 7) CHECK(can.message() == "it needs a GPU of compute capability 8.0 or higher");
+      if (major == 7)
+        CHECK(can.message() == "this precision needs a GPU of compute capability 8.0 or higher");
     }
   }
   Control() = EmulatedControl{};
