@@ -44,7 +44,8 @@ struct Worker::Impl {
   Dependencies dependencies;
   Config config;
   Identity identity;
-  // The configured name, or else a number from the coordinator. Only the control executor uses it.
+  // The configured name, or else a number from the coordinator. Only the control executor uses the
+  // name.
   std::string name;
   std::int64_t started_ms = 0;
   std::unique_ptr<transport::Server> server;  // for health checks

@@ -7,7 +7,7 @@
 # Creates FOLDER if it does not exist. Without --keep the script removes its own files from FOLDER
 # at the end, and no others. Needs root and debootstrap. The chroot gets the apt sources and proxy
 # settings of the host at run time; this file has none of them. No other folder of the project is
-# in the chroot, so a command that works there works in every new clone.
+# in the chroot, so a command that works in the chroot works in every new clone.
 set -euo pipefail
 fail() { echo "fresh.sh: $*" >&2; exit 2; }
 keep=0 only='' dir=''

@@ -31,7 +31,7 @@ mkdir -p "$tree"/{DEBIAN,usr/bin,usr/lib/evergrad,lib/systemd/system,etc/evergra
   "$tree"/usr/share/man/man{1,8} "$doc/examples"
 
 # A daemon looks for libevergrad_cuda.so, and psctl for the daemons, in the program's own folder.
-# /usr/bin has links to them.
+# /usr/bin has links to the programs.
 for program in evergrad-coordinator evergrad-ps-server evergrad-worker psctl; do
   install -m 755 "$bin/$program" "$tree/usr/lib/evergrad/"
   ln -s "../lib/evergrad/$program" "$tree/usr/bin/$program"

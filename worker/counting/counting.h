@@ -1,5 +1,5 @@
 // The job of the fault scenarios (`spec.type: counting`). The final values of the job show exactly
-// how often each update and each sample was applied. Workers accept it only if the daemon was
+// how often each update and each sample was applied. Workers accept the job only if the daemon was
 // started with --failpoints. Pure.
 //
 //   counting/samples [examples, 1]

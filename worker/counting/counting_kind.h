@@ -1,5 +1,5 @@
-// The kind of counting jobs (counting.h). The main program registers it with the runner if the
-// daemon was started with --failpoints.
+// The kind of counting jobs (counting.h). The main program registers this kind with the runner if
+// the daemon was started with --failpoints.
 #pragma once
 
 #include "worker/runner/job_kind.h"

@@ -17,9 +17,9 @@ namespace evergrad::worker {
 // One thread adds values; after End the column is immutable, and any thread may read it.
 class TypedColumn {
  public:
-  // `vocabulary` is null for the training data. For other data it is the vocabulary of the training
-  // data, and must live until End returns. Returns UserError if the transforms do not match the
-  // type.
+  // `vocabulary` is null for the training data. For other data, `vocabulary` belongs to the
+  // training data, and must live until End returns. Returns UserError if the transforms do not
+  // match the type.
   static absl::StatusOr<std::unique_ptr<TypedColumn>> Make(const config::FieldSpec& spec,
                                                            const Vocabulary* vocabulary);
 

@@ -2,8 +2,8 @@
 // the loss and the backward pass over one batch.
 //
 // The caller holds the weights. It passes one span per variable, and receives one gradient span per
-// variable. For an embedding table it passes the rows that the batch reads, which Lookup
-// determines, and receives a gradient for the same rows:
+// variable. For an embedding table the caller passes the rows that the batch reads, and receives a
+// gradient for the same rows. Lookup determines these rows:
 //
 //   batch ──Lookup──▶ unique ids ──pull──▶ rows [ids, dimension] ──TrainStep──▶ row gradients
 //            │                                                         [ids, dimension] ──push──▶
@@ -106,7 +106,7 @@ class Graph {
   //
   // In mixed precision, the values between layers, their gradients, and the weights that products
   // read have 16 bits. The variables, their gradients, the inputs of losses, and the values of
-  // layers that request it (Layer::computes) are float32. `backend` must support the precision
+  // layers that request float32 (Layer::computes) are float32. `backend` must support the precision
   // (CheckPrecision) and outlives the graph.
   static absl::StatusOr<std::unique_ptr<Graph>> Build(const config::ModelSpec& model,
                                                       Backend* backend,

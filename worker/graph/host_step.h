@@ -19,8 +19,8 @@
 // read similar but rarely equal numbers of rows, and a backend can replay a recorded step only if
 // its sizes are the same (Backend::BeginStep). The additional rows do not change any result.
 //
-// 16-bit data is copied as 16 bits, which halves the bytes. The graph converts it to float32 and
-// back on the device.
+// 16-bit data is copied as 16 bits, which halves the bytes. The graph converts the data to float32
+// and back on the device.
 //
 // Not thread-safe; used on the compute thread. The object holds the copies of weights, batch and
 // gradients in memory of the backend.

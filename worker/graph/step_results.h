@@ -1,5 +1,5 @@
 // The results of a step, with their positions in the ResultBlock that primitives fill. Read makes a
-// StepResult of them when the step has ended. Not thread-safe.
+// StepResult of these results when the step has ended. Not thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -84,8 +84,8 @@ class Layer {
   // layer that draws none.
   virtual std::optional<std::uint64_t> StepKey(std::uint64_t dropout_key) const;
   virtual Computes computes() const { return Computes::kNarrow; }
-  // Allocates the memory that is kept between Forward and Backward. The graph calls it before the
-  // first Forward of `batch` examples. Returns ResourceExhausted if out of memory.
+  // Allocates the memory that is kept between Forward and Backward. The graph calls Reserve before
+  // the first Forward of `batch` examples. Returns ResourceExhausted if out of memory.
   virtual absl::Status Reserve(Backend& backend, std::int64_t batch);
 
   // `weights` and `gradients` have the order of variables(). Variables with of_products have the

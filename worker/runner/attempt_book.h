@@ -1,7 +1,6 @@
 // The worker's half of the ledger protocol (LEDGER lines 14 to 17 and 26). The book tracks the
-// attempts that the worker holds, the pushes that are settled, and the reports. It is a pure
-// state machine, without clock, threads or I/O. Not thread-safe; used on the runner's
-// executor.
+// attempts that the worker holds, the pushes that are settled, and the reports. The book is a pure
+// state machine, without clock, threads or I/O. Not thread-safe; used on the runner's executor.
 #pragma once
 
 #include <cstdint>
@@ -98,11 +97,11 @@ class AttemptBook {
   void SetOverBudget(OverBudget over_budget) { over_budget_ = over_budget; }
 
   // --- session
-  // Drops all attempts that `adopted` does not name, and returns them [26]. (Line 26 requires
-  // this only for attempts of older terms. An attempt of this term that `adopted` does not name
-  // was superseded while the worker was disconnected. It cannot be a new grant, because grants
-  // come only inside a session, and none has arrived since the Hello.) An adopted attempt may
-  // have been dropped since the Hello. For each adopted attempt that the book no longer holds
+  // Drops all attempts that `adopted` does not name, and returns them [26]. (Line 26 requires this
+  // drop only for attempts of older terms. An attempt of this term that `adopted` does not name was
+  // superseded while the worker was disconnected. Such an attempt cannot be a new grant, because
+  // grants come only inside a session, and none has arrived since the Hello.) An adopted attempt
+  // may have been dropped since the Hello. For each adopted attempt that the book no longer holds
   // (Holds), the driver must answer AttemptDropped; otherwise the coordinator would wait for it
   // forever.
   std::vector<Attempt> OnRegistered(Term term, const std::set<Attempt>& adopted);

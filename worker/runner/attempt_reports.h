@@ -58,8 +58,8 @@ class AttemptReports {
 
 // Fills in the held attempts that fit into a message; a larger Hello would be refused at every
 // dial. If some attempts do not fit, the attempts that would begin last are left out. The
-// coordinator does not adopt them, so the worker drops them, and they are granted again [LEDGER
-// 26].
+// coordinator does not adopt these attempts, so the worker drops them, and the coordinator grants
+// them again [LEDGER 26].
 void FillHeld(const std::vector<AttemptBook::Held>& held, std::uint64_t message_bytes_max,
               v1::Hello* hello);
 

@@ -68,8 +68,8 @@ class AttemptRun : public std::enable_shared_from_this<AttemptRun> {
 
   const Work& work() const { return work_; }
 
-  // --- The runner calls these methods and holds the run during the call. It calls Start once,
-  // after AttemptBook::Begin.
+  // --- The runner calls these methods and holds the run during the call. The runner calls Start
+  // once, after AttemptBook::Begin.
   virtual void Start() = 0;
   virtual void OnMap();
   // The runner calls OnSession in each new session. Messages of the previous session may be lost.
@@ -85,7 +85,8 @@ class AttemptRun : public std::enable_shared_from_this<AttemptRun> {
   virtual void Cancel() {}
 
   void FillProgress(v1::WorkerProgress* progress) const;
-  // Fills the part of Done that belongs to this kind of work. The runner calls it once, at the end.
+  // Fills the part of Done that belongs to this kind of work. The runner calls FillDone once, at
+  // the end.
   virtual void FillDone(v1::Done* done) = 0;
   // The runner calls OnReported when the book holds the report. The run then ends.
   virtual void OnReported() {}
@@ -134,7 +135,7 @@ class AttemptRun : public std::enable_shared_from_this<AttemptRun> {
 
   const Environment env_;
   const Work work_;
-  // Null for a describe closure. The callbacks of the exchange share the exchange.
+  // Null for a describe closure. The exchange is shared with its own callbacks.
   std::shared_ptr<Exchange> exchange_;
   bool draining_ = false;
 

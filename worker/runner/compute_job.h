@@ -155,8 +155,8 @@ class ComputeJob {
   // nothing on the CPU. If a copy fails, the step of the batch returns the error.
   void CopyAhead(std::shared_ptr<const ReadyBatch> batch);
   bool on_device() const { return backend_->on_device(); }  // any thread
-  // Returns the rows of tables that the batch reads, nullptr if the model has no tables. Call it
-  // after Open, on any thread; a step of another batch may run at the same time.
+  // Returns the rows of tables that the batch reads, nullptr if the model has no tables. RowsOf may
+  // be called after Open, on any thread; a step of another batch may run at the same time.
   absl::StatusOr<std::shared_ptr<BatchRows>> RowsOf(const ReadyBatch& batch,
                                                     const std::shared_ptr<const Layout>& layout,
                                                     UniqueIds* scratch) const;
@@ -196,7 +196,7 @@ class ComputeJob {
   // Returns the graph's inputs from a batch, as views of the batch and of `labels`. Returns
   // UserError for an integer label that float32 cannot represent.
   absl::StatusOr<Batch> InputsOf(const ReadyBatch& batch, tensor::AlignedBuffer* labels) const;
-  // Does the same for the next step, and returns the prefetched spans if the batch was
+  // Returns the graph's inputs for the next step, which are the prefetched spans if the batch was
   // prefetched.
   absl::StatusOr<Batch> StepInputs(const ReadyBatch& batch);
   void ForgetPrefetch();
@@ -223,7 +223,7 @@ class ComputeJob {
   Precision precision_ = Precision::kFloat32;  // precision of graph_
   std::unique_ptr<Graph> graph_;
   std::optional<HostStep> steps_;        // set when the graph is open
-  std::optional<LossScale> loss_scale_;  // set if the precision needs it (float16)
+  std::optional<LossScale> loss_scale_;  // set if the precision needs a loss scale (float16)
   ModelInputs inputs_;
   // Whether the graph's inputs are bound to the fields of the open data; also true after a failed
   // Open.

@@ -51,7 +51,7 @@ class ComputeQueue {
   runtime::Executor* const control_;
   runtime::Executor* const compute_;
   // The number of computations that have not returned, used on the control executor only. Posted
-  // functions share it, because they may outlive the queue.
+  // functions share the number, because they may outlive the queue.
   const std::shared_ptr<std::uint64_t> under_way_ = std::make_shared<std::uint64_t>(0);
 };
 

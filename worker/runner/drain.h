@@ -27,7 +27,7 @@ class Drain : public std::enable_shared_from_this<Drain> {
   bool Begin(std::function<void()> done);
   bool begun() const { return begun_; }
   void SetSession(bool connected);
-  // Checks whether to end. The owner calls it whenever one of the arguments has changed.
+  // Checks whether to end. The owner calls Check whenever one of the arguments has changed.
   void Check(bool attempt_runs, bool answers_missing);
 
  private:

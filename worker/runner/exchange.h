@@ -110,7 +110,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::vector<tensor::AlignedBuffer> TakeRows(std::uint64_t count, bool widen) {
     return rows_.Take(count, widen);
   }
-  // Pushes an update. The caller calls it once per update, after AttemptBook::Expect of the same
+  // Pushes an update. The caller calls Push once per update, after AttemptBook::Expect of the same
   // shards. With a `skip_reason` that is not "" the push is of kind SKIP, without payload [13].
   void Push(UpdateIndex update, std::uint64_t global_step, std::vector<Gradient> gradients,
             absl::string_view skip_reason);
@@ -159,7 +159,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   absl::Status TakePullAnswers(const Request& request, const SharedAnswer& answer,
                                const std::set<std::uint32_t>& unsettled, Retry* retry);
   // Sends the sections that are ready, and reports the progress. If a push was answered (`pushed`),
-  // it first passes the failpoint worker.between_pushes.
+  // first passes the failpoint worker.between_pushes.
   void Continue(bool pushed);
   void OnCallFailed(const Request& request, const absl::Status& status);
   // Resumes the sections after their delay, with a timer of the control executor.

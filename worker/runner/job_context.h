@@ -60,8 +60,8 @@ class JobContext {
   // Checks whether the job can do work of this kind. The job must be readable, have a kind and,
   // except for a describe, have a plan.
   absl::Status Check(WorkKind kind) const;
-  // Returns InvalidArgument if the plan lacks the closure or a target. Call it after Check, and not
-  // for a describe.
+  // Returns InvalidArgument if the plan lacks the closure or a target. Must be called after Check,
+  // and not for a describe.
   absl::Status CheckPlanHas(const Work& work) const;
   // Returns the examples of an evaluation in the plan.
   plan::ClosureRange EvalRange(const Work& work) const;

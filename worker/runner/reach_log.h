@@ -28,7 +28,7 @@ class ReachLog {
   void Failed(const std::string& server, const std::string& address, const absl::Status& status,
               MonoTime now);
   void Answered(const std::string& server, MonoTime now);
-  // Removes all servers except these, because the others have no pending requests any more.
+  // Removes all servers except `servers`. The removed servers have no pending requests any more.
   void Keep(const std::set<std::string>& servers);
   void Fill(MonoTime now, v1::WorkerProgress* progress) const;
 

@@ -174,7 +174,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     if (registered.has_map()) SetMap(registered.map());
     SyncRun();
     // An attempt that was dropped since the Hello (for example after SUPERSEDED from a shard) must
-    // be reported. The coordinator has adopted it and would otherwise wait for it forever.
+    // be reported. The coordinator has adopted the attempt and would otherwise wait for it forever.
     for (const v1::HeldAttempt& attempt : registered.adopted()) {
       const auto number = FromProto<Attempt>(attempt.attempt());
       if (adopted.contains(number) && !book.Holds(number))

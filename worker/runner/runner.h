@@ -76,7 +76,8 @@ class Runner {
   ~Runner();
 
   // --- session
-  // Sets the identity, which is "0" before. The caller sets it at the latest when it registers.
+  // Sets the identity, which is "0" before. The caller sets the identity at the latest when the
+  // worker has registered.
   void SetIdentity(const std::string& identity);
   // Replaces Options::data_roots for jobs that begin from now on.
   void SetDataRoots(const fs::Roots& roots);

@@ -138,7 +138,7 @@ void CountAuc(bool from_logits, In output, In labels, std::span<std::int64_t> co
   for (std::size_t i = 0; i < output.size(); ++i) {
     const double x = output[i];
     const double p = from_logits ? 1.0 / (1.0 + std::exp(-x)) : x;
-    // NaN is counted in the first bin. The step's check for non-finite values reports it.
+    // NaN is counted in the first bin. The step's check for non-finite values reports the NaN.
     const double bin = std::ceil(p * kAucBins) - 1;
     const int b = bin > 0 ? static_cast<int>(std::min<double>(bin, kAucBins - 1)) : 0;
     ++counts[static_cast<std::size_t>(b + (labels[i] > 0.5f ? 0 : kAucBins))];

@@ -20,9 +20,9 @@ EgPlanKey MatmulKey(std::int64_t m, std::int64_t n, std::int64_t k, bool transpo
   return key;
 }
 
-// Returns the padding behind the last window. There, padding by less than a stride has no effect,
-// so several values are equivalent. The function chooses the value nearest to the padding in front,
-// because cuDNN has engines mainly for equal padding on both sides.
+// Returns the padding behind the last window. Padding by less than a stride has no effect at that
+// end, so several values are equivalent. The function chooses the value nearest to the padding in
+// front, because cuDNN has engines mainly for equal padding on both sides.
 std::int64_t PadBehind(std::int64_t out, std::int64_t stride, std::int64_t kernel,
                        std::int64_t before, std::int64_t in, std::int64_t given) {
   const std::int64_t needed = (out - 1) * stride + kernel - before - in;
@@ -67,7 +67,7 @@ void CudaProducts::DenseForward(std::int64_t batch, std::int64_t in, std::int64_
   EgPlanKey key = MatmulKey(batch, out, in, false, false);
   SetTypes(&key, x.type(), y.type());
   // The pass of the activation adds the bias, if there is an activation. Otherwise the epilogue of
-  // the product adds it, which requires a bias of the output's type.
+  // the product adds the bias, which requires a bias of the output's type.
   key.bias = !b.empty() && activation == Activation::kLinear && y.is_float32() ? 1 : 0;
   key.alignment = AlignmentOf({x.data(), w.data(), b.data(), y.data()});
   EgPlanArguments p{};

@@ -3,8 +3,8 @@
 //   CudaSteps ◀─ CudaProducts (dense layers, convolutions) ◀─ the class of cuda_backend.cc (the
 //   other primitives)
 //
-// Each state machine is a part with a file of its own. The parts refer to the parts that are
-// declared before them, and WorkMemory and PlanCache to the recorder, too.
+// Each state machine is a part with a file of its own. A part may refer to parts that are declared
+// before it. WorkMemory and PlanCache also refer to the recorder.
 #pragma once
 
 #include <memory>
@@ -82,7 +82,7 @@ class CudaSteps : public CudaBackend {
  private:
   const std::string name_;
   const bool tensor_cores_;  // sm_80 and later
-  // Shared with its buffers, because they may outlive the backend.
+  // The buffers share this object, because they may outlive the backend.
   const std::shared_ptr<PinnedMemory> pinned_;
   const std::unique_ptr<EgContext, decltype(EgCudaApi::close)> closes_;
 

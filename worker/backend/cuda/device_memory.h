@@ -53,11 +53,11 @@ class DeviceMemory final : public tensor::BufferHome {
   std::deque<std::pair<BlockCache::Mark, EgEvent*>> pending_[kQueues];
 };
 
-// Page-locked memory. Allocating and freeing it in the driver is slow and may wait for the device.
-// Therefore returned memory is kept for later requests of its size. Kept memory and memory in use
-// together never exceed the largest amount that was in use at once, or kKeptMax if that is more;
-// above this limit the oldest kept memory is freed. A refusal by the driver may be slow, too. After
-// the driver has refused a size, that size or a larger one is requested again only after
+// Page-locked memory. Allocating and freeing such memory in the driver is slow and may wait for the
+// device. Therefore returned memory is kept for later requests of its size. Kept memory and memory
+// in use together never exceed the largest amount that was in use at once, or kKeptMax if that is
+// more; above this limit the oldest kept memory is freed. A refusal by the driver may be slow, too.
+// After the driver has refused a size, that size or a larger one is requested again only after
 // kRefusedMax attempts, or once some memory was freed.
 class PinnedMemory final : public HostMemory,
                            public tensor::BufferHome,

@@ -61,8 +61,8 @@ class GraphCapture {
   // for a failure.
   void Captured(Key key, std::uint64_t calls);
   void Failed(Key key, const std::string& reason);
-  // Declares that the objects of the shape were destroyed, and its graph with them. The next use of
-  // this key means another shape.
+  // Declares that the objects of the shape were destroyed, and its graph, too. The next use of this
+  // key means another shape.
   void Forget(Key key);
   const Stats& stats() const { return stats_; }
   // Returns the reason why `key` always runs eagerly, or "".

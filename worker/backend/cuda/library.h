@@ -16,8 +16,8 @@ namespace evergrad::worker {
 inline constexpr char kCudaLibraryName[] = "libevergrad_cuda.so";
 
 // Loads the library at `path`. "" means kCudaLibraryName beside the executable, or in the linker's
-// folders. Returns NotFound if it does not exist, and FailedPrecondition if it cannot be loaded, or
-// has no function table or a table of another version.
+// folders. Returns NotFound if the library does not exist, and FailedPrecondition if the library
+// cannot be loaded, or has no function table or a table of another version.
 absl::StatusOr<const EgCudaApi*> LoadCudaLibrary(const std::string& path);
 
 // Returns a status like "no CUDA driver (cudart 35)". The status code depends on the kind of the

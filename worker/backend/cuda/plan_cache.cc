@@ -129,8 +129,8 @@ absl::StatusOr<double> PlanCache::Measure(EgPlan* plan, std::uint64_t workspace_
   return static_cast<double>(best) * 1e-3;
 }
 
-// Queued work may run the plans' code, so it must end first. Graphs contain the plans, so they are
-// captured again.
+// Queued work may run the plans' code, so this work must end first. Graphs contain the plans, so
+// the graphs are captured again.
 void PlanCache::Forget() {
   recorder_->StopCapture("plans were discarded");
   EgCudaError error{};

@@ -135,8 +135,8 @@ void StepTimes::Finished() {
   }
   begun_ = before_ = ended_ = waiting_ = false;
   turn_ = 1 - turn_;
-  // The copies of the previous step are read here. All of them are done, because the present step
-  // has waited for later copies.
+  // The copies of the previous step are read here. All of these copies are done, because the
+  // present step has waited for later copies.
   ReadCopies(&copies_[turn_]);
 }
 

@@ -7,9 +7,9 @@
 
 namespace evergrad::cuda {
 
-// Fills *error with "CALL: MESSAGE (cudart CODE)" and returns the kind. For cudaSuccess it returns
-// EG_CUDA_OK and leaves *error unchanged. Clears the thread's last error, which CUB would otherwise
-// take for its own.
+// Fills *error with "CALL: MESSAGE (cudart CODE)" and returns the kind. For cudaSuccess the
+// function returns EG_CUDA_OK and leaves *error unchanged. Clears the thread's last error, which
+// CUB would otherwise take for its own.
 int32_t FromRuntime(cudaError_t status, const char* call, EgCudaError* error);
 // Ignores a status, in places that cannot report an error or need not.
 void Ignore(cudaError_t status);

@@ -1,12 +1,12 @@
 // Kernels that access each element once: activations, dropout, sums, copies of columns, transposes.
 //
-// Memory bounds all of them. An H100 reads and writes 3.35 TB/s, and a chain over n elements moves
-// 4 n bytes per array (2 n for 16-bit elements). The time for these bytes hides the arithmetic (at
-// most a few tens of operations per element). If every array begins at a multiple of 16
-// bytes, a thread therefore processes as many neighbouring elements as 16 bytes hold (four, or
-// eight of 16 bits) with one access, and the tail one by one. Otherwise a thread processes one
-// element. Consecutive elementwise steps are fused into one kernel (bias and activation), because
-// every additional kernel is an additional pass over memory.
+// The memory bandwidth bounds all of these kernels. An H100 reads and writes 3.35 TB/s, and a chain
+// over n elements moves 4 n bytes per array (2 n for 16-bit elements). The time for these bytes
+// hides the arithmetic (at most a few tens of operations per element). If every array begins at a
+// multiple of 16 bytes, a thread therefore processes as many neighbouring elements as 16 bytes hold
+// (four, or eight of 16 bits) with one access, and the tail one by one. Otherwise a thread
+// processes one element. Consecutive elementwise steps are fused into one kernel (bias and
+// activation), because every additional kernel is an additional pass over memory.
 #pragma once
 
 #include <cmath>

@@ -72,10 +72,10 @@ struct GatherMap {
   }
 };
 
-// The gradients of a row are added in the order of the batch. Therefore they are first sorted by
-// row with a stable sort (device/sort.cu: a radix sort of 32-bit pairs, four passes over 8 bytes
-// per id). Then a team adds each run of ids of one row; a thread takes elements of the dimension,
-// and adds the run in order.
+// The gradients of a row are added in the order of the batch. The gradients are therefore first
+// sorted by row with a stable sort (device/sort.cu: a radix sort of 32-bit pairs, four passes over
+// 8 bytes per id). Then a team adds each run of ids of one row; a thread takes elements of the
+// dimension, and adds the run in order.
 struct ScatterKeysMap {
   EgScatter a;
   std::uint32_t *keys, *values;

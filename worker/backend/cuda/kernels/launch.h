@@ -68,8 +68,8 @@ std::int32_t Elementwise(L& l, std::int64_t n, F f, const X* const (&inputs)[kIn
                       : By<float, BFloat16>(l, a);                             \
   }
 
-// If a column has more parts than this, a block adds them, because there are few columns then. With
-// fewer parts a warp adds them.
+// If a column has more parts than this, a block adds the parts, because there are few columns then.
+// Otherwise a warp adds the parts.
 inline constexpr std::int64_t kWarpPartsMax = 256;
 
 template <int kSums, typename L, typename Term, typename Finish>

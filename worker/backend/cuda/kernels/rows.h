@@ -3,9 +3,9 @@
 //
 // Neighbouring threads of a team read neighbouring elements of a row. A warp processes rows of up
 // to 1,024 elements: it needs no barrier, and the row stays in the first-level cache between
-// passes. A block processes longer rows. Memory bounds all of them: softmax and layer normalization
-// read a row three times and write it once; the second and third read come from the caches for rows
-// below about 32 KB.
+// passes. A block processes longer rows. The memory bandwidth bounds all of these kernels: softmax
+// and layer normalization read a row three times and write it once; the second and third read come
+// from the caches for rows below about 32 KB.
 #pragma once
 
 #include <cmath>
