@@ -123,9 +123,9 @@ struct Worker::Impl {
     count("evergrad_worker_received_bytes_total", "Bytes of answers from servers",
           &Stats::bytes_received);
     count("evergrad_worker_calls_total", "Requests to servers", &Stats::calls);
-    count("evergrad_worker_call_failures_total", "Unanswered requests to servers",
+    count("evergrad_worker_call_failures_total", "Requests to servers that ended without an answer",
           &Stats::failures);
-    registry.GetGauge("evergrad_worker_threads", "Threads that compute").Set(config.threads);
+    registry.GetGauge("evergrad_worker_threads", "Number of compute threads").Set(config.threads);
   }
 
   // Join runs the next three functions on the control executor.

@@ -89,8 +89,9 @@ absl::StatusOr<std::vector<std::uint8_t>> ReadElements(DataFile& file, const Hea
   }
   if (!CanHold(file, *bytes)) {
     return Bad("file too short", file.path(),
-               absl::StrCat("offset=4 want=", *bytes, " bytes of elements by its header got=",
-                            file.stored_bytes(), " bytes stored"));
+               absl::StrCat("offset=4 want=", *bytes,
+                            " bytes of elements according to the header got=", file.stored_bytes(),
+                            " bytes stored"));
   }
   std::vector<std::uint8_t> elements(*bytes);
   EG_RETURN_IF_ERROR(ReadAll(file, elements.data(), elements.size(), "elements"));

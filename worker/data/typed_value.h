@@ -12,7 +12,7 @@
 namespace evergrad::worker {
 
 // The largest number of characters of a value in a message. The submitter of a job reads the
-// message, but may not be allowed to read the whole file.
+// message, but is perhaps not permitted to read the whole file.
 inline constexpr std::size_t kQuotedMax = 16;
 
 struct Value {

@@ -1,9 +1,9 @@
 // A model as a DAG of layers. Build infers and checks the shapes. A step computes the forward pass,
 // the loss and the backward pass over one batch.
 //
-// The caller holds the weights. It passes one span per variable, and receives one gradient span per
-// variable. For an embedding table the caller passes the rows that the batch reads, and receives a
-// gradient for the same rows. Lookup determines these rows:
+// The caller holds the weights. The caller passes one span per variable, and receives one gradient
+// span per variable. For an embedding table the caller passes the rows that the batch reads, and
+// receives a gradient for the same rows. Lookup determines these rows:
 //
 //   batch ──Lookup──▶ unique ids ──pull──▶ rows [ids, dimension] ──TrainStep──▶ row gradients
 //            │                                                         [ids, dimension] ──push──▶

@@ -1,6 +1,6 @@
 // The drain of a worker. It waits for the running attempt, then a bounded time for the
 // coordinator's answers to finished attempts, and then calls `done`. Without a session no answers
-// can arrive. The drain then gives up the running attempt after another bounded time, and calls
+// can arrive. The drain then drops the running attempt after another bounded time, and calls
 // `done`. Used on the control executor.
 #pragma once
 
@@ -18,7 +18,7 @@ class Drain : public std::enable_shared_from_this<Drain> {
     runtime::Executor* control = nullptr;         // outlives the drain
     std::chrono::milliseconds answers_max{0};     // longest wait for answers
     std::chrono::milliseconds no_session_max{0};  // longest time to continue without a session
-    std::function<void()> give_up;                // gives up the running attempt, if there is one
+    std::function<void()> give_up;                // drops the running attempt, if there is one
   };
   explicit Drain(Environment environment) : env_(std::move(environment)) {}
 

@@ -151,7 +151,8 @@ class ExchangeSections {
     std::uint64_t serial = 0;
     std::uint32_t tries = 0;
     // With wait_newer, an item in the state kWaitMap waits for a map newer than sent_version, or
-    // for the endpoint of its owner. Otherwise it waits for a map of at least the version wait_for.
+    // for the endpoint of its owner. Otherwise the item waits for a map of at least the version
+    // wait_for.
     MapVersion wait_for;
     bool wait_newer = false;
     MapVersion sent_version;
@@ -169,8 +170,8 @@ class ExchangeSections {
 
   Item& ItemOf(const PushKey& key) { return pushes_.at(key); }
   Item& ItemOf(const PullKey& key) { return pulls_.at(key); }
-  // Returns the owner of the shard. If there is none, returns nullptr, and the item waits for a
-  // map.
+  // Returns the owner of the shard. If the shard has no owner, returns nullptr, and the item waits
+  // for a map.
   const ShardPlace* PlaceFor(std::uint32_t shard, const ShardMap& map, const Endpoints& endpoints,
                              Item& item);
   bool Wait(Item& item, MapVersion version, MapVersion held);

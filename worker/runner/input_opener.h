@@ -1,5 +1,5 @@
 // Opens the input of one job (data sets, model) before an attempt begins, and checks that the data
-// are those from which the plan was made [LEDGER 33].
+// equal the data from which the plan was made [LEDGER 33].
 //
 // Used on the control executor. The opening runs on the compute executor and resumes on the control
 // executor. A destroyed opener makes no callbacks.
@@ -35,9 +35,9 @@ class InputOpener : public std::enable_shared_from_this<InputOpener> {
 
   InputOpener(Environment environment, std::shared_ptr<ComputeJob> compute, OnOpened on_opened);
 
-  // Returns whether everything needed is open. If it is not, starts an opening for `attempt`,
-  // unless one is in progress, and calls `on_opened` at its end. After an error, the next call
-  // tries again.
+  // Returns whether everything needed is open. If something is not open, starts an opening for
+  // `attempt`, unless one is in progress, and calls `on_opened` at its end. After an error, the
+  // next call tries again.
   bool Open(const ComputeJob::Needs& needs, Attempt attempt);
   bool opening() const { return opening_; }
 

@@ -34,7 +34,7 @@ class FunctionCall {
   using Gradient = std::function<std::span<float>(std::uint32_t variable)>;
 
   // Returns NotFound for an unknown function. `registry` outlives the call. Code that may cancel
-  // the call shares `cancelled` with it.
+  // the call shares `cancelled` with the call.
   static absl::StatusOr<std::unique_ptr<FunctionCall>> Make(
       const Registry& registry, const std::string& function, std::string arguments,
       std::uint64_t closure, std::uint64_t seed, std::shared_ptr<std::atomic<bool>> cancelled);

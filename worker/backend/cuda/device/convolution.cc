@@ -276,8 +276,8 @@ struct Refusals {
   EgCudaError last{};  // error of an offered engine that refuses the graph
 };
 
-// The engines that one mode of the library's heuristics offers for a graph, in its order of
-// preference.
+// The engines that one mode of the library's heuristics offers for a graph, in the library's order
+// of preference.
 struct Offer {
   Descriptor heuristics;
   std::vector<Descriptor> configurations;  // the first `found` of them are filled in
