@@ -16,8 +16,8 @@
 // only if host_memory() is true; otherwise it copies (Upload, Download).
 //
 // Order. A primitive may return before it has computed. There are three queues: kCompute for
-// primitives, kIn and kOut for copies. Each queue works in the order of the calls. Queues wait for
-// each other, and the host for a queue, only by events:
+// primitives, kIn and kOut for copies. Each queue works in the order of the calls. Only events make
+// a queue wait for another queue, or the host wait for a queue:
 //
 //   kIn       upload ─▶ Record(there)
 //   kCompute  Await(there) ─▶ primitives … layer 2 back ─▶ Record(made) ─▶ layer 1 back …

@@ -12,8 +12,8 @@
 
 namespace evergrad::worker::cpu {
 
-// A heap with a count of its use. The buffers in use share its ownership, because they may outlive
-// the backend and be freed on any thread.
+// A heap that counts its memory in use. The buffers in use share its ownership, because they may
+// outlive the backend and be freed on any thread.
 class Heap final : public tensor::BufferHome {
  public:
   // Allocates memory. Returns ResourceExhausted as Backend::Allocate does.

@@ -1,11 +1,11 @@
 /* The interface between the worker and libevergrad_cuda.so: plain C, so that a worker built without
- * CUDA can load a library built with it.
+ * CUDA can load a library built with CUDA.
  *
  * The library exports one function, evergrad_cuda_api(), which returns one table. The first two
  * members of the table never move. The loader compares these two members with its own header, and
  * refuses another version before it reads any other member.
  *
- * Every function returns a kind (EgCudaKind) and, unless that is EG_CUDA_OK, fills in *error.
+ * Every function returns a kind (EgCudaKind), and fills in *error unless it returns EG_CUDA_OK.
  * No exception crosses the interface. Unless stated, a function may be called from any thread; a
  * context and the objects made from it are used by one thread at a time. */
 #ifndef EVERGRAD_WORKER_BACKEND_CUDA_CUDA_ABI_H_

@@ -23,7 +23,7 @@ bool IsAbsent(const std::string& name, absl::string_view error) {
 
 absl::StatusOr<const EgCudaApi*> LoadCudaLibrary(const std::string& path) {
   const std::string name = path.empty() ? kCudaLibraryName : path;
-  // The file is searched beside the executable, and then in the folders of the linker.
+  // The executable's folder is searched first, and then the folders of the linker.
   std::error_code ignored;
   const std::filesystem::path beside =
       std::filesystem::read_symlink("/proc/self/exe", ignored).replace_filename(kCudaLibraryName);

@@ -25,7 +25,7 @@ absl::StatusOr<const EgCudaApi*> LoadCudaLibrary(const std::string& path);
 // (shape), FailedPrecondition (no library), or else Internal.
 absl::Status StatusOf(const EgCudaError& error);
 
-// Returns all devices of the host. Returns NotFound with the reason if there is none.
+// Returns all devices of the host. Returns NotFound with the reason if there is no device.
 absl::StatusOr<std::vector<EgCudaDevice>> CudaDevices(const EgCudaApi& api);
 // Returns "NVIDIA H100 80GB HBM3, sm_90, 132 SMs, 79.6 GiB".
 std::string DescribeDevice(const EgCudaDevice& device);

@@ -114,8 +114,8 @@ struct MultiplyF {
   EG_HD float operator()(const float* x, float) const { return x[0] * x[1]; }
 };
 
-// Adds the inputs in one pass that reads each once. If there are more inputs than one launch takes,
-// memory holds the partial sum as float32, which costs 8 more bytes per element and launch.
+// Adds the inputs in one pass that reads each input once. If there are more inputs than one launch
+// takes, memory holds the partial sum as float32, which costs 8 more bytes per element and launch.
 template <typename X, typename Y>
 struct SumMap {
   static constexpr int kWide = sizeof(X) == 2 && sizeof(Y) == 2 ? 8 : 4;
@@ -233,9 +233,9 @@ struct CopyColumnsMap {
   }
 };
 
-// Neighbouring threads write neighbouring elements, and their reads are `columns` apart, which is
-// at worst eight times the traffic of a tiled transpose. The transposed arrays are filters (HWIO to
-// KRSC and back), of a few MB, and stay in the second-level cache (50 MB).
+// Neighbouring threads write neighbouring elements, and their reads are `columns` apart, which
+// causes at worst eight times the traffic of a tiled transpose. The transposed arrays are filters
+// (HWIO to KRSC and back), of a few MB, and stay in the second-level cache (50 MB).
 template <typename X, typename Y>
 struct TransposeMap {
   EgTranspose a;

@@ -1,5 +1,5 @@
-// Philox 4x32-10 as in common/random/philox.h, for host and device; a test compares the two bit by
-// bit.
+// Philox 4x32-10 as in common/random/philox.h, for host and device; a test compares the two
+// versions bit by bit.
 #pragma once
 
 #include <cstdint>

@@ -13,9 +13,9 @@
 //                                        a function of n and kThreads
 //   team.Once(f)                         f() on one thread
 //
-// Team is Warp (32 threads) or Block (256). On the device it is the class of device/launch.cuh; on
-// the host it is HostTeam below, which computes the same sums. Between For, Reduce and Once a
-// thread does not see the writes of others, except through Reduce's result.
+// Team is Warp (32 threads) or Block (256). On the device, Team is the class of device/launch.cuh;
+// on the host, it is HostTeam below, which computes the same sums. Between For, Reduce and Once a
+// thread does not see the writes of other threads, except through Reduce's result.
 #pragma once
 
 #include <cstdint>
