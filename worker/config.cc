@@ -55,10 +55,12 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
              "a push or pull that makes no progress for this time is sent again; progress is a "
              "sent byte or an answer. The wait for the server's grant may take six times as long",
              std::chrono::milliseconds(100), std::chrono::minutes(10));
-  table->AddBytes("lane_bytes", &config->lane_bytes,
-                  "shared memory per direction and server of this host, which carries payload in "
-                  "place of a socket; a multiple of 64KiB; 0 disables shared memory",
-                  {0, transport::kLaneRingBytesMax});
+  table->AddBytes(
+      "lane_bytes", &config->lane_bytes,
+      "size of the shared memory, per direction, between this worker and each server on "
+      "the same host; it carries payload in place of a socket. A multiple of 64KiB; 0 "
+      "disables shared memory",
+      {0, transport::kLaneRingBytesMax});
   table->AddChoice("not_finite", &config->not_finite, {"fail", "skip"},
                    "reaction to a NaN or infinite loss or gradient: fail ends the job, skip skips "
                    "the update and counts it");

@@ -31,7 +31,7 @@ class FunctionsKind final : public JobKind {
 
   absl::Status Check(WorkKind kind) const override {
     if (kind != WorkKind::kDescribe) return absl::OkStatus();
-    return absl::InternalError("a functions job needs no description by a worker");
+    return absl::InternalError("a worker cannot describe a functions job");
   }
 
   std::shared_ptr<AttemptRun> MakeRun(const Parts& parts, const Work& work) const override {

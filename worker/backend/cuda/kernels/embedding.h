@@ -74,8 +74,8 @@ struct GatherMap {
 
 // The gradients of a row are added in the order of the batch. The gradients are therefore first
 // sorted by row with a stable sort (device/sort.cu: a radix sort of 32-bit pairs, four passes over
-// 8 bytes per id). Then a team adds each run of ids of one row; a thread takes elements of the
-// dimension, and adds the run in order.
+// 8 bytes per id). A run of equal rows is then added by one team: each thread takes elements of the
+// dimension, and adds the gradients of the run in order.
 struct ScatterKeysMap {
   EgScatter a;
   std::uint32_t *keys, *values;
