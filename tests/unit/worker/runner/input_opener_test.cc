@@ -174,7 +174,7 @@ TEST_CASE("a functions job opens no input, and no worker describes it") {
   Opening opening(kFunctions);
   CHECK(opening.Open(Training(0)));
   CHECK(opening.job.Check(WorkKind::kDescribe).message() ==
-        "a functions job needs no description by a worker");
+        "a worker cannot describe a functions job");
   CHECK_FALSE(opening.job.reads_data());
 }
 
