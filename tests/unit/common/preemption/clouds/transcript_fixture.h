@@ -1,0 +1,67 @@
+// Transcripts of a watch: the answers go in, and each turn comes out as one line of text.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/preemption/clouds/cloud_watch.h"
+
+namespace evergrad::preemption {
+
+inline Answer Status(int status, std::string body = "",
+                     std::vector<std::pair<std::string, std::string>> headers = {}) {
+  Answer answer;
+  answer.status = status;
+  answer.body = std::move(body);
+  answer.headers = std::move(headers);
+  return answer;
+}
+
+inline Answer Silence(std::string failure = "timeout") {
+  Answer answer;
+  answer.failure = std::move(failure);
+  return answer;
+}
+
+// "GET /path token=… body" and "+5000ms" for the time before it.
+inline std::string ShowAsk(const Ask& ask) {
+  std::string out = absl::StrCat(ask.request.method, " ", ask.request.path);
+  for (const auto& [name, value] : ask.request.headers)
+    if (name == "X-aws-ec2-metadata-token") absl::StrAppend(&out, " token=", value);
+  if (!ask.request.body.empty()) absl::StrAppend(&out, " ", ask.request.body);
+  if (ask.after.count() > 0) absl::StrAppend(&out, " +", ask.after.count(), "ms");
+  return out;
+}
+
+inline std::string ShowTurn(const Turn& turn) {
+  std::string out;
+  if (!turn.failure.empty()) absl::StrAppend(&out, "failure: ", turn.failure, " | ");
+  if (!turn.found.empty()) absl::StrAppend(&out, "found: ", turn.found, " | ");
+  if (turn.notice) absl::StrAppend(&out, "notice: ", *turn.notice, " | ");
+  if (turn.recommendation) absl::StrAppend(&out, "recommended: ", *turn.recommendation, " | ");
+  return absl::StrCat(out, turn.next ? ShowAsk(*turn.next) : "end");
+}
+
+// Answers that are of no use to any watch.
+inline std::vector<Answer> Useless() {
+  return {Silence("timeout"),
+          Silence("cannot connect: reason=Connection refused"),
+          Status(200),
+          Status(200, "<html>\x01\xff garbage"),
+          Status(200, "{\"Events\": 7, \"action\": 1, \"noticeTime\": []}"),
+          Status(200, "[[[[[[[["),
+          Status(204),
+          Status(302),
+          Status(400),
+          Status(403),
+          Status(410),
+          Status(429),
+          Status(500, "TRUE"),
+          Status(503)};
+}
+
+}  // namespace evergrad::preemption
