@@ -82,12 +82,16 @@ int main(int argc, char** argv) {
   if (absl::Status status = daemon.ReportListening((*coordinator)->address()); !status.ok())
     return daemon.Fail(status);
   (*coordinator)->Start(daemon.advertised_address(), daemon.metrics_address());
-  daemon.signals().Wait();
+  const daemon::Daemon::End end = daemon.WaitForEnd();
   daemon.logger().Info("stopping");
   (*coordinator)->Stop();
   if (!ended.ok()) {
     daemon.Fail(ended);
     return daemon::kExitJournal;
   }
+  // The journal is closed before the machine may be taken.
+  coordinator->reset();
+  store->reset();
+  if (end.kind == daemon::Daemon::End::Kind::kDrain) daemon.ReportHandedOver();
   return daemon::kExitOk;
 }

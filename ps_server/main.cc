@@ -78,5 +78,6 @@ int main(int argc, char** argv) {
   }
   if (end.kind == daemon::Daemon::End::Kind::kDrain) (*server)->Drain(end.reason);
   (*server)->Stop(end.reason);
+  if (end.kind == daemon::Daemon::End::Kind::kDrain) daemon.ReportHandedOver();
   return daemon::kExitOk;
 }

@@ -73,6 +73,7 @@ int WorkerMain(int argc, char** argv, Registry functions) {
     return refused_code;
   }
   (*worker)->Stop(end.reason);
+  if (end.kind == daemon::Daemon::End::Kind::kDrain) daemon.ReportHandedOver();
   return daemon::kExitOk;
 }
 

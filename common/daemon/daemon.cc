@@ -10,10 +10,10 @@
 #include "absl/strings/str_split.h"
 #include "common/base/escape.h"
 #include "common/base/status.h"
-#include "common/daemon/notice_file.h"
 #include "common/daemon/version.h"
 #include "common/fs/file.h"
 #include "common/metrics/process_metrics.h"
+#include "common/preemption/metadata_client.h"
 #include "common/transport/grpc/grpc_transport.h"
 #include "common/transport/tls/tls_files.h"
 
@@ -47,11 +47,23 @@ Daemon::Daemon(Role role, std::string summary)
              "--listen");
   if (role != Role::kCoordinator)
     table_.Add("coordinator", &common_.coordinator, "address of evergrad-coordinator, host:port");
-  if (role != Role::kCoordinator)
-    table_.Add("preemption_notice_file", &common_.preemption_notice_file,
-               "path of a file that is created, with any content, when the machine is about to be "
-               "reclaimed. The daemon then hands over its work and ends, as after SIGTERM. Empty "
-               "means no file");
+  preemption::Settings& preemption = common_.preemption;
+  table_.AddChoice("preemption_source", &preemption.source,
+                   {"none", "file", "gce", "aws", "azure", "auto"},
+                   "where to watch for the notice that this machine will be reclaimed. After a "
+                   "notice the daemon hands over its work and ends, as after SIGTERM. gce, aws and "
+                   "azure ask the cloud's metadata service, and auto finds out which cloud it is; "
+                   "with none or file no metadata address is contacted");
+  table_.Add("preemption_notice_file", &preemption.notice_file,
+             "file whose creation is the notice (--preemption-source file, which this flag "
+             "implies); its contents are ignored. Empty means no file");
+  table_.Add("preemption_metadata_url", &preemption.metadata_url,
+             absl::StrCat("address of the metadata service, as http://ADDRESS:PORT. Empty means ",
+                          preemption::kMetadataUrl));
+  table_.AddChoice("on_rebalance", &preemption.on_rebalance, {"ignore", "drain"},
+                   "response to EC2's recommendation to leave this machine: only show and count "
+                   "it, or hand over the work and end. Many recommendations are not followed by a "
+                   "notice");
   table_.Add("metrics_listen", &common_.metrics_listen,
              "serve Prometheus text at ADDRESS/metrics, the health of this daemon at "
              "ADDRESS/livez and /readyz, and `ok` at /healthz. The protocol is plain HTTP on "
@@ -102,6 +114,8 @@ std::optional<int> Daemon::Start(int argc, const char* const* argv) {
     std::fputs(outcome->text.c_str(), stdout);
     return kExitOk;
   }
+  common_.preemption.source_is_set = table_.IsSet("preemption_source");
+  common_.preemption.on_rebalance_is_set = table_.IsSet("on_rebalance");
   if (const absl::Status status = CheckCommonOptions(role_, common_); !status.ok()) {
     SayOnStderr(table_.program(), status.message());
     return kExitUsage;
@@ -122,6 +136,7 @@ std::optional<int> Daemon::Start(int argc, const char* const* argv) {
   logger_ = std::make_unique<log::Logger>(log_options);
   registry_ = std::make_unique<metrics::Registry>();
   metrics::AddProcessMetrics(*registry_);
+  preemption::Watch::AddMetrics(registry_.get(), RoleName(role_));
   health_ = std::make_unique<health::Health>(&clock_);
   health_time_ =
       std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"health"});
@@ -164,21 +179,15 @@ void Daemon::RequestDrain(absl::string_view reason) {
 }
 
 Daemon::End Daemon::WaitForEnd() {
-  std::unique_ptr<NoticeFile> notice;
-  std::unique_ptr<runtime::ThreadExecutor> watcher;  // destroyed before the objects it calls
-  if (const std::string& path = common_.preemption_notice_file; !path.empty()) {
-    watcher = std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"notice"});
-    notice = std::make_unique<NoticeFile>(
-        path, watcher.get(), [this] { RequestDrain("preemption notice"); },
-        [this](const std::string& text) { logger_->Warning(text); });
-    if (notice->was_there())
-      logger_->Warning(
-          absl::StrCat("the preemption notice file exists already and is ignored until it is "
-                       "written again: path=",
-                       path));
-  }
+  watch_ = std::make_unique<preemption::Watch>(
+      common_.preemption,
+      preemption::Watch::Parts{&clock_, logger_.get(), registry_.get(), RoleName(role_)},
+      preemption::Watch::Callbacks{[this](const std::string& reason) { RequestDrain(reason); },
+                                   [this](const std::string& text) {
+                                     MutexLock lock(&mu_);
+                                     recommendation_ = text;
+                                   }});
   const int signal = signals_.Wait();
-  watcher.reset();
   End end;
   if (signal == 0) {
     MutexLock lock(&mu_);
@@ -188,6 +197,15 @@ Daemon::End Daemon::WaitForEnd() {
   }
   if (end.kind != End::Kind::kRefused) logger_->Info(absl::StrCat("leaving: ", end.reason));
   return end;
+}
+
+std::string Daemon::recommendation() {
+  MutexLock lock(&mu_);
+  return recommendation_;
+}
+
+void Daemon::ReportHandedOver() {
+  if (watch_ != nullptr) watch_->AcknowledgeNotice();
 }
 
 int Daemon::Fail(const absl::Status& status) {

@@ -12,6 +12,7 @@
 //       return daemon.Fail(status);
 //     daemon.WaitForEnd();
 //     … stop the role …
+//     daemon.ReportHandedOver();
 //     return 0;
 //   }
 //
@@ -33,6 +34,7 @@
 #include "common/log/log.h"
 #include "common/metrics/http_exporter.h"
 #include "common/metrics/metrics.h"
+#include "common/preemption/watch.h"
 #include "common/runtime/executor.h"
 #include "common/time/clock.h"
 #include "common/transport/transport.h"
@@ -41,14 +43,14 @@ namespace evergrad::daemon {
 
 struct CommonOptions {
   std::string listen = "127.0.0.1:0";
-  std::string advertise;               // "" for the bound address
-  std::string insecure_listen;         // "", or the address to listen on off loopback without TLS
-  std::string coordinator;             // tasks only
-  std::string preemption_notice_file;  // tasks only; "" if no file is watched
-  std::string metrics_listen;          // "" for off
-  bool insecure_metrics = false;       // serves plain HTTP at metrics_listen off loopback
+  std::string advertise;          // "" for the bound address
+  std::string insecure_listen;    // "", or the address to listen on off loopback without TLS
+  std::string coordinator;        // tasks only
+  std::string metrics_listen;     // "" for off
+  bool insecure_metrics = false;  // serves plain HTTP at metrics_listen off loopback
   std::string log_format = "text", log_level = "info", log_file;
   transport::TlsFiles tls;
+  preemption::Settings preemption;
   std::string failpoints;
   std::uint64_t failpoint_seed = 1;
   std::string address_file;
@@ -101,7 +103,7 @@ class Daemon {
   // The reason why a task must end.
   struct End {
     enum class Kind {
-      kDrain,  // SIGTERM, the preemption notice or RequestDrain: the task first hands over its work
+      kDrain,   // SIGTERM, a preemption notice or RequestDrain: the task first hands over its work
       kAtOnce,  // SIGINT: the task ends at once
       // signals().RequestStop() was called without a signal, because the coordinator refuses the
       // task permanently.
@@ -110,9 +112,14 @@ class Daemon {
     Kind kind = Kind::kRefused;
     std::string reason;  // "SIGTERM", …; "" if refused
   };
-  // Blocks until the task must end, and watches --preemption-notice-file meanwhile. The program
-  // calls WaitForEnd once, after Start.
+  // Blocks until the task must end, and watches for a preemption notice from this call on
+  // (--preemption-source). The program calls it once, after Start.
   End WaitForEnd();
+  // Returns the cloud's newest recommendation to leave this machine, or "". Thread-safe.
+  std::string recommendation();
+  // Tells the cloud that this task has handed over its work (Azure only). Call it after
+  // WaitForEnd, when nothing is left to do. Blocks for 2 s at most.
+  void ReportHandedOver();
   // Thread-safe; only the first call has an effect.
   void RequestDrain(absl::string_view reason);
   // Returns whether the daemon was started with --failpoints.
@@ -150,7 +157,9 @@ class Daemon {
   runtime::SignalWaiter signals_;
   Mutex mu_;
   std::string drain_reason_ ABSL_GUARDED_BY(mu_);
+  std::string recommendation_ ABSL_GUARDED_BY(mu_);
   std::string advertised_;
+  std::unique_ptr<preemption::Watch> watch_;  // destroyed first, because it calls RequestDrain
 };
 
 }  // namespace evergrad::daemon

@@ -120,6 +120,8 @@ absl::Status CheckCommonOptions(Role role, const CommonOptions& options) {
   if (!options.failpoints.empty() && !IsLoopback(bound))
     return Refuse(absl::StrCat("--failpoints is for tests on loopback only: listen=", bound));
   if (absl::Status status = CheckMetricsOptions(options); !status.ok()) return status;
+  if (absl::Status status = preemption::CheckSettings(options.preemption); !status.ok())
+    return status;
   if (role != Role::kCoordinator && IsWildcard(Split(bound)->host) && options.advertise.empty()) {
     return Refuse(absl::StrCat("--advertise is needed: peers cannot dial ", bound));
   }

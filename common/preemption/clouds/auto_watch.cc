@@ -65,10 +65,9 @@ Turn AutoWatch::OnAnswer(const Answer& answer) {
 
 Turn AutoWatch::NextCloud(Stage stage, absl::string_view cloud, const Answer& answer) {
   // The body may be a token, so only its status is shown.
-  const std::string reason = answer.status == 0 ? Unexpected(answer)
-                             : answer.status == 200
-                                 ? "the answer has another form"
-                                 : absl::StrCat("status ", answer.status);
+  const std::string reason = answer.status == 0     ? Unexpected(answer)
+                             : answer.status == 200 ? "the answer has another form"
+                                                    : absl::StrCat("status ", answer.status);
   absl::StrAppend(&reasons_, reasons_.empty() ? "" : "; ", cloud, ": ", reason);
   if (stage == Stage::kGce) return NoneAnswered();
   Turn turn;
@@ -78,8 +77,8 @@ Turn AutoWatch::NextCloud(Stage stage, absl::string_view cloud, const Answer& an
 
 Turn AutoWatch::NoneAnswered() {
   Turn turn;
-  turn.failure = absl::StrCat("no cloud's metadata service answers: ",
-                              std::exchange(reasons_, std::string()));
+  turn.failure =
+      absl::StrCat("no cloud's metadata service answers: ", std::exchange(reasons_, std::string()));
   if (static_cast<std::size_t>(rounds_) < std::size(kBetweenRounds))
     turn.next = Next(Stage::kGce, kBetweenRounds[rounds_++]);
   return turn;

@@ -1,4 +1,5 @@
-// EC2: the spot action and the rebalance recommendation of the instance metadata service, version 2.
+// EC2: the spot action and the rebalance recommendation of the instance metadata service,
+// version 2.
 //
 // Every request needs a token, which a PUT returns. The service answers 401 once a token has
 // expired, and the watch then gets a new token. Both values answer 404 until there is something to

@@ -14,15 +14,15 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr milliseconds kEvery{1000};
-// The first request for events turns the service on, which takes up to two minutes.
+// The first request for events starts the service, and its answer may need two minutes.
 constexpr milliseconds kFirstTimeout = seconds(150), kTimeout = seconds(5);
 constexpr int kAcknowledgementsMax = 3;
 constexpr absl::string_view kEvents = "/metadata/scheduledevents?api-version=2020-07-01";
 
 bool IsName(absl::string_view text) {
-  return !text.empty() && text.size() <= 128 &&
-         std::all_of(text.begin(), text.end(),
-                     [](char c) { return absl::ascii_isgraph(static_cast<unsigned char>(c)); });
+  return !text.empty() && text.size() <= 128 && std::all_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_isgraph(static_cast<unsigned char>(c));
+  });
 }
 
 bool IsEventId(absl::string_view text) {

@@ -6,8 +6,7 @@
 namespace evergrad::preemption {
 
 std::string Unexpected(const Answer& answer) {
-  if (answer.status == 0)
-    return answer.failure.empty() ? "no answer" : Quoted(answer.failure, 200);
+  if (answer.status == 0) return answer.failure.empty() ? "no answer" : Quoted(answer.failure, 200);
   if (answer.status != 200) return absl::StrCat("unexpected status: status=", answer.status);
   return absl::StrCat("unexpected answer: body=`", Quoted(answer.body, 60), "`");
 }

@@ -107,6 +107,10 @@ TEST_CASE("only this machine is involved if all addresses are loopback and TLS i
 
 TEST_CASE("incompatible settings are refused before anything starts") {
   CommonOptions options = Task();
+  options.preemption.source = "file";
+  CHECK(Refusal(options) == "--preemption-source file needs --preemption-notice-file FILE");
+  CHECK_FALSE(Refusal(options, Role::kCoordinator).empty());
+  options = Task();
   options.tls.ca = "ca";
   CHECK(Refusal(options) == "TLS needs all three of --tls-ca, --tls-cert and --tls-key");
   options = Task();

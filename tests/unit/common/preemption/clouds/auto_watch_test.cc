@@ -59,9 +59,8 @@ TEST_CASE("auto: each round asks all three, and after five rounds the search end
       CHECK(ShowTurn(watch.OnAnswer(useless)) == kToken);
       CHECK(ShowTurn(watch.OnAnswer(useless)) == kAzure);
       const Turn turn = watch.OnAnswer(useless);
-      CHECK_THAT(turn.failure,
-                 Catch::StartsWith("no cloud's metadata service answers: gce: ") &&
-                     Catch::Contains("; aws: ") && Catch::Contains("; azure: "));
+      CHECK_THAT(turn.failure, Catch::StartsWith("no cloud's metadata service answers: gce: ") &&
+                                   Catch::Contains("; aws: ") && Catch::Contains("; azure: "));
       CHECK(turn.failure.size() < 800);
       if (*wait == 0) {
         CHECK_FALSE(turn.next);

@@ -10,8 +10,7 @@ namespace {
 
 const std::string kToken = "PUT /latest/api/token";
 const std::string kAction = "GET /latest/meta-data/spot/instance-action token=";
-const std::string kRecommendation =
-    "GET /latest/meta-data/events/recommendations/rebalance token=";
+const std::string kRecommendation = "GET /latest/meta-data/events/recommendations/rebalance token=";
 const char* const kTerminate = R"({"action": "terminate", "time": "2026-11-26T21:00:00Z"})";
 
 TEST_CASE("aws: a token, then the action and the recommendation every 5 s, until the notice") {
@@ -31,13 +30,12 @@ TEST_CASE("aws: a token, then the action and the recommendation every 5 s, until
 }
 
 TEST_CASE("aws: stop and hibernate are notices, too, and other actions are not") {
-  for (const auto& [body, notice] :
-       {std::pair<const char*, bool>{R"({"action": "stop"})", true},
-        {R"({"action": "hibernate"})", true},
-        {R"({"action": "none"})", false},
-        {R"({"action": null})", false},
-        {R"(["action", "stop"])", false},
-        {"stop", false}}) {
+  for (const auto& [body, notice] : {std::pair<const char*, bool>{R"({"action": "stop"})", true},
+                                     {R"({"action": "hibernate"})", true},
+                                     {R"({"action": "none"})", false},
+                                     {R"({"action": null})", false},
+                                     {R"(["action", "stop"])", false},
+                                     {"stop", false}}) {
     INFO(body);
     AwsWatch watch;
     watch.Begin();
@@ -118,8 +116,8 @@ TEST_CASE("aws: a time with hidden characters or without end is harmless in the 
   AwsWatch watch;
   watch.Begin();
   watch.OnAnswer(Status(200, "t"));
-  const Turn turn = watch.OnAnswer(Status(
-      200, R"({"action": "stop", "time": "\u001b[2J)" + std::string(5000, 'x') + "\"}"));
+  const Turn turn = watch.OnAnswer(
+      Status(200, R"({"action": "stop", "time": "\u001b[2J)" + std::string(5000, 'x') + "\"}"));
   REQUIRE(turn.notice);
   CHECK(turn.notice->size() < 200);
   CHECK(turn.notice->find('\x1b') == std::string::npos);

@@ -51,18 +51,19 @@ TEST_CASE("azure: the name of the machine, then the events every second, until t
 }
 
 TEST_CASE("azure: an event of another machine or of another type is no notice") {
-  for (const auto& [event, notice] : {std::pair<std::string, bool>{Event("Preempt", "spot_3"), true},
-                                      {Event("Terminate", "spot_3"), true},
-                                      {Event("Preempt", "spot_4"), false},
-                                      {Event("Preempt", "spot_33"), false},
-                                      {Event("Freeze", "spot_3"), false},
-                                      {Event("Reboot", "spot_3"), false},
-                                      {R"({"EventType": "Preempt"})", false},
-                                      {R"({"EventType": "Preempt", "Resources": "spot_3"})", false},
-                                      {R"({"EventType": "Preempt", "Resources": [3]})", false},
-                                      {R"("Preempt")", false},
-                                      {"[]", false},
-                                      {"null", false}}) {
+  for (const auto& [event, notice] :
+       {std::pair<std::string, bool>{Event("Preempt", "spot_3"), true},
+        {Event("Terminate", "spot_3"), true},
+        {Event("Preempt", "spot_4"), false},
+        {Event("Preempt", "spot_33"), false},
+        {Event("Freeze", "spot_3"), false},
+        {Event("Reboot", "spot_3"), false},
+        {R"({"EventType": "Preempt"})", false},
+        {R"({"EventType": "Preempt", "Resources": "spot_3"})", false},
+        {R"({"EventType": "Preempt", "Resources": [3]})", false},
+        {R"("Preempt")", false},
+        {"[]", false},
+        {"null", false}}) {
     INFO(event);
     Named named;
     const Turn turn = named.watch.OnAnswer(Events(event));
@@ -71,8 +72,8 @@ TEST_CASE("azure: an event of another machine or of another type is no notice") 
     if (!notice) CHECK(ShowTurn(turn) == kEvents + " +1000ms");
   }
   Named named;  // the event of this machine stands after others
-  CHECK(named.watch.OnAnswer(Events("7, " + Event("Freeze", "spot_3") + ", " +
-                                    Event("Preempt", "spot_3")))
+  CHECK(named.watch
+            .OnAnswer(Events("7, " + Event("Freeze", "spot_3") + ", " + Event("Preempt", "spot_3")))
             .notice);
 }
 

@@ -1,4 +1,4 @@
-#include "common/daemon/notice_file.h"
+#include "common/preemption/notice_file.h"
 
 #include <sys/stat.h>
 
@@ -7,7 +7,7 @@
 
 #include "common/fs/file_system.h"
 
-namespace evergrad::daemon {
+namespace evergrad::preemption {
 
 NoticeFile::NoticeFile(std::string path, runtime::Executor* executor, std::function<void()> noticed,
                        std::function<void(const std::string&)> warn)
@@ -39,4 +39,4 @@ void NoticeFile::Watch() {
   executor_->PostAfter(kNoticeEvery, [this] { Watch(); });
 }
 
-}  // namespace evergrad::daemon
+}  // namespace evergrad::preemption

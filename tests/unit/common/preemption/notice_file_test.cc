@@ -1,5 +1,5 @@
 // Tests, with a manual clock, which files are a preemption notice and which are not.
-#include "common/daemon/notice_file.h"
+#include "common/preemption/notice_file.h"
 
 #include <catch2/catch.hpp>
 
@@ -13,7 +13,7 @@
 #include "tests/support/manual_executor.h"
 #include "tests/support/temp_folder.h"
 
-namespace evergrad::daemon {
+namespace evergrad::preemption {
 namespace {
 
 struct Watch {
@@ -87,4 +87,4 @@ TEST_CASE("a missing folder is waited for, and an unreadable folder causes one w
 }
 
 }  // namespace
-}  // namespace evergrad::daemon
+}  // namespace evergrad::preemption

@@ -17,7 +17,7 @@
 
 #include "common/runtime/executor.h"
 
-namespace evergrad::daemon {
+namespace evergrad::preemption {
 
 inline constexpr std::chrono::milliseconds kNoticeEvery{250};
 
@@ -47,4 +47,4 @@ class NoticeFile {
   std::optional<Seen> before_;
 };
 
-}  // namespace evergrad::daemon
+}  // namespace evergrad::preemption

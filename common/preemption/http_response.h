@@ -1,0 +1,51 @@
+// Reads one HTTP/1.1 response. Pure.
+//
+// The bytes come from outside, so the reader accepts a bounded number of bytes, and only responses
+// whose end is unambiguous: by Content-Length, by chunks, or by the end of the connection. No other
+// transfer encoding, no content encoding and no continued header line is accepted. Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "common/preemption/clouds/cloud_watch.h"
+
+namespace evergrad::preemption {
+
+// Limits of the whole response and of its header lines.
+inline constexpr std::size_t kResponseBytesMax = 64 << 10, kResponseHeadersMax = 64;
+
+class ResponseReader {
+ public:
+  enum class State { kIncomplete, kComplete, kRefused };
+
+  // Adds the next bytes of the connection. Bytes after the end of the response are ignored.
+  State Add(absl::string_view bytes);
+  // The peer has closed its side of the connection.
+  State End();
+  // Returns the response. Call it only if the state is kComplete.
+  Answer TakeAnswer();
+  // Returns why the response is refused, or "".
+  const std::string& reason() const { return reason_; }
+
+ private:
+  State Advance();
+  State Refuse(absl::string_view reason);
+  bool ReadHead(absl::string_view head);
+  bool ReadHeader(absl::string_view line);
+  // Returns whether the headers state one end of the body.
+  bool ReadFraming();
+  State ReadChunks();
+
+  State state_ = State::kIncomplete;
+  std::string bytes_;
+  std::size_t body_ = 0;  // position of the body in bytes_, or of the next chunk; 0 in the head
+  std::optional<std::size_t> length_;  // of the body, if it is known
+  bool chunked_ = false;
+  Answer answer_;
+  std::string reason_;
+};
+
+}  // namespace evergrad::preemption

@@ -1,0 +1,60 @@
+// The watch for preemption notices of one daemon: by a file, or by the metadata service of a cloud.
+//
+// It logs what it finds, counts it, and calls back. A watch of a cloud has the thread "notices",
+// which asks a CloudWatch (clouds/cloud_watch.h) for the next request and sends it with a
+// MetadataClient. A watch of a file looks for the file on the executor "notice-file". The first
+// failure after a success is logged, and so is the end of the failures; each failure is counted.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "common/log/log.h"
+#include "common/metrics/metrics.h"
+#include "common/preemption/settings.h"
+#include "common/time/clock.h"
+
+namespace evergrad::preemption {
+
+class Watch {
+ public:
+  // All outlive the watch.
+  struct Parts {
+    const Clock* clock = nullptr;
+    log::Logger* logger = nullptr;
+    metrics::Registry* registry = nullptr;
+    std::string role;  // "ps_server", for the names of metrics
+  };
+  // Both are called on the thread of the watch, and must not block.
+  struct Callbacks {
+    // The task must hand over its work and leave. Called more than once if a notice follows a
+    // recommendation on which the task leaves.
+    std::function<void(const std::string& reason)> leave;
+    // The cloud recommends to leave the machine. Also called if the task leaves because of it.
+    std::function<void(const std::string& text)> recommended;
+  };
+
+  // Begins to watch, if the settings name a source. CheckSettings must have succeeded.
+  Watch(const Settings& settings, Parts parts, Callbacks callbacks);
+  ~Watch();  // ends at once, even in the middle of a request
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  // Adds the metrics to the registry, with the value 0.
+  static void AddMetrics(metrics::Registry* registry, absl::string_view role);
+
+  // Tells the cloud that this task has handed over its work, so that the cloud may take the machine
+  // early. Has an effect only after a notice of Azure. Blocks until Azure has answered, for 2 s at
+  // most. Called once, on any thread but that of the watch.
+  void AcknowledgeNotice();
+
+ private:
+  struct FileWatch;
+  struct MetadataWatch;
+  std::unique_ptr<FileWatch> file_;
+  std::unique_ptr<MetadataWatch> metadata_;
+};
+
+}  // namespace evergrad::preemption
