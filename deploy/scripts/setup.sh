@@ -21,7 +21,7 @@ case ${1:-} in
   test)
     packages+=(
       "${release[@]}" adduser groff-base python3-numpy python3-venv python3-yaml pyflakes3 openssl
-      iproute2 iptables procps runc shellcheck curl jq systemd) ;;
+      iproute2 iptables procps runc shellcheck curl systemd) ;;
   release) packages+=("${release[@]}") ;;
   lint)
     packages+=(black clang-14 clang-format-14 clang-tidy-14 codespell pyflakes3 universal-ctags) ;;

@@ -17,6 +17,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PARTS = os.path.join(HERE, "parts")
 ROLES = {"coordinator": "coordinator", "server": "ps-server", "worker": "worker"}
 OPEN = "FILL-IN"
+# Where a worker watches for the notice that its machine will be reclaimed (--preemption-source).
+SOURCES = {"gce": "gce", "ec2": "aws", "azure": "azure"}
 # The comment of a value stands in the file. The values of a cloud: the store, the export, the
 # options with which its shared folder is mounted, the packages that its scripts need.
 CLOUDS = {
@@ -36,7 +38,7 @@ CLOUDS = {
         "STORE": "account/container",
         "SHARED": "ACCOUNT.file.core.windows.net:/ACCOUNT/SHARE of an NFS share",
         "SHARED_OPTIONS": "nfsvers=4.1,hard,timeo=600,sec=sys",
-        "PACKAGES": "jq",
+        "PACKAGES": "",
     },
 }
 
@@ -85,6 +87,8 @@ def file_entry(path, text, mode="0644"):
 
 
 def render(cloud, role, given=()):
+    settings = part(ROLES[role] + ".yaml").replace("@SOURCE@", SOURCES[cloud])
+    unit = part("unit.conf") + (part("spot-unit.conf") if role == "worker" else "")
     out = [
         "#cloud-config\n",
         "# Evergrad: a %s on %s. Fill in the first file below.\n"
@@ -95,19 +99,13 @@ def render(cloud, role, given=()):
         "# deploy/vm/render.py wrote this file from deploy/vm/parts.\n",
         "write_files:\n",
         file_entry("/etc/evergrad/vm.env", values(cloud, role, dict(given))),
-        file_entry("/etc/evergrad/settings.yaml", part(ROLES[role] + ".yaml")),
-        file_entry("/etc/evergrad/unit.conf", part("unit.conf")),
+        file_entry("/etc/evergrad/settings.yaml", settings),
+        file_entry("/etc/evergrad/unit.conf", unit),
         file_entry("/usr/local/sbin/evergrad-settings", part("evergrad-settings"), "0755"),
         file_entry("/usr/local/sbin/evergrad-fetch", part("fetch-" + cloud), "0755"),
         file_entry("/usr/local/sbin/evergrad-boot", part("evergrad-boot"), "0755"),
+        "runcmd:\n  - [/usr/local/sbin/evergrad-boot]\n",
     ]
-    if role == "worker":
-        out += [
-            file_entry("/usr/local/sbin/evergrad-notice", part("notice-" + cloud), "0755"),
-            file_entry("/usr/local/sbin/evergrad-leave", part("evergrad-leave"), "0755"),
-            file_entry("/etc/systemd/system/evergrad-notice.service", part("notice.service")),
-        ]
-    out.append("runcmd:\n  - [/usr/local/sbin/evergrad-boot]\n")
     return "".join(out)
 
 

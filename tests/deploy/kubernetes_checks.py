@@ -12,6 +12,7 @@ ROLES = {  # role: (program, kind, port, port of the metrics)
     "worker": ("evergrad-worker", "Deployment", 4020, 9420),
 }
 COMPONENT = "app.kubernetes.io/component"
+WATCHES = "evergrad.dev/watches-notices"
 # Storage classes that a cloud's cluster has by itself.
 BUILT_IN_CLASSES = {"premium-rwo", "standard-rwx", "managed-csi-premium"}
 AWAY = [
@@ -19,23 +20,26 @@ AWAY = [
     | {"tolerationSeconds": 10}
     for why in ("not-ready", "unreachable")
 ]
-CLOUDS = {  # labels of spot nodes, toleration, notice in seconds
+CLOUDS = {  # labels of spot nodes, toleration, flag, notice in seconds
     "gke": {
         "labels": {
             "cloud.google.com/gke-spot": "true",
             "cloud.google.com/gke-provisioning": "spot",
         },
         "toleration": ("cloud.google.com/gke-spot", "true"),
+        "source": "gce",
         "notice": 15,
     },
     "eks": {
         "labels": {"eks.amazonaws.com/capacityType": "SPOT", "karpenter.sh/capacity-type": "spot"},
         "toleration": None,
+        "source": "aws",
         "notice": 120,
     },
     "aks": {
         "labels": {"kubernetes.azure.com/scalesetpriority": "spot"},
         "toleration": ("kubernetes.azure.com/scalesetpriority", "spot"),
+        "source": "azure",
         "notice": 30,
     },
 }
@@ -407,6 +411,9 @@ def program_flags(c):
             found.append("%s: %s is %s" % (role, name, have))
     for role in ROLES:
         container = c.role(role)[0]["spec"]["containers"][0]
+        want = c.cloud["source"] if c.on_spot(role) else None
+        if flag(container, "--preemption-source") != want:
+            found.append("%s: --preemption-source" % role)
         if flag(container, "--log-format") != "json":
             found.append("%s: --log-format" % role)
     device = flag(c.role("worker")[0]["spec"]["containers"][0], "--device")
@@ -541,7 +548,7 @@ METADATA = "169.254.169.254"
 
 
 def network(c):
-    """The allowed connections are exactly a table, and no pod reaches the metadata address."""
+    """The allowed connections are exactly a table, and only watchers reach the metadata address."""
     found = []
     pods = {pod_labels(t).get(COMPONENT): pod_labels(t) for _, t, _ in c.workloads()}
     want = {
@@ -568,7 +575,10 @@ def network(c):
     for role, labels in pods.items():
         if any(_allows(c, "ingress", labels, {"a": "stranger"}, p) for p in all_ports):
             found.append("%s: everybody may connect" % role)
-        if _allows(c, "egress", labels, METADATA, 80):
+        watches = bool(c.on_spot(role))
+        if (labels.get(WATCHES) == "true") != watches:
+            found.append("%s: the label %s" % (role, WATCHES))
+        if _allows(c, "egress", labels, METADATA, 80) != watches:
             found.append("%s: the metadata address" % role)
         if any(_allows(c, "egress", labels, "10.9.8.7", p) for p in (22, 80, 443, 4000)):
             found.append("%s: other addresses" % role)

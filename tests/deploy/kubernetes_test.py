@@ -447,7 +447,12 @@ MUTATIONS = [  # (check, cluster, mutation)
     ("program_flags", "local", argument("worker", "--log-format=json", None)),
     ("program_flags", "local", put(WORKER, "env", [])),
     ("program_flags", "local", put(WORKER, "command", ["/usr/bin/evergrad-server"])),
-    ("program_flags", "gke-spot", argument("worker", None, "--preemption-source=gce")),
+    ("program_flags", "gke-spot", argument("worker", "--preemption-source=gce", None)),
+    (
+        "program_flags",
+        "gke-spot",
+        argument("worker", "--preemption-source=gce", "--preemption-source=aws"),
+    ),
     ("references", "gke-spot", remove("Certificate", "evergrad-worker")),
     ("references", "local", remove("PersistentVolumeClaim", "evergrad-shared")),
     ("references", "local", remove("ServiceAccount", "evergrad-worker")),
@@ -504,11 +509,21 @@ MUTATIONS = [  # (check, cluster, mutation)
             {"to": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}
         ),
     ),
+    ("network", "gke-spot", remove("NetworkPolicy", "evergrad-notices")),
+    (
+        "network",
+        "eks-spot",
+        put(
+            named("Deployment", "evergrad-worker"),
+            *("spec", "template", "metadata", "labels", checks.WATCHES, "false"),
+        ),
+    ),
     (
         "network",
         "aks-spot",
-        lambda c: named("NetworkPolicy", "evergrad-worker")(c)["spec"]["egress"].append(
-            {"to": [{"ipBlock": {"cidr": "169.254.169.254/32"}}]}
+        drop(
+            named("NetworkPolicy", "evergrad-notices"),
+            *("spec", "podSelector", "matchLabels", checks.WATCHES),
         ),
     ),
     ("custom_kinds", "gke-spot", put(CERTIFICATE, "spec", "uri", "evergrad://worker")),

@@ -56,6 +56,24 @@ def programs():
     return found
 
 
+def notices(text):
+    """A worker watches its own cloud, no other machine watches one, and systemd does not start a
+    worker again after a drain."""
+    found = []
+    files = written_files(text)
+    settings = yaml.safe_load(re.sub(r"@\w+@", "x", files["/etc/evergrad/settings.yaml"]))
+    cloud = {"Google Compute Engine": "gce", "Amazon EC2": "aws", "Azure": "azure"}[
+        re.search(r"(?m)^# Evergrad: a .* on (.*)\. Fill in", text).group(1)
+    ]
+    worker = "ROLE=worker " in files["/etc/evergrad/vm.env"]
+    want = cloud if worker else None
+    if settings.get("preemption_source") != want:
+        found.append("the source of notices: want=%s" % want)
+    if ("Restart=on-failure\n" in files["/etc/evergrad/unit.conf"]) != worker:
+        found.append("a worker that has left starts again, or another daemon does not")
+    return found
+
+
 # The function that `cloud-init schema` calls for one file. One process checks all files, because
 # cloud-init takes seconds to start.
 SCHEMA = """

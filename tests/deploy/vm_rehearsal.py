@@ -53,7 +53,7 @@ STUBS = {
 }
 # The identity services of Compute Engine and Azure, the buckets behind them, and EC2's notice.
 SERVICE = '''
-import http.server, os, sys
+import http.server, os, sys, threading
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         path, h = self.path, self.headers
@@ -85,9 +85,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
     do_PUT = do_GET
-server = http.server.ThreadingHTTPServer(("127.0.0.1", 8080), Handler)
+# The scripts are told this address, and the daemon uses that of the clouds.
+for address in ("127.0.0.1", 8080), ("169.254.169.254", 80):
+    server = http.server.ThreadingHTTPServer(address, Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
 print("serves", flush=True)
-server.serve_forever()
+thread.join()
 '''
 STORES = {"gce": "bucket/folder", "ec2": "bucket/folder", "azure": "account/folder"}
 SERVICE_URL = "http://127.0.0.1:8080"
@@ -112,6 +116,7 @@ class Booted:
         self.write("/units", "".join(unit + "\n" for unit in test.units))
         self.write("/service.py", SERVICE)
         test.join(self.machine, number)
+        self.run("ip", "address", "add", "169.254.169.254/32", "dev", "lo")
         service = test.start_in(self, name + " service", ["/usr/bin/python3", "/service.py"])
         service.wait_log("serves")
 
@@ -167,7 +172,7 @@ class Booted:
         service = service or "evergrad-worker@.service.d"
         unit = self.read("/etc/systemd/system/%s/vm.conf" % service)
         self.run(re.search(r"(?m)^ExecStartPre=\+(\S+)$", unit).group(1))
-        self.run("mkdir", "-p", "/var/lib/evergrad", "/run/evergrad-notice")
+        self.run("mkdir", "-p", "/var/lib/evergrad")
         self.run("chown", "evergrad:evergrad", "/var/lib/evergrad")
         config = {"server": "ps-server"}.get(self.role, self.role)
         program = vm_files.DAEMONS[config]
@@ -179,9 +184,8 @@ class Booted:
         )
 
     def notice(self):
-        """The metadata service announces the end, and the script of the notice runs."""
+        """The metadata service announces the end of the machine."""
         self.write("/notice", "")
-        self.run("env", "NOTICE_EVERY=0.1", "/usr/local/sbin/evergrad-notice")
 
 
 class Rehearsal(Case):
@@ -193,7 +197,7 @@ class Rehearsal(Case):
         skip_without_namespaces("-m", "-u")
         if os.geteuid() != 0 or not can("unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"):
             self.skipTest("machines with a root folder of their own need root")
-        for tool in ("curl", "jq", "useradd", "setpriv"):
+        for tool in ("curl", "useradd", "setpriv"):
             if not shutil.which(tool):
                 self.skipTest("no %s (deploy/scripts/setup.sh test installs it)" % tool)
         os.chmod(self.folder, 0o755)

@@ -1,15 +1,12 @@
 #!/usr/bin/env python3
 """The cloud-init files of deploy/vm and the page docs/deploy.md: checked, and followed on machines.
 
-  vm_test.py --bin build/release/bin [Files|Schema|Page|Notices|Machines]
+  vm_test.py --bin build/release/bin [Files|Schema|Page|Machines]
 """
-import http.server
-import json
 import os
 import shutil
 import subprocess
 import sys
-import threading
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -67,6 +64,7 @@ class Files(Checks):
             with self.subTest(name):
                 self.assertEqual(vm_files.shape(text), [])
                 self.assertEqual(vm_files.settings(text, known), [])
+                self.assertEqual(vm_files.notices(text), [])
                 for path, script in vm_files.written_files(text).items():
                     self.assertEqual(vm_files.flags_of_commands(script, known), [], path)
 
@@ -77,10 +75,18 @@ class Files(Checks):
             (vm_files.shape, "runcmd:", "runcmb:", "keys"),
             (vm_files.shape, '"0755"', '"0644"', "permissions"),
             (vm_files.shape, "- [/usr/local/sbin/evergrad-boot]", "- [/evergrad-b]", "not write"),
-            (vm_files.shape, "exec evergrad-leave", "exec evergrad-left", "not written"),
+            (
+                vm_files.shape,
+                "=+/usr/local/sbin/evergrad-settings",
+                "=+/usr/local/sbin/evergrad-sets",
+                "not written",
+            ),
             (vm_files.shape, "data_root", "data_root" + 16384 * "x", "size"),
             (vm_files.settings, "data_root", "data_rood", "evergrad-worker has no key data_rood"),
             (vm_files.settings, "  ca:", "  cb:", "has no key tls_cb"),
+            (vm_files.notices, "preemption_source: gce", "preemption_source: aws", "source"),
+            (vm_files.notices, "preemption_source:", "watched_source:", "source"),
+            (vm_files.notices, "Restart=on-failure", "Restart=always", "starts again"),
         ):
             with self.subTest(words):
                 self.assert_finds(check, text, old, new, words)
@@ -113,12 +119,12 @@ class Files(Checks):
             with self.subTest(name):
                 self.assertEqual(vm_files.shellcheck(text), [])
                 seen += 1
-        self.assertGreaterEqual(seen, 12)
+        self.assertGreaterEqual(seen, 8)
         self.assert_finds(
             vm_files.shellcheck,
-            vm_files.read("deploy", "vm", "parts", "evergrad-leave"),
-            '"$UNIT.service"',
-            "$UNIT.service",
+            vm_files.read("deploy", "vm", "parts", "evergrad-boot"),
+            'enable "$unit.service"',
+            "enable $unit.service",
             "SC2086",
         )
 
@@ -169,148 +175,6 @@ class Page(Checks):
         )
 
 
-class Metadata(http.server.BaseHTTPRequestHandler):
-    """A metadata service: `answers` is a function of (method, path, headers) that returns (status,
-    text)."""
-
-    def do_GET(self):
-        self.server.asked.append((self.command, self.path))
-        status, text = self.server.answers(self.command, self.path, self.headers)
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    do_PUT = do_GET
-
-    def log_message(self, *arguments):
-        pass
-
-
-class Notices(Case):
-    def setUp(self):
-        super().setUp()
-        if not shutil.which("curl") or not shutil.which("jq"):
-            self.skipTest("no curl or jq (deploy/scripts/setup.sh test installs them)")
-        os.mkdir(self.path("bin"))
-        leave = write(self.path("bin", "evergrad-leave"), '#!/bin/sh\n: > "$LEFT"\n')
-        os.chmod(leave, 0o755)
-
-    def watch(self, cloud, answers):
-        """Starts the notice script of a cloud on a fake. Returns (script, requests)."""
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
-        server.answers, server.asked = answers, []
-        thread = threading.Thread(target=server.serve_forever, name="metadata")
-        thread.start()
-
-        def stop():
-            server.shutdown()
-            thread.join()
-            server.server_close()
-
-        self.addCleanup(stop)
-        script = subprocess.Popen(
-            ["bash", os.path.join(PARTS, "notice-" + cloud)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            env=dict(
-                os.environ,
-                PATH=self.path("bin") + ":" + os.environ["PATH"],
-                METADATA_URL="http://127.0.0.1:%d" % server.server_port,
-                NOTICE_EVERY="0.02",
-                LEFT=self.path("left"),
-            ),
-        )
-
-        def end():
-            if script.poll() is None:
-                os.killpg(script.pid, 9)
-            script.wait()
-
-        self.addCleanup(end)
-        return script, server.asked
-
-    def follow(self, cloud, states, answer):
-        """Goes through `states`, each until it was answered five times. Only the last announces
-        the end of the machine."""
-        at = {"state": 0, "answered": 0}
-
-        def answers(method, path, headers):
-            reply = answer(states[at["state"]], method, path, headers)
-            at["answered"] += 1
-            return reply
-
-        script, asked = self.watch(cloud, answers)
-        for state in range(len(states) - 1):
-            at.update(state=state, answered=0)
-            wait_for(
-                "five answers of %s" % states[state],
-                lambda: at["answered"] >= 5 or script.poll() is not None,
-            )
-            self.assertIsNone(script.poll(), "left without a notice: %s" % states[state])
-        self.assertFalse(os.path.exists(self.path("left")))
-        at["state"] = len(states) - 1
-        wait_for("the script to leave", lambda: script.poll() is not None)
-        self.assertEqual(script.returncode, 0)
-        self.assertTrue(os.path.exists(self.path("left")))
-        return asked
-
-    def test_gce(self):
-        def answer(state, method, path, headers):
-            if headers.get("Metadata-Flavor") != "Google":
-                return 403, ""
-            if not path.startswith("/computeMetadata/v1/instance/preempted"):
-                return 404, ""
-            return {"error": (503, "")}.get(state, (200, state))
-
-        asked = self.follow("gce", ["FALSE", "error", "<html>garbage", "FALSE", "TRUE"], answer)
-        self.assertIn("wait_for_change=true", asked[-1][1])
-
-    def test_ec2(self):
-        tokens = set()
-
-        def answer(state, method, path, headers):
-            if (method, path) == ("PUT", "/latest/api/token"):
-                if state == "no token":
-                    return 403, ""
-                tokens.add("token-%d" % len(tokens))
-                return 200, "token-%d" % (len(tokens) - 1)
-            if path != "/latest/meta-data/spot/instance-action":
-                return 404, ""
-            if state == "401" or headers.get("X-aws-ec2-metadata-token") not in tokens:
-                return 401, ""
-            if state == "notice":
-                return 200, '{"action": "terminate", "time": "2026-11-26T21:00:00Z"}'
-            return (200, "garbage") if state == "garbage" else (404, "")
-
-        self.follow("ec2", ["no token", "404", "401", "garbage", "notice"], answer)
-
-    def test_azure(self):
-        def event(kind, name):
-            return json.dumps({"Events": [{"EventType": kind, "Resources": [name]}]})
-
-        def answer(state, method, path, headers):
-            if headers.get("Metadata") != "true":
-                return 400, ""
-            if path.startswith("/metadata/instance/compute/name?"):
-                return 200, "worker_3"
-            if not path.startswith("/metadata/scheduledevents?api-version="):
-                return 404, ""
-            return {
-                "none": (200, '{"DocumentIncarnation": 1, "Events": []}'),
-                "error": (500, ""),
-                "garbage": (200, "<html>"),
-                "another machine": (200, event("Preempt", "worker_4")),
-                "another event": (200, event("Freeze", "worker_3")),
-                "notice": (200, event("Preempt", "worker_3")),
-            }[state]
-
-        states = ["none", "error", "garbage", "another machine", "another event", "notice"]
-        self.follow("azure", states, answer)
-
-
 class Machines(vm_rehearsal.Rehearsal):
     """Three machines that do what their cloud-init files say, each with the store of another
     cloud. They train a job over TLS, and the worker leaves on a notice."""
@@ -322,10 +186,7 @@ class Machines(vm_rehearsal.Rehearsal):
         worker = self.boot("ec2", "worker", "spot-x7k2", 3)
         self.assertEqual(coordinator.units(), ["enable evergrad-coordinator.service"])
         self.assertEqual(server.units(), ["enable evergrad-ps-server@0.service"])
-        self.assertEqual(
-            worker.units(),
-            ["enable evergrad-worker@spot-x7k2.service", "enable evergrad-notice.service"],
-        )
+        self.assertEqual(worker.units(), ["enable evergrad-worker@spot-x7k2.service"])
         for machine in (worker, server, coordinator):
             machine.start_daemon()
         self.train(coordinator)
@@ -340,8 +201,7 @@ class Machines(vm_rehearsal.Rehearsal):
         )
         worker.notice()
         self.assertEqual(worker.daemon.process.wait(60), 0)
-        self.assertIn("leaving: preemption notice", worker.daemon.log())
-        self.assertIn("stop evergrad-worker@spot-x7k2.service", worker.calls())
+        self.assertIn("leaving: preemption notice: EC2 reclaims", worker.daemon.log())
 
     def test_a_package_whose_worker_has_one_unit_is_accepted(self):
         self.units = ("evergrad-ps-server@.service",)
