@@ -147,7 +147,7 @@ struct Watch::MetadataWatch {
                       : "the metadata service gives no usable answer, and is not asked again: "
                         "source=",
             source, " reason=", turn.failure));
-    } else if (std::exchange(failing, false)) {
+    } else if (turn.complete && std::exchange(failing, false)) {
       parts.logger->Info(absl::StrCat("the metadata service answers again: source=", source));
     }
     if (!turn.found.empty())

@@ -2,8 +2,8 @@
 //
 // It logs what it finds, counts it, and calls back. A watch of a cloud has the thread "notices",
 // which asks a CloudWatch (clouds/cloud_watch.h) for the next request and sends it with a
-// MetadataClient. A watch of a file looks for the file on the executor "notice-file". The first
-// failure after a success is logged, and so is the end of the failures; each failure is counted.
+// MetadataClient. A watch of a file looks for the file on the executor "notice-file". Every failed
+// request is counted. The log has the first failure, and then the return of usable answers.
 #pragma once
 
 #include <functional>

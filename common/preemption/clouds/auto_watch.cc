@@ -88,6 +88,7 @@ Turn AutoWatch::Found(absl::string_view source) {
   found_ = MakeCloudWatch(source);
   Turn turn;
   turn.found = std::string(source);
+  turn.complete = true;
   turn.next = found_->Begin();
   return turn;
 }

@@ -114,6 +114,7 @@ Turn AwsWatch::OnRecommendation(const Answer& answer) {
     return Fail(Unexpected(answer));
   }
   retries_.Reset();
+  turn.complete = true;
   turn.next = Next(Stage::kAction, kEvery);
   return turn;
 }

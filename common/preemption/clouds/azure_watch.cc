@@ -121,7 +121,7 @@ Turn AzureWatch::OnEvents(const Answer& answer) {
     return turn;
   }
   retries_.Reset();
-  enabled_ = true;
+  turn.complete = enabled_ = true;
   for (const nlohmann::json& event : *events) {
     if (!Ends(event, name_)) continue;
     const std::string id = TextOf(event, "EventId"), time = TextOf(event, "NotBefore");

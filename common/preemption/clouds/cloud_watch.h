@@ -54,8 +54,9 @@ struct Ask {
 };
 
 struct Turn {
-  std::string failure;  // the reason why the answer is of no use, or ""
-  std::string found;    // the cloud that `auto` has found, or ""
+  std::string failure;    // the reason why the answer is of no use, or ""
+  bool complete = false;  // the watch has a usable answer to each of its questions
+  std::string found;      // the cloud that `auto` has found, or ""
   // Text about a notice that the machine will be reclaimed. A watch reports one notice at most.
   std::optional<std::string> notice;
   // Text about a new recommendation to leave the machine.

@@ -42,6 +42,7 @@ Turn GceWatch::OnAnswer(const Answer& answer) {
     return turn;
   }
   retries_.Reset();
+  turn.complete = true;
   if (value == "TRUE") {
     turn.notice = "Compute Engine reclaims this machine within 30 s";
     return turn;

@@ -29,6 +29,16 @@ TEST_CASE("aws: a token, then the action and the recommendation every 5 s, until
   CHECK_FALSE(watch.Acknowledge());
 }
 
+TEST_CASE("aws: the answers are complete once both questions have an answer") {
+  AwsWatch watch;
+  watch.Begin();
+  CHECK_FALSE(watch.OnAnswer(Status(200, "t")).complete);
+  CHECK_FALSE(watch.OnAnswer(Status(404)).complete);
+  CHECK_FALSE(watch.OnAnswer(Status(500)).complete);
+  CHECK_FALSE(watch.OnAnswer(Status(404)).complete);
+  CHECK(watch.OnAnswer(Status(404)).complete);
+}
+
 TEST_CASE("aws: stop and hibernate are notices, too, and other actions are not") {
   for (const auto& [body, notice] : {std::pair<const char*, bool>{R"({"action": "stop"})", true},
                                      {R"({"action": "hibernate"})", true},
@@ -104,6 +114,7 @@ TEST_CASE("aws: an answer of no use is a failure, and the next question is about
       CHECK_FALSE(turn.failure.empty());
       CHECK_FALSE(turn.notice);
       CHECK_FALSE(turn.recommendation);
+      CHECK_FALSE(turn.complete);
       CHECK(ShowAsk(*turn.next) == kAction + "t +1000ms");
       CHECK(ShowAsk(*watch.OnAnswer(useless).next) == kAction + "t +2000ms");
       CHECK(ShowAsk(*watch.OnAnswer(useless).next) == kAction + "t +5000ms");
