@@ -5,7 +5,7 @@ versions of Kubernetes and holds the checks of kubernetes_checks.py. Each check 
   kubernetes_test.py [--bin FOLDER] [Tests …]
   kubernetes_test.py --write     copies the alert rules of deploy/prometheus into the component
 
-kustomize and the Python packages come from deploy/scripts/kustomize.sh and venv.sh, which
+kustomize and the Python packages come from deploy/scripts/tools.sh and venv.sh, which
 `./evergrad test` calls. Without them the tests are skipped (exit code 77).
 """
 import copy
@@ -31,7 +31,7 @@ def skip(why):
 
 
 if not os.access(KUSTOMIZE, os.X_OK):
-    skip("no kustomize (deploy/scripts/kustomize.sh puts it into build/tools)")
+    skip("no kustomize (deploy/scripts/tools.sh puts it into build/tools)")
 if not os.path.exists(os.path.join(ROOT, "build", "venv", "requirements.txt")):
     skip("no Python packages (deploy/scripts/venv.sh puts them into build/venv)")
 if os.path.realpath(sys.prefix) != os.path.realpath(os.path.join(ROOT, "build", "venv")):

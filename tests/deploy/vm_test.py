@@ -107,7 +107,7 @@ class Files(Checks):
         for name in (
             "deploy/vm/gce-startup.sh",
             "deploy/slurm/evergrad.sbatch",
-            "deploy/scripts/cloud_init.sh",
+            "deploy/scripts/tools.sh",
         ):
             yield name, vm_files.read(name)
 
@@ -131,7 +131,7 @@ class Files(Checks):
 
 @unittest.skipUnless(
     os.path.exists(vm_files.CLOUD_INIT),
-    "no cloud-init (deploy/scripts/cloud_init.sh puts it into build/tools)",
+    "no cloud-init (deploy/scripts/tools.sh puts it into build/tools)",
 )
 class Schema(Checks):
     def test_cloud_init_accepts_each_file_and_refuses_a_mistake(self):

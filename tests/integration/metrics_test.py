@@ -253,7 +253,7 @@ PROMTOOL = next(
 )
 
 
-NO_PROMTOOL = "no promtool (deploy/scripts/promtool.sh puts it into build/tools)"
+NO_PROMTOOL = "no promtool (deploy/scripts/tools.sh puts it into build/tools)"
 RULES = os.path.join(ROOT, "deploy", "prometheus", "evergrad.rules.yaml")
 RULE_TESTS = os.path.join(ROOT, "deploy", "prometheus", "evergrad.rules.test.yaml")
 DOCS = os.path.join(ROOT, "docs", "cli.md")
