@@ -25,15 +25,25 @@ def can(*command):
 
 def run_inside_if_needed():
     """Without root, the file runs again in a new user namespace, where machines can be made."""
-    if (
-        not os.environ.get(INSIDE)
-        and not can("unshare", "-n", "true")
-        and can("unshare", "-Urnm", "true")
-    ):
-        # The namespace's loopback is down until it is brought up.
+    if not can("unshare", "-n", "true"):
+        _run_inside("-Urnm", "ip link set lo up")
+
+
+def run_as_machine(address):
+    """Runs the file again in a network and a mount namespace of its own, in which loopback also has
+    `address`. Without the right to make them, the call has no effect."""
+    script = "ip link set lo up && ip addr add %s/32 dev lo" % address
+    _run_inside("-nm", script)
+    _run_inside("-Urnm", script)
+
+
+def _run_inside(namespaces, script):
+    """Replaces this process, unless it runs inside already or the namespaces cannot be made. The
+    loopback of a new network namespace is down until the script brings it up."""
+    if not os.environ.get(INSIDE) and can("unshare", namespaces, "true"):
         os.execvpe(
             "unshare",
-            ["unshare", "-Urnm", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable]
+            ["unshare", namespaces, "sh", "-c", script + ' && exec "$@"', "sh", sys.executable]
             + sys.argv,
             dict(os.environ, **{INSIDE: "1"}),
         )
