@@ -258,6 +258,41 @@ def ports(c):
     return found
 
 
+def coordinator_address(c):
+    """The coordinator is dialed at an address that stays when its pod is replaced, also while it is
+    not ready, and its certificate has that name and the name of its pod."""
+    found = []
+    template, d = c.role("coordinator")
+    service = c.get("Service", "evergrad-coordinator")
+    if not service:
+        return ["no service evergrad-coordinator"]
+    spec = service["spec"]
+    if spec.get("type", "ClusterIP") != "ClusterIP" or "clusterIP" in spec:
+        found.append("service evergrad-coordinator: it has no address of its own")
+    if spec.get("publishNotReadyAddresses") is not True:
+        found.append("service evergrad-coordinator: it hides a coordinator in its window")
+    if not matches({"matchLabels": spec["selector"]}, pod_labels(template)):
+        found.append("service evergrad-coordinator: it selects other pods")
+    if [p["port"] for p in spec["ports"]] != [ROLES["coordinator"][2]]:
+        found.append("service evergrad-coordinator: ports %s" % spec["ports"])
+    want = {"evergrad-coordinator", "evergrad-coordinator.evergrad.svc"}
+    want.add("evergrad-coordinator-0.%s.evergrad.svc.cluster.local" % d["spec"]["serviceName"])
+    for names in _names_of_the_coordinator(c):
+        found += ["certificate: it lacks %s" % name for name in sorted(want - set(names))]
+    return found
+
+
+def _names_of_the_coordinator(c):
+    """The DNS names of each certificate of the coordinator, by cert-manager or by psctl."""
+    certificate = c.get("Certificate", "evergrad-coordinator")
+    if certificate:
+        yield certificate["spec"].get("dnsNames", [])
+    job = c.get("Job", "evergrad-certificates")
+    for container in containers(job["spec"]["template"]) if job else []:
+        if flag(container, "--task") == "coordinator":
+            yield [v for f, v in flags(container) if f == "--host"]
+
+
 def probes(c):
     """/livez restarts a daemon, /readyz takes it out of rollouts; both over HTTPS."""
     found = []
@@ -780,6 +815,7 @@ CHECKS = [
     restricted,
     selectors,
     ports,
+    coordinator_address,
     probes,
     placement,
     spread,

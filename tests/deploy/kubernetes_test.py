@@ -321,6 +321,7 @@ def argument(role, before, after):
 ALL = "gke with every component"
 SERVER, WORKER, COORDINATOR = map(container_of, ("ps-server", "worker", "coordinator"))
 SERVER_POLICY = named("NetworkPolicy", "evergrad-ps-server")
+DIALED = named("Service", "evergrad-coordinator")
 BUDGET = named("PodDisruptionBudget", "evergrad-ps-server")
 MONITOR = named("PodMonitor", "evergrad-worker")
 CERTIFICATE = named("Certificate", "evergrad-worker")
@@ -381,7 +382,7 @@ MUTATIONS = [  # (check, cluster, mutation)
     (
         "selectors",
         "local",
-        put(named("Service", "evergrad-coordinator"), "spec", "clusterIP", "10.0.0.1"),
+        put(named("Service", "evergrad-coordinator-headless"), "spec", "clusterIP", "10.0.0.1"),
     ),
     ("selectors", ALL, put(MONITOR, "spec", "selector", "matchLabels", checks.COMPONENT, "server")),
     (
@@ -415,6 +416,22 @@ MUTATIONS = [  # (check, cluster, mutation)
     ),
     ("ports", "local", put(SERVER_POLICY, "spec", "ingress", 0, "ports", 0, "port", 4012)),
     ("ports", ALL, put(MONITOR, "spec", "podMetricsEndpoints", 0, "port", "http")),
+    ("coordinator_address", "local", put(DIALED, "spec", "clusterIP", "None")),
+    ("coordinator_address", "local", put(DIALED, "spec", "type", "LoadBalancer")),
+    ("coordinator_address", "local", drop(DIALED, "spec", "publishNotReadyAddresses")),
+    ("coordinator_address", "local", put(DIALED, "spec", "selector", checks.COMPONENT, "worker")),
+    ("coordinator_address", "local", put(DIALED, "spec", "ports", 0, "port", 4001)),
+    ("coordinator_address", "local", remove("Service", "evergrad-coordinator")),
+    (
+        "coordinator_address",
+        "gke-spot",
+        lambda c: named("Certificate", "evergrad-coordinator")(c)["spec"]["dnsNames"].pop(4),
+    ),
+    (
+        "coordinator_address",
+        "local",
+        put(named("StatefulSet", "evergrad-coordinator"), "spec", "serviceName", "other"),
+    ),
     ("probes", "local", drop(SERVER, "livenessProbe")),
     ("probes", "local", put(WORKER, "readinessProbe", "httpGet", "path", "/livez")),
     ("probes", "local", put(WORKER, "startupProbe", "httpGet", "scheme", "HTTP")),
