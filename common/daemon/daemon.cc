@@ -88,7 +88,9 @@ Daemon::Daemon(Role role, std::string summary)
     absl::StrAppend(&names, names.empty() ? "" : ", ", known.name);
   table_.Add(
       "failpoints", &common_.failpoints,
-      absl::StrCat("for tests, on loopback only: name=action;name=action with the names ", names));
+      absl::StrCat("for tests, on loopback only: name=action;name=action with the names ", names,
+                   "; or `none`, which arms nothing and lets the daemon accept counting jobs, off "
+                   "loopback with TLS, too"));
   table_.Add("failpoint_seed", &common_.failpoint_seed,
              "seed of failpoints that act with a probability");
   table_.Add("address_file", &common_.address_file,

@@ -1,7 +1,7 @@
 // Named failpoints: places in the code at which a test injects an error.
 //
 // All failpoints are off unless a daemon is started with `--failpoints "name=action;name=action"`
-// on loopback. Thread-safe.
+// on loopback. Off loopback, only `none` is accepted, and only with TLS. Thread-safe.
 //   action    `kill` (SIGKILL of the own process) | `error` (the site returns an Internal error) |
 //             `user_error` | `drop` | `delay(MS)` | `stop` (SIGSTOP of the own process) |
 //             `on` (the site performs the action in its name)

@@ -84,6 +84,20 @@ TEST_CASE("P10: failpoints can be armed on loopback only") {
   CHECK(CheckCommonOptions(Role::kWorker, options).ok());
   options.insecure_listen = "10.0.0.7:4000";
   CHECK_THAT(Refusal(options), Catch::StartsWith("--failpoints is for tests on loopback only"));
+  options.failpoints = "none";
+  CHECK_THAT(Refusal(options), Catch::StartsWith("--failpoints is for tests on loopback only"));
+}
+
+TEST_CASE("P10: off loopback the failpoints `none`, which arm nothing, need TLS") {
+  CommonOptions options = Task();
+  options.listen = "10.0.0.7:4000";
+  options.tls = {"ca", "cert", "key"};
+  options.failpoints = "none";
+  CHECK(CheckCommonOptions(Role::kWorker, options).ok());
+  for (const char* armed : {"push.duplicate=on", "none;push.duplicate=on", " none"}) {
+    options.failpoints = armed;
+    CHECK_THAT(Refusal(options), Catch::StartsWith("--failpoints is for tests on loopback only"));
+  }
 }
 
 TEST_CASE("only this machine is involved if all addresses are loopback and TLS is off") {
