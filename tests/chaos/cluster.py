@@ -224,6 +224,10 @@ class Cluster:
     proxies pass everything on until a scenario changes that. With `powered`, every request of a
     task to the disk is recorded (`disk`), so that it can lose power."""
 
+    daemon_class = Daemon
+    # Words before a call of psctl, and flags after it.
+    psctl_prefix, psctl_flags = [], []
+
     def __init__(
         self,
         bin_folder,
@@ -250,7 +254,7 @@ class Cluster:
         self.clocks = None
         lease = int(600 * scale)
         self.lease_seconds = lease / 1000.0
-        self.coordinator = Daemon(
+        self.coordinator = self.daemon_class(
             self,
             "coordinator",
             "0",
@@ -271,10 +275,11 @@ class Cluster:
             + list(coordinator_arguments),
         )
         self.servers = [
-            Daemon(self, "ps_server", str(i), ["--index", str(i)]) for i in range(servers)
+            self.daemon_class(self, "ps_server", str(i), ["--index", str(i)])
+            for i in range(servers)
         ]
         self.workers = [
-            Daemon(
+            self.daemon_class(
                 self,
                 "worker",
                 str(i),
@@ -315,7 +320,7 @@ class Cluster:
         return self
 
     def add(self, role, identity, arguments=(), failpoints=None):
-        d = Daemon(self, role, identity, list(arguments))
+        d = self.daemon_class(self, role, identity, list(arguments))
         self.extras.append(d)
         return d.start(failpoints)
 
@@ -352,9 +357,11 @@ class Cluster:
 
     def psctl(self, *arguments, expect=0, timeout=60):
         command = (
-            [os.path.join(self.bin, "psctl")]
+            self.psctl_prefix
+            + [os.path.join(self.bin, "psctl")]
             + list(arguments)
             + ["--coordinator", self.coordinator_address()]
+            + self.psctl_flags
         )
         r = subprocess.run(
             command,

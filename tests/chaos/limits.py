@@ -13,12 +13,13 @@ TOP = "/sys/fs/cgroup"
 
 
 class Group:
-    """A control group for `kind` ("cpu" or "memory"). Raises Skipped if none can be made."""
+    """A control group for `kind` ("cpu" or "memory"). Raises Skipped if none can be made. Several
+    groups at once need different values of `name`."""
 
-    def __init__(self, kind):
+    def __init__(self, kind, name=""):
         self.unified = os.path.exists(os.path.join(TOP, "cgroup.controllers"))
         self.kind, self.top = kind, TOP if self.unified else os.path.join(TOP, kind)
-        self.path = os.path.join(self.top, "evergrad-chaos-%d" % os.getpid())
+        self.path = os.path.join(self.top, "evergrad-chaos-%d%s" % (os.getpid(), name))
         limit = self._limit_file()
         try:
             if (

@@ -5,7 +5,7 @@ exact counts.
   scenarios.py --bin build/release/bin [--seed S] [--chain CHAIN] [--long] [names …]
 
 CHAIN is workers, poison, servers, checkpoints, network, proxy, coordinator, power, limits, tables,
-functions, jobs, loops or checker.
+functions, jobs, loops, machines or checker.
 
 Scenarios of a chain share one 2+2 cluster; `--long` runs each in 1+1 and 2+2, fresh and chained, at
 real times. The seed is printed and replays the choices.
@@ -29,7 +29,9 @@ import urllib.request
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from clocks import HOUR, WallClocks, clock_library  # noqa: E402
 from cluster import Cluster, Failure, power_library, wait_for  # noqa: E402
+from machine_cluster import run_inside_if_needed  # noqa: E402
 from proxy import Rules  # noqa: E402
+from random_kills import random_kills, worker_steps  # noqa: E402
 from stage import (
     CHAINS,
     METRICS,
@@ -675,17 +677,6 @@ def wrong_pushes(c, r, job, *flags):
     return True
 
 
-def worker_steps(job):
-    status = job.show()
-    if status["state"] in ("FAILED", "CANCELLED"):
-        raise Failure("%s is %s: %s" % (job.name, status["state"], status.get("first_cause")))
-    return (
-        10**9
-        if status["state"] == "SUCCEEDED"
-        else sum(int(w["steps"]) for w in status.get("workers", []))
-    )
-
-
 @scenario("servers", "S12", "start a second server of a living identity")
 def s12(c, r):
     job = c.submit(examples=1600, step_ms=3)
@@ -749,6 +740,7 @@ import functions  # noqa: E402,F401
 import jobs  # noqa: E402
 import limits  # noqa: E402,F401
 import loops  # noqa: E402
+import ten_machines  # noqa: E402
 
 
 # ------------------------------------------------------------------ network
@@ -1059,70 +1051,7 @@ def x2(c, r):
 
 @scenario("network", "R1", "random SIGKILLs of all roles at any time (KILLS=…)")
 def r1(c, r):
-    kills = -(-int(os.environ.get("KILLS", "6" if c.forms == 1 else "40")) // c.forms)
-    done = 0
-    killed = {"worker": 0, "ps_server": 0, "coordinator": 0}
-    recovery = {"worker": [], "ps_server": [], "coordinator": []}
-    while done < kills:
-        job = c.submit(
-            examples=1500,
-            epochs=2,
-            step_ms=int(6 * c.scale),
-            checkpoint="{every: %dms}" % r.choice((100, 300, 1000)),
-        )
-        job.wait_steps(1)
-        before = c.pids()
-        for _ in range(min(6, kills - done)):
-            victim = r.choice(c.workers + c.servers + [c.coordinator])
-            # Looks at the job again a random number of times: kills come at any moment of the job,
-            # but not after its end.
-            for _ in range(r.randint(0, 12)):
-                job.progress()
-            status = job.show()
-            if status["state"] != "RUNNING":
-                break
-            victim.kill()
-            since = time.monotonic()
-            victim.start()
-            before.pop(victim.name, None)
-            killed[victim.role] += 1
-            done += 1
-            if done % 3 == 0:
-                # Measures the time from the kill to the next step that ends at any worker. Two of
-                # three kills come before that step. A job whose last step ended just before the
-                # kill has no next step.
-                steps = worker_steps(job)
-                wait_for(
-                    "a step or the job to end after %s was killed" % victim.name,
-                    lambda: worker_steps(job) > steps or job.show()["state"] != "RUNNING",
-                    60,
-                )
-                if worker_steps(job) > steps:
-                    recovery[victim.role].append(time.monotonic() - since)
-        for name, pid in c.pids().items():
-            if before.get(name, pid) != pid:
-                raise Failure("%s restarted by itself" % name)
-        result = job.finish()
-        print(
-            "       %d kills so far, job %s: %s, %d deaths, %s duplicates refused"
-            % (
-                done,
-                job.name,
-                result["closures"],
-                len(result["deaths"]),
-                result["duplicates_refused"],
-            )
-        )
-    print(
-        "       killed: %s" % ", ".join("%d times a %s" % (n, role) for role, n in killed.items())
-    )
-    for role, times in recovery.items():
-        if times:
-            times.sort()
-            print(
-                "       recovery after a %s: n=%d median %.2f s, 90 %% %.2f s, max %.2f s"
-                % (role, len(times), times[len(times) // 2], times[len(times) * 9 // 10], times[-1])
-            )
+    random_kills(c, r, -(-int(os.environ.get("KILLS", "6" if c.forms == 1 else "40")) // c.forms))
 
 
 # ------------------------------------------------------------------ coordinator
@@ -1628,16 +1557,21 @@ def main():
         print("skipped: numpy is not installed (deploy/scripts/setup.sh test)")
         return 77
     names = a.names or (CHAINS[a.chain] if a.chain else list(SCENARIOS))
+    if all(n in CHAINS["machines"] for n in names):
+        run_inside_if_needed()
     print("seed=%d" % a.seed)
     scale = 2.5 if a.long else float(os.environ.get("EVERGRAD_TIME_SCALE", "1"))
     try:
         # Scenarios that need proxies, a disk that can lose power, workers with functions, or
         # several jobs at once have separate clusters.
+        on_machines = [n for n in names if n in CHAINS["machines"]]
+        names_here = [n for n in names if n not in on_machines]
         apart = ("proxy", "power", "functions", "jobs", "loops")
-        groups = [[n for n in names if n in CHAINS[chain]] for chain in apart]
+        groups = [[n for n in names_here if n in CHAINS[chain]] for chain in apart]
         groups = [
             g
-            for g in [[n for n in names if not any(n in CHAINS[chain] for chain in apart)]] + groups
+            for g in [[n for n in names_here if not any(n in CHAINS[chain] for chain in apart)]]
+            + groups
             if g
         ]
         left_out = []  # (scenario, form) that could not run here
@@ -1693,6 +1627,14 @@ def main():
                 with cluster(servers, workers, group) as c:
                     for n in group:
                         run(n, c, form)
+        # These have one form, because the number of machines is a part of them.
+        for n in on_machines:
+            try:
+                with ten_machines.cluster(a.bin, a.seed, scale, a.long, a.keep) as c:
+                    run(n, c.up(), "ten machines")
+            except Skipped as why:
+                print("skipped %-6s %s" % (n, why))
+                left_out.append((n, "ten machines"))
     except Failure as why:
         print("FAILED: %s" % why)
         return 1

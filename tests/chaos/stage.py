@@ -17,6 +17,7 @@ CHAINS = {
     "functions": [],
     "jobs": [],
     "loops": [],
+    "machines": [],
     "checker": [],
 }
 

@@ -79,7 +79,7 @@ class Machine:
             else ["unshare", "-n", "-m", "-u", "sh", "-c", MOUNT, "sh", disk, name]
         )
         self.holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-        test.addCleanup(self._end)
+        test.addCleanup(self.end)
         own = os.readlink("/proc/self/ns/net")
 
         def entered():
@@ -114,7 +114,8 @@ class Machine:
         """Returns the path under which this process can open a path on the machine's disk."""
         return os.path.join("/proc/%d/root" % self.holder.pid + self.disk, *parts)
 
-    def _end(self):
+    def end(self):
+        """Removes the machine, if no process of it is left. A repeated call does nothing."""
         self.holder.stdin.close()
         self.holder.wait()
 
