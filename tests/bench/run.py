@@ -4,7 +4,8 @@ of {name, value, unit, reference_name, reference_value,
 ratio, reach}.
 
   run.py --bin build/release/bin --out build/bench [--quick] [names …]     names: programs
-  (dense_bench …), gpu, cluster, large, training; without any, all of them
+  (dense_bench …), gpu, cluster, large, training; without any, all of them. notices and spot (or
+  one part, such as spot:workers-without) run only when they are named
   run.py … --serve HOST:PORT [--insecure]     on each machine of a network of one's own: only what
   the next line measures against, until it is ended
   run.py … --servers HOST:PORT,HOST:PORT      on another: dense values and rows over TCP against
@@ -36,6 +37,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(HERE, "..", "..")
 sys.path.insert(0, os.path.join(HERE, "..", "chaos"))
 from cluster import Cluster, wait_for  # noqa: E402
+import notices  # noqa: E402
+import spot  # noqa: E402
 
 
 def entry(name, value, unit, reference_name, reference_value, ratio, reach):
@@ -494,6 +497,8 @@ SECONDS = {
     "cluster": 60,
     "training": 300,
     "large": 240,
+    "notices": 900,
+    **{"spot:" + part: 900 for part in spot.PARTS},
 }
 UNKNOWN_SECONDS = 60
 
@@ -581,11 +586,17 @@ def plan(bin_folder, names, quick, servers):
     parts["cluster"] = lambda: cluster_figures(bin_folder, quick)
     parts["large"] = lambda: large_figures(bin_folder, quick)
     parts["training"] = lambda: training_figures(bin_folder, quick)
+    if "spot" in names:
+        names = [n for n in names if n != "spot"] + ["spot:" + part for part in spot.PARTS]
+    on_request = {"notices": lambda: notices.figures(bin_folder, quick, entry)}
+    for part in spot.PARTS:
+        on_request["spot:" + part] = lambda part=part: spot.figures(bin_folder, part, quick, entry)
+    parts.update({name: part for name, part in on_request.items() if name in names})
     unknown = [name for name in names if name not in parts and name not in ("gpu", "gpu_bench")]
     if unknown:
         raise SystemExit(
             "bench: nothing is called %s; there are: %s"
-            % (", ".join(unknown), ", ".join(sorted(set(parts) | {"gpu"})))
+            % (", ".join(unknown), ", ".join(sorted({*parts, "gpu", *on_request, "spot"})))
         )
     wanted = set(names) | ({"gpu"} if "gpu_bench" in names else set())
     return {name: part for name, part in parts.items() if not names or name in wanted}, skipped
@@ -620,7 +631,9 @@ def main():
     parser.add_argument("--bin", required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument(
-        "--quick", action="store_true", help="fewer rounds of gpu, cluster, large and training"
+        "--quick",
+        action="store_true",
+        help="fewer rounds of gpu, cluster, large, training and notices; a shorter spot",
     )
     parser.add_argument("--serve", metavar="HOST:PORT")
     parser.add_argument(
@@ -630,7 +643,9 @@ def main():
     )
     parser.add_argument("--servers", metavar="HOST:PORT,…")
     parser.add_argument(
-        "names", nargs="*", help="programs (*_bench), gpu, cluster, large, training"
+        "names",
+        nargs="*",
+        help="programs (*_bench), gpu, cluster, large, training, notices, spot, spot:PART",
     )
     a = parser.parse_args()
     bin_folder = os.path.abspath(a.bin)

@@ -141,7 +141,8 @@ class Run(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn(
             "nothing is called frist_bench; there are: "
-            "cluster, first_bench, gpu, large, second_bench, training",
+            "cluster, first_bench, gpu, large, notices, second_bench, spot, spot:all-gone, "
+            "spot:notice, spot:servers-without, spot:workers-without, training",
             said,
         )
 

@@ -77,6 +77,8 @@ class MachineCluster(Cluster):
         self.hosts = os.path.join(self.folder, "hosts")
         with open(self.hosts, "w") as f:
             f.write("127.0.0.1 localhost\n")
+        for d in self.servers:
+            d.arguments += ["--lane-bytes-max", "0"]  # another machine has other memory
         given = self.coordinator.arguments
         given[given.index("--state-dir") + 1] = os.path.join(self.machine_disk, "volume", "state")
         self._make_certificates()

@@ -1,4 +1,4 @@
-"""SIGKILLs of tasks of all roles at random moments of counting jobs (scenarios R1, ten-machines)."""
+"""SIGKILLs of tasks of all roles at random moments of counting jobs: R1 and ten-machines."""
 import time
 
 from cluster import Failure, wait_for
@@ -15,9 +15,10 @@ def worker_steps(job):
     )
 
 
-def random_kills(c, r, kills, seconds=0, **shape):
+def random_kills(c, r, kills, seconds=0, first=(), **shape):
     """Kills and starts random tasks in the middle of jobs, at least `kills` times and for at least
-    `seconds`. Each job must be exact, and no other task may restart."""
+    `seconds`. The first victims are `first`. Each job must be exact, and no other task may
+    restart."""
     begin, done = time.monotonic(), 0
     killed = {"worker": 0, "ps_server": 0, "coordinator": 0}
     recovery = {"worker": [], "ps_server": [], "coordinator": []}
@@ -41,6 +42,8 @@ def random_kills(c, r, kills, seconds=0, **shape):
         before = c.pids()
         for _ in range(min(6, left())):
             victim = r.choice(c.workers + c.servers + [c.coordinator])
+            if done < len(first):
+                victim = first[done]
             # Looks at the job again a random number of times: kills come at any moment of the job,
             # but not after its end.
             for _ in range(r.randint(0, 12)):

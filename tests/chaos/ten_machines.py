@@ -21,7 +21,9 @@ def cluster(bin_folder, seed, scale, long, keep):
     "a new machine with another address after each (long form: 5 minutes)",
 )
 def ten_machines(c, r):
+    first = [r.choice(c.workers), r.choice(c.servers), c.coordinator]  # each role at least once
+    r.shuffle(first)
     # The work is for six workers, so that a job lasts as long as in R1.
-    random_kills(c, r, KILLS, LONG_SECONDS if c.long else 0, examples=4500)
+    random_kills(c, r, KILLS, LONG_SECONDS if c.long else 0, first, examples=4500)
     c.wait_tasks()
     c.check_addresses()
