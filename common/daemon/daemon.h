@@ -64,8 +64,8 @@ bool IsLoopback(absl::string_view host_port);
 enum class MetricsDoor { kOff, kPlainOnLoopback, kPlainOffLoopback, kTls };
 MetricsDoor MetricsDoorOf(const CommonOptions& options);
 // Checks the rules between options. By P10, an address off loopback needs TLS or --insecure-listen,
-// and failpoints need loopback, except `none` under TLS, which arms nothing. TLS files are all given
-// or none. Tasks need --coordinator. A wildcard address needs --advertise. Pure.
+// and failpoints need loopback, except `none` under TLS. TLS files are all given or none. Tasks
+// need --coordinator. A wildcard address needs --advertise. Pure.
 absl::Status CheckCommonOptions(Role role, const CommonOptions& options);
 
 // Returns whether only this machine is involved: the daemon listens on loopback, dials a

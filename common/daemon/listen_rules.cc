@@ -120,9 +120,8 @@ absl::Status CheckCommonOptions(Role role, const CommonOptions& options) {
   // `none` arms nothing and only accepts counting jobs. With TLS nobody but the owner of the
   // certificates can submit one, so a test of several machines may use it.
   if (!options.failpoints.empty() && !IsLoopback(bound) && !(tls && options.failpoints == "none"))
-    return Refuse(
-        absl::StrCat("--failpoints is for tests on loopback only: listen=", bound,
-                     ". Off loopback only --failpoints none with TLS is accepted"));
+    return Refuse(absl::StrCat("--failpoints is for tests on loopback only: listen=", bound,
+                               ". Off loopback only --failpoints none with TLS is accepted"));
   if (absl::Status status = CheckMetricsOptions(options); !status.ok()) return status;
   if (absl::Status status = preemption::CheckSettings(options.preemption); !status.ok())
     return status;
