@@ -3,13 +3,16 @@ import time
 
 from cluster import Failure, wait_for
 
+ENDED = 10**9  # more steps than any job has
+
 
 def worker_steps(job):
+    """Returns the steps of the workers of a job, or ENDED."""
     status = job.show()
     if status["state"] in ("FAILED", "CANCELLED"):
         raise Failure("%s is %s: %s" % (job.name, status["state"], status.get("first_cause")))
     return (
-        10**9
+        ENDED
         if status["state"] == "SUCCEEDED"
         else sum(int(w["steps"]) for w in status.get("workers", []))
     )
@@ -61,6 +64,8 @@ def random_kills(c, r, kills, seconds=0, first=(), **shape):
                 # Measures the time from the kill to the next step that ends at any worker. Two of
                 # three kills come before that step.
                 steps = worker_steps(job)
+                if steps == ENDED:  # at the moment of the kill
+                    break
                 wait_for(
                     "a step to end after %s was killed" % victim.name,
                     lambda: worker_steps(job) > steps,
