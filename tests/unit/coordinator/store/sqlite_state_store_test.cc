@@ -1,8 +1,10 @@
 // Events that only a store on a disk can meet: another process, a torn tail, damage, a full disk.
 #include "coordinator/store/sqlite_state_store.h"
 
+#include <sqlite3.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -499,6 +501,51 @@ TEST_CASE("the listener is told of durable commits") {
   CHECK(heard.WaitFor(std::chrono::seconds(10)));
   REQUIRE((*store)->Sync().ok());
   (*store)->SetListener({});
+}
+
+// While it lives, SQLite finds no folder for temporary files, as in a container whose root is
+// read-only. It counts the attempts.
+class NoTemporaryFiles {
+ public:
+  NoTemporaryFiles() {
+    attempts = 0;
+    system_ = ::sqlite3_vfs_find(nullptr);
+    without_ = *system_;
+    without_.zName = "without temporary files";
+    without_.xOpen = [](sqlite3_vfs*, const char* name, sqlite3_file* file, int flags, int* out) {
+      if (name != nullptr) return system_->xOpen(system_, name, file, flags, out);
+      ++attempts;
+      file->pMethods = nullptr;
+      return SQLITE_IOERR_GETTEMPPATH;
+    };
+    ::sqlite3_vfs_register(&without_, 1);
+  }
+  ~NoTemporaryFiles() {
+    ::sqlite3_vfs_unregister(&without_);
+    ::sqlite3_vfs_register(system_, 1);
+  }
+  static inline std::atomic<int> attempts = 0;
+
+ private:
+  static inline sqlite3_vfs* system_ = nullptr;
+  sqlite3_vfs without_;
+};
+
+TEST_CASE("the journal of a large job needs no folder for temporary files") {
+  const NoTemporaryFiles none;
+  SqliteStage stage;
+  auto store = stage.Open();
+  REQUIRE(store.ok());
+  for (std::uint64_t round = 0; round < 20; ++round) {
+    for (std::uint64_t c = 0; c < 50; ++c)
+      REQUIRE((*store)->Commit(JobUid(1 + c % 3), Succeeded(2 * (50 * round + c)), "step").ok());
+    const auto state = (*store)->Load(JobUid(1));
+    REQUIRE(state.ok());
+    REQUIRE((*store)->Checkpoint(JobUid(1), *state, std::string(400'000 + round, 'a')).ok());
+    REQUIRE((*store)->Sync().ok());
+  }
+  CHECK((*store)->health().ok());
+  CHECK(NoTemporaryFiles::attempts == 0);
 }
 
 TEST_CASE("network file systems are refused by name") {
