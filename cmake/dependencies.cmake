@@ -5,6 +5,11 @@ find_package(Threads REQUIRED)
 find_package(absl CONFIG REQUIRED)
 find_package(Protobuf REQUIRED)
 find_package(gRPC CONFIG REQUIRED)
+# gRPC's target for RE2 has the option -pthread, which defines a macro for some targets and not for
+# others. g++ then does not use the precompiled headers. Threads::Threads needs no option.
+if(TARGET re2::re2)
+  set_property(TARGET re2::re2 PROPERTY INTERFACE_COMPILE_OPTIONS "")
+endif()
 find_package(yaml-cpp CONFIG REQUIRED)
 find_package(spdlog CONFIG REQUIRED)
 find_package(Eigen3 CONFIG REQUIRED)
