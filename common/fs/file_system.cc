@@ -40,8 +40,8 @@ absl::Status FileError(int error, absl::string_view what, absl::string_view path
     case ENOTEMPTY: return absl::FailedPreconditionError(text("the folder is not empty", ""));
     case ENAMETOOLONG:
     case ELOOP: return absl::InvalidArgumentError(text(std::strerror(error), ""));
-    // These errors mean that a network disk is unreachable now. They are no errors of the path or
-    // of the file.
+    // These errors mean that a network disk is unreachable now, and are no errors of the path or
+    // the file.
     case ESTALE:
     case ETIMEDOUT:
     case EBUSY:

@@ -70,8 +70,8 @@ struct ThreadExecutor::Impl {
         running = batch.size();
         user = User::kOwnThread;
       }
-      // The thread takes the whole queue at once, so that many tasks need one lock. Tasks that
-      // these tasks post run afterwards.
+      // The thread takes the whole queue at once, so that the lock is taken once for many tasks.
+      // Tasks that these tasks post run afterwards.
       while (!batch.empty()) {
         Task task = std::move(batch.front());
         batch.pop_front();

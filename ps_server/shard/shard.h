@@ -60,7 +60,7 @@ struct Push {
   Attempt attempt;
   UpdateKind kind = UpdateKind::kGradient;
   std::uint64_t global_step = 0;
-  std::uint64_t rows = 0;              // number that the sender declares
+  std::uint64_t rows = 0;              // number of rows that the sender declares
   std::span<const std::byte> payload;  // as received; the shard checks its length, and for float32
                                        // its alignment of 4 bytes. Empty for kSkip
   TableRows rows_of;                   // for slots only; a dense shard refuses rows

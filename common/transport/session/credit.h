@@ -109,7 +109,7 @@ class CreditCore {
   std::size_t waiting() const { return waiting_; }
   std::size_t peers() const { return peers_.size(); }
   std::uint64_t small_used() const { return small_used_; }
-  std::uint64_t peer_small_used_max() const;  // use of the small reserve by the peer that uses most
+  std::uint64_t peer_small_used_max() const;  // largest use of the small reserve by one peer
   const Options& options() const { return options_; }
 
  private:
