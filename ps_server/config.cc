@@ -58,12 +58,12 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
   table->Add("drain_max", &config->drain_max,
              "longest time for which the server stays, after SIGTERM or a preemption notice, to "
              "move its shards to other servers");
-  table->Add(
-      "checkpoint_root", &config->checkpoint_roots,
-      "folder that must contain all files that this server reads and writes for the coordinator, "
-      "after links are followed: the checkpoint folders of jobs, and the coordinator's runs folder "
-      "for jobs without a checkpoint folder. If omitted, any folder that the coordinator names is "
-      "allowed, and only the coordinator's own --checkpoint-root limits the jobs");
+  table->Add("checkpoint_root", &config->checkpoint_roots,
+             "folder that must contain all files that this server reads and writes for the "
+             "coordinator, after links are followed. These files are in the checkpoint folders of "
+             "jobs, and in the coordinator's runs folder for jobs without a checkpoint folder. If "
+             "omitted, any folder that the coordinator names is allowed, and only the coordinator's "
+             "own --checkpoint-root limits the jobs");
   table->Add("unix_dir", &config->unix_dir,
              "folder for a unix socket, through which tasks on this host reach this server. Empty "
              "means no unix socket");

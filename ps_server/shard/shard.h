@@ -193,7 +193,7 @@ class Shard {
  public:
   // Returns a shard with initial values and optimizer state, and a ledger that holds only `refused`
   // (LEDGER line 21). Returns InvalidArgument if the initializer or optimizer is unknown or for
-  // tables only, if the rows are outside the shape, or if the bytes exceed the limits, and
+  // tables only, if the rows are outside the shape, or if the bytes exceed the limits. Returns
   // ResourceExhausted if memory is exhausted. All shards of a server share `pool`, which provides
   // blocks for writes beside the old values; if `pool` is null, the heap provides them. All tables
   // of a server share `budget`; if `budget` is null, there is no limit.

@@ -44,10 +44,10 @@ class GrpcTransport final : public Transport {
 
 // Makes Abseil read the number of CPUs and their frequency from /sys before the first connection.
 // Otherwise the first contended lock of the process reads them, and gRPC 1.51 takes locks between
-// connect() and its look at `errno`. If one of the files is missing (the frequency nearly
-// everywhere, the number in a bare chroot), this read changes `errno`, and gRPC reports a
-// connection in progress as "No such file or directory" and drops it. Abseil reads both files only
-// once.
+// connect() and its look at `errno`. If one of the files is missing, this read changes `errno`.
+// Then gRPC reports a connection in progress as "No such file or directory" and drops it. The file
+// of the frequency is missing nearly everywhere, and the file of the number in a bare chroot.
+// Abseil reads both files only once.
 void ReadCpuFactsBeforeFirstConnection() {
   absl::base_internal::NumCPUs();
   absl::base_internal::NominalCPUFrequency();

@@ -6,10 +6,9 @@
 //   next peer's request does not fit, other peers wait with this peer, so that no peer starves.
 // - The share of a peer is the budget divided by the number of peers that use or request some of
 //   it, and at most half. A peer that holds memory gets more than its share only if all waiting
-//   requests could
-// be admitted as well. A peer gets more than half only while no other peer has been active lately.
-// (A peer that sends small requests one after another is not always waiting, and must find free
-// memory at its next request.)
+//   requests could be admitted as well. A peer gets more than half only while no other peer has
+//   been active lately. (A peer that sends small requests one after another is not always waiting,
+//   and must find free memory at its next request.)
 // - A peer that leaves its grants unused has a lower limit for a while: a quarter of the budget,
 //   then an eighth, and so on. Meanwhile no part of the budget is kept free for this peer.
 //

@@ -17,10 +17,11 @@ struct TlsPems {
   std::string ca, cert, key;
 };
 
-// Returns nullopt for no files. The error InvalidArgument names the file. The errors are: only one
-// or two of the three files are given; a file is unreadable, or not PEM; the key belongs to another
-// certificate; the certificate is expired, not valid yet, or not signed by `ca` ("certificate
-// verify failed: …"); it names no task, or a task other than files.task.
+// Returns nullopt for no files. The error InvalidArgument names the file. It is an error if only
+// one or two of the three files are given, if a file is unreadable or not PEM, and if the key
+// belongs to another certificate. It is also an error if the certificate is expired, not valid yet,
+// or not signed by `ca` ("certificate verify failed: …"), and if the certificate names no task, or
+// a task other than files.task.
 absl::StatusOr<std::optional<TlsPems>> LoadTls(const TlsFiles& files);
 
 // Adds every certificate of `pem` to `store`, and returns their number.
