@@ -62,8 +62,8 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
              "folder that must contain all files that this server reads and writes for the "
              "coordinator, after links are followed. These files are in the checkpoint folders of "
              "jobs, and in the coordinator's runs folder for jobs without a checkpoint folder. If "
-             "omitted, any folder that the coordinator names is allowed, and only the coordinator's "
-             "own --checkpoint-root limits the jobs");
+             "omitted, any folder that the coordinator names is allowed, and only the "
+             "coordinator's own --checkpoint-root limits the jobs");
   table->Add("unix_dir", &config->unix_dir,
              "folder for a unix socket, through which tasks on this host reach this server. Empty "
              "means no unix socket");

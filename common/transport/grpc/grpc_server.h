@@ -14,9 +14,9 @@
 
 namespace evergrad::transport {
 
-// The loop of everything over gRPC in a process. With two queues, each queue would have a thread
-// that waits in epoll, and gRPC lets the first thread that wakes read for both queues. Every
-// message would then wake both threads.
+// The one loop for all gRPC servers and channels of a process. With two queues, each queue would
+// have a thread that waits in epoll, and gRPC lets the first thread that wakes read for both
+// queues. Every message would then wake both threads.
 class GrpcHome {
  public:
   GrpcHome();
