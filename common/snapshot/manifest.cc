@@ -42,7 +42,7 @@ std::string Defect(const v1::Manifest& m) {
       return at("the file's name belongs to another state");
     if (s.sha256().size() != sizeof(Sha256Digest)) return at("sha256 is not 32 bytes");
     if (s.bytes() < kPreambleBytes + kTrailerBytes)
-      return at("the file's bytes are below the minimum");
+      return at("the file's size is below the minimum");
     if (s.vlsn() > s.lsn()) return at("vlsn above lsn");
   }
   if (m.complete() != DoneSetsAreEqual(m))

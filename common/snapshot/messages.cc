@@ -19,9 +19,9 @@ absl::StatusOr<IntervalSet> FromProto(const v1::IntervalSet& proto) {
         absl::StrCat("the set has an odd number of bounds: bounds=", proto.bounds_size()));
   for (int i = 1; i < proto.bounds_size(); ++i) {
     if (proto.bounds(i - 1) >= proto.bounds(i)) {
-      return absl::InvalidArgumentError(absl::StrCat("the bounds do not rise: position=", i,
-                                                     " bound=", proto.bounds(i),
-                                                     " previous=", proto.bounds(i - 1)));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the bounds are not in rising order: position=", i,
+                       " bound=", proto.bounds(i), " previous=", proto.bounds(i - 1)));
     }
   }
   IntervalSet set;

@@ -241,7 +241,8 @@ absl::Status ShardFileReader::TakeLedger(const std::string& bytes, std::uint64_t
   std::optional<std::uint64_t> last;
   for (const v1::OpenClosure& open : ledger_.open()) {
     if (last && open.closure() <= *last)
-      return bad("open closures do not rise", absl::StrCat("> ", *last), Text(open.closure()));
+      return bad("open closures are not in rising order", absl::StrCat("> ", *last),
+                 Text(open.closure()));
     last = open.closure();
     if (open.bits_size() > static_cast<int>(kUpdatesPerClosureMax / 64))
       return bad("updates of an open closure", Text(kUpdatesPerClosureMax),

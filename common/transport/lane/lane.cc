@@ -61,7 +61,7 @@ absl::StatusOr<bool> Lane::HasRoom(std::uint64_t bytes) {
     const std::uint64_t taken = taken_ref.load(std::memory_order_seq_cst);
     if (taken > written_ || taken < peer_taken_) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the lane's reader claims bytes that were not written: taken=", taken,
+          absl::StrCat("the lane's reader has a wrong number of taken bytes: taken=", taken,
                        " before=", peer_taken_, " written=", written_));
     }
     peer_taken_ = taken;

@@ -51,8 +51,8 @@ class Lane {
   std::uint64_t piece_bytes_max() const { return piece_bytes_max_; }
 
   // Returns whether the ring has space for `bytes`, at most piece_bytes_max(). If the ring has no
-  // space, the peer sends RING_SPACE once there is space. Returns InvalidArgument if the peer
-  // claims to have taken bytes that were not written.
+  // space, the peer sends RING_SPACE once there is space. Returns InvalidArgument if the peer's
+  // number of taken bytes falls, or exceeds the number of written bytes.
   absl::StatusOr<bool> HasRoom(std::uint64_t bytes);
   // Writes the pieces. HasRoom must have returned true for this number of bytes.
   void Write(std::span<const tensor::SharedBytes> pieces);

@@ -236,7 +236,7 @@ TEST_CASE("inconsistent fields under correct checksums are refused") {
       {"sets", keep, [](auto* l) { l->mutable_done()->add_bounds(1); }},
       {"sets", keep,
        [](auto* l) { l->mutable_refused()->add_bounds(1), l->mutable_refused()->add_bounds(1); }},
-      {"do not rise", keep, [](auto* l) { *l->add_open() = l->open(0); }},
+      {"not in rising order", keep, [](auto* l) { *l->add_open() = l->open(0); }},
       {"updates of an open closure", keep,
        [](auto* l) {
          for (int i = 0; i < 64; ++i) l->mutable_open(0)->add_bits(1);
