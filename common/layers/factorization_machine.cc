@@ -19,7 +19,7 @@ absl::StatusOr<LayerShapes> InferFactorizationMachine(const LayerSpec& spec,
     fields += input.rank() == 1 ? 1 : input[0];
   }
   if (fields < 2)
-    return ShapeError(spec, absl::StrCat("needs at least two vectors an example, got ",
+    return ShapeError(spec, absl::StrCat("needs at least two vectors per example, got ",
                                          ShapeList(inputs.shapes)));
   return LayerShapes{tensor::Shape{1}};
 }

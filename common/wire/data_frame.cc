@@ -289,7 +289,7 @@ std::vector<tensor::SharedBytes> BuildResponseOfPieces(
   EG_CHECK_MSG(static_cast<std::size_t>(header->pulls_size()) == payloads.size(),
                "expected one payload per section");
   EG_CHECK_MSG(order.empty() || order.size() == payloads.size(),
-               "expected an order of all sections");
+               "the order must contain every section once");
   std::vector<Part> parts;
   parts.reserve(payloads.size());
   for (std::size_t i = 0; i < payloads.size(); ++i) {

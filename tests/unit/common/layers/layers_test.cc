@@ -166,7 +166,7 @@ std::vector<ShapeCase> Refused() {
        "dimension); got (3), (4)"},
       {Spec("factorization_machine"),
        {{{3}}},
-       "factorization_machine needs at least two vectors an example, got (3)"},
+       "factorization_machine needs at least two vectors per example, got (3)"},
       {Spec("factorization_machine"),
        {{{3}, {}}},
        "factorization_machine needs vectors of one size, as inputs (dimension) or (fields, "
