@@ -70,8 +70,8 @@ struct Push {
   tensor::WireType wire = tensor::WireType::kFloat32;
   absl::string_view defect;  // error that the decoder found, or "". The answer is kInvalid with
                              // this text, unless the ledger gives the answer (LEDGER line 11)
-  // The reason why the sender's proof of its grant is not valid (LEDGER line 35), or "". With a
-  // reason the answer is kInvalid with this text, and the ledger is not read.
+  // The reason why the sender's proof of its grant is not valid (LEDGER line 35), or "". If there
+  // is a reason, the answer is kInvalid with the reason as its message, and the ledger is not read.
   absl::string_view unproved = {};
 };
 struct PushResult {
