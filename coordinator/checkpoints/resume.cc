@@ -40,7 +40,7 @@ std::optional<JobUid> UidOfFolder(absl::string_view folder, absl::string_view jo
 struct Folder {
   std::string uri;
   JobUid job;
-  std::vector<std::uint64_t> numbers;  // in rising order; the last one is checked next
+  std::vector<std::uint64_t> numbers;  // in rising order; the last number is checked next
 };
 
 absl::StatusOr<v1::Manifest> ReadOwn(fs::FileSystem& files, const Folder& folder,
@@ -175,7 +175,7 @@ std::string Difference(absl::string_view what, const auto& was, const auto& is) 
 }
 
 // Returns whether this setting gives one of the two optimizers an optimizer state that the other
-// one lacks.
+// optimizer lacks.
 bool SwitchesSlot(const optimizers::Member& member, const optimizers::Settings& was,
                   const optimizers::Settings& is) {
   if (member.number == nullptr || (was.*member.number != 0) == (is.*member.number != 0))
@@ -203,7 +203,7 @@ std::string SlotDifference(const v1::Optimizer& was, const v1::Optimizer& is,
 
 // Returns the first difference between the shards of two plans, or "" if the files of the former
 // plan fit the new plan.
-std::string CutDifference(const v1::Plan& was, const v1::Plan& is) {
+std::string ShardDifference(const v1::Plan& was, const v1::Plan& is) {
   const auto differ = [](absl::string_view what, const auto& a, const auto& b) {
     return Difference(what, a, b);
   };
@@ -259,7 +259,8 @@ std::string PlanDifferences(const v1::Plan& was, const v1::Plan& is) {
   compare("spec.data.shuffle", was.shuffle() ? "on" : "off", is.shuffle() ? "on" : "off");
   if (was.shuffle() && is.shuffle())
     compare("spec.data.shuffle.seed", was.shuffle_seed(), is.shuffle_seed());
-  if (const std::string cut = CutDifference(was, is); !cut.empty()) all.push_back(cut);
+  if (const std::string shard_difference = ShardDifference(was, is); !shard_difference.empty())
+    all.push_back(shard_difference);
   const auto compare_rules = [&](const auto& x, const auto& y) {
     const std::size_t before = all.size();
     compare("spec.training.seed", x.initializer().seed(), y.initializer().seed());
@@ -388,10 +389,10 @@ absl::Status ResumeSamePlan(const ResumePoint& point, const Sets& sets, const v1
 }
 
 // Resumes under another plan: continues with the next whole epoch of the new plan if the shards fit
-// it. `cut` is the first difference of the shards, or "".
-absl::Status ResumeOtherPlan(const ResumePoint& point, const Sets& sets, const std::string& cut,
-                             const v1::Plan& plan, const plan::Plan& now, const plan::Plan& then,
-                             Resumption* out) {
+// it. `shard_difference` is the first difference of the shards, or "".
+absl::Status ResumeOtherPlan(const ResumePoint& point, const Sets& sets,
+                             const std::string& shard_difference, const v1::Plan& plan,
+                             const plan::Plan& now, const plan::Plan& then, Resumption* out) {
   const std::string differences = PlanDifferences(point.manifest.plan(), plan);
   const auto refuse = [&](absl::string_view why) {
     return Refused(
@@ -399,7 +400,7 @@ absl::Status ResumeOtherPlan(const ResumePoint& point, const Sets& sets, const s
         absl::StrCat("the checkpoint was saved under another plan (", differences, ") and ", why),
         "submit the job with its original settings");
   };
-  if (!cut.empty()) return refuse("its shards do not match the shards of this job");
+  if (!shard_difference.empty()) return refuse("its shards do not match the shards of this job");
   if (!snapshot::DoneSetsAreEqual(point.manifest))
     return refuse("it is not complete: its shards hold different closures");
   const std::uint64_t end = sets.ended.FirstMissing(), per_epoch = then.closures_per_epoch();
@@ -503,13 +504,15 @@ absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Pl
 
   Resumption out;
   out.same_plan = was.fingerprint() == plan.fingerprint();
-  const std::string cut = CutDifference(was, plan);
-  if (out.same_plan && !cut.empty())
-    return absl::DataLossError(absl::StrCat(
-        "the shards of the manifest do not match its plan: path=", point.uri, " ", cut));
+  const std::string shard_difference = ShardDifference(was, plan);
+  if (out.same_plan && !shard_difference.empty())
+    return absl::DataLossError(
+        absl::StrCat("the shards of the manifest do not match its plan: path=", point.uri, " ",
+                     shard_difference));
   EG_ASSIGN_OR_RETURN(const Sets sets, ReadSets(point));
-  EG_RETURN_IF_ERROR(out.same_plan ? ResumeSamePlan(point, sets, plan, *now, &out)
-                                   : ResumeOtherPlan(point, sets, cut, plan, *now, *then, &out));
+  EG_RETURN_IF_ERROR(out.same_plan
+                         ? ResumeSamePlan(point, sets, plan, *now, &out)
+                         : ResumeOtherPlan(point, sets, shard_difference, plan, *now, *then, &out));
   return out;
 }
 

@@ -14,7 +14,7 @@ const DeathBackoff::Record* DeathBackoff::OnDeath(MonoTime now, Role role,
                                                   absl::string_view reason,
                                                   absl::string_view host) {
   const Key key{role, std::string(identity)};
-  MakeRoom(now, key);
+  FreeCapacity(now, key);
   Record& record = records_[key];
   record.role = role;
   record.identity = std::string(identity);
@@ -43,7 +43,7 @@ void DeathBackoff::OnIdleDeath(MonoTime now, Role role, absl::string_view identi
 }
 
 void DeathBackoff::OnProgress(Role role, absl::string_view identity) {
-  if (records_.empty()) return;  // a fast path, because this runs for each closure
+  if (records_.empty()) return;  // fast path: this method runs for each closure
   records_.erase(Key{role, std::string(identity)});
 }
 
@@ -73,7 +73,7 @@ std::vector<DeathBackoff::Record> DeathBackoff::Shown(MonoTime now) const {
   return shown;
 }
 
-void DeathBackoff::MakeRoom(MonoTime now, const Key& key) {
+void DeathBackoff::FreeCapacity(MonoTime now, const Key& key) {
   std::erase_if(records_,
                 [&](const auto& one) { return now - one.second.last > options_.forgotten_after; });
   if (records_.size() < options_.tasks_max || records_.count(key) != 0) return;

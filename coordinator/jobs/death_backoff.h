@@ -8,7 +8,7 @@
 // for a backoff, which is `first`, then twice as long each time, up to `longest`. Any work that the
 // task completes clears its record. Deaths during the backoff are counted separately and do not
 // count against the job. When a server dies during its backoff, the backoff begins again, because
-// the server must first stay alive for that long before it gets shards.
+// the server must stay alive for the length of the backoff before it gets shards.
 //
 // The table is bounded. A restarted coordinator begins with an empty table, so a task that still
 // dies is counted anew.
@@ -65,14 +65,14 @@ class DeathBackoff {
   MonoTime Until(Role role, absl::string_view identity) const;  // MonoTime{0} for no backoff
   // Returns whether Shown contains the task.
   bool Counts(MonoTime now, Role role, absl::string_view identity) const;
-  // Returns the records with more than `free` deaths. A task stays among them after its backoff,
+  // Returns the records with more than `free` deaths. A task stays in the result after its backoff,
   // until it completes some work.
   std::vector<Record> Shown(MonoTime now) const;
   std::size_t size() const { return records_.size(); }
 
  private:
   using Key = std::pair<Role, std::string>;
-  void MakeRoom(MonoTime now, const Key& key);
+  void FreeCapacity(MonoTime now, const Key& key);
   std::chrono::milliseconds Span(const Record& record) const;
   bool Counts(MonoTime now, const Record& record) const {
     return record.deaths > options_.free && now - record.last <= options_.forgotten_after;

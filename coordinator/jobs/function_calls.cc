@@ -106,7 +106,7 @@ std::string FunctionCalls::ScheduleWait(const v1::ScheduleClosureRequest& reques
   Release(request.released());
   if (closures_->queue().full())
     return absl::StrCat("space in the queue: queue_limit=", id_.spec.functions.queue_limit);
-  if (!closures_->MakeRoom(request.arguments().size()))
+  if (!closures_->FreeCapacity(request.arguments().size()))
     return absl::StrCat(
         "memory for the arguments, which becomes free when a checkpoint contains earlier closures: "
         "argument_bytes_max=",

@@ -138,7 +138,7 @@ IntervalSet FunctionClosures::SavedClosures() const {
     const std::vector<Snapshot>& known = state.snapshots[p];
     IntervalSet here;
     if (!known.empty()) here = known.back().done;
-    if (!room_wanted_) {
+    if (!capacity_wanted_) {
       for (const Snapshot& s : known) here = here.Intersect(s.done);
     }
     saved = saved.Intersect(here.Union(state.lost[p]));
@@ -152,7 +152,7 @@ void FunctionClosures::TrimArguments() {
   for (const auto& [c, entry] : queue_.kept()) {
     if (!queue_.open().contains(c)) ended.push_back(c);
   }
-  if (ended.empty()) room_wanted_ = false;
+  if (ended.empty()) capacity_wanted_ = false;
   if (ended.empty() || !shards_.placed()) return;
   IntervalSet drop;
   if (parts_.rounds->on()) {
@@ -160,7 +160,7 @@ void FunctionClosures::TrimArguments() {
     for (const std::uint64_t c : ended) {
       if (saved.Contains(c)) drop.Add(c);
     }
-  } else if (room_wanted_) {
+  } else if (capacity_wanted_) {
     std::uint64_t bytes = queue_.argument_bytes();
     for (const std::uint64_t c : ended) {
       if (bytes <= queue_.argument_bytes_max() / 2) break;
@@ -174,18 +174,18 @@ void FunctionClosures::TrimArguments() {
           "are no checkpoints, so a lost server would lose the updates of these closures");
   }
   if (drop.empty()) return;
-  room_wanted_ = false;
+  capacity_wanted_ = false;
   v1::FunctionsNote note;
   *note.mutable_arguments_dropped() = client::ToProto(drop);
   Note(note);
 }
 
-bool FunctionClosures::MakeRoom(std::uint64_t argument_bytes) {
+bool FunctionClosures::FreeCapacity(std::uint64_t argument_bytes) {
   if (queue_.HasRoomFor(argument_bytes)) return true;
-  room_wanted_ = true;
+  capacity_wanted_ = true;
   TrimArguments();
   if (queue_.HasRoomFor(argument_bytes)) return true;
-  room_wanted_ = true;
+  capacity_wanted_ = true;
   return false;
 }
 

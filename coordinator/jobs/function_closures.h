@@ -45,15 +45,15 @@ class FunctionClosures : private JobPart {
 
   // --- ends
   void OnSucceeded(const std::string& worker, ClosureId closure, const v1::Done& done);
-  // Only the first error counts. After it every other closure that has not ended is cancelled, and
-  // the client's next call returns the error.
+  // Only the first error counts. After the first error every other closure that has not ended is
+  // cancelled, and the client's next call returns the error.
   void OnFailed(ClosureId closure, v1::ErrorDetail cause);
   // [20b] Notes that updates of a succeeded closure are lost and not made again.
   void OnLost(ClosureId closure);
   // [20] Cancels `closures` and commits the cancellation together with `note`. Returns false if the
   // store failed.
   bool Cancel(const IntervalSet& closures, v1::FunctionsNote* note);
-  // LEDGER line 18: adds to `begun` that a range of closure numbers is dead. A former life may have
+  // LEDGER line 18: marks a range of closure numbers as dead in `begun`. A former life may have
   // given out these numbers, and a torn journal may have lost them.
   void BeginLife(Record* begun);
 
@@ -67,11 +67,11 @@ class FunctionClosures : private JobPart {
   void TrimArguments();
   // Drops arguments if needed, and returns whether the queue has capacity for `argument_bytes`
   // more. If it has no capacity, asks for a checkpoint, which lets the queue drop arguments.
-  bool MakeRoom(std::uint64_t argument_bytes);
+  bool FreeCapacity(std::uint64_t argument_bytes);
   void OnSaved(const v1::Manifest& manifest);  // A checkpoint has been written.
   bool AllSaved() const;  // Whether the newest checkpoint holds all succeeded closures.
   void WantRound() { round_wanted_ = true; }  // Called when a client waits for AllSaved.
-  bool wants_round() const { return round_wanted_ || room_wanted_; }
+  bool wants_round() const { return round_wanted_ || capacity_wanted_; }
   void OnRoundTick();  // Called after a wanted round could begin.
 
   // --- queries
@@ -95,7 +95,7 @@ class FunctionClosures : private JobPart {
   IntervalSet closing_;
   std::vector<IntervalSet> saved_done_;  // The done set of each shard in the newest manifest.
   bool round_wanted_ = false;            // A durable join waits.
-  bool room_wanted_ = false;             // A schedule() waits for capacity for its arguments.
+  bool capacity_wanted_ = false;         // A schedule() waits for capacity for its arguments.
   bool arguments_given_up_said_ = false;
 };
 

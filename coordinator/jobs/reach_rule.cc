@@ -18,7 +18,7 @@ void ReachRule::Server(const std::string& identity, TaskId registration, bool re
   session.wanted = wanted;
 }
 
-const v1::UnreachedServer* ReachRule::CutOff(const Said& said, MonoTime now) const {
+const v1::UnreachedServer* ReachRule::FindUnreached(const Said& said, MonoTime now) const {
   if (after_.count() == 0) return nullptr;
   for (const v1::UnreachedServer& one : said) {
     const auto found = servers_.find(one.server());

@@ -1,5 +1,5 @@
-// Decides whether a live worker cannot reach a live server. Its work then goes to workers that can
-// reach the server. Pure: each call brings the time as `now`.
+// Decides whether a live worker cannot reach a live server. The work of such a worker goes to
+// workers that can reach the server. Pure: each call brings the time as `now`.
 //
 // A worker reports for how long it has had no answer from a server. The report counts only if the
 // reported time and the age of the server's own session are at least `after`. While a server is
@@ -29,7 +29,7 @@ class ReachRule {
               MonoTime now);
   // `said` are the reports of a worker. Returns the report about a server that the worker cannot
   // reach, or null if there is none.
-  const v1::UnreachedServer* CutOff(const Said& said, MonoTime now) const;
+  const v1::UnreachedServer* FindUnreached(const Said& said, MonoTime now) const;
 
   // Limits the reports of a worker before they are kept and shown: at most 64 servers, clean texts.
   static void Clean(Said* said);

@@ -25,19 +25,19 @@ void ReachWatch::Check() {
   for (const auto& [task, server] : shards_.servers())
     rule_.Server(server.identity, task, server.ready, owners.contains(server.identity), now);
 
-  std::vector<TaskId> cut_off;
+  std::vector<TaskId> cannot_reach;
   std::vector<const JobWorker*> able;
   for (const auto& [task, worker] : roster_->workers()) {
-    if (CutOffFrom(worker) != nullptr) {
-      if (!worker.held.empty()) cut_off.push_back(task);
+    if (FindUnreached(worker) != nullptr) {
+      if (!worker.held.empty()) cannot_reach.push_back(task);
     } else if (roster_->Usable(worker, now) && roster_->UnfitOf(worker) == nullptr) {
       able.push_back(&worker);
     }
   }
-  for (const TaskId task : cut_off) {
+  for (const TaskId task : cannot_reach) {
     JobWorker* const worker = roster_->Find(task);
     if (worker == nullptr || job_.grants_stopped()) return;
-    const v1::UnreachedServer from = *CutOffFrom(*worker);
+    const v1::UnreachedServer from = *FindUnreached(*worker);
     if (hooks_.others_can(*worker, able) && !id_.spec.strategy.deterministic) {
       hooks_.pass_on(*worker, from);
     } else if (said_.size() < kSaidMax &&
@@ -51,15 +51,15 @@ void ReachWatch::Check() {
   }
 }
 
-const v1::UnreachedServer* ReachWatch::CutOffFrom(const JobWorker& worker) const {
-  return rule_.CutOff(worker.progress.unreached(), host_->Now());
+const v1::UnreachedServer* ReachWatch::FindUnreached(const JobWorker& worker) const {
+  return rule_.FindUnreached(worker.progress.unreached(), host_->Now());
 }
 
 std::string ReachWatch::WaitingFor() const {
   std::string text;
   for (const auto& [task, worker] : roster_->workers()) {
     if (worker.held.empty()) continue;
-    const v1::UnreachedServer* from = CutOffFrom(worker);
+    const v1::UnreachedServer* from = FindUnreached(worker);
     if (from == nullptr) return "";  // The job makes progress through this worker.
     if (text.size() < kTextBytesMax)
       absl::StrAppend(&text, text.empty() ? "" : ", ", "worker/", worker.identity, " to reach ",

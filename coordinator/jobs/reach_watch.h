@@ -31,10 +31,10 @@ class ReachWatch : private JobPart {
 
   // Passes on the work of workers that cannot reach a server. Calls within 100 ms of the last check
   // do nothing. If no other worker can do the work, the worker keeps it, because the network may
-  // recover, and one event for each such worker and server reports it.
+  // recover. One event for each such worker and server reports the wait.
   void Check();
   // Returns a server that the worker needs and cannot reach, or null if no such server is known.
-  const v1::UnreachedServer* CutOffFrom(const JobWorker& worker) const;
+  const v1::UnreachedServer* FindUnreached(const JobWorker& worker) const;
 
   // Returns the text of workers that cannot reach a server if no worker makes progress, else "".
   std::string WaitingFor() const;

@@ -48,7 +48,7 @@ absl::Status Unfit(const std::string& uri, absl::string_view what) {
 }
 
 // Returns the shards of each variable. A manifest comes from outside, so its rows are checked.
-absl::StatusOr<std::vector<Range>> Cut(const std::string& uri, const v1::Plan& plan) {
+absl::StatusOr<std::vector<Range>> ShardsOfVariables(const std::string& uri, const v1::Plan& plan) {
   std::vector<Range> ranges;
   std::set<std::string> names;
   for (int i = 0; i < plan.shards_size();) {
@@ -155,7 +155,7 @@ absl::StatusOr<Contents> Plan(fs::FileSystem& files, const FoundManifest& found,
   Contents contents;
   contents.tables.resize(static_cast<std::size_t>(plan.tables_size()));
   EG_RETURN_IF_ERROR(CheckEnds(files, found, &contents.tables));
-  EG_ASSIGN_OR_RETURN(contents.variables, Cut(found.uri, plan));
+  EG_ASSIGN_OR_RETURN(contents.variables, ShardsOfVariables(found.uri, plan));
   for (const Range& range : contents.variables) {
     std::uint64_t file_bytes = 0;
     for (int i = range.begin; i < range.end; ++i) file_bytes += found.manifest.shards(i).bytes();

@@ -170,14 +170,15 @@ absl::Status RowSorter::Drain(std::size_t table, const Take& take) {
   Table& of = tables_.at(table);
   // The rows of other tables stay in memory. The buffers of this table get the remaining memory.
   const std::uint64_t others = bytes_ - of.bytes();
-  const std::uint64_t room = options_.memory_bytes > others ? options_.memory_bytes - others : 0;
+  const std::uint64_t capacity =
+      options_.memory_bytes > others ? options_.memory_bytes - others : 0;
   if (!of.runs.empty() && !of.ids.empty()) EG_RETURN_IF_ERROR(Spill(&of));
   Sort(&of);
   std::vector<std::unique_ptr<Cursor>> cursors;
   if (!of.ids.empty()) cursors.push_back(std::make_unique<Cursor>(of));
   for (const SortedRun& run : of.runs)
     cursors.push_back(std::make_unique<Cursor>(
-        this, of, run, std::min<std::uint64_t>(room / of.runs.size(), 4 * kPieceBytes)));
+        this, of, run, std::min<std::uint64_t>(capacity / of.runs.size(), 4 * kPieceBytes)));
   using Head = std::pair<std::int64_t, Cursor*>;
   std::priority_queue<Head, std::vector<Head>, std::greater<Head>> heads;
   const auto advance = [&](Cursor* cursor) -> absl::Status {

@@ -147,9 +147,9 @@ TEST_CASE(
     "says so once") {
   Fixture f;
   for (int i = 0; i < 2; ++i) REQUIRE(f.Schedules(f.Request(std::string(64, 'x'))));
-  CHECK_FALSE(f.closures->MakeRoom(128));
+  CHECK_FALSE(f.closures->FreeCapacity(128));
   for (int i = 0; i < 2; ++i) f.RunOne();
-  CHECK(f.closures->MakeRoom(128));
+  CHECK(f.closures->FreeCapacity(128));
   CHECK_FALSE(f.closures->wants_round());
   CHECK(f.closures->queue().kept().size() == 1);
   CHECK(std::count_if(f.said.begin(), f.said.end(), [](const std::string& line) {

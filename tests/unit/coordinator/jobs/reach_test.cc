@@ -26,7 +26,7 @@ TEST_CASE(
   ReachRule rule(milliseconds(5000));
   const ReachRule::Said said = Unreached("0", 5000);
   const auto cut_off = [&](const ReachRule::Said& by, int at_ms) {
-    return rule.CutOff(by, milliseconds(at_ms)) != nullptr;
+    return rule.FindUnreached(by, milliseconds(at_ms)) != nullptr;
   };
   CHECK_FALSE(cut_off(said, 0));  // the rule does not know the server yet
   rule.Server("0", TaskId(1), true, true, milliseconds(0));
@@ -45,7 +45,7 @@ TEST_CASE(
   CHECK_FALSE(cut_off(said, 24'999));
   rule.Server("0", TaskId(2), true, false, milliseconds(25'000));  // without shards
   CHECK_FALSE(cut_off(said, 30'000));
-  CHECK(ReachRule(milliseconds(0)).CutOff(said, seconds(100)) == nullptr);
+  CHECK(ReachRule(milliseconds(0)).FindUnreached(said, seconds(100)) == nullptr);
 }
 
 TEST_CASE("a worker's report about servers is bounded and cleaned") {

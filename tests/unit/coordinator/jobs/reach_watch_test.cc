@@ -84,7 +84,7 @@ TEST_CASE("a worker without work, or one that reaches its servers, is left alone
   reached.cut_off().progress.clear_unreached();
   reached.watch.Check();
   CHECK(reached.passed.empty());
-  CHECK(reached.watch.CutOffFrom(reached.cut_off()) == nullptr);
+  CHECK(reached.watch.FindUnreached(reached.cut_off()) == nullptr);
 }
 
 TEST_CASE("the job waits for answers only while every worker does") {
