@@ -41,7 +41,8 @@ class Coordinator {
 
  private:
   Coordinator() = default;
-  // The folders where checkpoints may be written: those that jobs may name, and the runs folder.
+  // The folders where checkpoints may be written: the folders that jobs may name, and the runs
+  // folder.
   fs::Roots written_;
   std::unique_ptr<fs::FileSystem> file_system_;
   std::unique_ptr<runtime::ThreadExecutor> files_, control_;

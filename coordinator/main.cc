@@ -18,7 +18,7 @@ namespace {
 
 using namespace evergrad;
 
-// Opens the journal. The control plane meets the condition of readiness that is added here.
+// Opens the journal. Adds a condition of readiness, which the control plane fulfils later.
 absl::StatusOr<std::unique_ptr<coordinator::StateStore>> OpenStore(
     coordinator::SqliteStoreOptions* options, const Clock* clock, daemon::Daemon* daemon) {
   daemon->health().readiness().Add("journal", "the journal is not open yet");

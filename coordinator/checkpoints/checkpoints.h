@@ -50,9 +50,9 @@ struct Saved {
 };
 inline constexpr std::size_t kWarningsMax = 16;
 // Writes a manifest whose files have been read back before (read_back.h), because a manifest with
-// unreadable files would hide an older complete one. The number of the manifest is 1 + the highest
-// number in the folder, readable or not, or the next free number after AlreadyExists. After the
-// write, deletes readable manifests that are older than the newest `keep` readable manifests.
+// unreadable files would hide an older complete manifest. The number of the manifest is 1 + the
+// highest number in the folder, readable or not, or the next free number after AlreadyExists. After
+// the write, deletes readable manifests that are older than the newest `keep` readable manifests.
 // Damaged manifests that are older than these `keep` manifests are also deleted. Newer damaged
 // manifests stay for inspection.
 //
@@ -99,11 +99,11 @@ struct ResumePoint {
 };
 // Among the manifests of earlier jobs of this name, finds the newest readable manifest (by
 // written_ms, then number) with undamaged files. All bytes are read here, and again by the server
-// that loads them. A manifest whose files this host does not see is used only if there is no other.
-// The job's own manifests (`self`) are excluded. The search covers the folder where this job would
-// save: `checkpoint.directory`, or else the siblings of `runs_folder` (of the NEW job). Returns a
-// user's error: NotFound with the searched folders if nothing was ever saved, or DataLoss with all
-// skipped manifests if no checkpoint is usable.
+// that loads them. A manifest whose files this host does not see is used only if there is no other
+// manifest. The job's own manifests (`self`) are excluded. The search covers the folder where this
+// job would save: `checkpoint.directory`, or else the siblings of `runs_folder` (of the NEW job).
+// Returns a user's error: NotFound with the searched folders if nothing was ever saved, or DataLoss
+// with all skipped manifests if no checkpoint is usable.
 absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files,
                                             const config::CheckpointSpec& spec,
                                             absl::string_view runs_folder,
@@ -121,7 +121,7 @@ struct Resumption {
 // file ends, open closures included. A plan with another fingerprint must have the same shards
 // (variables by name, shape and rows, optimizer by type). The manifest must then be complete, end
 // with an epoch of its own plan, and have no open closure. The shards start with a new ledger, in
-// which the same number of epochs of the new plan is done.
+// which as many epochs of the new plan are done.
 //
 // In all other cases, returns FailedPrecondition, a user's error that states the difference and the
 // remedy. The same error is returned for a shard that was not saved yet, and for a new plan with

@@ -1,7 +1,7 @@
-// The closures of one job that workers hold, and those that can be granted next (LEDGER lines 23
-// and 26). A life of the coordinator learns them from its own grants and from the workers'
-// registrations; the journal does not record them. A pure state machine: no clock, no threads, no
-// I/O. Not thread-safe.
+// The closures of one job that workers hold, and the closures that can be granted next (LEDGER
+// lines 23 and 26). A life of the coordinator learns the attempts from its own grants and from the
+// workers' registrations; the journal does not record them. A pure state machine: no clock, no
+// threads, no I/O. Not thread-safe.
 //
 // A closure has at most one current attempt. The ClosureBook applies each Record to the durable
 // state and then passes the Record to OnCommit. The ClosureBook also passes the durable state to

@@ -37,8 +37,8 @@ class CloseTracker {
   // Returns whether every owner has acknowledged all closures that a Close could name now.
   bool Settled(const DurableBook& book) const;
 
-  // [20] Notes that the owner named in the Assign refuses the closures of the order and those that
-  // its snapshot refuses.
+  // [20] Notes that the owner named in the Assign refuses the closures of the order and the refused
+  // closures of its snapshot.
   void OnAssign(const DurableBook::AssignOrder& order);
   // [20] Returns whether each owner of a shard has answered a Close with `closures`, or has got
   // them in its Assign.

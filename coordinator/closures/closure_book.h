@@ -2,7 +2,7 @@
 // machine: no clock, no threads, no I/O. Not thread-safe; the job calls it as its driver.
 //
 // The book has three parts: the durable state (DurableBook), the attempts (AttemptTable), and the
-// closures that each owner of a shard was told about (CloseTracker).
+// knowledge of each shard's owner about ended closures (CloseTracker).
 //
 // Every durable change is a Record. The book applies the record to its DurableState and returns the
 // record. The driver commits the record to the StateStore before it sends a message of the same
@@ -44,7 +44,7 @@ class ClosureBook {
   const DurableState& durable() const { return durable_.state(); }
 
   // Begins a life of the coordinator (line 18). `term` is the term of all jobs in this life: 1 +
-  // max(the term of the store, the terms that tasks report). It must be above durable().term
+  // max(the term of the store, the terms that tasks report). `term` must be above durable().term
   // (EG_CHECK). All volatile state becomes empty, and the start-up window is open until
   // CloseWindow(). A new job's book begins with the same call, directly followed by CloseWindow(),
   // because no task holds attempts or shards of the job. V becomes (term, 1). A worker that waits
@@ -60,17 +60,17 @@ class ClosureBook {
   // requeued closures are granted then.
   //
   // `may` returns whether the worker can run a closure, because not every worker has every user
-  // function. If `may` is empty, the worker can run all closures. Closures that it cannot run wait
-  // for another worker. A new closure that waits counts as granted for the limit of new closures,
-  // but not for open_max.
+  // function. If `may` is empty, the worker can run all closures. Closures that the worker cannot
+  // run wait for another worker. A new closure that waits counts as granted for the limit of new
+  // closures, but not for open_max.
   std::optional<Granted> NextGrant(TaskId worker, bool grants_new = true,
                                    const AttemptTable::Filter& may = {});
   // Returns a number for work that this book does not count (evaluation, describe, export). All
   // attempts share one sequence, so no attempt number is used twice.
   Attempt NextAttempt() { return durable_.NextAttempt(); }
   // Releases the attempts of a worker that has disconnected or has registered again (call
-  // RegisterWorker first). Returns the closures of these attempts. They are granted again before
-  // new closures, with higher attempts.
+  // RegisterWorker first). Returns the closures of these attempts. These closures are granted again
+  // before new closures, with higher attempts.
   std::vector<ClosureId> ReleaseWorker(TaskId worker) {
     return attempts_.ReleaseWorker(worker, durable());
   }
@@ -94,8 +94,8 @@ class ClosureBook {
   // are unchanged. Attempts at the cancelled closures stay current until the driver has told the
   // workers and releases the attempts.
   Record Cancel(const IntervalSet& closures);
-  // [20] Returns whether every owner of a shard is known to refuse the closures. Only then may the
-  // user learn of the cancellation.
+  // [20] Returns whether every owner of a shard is known to refuse the closures. The user may learn
+  // of the cancellation only when the result is true.
   bool RefusedEverywhere(const IntervalSet& closures) const {
     return closes_.RefusedEverywhere(closures, durable());
   }

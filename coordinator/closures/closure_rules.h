@@ -61,11 +61,12 @@ struct ClosureRules {
   // [24] After the answer `ignored` the next Close holds all closures.
   static bool WholeAfterIgnored() { return true; }
 
-  // [25] Returns whether the epoch is of the life directly before ours. A life between the two may
-  // have handed out maps that name the former owner, with a V above the epoch's start.
+  // [25] Returns whether the epoch is of the life directly before ours. A life between that life
+  // and ours may have handed out maps that name the former owner, with a V above the epoch's start.
   static bool IsOfLastLife(ShardEpoch epoch, Term term) { return epoch.term + 1 == term.value(); }
-  // [25] A shard is adopted only inside the start-up window, because workers have maps outside it.
-  // A shard that is still being loaded is not adopted: it has taken no update that could be lost.
+  // [25] A shard is adopted only inside the start-up window, because workers have maps outside this
+  // window. A shard that is still being loaded is not adopted: it has taken no update that could be
+  // lost.
   static bool MayAdopt(bool window_open, bool loading) { return window_open && !loading; }
   // [25] An adopted shard lacks the closures that succeeded, are not in its ledger and are not
   // lost.

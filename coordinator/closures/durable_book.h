@@ -28,7 +28,7 @@ class DurableBook {
   std::uint64_t revision() const { return revision_; }
   MapVersion newest_start() const { return newest_start_; }  // the highest start of all shards
 
-  // [18] `term` must be above that of the state (EG_CHECK).
+  // [18] `term` must be above the term of the state (EG_CHECK).
   Record BeginLife(Term term);
   // One sequence numbers the map versions, shard epochs and attempts of a life.
   Attempt NextAttempt() { return Next<Attempt>(); }
@@ -119,7 +119,7 @@ class DurableBook {
   std::uint32_t IndexOf(ShardId shard) const;
   // Returns the record after which todo[p] is `wanted`, except for closures that the shard refuses.
   Record TodoBecomes(std::uint32_t p, IntervalSet wanted, const IntervalSet& refused) const;
-  // [25] Makes the members of `refused` dead that have not ended.
+  // [25] Makes those members of `refused` dead that have not ended.
   void MarkUnknownDead(const IntervalSet& refused, Record* all);
   // [25] Returns whether the server keeps the shard: it is held as mapped, or adopted.
   bool KeepOrAdopt(const std::string& server, const HeldShard& held, bool window_open,

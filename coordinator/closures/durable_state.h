@@ -66,8 +66,8 @@ struct DurableState {
 
 inline constexpr std::size_t kKnownTermsMax = 64;
 
-// One transaction. Absent fields are unchanged. Sets are differences, so the size of a record is
-// that of the change.
+// One transaction. Absent fields are unchanged. Sets are differences, so a small change makes a
+// small record.
 struct Record {
   std::optional<Term> term;
   std::optional<MapVersion> version;

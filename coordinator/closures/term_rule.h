@@ -41,13 +41,13 @@ struct HeldJob {
   // job's submission was then durable before any message about it.
   bool journaled = false;
   bool known = false;    // true if this coordinator's journal has the job, ended or not
-  bool removed = false;  // true if this coordinator's journal had the job and was told to remove it
+  bool removed = false;  // true if this coordinator's journal had the job and removed it on purpose
 };
 
-// Returns whether the job must be in another journal, which the operator can put back: the journal
-// of this coordinator has lost the job, belongs to another cluster, or is missing. A journal that
-// has lost only its tail knows the job. Jobs of a coordinator without a journal ended with that
-// coordinator.
+// Returns whether the job must be in another journal, which the operator can put back. The journal
+// of this coordinator has then lost the job, belongs to another cluster, or is missing. A journal
+// that has lost only its tail knows the job. Jobs of a coordinator without a journal ended with
+// that coordinator.
 inline bool JournalHasLost(const HeldJob& job) {
   return job.journaled && !job.known && !job.removed;
 }

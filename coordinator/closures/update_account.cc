@@ -63,8 +63,8 @@ void UpdateAccount::Restore(std::map<std::uint32_t, std::uint64_t> touched_less,
 
 UpdateAccount::Bounds UpdateAccount::BoundsOf(const plan::Plan& plan, const Ended& ended,
                                               const Shard& shard) const {
-  // The shard may lack updates that were lost with a server and reported as lost. It may hold
-  // additional updates, of closures that ended without success.
+  // The shard may lack updates that were lost with a server and reported as lost. The shard may
+  // also hold updates of closures that ended without success.
   const std::uint64_t missing =
       shard.shard < ended.lost.size() ? UpdatesOf(plan, ended.lost[shard.shard]) : 0;
   const std::uint64_t beyond = UpdatesOf(plan, ended.dead);

@@ -54,7 +54,7 @@ class UpdateAccount {
     bool by_plan = true;        // whether every update of every closure touches the shard
     std::uint64_t updates = 0;  // number of applied and skipped updates
   };
-  // The ended closures of the job, and by shard number the closures lost there.
+  // The ended closures of the job and, by shard number, the closures that each shard has lost.
   struct Ended {
     const IntervalSet& succeeded;
     const IntervalSet& dead;
@@ -71,7 +71,7 @@ class UpdateAccount {
   struct Finding {
     Verdict verdict = Verdict::kExact;
     // A sentence that names a shard outside its bounds, the expected number and the number found.
-    // It is set only for kDifferent.
+    // The sentence is set only for kDifferent.
     std::string difference;
   };
   Finding Compare(const plan::Plan& plan, const Ended& ended,

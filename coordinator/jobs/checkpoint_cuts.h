@@ -3,8 +3,7 @@
 //
 //   Order ─▶ CutShards to each server ─▶ Answered for each shard, or DropLost
 //
-// Not thread-safe: only the control executor calls it. It reaches the clock and I/O only through
-// JobHost.
+// Not thread-safe: only the control executor calls it. Clock and I/O come from JobHost.
 #pragma once
 
 #include <functional>

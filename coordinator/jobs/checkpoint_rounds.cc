@@ -14,8 +14,8 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::size_t kRetryTextMax = 500;
-// Time limit of a round. After it a manifest is written, with older files of the shards that have
-// not answered.
+// Time limit of a round. When the time is over, a manifest is written, with older files of the
+// shards that have not answered.
 constexpr std::chrono::seconds kRoundMax{60};
 constexpr std::chrono::seconds kTroubleSaidEvery{
     60};  // shortest time between two events about the same trouble
@@ -175,7 +175,7 @@ absl::Status CheckpointRounds::OnDurable(TaskId task, const v1::ShardDurable& du
   const ShardOwner& owner = book_->durable().map[shard.value()];
   const JobServer* const server = shards_.Find(task);
   if (server == nullptr || server->identity != owner.server) {
-    if (owner.epoch <= epoch)  // With a newer epoch the shard has been moved.
+    if (owner.epoch <= epoch)  // If the owner has a newer epoch, the shard was moved.
       host_->ForeignMessage(task, "ShardDurable for a shard of another server");
     return absl::OkStatus();
   }
@@ -218,11 +218,11 @@ void CheckpointRounds::OnSaveFailed(ShardId shard, bool ordered, const v1::Shard
   CleanCause(&cause);
   const auto code = static_cast<absl::StatusCode>(cause.code());
   // In the meantime the shard was dropped, assigned again or ordered again. The next round asks for
-  // it.
+  // the shard again.
   if (code != absl::StatusCode::kCancelled && code != absl::StatusCode::kAborted &&
       code != absl::StatusCode::kNotFound)
     OnTrouble(absl::Status(code, absl::StrCat(server, cause.message())), cause.kind() == "user");
-  // The tick finds disconnected servers. A search here would run for each of many shards.
+  // The tick finds disconnected servers. A search in this method would run once per shard.
   if (open_ && cuts_.awaited().empty()) EndRound();
 }
 
@@ -314,8 +314,7 @@ void CheckpointRounds::OnTrouble(const absl::Status& status, bool users) {
   status_.set_trouble(client::CleanText(status.message(), 1024));
   job_.Touch();
   if (!on() || stage_ == Stage::kOver) return;
-  // After the first manifest the cause of an error is a machine and may disappear, so the job
-  // retries.
+  // After the first manifest an error comes from a machine and may disappear, so the job retries.
   if ((!users && !SaveErrorIsFinal(status)) || status_.manifests() != 0) {
     const MonoTime now = host_->Now();
     if (trouble_said_at_ && now - *trouble_said_at_ < kTroubleSaidEvery) return;

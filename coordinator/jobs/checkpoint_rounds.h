@@ -76,7 +76,7 @@ class CheckpointRounds : private JobPart {
   void EndRound();
   void OnSaveFailed(ShardId shard, bool ordered, const v1::ShardDurable& durable);
   void WriteManifest();
-  // `last` is true if the manifest is the last one of its stage.
+  // `last` is true if the manifest is the last manifest of its stage.
   void OnSaved(const v1::Manifest& manifest, const Saved& saved, bool whole, bool last);
   void OnUnsaved(const absl::Status& why, bool last, bool unread);
   void NoteStatus();

@@ -140,7 +140,7 @@ class ClosureSource : protected JobPart {
   // Returns the numbers that the source has counted itself, at the end of the job, or nullopt if
   // the book counts them.
   virtual std::optional<Ends> CountedEnds() const { return std::nullopt; }
-  virtual void Clear() {}  // The job has ended: drops all state that only a living job needs.
+  virtual void Clear() {}  // Drops all state that an ended job does not need.
 
   // --- checkpoints
   virtual bool WantsRound() const { return false; }  // A client waits for a round.
@@ -157,7 +157,7 @@ class ClosureSource : protected JobPart {
   // Returns InvalidArgument if the note names a closure beyond the plan. `ended` is true if the
   // job's snapshot has the sums already.
   virtual absl::Status ReadNote(const v1::JobNote& note, bool ended) = 0;
-  virtual void BeginLife(Record*) {}  // LEDGER line 18; may add to the record.
+  virtual void BeginLife(Record*) {}  // Applies LEDGER line 18; may add to the record.
 
  protected:
   const ClosureSourceParts parts_;

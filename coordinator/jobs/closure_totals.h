@@ -24,7 +24,7 @@ namespace evergrad::coordinator {
 struct ClosureCounts {
   std::uint64_t failed = 0, cancelled = 0, attempts = 0;
   std::uint64_t rerun = 0, updates_redone = 0;  // Work repeated after servers were lost.
-  std::uint64_t lost = 0, updates_lost = 0;     // [20b] Lost with servers, and never run again.
+  std::uint64_t lost = 0, updates_lost = 0;     // [20b] Work lost with servers and not repeated.
 };
 
 class ClosureTotals : private JobPart {

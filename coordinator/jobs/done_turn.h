@@ -28,7 +28,7 @@ class DoneTurn : private JobPart {
   // Opens the turn. End() will answer the attempt.
   void Add(TaskId task, ClosureId closure, Attempt attempt, bool superseded);
   // Commits the changes of the Dones. The job calls it before it sends a message that may follow
-  // from them. Returns false if the store failed.
+  // from these changes. Returns false if the store failed.
   bool Commit();
   // Commits the turn and answers its Dones. Returns whether a turn was open and has been committed.
   bool End();

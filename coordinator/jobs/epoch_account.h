@@ -8,10 +8,9 @@
 //
 // A barrier is an epoch with an evaluation: at its end no new closure is granted until the
 // evaluation has ended. The last epoch is always a barrier. Closures, positions and epochs are
-// those of the plan, and epochs are numbered from 1. barrier() is the number of the epoch at the
-// next barrier; evaluated() is a lower number until that barrier has a valid evaluation, and then
-// the same number. Seconds are of the monotonic clock. A speed or a loss that was not measured is
-// NaN.
+// those of the plan, and epochs are numbered from 1. The next barrier is at the end of epoch
+// barrier(). If the barrier has a valid evaluation, evaluated() equals barrier(); otherwise it is
+// lower. Seconds are of the monotonic clock. A speed or a loss that was not measured is NaN.
 //
 // No clock, no I/O; the lines of metrics.jsonl go to the sink that the caller passes. Not
 // thread-safe: only the control executor calls it. The curve has its own bound; the caller bounds
@@ -103,8 +102,8 @@ class EpochAccount {
 
   // --- resuming: the work of former jobs counts as done.
   // `done` holds the closures that former jobs ended. The manifest has the losses and metrics of
-  // whole epochs; those of a part of an epoch are unknown. The time of former jobs does not count
-  // as time of this job.
+  // whole epochs; the losses and metrics of an incomplete epoch are unknown. The time of former
+  // jobs does not count as time of this job.
   void Resume(const IntervalSet& done, const IntervalSet& dead, const v1::Manifest& manifest,
               bool same_plan, const Context& context);
   const IntervalSet& resumed() const { return resumed_; }

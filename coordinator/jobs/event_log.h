@@ -1,8 +1,8 @@
 // The history of a job for its users: the newest events, numbered from 1, and the deaths of its
 // tasks. Pure; only the control executor calls it.
 //
-// At most `events_max` events and `events_max` deaths are kept. These are the newest events and the
-// first deaths, because the first deaths explain the later ones. All deaths are counted.
+// At most `events_max` events and `events_max` deaths are kept: the newest events, and the first
+// deaths, because the first deaths explain the later deaths. All deaths are counted.
 #pragma once
 
 #include <cstdint>

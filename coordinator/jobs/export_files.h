@@ -31,9 +31,9 @@ class ExportFiles : private JobPart {
  public:
   enum class Stage {
     kNone,
-    kSucceeding,  // The export of a job that has trained. It is repeated until its files are
-                  // present.
-    kFailed       // The export of a failed job. The job ends even if the export fails.
+    // The export of a job that has trained. The export is repeated until its files are present.
+    kSucceeding,
+    kFailed  // The export of a failed job. The job ends even if the export fails.
   };
   struct Hooks {
     std::function<void(MonoTime not_before)> again;  // The export closure must run again.

@@ -62,7 +62,7 @@ class FunctionCalls : private JobPart {
   // Returns the text of what a join waits for, or "". Callers call TellError first, because an
   // error ends the wait.
   std::string Unjoined(bool durable);
-  std::string JobWait(const std::string& text) const;  // Appends what the job waits for to `text`.
+  std::string JobWait(const std::string& text) const;  // Appends the job's wait to `text`.
 
   FunctionClosures* const closures_;
   const CheckpointRounds* const rounds_;

@@ -10,8 +10,8 @@
 namespace evergrad::coordinator {
 namespace {
 
-// Largest number of clients that are remembered. Beyond it the client that was silent longest is
-// forgotten, and a repetition of its calls would schedule new closures.
+// Largest number of clients that are remembered. Beyond this number the client that was silent
+// longest is forgotten, and a repetition of its calls would schedule new closures.
 constexpr std::size_t kClientsMax = 256;
 constexpr std::size_t kCallsMax = 4096;  // unacknowledged calls of one client
 // Largest number of failures, and of reported errors, that are kept.

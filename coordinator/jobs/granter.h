@@ -4,8 +4,8 @@
 //
 // The next closure goes to the worker that holds the fewest attempts. Among workers with equal
 // numbers it goes to the worker that registered first. Each worker has a limit. A closure that was
-// granted before does not wait for a worker below its limit, because that may take seconds: each
-// worker may hold up to two such closures beyond its limit, and runs them first.
+// granted before does not wait for a worker below its limit, because this wait may take seconds:
+// each worker may hold up to two such closures beyond its limit, and runs them first.
 #pragma once
 
 #include <cstdint>
@@ -49,8 +49,7 @@ class Granter {
   Outcome Grant(JobWorkers& workers, GrantPolicy& policy);
   // Asks busy workers to give back closures that they have not begun, because idle workers can run
   // them. For each idle worker one closure is asked for, from the worker that holds the most
-  // closures. Closures that were asked for earlier and are not given back yet count towards this
-  // number.
+  // closures. Closures that were asked for earlier and are not given back yet also count.
   static void Recall(JobWorkers& workers, GrantPolicy& policy);
 
  private:

@@ -45,7 +45,7 @@ class Job {
   // false if the store failed.
   bool Keep() { return life_.PersistWhole(); }
   void Start() { life_.Start(); }  // QUEUED -> STARTING. Admit… may be called before and after.
-  // Begins line 18 of this life for a restored job that had started. Servers register, then
+  // Begins LEDGER line 18 in this life, for a restored job that had started. Servers register, then
   // CloseWindow follows, then workers register.
   void Resume(Term term) { life_.Resume(term); }
   void Cancel() { life_.Cancel(); }  // A repeated call, or a call after the end, changes nothing.

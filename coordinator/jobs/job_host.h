@@ -1,6 +1,6 @@
 // The environment of a job: its settings, the process around it, and the objects that it shares
-// with those of its parts that send messages, commit records and add events. Parts that only hold
-// state and make decisions do not need this header.
+// with its parts. Parts that send messages, commit records or add events need this header. Parts
+// that only hold state and make decisions do not need it.
 //
 // Not thread-safe: every call comes from the coordinator's control executor.
 #pragma once
@@ -112,7 +112,7 @@ class JobHost : public MetricsFile::Host {
   // Runs `work` on the file thread, in order with all writes, and then runs the returned function
   // on the control executor.
   virtual void OnFileThread(std::function<std::function<void()>()> work) = 0;
-  virtual fs::FileSystem& file_system() = 0;  // Its calls block: use it on the file thread.
+  virtual fs::FileSystem& file_system() = 0;  // Blocks; use it on the file thread.
   // Returns the reason why the store accepts no commits now, or "". While there is a reason, the
   // job begins no new work.
   virtual std::string StoreTrouble() const = 0;

@@ -286,8 +286,8 @@ void JobLife::Advance() {
   Apply(PhaseEvent::kTrained);
 }
 
-// Time of repair and of waiting is excluded. If it counted as slow training, the remaining time
-// would be shown as much too long.
+// Time of repair and of waiting is excluded. If it counted as slow training, the shown remaining
+// time would be much too long.
 void JobLife::SampleRate() {
   TrainingRate& rate = parts_.rate;
   const std::uint64_t examples = parts_.epochs.examples_done();

@@ -5,7 +5,7 @@
 //   Cancel, Fail ─▶ JobEnd
 //   Restore ─▶ Resume ─▶ CloseWindow ─▶ the phase continues
 //
-// The parts of the job ask it through JobActions. A phase that a restarted coordinator would
+// The parts of the job call JobLife through JobActions. A phase that a restarted coordinator would
 // continue is committed before anything follows from it. Not thread-safe: only the control executor
 // uses it. Clock and I/O come from the host.
 #pragma once
@@ -44,8 +44,8 @@ class JobLife final : public JobActions {
   void CloseWindow();
   void EndTurn();
 
-  // Begins the phase that follows `event`. Returns false if the event is refused, or if the store
-  // failed, which ends the job's life in this process.
+  // Begins the phase that follows `event`. Returns false if the event is refused or the store
+  // failed. A failure of the store ends the job's life in this process.
   bool Apply(PhaseEvent event);
 
   // --- ends of the work of a phase

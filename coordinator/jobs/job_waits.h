@@ -1,5 +1,6 @@
-// Tells people in one text what a job waits for: the store, workers, servers, or the end of its
-// phase. Each part of the job has the text of its own wait; this class chooses one of these texts.
+// Describes the wait of a job for people, in one text. A job may wait for the store, workers,
+// servers, or the end of its phase. Each part of the job has the text of its own wait; this class
+// chooses one of these texts.
 //
 // Not thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once

@@ -32,7 +32,7 @@ std::optional<v1::Manifest> ManifestWriter::Make() const {
     entry->set_shard(p);
     const Snapshot* newest = book_->NewestSnapshot(ShardId(p));
     // A manifest needs a file of every shard. No job can resume from a manifest that lacks a shard,
-    // and such a manifest would hide an older complete one. The files are in the folder of the
+    // and such a manifest would hide an older complete manifest. The files are in the folder of the
     // manifest, so files of another job cannot be used.
     if (newest == nullptr || newest->resumed) return std::nullopt;
     entry->set_file(newest->file);

@@ -44,7 +44,7 @@ class ManifestWriter : private JobPart {
   void Write(v1::Manifest manifest, bool whole, const Done& done);
   void Stop() { stopped_ = true; }  // Stops at the next step, without calling `done`.
   // Forgets the snapshots that no kept manifest names (`named`, see Saved::named) and that are not
-  // the newest of their shard. Deletes their files once this is durable.
+  // the newest of their shard. Deletes their files once the removal is durable.
   void ForgetOlder(const std::set<std::string>& named);
 
  private:

@@ -50,7 +50,7 @@ class MetricsFile final : public LineSink {
     // file.
     virtual void AppendLines(const std::string& folder, const std::string& name, std::string lines,
                              std::function<void(absl::Status)> done) = 0;
-    // Truncates the file to `offset` bytes and appends `tail`. It is called before the first
+    // Truncates the file to `offset` bytes and appends `tail`. The call comes before the first
     // append, and after an AppendLines or a RestoreLines that failed. DataLoss means that the file
     // was shorter than `offset`, and that the tail is in the file; after any other error the tail
     // is not in the file.
@@ -66,14 +66,14 @@ class MetricsFile final : public LineSink {
   bool Add(const std::string& json, bool frequent) override;
   // Returns the lines that are not committed yet, each with its newline.
   const std::string& pending() const { return pending_; }
-  // Marks the pending lines as committed. They are written once the journal is durable; with
-  // `durable` the next Write writes them.
+  // Marks the pending lines as committed. They are written once they are durable in the journal. If
+  // `durable` is true, the next Write writes them.
   void Commit(bool durable);
-  // Writes the durable lines. After a failed write it tries again once a second.
+  // Writes the durable lines. After a failed write, the calls try again at most once a second.
   void Write();
   // Call when the job ends. Returns true if every committed line is in the file or was given up.
-  // Otherwise returns false and calls `then` when this is the case; lines that cannot be written
-  // for 5 s, for example to a full disk, are given up.
+  // Otherwise returns false, and calls `then` when no committed line is waiting any more. Lines
+  // that cannot be written for 5 s, for example to a full disk, are given up.
   bool Settle(std::function<void()> then);
   void Close() { pending_.clear(); }  // No more lines follow.
 

@@ -227,7 +227,7 @@ std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan,
     table.mutable_optimizer()->clear_learning_rate();
     table.clear_wire_dtype();
     // A memory limit is not part of the plan: a job that has reached its limit can resume with a
-    // higher one.
+    // higher limit.
     table.clear_bytes_max();
   }
   config::JobSpec model = spec;

@@ -44,17 +44,17 @@ inline constexpr std::uint32_t kShardsMax = 8192;
 struct BuiltPlan {
   plan::Plan plan;
   v1::Plan message;  // with shards and fingerprint
-  // Bytes of values and optimizer state by shard. For a slot of tables it is the size with which
-  // the slot is placed.
+  // Bytes of values and optimizer state by shard. For a slot of tables, the size with which the
+  // slot is placed.
   std::vector<std::uint64_t> shard_bytes;
   // Bytes of values and optimizer state of all dense variables, plus the limits (bytes_max) of the
   // tables that have one.
   std::uint64_t server_bytes = 0;
 };
 
-// Builds the plan. The worker's description is checked: names, ranks, sizes. Errors are the user's
-// (a model too large, no examples) or name the malformed part. No partition of a variable exceeds
-// `limit`: the variable gets more partitions, or the plan is refused.
+// Builds the plan. The worker's description is checked: names, ranks, sizes. An error is a user's
+// error (a model too large, no examples) or names the malformed part. No partition of a variable
+// exceeds `limit`: the variable gets more partitions, or the plan is refused.
 absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec,
                                     const v1::DescribeResult& described,
                                     const SectionLimit& limit = {});

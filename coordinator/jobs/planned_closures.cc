@@ -38,9 +38,9 @@ class PlannedClosures::Policy final : public ClosureGrants {
     Send(worker, *granted, newest);
     return Given::kGranted;
   }
-  // As long as new closures can be granted when others end, a worker counts as idle only after some
-  // time without work. A recall often arrives after its closure has ended, and then costs more than
-  // it gains.
+  // As long as new closures can be granted when other closures end, a worker counts as idle only
+  // after some time without work. A recall often arrives after its closure has ended, and then
+  // costs more than it gains.
   bool IsIdle(const JobWorker& worker) override {
     const bool all_granted =
         book_.next_new() >= std::min(closures_.plan_->closures(), closures_.Limit());

@@ -1,9 +1,9 @@
-// A round of closures that only read: one that describes the job, those of an evaluation, or one
-// that exports. Pure; only the control executor calls it.
+// A round of closures that only read: the describe closure of the job, the closures of an
+// evaluation, or an export closure. Pure; only the control executor calls it.
 //
 // These closures push no updates and are in no ledger, so each of them may be granted again at any
-// time. Only the answer to its newest attempt counts. Their numbers contain the number of the
-// round, so an answer to a former round matches no closure.
+// time. Only the answer to the newest attempt of a closure counts. The closure numbers contain the
+// number of the round, so an answer to a former round matches no closure.
 #pragma once
 
 #include <algorithm>
@@ -52,8 +52,7 @@ class ReadingRound {
     const std::uint64_t index = number & 0xffffffffu;
     return number >> 32 != round_ || index >= closures_.size() ? nullptr : &closures_[index];
   }
-  // Returns the closure that runs as `attempt`, or null if it is done or its newest attempt is
-  // another.
+  // Returns the closure that runs as `attempt`, or null if it is done or has a newer attempt.
   Closure* Running(std::uint64_t number, Attempt attempt) {
     Closure* const closure = Find(number);
     return closure != nullptr && !closure->done && attempt != Attempt{} &&

@@ -11,8 +11,8 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::size_t kHeldMax = 2;  // Attempts of one worker: one runs, one waits.
-// The first attempt number before the job has a ClosureBook. It is far above the attempt numbers of
-// any book.
+// The first attempt number before the job has a ClosureBook. This number is far above the attempt
+// numbers of any book.
 constexpr std::uint64_t kDescribeNumbers = 1ull << 62;
 
 }  // namespace

@@ -104,7 +104,7 @@ void AddCheckpoint(const v1::CheckpointStatus& checkpoint, Json* json) {
   (*json)["resumed_from"] = text(checkpoint.resumed_from());
 }
 
-// Returns the list of the exported files. Their names are relative to the runs folder.
+// Returns the list of the exported files. The names of the files are relative to the runs folder.
 Json FilesJson(const RunFacts& facts) {
   Json json = Json::array();
   for (const v1::RunFileInfo& file : facts.files)

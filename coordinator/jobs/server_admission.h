@@ -65,8 +65,8 @@ class ServerAdmission : private JobPart {
   // --- a restart of the coordinator
   void AwaitOwners();     // Each server in the map has server_lost_after to return.
   void AwaitFromNowOn();  // Restarts these times when the window has closed.
-  // Declares one server of the map lost that has not returned in time. Returns false if there is
-  // none, or if the start-up window is open.
+  // If a server in the map has not returned in time, declares one such server lost. Returns false
+  // if there is none, or if the start-up window is open.
   bool LoseMissing();
   void DisconnectAll();  // Called when all sessions have ended.
 

@@ -115,7 +115,8 @@ class StateStore {
   // place() has changed. Call SetListener once, before the first commit. The listener outlives the
   // store's threads.
   virtual void SetListener(std::function<void()> listener) = 0;
-  // Returns whether the data survive this process. If not, jobs need not make notes and snapshots.
+  // Returns whether the data survive this process. If the data do not survive, jobs need not make
+  // notes and snapshots.
   virtual bool persistent() const = 0;
 };
 

@@ -30,9 +30,9 @@ struct Counts {
 // The numbers that the processes of one identity have reported during one job.
 //
 // A process reports its totals repeatedly, and may be declared lost and return, so each report
-// replaces the previous one. A process counts from the moment it began to serve the job. If it has
-// served another job in between, it counts from zero again and reports another stint number. Only
-// the newest process of an identity can report (membership refuses a replaced process), so one
+// replaces the previous report. A process counts from the moment it began to serve the job. If it
+// has served another job in between, it counts from zero again and reports another stint number.
+// Only the newest process of an identity can report (membership refuses a replaced process), so one
 // total is enough; the totals of earlier processes and stints are kept as a sum.
 class Tally {
  public:
@@ -95,8 +95,8 @@ class Tally {
 class TaskTotals {
  public:
   // BeginWorker and BeginServer are called when a process begins to serve the job; a repeated call
-  // changes nothing. They return true if the process or the server's address is new, so the journal
-  // must have it.
+  // changes nothing. Both functions return true if the process or the server's address is new,
+  // because the journal must then have it.
   bool BeginWorker(const std::string& identity, std::uint64_t process);
   bool BeginServer(const std::string& identity, std::uint64_t process,
                    const v1::Endpoint& endpoint);

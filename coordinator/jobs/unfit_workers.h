@@ -1,9 +1,9 @@
 // Worker processes that cannot take part in a job, because of their device, their build, their
 // data, or a server that they cannot reach (v1::Lack). Pure; only the control executor calls it.
 //
-// The work of such a worker goes to others. The worker gets work again after 1, 2, 4 … s, at most
-// aside_max, until it completes some work. After it has completed work it counts as fit. Its record
-// is kept for ten minutes, so the same problem is not reported twice.
+// The work of such a worker goes to other workers. The worker gets work again after 1, 2, 4 … s, at
+// most aside_max, until it completes some work. After it has completed work it counts as fit. The
+// record of a fit worker is kept for ten minutes, so the same problem is not reported twice.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// Handles workers that come to a job and leave it. It decides which attempts a worker keeps when it
-// registers again (LEDGER line 26), and which attempts other workers get when it is gone.
+// Handles workers that come to a job and leave it. The class decides which attempts a worker keeps
+// when it registers again (LEDGER line 26), and which attempts other workers get when it is gone.
 //
 //   Admit (fills the Registered) ─▶ Ready ─▶ grants ─▶ OnGone, or Release to another job
 //   Admit ─▶ Withhold ─▶ Ready ─▶ Speaks ─▶ grants, for a worker that has said nothing since its

@@ -44,7 +44,7 @@ bool WorkerClaims::IsProved(const v1::HeldAttempt& held, Attempt attempt) const 
                            held.granted_to());
 }
 
-// The coordinator has granted no later attempt, so no shard can have seen one.
+// The coordinator has granted no later attempt, so no shard can have seen a later attempt.
 bool WorkerClaims::OnSuperseded(ClosureId closure, ShardId shard, const std::string& worker) {
   const std::uint32_t times = ++superseded_[closure.value()];
   if (times < kSupersededMax) return true;

@@ -1,8 +1,10 @@
-// The registered workers of a job, which of them can be given work, and why the others cannot.
+// The registered workers of a job, with the decision which of them can be given work, and the
+// reasons for the rest.
 //
-// A worker is usable once it is ready and has sent a message after its Hello, unless it leaves, is
-// called back for another job, backs off after deaths, is set aside, or cannot take part
-// (unfit_workers.h). A deterministic job uses only one of the usable workers (worker_pin.h).
+// A worker is usable once it is ready and has sent a message after its Hello. It is not usable
+// while it leaves, is called back for another job, backs off after deaths, is set aside, or cannot
+// take part (unfit_workers.h). A deterministic job uses only one of the usable workers
+// (worker_pin.h).
 //
 // Not thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once
@@ -100,8 +102,8 @@ class WorkerRoster : private JobPart {
   // If no worker can work, returns what the job waits for, as text; otherwise "".
   std::string WaitingFor() const;
   std::string WaitingForPauses() const;  // The wait of paused workers for memory, as text, or "".
-  // Adds an event when pushes of a worker begin to wait for memory, and one when no pushes wait any
-  // more. `gone` is a worker that has just been removed, or "".
+  // Adds an event when pushes of a worker begin to wait for memory, and another event when no
+  // pushes wait any more. `gone` is a worker that has just been removed, or "".
   void TellPauses(absl::string_view gone = "");
   void ForgetPauses() { pause_said_ = false; }  // A worker that still waits will be reported again.
   // Sets the states of the registered workers in `rows` (by identity), and adds the rows to the

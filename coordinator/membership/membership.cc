@@ -119,15 +119,15 @@ std::optional<RegisterVerdict> Membership::Identify(Registration& one) {
   return std::nullopt;
 }
 
-// Returns a refusal if the new server must wait. It waits while the former session is open or its
-// lease runs, because the former process may hold the only copy of its shards (P7).
+// Returns a refusal if the new server must wait. The new server waits while the former session is
+// open or its lease runs, because the former process may hold the only copy of its shards (P7).
 std::optional<RegisterVerdict> Membership::RefuseTakenServer(const Registration& one) {
   if (one.hello.role != Role::kPsServer || !one.former_living || one.same_process)
     return std::nullopt;
   const TaskEntry& former = *one.former;
   const bool lease_runs = one.now < former.last_heard + options_.lease;
   // A server that gave notice will not return. If the new server proves that the former process has
-  // ended, it need not wait for the end of the lease.
+  // ended, the new server need not wait for the end of the lease.
   const bool same_place = !former.lifeline.empty() && former.lifeline == one.hello.lifeline;
   const bool proved = same_place && one.hello.ended_process == former.process_uid;
   if (!former.session_open && (!lease_runs || former.leaving || proved)) return std::nullopt;

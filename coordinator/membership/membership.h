@@ -139,8 +139,8 @@ class Membership {
   //   number, the new worker gets another number instead. A replaced worker with an assigned number
   //   also gets another number when it registers again.
   // - A server is refused if its identity belongs to a living server, until the lease of the living
-  //   server has expired or its end is proved. The end is proved if its session is closed and the
-  //   new server has acquired the same lifeline.
+  //   server has expired or the end of that server is proved. The end is proved if the session of
+  //   that server is closed and the new server has acquired the same lifeline.
   // - A process that registers again (same process_uid) replaces its own former registration.
   RegisterVerdict Register(MonoTime now, const TaskHello& hello);
   // Notes that a message of the task has arrived. Unknown or replaced tasks are ignored.

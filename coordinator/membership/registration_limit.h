@@ -1,7 +1,7 @@
 // Limits the rate of registrations. Pure: each call passes the time as `now`.
 //
-// A registration costs the coordinator log lines, table rows and messages, and anyone with a
-// certificate (or with access to a listener without TLS) can send any number of registrations.
+// A registration costs the coordinator log lines, table rows and messages. Anyone with a
+// certificate, or with access to a listener without TLS, can send any number of registrations.
 // Token buckets limit the rate: one bucket per identity, and one common bucket for all identities.
 // A cluster whose tasks all start at once, or all reconnect to a restarted coordinator, takes one
 // token per task. Before such a start the common bucket is full, and it holds twice as many tokens

@@ -55,8 +55,8 @@ void ForEach(const IntervalSet& set, std::uint64_t closures, Each each) {
 struct AuditedJob {
   bool resumed = false;
   bool functions = false;  // a functions job: no plan states how many updates a closure has
-  // Number of ids of the tables of a counting job. It is 0 for other jobs, because their data
-  // decide which slots have rows.
+  // Number of ids of the tables of a counting job. The number is 0 for other jobs, because their
+  // data decide which slots have rows.
   std::uint64_t counted_ids = 0;
 
   static AuditedJob Of(const v1::Manifest& manifest) {
@@ -78,7 +78,7 @@ class Auditor {
     audit_.functions = job_.functions;
   }
 
-  // Adds a shard without a file, which holds no closure.
+  // Adds a shard that has no file and therefore holds no closure.
   void AddEmptyShard() { AddDone(IntervalSet()); }
 
   void AddShard(int i, const snapshot::ShardFileReport& report) {

@@ -128,7 +128,7 @@ absl::StatusOr<Certificate> Blank(EVP_PKEY* key, const std::string& name, std::u
       BN_to_ASN1_INTEGER(serial.get(), X509_get_serialNumber(certificate.get())) == nullptr)
     return OpenSslError("cannot make a serial number");
   X509_set_version(certificate.get(), 2);
-  // The validity begins five minutes ago, for clocks that differ.
+  // The validity begins five minutes ago, because the clocks of two machines may differ.
   X509_gmtime_adj(X509_getm_notBefore(certificate.get()), -300);
   X509_gmtime_adj(X509_getm_notAfter(certificate.get()), static_cast<long>(days) * 86400);
   X509_NAME* subject = X509_get_subject_name(certificate.get());

@@ -23,8 +23,8 @@ struct FoundManifest {
 };
 // Finds the manifest of `uri`. The URI may be a manifest, a folder of manifests (the newest
 // readable one is used), or a job's runs folder that contains such a folder. Returns DataLoss if
-// manifests exist and none is readable, NotFound if there is none, and InvalidArgument (a user's
-// error) for any other path.
+// manifests exist and none is readable, NotFound if there is no manifest, and InvalidArgument (a
+// user's error) for any other path.
 absl::StatusOr<FoundManifest> FindManifest(fs::FileSystem& files, const std::string& uri);
 
 // Prints `status` and returns its exit code. A file of another format version counts as a user's

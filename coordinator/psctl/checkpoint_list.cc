@@ -20,8 +20,8 @@
 namespace evergrad::psctl {
 namespace {
 
-// The facts about one manifest that are listed. The manifest itself is released after it has been
-// read, because a folder may have many manifests.
+// The listed facts about one manifest. The manifest itself is released after it has been read,
+// because a folder may have many manifests.
 struct Row {
   std::string uri;
   std::uint64_t number = 0;
@@ -31,7 +31,8 @@ struct Row {
   bool complete = false;
   std::string plan;
   bool functions = false;  // a client scheduled the closures: the plan has no end and no epochs
-  // closures_done counts closures that are done in every shard; closures counts those in the plan.
+  // closures_done counts closures that are done in every shard; closures counts the closures in the
+  // plan.
   std::uint64_t closures_done = 0, closures = 0;
   std::uint64_t epochs_done = 0, epochs = 0;  // epochs_done counts complete epochs
   int shards = 0, from_seed = 0;
@@ -160,7 +161,7 @@ absl::StatusOr<Listing> Collect(fs::FileSystem& files, const std::string& uri) {
   Listing listing;
   EG_ASSIGN_OR_RETURN(const std::vector<fs::ListedFile> entries, files.List(uri));
   // Searches the folder, its sub-folders, and the folder `checkpoint` in each sub-folder. The
-  // folder may be a checkpoint's folder, a job's runs folder, or a directory of either.
+  // searched folder may be a checkpoint's folder, a job's runs folder, or a directory of either.
   for (const std::string& folder : ReadFolder(files, uri, entries, &listing.rows)) {
     const auto inside = files.List(folder);
     if (!inside.ok()) {

@@ -27,7 +27,8 @@ struct ClusterOptions {
   std::chrono::milliseconds wait{20000};
 };
 void AddLocalOptions(daemon::OptionTable* table, ClusterOptions* options);
-// Completes options.local from the parsed options: the daemons' folder, absolute paths.
+// Completes options.local from the parsed options: sets the daemons' folder and makes paths
+// absolute.
 void CompleteLocalOptions(const Context& context, ClusterOptions* options);
 // With --gpus, sets the number of workers to the number of GPUs. Returns a user's error if --gpus
 // is combined with --workers or --device, or if there is no GPU, and Cancelled if a signal arrived.

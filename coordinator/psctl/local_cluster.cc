@@ -122,7 +122,7 @@ std::string LastWords(const std::string& path) {
 
 std::chrono::milliseconds RestartDelay(int starts, MonoTime lived) {
   // A task that ran for more than 10 s did not fail at its start, so it is restarted after 100 ms.
-  // Otherwise each delay is twice the previous one, up to 5 s.
+  // For other tasks each delay is twice the previous delay, up to 5 s.
   if (lived > std::chrono::seconds(10) || starts <= 1) return std::chrono::milliseconds(100);
   return std::min(std::chrono::milliseconds(5000),
                   std::chrono::milliseconds(100) * (1 << std::min(starts - 1, 6)));

@@ -17,8 +17,8 @@ namespace evergrad::psctl {
 
 struct LocalOptions {
   std::string bin;  // folder of the daemons
-  // Holds logs, pid and address files, and the coordinator's journal in state/. It is created if
-  // absent.
+  // Holds logs, pid and address files, and the coordinator's journal in state/. The folder is
+  // created if absent.
   std::string folder;
   std::string runs;  // the coordinator's --runs
   std::uint32_t workers = 2, servers = 2;

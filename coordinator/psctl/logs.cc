@@ -53,7 +53,7 @@ int Logs(Context& context, const std::vector<std::string>& args) {
       context.out << (output == "json" ? Dump(JsonOf(line), -1) : LogText(line)) << "\n";
     context.out.flush();
     if (!follow) return kSucceeded;
-    // From here on, the request asks for all lines that are newer than the last one of each task.
+    // From here on, the request asks for all lines that are newer than the last line of each task.
     *request.mutable_cursors() = answer->cursors();
     request.set_lines_max(0);
     const MonoTime until = context.clock->Now() + kFollowEvery;

@@ -34,7 +34,7 @@ class RowSorter {
   absl::Status Add(std::size_t table, std::span<const std::byte> ids,
                    std::span<const std::byte> values);
   // Passes all rows of the table to `take` in pieces, in ascending order of the ids. Call this
-  // method once per table. It stops at the first error of `take` and returns that error.
+  // method once per table. The method stops at the first error of `take` and returns that error.
   using Take =
       std::function<absl::Status(std::span<const std::int64_t> ids, std::span<const float> values)>;
   absl::Status Drain(std::size_t table, const Take& take);

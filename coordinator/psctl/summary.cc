@@ -45,8 +45,8 @@ std::string SucceededLine(const v1::JobStatus& job, const nlohmann::json& result
     parts.push_back(Counted(workers, "worker"));
     parts.push_back(Counted(servers, "server"));
   }
-  // The coordinator has compared every shard's updates with the plan, and those of tables with the
-  // reports of the workers.
+  // The coordinator has compared every shard's updates with the plan, and the updates of tables
+  // with the workers' reports.
   parts.push_back(absl::StrCat(job.steps_done(), " steps",
                                job.updates_exact() ? ", each applied exactly once" : ""));
   return absl::StrJoin(parts, ", ");

@@ -121,7 +121,7 @@ int Describe(Context& context, const std::vector<std::string>& args) {
 }
 
 // Runs `variable top`. The first sample shows totals; each later sample shows the difference from
-// the previous one.
+// the previous sample.
 int Top(Context& context, const std::vector<std::string>& args) {
   OneVariable one;
   bool once = false;

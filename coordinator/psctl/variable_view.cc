@@ -77,7 +77,7 @@ VariableView View(const v1::VariableRow& row, const v1::VariableRow* before, dou
     if (found != earlier.end() && found->second.second == shard.server) from = *found->second.first;
     // If the shard did not answer at the first sample, its increase is not known.
     if (found == earlier.end() && before != nullptr && !before->complete()) from = now;
-    // If one counter has fallen, all have restarted.
+    // If one counter has fallen, all counters have restarted.
     if (now.pulls() < from.pulls() || now.pushes() < from.pushes() ||
         now.bytes_received() < from.bytes_received())
       from.Clear();

@@ -105,8 +105,8 @@ class Watcher {
     const bool unreachable = status.code() == absl::StatusCode::kUnavailable ||
                              status.code() == absl::StatusCode::kDeadlineExceeded;
     if (!unreachable) {
-      // The coordinator knew the job when the watch began. A coordinator that does not know it has
-      // restarted without a journal (no --state-dir).
+      // The coordinator knew the job when the watch began. A coordinator that does not know the job
+      // has restarted without a journal (no --state-dir).
       const bool forgotten = status.code() == absl::StatusCode::kNotFound && last_.has_value();
       if (forgotten)
         End(kUnreachable,

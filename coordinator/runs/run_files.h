@@ -51,8 +51,8 @@ class RunFileReceiver {
 // Removes hidden files of a coordinator that died while it received them.
 void RemoveHalfReceived(const std::string& folder);
 
-// Reads files in chunks of limited size, and compares their sizes and digests with those that their
-// writer reported.
+// Reads files in chunks of limited size, and compares their sizes and digests with the values that
+// their writer reported.
 class RunFileCheck {
  public:
   RunFileCheck(std::string folder, std::vector<v1::RunFileInfo> files,

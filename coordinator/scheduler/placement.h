@@ -25,7 +25,7 @@ struct Placement {
 
 // Assigns the largest shard first, each to the least loaded server. Ties go to the lower shard
 // number and to the earlier server in `servers`, so equal input gives equal placement. The result
-// is ordered by shard number. It is empty if there are no servers.
+// is ordered by shard number. The result is empty if there are no servers.
 std::vector<Placement> PlaceShards(std::vector<ShardSize> shards, std::vector<ServerLoad> servers);
 
 }  // namespace evergrad::coordinator

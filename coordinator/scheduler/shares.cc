@@ -21,8 +21,8 @@ std::vector<std::uint32_t> WorkerTargets(std::uint32_t workers, const std::vecto
     }
   }
   const bool one_each = left >= open.size();
-  // Jobs that would get more workers than they can use, or less than one worker, are decided first.
-  // The other jobs divide the remaining workers.
+  // Jobs that would get more workers than they can use, or less than one worker, get their number
+  // first. The other jobs divide the remaining workers.
   for (bool settled = true; settled && !open.empty();) {
     settled = false;
     double shares = 0;

@@ -17,10 +17,10 @@ struct JobDemand {
 };
 
 // Divides workers in proportion to the shares. No job gets more workers than it can use, and each
-// job gets at least one worker if there are enough. Workers that do not divide evenly stay with
-// their jobs. With `turn_over` they go to the jobs that were served least, so that jobs take turns
-// even if there are fewer workers than jobs. Returns one target per job, in order; their sum is at
-// most `workers`.
+// job gets at least one worker if there are enough workers. Workers that do not divide evenly stay
+// with their jobs. With `turn_over` these workers go to the jobs that were served least. Jobs
+// therefore take turns even if there are fewer workers than jobs. Returns one target per job, in
+// order; their sum is at most `workers`.
 std::vector<std::uint32_t> WorkerTargets(std::uint32_t workers, const std::vector<JobDemand>& jobs,
                                          bool turn_over);
 

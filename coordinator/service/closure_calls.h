@@ -27,7 +27,7 @@ class ClosureCalls {
 
   // Asks the jobs again to answer the waiting calls.
   void Check() { waiting_.Check(parts_.clock->Now()); }
-  void Stop() { waiting_.Clear(); }  // dropping a call answers it
+  void Stop() { waiting_.Clear(); }  // A dropped call is answered by its destructor.
 
  private:
   template <class Request, class Ask>

@@ -32,8 +32,8 @@ struct CallHandlers {
   RunFileCalls* run_files = nullptr;
 };
 
-// The responder of a call, which answers once. The handler shares it with the callbacks that answer
-// later.
+// The responder of a call, which answers once. The handler shares the responder with the callbacks
+// that answer later.
 using Responder = std::shared_ptr<transport::UnaryResponder>;
 
 struct ControlCall {

@@ -148,7 +148,7 @@ void ControlPlane::UpdateMetrics() {
   metrics_.calls.current.Set(intake_.calls());
   files_.UpdateMetrics();
   metrics_.gate.current.Set(static_cast<double>(gate_.bytes()));
-  // The limits apply to one job, so the metrics show the fullest one.
+  // The limits apply to one job, so the metrics show the highest numbers of all jobs.
   std::uint64_t open = 0, behind = 0;
   for (Job* job : jobs_.Running()) {
     open = std::max(open, job->open_closures());

@@ -38,7 +38,7 @@ namespace evergrad::coordinator {
 
 class ControlPlane final {
  public:
-  // The objects that these pointers name outlive the control plane.
+  // The objects behind these pointers outlive the control plane.
   struct Parts {
     runtime::Executor* control = nullptr;
     runtime::Executor* files = nullptr;
@@ -55,9 +55,9 @@ class ControlPlane final {
   };
   ControlPlane(ControlOptions options, const Parts& parts);
 
-  // Restores the jobs of the store. It is called on the creating thread, before handlers() and
-  // Start. An error names a living job that this version cannot continue (all such jobs are
-  // logged). The journal is then unchanged, and the coordinator must not start.
+  // Restores the jobs of the store. Call it on the creating thread, before handlers() and Start. An
+  // error names a living job that this version cannot continue (all such jobs are logged). The
+  // journal is then unchanged, and the coordinator must not start.
   absl::Status Recover();
 
   // Thread-safe. The handlers of the transport post to the control executor; their number is

@@ -19,8 +19,8 @@ class DurabilityGate {
   // false if the store has failed. The gate calls it before it lets a message pass.
   DurabilityGate(const StateStore* store, std::uint64_t bytes_max, std::function<bool()> commit);
 
-  // Runs `then` at once if all accepted changes are durable, otherwise in Release. After a failed
-  // commit the contents of the store are unknown, so `then` never runs.
+  // Runs `then` at once if all accepted changes are durable. Otherwise Release runs it later. After
+  // a failed commit the contents of the store are unknown, so `then` never runs.
   void WhenDurable(std::function<void()> then);
   // Like WhenDurable, for a message of `bytes`. Returns false and does nothing if the message
   // exceeds the limit.

@@ -12,7 +12,7 @@ void JobCalls::ServeEarly() {
 }
 
 void JobCalls::Stop() {
-  waiting_.Clear();  // dropping a call answers it
+  waiting_.Clear();  // A dropped call is answered by its destructor.
   for (const EarlyCall& call : std::exchange(early_, {})) call.responder->Answer(StoppingError());
 }
 

@@ -22,7 +22,7 @@ struct Life {
   Term term = {};
   bool term_known = false, window_open = true;
   MonoTime window_until{0};
-  std::uint64_t highest_reported = 0;  // the highest term that the store or a task has named
+  std::uint64_t highest_reported = 0;  // the highest term that the store or a task has reported
   bool over = false;                   // line 18a: no further task is registered
   bool stopped = false;                // ControlPlane::Stop was called, and all work has ended
   std::uint64_t next_number = 1;

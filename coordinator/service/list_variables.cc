@@ -125,7 +125,7 @@ std::vector<std::string> NamesOf(const v1::Plan& plan) {
 
 }  // namespace
 
-// For a running job the owners of the shards are asked now; for an ended one its final report is
+// For a running job the owners of the shards are asked now; for an ended job its final report is
 // used. Shards that do not answer in time leave their variable incomplete.
 void JobCalls::Serve(const v1::ListVariablesRequest& request, const Responder& responder) {
   constexpr std::size_t kNamesShown = 64;

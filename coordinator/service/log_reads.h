@@ -45,7 +45,7 @@ class LogReads {
   // Lines for a read that has ended, or from a task that was not asked, are ignored.
   void OnLines(TaskId task, const v1::LogLines& lines);
   void OnSessionClosed(TaskId task);  // stops awaiting its lines
-  // Answers the reads that wait for no more tasks, or whose deadline has passed.
+  // Answers the reads that wait for no more tasks or have reached their deadline.
   void Check(MonoTime now);
   void Stop();  // answers all reads with Unavailable
 

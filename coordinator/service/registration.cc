@@ -27,7 +27,7 @@ struct Registrar::Registration {
   bool former_died = false;
   std::optional<std::string> contest = {};  // set if two processes replace each other
   v1::CoordinatorMessage message = {};      // Registered
-  // Messages with the job and the map of each job after the first one, which Registered carries.
+  // Messages with the job and the map of each job except the first job, which is in Registered.
   std::vector<v1::CoordinatorMessage> others = {};
   std::vector<Job*> jobs = {};  // one job for a worker, all jobs for a server
   v1::Registered* registered() { return message.mutable_registered(); }

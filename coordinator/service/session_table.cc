@@ -119,7 +119,7 @@ void SessionTable::SendBytes(std::uint64_t number, std::string bytes) {
       absl::StrCat("ending a session because messages could not be sent: task=", session->Name(),
                    " bytes=", size, " reason=", status.message()));
   // The task does not read, or its stream has just ended. The task is reconciled when it registers
-  // again. The session ends by a posted call, because the caller still uses it.
+  // again. The session ends by a posted call, because the caller still uses the session.
   parts_.control->Post([this, number] { parts_.on_failed(number); });
 }
 

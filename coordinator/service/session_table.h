@@ -88,7 +88,7 @@ class SessionTable {
   // Sends queued messages now, unless they must wait for the store.
   void Flush(std::uint64_t number);
   // Sends the last message of a session, which depends on no change. The message follows the queued
-  // messages if the gate is open. Otherwise it is sent without them.
+  // messages if the gate is open. If the gate is closed, it is sent without the queued messages.
   void SendLast(Session& session, const v1::CoordinatorMessage& message);
   // Sends at once, without waiting for queued messages or for the store.
   void SendBytes(std::uint64_t number, std::string bytes);

@@ -1,5 +1,5 @@
-// The messages of registered tasks: those about the task itself are handled here, and the others go
-// to the jobs that they name.
+// The messages of registered tasks. Messages about the task itself are handled here, and all other
+// messages go to the jobs that they name.
 //
 // The Dones of several batches form one turn of their job. The end of a turn is a posted call, so
 // the turn contains the batches that arrived before the call was posted. Not thread-safe: the

@@ -76,8 +76,8 @@ std::uint32_t WorkerDivision::SetTargets(std::vector<WorkerShare>& shares, std::
   return sum;
 }
 
-// Returns the shares in the order in which the jobs are given workers: functions jobs first, and of
-// these the jobs with the fewest suitable workers first.
+// Returns the shares in the order in which the jobs are given workers: functions jobs first, and
+// among them the jobs with the fewest suitable workers first.
 std::vector<WorkerDivision::WorkerShare> WorkerDivision::Divide(
     const std::vector<TaskId>& workers) const {
   std::vector<WorkerShare> shares;
@@ -180,9 +180,8 @@ void WorkerDivision::Tick(MonoTime now, bool may_divide) {
   MoveWorkers();
 }
 
-// If a job lacks workers and has a worker that cannot run it, this worker goes to another job,
-// beyond the target of the other job. The other job can then give up a worker that can run the
-// first job.
+// If a job A lacks workers and has a worker that cannot run it, this worker goes to another job B,
+// beyond the target of B. Job B can then give up a worker that can run A.
 void WorkerDivision::ReplaceUnfit(std::vector<WorkerShare>& shares) {
   std::vector<std::pair<JobUid, TaskId>> called_back;
   for (auto& [worker, serving] : serving_) {

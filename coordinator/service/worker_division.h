@@ -22,7 +22,7 @@
 namespace evergrad::coordinator {
 
 // The interface through which the division reads jobs and workers and moves workers. Each JobUid
-// that is passed to it belongs to a running job that RunningJobs() has just listed.
+// that is passed to the host belongs to a running job that RunningJobs() has just listed.
 class DivisionHost {
  public:
   virtual ~DivisionHost() = default;
@@ -34,8 +34,8 @@ class DivisionHost {
   // number of the job's workers that have held work within `since`.
   virtual std::uint32_t UsefulWorkers(JobUid job) const = 0;
   virtual std::uint32_t BusyWorkers(JobUid job, std::chrono::milliseconds since) const = 0;
-  // Returns whether the job is deterministic. If it is, the division does not take the job's worker
-  // for another job.
+  // Returns whether the job is deterministic. The division does not take the worker of a
+  // deterministic job for another job.
   virtual bool KeepsItsWorker(JobUid job) const = 0;
   // Returns the functions for which the job's closures wait; nullopt if the job can use any worker.
   virtual std::optional<std::set<std::string>> WantedFunctions(JobUid job) const = 0;
@@ -56,8 +56,8 @@ class DivisionHost {
   // Lets the worker serve `job` from now on, unless the worker is gone. Calls
   // WorkerDivision::Assign.
   virtual void Introduce(JobUid job, TaskId worker) = 0;
-  // Ends the worker's service for `job`, which may have ended. It will be introduced to `next`,
-  // unless that job has ended.
+  // Ends the worker's service for `job`, which may have ended. The worker will be introduced to
+  // `next`, unless that job has ended.
   virtual void Release(JobUid job, TaskId worker, JobUid next) = 0;
   virtual void SetWorkersElsewhere(JobUid job, std::uint32_t workers) = 0;
 };
@@ -85,8 +85,8 @@ class WorkerDivision {
   void Assign(TaskId worker, JobUid job) { serving_.insert_or_assign(worker, Serving{job, {}}); }
   void Remove(TaskId worker) { serving_.erase(worker); }
   void RemoveAll() { serving_.clear(); }
-  // Returns the job that lacks most workers of the worker's kind. If none lacks any, returns the
-  // first running job, or nullopt if none runs.
+  // Returns the job that lacks most workers of the worker's kind. If no job lacks workers, returns
+  // the first running job, or nullopt if no job runs.
   std::optional<JobUid> JobFor(TaskId worker);
 
   // --- division.

@@ -119,9 +119,9 @@ class JournalFile {
   absl::Status Look() { return place_.Look(); }
   // Empties the -wal file at the end. The next start then finds one file and replays nothing.
   void EmptyWal();
-  // Returns the bytes in use, without free pages. The size of the database file would not show
-  // them, because SQLite writes to the -wal file and copies it to the database file only from time
-  // to time.
+  // Returns the bytes in use, without free pages. The size of the database file would not show this
+  // number, because SQLite writes to the -wal file and copies it to the database file only from
+  // time to time.
   std::uint64_t UsedBytes();
   const std::string& path() const { return path_; }
   std::uint64_t torn_bytes() const { return torn_bytes_; }

@@ -17,7 +17,7 @@ class JournalPlace {
   // `path` is the path of the database.
   explicit JournalPlace(std::string path) : path_(std::move(path)) {}
 
-  // Records the identities of the present files. The caller calls it once SQLite has opened them.
+  // Records the identities of the present files. Call it once SQLite has opened the files.
   void Remember();
   // Returns OK if a start with this folder would find the journal of this process. Otherwise the
   // error contains the remedy. If there is no -wal file, SQLite creates it with its first commit

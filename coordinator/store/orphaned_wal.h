@@ -1,8 +1,8 @@
 // Detects a -wal file of SQLite without its database.
 //
-// SQLite treats an empty or missing database as a new one and deletes the -wal file beside it. That
-// file may be the only record of a coordinator's jobs, so it is checked before SQLite opens
-// anything.
+// SQLite treats an empty or missing database as a new database and deletes the -wal file beside it.
+// The -wal file may be the only record of a coordinator's jobs, so it is checked before SQLite
+// opens anything.
 #pragma once
 
 #include <cstdint>
