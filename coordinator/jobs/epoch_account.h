@@ -184,8 +184,8 @@ inline constexpr char kStepsMetric[] = "steps";
 
 // Returns the steps of epochs 1, 2, … from the manifest. If the manifest has no valid number for an
 // epoch (an older build wrote it, or the number is not whole), the steps come from the manifest's
-// plan. If the job has the same plan, they come from `counted`. `counted` has the numbers that this
-// job counted itself.
+// plan. If the job has the same plan, the steps come from `counted`. `counted` has the numbers that
+// this job counted itself.
 std::vector<std::uint64_t> StepsOfEpochs(const v1::Manifest& manifest, bool same_plan,
                                          std::vector<std::uint64_t> counted);
 

@@ -1,6 +1,6 @@
 // The environment of a job: its settings, the process around it, and the objects that it shares
 // with its parts. Parts that send messages, commit records or add events need this header. Parts
-// that only hold state and make decisions do not need it.
+// that only hold state and make decisions do not need this header.
 //
 // Not thread-safe: every call comes from the coordinator's control executor.
 #pragma once

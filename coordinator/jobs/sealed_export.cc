@@ -34,7 +34,7 @@ bool SealedExport::Begin(const ShardQueries::Answer& report, std::uint64_t bytes
 }
 
 std::optional<std::string> SealedExport::ReasonToGiveUp(MonoTime now) const {
-  if (book_->durable().version != version_) return "a server lost its shards meanwhile";
+  if (book_->durable().version != version_) return "a server lost its shards during the export";
   if (now >= by_) return "the export took too long";
   return std::nullopt;
 }

@@ -162,9 +162,10 @@ void ShardMover::Commit(Moves::iterator move) {
   if (const absl::Status hit = host_->failpoints().ErrorAt("move.before_commit");
       !hit.ok() || target == nullptr) {
     placer_->Drop(*what.target, shard, what.from);
-    return OnFailed(move,
-                    MakeError(hit.ok() ? absl::UnavailableError("its new owner disconnected") : hit,
-                              "move", "coordinator"));
+    return OnFailed(
+        move, MakeError(hit.ok() ? absl::UnavailableError("the new owner of the shard disconnected")
+                                 : hit,
+                        "move", "coordinator"));
   }
   moves_.erase(move);
   ClosureBook::MapChange change = book_->Move(shard, what.from, target->identity);

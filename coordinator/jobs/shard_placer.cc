@@ -315,7 +315,7 @@ void ShardPlacer::KeepFrom(const std::string& identity, const std::vector<ShardI
   if (kept == 0) return;
   job_.Event("rollback", absl::StrCat("ps_server/", identity, " reconnected and backs off: ", kept,
                                       kept == 1 ? " shard is" : " shards are",
-                                      " reassigned to other servers, or wait for it"));
+                                      " reassigned to other servers, or wait for this server"));
   job_.AfterRollback("a server lost its shards");
 }
 

@@ -18,7 +18,8 @@ void MemoryStateStore::Apply(const StoredCommit& entry, StoredJob* job) {
 absl::Status MemoryStateStore::CommitTerm(Term term) {
   if (term <= term_)
     return absl::InvalidArgumentError(absl::StrCat(
-        "the term of the coordinator does not grow: have=", term_.value(), " got=", term.value()));
+        "the new term of the coordinator is not above its present term: have=", term_.value(),
+        " got=", term.value()));
   term_ = term;
   ++accepted_;
   for (const StoredCommit& entry : tail_) Apply(entry, &settled_[entry.job]);

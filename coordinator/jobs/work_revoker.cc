@@ -122,7 +122,8 @@ void WorkRevoker::PassOn(JobWorker& worker, const v1::UnreachedServer& from) {
   parts_.roster->SetAside(worker, failure, source_->has_callers());
   parts_.roster->SetUnreached(worker, from);
   if (trained)
-    job_.SayNotReproducible(absl::StrCat("the work of worker/", worker.identity, " was passed on"));
+    job_.SayNotReproducible(
+        absl::StrCat("the work of worker/", worker.identity, " was given to other workers"));
   job_.Touch();
   job_.Pump();
 }

@@ -32,8 +32,8 @@ JobWorker* WorkerPin::Choose(JobWorkers& workers, const UnfitWorkers& unfit,
   if (!wait_told_) {
     event("warning", absl::StrCat("deterministic: worker/", identity_, " cannot work now (",
                                   WhyNot(holder, unfit),
-                                  "), and no other worker has its build and settings: the job "
-                                  "waits for one that has: ",
+                                  "), and no other worker has the same build and settings: the job "
+                                  "waits for such a worker: ",
                                   compute_));
   }
   waits_ = wait_told_ = true;

@@ -220,8 +220,9 @@ std::string WorkerRoster::WaitingFor() const {
   if (!ready && elsewhere_ == 0) return "workers: none is connected";
   if (!ready)
     return absl::StrCat("workers: ",
-                        elsewhere_ == 1 ? "the only connected one serves"
-                                        : absl::StrCat("all ", elsewhere_, " serve"),
+                        elsewhere_ == 1
+                            ? "the only connected worker serves"
+                            : absl::StrCat("all ", elsewhere_, " connected workers serve"),
                         " other jobs now");
   if (!usable && !unfit.empty())
     return absl::StrCat("workers: none of the connected workers can take part in the job: ", unfit);
@@ -230,7 +231,7 @@ std::string WorkerRoster::WaitingFor() const {
   if (!usable) return absl::StrCat("workers: ", WaitingForBackoffs());
   if (pin_.waits())
     return absl::StrCat("workers: a deterministic job continues only with worker/", pin_.identity(),
-                        " or one with the same build and settings: ", pin_.compute());
+                        " or a worker with the same build and settings: ", pin_.compute());
   return "";
 }
 

@@ -173,9 +173,9 @@ class Auditor {
     for (std::uint64_t c = e * closures; c < (e + 1) * closures; ++c) {
       const plan::ClosureRange range = plan_.Closure(ClosureId(c));
       if (range.epoch != e || range.begin != position || range.end <= range.begin)
-        audit_.violations.push_back(
-            absl::StrFormat("closure %d does not begin where the previous one ends: want=%d got=%d",
-                            c, position, range.begin));
+        audit_.violations.push_back(absl::StrFormat(
+            "closure %d does not begin at the end of the previous closure: want=%d got=%d", c,
+            position, range.begin));
       position = range.end;
       CountOf(c, &epoch) += range.end - range.begin;
     }

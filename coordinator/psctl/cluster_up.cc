@@ -190,7 +190,7 @@ int ClusterUp(Context& context, const std::vector<std::string>& args) {
   OptionTable table("psctl cluster up", "starts a cluster in the background on this machine",
                     OptionTable::Kind::kCommand);
   AddLocalOptions(&table, &options);
-  table.Add("wait", &options.wait, "time for all tasks to register");
+  table.Add("wait", &options.wait, "how long to wait until all tasks have registered");
   AddOutputOption(&table, &options.output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   CompleteLocalOptions(context, &options);

@@ -78,8 +78,8 @@ void AddConnectionOptions(daemon::OptionTable* table, Connection* connection) {
              "PEM file of the authority; give all three --tls-… flags or none");
   table->Add("tls.cert", &connection->tls.cert, "PEM file of your certificate");
   table->Add("tls.key", &connection->tls.key, "PEM file of your private key");
-  table->Add("timeout", &connection->timeout, "limit of one call", std::chrono::milliseconds(100),
-             std::chrono::minutes(10));
+  table->Add("timeout", &connection->timeout, "time limit of one call",
+             std::chrono::milliseconds(100), std::chrono::minutes(10));
   table->Add("wait", &connection->wait,
              "how long to wait for a coordinator that does not listen yet; 0ms: do not wait",
              std::chrono::milliseconds(0), std::chrono::hours(24));

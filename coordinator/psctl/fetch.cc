@@ -247,9 +247,8 @@ int FetchJob(Context& context, const std::vector<std::string>& args) {
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   if (options.folder.empty())
-    return Report(
-        context,
-        UserError(absl::InvalidArgumentError("--to DIR is missing: the folder for the files")));
+    return Report(context, UserError(absl::InvalidArgumentError(
+                               "--to is missing: expected the folder for the files")));
   options.folder = AbsolutePath(context, options.folder);
   auto client = ControlClient::Connect(context, connection);
   if (!client.ok()) return Report(context, client.status());

@@ -60,7 +60,7 @@ int Health(Context& context, const std::vector<std::string>& args) {
   table.Add("tls.cert", &probe.tls.cert,
             "PEM file of a certificate of this authority, for example the daemon's own");
   table.Add("tls.key", &probe.tls.key, "PEM file of its private key");
-  table.Add("timeout", &probe.timeout, "limit of the call", std::chrono::milliseconds(100),
+  table.Add("timeout", &probe.timeout, "time limit of the call", std::chrono::milliseconds(100),
             std::chrono::minutes(10));
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   if (const absl::Status status = Check(probe); !status.ok()) return Report(context, status);

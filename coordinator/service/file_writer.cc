@@ -64,7 +64,8 @@ void FileWriter::WriteLines(const std::string& path, std::uint64_t bytes, Done d
   if (bytes_.fetch_add(bytes) + bytes > bytes_max_) {
     bytes_.fetch_sub(bytes);
     limit_.refused.Add();
-    answer(std::move(done), absl::ResourceExhaustedError("too many bytes wait for the disk"));
+    answer(std::move(done),
+           absl::ResourceExhaustedError("too many bytes wait to be written to disk"));
     return;
   }
   const bool posted = parts_.files->Post(

@@ -24,7 +24,7 @@ void TaskReports::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
   if (heartbeat.has_worker()) {
     report.worker = heartbeat.worker();
     report.worker.clear_steps_log();
-    report.worker.clear_device();  // the job keeps it
+    report.worker.clear_device();  // the job keeps the device's report
     report.worker.set_state(client::CleanText(heartbeat.worker().state(), 64));
     report.worker.set_waiting_for(
         client::CleanText(heartbeat.worker().waiting_for(), kTaskTextBytesMax));

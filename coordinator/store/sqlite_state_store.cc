@@ -237,9 +237,9 @@ SqliteStateStore::~SqliteStateStore() {
 
 absl::Status SqliteStateStore::CommitTerm(Term term) {
   if (term <= impl_->term) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the term of the coordinator does not grow: have=", impl_->term.value(),
-                     " got=", term.value()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the new term of the coordinator is not above its present term: have=", impl_->term.value(),
+        " got=", term.value()));
   }
   EG_RETURN_IF_ERROR(impl_->Accept(PutTerm{term}, kOverheadBytes));
   impl_->term = term;

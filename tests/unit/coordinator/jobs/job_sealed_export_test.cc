@@ -164,7 +164,7 @@ TEST_CASE(
   EndsAsItFailed(c);
   CHECK(c.host.clock.Now() - began <= std::chrono::seconds(2));
   CHECK_THAT(AllEvents(c),
-             Contains("not exported: a server lost its shards meanwhile; checkpoint "));
+             Contains("not exported: a server lost its shards during the export; checkpoint "));
 }
 
 TEST_CASE(

@@ -114,7 +114,7 @@ TEST_CASE("the export of a failed job ends when the map changes") {
   REQUIRE(f.Granted() == 3);
   f.book->Rollback(ShardId(0), "b");
   f.exporting.Pump();
-  CHECK(f.NotExported("a server lost its shards meanwhile"));
+  CHECK(f.NotExported("a server lost its shards during the export"));
   CHECK(f.Take(TaskId(3)).at(0).done_answer().superseded());
 }
 

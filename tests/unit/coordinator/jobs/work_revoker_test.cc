@@ -97,7 +97,7 @@ TEST_CASE("the work of a worker that cannot reach a server goes to one that can"
     CHECK(f.worker(7).held.empty());
     CHECK(f.IsFree(grant));
     CHECK(f.roster.IsAside(7));
-    CHECK(f.Said("not reproducible: the work of worker/7 was passed on"));
+    CHECK(f.Said("not reproducible: the work of worker/7 was given to other workers"));
     CHECK(f.said.back() == "pump");
   }
   SECTION("no other worker is there") {

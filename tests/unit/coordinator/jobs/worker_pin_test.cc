@@ -72,7 +72,7 @@ TEST_CASE("other workers are not chosen, and the job waits and reports the reaso
   CHECK(f.pin.waits());
   REQUIRE(f.events.size() == 1);
   CHECK_THAT(f.events[0], Contains("worker/a cannot work now (it makes no progress)") &&
-                              Contains("waits for one that has: x"));
+                              Contains("waits for such a worker: x"));
   a.stuck = false;
   CHECK(f.Choose() == "a");
   CHECK_FALSE(f.pin.waits());

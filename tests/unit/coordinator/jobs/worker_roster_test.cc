@@ -59,9 +59,9 @@ TEST_CASE("the text of the wait for workers names the reason") {
   Fixture f;
   CHECK(f.roster.WaitingFor() == "workers: none is connected");
   f.roster.SetElsewhere(1);
-  CHECK(f.roster.WaitingFor() == "workers: the only connected one serves other jobs now");
+  CHECK(f.roster.WaitingFor() == "workers: the only connected worker serves other jobs now");
   f.roster.SetElsewhere(3);
-  CHECK(f.roster.WaitingFor() == "workers: all 3 serve other jobs now");
+  CHECK(f.roster.WaitingFor() == "workers: all 3 connected workers serve other jobs now");
   JobWorker& worker = f.Add(7);
   CHECK(f.roster.WaitingFor().empty());
   worker.silent = true;
