@@ -222,7 +222,8 @@ def j4(c, r):
         row = listed(c, third[0])[0]
         if (
             row["state"] == "QUEUED"
-            and row["waiting_for"] != "the end of a running job: 2 of 2 jobs run (--jobs-running-max)"
+            and row["waiting_for"] != "the end of a running job: 2 of 2 jobs run "
+            "(--jobs-running-max)"
         ):
             raise Failure("a queued job does not say what it waits for: %s" % row["waiting_for"])
         c.psctl("job", "cancel", b.name)
