@@ -1,4 +1,4 @@
-// The settings of evergrad-coordinator, apart from those that every daemon has.
+// The settings of evergrad-coordinator, except the settings that every daemon has.
 #pragma once
 
 #include <string>

@@ -2,10 +2,10 @@
 // the next manifest, delete files that no manifest names, and find the checkpoint from which a new
 // submission resumes. common/snapshot reads and writes the files themselves.
 //
-// The functions block, so they are called on the file thread. They are as thread-safe as the
-// FileSystem. PlanResumption is pure. Only the job itself writes in its folder. A function may be
-// called again after any error: no file is overwritten, and no file that a kept manifest names is
-// deleted.
+// The functions block, so they are called on the file thread. The functions are as thread-safe as
+// the FileSystem. PlanResumption is pure. Only the job itself writes in its folder. A function may
+// be called again after any error: no file is overwritten, and no file that a kept manifest names
+// is deleted.
 #pragma once
 
 #include <cstddef>
@@ -91,7 +91,7 @@ struct ResumePoint {
   // The number of updates in each shard's file, applied and skipped, in the order of the shards;
   // nullopt if this host does not see the files.
   std::optional<std::vector<std::uint64_t>> updates = std::nullopt;
-  // True if this host sees the files, they hold the same closures, and no closure is open.
+  // True if this host sees the files, the files hold the same closures, and no closure is open.
   bool whole = false;
   // One past the highest open closure of all files. 0 if none is open, or if this host does not see
   // the files.

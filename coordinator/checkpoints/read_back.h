@@ -60,9 +60,9 @@ class ReadBack {
 };
 
 // Returns OK if all files were read. Otherwise one error states the number of the unread files,
-// their hosts and the remedy. It is InvalidArgument if this host does not see the files (the folder
-// is not shared, and no retry helps), DataLoss if a file is damaged, and else the first error of
-// the file system.
+// their hosts and the remedy. The error is InvalidArgument if this host does not see the files (the
+// folder is not shared, and no retry helps), DataLoss if a file is damaged, and else the first
+// error of the file system.
 absl::Status UnreadError(const std::vector<UnreadFile>& unread, int total, absl::string_view folder,
                          absl::string_view this_host);
 

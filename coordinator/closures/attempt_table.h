@@ -51,13 +51,15 @@ class AttemptTable {
   // is current. Returns whether the given attempt is current now.
   bool Adopt(ClosureId closure, Current adopted);
 
-  // Removes an attempt that has ended. Its closure is not queued to be granted again.
+  // Removes an attempt that has ended. The closure of the attempt is not queued to be granted
+  // again.
   void Forget(Map::const_iterator it);
   // Removes an attempt that has ended, and queues its closure to be granted again unless the
   // closure has ended.
   void Release(Map::const_iterator it, const DurableState& state);
   std::vector<ClosureId> ReleaseWorker(TaskId worker, const DurableState& state);
-  // Removes `closures` from the queue of closures to grant again. Current attempts at them stay.
+  // Removes `closures` from the queue of closures to grant again. Current attempts at these
+  // closures stay.
   void Unqueue(const IntervalSet& closures);
   // The same as Unqueue, and also ends the current attempts at `closures`.
   void Forget(const IntervalSet& closures);

@@ -29,7 +29,7 @@ class CloseTracker {
   // [24] Returns the next Closes for the shards of `server`, only for shards with changes. For each
   // (session, shard, epoch) the first Close holds all closures, and each later Close holds the
   // closures added since. After the answer `ignored` the next Close holds all closures again. One
-  // Close is in flight for each shard; the next one follows OnClosed.
+  // Close is in flight for each shard; the next Close follows OnClosed.
   std::vector<Order> Make(TaskId session, const std::string& server, const DurableBook& book);
   void OnClosed(TaskId session, ShardId shard, ShardEpoch epoch, bool taken,
                 const DurableState& state);

@@ -86,7 +86,7 @@ class ClosureBook {
     bool counted = false;       // this is the first success of the closure, so its metrics count
     Record record;
   };
-  // The targets of the Done are those of the current attempt, as granted or adopted.
+  // The targets of the Done are the targets of the current attempt, as granted or adopted.
   DoneResult OnDone(ClosureId closure, Attempt attempt, MapVersion v0, MapVersion v1);
   // [20] Cancels a closure and ends its attempt. The record is empty if the closure has ended.
   Record Cancel(ClosureId closure);
@@ -194,7 +194,7 @@ class ClosureBook {
  private:
   // Applies the record to the durable state and to the attempts.
   void Commit(const Record& record);
-  // Passes a change of the durable state on to the attempts and the Closes, and returns it.
+  // Passes a change of the durable state on to the attempts and the Closes, and returns the change.
   MapChange PassOn(MapChange change);
   // [19], [26] Returns whether V1 is the version of a map of an older life that the journal forgot.
   bool IsForgotten(MapVersion v1) const;

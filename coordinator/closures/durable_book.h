@@ -64,7 +64,7 @@ class DurableBook {
   // left its former owner at epoch `from`. If the shard now has another epoch, the change is empty
   // and the received state is void.
   MapChange Move(ShardId shard, ShardEpoch from, const std::string& server);
-  // [20a] Removes the owner of the shard. No server owns it until the next Rollback.
+  // [20a] Removes the owner of the shard. No server owns the shard until the next Rollback.
   MapChange Unmap(ShardId shard);
   std::vector<ShardId> ShardsOf(const std::string& server) const;
 
@@ -74,11 +74,11 @@ class DurableBook {
     MapVersion start;
     IntervalSet done, refused;
     // True while the server still loads the shard of an Assign. `refused` is then the set in the
-    // Assign, because the server does not know yet which closures the file refuses. Such a shard
-    // counts as held if it is held as mapped. A loading shard is never adopted. Together with the
-    // Assign, the journal may have lost the record that makes the file refuse a closure. After an
-    // adoption this closure would be granted and refused forever. The shard has applied no update
-    // yet, so nothing is lost.
+    // Assign, because the server does not know yet which closures the file refuses. A loading shard
+    // counts as held if it is held as mapped. It is never adopted. Together with the Assign, the
+    // journal may have lost the record that makes the file refuse a closure. After an adoption this
+    // closure would be granted and refused forever. The shard has applied no update yet, so nothing
+    // is lost.
     bool loading = false;
     // [22] The term of the life that stopped the shard for a move, or 0. The owner answers no
     // requests for a stopped shard and keeps it until a Drop. A shard that another life stopped is

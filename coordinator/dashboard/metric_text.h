@@ -8,8 +8,8 @@
 
 namespace evergrad::coordinator {
 
-// Returns the names in `values`: first those of `asked` in their order, then the loss, then all
-// others.
+// Returns the names in `values`: first the names in `asked` in their order, then the loss, then all
+// other names.
 std::vector<std::string> MetricsInOrder(const std::vector<std::string>& asked,
                                         const std::map<std::string, double>& values);
 

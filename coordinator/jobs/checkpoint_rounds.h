@@ -52,7 +52,7 @@ class CheckpointRounds : private JobPart {
   const std::string& folder() const { return writer_.folder(); }
   const v1::CheckpointStatus& status() const { return status_; }
   void SetResumedFrom(const std::string& uri) { status_.set_resumed_from(uri); }
-  std::string WaitingFor() const;  // The wait of kLast or kSealed as text, or "".
+  std::string WaitingFor() const;  // The wait of the job in kLast or kSealed, as text, or "".
 
   void SetStage(Stage stage);
   // Ends or begins a round when it is due. `hurry` is true while a client waits for a checkpoint: a

@@ -178,7 +178,7 @@ void ExportFiles::OnExported(const v1::ExportResult& reported, const std::string
     RemoveHalfReceived(folder);
     return [] {};
   });
-  // The result keeps only names of export files, each once. All of them are read back.
+  // The result keeps only names of export files, each once. All of these files are read back.
   v1::ExportResult result = reported;
   result.clear_exported();
   std::set<std::string> names;

@@ -40,7 +40,7 @@ class FunctionClosures : private JobPart {
   FunctionClosures(const JobPart& part, Parts parts);
 
   const FunctionQueue& queue() const { return queue_; }
-  // Applies the note to the queue. The next Persist commits it.
+  // Applies the note to the queue. The next Persist commits the note.
   void Note(const v1::FunctionsNote& note);
 
   // --- ends

@@ -25,7 +25,7 @@ class GrantPolicy {
     kNothing        // No closure for any worker.
   };
   virtual ~GrantPolicy() = default;
-  virtual bool MayTake(const JobWorker& worker) = 0;  // Returns whether it may get work now.
+  virtual bool MayTake(const JobWorker& worker) = 0;  // Returns whether the worker may get work.
   // Returns the number of attempts that the worker may hold. The number falls only when fewer
   // closures are left to grant.
   virtual std::uint32_t LimitOf(const JobWorker& worker) = 0;
@@ -35,8 +35,8 @@ class GrantPolicy {
   // before is granted.
   virtual Given Grant(JobWorker& worker, bool new_ones) = 0;
 
-  virtual bool IsIdle(
-      const JobWorker& worker) = 0;  // Returns whether it should get work from another worker.
+  // Returns whether the worker should get work from another worker.
+  virtual bool IsIdle(const JobWorker& worker) = 0;
   virtual bool CanRun(const JobWorker& worker, ClosureId closure) = 0;
   virtual void Recall(JobWorker& worker, Attempt attempt) = 0;
 };

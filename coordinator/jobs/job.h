@@ -138,7 +138,7 @@ class Job {
 
   // --- questions
   // Does not set the reason for which the job is queued, nor the number of its workers. The control
-  // plane sets them.
+  // plane sets these two fields.
   void FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
     FillJobStatus(parts_, events_after, status);
   }

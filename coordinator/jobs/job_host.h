@@ -175,8 +175,8 @@ class JobActions {
   ~JobActions() = default;
 };
 
-// The base of a part that sends messages or commits records. It has the objects that the parts of a
-// job share. These objects belong to the job, which outlives its parts.
+// The base of a part that sends messages or commits records. The base has the objects that the
+// parts of a job share. These objects belong to the job, which outlives its parts.
 struct JobPart {
   JobHost* const host_;
   const JobOptions& options_;

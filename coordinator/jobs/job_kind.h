@@ -1,6 +1,6 @@
-// The rules of a type of job (spec.type). They depend only on the type and the YAML. Each type has
-// one implementation: training_kind.h, counting_kind.h, functions_kind.h. Pure, and without state;
-// the state that differs by type is in the job's ClosureSource.
+// The rules of a type of job (spec.type). The rules depend only on the type and the YAML. Each type
+// has one implementation: training_kind.h, counting_kind.h, functions_kind.h. Pure, and without
+// state; the state that differs by type is in the job's ClosureSource.
 #pragma once
 
 #include <cstdint>

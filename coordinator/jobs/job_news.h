@@ -30,7 +30,7 @@ class JobNews : private JobPart {
   void AddRefusal(const std::string& refusal);
 
   std::uint64_t revision() const { return revision_; }
-  void BeginLife(Term term);         // Raises the revision above those of former lives.
+  void BeginLife(Term term);         // Raises the revision above all revisions of former lives.
   void Touch() { touched_ = true; }  // The next Tick announces a change.
   void Tick(MonoTime now);           // Announces at most one change in 100 ms.
   void TellChange();

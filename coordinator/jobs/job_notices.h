@@ -27,8 +27,8 @@ class JobNotices : private JobPart {
   void SendMap();                 // Sends the map to the workers, once there is a book.
   void Introduce(TaskId worker);  // Sends job and map to a worker that may have dropped them.
   void SendCloses();  // Sends each server the ended closures that its shards do not know yet.
-  // Announces that the job ends in the state `ending`. Its workers drop all its state, and its
-  // servers drop its shards.
+  // Announces that the job ends in the state `ending`. The workers then drop all state of the job,
+  // and the servers drop its shards.
   void SendEnded(JobState ending, bool workers, bool servers);
 
  private:

@@ -1,7 +1,7 @@
 // The parts of a job, and the connections between them. The struct has no behaviour: JobLife has
 // the effects of the phases, and Job takes the calls of the control plane.
 //
-// Parts keep references to one another, also to parts that are constructed later. They are
+// Parts keep references to one another, also to parts that are constructed later. The parts are
 // constructed in the order of the members, so a part that is used during the construction of
 // another part comes before it. The constructor connects the parts that call JobLife. Not
 // thread-safe: only the control executor calls it.

@@ -105,8 +105,8 @@ void ManifestWriter::Step(const std::shared_ptr<ReadBack>& reading, const Done& 
   });
 }
 
-// Removes the snapshots that no kept manifest names and that are not the newest of their shard.
-// Their files are deleted once the removal is durable.
+// Removes the snapshots that no kept manifest names and that are not the newest of their shard. The
+// files of these snapshots are deleted once the removal is durable.
 void ManifestWriter::ForgetOlder(const std::set<std::string>& named) {
   SweepRequest sweep;
   sweep.folder = folder_;

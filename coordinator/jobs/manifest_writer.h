@@ -28,8 +28,10 @@ class ManifestWriter : private JobPart {
   ManifestWriter(const JobPart& part, const EpochAccount* epochs);
 
   const std::string& folder() const { return folder_; }
-  bool busy() const { return busy_; }       // A manifest is being written.
-  int files_left() const { return left_; }  // Number of its files that are not read back yet.
+  bool busy() const { return busy_; }  // A manifest is being written.
+  int files_left() const {
+    return left_;
+  }  // Number of the manifest's files that are not read back yet.
   // Returns the next manifest, or nullopt if a shard has no durable file that it could name.
   std::optional<v1::Manifest> Make() const;
   // Returns whether the newest manifest names the same files with the same hashes. A file that was
@@ -44,7 +46,7 @@ class ManifestWriter : private JobPart {
   void Write(v1::Manifest manifest, bool whole, const Done& done);
   void Stop() { stopped_ = true; }  // Stops at the next step, without calling `done`.
   // Forgets the snapshots that no kept manifest names (`named`, see Saved::named) and that are not
-  // the newest of their shard. Deletes their files once the removal is durable.
+  // the newest of their shard. Deletes the files of these snapshots once the removal is durable.
   void ForgetOlder(const std::set<std::string>& named);
 
  private:

@@ -66,8 +66,8 @@ class MetricsFile final : public LineSink {
   bool Add(const std::string& json, bool frequent) override;
   // Returns the lines that are not committed yet, each with its newline.
   const std::string& pending() const { return pending_; }
-  // Marks the pending lines as committed. They are written once they are durable in the journal. If
-  // `durable` is true, the next Write writes them.
+  // Marks the pending lines as committed. These lines are written once they are durable in the
+  // journal. If `durable` is true, the next Write writes them.
   void Commit(bool durable);
   // Writes the durable lines. After a failed write, the calls try again at most once a second.
   void Write();

@@ -31,9 +31,9 @@ class PoisonRule {
     ClosureId closure;
     std::uint32_t step = 0;
   };
-  // `running` is the closure that the worker last reported as running. It is nullopt for servers,
-  // for idle workers, for workers that left after a notice, and for workers that a newer process
-  // replaced. `counts` is true if the task held work of the job; such a death is one of
+  // `running` is the closure that the worker last reported as running. `running` is nullopt for
+  // servers, for idle workers, for workers that left after a notice, and for workers that a newer
+  // process replaced. `counts` is true if the task held work of the job; such a death is one of
   // Verdict::others unless a closure is to blame.
   void OnDeath(MonoTime now, std::optional<Running> running, bool counts = true);
   // Forgets the deaths of a closure that has ended.

@@ -103,7 +103,8 @@ class TaskTotals {
   // A closure of `worker` has succeeded for the first time.
   void CountClosure(const std::string& worker, std::uint64_t steps, std::uint64_t examples);
   // Take the totals in a heartbeat, which count from the moment the process began to serve the job.
-  // Bytes are those sent and received. Texts about the device are truncated.
+  // The bytes are the bytes that the process sent and received. Texts about the device are
+  // truncated.
   void ReportWorker(const std::string& identity, const v1::WorkerProgress& said);
   void ReportServer(const std::string& identity, const v1::JobUsage& said);
   // Called when a worker is gone. Removes its entry if it has done no work and there are too many

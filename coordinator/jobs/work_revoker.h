@@ -35,8 +35,8 @@ class WorkRevoker : private JobPart {
   WorkRevoker(const JobPart& part, const Parts& parts);
 
   // Checks all workers from time to time. A worker loses its work if the work has not advanced by a
-  // step for step_timeout, which counts as a death of the worker. It also loses its work if it
-  // cannot reach a server. Work that stalls repeatedly ends the job.
+  // step for step_timeout, which counts as a death of the worker. A worker also loses its work if
+  // it cannot reach a server. Work that stalls repeatedly ends the job.
   void Check(bool window_open);
   const ReachWatch& reach() const { return reach_; }
 

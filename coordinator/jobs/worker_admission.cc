@@ -56,7 +56,7 @@ bool WorkerAdmission::AdoptReading(const v1::HeldAttempt& said, JobWorker* worke
   return true;
 }
 
-// Lets the worker keep those of its attempts that are still needed.
+// Lets the worker keep its attempts that are still needed.
 void WorkerAdmission::AdoptAttempts(const v1::Hello& hello, JobWorker* worker,
                                     v1::Registered* registered) {
   std::vector<ClosureBook::HeldAttempt> held;

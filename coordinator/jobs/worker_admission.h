@@ -58,7 +58,7 @@ class WorkerAdmission : private JobPart {
   // Called when the Registered was sent. This method and those below return false if `task` is no
   // worker of the job.
   bool Ready(TaskId task);
-  void Withhold(TaskId task);  // It gets no work before Speaks is called.
+  void Withhold(TaskId task);  // The worker gets no work before Speaks is called.
   bool Speaks(TaskId task);    // Also false if it was not withheld.
   bool OnLeaving(TaskId task, const std::string& reason);  // May be repeated.
   bool OnGone(TaskId task, absl::string_view reason, bool leaving);

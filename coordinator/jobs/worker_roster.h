@@ -1,9 +1,9 @@
 // The registered workers of a job, with the decision which of them can be given work, and the
 // reasons for the rest.
 //
-// A worker is usable once it is ready and has sent a message after its Hello. It is not usable
-// while it leaves, is called back for another job, backs off after deaths, is set aside, or cannot
-// take part (unfit_workers.h). A deterministic job uses only one of the usable workers
+// A worker is usable once it is ready and has sent a message after its Hello. A worker is not
+// usable while it leaves, is called back for another job, backs off after deaths, is set aside, or
+// cannot take part (unfit_workers.h). A deterministic job uses only one of the usable workers
 // (worker_pin.h).
 //
 // Not thread-safe: only the control executor calls it. Clock and I/O come from the host.
@@ -43,7 +43,7 @@ class WorkerRoster : private JobPart {
   JobWorker* Find(TaskId task);
 
   // --- workers that come and go.
-  // Returns the worker of a Hello. It is not in the roster yet.
+  // Returns the worker of a Hello. The worker is not in the roster yet.
   JobWorker Make(TaskId task, const std::string& identity, MonoTime backoff_until,
                  const v1::Hello& hello) const;
   // Replaces `former` by `worker`. If the process is the same, its state is kept; otherwise only
@@ -75,10 +75,10 @@ class WorkerRoster : private JobPart {
   // Removes the worker's attempts, which the caller has given to others. The worker gets no work
   // while it still computes.
   void TakeAll(JobWorker* worker);
-  // Returns the connected workers with work that has not advanced by a step for step_timeout. Their
-  // closures would block the window of open closures forever. Most calls return nothing, because
-  // the check runs only from time to time. Time does not count while a server is missing, while the
-  // worker's pushes wait, or while `window_open`.
+  // Returns the connected workers with work that has not advanced by a step for step_timeout. The
+  // closures of such workers would block the window of open closures forever. Most calls return
+  // nothing, because the check runs only from time to time. Time does not count while a server is
+  // missing, while the worker's pushes wait, or while `window_open`.
   std::vector<TaskId> Stalled(bool window_open);
 
   // --- workers that cannot take part
@@ -93,9 +93,9 @@ class WorkerRoster : private JobPart {
   // Sets the worker aside, and gives its work to others. Returns false if no connected worker can
   // run the job and the caller must treat the failure as a user error. This is the case before the
   // job is described, and for closures with callers that must learn of the failure
-  // (closure_source.h). It is also the case for a repair without its input [33] if no other worker
-  // has returned within server_lost_after. In all other cases the work waits for a worker that can
-  // run it.
+  // (closure_source.h). The result is also false for a repair without its input [33] if no other
+  // worker has returned within server_lost_after. In all other cases the work waits for a worker
+  // that can run it.
   bool SetAside(JobWorker& worker, const v1::Failed& failed, bool has_callers);
 
   // --- texts and views.

@@ -88,7 +88,7 @@ struct RegisterVerdict {
   // The earlier registration of this identity, which ends now. If its session is open, the session
   // gets "replaced" and is closed.
   std::optional<TaskId> former;
-  // True if the same process has reconnected. It then keeps its shards or attempts.
+  // True if the same process has reconnected. The process then keeps its shards or attempts.
   bool former_same_process = false;
   bool former_was_gone = false;  // Tick has already reported the end of the former registration
   bool former_leaving = false;

@@ -33,7 +33,7 @@ class RegistrationLimit {
 
   struct Verdict {
     bool accepted = true;
-    bool of_all = false;  // refused by the common bucket, not by that of the identity
+    bool of_all = false;  // refused by the common bucket, not by the bucket of the identity
     // The time after a refusal until a token is available, unless other registrations take it.
     std::chrono::milliseconds retry_after{0};
   };

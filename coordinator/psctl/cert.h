@@ -35,8 +35,9 @@ absl::Status InitAuthority(const std::string& folder, const std::string& name, s
 // Returns the paths of the files that `IssueCertificate(request)` writes. Pure.
 IssuedFiles FilesOf(const CertRequest& request);
 // Makes a certificate for a task that acts as server and client, signed by the folder's authority.
-// Writes it and its key (mode 0600), and with `to` also a copy of the authority's certificate.
-// Returns AlreadyExists if one of these files exists, and NotFound if the folder has no authority.
+// Writes the certificate and its key (mode 0600), and with `to` also a copy of the authority's
+// certificate. Returns AlreadyExists if one of these files exists, and NotFound if the folder has
+// no authority.
 absl::Status IssueCertificate(const CertRequest& request);
 
 }  // namespace evergrad::psctl

@@ -116,7 +116,7 @@ absl::Status CheckEnds(fs::FileSystem& files, const FoundManifest& found,
                                              entry.file()));
       continue;
     }
-    // CheckShardOf has checked that the tables of a slot are those of the plan.
+    // CheckShardOf has checked that a slot has the tables of the plan.
     if (header.kind() != v1::SHARD_KIND_SLOT || header.slot().slot() != slots)
       return Unfit(found.uri,
                    absl::StrCat("unexpected table slot: file=", entry.file(), " want=", slots));

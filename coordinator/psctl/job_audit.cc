@@ -90,7 +90,7 @@ void CompareWithCoordinator(const v1::JobStatus& job, const v1::Manifest& manife
       " ledgers=", audit->closures_done));
 }
 
-// `verbose` prints one line per epoch; otherwise epochs with equal numbers share a line.
+// `verbose` prints one line per epoch; otherwise consecutive epochs with equal counts share a line.
 void ShowAudit(Context& context, const Audit& audit, const FoundManifest& found, bool verbose) {
   context.out << "job         " << Printable(found.manifest.job_name()) << " ("
               << ShowHex(found.manifest.job_uid()) << ")\n"

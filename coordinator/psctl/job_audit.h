@@ -30,11 +30,11 @@ struct Audit {
   std::uint64_t shards = 0, closures = 0, closures_done = 0;
   IntervalSet open_closures;  // open in at least one shard
   std::uint64_t updates = 0;  // sum over the values of all shards
-  // Updates of an earlier plan, which the job took over when it resumed. No ledger lists them any
-  // more. They are part of `updates`.
+  // Updates of an earlier plan, which the job took over when it resumed. No ledger lists these
+  // updates any more, and `updates` includes them.
   std::uint64_t earlier_plan_updates = 0;
   // Updates of closures that were begun and then refused, because they were cancelled, or lost and
-  // reported. They are part of `updates`.
+  // reported. The number `updates` includes these updates.
   std::uint64_t refused_updates = 0;
   bool complete = false;
   // True for a functions job: a client schedules the closures, so there are no epochs and no

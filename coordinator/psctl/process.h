@@ -16,10 +16,10 @@ struct SpawnOptions {
   std::string program;            // path of the program
   std::vector<std::string> args;  // without the name of the program
   std::string log_file;           // file to which stdout and stderr are appended
-  std::string folder;             // working directory; "" for that of this process
+  std::string folder;             // working directory; "" for the directory of this process
   // If true, the child gets its own session and outlives this process. If false, it stays in this
-  // process group and ignores SIGINT, because this process handles a Ctrl-C. It then gets SIGTERM
-  // when the thread that started it dies.
+  // process group and ignores SIGINT, because this process handles a Ctrl-C. The child then gets
+  // SIGTERM when the thread that started it dies.
   bool detached = false;
 };
 // Starts the program. Call it only on the main thread (see `detached`). Returns NotFound if there

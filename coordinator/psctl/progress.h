@@ -25,7 +25,7 @@ std::string ProgressLine(const v1::JobStatus& job);
 // wider than `columns`.
 std::vector<std::string> ProgressBlock(const v1::JobStatus& job, std::size_t columns);
 // `metrics` names the metrics of the evaluation other than loss and accuracy, such as auc. Each of
-// them gets a column at the right.
+// these metrics gets a column at the right.
 std::string EpochHeader(bool counting, const std::vector<std::string>& metrics = {});
 std::string EpochLine(const v1::EpochRow& row, bool counting,
                       const std::vector<std::string>& metrics = {});

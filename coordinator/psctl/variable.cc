@@ -134,8 +134,8 @@ int Top(Context& context, const std::vector<std::string>& args) {
   AddOptions(&table, &one);
   table.Add("interval", &interval, "time between two samples", std::chrono::milliseconds(100));
   table.Add("samples", &samples,
-            "number of samples; 0: one if the output is not a terminal, otherwise until Ctrl-C. "
-            "All samples but the first show rates");
+            "number of samples; 0: one sample if the output is not a terminal, otherwise samples "
+            "until Ctrl-C. The first sample shows totals, and later samples show rates");
   table.Add("once", &once,
             "print one sample, with totals since the servers got the shards, and end");
   if (const auto code = ParseArguments(context, &table, args)) return *code;

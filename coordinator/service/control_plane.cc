@@ -21,7 +21,7 @@ ControlOptions WithDerived(ControlOptions options) {
 }  // namespace
 
 // The classes refer to one another, so some get the address of a member that is constructed later.
-// Their constructors only store that address; only later calls use the member.
+// The constructors of these classes only store the address; only later calls use the member.
 ControlPlane::ControlPlane(ControlOptions options, const Parts& parts)
     : options_(WithDerived(std::move(options))),
       life_{.id = random::EntropyFromOs() | 1, .journaled = parts.store->persistent()},

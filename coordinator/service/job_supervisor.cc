@@ -25,8 +25,7 @@ absl::Status JobSupervisor::Recover(JobHost* host, const JobOptions& options) {
     parts_.logger->Info(absl::StrCat("restored a job of the journal: job_uid=", JobUidString(uid),
                                      " name=", (*job)->name(),
                                      " state=", JobStateName((*job)->state())));
-    // All jobs that the journal has as running continue, even if there are more than
-    // --jobs-running-max.
+    // All running jobs of the journal continue, even if there are more than --jobs-running-max.
     if (parts_.jobs->Restore(*std::move(job))) parts_.division->Restore(uid);
   }
   if (refused.ok()) return refused;

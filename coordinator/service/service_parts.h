@@ -1,6 +1,6 @@
 // Pointers to the parts of the control plane that several classes of this room use.
 //
-// ControlPlane owns the tables and the process owns the others; all of them outlive the classes
+// ControlPlane owns the tables, and the process owns the other parts. All parts outlive the classes
 // that hold a copy of this struct. All parts are used only on the control executor, unless the
 // header of a part allows other threads.
 #pragma once

@@ -1,5 +1,5 @@
 // The facts that each listed task has reported about itself: its Hello, its newest progress, and
-// its reason for leaving. `task list` shows them beside membership.
+// its reason for leaving. `psctl task list` shows these facts together with the membership.
 //
 // Not thread-safe: the control executor owns it. A report lives as long as membership lists its
 // task.
