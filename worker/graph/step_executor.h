@@ -62,8 +62,7 @@ class StepExecutor final : public Graph {
     return nodes_.IsNarrowed(node, variable) && came.type() == nodes_.narrow;
   }
   std::vector<AnyIn> VariablesOf(const GraphLayer& node, const std::vector<AnyIn>& weights);
-  // Makes the step wait for the node's variables, and converts each variable that the node reads in
-  // another type.
+  // Makes the step wait for the node's variables, and converts them to the type that it reads.
   void PrepareVariables(const GraphLayer& node, const std::vector<AnyIn>& weights,
                         const StepMarks& marks);
   std::vector<Out> GradientsOf(const GraphLayer& node, const std::vector<AnyOut>& gradients);
@@ -94,8 +93,7 @@ class StepExecutor final : public Graph {
   void Backward(Pass pass, const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch,
                 const std::vector<AnyOut>& gradients, const std::vector<AnyOut>& row_gradients,
                 const StepMarks& marks);
-  // These functions complete the gradients of variables and tables, and write them into the
-  // caller's memory.
+  // These functions complete gradients of variables or tables, in the caller's memory.
   void FinishGradients(const GraphLayer& node, const std::vector<AnyIn>& weights,
                        const std::vector<AnyOut>& gradients, const StepMarks& marks);
   void FinishRowGradients(const Rows& rows, const std::vector<AnyOut>& row_gradients);

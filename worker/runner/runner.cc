@@ -114,9 +114,8 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     input = std::make_shared<InputOpener>(
         InputOpener::Environment{env.control, &compute, env.failpoints, env.clock}, job->compute(),
         [this](Attempt attempt, const absl::Status& status) { OnOpened(attempt, status); });
-    env.logger->Info(
-        absl::StrCat("this worker received a job: type=", job->spec() ? job->spec()->type : "?"),
-        About());
+    env.logger->Info(absl::StrCat("job received: type=", job->spec() ? job->spec()->type : "?"),
+                     About());
   }
 
   void EndJob(JobUid uid, absl::string_view state) {
