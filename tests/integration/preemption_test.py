@@ -77,10 +77,10 @@ class Fake:
             lambda: self.answered.get(state, 0) >= count,
         )
 
-    def wait_change(self, seconds):
-        """Waits, as the server of a request that waits for a change, until the state changes."""
+    def wait_change(self, before, seconds):
+        """Waits, as the server of a request that waits for a change, until the state is another
+        one than `before`."""
         with self.changed:
-            before = self.state
             self.changed.wait_for(lambda: self.ended or self.state != before, seconds)
 
     def answer(self, request):
@@ -91,13 +91,14 @@ class Fake:
             self.answered[state] = self.answered.get(state, 0) + 1
             self.changed.notify_all()
         if state == "silent":
-            self.wait_change(600)
+            self.wait_change(state, 600)
             return
-        status, text, headers = self.reply(state, request, body)
         if state == "garbage":
             status, text, headers = 200, "\x01<html>{[" * 50, {}
         elif isinstance(state, int):
             status, text, headers = state, "TRUE", {}
+        else:
+            status, text, headers = self.reply(state, request, body)
         data = text.encode()
         try:
             request.send_response(status)
@@ -123,7 +124,7 @@ class Gce(Fake):
         value = "TRUE" if state == "notice" else "FALSE"
         # A request that names the present value waits for the next one.
         if "wait_for_change=true" in query and "last_etag=%s" % value in query:
-            self.wait_change(60)
+            self.wait_change(state, 60)
             value = "TRUE" if self.state == "notice" else "FALSE"
         return 200, value, {"Metadata-Flavor": "Google", "ETag": value}
 
@@ -411,7 +412,7 @@ class Workers(Daemons):
 
         def silent_posts(state, request, body):
             if request.command == "POST":
-                fake.wait_change(600)
+                fake.wait_change(state, 600)
             return reply(state, request, body)
 
         fake.reply = silent_posts
