@@ -940,7 +940,7 @@ TEST_CASE("the reference states when the optimizer is required") {
 
 TEST_CASE("the checkpoint section has values and defaults, and can turn checkpoints off") {
   const auto with = [](const std::string& text) {
-    return std::string(kCnn) + "  checkpoint: " + text + "\n";
+    return absl::StrCat(kCnn, "  checkpoint: ", text, "\n");
   };
   CHECK(Parse(kCnn).checkpoint == CheckpointSpec{});
   CHECK(Parse(kCnn).checkpoint.on);
@@ -990,7 +990,7 @@ TEST_CASE(
   options.base_folder = "/home/user/my jobs";
   options.environment = {{"TEAM", "vision"}};
   const auto parse = [&](const std::string& text) {
-    return Parse(std::string(kCnn) + "  checkpoint: " + text + "\n", options);
+    return Parse(absl::StrCat(kCnn, "  checkpoint: ", text, "\n"), options);
   };
   CHECK(parse("{directory: ../saved}").checkpoint.directory == "/home/user/saved");
   CHECK(parse("{directory: '/saved/${TEAM}'}").checkpoint.directory == "/saved/vision");
