@@ -31,12 +31,13 @@ Exchange::Counters ExchangeCounters(metrics::Registry* registry) {
   return counters;
 }
 
-// A step takes between a millisecond (a small model) and some seconds (a large model). A push or a
-// batch that waits longer than a minute is a fault. With three bounds per decade, a quantile is
-// known within a factor of 2.5.
+// A step, push or pull of a linear model on one host takes some tenths of a millisecond, and a step
+// of a large model some seconds. A push or a wait for a batch of more than a minute is a fault.
+// Three bounds in a decade give a quantile within a factor of 2.5.
 metrics::Histogram& SecondsOf(metrics::Registry* registry, const char* name, const char* help) {
-  return registry->GetHistogram(
-      name, help, {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60});
+  return registry->GetHistogram(name, help,
+                                {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
+                                 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60});
 }
 
 }  // namespace
