@@ -88,8 +88,11 @@ class ClosureSource : protected JobPart {
   virtual void FillGrant(ClosureId, v1::Grant*) const {}  // Sets the function and its arguments.
   // Returns how many of `workers` workers the job could use now.
   virtual std::uint64_t UsefulWorkers(std::size_t workers) const = 0;
-  // Returns a set of functions. A worker is useful if it has at least one of them. Returns nullopt
-  // if every worker is useful.
+  // Returns how many workers the job could use if it had them: the number of closures that can run
+  // at the same time. A barrier that holds back closures for a moment does not lower the number.
+  virtual std::uint64_t WantedWorkers() const = 0;
+  // Returns the functions of which a useful worker must have at least one, or nullopt if every
+  // worker is useful.
   virtual std::optional<std::set<std::string>> WantedFunctions(const JobWorkers&) const {
     return std::nullopt;
   }

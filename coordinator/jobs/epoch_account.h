@@ -65,6 +65,10 @@ class EpochAccount {
   std::uint64_t evaluated() const { return evaluated_; }
   // Returns the number of closures before the barrier.
   std::uint64_t BarrierClosure() const { return barrier_ * plan_->closures_per_epoch(); }
+  // Returns the largest number of closures between two barriers.
+  std::uint64_t ClosuresBetweenBarriers() const {
+    return NextBarrier(0) * plan_->closures_per_epoch();
+  }
   bool EvaluationDue() const { return evaluated_ < barrier_ && plan_->eval_closures() > 0; }
   // Passes the barrier, which is reached and needs no further evaluation. Returns true if training
   // continues to the next barrier, false if this was the last one.

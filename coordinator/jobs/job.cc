@@ -149,6 +149,17 @@ std::uint32_t Job::useful_workers() const {
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(useful, 1u << 30));
 }
 
+std::uint64_t Job::wanted_workers() const {
+  const JobPhases& phases = parts_.phases;
+  if (life_.end().WantsSealedExport()) return 1;
+  if (phases.grants_stopped()) return 0;
+  const JobPhase phase = phases.phase();
+  if (keeps_its_worker() || phase < JobPhase::kPlacing || phase > JobPhase::kEvaluating) return 1;
+  const std::uint64_t reading = phase == JobPhase::kEvaluating ? parts_.reading.left() : 0;
+  const std::uint64_t least = parts_.source->has_callers() ? 0 : 1;
+  return std::max({parts_.source->WantedWorkers(), reading, least});
+}
+
 // ---------------------------------------------------------------- messages
 
 absl::Status Job::OnMessage(TaskId task, const v1::TaskMessage& message) {

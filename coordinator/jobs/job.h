@@ -96,6 +96,9 @@ class Job {
   // useful_workers() is the number of workers that the job can use now. busy_workers() is the
   // number of its workers that have had work within the last `while_`.
   std::uint32_t useful_workers() const;
+  // The number of workers that the job could use if they were there. It is at least 1 while the job
+  // is neither ended nor about to end early, except for a functions job without open closures.
+  std::uint64_t wanted_workers() const;
   std::uint32_t busy_workers(std::chrono::milliseconds while_) const {
     return parts_.roster.Busy(while_);
   }

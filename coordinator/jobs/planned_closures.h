@@ -22,6 +22,7 @@ class PlannedClosures final : public ClosureSource {
   void UpdateNewLimit() override;
   void Grant(Granter& granter, JobWorkers& workers) override;
   std::uint64_t UsefulWorkers(std::size_t workers) const override;
+  std::uint64_t WantedWorkers() const override;
   std::uint64_t TakeWindowRefusals() override { return std::exchange(window_refusals_, 0); }
 
   absl::Status Check(const v1::Done& done) const override;

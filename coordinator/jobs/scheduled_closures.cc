@@ -66,6 +66,11 @@ std::uint64_t ScheduledClosures::UsefulWorkers(std::size_t workers) const {
   return closures_.queue().open().size() + (book_ && book_->regrants_wait() ? workers + 1 : 0);
 }
 
+std::uint64_t ScheduledClosures::WantedWorkers() const {
+  return closures_.queue().open().size() +
+         (book_ && book_->RepairsPending() ? book_->RepairsLeft() : 0);
+}
+
 std::optional<std::set<std::string>> ScheduledClosures::WantedFunctions(
     const JobWorkers& workers) const {
   std::set<std::string> wanted = closures_.WantedFunctions();

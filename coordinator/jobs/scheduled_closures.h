@@ -26,6 +26,7 @@ class ScheduledClosures final : public ClosureSource {
   void Grant(Granter& granter, JobWorkers& workers) override;
   void FillGrant(ClosureId closure, v1::Grant* grant) const override;
   std::uint64_t UsefulWorkers(std::size_t workers) const override;
+  std::uint64_t WantedWorkers() const override;
   std::optional<std::set<std::string>> WantedFunctions(const JobWorkers& workers) const override;
   bool CanRun(const JobWorker& worker, ClosureId closure) const override;
   bool Knows(ClosureId closure) const override { return closure.value() < Limit(); }

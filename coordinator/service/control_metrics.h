@@ -73,6 +73,10 @@ struct ControlMetrics {
   // --- gauges
   metrics::Gauge& workers_alive =
       registry.GetGauge("evergrad_coordinator_workers_alive", "workers alive");
+  metrics::Gauge& workers_wanted = registry.GetGauge(
+      "evergrad_coordinator_workers_wanted",
+      "workers that the running jobs could use: for each job the closures that can run at the same "
+      "time, at most those that are left; at least 1 while a job is queued, 0 without a job");
   metrics::Gauge& servers_alive =
       registry.GetGauge("evergrad_coordinator_servers_alive", "parameter servers alive");
   metrics::Gauge& term = registry.GetGauge("evergrad_coordinator_term_number",

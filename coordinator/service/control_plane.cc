@@ -158,8 +158,10 @@ void ControlPlane::UpdateMetrics() {
   metrics_.closures_open.current.Set(static_cast<double>(open));
   metrics_.closures_behind.current.Set(static_cast<double>(behind));
   std::vector<JobGauges::One> numbers;
+  std::uint64_t workers_wanted = 0;
   for (const Job* job : jobs_.Running()) {
     const JobUid uid = job->uid();
+    workers_wanted += job->wanted_workers();
     JobGauges::One& of = numbers.emplace_back();
     of.labels = {{"job", job->name()}, {"job_uid", JobUidString(uid)}};
     of.values = {job->share(),
@@ -170,6 +172,8 @@ void ControlPlane::UpdateMetrics() {
                  job->checkpoint_age_seconds().value_or(std::numeric_limits<double>::quiet_NaN())};
   }
   job_gauges_.Set(std::move(numbers));
+  if (jobs_.queued() > 0) workers_wanted = std::max<std::uint64_t>(workers_wanted, 1);
+  metrics_.workers_wanted.Set(static_cast<double>(workers_wanted));
   metrics_.jobs_running.current.Set(static_cast<double>(jobs_.running()));
   metrics_.workers_alive.Set(membership_.Count(Role::kWorker, TaskState::kAlive));
   metrics_.servers_alive.Set(membership_.Count(Role::kPsServer, TaskState::kAlive));

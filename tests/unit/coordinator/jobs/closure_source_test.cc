@@ -110,6 +110,19 @@ TEST_CASE("the closures of a plan go to every worker in order, or to the pinned 
   CHECK(pinned.sent == Sent{{"1", 0}});
 }
 
+TEST_CASE("a plan wants a worker for each closure that is left, within the limit of grants") {
+  Fixture f("training");
+  CHECK(f.source->WantedWorkers() == 16);
+  f.Grant();
+  CHECK(f.source->WantedWorkers() == 16);  // a closure in flight is not done
+  f.End(TaskId(8), 1);
+  CHECK(f.source->WantedWorkers() == 15);  // although it waits for closure 0
+  f.End(TaskId(7), 0);
+  CHECK(f.source->WantedWorkers() == 14);
+  f.options.closures_behind_max = 6;
+  CHECK(f.source->WantedWorkers() == 6);
+}
+
 TEST_CASE("a success of a plan's closure is counted with its steps and examples") {
   Fixture f("training");
   f.Grant();
@@ -179,6 +192,7 @@ TEST_CASE("a client's closure goes only to a worker that has its function") {
   CHECK(f.Schedule("h") == 1);
   CHECK(f.source->WantedFunctions(f.workers) == std::set<std::string>{"g", "h"});
   CHECK(f.source->UsefulWorkers(2) == 2);
+  CHECK(f.source->WantedWorkers() == 2);
   CHECK_FALSE(f.source->IdleText());
   f.Grant();
   CHECK(f.sent == Sent{{"1", 0}});

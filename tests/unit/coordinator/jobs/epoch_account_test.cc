@@ -66,6 +66,12 @@ struct Fixture {
   EpochAccount account;
 };
 
+TEST_CASE("the largest number of closures between two barriers is the one before the first") {
+  CHECK(Fixture().account.ClosuresBetweenBarriers() == 4);
+  CHECK(Fixture({.epochs = 3, .evaluate_every = 0}).account.ClosuresBetweenBarriers() == 6);
+  CHECK(Fixture({.epochs = 3, .evaluate_every = 9}).account.ClosuresBetweenBarriers() == 6);
+}
+
 TEST_CASE("closures are added in their order, whichever ends first") {
   Fixture f;
   f.Count(1, seconds(2), 16);

@@ -542,6 +542,24 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("a functions job wants a worker for each open closure, and none while nothing is open") {
+  Functions c;
+  c.AddServer("0");
+  c.job->Start();
+  CHECK(c.job->wanted_workers() == 0);  // no worker has to describe it
+  c.AddFunctionWorker("0");
+  REQUIRE(c.Run([&] { return c.job->state() == JobState::kRunning; }));
+  CHECK(c.job->wanted_workers() == 0);
+  c.hold = [](const FakeWorker&, const v1::Grant&) { return true; };
+  c.Schedule();
+  c.Schedule();
+  CHECK(c.job->wanted_workers() == 2);
+  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
+  const v1::Grant grant = c.workers["0"].held.front();
+  c.Finish(c.workers["0"], grant);
+  CHECK(c.job->wanted_workers() == 1);
+}
+
 TEST_CASE("a functions job that resumes at any moment runs each closure to one end") {
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     INFO("seed " << seed);

@@ -797,6 +797,56 @@ TEST_CASE("a deterministic job gives all of its work to one worker") {
   CHECK(used.size() == 1);
 }
 
+TEST_CASE("a job wants a worker for each closure that it can run at the same time") {
+  FakeCluster c;  // 2 epochs of 8 closures, with an evaluation of 8 closures after each
+  CHECK(c.job->wanted_workers() == 0);  // it is queued
+  c.AddServer("0");
+  c.job->Start();
+  CHECK(c.job->wanted_workers() == 1);  // a worker describes the job
+  v1::WorkKind held = v1::TRAIN;
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == held; };
+  c.AddWorker("0");
+  FakeWorker& worker = c.workers["0"];
+  const auto finish = [&] {
+    REQUIRE(c.Run([&] { return !worker.held.empty(); }));
+    const v1::Grant grant = worker.held.front();
+    c.Finish(worker, grant);
+  };
+  // The 16 closures that are left are more than the 8 before the evaluation. The evaluation in the
+  // middle does not lower the number.
+  for (int ended = 0; ended < 8; ++ended) {
+    finish();
+    CHECK(c.job->wanted_workers() == 8);
+  }
+  for (int ended = 9; ended < 16; ++ended) {
+    finish();
+    CHECK(c.job->wanted_workers() == 16u - ended);
+  }
+  held = v1::EVALUATE;
+  finish();  // the last closure of the training
+  REQUIRE(c.Run([&] { return !worker.held.empty(); }));
+  CHECK(c.job->wanted_workers() == 8);
+  held = v1::EXPORT;
+  for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) c.Finish(worker, grant);
+  REQUIRE(c.Run([&] { return !worker.held.empty(); }));
+  CHECK(c.job->wanted_workers() == 1);
+  finish();
+  REQUIRE(c.RunToEnd());
+  CHECK(c.job->wanted_workers() == 0);
+}
+
+TEST_CASE("a deterministic job wants one worker, and a job that is cancelled wants none") {
+  FakeCluster c([](config::JobSpec& s, JobOptions&) { s.strategy.deterministic = true; });
+  c.AddServer("0");
+  c.AddWorker("0");
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
+  c.job->Start();
+  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
+  CHECK(c.job->wanted_workers() == 1);
+  c.job->Cancel();
+  CHECK(c.job->wanted_workers() == 0);
+}
+
 TEST_CASE("malformed metrics are refused and change nothing") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };

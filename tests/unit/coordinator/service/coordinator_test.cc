@@ -71,6 +71,7 @@ TEST_CASE("a job runs to its end over real sessions and leaves its files") {
 
 TEST_CASE("jobs queue and run one at a time, and a queued job can be cancelled") {
   TestCluster c;
+  CHECK(c.WaitMetric("evergrad_coordinator_workers_wanted", "0"));
   REQUIRE(c.Submit(TestCluster::CountingYaml("first")).ok());
   auto second = c.Submit(TestCluster::CountingYaml("second"));
   auto third = c.Submit(TestCluster::CountingYaml("third"));
@@ -81,6 +82,7 @@ TEST_CASE("jobs queue and run one at a time, and a queued job can be cancelled")
       c.WaitJob("first", [](const v1::JobStatus& s) { return !s.waiting_for().empty(); });
   REQUIRE(waiting.ok());
   CHECK_THAT(waiting->waiting_for(), Contains("workers"));
+  CHECK(c.WaitMetric("evergrad_coordinator_workers_wanted", "1"));
   v1::CancelJobRequest cancel;
   cancel.set_job("third");
   REQUIRE(c.Call<v1::CancelJobResponse>(cancel).ok());
@@ -89,6 +91,7 @@ TEST_CASE("jobs queue and run one at a time, and a queued job can be cancelled")
   c.AddServer("0", 2);
   CHECK(c.WaitState("first", "SUCCEEDED").ok());
   CHECK(c.WaitState("second", "SUCCEEDED").ok());
+  CHECK(c.WaitMetric("evergrad_coordinator_workers_wanted", "0"));
 }
 
 // The answers of a worker to a grant that it cannot do, and to one that it hands back.

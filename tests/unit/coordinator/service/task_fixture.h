@@ -332,6 +332,16 @@ class TestCluster {
   runtime::WaitableEvent ended;  // set when the coordinator wants its process to end …
   absl::Status end;              // … and the reason, written before `ended` is set
 
+  // Waits until the metrics' text has this value of a metric without labels.
+  bool WaitMetric(const std::string& name, const std::string& value) {
+    const std::string line = absl::StrCat("\n", name, " ", value, "\n");
+    for (int i = 0; i < 4000; ++i) {
+      if (registry.PrometheusText().find(line) != std::string::npos) return true;
+      runtime::WaitableEvent().WaitFor(std::chrono::milliseconds(5));
+    }
+    return false;
+  }
+
   // Waits until /readyz would have this text. Returns the last text.
   std::string WaitReady(const std::string& text) {
     std::string now;
