@@ -48,9 +48,18 @@ CLOUDS = {  # labels of spot nodes, toleration, flag, notice in seconds
 class Cluster:
     """The objects of one overlay with its components, and what is expected of them."""
 
-    def __init__(self, docs, cloud=None, servers_on_spot=False, gpu=False, version="0.1.0"):
+    def __init__(
+        self,
+        docs,
+        cloud=None,
+        servers_on_spot=False,
+        gpu=False,
+        autoscaler=None,
+        version="0.1.0",
+    ):
         self.docs, self.cloud = docs, CLOUDS.get(cloud)
         self.servers_on_spot, self.gpu, self.version = servers_on_spot, gpu, version
+        self.autoscaler = autoscaler  # the kind that sets the number of workers
 
     def of(self, *kinds):
         return [d for d in self.docs if d["kind"] in kinds]
@@ -551,6 +560,83 @@ def disruption(c):
     return found
 
 
+WANTED = "evergrad_coordinator_workers_wanted"
+ADAPTER = os.path.join(ROOT, "deploy", "kubernetes", "components", "hpa", "prometheus-adapter.yaml")
+SHRINKS_AFTER = 300  # seconds; a job waits less than this for an evaluation or a checkpoint
+
+
+def autoscaling(c):
+    """The number of workers is set by one autoscaler, which follows the gauge of wanted workers, or
+    by the Deployment."""
+    found, deployment = [], c.role("worker")[1]
+    scalers = c.of("HorizontalPodAutoscaler", "ScaledObject")
+    if [s["kind"] for s in scalers] != ([c.autoscaler] if c.autoscaler else []):
+        found.append("autoscalers: %s" % [s["kind"] for s in scalers])
+    if ("replicas" in deployment["spec"]) == bool(c.autoscaler):
+        found.append("worker: replicas, autoscaler %s" % c.autoscaler)
+    with open(os.path.join(ROOT, "docs", "cli.md")) as f:
+        if "| `%s` | gauge |" % WANTED not in f.read():
+            found.append("the coordinator has no gauge %s" % WANTED)
+    for scaler in scalers:
+        name, spec = scaler["kind"], scaler["spec"]
+        target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "evergrad-worker"}
+        if spec["scaleTargetRef"] != target:
+            found.append("%s: target %s" % (name, spec["scaleTargetRef"]))
+        follows = _follows_hpa if name == "HorizontalPodAutoscaler" else _follows_scaled_object
+        found += ["%s: %s" % (name, f) for f in follows(spec)]
+    return found
+
+
+def _shrinks_slowly(behavior):
+    down = behavior.get("scaleDown", {})
+    if down.get("stabilizationWindowSeconds", 0) < SHRINKS_AFTER:
+        yield "workers are removed too early"
+    if [p["type"] for p in down.get("policies", [])] != ["Percent"]:
+        yield "all workers may be removed at once"
+
+
+def _follows_hpa(spec):
+    yield from _shrinks_slowly(spec.get("behavior", {}))
+    if not 1 == spec.get("minReplicas") < spec["maxReplicas"]:
+        yield "limits %s, %s" % (spec.get("minReplicas"), spec["maxReplicas"])
+    want = {"metric": {"name": WANTED}, "target": {"type": "AverageValue", "averageValue": "1"}}
+    if spec["metrics"] != [{"type": "External", "external": want}]:
+        yield "metrics %s" % spec["metrics"]
+    with open(ADAPTER) as f:
+        yield from adapter_rules(yaml.safe_load(f))
+
+
+def adapter_rules(values):
+    """The rule of prometheus-adapter serves the gauge, by namespace."""
+    (rule,) = values["rules"]["external"]
+    if rule["name"] != {"as": WANTED} or not rule["seriesQuery"].startswith(WANTED + "{"):
+        yield "prometheus-adapter serves %s as %s" % (rule["seriesQuery"], rule["name"])
+    if rule["resources"] != {"overrides": {"namespace": {"resource": "namespace"}}}:
+        yield "prometheus-adapter: resources"
+    if "<<.Series>>{<<.LabelMatchers>>}" not in rule["metricsQuery"]:
+        yield "prometheus-adapter: metricsQuery"
+
+
+def _follows_scaled_object(spec):
+    config = spec.get("advanced", {}).get("horizontalPodAutoscalerConfig", {})
+    yield from _shrinks_slowly(config.get("behavior", {}))
+    if not 0 == spec.get("minReplicaCount") < spec["maxReplicaCount"]:
+        yield "limits %s, %s" % (spec.get("minReplicaCount"), spec["maxReplicaCount"])
+    if spec.get("cooldownPeriod", 0) < SHRINKS_AFTER:
+        yield "the last worker is removed too early"
+    for trigger in spec["triggers"]:
+        metadata = trigger["metadata"]
+        if metadata["query"] != 'max(%s{namespace="evergrad"})' % WANTED:
+            yield "query %s" % metadata["query"]
+        if (metadata["threshold"], metadata["activationThreshold"]) != ("1", "0"):
+            yield "thresholds"
+        # A metric that is missing is no reason to remove the workers.
+        if metadata["ignoreNullValues"] != "false":
+            yield "ignoreNullValues"
+        if (trigger["type"], trigger["metricType"]) != ("prometheus", "AverageValue"):
+            yield "trigger %s" % trigger["type"]
+
+
 def _allows(c, direction, labels, peer, port):
     """Whether the policies let a pod with `labels` talk with `peer` (labels of a pod, or an
     address) on a TCP port."""
@@ -668,6 +754,39 @@ FORMS = {
             ],
         },
     },
+    "ScaledObject": {
+        "apiVersion": "keda.sh/v1alpha1",
+        "spec": {
+            "scaleTargetRef!": {"apiVersion!": str, "kind!": str, "name!": str},
+            "pollingInterval": int,
+            "cooldownPeriod!": int,
+            "minReplicaCount!": int,
+            "maxReplicaCount!": int,
+            "advanced!": {
+                "horizontalPodAutoscalerConfig!": {
+                    "behavior!": {
+                        "scaleDown!": {
+                            "stabilizationWindowSeconds!": int,
+                            "policies!": [{"type!": str, "value!": int, "periodSeconds!": int}],
+                        }
+                    }
+                }
+            },
+            "triggers!": [
+                {
+                    "type!": str,
+                    "metricType!": str,
+                    "metadata!": {
+                        "serverAddress!": str,
+                        "query!": str,
+                        "threshold!": str,
+                        "activationThreshold!": str,
+                        "ignoreNullValues!": str,
+                    },
+                }
+            ],
+        },
+    },
     "PrometheusRule": {
         "apiVersion": "monitoring.coreos.com/v1",
         "spec": {
@@ -722,7 +841,7 @@ URIS = {
 
 
 def custom_kinds(c):
-    """The fields of Certificate, Issuer, PodMonitor and PrometheusRule."""
+    """The fields of Certificate, Issuer, PodMonitor, PrometheusRule and ScaledObject."""
     found = []
     for d in c.of(*FORMS):
         name = "%s %s" % (d["kind"], d["metadata"]["name"])
@@ -824,6 +943,7 @@ CHECKS = [
     program_flags,
     references,
     disruption,
+    autoscaling,
     network,
     custom_kinds,
     issued_by_psctl,

@@ -59,12 +59,19 @@ CLUSTERS = {
     "eks-spot": ("eks-spot", [], "first", {"cloud": "eks"}),
     "aks-spot": ("aks-spot", [], "first", {"cloud": "aks"}),
 }
-for _cloud in ("gke", "eks", "aks"):
+# Workers have one autoscaler, so "every component" is one of the two.
+AUTOSCALERS = {"hpa": "HorizontalPodAutoscaler", "keda": "ScaledObject"}
+for _cloud, _scaler in (("gke", "hpa"), ("eks", "hpa"), ("aks", "keda")):
     CLUSTERS[_cloud + " with every component"] = (
         _cloud + "-spot",
-        ["gpu", "prometheus", "grafana", "servers-on-spot/" + _cloud],
+        ["gpu", "prometheus", "grafana", "servers-on-spot/" + _cloud, _scaler],
         "first",
-        {"cloud": _cloud, "servers_on_spot": True, "gpu": True},
+        {
+            "cloud": _cloud,
+            "servers_on_spot": True,
+            "gpu": True,
+            "autoscaler": AUTOSCALERS[_scaler],
+        },
     )
 
 
@@ -269,6 +276,10 @@ def certificate_of_worker(c):
     return next(m for m in mounts if m["mountPath"] == "/etc/evergrad/tls")
 
 
+def trigger(c):
+    return c.get("ScaledObject", "evergrad-worker")["spec"]["triggers"][0]
+
+
 def named(kind, name):
     return lambda c: c.get(kind, name)
 
@@ -318,13 +329,16 @@ def argument(role, before, after):
     return mutate
 
 
-ALL = "gke with every component"
+ALL, KEDA = "gke with every component", "aks with every component"
 SERVER, WORKER, COORDINATOR = map(container_of, ("ps-server", "worker", "coordinator"))
 SERVER_POLICY = named("NetworkPolicy", "evergrad-ps-server")
+HPA = named("HorizontalPodAutoscaler", "evergrad-worker")
+SCALED = named("ScaledObject", "evergrad-worker")
 DIALED = named("Service", "evergrad-coordinator")
 BUDGET = named("PodDisruptionBudget", "evergrad-ps-server")
 MONITOR = named("PodMonitor", "evergrad-worker")
 CERTIFICATE = named("Certificate", "evergrad-worker")
+
 MUTATIONS = [  # (check, cluster, mutation)
     ("restricted", "local", put(WORKER, "securityContext", "allowPrivilegeEscalation", True)),
     ("restricted", "local", put(WORKER, "securityContext", "readOnlyRootFilesystem", False)),
@@ -515,6 +529,41 @@ MUTATIONS = [  # (check, cluster, mutation)
     ("disruption", "local", put(pod_of("worker"), "terminationGracePeriodSeconds", 60)),
     ("disruption", "local", put(pod_of("ps-server"), "terminationGracePeriodSeconds", 60)),
     ("disruption", ALL, put(pod_of("ps-server"), "terminationGracePeriodSeconds", 75)),
+    ("autoscaling", ALL, remove("HorizontalPodAutoscaler", "evergrad-worker")),
+    ("autoscaling", ALL, put(named("Deployment", "evergrad-worker"), "spec", "replicas", 4)),
+    ("autoscaling", "local", drop(named("Deployment", "evergrad-worker"), "spec", "replicas")),
+    ("autoscaling", ALL, put(HPA, "spec", "scaleTargetRef", "kind", "StatefulSet")),
+    ("autoscaling", ALL, put(HPA, "spec", "maxReplicas", 1)),
+    ("autoscaling", ALL, put(HPA, "spec", "minReplicas", 0)),
+    ("autoscaling", ALL, put(HPA, "spec", "metrics", 0, "external", "metric", "name", "wanted")),
+    (
+        "autoscaling",
+        ALL,
+        put(HPA, "spec", "metrics", 0, "external", "target", {"type": "Value", "value": "1"}),
+    ),
+    ("autoscaling", ALL, drop(HPA, "spec", "behavior", "scaleDown", "stabilizationWindowSeconds")),
+    ("autoscaling", ALL, drop(HPA, "spec", "behavior", "scaleDown", "policies")),
+    ("autoscaling", KEDA, put(SCALED, "spec", "scaleTargetRef", "name", "evergrad-ps-server")),
+    ("autoscaling", KEDA, put(SCALED, "spec", "cooldownPeriod", 30)),
+    ("autoscaling", KEDA, put(SCALED, "spec", "minReplicaCount", 1)),
+    ("autoscaling", KEDA, put(trigger, "metadata", "query", "vector(4)")),
+    ("autoscaling", KEDA, put(trigger, "metadata", "threshold", "2")),
+    ("autoscaling", KEDA, put(trigger, "metadata", "activationThreshold", "1")),
+    ("autoscaling", KEDA, put(trigger, "metadata", "ignoreNullValues", "true")),
+    ("autoscaling", KEDA, put(trigger, "metricType", "Value")),
+    (
+        "autoscaling",
+        KEDA,
+        put(
+            SCALED,
+            *("spec", "advanced", "horizontalPodAutoscalerConfig", "behavior", "scaleDown"),
+            {"stabilizationWindowSeconds": 0},
+        ),
+    ),
+    ("custom_kinds", KEDA, put(SCALED, "spec", "maxReplicas", 16)),
+    ("custom_kinds", KEDA, put(trigger, "metadata", "threshold", 1)),
+    ("custom_kinds", KEDA, drop(trigger, "metadata", "ignoreNullValues")),
+    ("custom_kinds", KEDA, drop(SCALED, "spec", "scaleTargetRef")),
     ("network", "local", remove("NetworkPolicy", "default-deny")),
     ("network", "local", remove("NetworkPolicy", "allow-dns")),
     ("network", "local", drop(SERVER_POLICY, "spec", "ingress", 0, "from")),
@@ -618,6 +667,21 @@ class Mutations(unittest.TestCase):
         _, unknown = invalid(c.docs)
         self.assertEqual(unknown, {"Other"})
         self.assertFalse(unknown <= set(checks.FORMS))
+
+    def test_a_rule_of_the_adapter_that_serves_another_metric_is_found(self):
+        with open(checks.ADAPTER) as f:
+            text = f.read()
+        self.assertEqual(list(checks.adapter_rules(yaml.safe_load(text))), [])
+        for old, new in (
+            ("seriesQuery: evergrad_", "seriesQuery: "),
+            ("{as: evergrad_coordinator_workers_wanted}", "{as: workers_wanted}"),
+            ("{namespace: {resource: namespace}}", "{}"),
+            ("<<.LabelMatchers>>", ""),
+        ):
+            with self.subTest(old):
+                self.assertIn(old, text)
+                values = yaml.safe_load(text.replace(old, new))
+                self.assertNotEqual(list(checks.adapter_rules(values)), [])
 
     def test_a_container_that_is_not_the_first_is_checked_as_well(self):
         c = cluster("local")
