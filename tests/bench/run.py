@@ -497,7 +497,7 @@ SECONDS = {
     "cluster": 60,
     "training": 300,
     "large": 240,
-    "notices": 900,
+    **{"notices:" + part: 600 for part in notices.PARTS},
     **{"spot:" + part: 900 for part in spot.PARTS},
 }
 UNKNOWN_SECONDS = 60
@@ -586,17 +586,21 @@ def plan(bin_folder, names, quick, servers):
     parts["cluster"] = lambda: cluster_figures(bin_folder, quick)
     parts["large"] = lambda: large_figures(bin_folder, quick)
     parts["training"] = lambda: training_figures(bin_folder, quick)
-    if "spot" in names:
-        names = [n for n in names if n != "spot"] + ["spot:" + part for part in spot.PARTS]
-    on_request = {"notices": lambda: notices.figures(bin_folder, quick, entry)}
-    for part in spot.PARTS:
-        on_request["spot:" + part] = lambda part=part: spot.figures(bin_folder, part, quick, entry)
+    on_request = {}
+    for group in (notices, spot):
+        whole = group.__name__
+        for part in group.PARTS:
+            on_request["%s:%s" % (whole, part)] = lambda group=group, part=part: group.figures(
+                bin_folder, part, quick, entry
+            )
+            names = names + ["%s:%s" % (whole, part)] if whole in names else names
+        names = [n for n in names if n != whole]
     parts.update({name: part for name, part in on_request.items() if name in names})
     unknown = [name for name in names if name not in parts and name not in ("gpu", "gpu_bench")]
     if unknown:
         raise SystemExit(
             "bench: nothing is called %s; there are: %s"
-            % (", ".join(unknown), ", ".join(sorted({*parts, "gpu", *on_request, "spot"})))
+            % (", ".join(unknown), ", ".join(sorted({*parts, "gpu", *on_request})))
         )
     wanted = set(names) | ({"gpu"} if "gpu_bench" in names else set())
     return {name: part for name, part in parts.items() if not names or name in wanted}, skipped

@@ -141,8 +141,8 @@ class Run(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn(
             "nothing is called frist_bench; there are: "
-            "cluster, first_bench, gpu, large, notices, second_bench, spot, spot:all-gone, "
-            "spot:notice, spot:servers-without, spot:workers-without, training",
+            "cluster, first_bench, gpu, large, notices:servers, notices:workers, second_bench, "
+            "spot:all-gone, spot:notice, spot:servers-without, spot:workers-without, training",
             said,
         )
 

@@ -97,7 +97,7 @@ class ShortRun(unittest.TestCase):
         found, said = self.run_parts("notices")
         workers = [r for name, r in found.items() if name.startswith("SIGTERM of a worker")]
         self.assertEqual(len(workers), 2, said)
-        if "servers: skipped" not in said:
+        if "skipped: namespaces" not in said:
             self.assertTrue([n for n in found if n.startswith("SIGTERM of a server")], said)
         for r in workers:
             self.assertAlmostEqual(r["ratio"], r["reference_value"] / r["value"])
