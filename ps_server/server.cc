@@ -149,8 +149,8 @@ struct Server::Impl {
     count("evergrad_ps_server_refused_total",
           "Requests and streams that were refused because of a limit", &Stats::refused_total);
     count("evergrad_ps_server_granted_total", "Requests that were granted", &Stats::granted_total);
-    count("evergrad_ps_server_malformed_streams_total", "Streams ended for a malformed message",
-          &Stats::malformed_total);
+    count("evergrad_ps_server_malformed_streams_total",
+          "Streams that were ended because of a malformed message", &Stats::malformed_total);
     count("evergrad_ps_server_received_bytes_total", "Bytes received on data streams",
           &Stats::bytes_received);
     count("evergrad_ps_server_sent_bytes_total", "Bytes sent on data streams", &Stats::bytes_sent);

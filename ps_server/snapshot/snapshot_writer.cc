@@ -170,7 +170,8 @@ absl::StatusOr<DurableCut> SnapshotWriter::TakeAndWrite(const Order& order) {
   }
   if (last && last->folder == order.folder && last->plan_fingerprint == order.plan_fingerprint &&
       last->cut.epoch == cut.epoch && last->cut.lsn == cut.lsn) {
-    // The state has not changed: its file exists already, unless it was removed.
+    // The state has not changed, so the file of the shard exists already, unless the file was
+    // removed.
     const auto there = options_.files->Open(fs::JoinUri(order.folder, last->cut.file));
     if (there.ok() && (*there)->size() == last->cut.digest.bytes) {
       unchanged_.Add();
