@@ -184,11 +184,7 @@ Daemon::End Daemon::WaitForEnd() {
   watch_ = std::make_unique<preemption::Watch>(
       common_.preemption,
       preemption::Watch::Parts{&clock_, logger_.get(), registry_.get(), RoleName(role_)},
-      preemption::Watch::Callbacks{[this](const std::string& reason) { RequestDrain(reason); },
-                                   [this](const std::string& text) {
-                                     MutexLock lock(&mu_);
-                                     recommendation_ = text;
-                                   }});
+      [this](const std::string& reason) { RequestDrain(reason); });
   const int signal = signals_.Wait();
   End end;
   if (signal == 0) {
@@ -199,11 +195,6 @@ Daemon::End Daemon::WaitForEnd() {
   }
   if (end.kind != End::Kind::kRefused) logger_->Info(absl::StrCat("leaving: ", end.reason));
   return end;
-}
-
-std::string Daemon::recommendation() {
-  MutexLock lock(&mu_);
-  return recommendation_;
 }
 
 void Daemon::ReportHandedOver() {

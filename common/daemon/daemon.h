@@ -115,8 +115,6 @@ class Daemon {
   // Blocks until the task must end, and watches for a preemption notice from this call on
   // (--preemption-source). The program calls it once, after Start.
   End WaitForEnd();
-  // Returns the cloud's newest recommendation to leave this machine, or "". Thread-safe.
-  std::string recommendation();
   // Tells the cloud that this task has handed over its work (Azure only). Call it after
   // WaitForEnd, when nothing is left to do. Blocks for 2 s at most.
   void ReportHandedOver();
@@ -157,7 +155,6 @@ class Daemon {
   runtime::SignalWaiter signals_;
   Mutex mu_;
   std::string drain_reason_ ABSL_GUARDED_BY(mu_);
-  std::string recommendation_ ABSL_GUARDED_BY(mu_);
   std::string advertised_;
   std::unique_ptr<preemption::Watch> watch_;  // destroyed first, because it calls RequestDrain
 };

@@ -27,17 +27,13 @@ class Watch {
     metrics::Registry* registry = nullptr;
     std::string role;  // "ps_server", for the names of metrics
   };
-  // Both are called on the thread of the watch, and must not block.
-  struct Callbacks {
-    // The task must hand over its work and leave. Called more than once if a notice follows a
-    // recommendation on which the task leaves.
-    std::function<void(const std::string& reason)> leave;
-    // The cloud recommends to leave the machine. Also called if the task leaves because of it.
-    std::function<void(const std::string& text)> recommended;
-  };
+  // Orders the task to hand over its work and leave. The watch calls the function on its own
+  // thread, where it must not block, and calls it a second time if a notice follows a
+  // recommendation on which the task leaves.
+  using Leave = std::function<void(const std::string& reason)>;
 
   // Begins to watch, if the settings name a source. CheckSettings must have succeeded.
-  Watch(const Settings& settings, Parts parts, Callbacks callbacks);
+  Watch(const Settings& settings, Parts parts, Leave leave);
   ~Watch();  // ends at once, even in the middle of a request
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
