@@ -35,7 +35,7 @@ PodDisruptionBudget evergrad-ps-server
   -  unhealthyPodEvictionPolicy: AlwaysAllow"""
 
 
-@unittest.skipUnless(HAS_KUSTOMIZE, "no kustomize (deploy/scripts/kustomize.sh)")
+@unittest.skipUnless(HAS_KUSTOMIZE, "no kustomize (deploy/scripts/tools.sh)")
 class Files(unittest.TestCase):
     def setUp(self):
         self.adapted = proof.documents(proof.kustomize(os.path.join(PROOF, "overlay")))
