@@ -610,7 +610,8 @@ TEST_CASE("a server is ready once it has registered and has its shards, also whi
   ServerFixture f;
   f.Listen();
   const auto ready = [&] { return f.health.Ask(health::Question::kReady).text; };
-  CHECK(ready() == "not ready: registration: this server has not dialed the coordinator yet\n");
+  CHECK_THAT(ready(), Catch::Equals("not ready: registration: this server has not dialed the "
+                                    "coordinator yet\n"));
   {
     Coordinator coordinator(f.transport.get(), "coordinator:1");
     f.Join(coordinator.address());
