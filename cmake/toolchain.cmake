@@ -44,6 +44,11 @@ set(EVERGRAD_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wove
   -Wno-missing-field-initializers)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND EVERGRAD_WARNINGS -Wno-restrict)
+  # Beside a sanitizer's instrumentation, these warnings of g++ are often wrong.
+  if(EVERGRAD_SANITIZE)
+    list(APPEND EVERGRAD_WARNINGS -Wno-array-bounds -Wno-maybe-uninitialized
+      -Wno-stringop-overflow -Wno-stringop-overread)
+  endif()
 endif()
 if(EVERGRAD_WARNINGS_AS_ERRORS)
   list(APPEND EVERGRAD_WARNINGS -Werror)
