@@ -279,8 +279,8 @@ TEST_CASE("a worker is ready while its session is open, until it leaves") {
   registers = false;
   bench.coordinator.Cut();
   for (int i = 0; i < 3; ++i) REQUIRE(bench.coordinator.Next(v1::TaskMessage::kHello).has_hello());
-  CHECK(bench.NotReady() ==
-        "not ready: session: waiting for the coordinator: reason=not_active: try again\n");
+  CHECK_THAT(bench.NotReady(), Catch::Equals("not ready: session: waiting for the coordinator: "
+                                             "reason=not_active: try again\n"));
   CHECK(bench.health.Ask(health::Question::kLive).ok);
   bench.worker->Stop("SIGTERM");
   CHECK_THAT(bench.NotReady(),
