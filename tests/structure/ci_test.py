@@ -372,7 +372,7 @@ class Runs(unittest.TestCase):
             said, r"   common/fs +thread-safety, clang-tidy, asan: common_fs_test fuzz_paths\n"
         )
         self.assertIn("in the remaining part of 70 min 00 s", said)
-        self.assertIn("no limit", self.run_ci(0, dry=True, full=True)[0])
+        self.assertIn("no time limit", self.run_ci(0, dry=True, full=True)[0])
 
 
 if __name__ == "__main__":

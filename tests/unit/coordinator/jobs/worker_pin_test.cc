@@ -88,7 +88,8 @@ TEST_CASE("each reason why the worker cannot work has its message") {
     f.Choose();
     return f.events.back();
   };
-  CHECK_THAT(reason([](Fixture& f) { f.workers.clear(); }), Contains("it is gone"));
+  CHECK_THAT(reason([](Fixture& f) { f.workers.clear(); }),
+             Contains("it has disconnected, or came back"));
   CHECK_THAT(reason([](Fixture& f) { f.workers.at(TaskId(1)).leaving = true; }),
              Contains("it is leaving"));
   CHECK_THAT(reason([](Fixture& f) { f.workers.at(TaskId(1)).ready = false; }),
