@@ -117,7 +117,6 @@ std::optional<int> Daemon::Start(int argc, const char* const* argv) {
     return kExitOk;
   }
   common_.preemption.source_is_set = table_.IsSet("preemption_source");
-  common_.preemption.on_rebalance_is_set = table_.IsSet("on_rebalance");
   if (const absl::Status status = CheckCommonOptions(role_, common_); !status.ok()) {
     SayOnStderr(table_.program(), status.message());
     return kExitUsage;

@@ -33,11 +33,12 @@ absl::Status CheckSettings(const Settings& settings) {
         "--preemption-metadata-url: expected http://ADDRESS or http://ADDRESS:PORT with a numeric "
         "address or localhost, got `",
         settings.metadata_url, "`"));
-  if (settings.on_rebalance_is_set && source != "aws" && source != "auto")
-    return Refuse(absl::StrCat(
-        "--on-rebalance needs --preemption-source aws or auto, because only EC2 sends rebalance "
-        "recommendations, got ",
-        SourceOf(settings)));
+  if (settings.on_rebalance == "drain" && source != "aws" && source != "auto")
+    return Refuse(
+        absl::StrCat("--on-rebalance drain needs --preemption-source aws or auto, because only EC2 "
+                     "sends rebalance "
+                     "recommendations, got ",
+                     SourceOf(settings)));
   return absl::OkStatus();
 }
 

@@ -12,8 +12,7 @@ struct Settings {
   std::string notice_file;              // "" if no file is watched
   std::string metadata_url;             // "" for the address of all three clouds
   std::string on_rebalance = "ignore";  // ignore or drain
-  // Whether a flag or the settings file sets these two.
-  bool source_is_set = false, on_rebalance_is_set = false;
+  bool source_is_set = false;           // by a flag or by the settings file
 };
 
 // Refuses settings that contradict each other or have no effect.

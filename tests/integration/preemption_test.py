@@ -301,7 +301,7 @@ class Settings(Daemons):
                 ["--preemption-source", "aws", "--preemption-metadata-url", "http://metadata"],
             ),
             ("only EC2 sends", ["--preemption-source", "gce", "--on-rebalance", "drain"]),
-            ("only EC2 sends", ["--on-rebalance", "ignore"]),
+            ("only EC2 sends", ["--on-rebalance", "drain"]),
             (
                 "expected one of ignore, drain",
                 ["--preemption-source", "aws", "--on-rebalance", "leave"],

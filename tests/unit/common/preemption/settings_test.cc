@@ -66,22 +66,20 @@ TEST_CASE("a metadata address is refused without a cloud, and if it is not numer
   }
 }
 
-TEST_CASE("a response to recommendations is refused for a source without recommendations") {
+TEST_CASE("a drain on recommendations is refused for a source without recommendations") {
   for (const auto& [source, accepted] : {std::pair<const char*, bool>{"none", false},
                                          {"gce", false},
                                          {"azure", false},
                                          {"aws", true},
                                          {"auto", true}}) {
     INFO(source);
-    for (const char* response : {"ignore", "drain"}) {
-      Settings settings = Of(source);
-      settings.on_rebalance = response;
-      settings.on_rebalance_is_set = true;
-      CHECK(CheckSettings(settings).ok() == accepted);
-      if (!accepted)
-        CHECK_THAT(Refusal(settings),
-                   Catch::StartsWith("--on-rebalance needs --preemption-source aws or auto"));
-    }
+    Settings settings = Of(source);
+    CHECK(CheckSettings(settings).ok());
+    settings.on_rebalance = "drain";
+    CHECK(CheckSettings(settings).ok() == accepted);
+    if (!accepted)
+      CHECK_THAT(Refusal(settings),
+                 Catch::StartsWith("--on-rebalance drain needs --preemption-source aws or auto"));
   }
 }
 
