@@ -36,8 +36,7 @@ absl::Status CheckSettings(const Settings& settings) {
   if (settings.on_rebalance == "drain" && source != "aws" && source != "auto")
     return Refuse(
         absl::StrCat("--on-rebalance drain needs --preemption-source aws or auto, because only EC2 "
-                     "sends rebalance "
-                     "recommendations, got ",
+                     "sends rebalance recommendations, got ",
                      SourceOf(settings)));
   return absl::OkStatus();
 }
