@@ -846,7 +846,7 @@ esac""",
         self.assertEqual(checked["bench"]["growth"]["grown_bytes"], 0)
         self.assertGreater(checked["bench"]["resnet50"]["on_device"]["examples_per_second"], 0)
         self.assertGreater(checked["bench"]["mlp"]["share_of_bare"], 0)
-        self.assertRegex(rows["bench: transfers hidden"]["detail"], r"^-?\d+\.\d\d: a step of")
+        self.assertRegex(rows["bench: transfers hidden"]["detail"], r"^-?\d+\.\d\d: a step with")
         refused = subprocess.run(
             [os.path.join(folder, "gpu_bench"), "train", "--precision", "bf61"],
             capture_output=True,
