@@ -29,10 +29,7 @@ Ask AutoWatch::Next(Stage stage, milliseconds after) {
   switch (stage) {
     case Stage::kGce: request = GceRequest(); break;
     case Stage::kAwsToken: request = AwsTokenRequest(); break;
-    case Stage::kAwsInstance:
-      request.path = "/latest/meta-data/instance-id";
-      request.headers = {{"X-aws-ec2-metadata-token", token_}};
-      break;
+    case Stage::kAwsInstance: request = AwsRequest("/latest/meta-data/instance-id", token_); break;
     case Stage::kAzure: request = AzureComputeRequest("azEnvironment", kTimeout); break;
   }
   request.timeout = kTimeout;

@@ -6,20 +6,13 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/escape.h"
+#include "common/preemption/clouds/json_text.h"
 
 namespace evergrad::preemption {
 namespace {
 
 constexpr std::chrono::milliseconds kEvery{5000};
 constexpr std::size_t kTokenBytesMax = 1024;
-
-// Returns the text of a key of a JSON object, or "" if the body is no such object.
-std::string TextOf(const nlohmann::json& object, const char* key) {
-  if (!object.is_object()) return "";
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_string()) return "";
-  return found->get<std::string>();
-}
 
 }  // namespace
 
@@ -28,6 +21,13 @@ Request AwsTokenRequest() {
   request.method = "PUT";
   request.path = "/latest/api/token";
   request.headers = {{"X-aws-ec2-metadata-token-ttl-seconds", "21600"}};
+  return request;
+}
+
+Request AwsRequest(absl::string_view path, absl::string_view token) {
+  Request request;
+  request.path = std::string(path);
+  request.headers = {{"X-aws-ec2-metadata-token", std::string(token)}};
   return request;
 }
 
@@ -42,11 +42,9 @@ Ask AwsWatch::Begin() { return Next(Stage::kToken, std::chrono::milliseconds(0))
 Ask AwsWatch::Next(Stage stage, std::chrono::milliseconds after) {
   stage_ = stage;
   if (stage == Stage::kToken) return {after, AwsTokenRequest()};
-  Request request;
-  request.path = stage == Stage::kAction ? "/latest/meta-data/spot/instance-action"
-                                         : "/latest/meta-data/events/recommendations/rebalance";
-  request.headers = {{"X-aws-ec2-metadata-token", token_}};
-  return {after, std::move(request)};
+  const char* path = stage == Stage::kAction ? "/latest/meta-data/spot/instance-action"
+                                             : "/latest/meta-data/events/recommendations/rebalance";
+  return {after, AwsRequest(path, token_)};
 }
 
 Turn AwsWatch::Fail(std::string failure) {

@@ -36,6 +36,8 @@ class AwsWatch final : public CloudWatch {
 };
 
 Request AwsTokenRequest();
+// Returns the request for a value, with the token that every such request needs.
+Request AwsRequest(absl::string_view path, absl::string_view token);
 // Returns whether the text can be sent as the token of a request.
 bool IsAwsToken(absl::string_view text);
 

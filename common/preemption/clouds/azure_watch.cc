@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/escape.h"
+#include "common/preemption/clouds/json_text.h"
 
 namespace evergrad::preemption {
 namespace {
@@ -29,11 +30,6 @@ bool IsEventId(absl::string_view text) {
   return !text.empty() && text.size() <= 128 && std::all_of(text.begin(), text.end(), [](char c) {
     return c == '-' || absl::ascii_isalnum(static_cast<unsigned char>(c));
   });
-}
-
-std::string TextOf(const nlohmann::json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
 // Returns whether the event ends this machine.

@@ -1,7 +1,7 @@
 // The questions to the metadata service of one cloud, as a state machine without time and sockets.
 //
 // A metadata service tells a machine about itself over plain HTTP. The driver
-// (common/preemption/metadata_watch.h) sends the requests and hands each answer back:
+// (common/preemption/watch.cc) sends the requests and hands each answer back:
 //
 //   Ask ask = watch->Begin();
 //   for (;;) {

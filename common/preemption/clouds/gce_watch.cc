@@ -48,10 +48,9 @@ Turn GceWatch::OnAnswer(const Answer& answer) {
     return turn;
   }
   const absl::string_view etag = answer.Header("etag");
-  etag_ = IsEtag(etag) ? std::string(etag) : "";
   Ask ask{std::chrono::milliseconds(0), GceRequest()};
   absl::StrAppend(&ask.request.path, "?wait_for_change=true&timeout_sec=60");
-  if (!etag_.empty()) absl::StrAppend(&ask.request.path, "&last_etag=", etag_);
+  if (IsEtag(etag)) absl::StrAppend(&ask.request.path, "&last_etag=", etag);
   ask.request.timeout = std::chrono::seconds(70);
   // A server that does not wait for a change must not be asked without a pause.
   if (waits_) ask.after = std::max(std::chrono::milliseconds(0), kBetweenRequests - answer.took);

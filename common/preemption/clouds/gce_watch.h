@@ -22,7 +22,6 @@ class GceWatch final : public CloudWatch {
  private:
   // The first request, and the request after a failure, are answered at once.
   bool waits_ = false;
-  std::string etag_;
   Retries retries_;
 };
 
