@@ -32,6 +32,35 @@ Answer Failed(std::string failure) {
   return answer;
 }
 
+// Begins to connect a new socket. Returns 0 or an error number; EINPROGRESS if the connection is
+// under way.
+int Connect(const MetadataAddress& address, fs::Descriptor* connection) {
+  *connection = fs::Descriptor(
+      ::socket(address.v6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (connection->get() < 0) return errno;
+  int result = 0;
+  if (address.v6) {
+    sockaddr_in6 to{};
+    to.sin6_family = AF_INET6;
+    to.sin6_port = htons(address.port);
+    ::inet_pton(AF_INET6, address.host.c_str(), &to.sin6_addr);
+    result = ::connect(connection->get(), reinterpret_cast<sockaddr*>(&to), sizeof(to));
+  } else {
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(address.port);
+    ::inet_pton(AF_INET, address.host.c_str(), &to.sin_addr);
+    result = ::connect(connection->get(), reinterpret_cast<sockaddr*>(&to), sizeof(to));
+  }
+  return result == 0 ? 0 : errno;
+}
+
+int PendingError(int descriptor) {
+  int error = 0;
+  socklen_t size = sizeof(error);
+  return ::getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
+}
+
 std::string RequestText(const Request& request, const MetadataAddress& address) {
   const std::string host = address.v6 ? absl::StrCat("[", address.host, "]") : address.host;
   std::string text = absl::StrCat(request.method, " ", request.path, " HTTP/1.1\r\nHost: ", host,
@@ -65,51 +94,15 @@ std::optional<MetadataAddress> ParseMetadataUrl(absl::string_view url) {
   return std::nullopt;
 }
 
-// Owns the socket of one request.
-struct MetadataClient::Connection {
-  int descriptor = -1;
-  ~Connection() {
-    if (descriptor >= 0) ::close(descriptor);
-  }
-  // Begins to connect. Returns 0 or an error number; EINPROGRESS if the connection is under way.
-  int Open(const MetadataAddress& address) {
-    descriptor =
-        ::socket(address.v6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (descriptor < 0) return errno;
-    int result = 0;
-    if (address.v6) {
-      sockaddr_in6 to{};
-      to.sin6_family = AF_INET6;
-      to.sin6_port = htons(address.port);
-      ::inet_pton(AF_INET6, address.host.c_str(), &to.sin6_addr);
-      result = ::connect(descriptor, reinterpret_cast<sockaddr*>(&to), sizeof(to));
-    } else {
-      sockaddr_in to{};
-      to.sin_family = AF_INET;
-      to.sin_port = htons(address.port);
-      ::inet_pton(AF_INET, address.host.c_str(), &to.sin_addr);
-      result = ::connect(descriptor, reinterpret_cast<sockaddr*>(&to), sizeof(to));
-    }
-    return result == 0 ? 0 : errno;
-  }
-  int PendingError() const {
-    int error = 0;
-    socklen_t size = sizeof(error);
-    return ::getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
-  }
-};
-
 MetadataClient::MetadataClient(MetadataAddress address, const Clock* clock)
     : address_(std::move(address)), clock_(clock), wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  EG_CHECK_MSG(wake_ >= 0, ErrorText(errno));
+  EG_CHECK_MSG(wake_.get() >= 0, ErrorText(errno));
 }
-
-MetadataClient::~MetadataClient() { ::close(wake_); }
 
 void MetadataClient::Wake() {
   const std::uint64_t one = 1;
   // The only possible failure is a full counter, and then the wake-up is pending already.
-  [[maybe_unused]] const auto written = ::write(wake_, &one, sizeof(one));
+  [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof(one));
 }
 
 MetadataClient::Ready MetadataClient::WaitFor(int descriptor, short events,
@@ -121,7 +114,7 @@ MetadataClient::Ready MetadataClient::WaitFor(int descriptor, short events,
       if (left <= 0 && descriptor >= 0) return Ready::kTimeout;
       timeout = static_cast<int>(std::clamp<std::int64_t>(left, 0, 600'000));
     }
-    pollfd polled[2] = {{wake_, POLLIN, 0}, {descriptor, events, 0}};
+    pollfd polled[2] = {{wake_.get(), POLLIN, 0}, {descriptor, events, 0}};
     const int ready = ::poll(polled, descriptor < 0 ? 1 : 2, timeout);
     if (ready < 0) EG_CHECK_MSG(errno == EINTR || errno == EAGAIN, ErrorText(errno));
     if (ready <= 0) {
@@ -130,7 +123,7 @@ MetadataClient::Ready MetadataClient::WaitFor(int descriptor, short events,
     }
     if (polled[0].revents != 0) {
       std::uint64_t count = 0;
-      [[maybe_unused]] const auto read = ::read(wake_, &count, sizeof(count));
+      [[maybe_unused]] const auto read = ::read(wake_.get(), &count, sizeof(count));
       return Ready::kWoken;
     }
     return Ready::kYes;
@@ -151,28 +144,28 @@ std::optional<Answer> MetadataClient::Send(const Request& request) {
 }
 
 std::optional<Answer> MetadataClient::Exchange(const Request& request, MonoTime end) {
-  Connection connection;
-  int error = connection.Open(address_);
+  fs::Descriptor connection;
+  int error = Connect(address_, &connection);
   std::string text = RequestText(request, address_);
   const auto late = [&] {
     return Failed(absl::StrCat("no answer within ", request.timeout.count(), " ms"));
   };
   if (error == EINPROGRESS) {
-    const Ready ready = WaitFor(connection.descriptor, POLLOUT, end);
+    const Ready ready = WaitFor(connection.get(), POLLOUT, end);
     if (ready == Ready::kWoken) return std::nullopt;
     if (ready == Ready::kTimeout) return late();
-    error = connection.PendingError();
+    error = PendingError(connection.get());
   }
   if (error != 0) return Failed(absl::StrCat("cannot connect: reason=", ErrorText(error)));
   ResponseReader reader;
   for (;;) {
-    const Ready ready = WaitFor(connection.descriptor, text.empty() ? POLLIN : POLLOUT, end);
+    const Ready ready = WaitFor(connection.get(), text.empty() ? POLLIN : POLLOUT, end);
     if (ready == Ready::kWoken) return std::nullopt;
     if (ready == Ready::kTimeout) return late();
     char bytes[4096];
-    const ssize_t count =
-        text.empty() ? ::recv(connection.descriptor, bytes, sizeof(bytes), 0)
-                     : ::send(connection.descriptor, text.data(), text.size(), MSG_NOSIGNAL);
+    const ssize_t count = text.empty()
+                              ? ::recv(connection.get(), bytes, sizeof(bytes), 0)
+                              : ::send(connection.get(), text.data(), text.size(), MSG_NOSIGNAL);
     if (count < 0) {
       if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) continue;
       return Failed(absl::StrCat("the connection failed: reason=", ErrorText(errno)));

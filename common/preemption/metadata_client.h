@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "common/fs/descriptor.h"
 #include "common/preemption/clouds/cloud_watch.h"
 #include "common/time/clock.h"
 
@@ -33,7 +34,6 @@ class MetadataClient {
  public:
   // `clock` outlives this.
   MetadataClient(MetadataAddress address, const Clock* clock);
-  ~MetadataClient();
   MetadataClient(const MetadataClient&) = delete;
   MetadataClient& operator=(const MetadataClient&) = delete;
 
@@ -45,7 +45,6 @@ class MetadataClient {
   void Wake();
 
  private:
-  struct Connection;
   enum class Ready { kYes, kTimeout, kWoken };
   // Waits until the descriptor (-1 for none) has one of `events`, or until `end`.
   Ready WaitFor(int descriptor, short events, std::optional<MonoTime> end);
@@ -53,7 +52,7 @@ class MetadataClient {
 
   const MetadataAddress address_;
   const Clock* const clock_;
-  int wake_ = -1;
+  const fs::Descriptor wake_;
 };
 
 }  // namespace evergrad::preemption
