@@ -98,7 +98,7 @@ std::uint64_t PlannedClosures::UsefulWorkers(std::size_t workers) const {
 std::uint64_t PlannedClosures::WantedWorkers() const {
   if (!plan_) return 1;
   const std::uint64_t ended = parts_.epochs->folded() + parts_.epochs->waiting();
-  const std::uint64_t repairs = book_ && book_->RepairsPending() ? book_->RepairsLeft() : 0;
+  const std::uint64_t repairs = book_ ? book_->RepairsLeft() : 0;
   const std::uint64_t left = plan_->closures() - std::min(plan_->closures(), ended) + repairs;
   return std::min({left, parts_.epochs->ClosuresBetweenBarriers(),
                    std::uint64_t{options_.closures_behind_max}});

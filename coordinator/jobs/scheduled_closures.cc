@@ -67,8 +67,7 @@ std::uint64_t ScheduledClosures::UsefulWorkers(std::size_t workers) const {
 }
 
 std::uint64_t ScheduledClosures::WantedWorkers() const {
-  return closures_.queue().open().size() +
-         (book_ && book_->RepairsPending() ? book_->RepairsLeft() : 0);
+  return closures_.queue().open().size() + (book_ ? book_->RepairsLeft() : 0);
 }
 
 std::optional<std::set<std::string>> ScheduledClosures::WantedFunctions(
