@@ -24,11 +24,10 @@ import signal
 import sys
 import threading
 import time
-import urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "chaos"))
-from cluster import Cluster, Failure, wait_for  # noqa: E402
+from cluster import Cluster, Failure, metric_samples, wait_for  # noqa: E402
 from limits import Group  # noqa: E402
 from stage import METRICS, Skipped  # noqa: E402
 
@@ -123,9 +122,7 @@ def seconds_within(intervals, begin, end):
 
 def metric(address, name):
     """Returns the sum of a metric over its labels."""
-    with urllib.request.urlopen("http://%s/metrics" % address, timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+    return sum(metric_samples(address, name))
 
 
 class DutyCycle:

@@ -8,12 +8,14 @@ import ctypes
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import tempfile
 import threading
 import time
+import urllib.request
 import zipfile
 
 from power import Disk
@@ -24,6 +26,13 @@ MASK = (1 << 64) - 1
 
 class Failure(Exception):
     """A promise did not hold, or the cluster did not reach a state in time."""
+
+
+def metric_samples(address, name):
+    """Returns the values of a metric of a daemon, one for each set of labels."""
+    with urllib.request.urlopen("http://%s/metrics" % address, timeout=10) as answer:
+        text = answer.read().decode()
+    return [float(v) for v in re.findall(r"^%s(?:\{.*\})? (\S+)$" % name, text, re.M)]
 
 
 def wait_for(what, condition, seconds=60.0):

@@ -4,9 +4,8 @@ import os
 import re
 import subprocess
 import time
-import urllib.request
 
-from cluster import Failure, wait_for
+from cluster import Failure, metric_samples, wait_for
 from stage import METRICS, Skipped, names_death, only_these_died, restart, scenario
 
 TOP = "/sys/fs/cgroup"
@@ -174,8 +173,8 @@ def status_bytes(pid, field):
 
 
 def gauge(address, name):
-    with urllib.request.urlopen("http://%s/metrics" % address, timeout=5) as answer:
-        return float(re.search(r"^%s (\S+)" % name, answer.read().decode(), re.M).group(1))
+    (value,) = metric_samples(address, name)
+    return value
 
 
 @scenario(

@@ -10,9 +10,8 @@ import os
 import subprocess
 import threading
 import time
-import urllib.request
 
-from cluster import Failure, wait_for
+from cluster import Failure, metric_samples, wait_for
 from stage import METRICS, events, only_these_died, scenario
 
 ARGUMENTS = ("--deaths-max", "20") + METRICS
@@ -91,11 +90,12 @@ def w18(c, r):
 
 def metric(c, name):
     address = next(t["metrics_address"] for t in c.tasks() if t["role"] == "coordinator")
-    with urllib.request.urlopen("http://%s/metrics" % address, timeout=5) as answer:
-        for line in answer.read().decode().splitlines():
-            if line.startswith(name + " "):
-                return float(line.split()[-1])
-    raise Failure("the coordinator has no metric %s" % name)
+    found = metric_samples(address, name)
+    if len(found) != 1:
+        raise Failure(
+            "the coordinator has %d samples of the metric %s, want 1" % (len(found), name)
+        )
+    return found[0]
 
 
 @scenario(

@@ -24,11 +24,10 @@ import sys
 import threading
 import time
 import traceback
-import urllib.request
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from clocks import HOUR, WallClocks, clock_library  # noqa: E402
-from cluster import Cluster, Failure, power_library, wait_for  # noqa: E402
+from cluster import Cluster, Failure, metric_samples, power_library, wait_for  # noqa: E402
 from machine_cluster import run_inside_if_needed  # noqa: E402
 from proxy import Rules  # noqa: E402
 from random_kills import random_kills, worker_steps  # noqa: E402
@@ -1074,13 +1073,10 @@ class Trainers:
         self.thread = threading.Thread(target=self._watch)
 
     def steps(self):
-        total = 0
-        for address in self.addresses:
-            with urllib.request.urlopen("http://%s/metrics" % address, timeout=5) as answer:
-                for line in answer.read().decode().splitlines():
-                    if line.startswith("evergrad_worker_steps_total"):
-                        total += float(line.split()[-1])
-        return total
+        return sum(
+            sum(metric_samples(address, "evergrad_worker_steps_total"))
+            for address in self.addresses
+        )
 
     def _watch(self):
         while not self.stop.wait(0.03):
