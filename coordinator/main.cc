@@ -52,6 +52,7 @@ int main(int argc, char** argv) {
   options.control.local_only = daemon::IsLocalOnly(daemon.common());
   options.control.insecure_listen = daemon.insecure();
   options.control.build_id = BuildId();
+  options.control.recommendation = [&daemon] { return daemon.recommendation(); };
   options.control.unreachable_endpoint = [](const std::string& peer, const std::string& endpoint) {
     return daemon::IsLoopback(endpoint) && daemon::WhereIsPeer(peer) == daemon::Where::kElsewhere;
   };

@@ -61,6 +61,7 @@ int main(int argc, char** argv) {
   identity.insecure_listen = daemon.insecure();
   client::SessionClient::Options session;
   session.channel = daemon.channel_options();
+  session.recommendation = [&daemon] { return daemon.recommendation(); };
   std::atomic<int> refused_code{daemon::kExitRefused};
   (*server)->Join(
       std::move(identity), std::move(session),

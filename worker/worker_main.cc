@@ -56,6 +56,7 @@ int WorkerMain(int argc, char** argv, Registry functions) {
   client::SessionClient::Options session;
   session.coordinator_address = daemon.common().coordinator;
   session.channel = daemon.channel_options();
+  session.recommendation = [&daemon] { return daemon.recommendation(); };
   std::atomic<int> refused_code{daemon::kExitRefused};
   (*worker)->Join(
       std::move(identity), std::move(session),

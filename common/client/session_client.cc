@@ -226,6 +226,8 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
         events.make_heartbeat ? events.make_heartbeat() : v1::Heartbeat();
     if (stopped || dial != session) return;
     message.mutable_heartbeat()->set_sequence(++heartbeats);
+    if (options.recommendation)
+      message.mutable_heartbeat()->set_recommendation(options.recommendation());
     Send(std::move(message));
     executor->PostAfter(heartbeat, IfStill(dial, [](Impl& me) { me.Beat(); }));
   }

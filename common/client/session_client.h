@@ -35,6 +35,9 @@ class SessionClient {
     std::uint64_t jitter_seed = 0;  // the process uid
     // Longest time from dialing to Registered. After this time the dial is abandoned and repeated.
     std::chrono::milliseconds registered_within{5000};
+    // Returns the cloud's latest recommendation that the task leave its machine, for each
+    // heartbeat. An empty function stands for "".
+    std::function<std::string()> recommendation;
   };
   struct Events {
     // Returns the Hello with identity and holdings; called at every dial. The client fills in
@@ -50,7 +53,8 @@ class SessionClient {
     std::function<void(absl::string_view why)> on_lost;
     // Called when a dial has failed for another reason than the dial before.
     std::function<void(absl::string_view why)> on_waiting;
-    std::function<v1::Heartbeat()> make_heartbeat;  // the client fills in `sequence`
+    // The client fills in `sequence` and `recommendation`.
+    std::function<v1::Heartbeat()> make_heartbeat;
   };
   // transport, executor and logger outlive the client. Each function of `events` may be empty.
   SessionClient(transport::Transport* transport, runtime::Executor* executor, log::Logger* logger,

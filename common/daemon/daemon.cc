@@ -179,11 +179,20 @@ void Daemon::RequestDrain(absl::string_view reason) {
   signals_.RequestStop();
 }
 
+std::string Daemon::recommendation() {
+  MutexLock lock(&mu_);
+  return recommendation_;
+}
+
 Daemon::End Daemon::WaitForEnd() {
   watch_ = std::make_unique<preemption::Watch>(
       common_.preemption,
       preemption::Watch::Parts{&clock_, logger_.get(), registry_.get(), RoleName(role_)},
-      [this](const std::string& reason) { RequestDrain(reason); });
+      preemption::Watch::Events{[this](const std::string& reason) { RequestDrain(reason); },
+                                [this](const std::string& text) {
+                                  MutexLock lock(&mu_);
+                                  recommendation_ = text;
+                                }});
   const int signal = signals_.Wait();
   End end;
   if (signal == 0) {

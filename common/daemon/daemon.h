@@ -120,6 +120,9 @@ class Daemon {
   void ReportHandedOver();
   // Thread-safe; only the first call has an effect.
   void RequestDrain(absl::string_view reason);
+  // Returns the cloud's latest recommendation that this task leave its machine. Returns "" if none
+  // arrived. Thread-safe.
+  std::string recommendation();
   // Returns whether the daemon was started with --failpoints.
   bool failpoints_allowed() const { return !common_.failpoints.empty(); }
   bool insecure() const { return !common_.insecure_listen.empty(); }
@@ -155,6 +158,7 @@ class Daemon {
   runtime::SignalWaiter signals_;
   Mutex mu_;
   std::string drain_reason_ ABSL_GUARDED_BY(mu_);
+  std::string recommendation_ ABSL_GUARDED_BY(mu_);
   std::string advertised_;
   std::unique_ptr<preemption::Watch> watch_;  // destroyed first, because it calls RequestDrain
 };

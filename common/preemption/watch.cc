@@ -51,10 +51,10 @@ struct Watch::FileWatch {
   std::unique_ptr<NoticeFile> file;
   runtime::ThreadExecutor executor{runtime::ThreadExecutor::Options{"notice-file"}};
 
-  FileWatch(const std::string& path, const Parts& parts, const Leave& leave) {
+  FileWatch(const std::string& path, const Parts& parts, const Events& events) {
     file = std::make_unique<NoticeFile>(
         path, &executor,
-        [parts, leave] {
+        [parts, leave = events.leave] {
           Notices(parts.registry, parts.role, "file").Add();
           leave("preemption notice");
         },
@@ -71,7 +71,7 @@ struct Watch::FileWatch {
 struct Watch::MetadataWatch {
   const Settings settings;
   const Parts parts;
-  const Leave leave;
+  const Events events;
   const std::unique_ptr<CloudWatch> cloud;
   MetadataClient client;
   Mutex mu;
@@ -81,10 +81,10 @@ struct Watch::MetadataWatch {
   bool failing = false;  // of the thread
   std::optional<runtime::Thread> thread;
 
-  MetadataWatch(const Settings& s, const MetadataAddress& address, Parts p, Leave l)
+  MetadataWatch(const Settings& s, const MetadataAddress& address, Parts p, Events e)
       : settings(s),
         parts(std::move(p)),
-        leave(std::move(l)),
+        events(std::move(e)),
         cloud(MakeCloudWatch(s.source)),
         client(address, parts.clock) {
     thread.emplace("notices", [this] { Run(); });
@@ -160,28 +160,28 @@ struct Watch::MetadataWatch {
       parts.logger->Warning(absl::StrCat(
           *turn.recommendation,
           drains ? "" : "; this task stays (--on-rebalance drain would let it leave)"));
-      if (drains) leave(*turn.recommendation);
+      (drains ? events.leave : events.recommended)(*turn.recommendation);
     }
     if (turn.notice) {
       Notices(parts.registry, parts.role, present).Add();
       parts.logger->Warning(absl::StrCat("preemption notice: ", *turn.notice));
-      leave(absl::StrCat("preemption notice: ", *turn.notice));
+      events.leave(absl::StrCat("preemption notice: ", *turn.notice));
     }
   }
 };
 
-Watch::Watch(const Settings& settings, Parts parts, Leave leave) {
+Watch::Watch(const Settings& settings, Parts parts, Events events) {
   const std::string source = SourceOf(settings);
   if (source == "none") return;
   if (source == "file") {
-    file_ = std::make_unique<FileWatch>(settings.notice_file, parts, leave);
+    file_ = std::make_unique<FileWatch>(settings.notice_file, parts, events);
     return;
   }
   const auto address =
       ParseMetadataUrl(settings.metadata_url.empty() ? kMetadataUrl : settings.metadata_url);
   EG_CHECK_MSG(address.has_value(), settings.metadata_url);
   metadata_ =
-      std::make_unique<MetadataWatch>(settings, *address, std::move(parts), std::move(leave));
+      std::make_unique<MetadataWatch>(settings, *address, std::move(parts), std::move(events));
 }
 
 Watch::~Watch() = default;

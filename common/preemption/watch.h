@@ -27,13 +27,17 @@ class Watch {
     metrics::Registry* registry = nullptr;
     std::string role;  // "ps_server", for the names of metrics
   };
-  // Orders the task to hand over its work and leave. The watch calls the function on its own
-  // thread, where it must not block, and calls it a second time if a notice follows a
-  // recommendation on which the task leaves.
-  using Leave = std::function<void(const std::string& reason)>;
+  // The watch calls both functions on its own thread, where they must not block.
+  struct Events {
+    // Orders the task to hand over its work and leave. Called a second time if a notice follows a
+    // recommendation on which the task leaves.
+    std::function<void(const std::string& reason)> leave;
+    // The cloud recommends to leave the machine, and the task stays.
+    std::function<void(const std::string& text)> recommended;
+  };
 
   // Begins to watch, if the settings name a source. CheckSettings must have succeeded.
-  Watch(const Settings& settings, Parts parts, Leave leave);
+  Watch(const Settings& settings, Parts parts, Events events);
   ~Watch();  // ends at once, even in the middle of a request
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;

@@ -231,6 +231,7 @@ nlohmann::json JsonOf(const v1::TaskRow& task) {
           {"state", task.state()},
           {"since_ms", task.since_ms()},
           {"reason", task.reason()},
+          {"recommendation", task.recommendation()},
           {"pid", task.pid()},
           {"host", task.host()},
           {"address", task.address()},

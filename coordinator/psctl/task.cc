@@ -74,6 +74,8 @@ std::vector<std::string> TaskTable(const v1::ListTasksResponse& tasks, std::int6
     std::string note = Printable(task.activity());
     if (!task.reason().empty())
       absl::StrAppend(&note, note.empty() ? "" : "; ", Printable(task.reason()));
+    if (!task.recommendation().empty())
+      absl::StrAppend(&note, note.empty() ? "" : "; ", Printable(task.recommendation()));
     if (task.insecure_listen())
       absl::StrAppend(&note, note.empty() ? "" : "; ", "INSECURE: open without encryption");
     std::string jobs;

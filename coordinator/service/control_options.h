@@ -48,6 +48,9 @@ struct ControlOptions {
   // over this connection. An empty function counts as false.
   std::function<bool(const std::string& peer_address, const std::string& endpoint)>
       unreachable_endpoint;
+  // Returns the cloud's latest recommendation that the coordinator leave its machine. An empty
+  // function stands for "". Thread-safe.
+  std::function<std::string()> recommendation;
   std::string build_id;
   std::int64_t pid = 0;
   std::string host;

@@ -29,6 +29,7 @@ void TaskCalls::Serve(const v1::ListTasksRequest&, const Responder& responder) {
     row->set_insecure_listen(report->hello.insecure_listen());
     row->set_build_id(report->hello.build_id());
     row->set_started_ms(report->hello.started_ms());
+    row->set_recommendation(report->recommendation);
     if (entry->state == TaskState::kGone) {
       // The last report of the task is outdated.
       row->set_activity("gone");
@@ -56,6 +57,7 @@ void TaskCalls::FillOwnRow(v1::TaskRow* row) const {
   row->set_build_id(parts_.options->build_id);
   row->set_started_ms(parts_.life->started_ms);
   row->set_process_uid(parts_.life->id);
+  if (parts_.options->recommendation) row->set_recommendation(parts_.options->recommendation());
   std::string running;
   for (const Job* job : parts_.jobs->Running())
     absl::StrAppend(&running, running.empty() ? "" : ", ", job->name());

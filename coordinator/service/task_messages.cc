@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
 #include "common/client/protocol.h"
 #include "coordinator/jobs/task_answers.h"
 
@@ -22,7 +23,7 @@ absl::Status TaskMessages::OnMessage(Session& session, const v1::TaskMessage& me
     case v1::TaskMessage::kHello:
       return absl::InvalidArgumentError("the task sent a second Hello in one session");
     case v1::TaskMessage::kHeartbeat:
-      parts_.reports->OnHeartbeat(session.task, message.heartbeat());
+      if (parts_.reports->OnHeartbeat(session.task, message.heartbeat())) WarnJobs(session);
       break;
     case v1::TaskMessage::kLeaving: OnLeaving(session, message.leaving()); return absl::OkStatus();
     case v1::TaskMessage::kLogLines:
@@ -47,6 +48,21 @@ absl::Status TaskMessages::OnMessage(Session& session, const v1::TaskMessage& me
       return absl::InvalidArgumentError("the task sent an empty or unknown message");
   }
   return RouteToJobs(session, message, named);
+}
+
+void TaskMessages::WarnJobs(const Session& session) const {
+  const TaskReport& report = *parts_.reports->Find(session.task);
+  const std::string text =
+      absl::StrCat(RoleName(session.role), "/", parts_.membership->Find(session.task)->identity,
+                   ": ", report.recommendation);
+  if (session.role == Role::kWorker) {
+    if (Job* job = parts_.JobOf(session.task)) job->Warn(text);
+    return;
+  }
+  for (const v1::JobUsage& use : report.server.jobs()) {
+    if (use.shards() == 0) continue;
+    if (Job* job = parts_.jobs->Running(JobUid(use.job_uid()))) job->Warn(text);
+  }
 }
 
 void TaskMessages::OnLeaving(const Session& session, const v1::Leaving& leaving) {

@@ -29,6 +29,9 @@ class TaskMessages {
   bool CommitTurns();
 
  private:
+  // Adds the cloud's recommendation that the task leave its machine to the events of the task's
+  // jobs.
+  void WarnJobs(const Session& session) const;
   void OnLeaving(const Session& session, const v1::Leaving& leaving);
   absl::Status RouteToJobs(Session& session, const v1::TaskMessage& message,
                            std::optional<std::uint64_t> named);

@@ -1,5 +1,8 @@
 #include "coordinator/service/task_reports.h"
 
+#include <string>
+#include <utility>
+
 #include "common/client/protocol.h"
 
 namespace evergrad::coordinator {
@@ -17,9 +20,9 @@ const TaskReport* TaskReports::Find(TaskId task) const {
   return found == reports_.end() ? nullptr : &found->second;
 }
 
-void TaskReports::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
+bool TaskReports::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
   const auto found = reports_.find(task);
-  if (found == reports_.end()) return;
+  if (found == reports_.end()) return false;
   TaskReport& report = found->second;
   if (heartbeat.has_worker()) {
     report.worker = heartbeat.worker();
@@ -30,6 +33,10 @@ void TaskReports::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
         client::CleanText(heartbeat.worker().waiting_for(), kTaskTextBytesMax));
   }
   if (heartbeat.has_server()) report.server = heartbeat.server();
+  std::string recommendation = client::CleanText(heartbeat.recommendation(), kTaskTextBytesMax);
+  if (recommendation == report.recommendation) return false;
+  report.recommendation = std::move(recommendation);
+  return !report.recommendation.empty();
 }
 
 void TaskReports::SetLeaving(TaskId task, absl::string_view reason) {

@@ -26,6 +26,7 @@ struct TaskReport {
   std::int64_t since_ms = 0;  // wall time at which the task entered its state
   TaskState last_state = TaskState::kAlive;
   std::string leaving;  // reason for leaving; "" if the task stays
+  std::string recommendation;  // v1::Heartbeat::recommendation
 };
 
 class TaskReports {
@@ -37,8 +38,9 @@ class TaskReports {
   void Enter(TaskId task, const v1::Hello& hello, std::int64_t wall_ms);
   void Remove(TaskId task) { reports_.erase(task); }
   const TaskReport* Find(TaskId task) const;  // null if unknown
-  // OnHeartbeat and SetLeaving ignore an unknown task.
-  void OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat);
+  // OnHeartbeat and SetLeaving ignore an unknown task. OnHeartbeat returns whether the task reports
+  // a recommendation for the first time.
+  bool OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat);
   void SetLeaving(TaskId task, absl::string_view reason);
   // Records changes of state, and removes the tasks that membership no longer lists.
   void Tick(std::int64_t wall_ms);

@@ -433,7 +433,9 @@ class Recommendations(Daemons):
         worker.wait_log(fake.recommendation)
         name = "evergrad_worker_preemption_recommendations_total"
         self.assertEqual(self.counter(worker, name, source="aws"), 1)
+        self.wait_event("warning", "worker/a: " + fake.recommendation)
         self.wait_steps(20)  # the worker stays
+        self.assertIn("; " + fake.recommendation, self.psctl("task", "list", *self.to).stdout)
         self.assertIsNone(worker.process.poll())
         self.assertEqual(self.counter(worker, name, source="aws"), 1)
         fake.enter("notice")

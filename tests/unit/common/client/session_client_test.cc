@@ -177,6 +177,21 @@ TEST_CASE("a task sends its first heartbeat as soon as it is registered") {
   CHECK(received[1].heartbeat().sequence() == 1);
 }
 
+TEST_CASE("each heartbeat has the cloud's latest recommendation") {
+  std::string recommendation;
+  SessionClient::Options options;
+  options.recommendation = [&] { return recommendation; };
+  Stage stage(options);
+  stage.client->Start();
+  stage.Register();
+  recommendation = "leave";
+  stage.executor.Advance(150ms);
+  const auto received = stage.Received();
+  REQUIRE(received.size() == 3);
+  CHECK(received[1].heartbeat().recommendation().empty());
+  CHECK(received[2].heartbeat().recommendation() == "leave");
+}
+
 TEST_CASE("heartbeats are numbered and follow at the coordinator's interval") {
   Stage stage;
   stage.client->Start();

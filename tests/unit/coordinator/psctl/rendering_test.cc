@@ -533,6 +533,18 @@ TEST_CASE("the task table marks unencrypted connections") {
   CHECK_THAT(lines[2], Catch::StartsWith("warning: tasks marked INSECURE"));
 }
 
+TEST_CASE("the task table shows a cloud's recommendation to leave the machine") {
+  v1::ListTasksResponse tasks;
+  v1::TaskRow* task = tasks.add_tasks();
+  task->set_role(v1::ROLE_WORKER);
+  task->set_activity("closure 7");
+  task->set_recommendation("EC2 recommends to leave\x1b[2J");
+  CHECK_THAT(TaskTable(tasks, 0)[1], Catch::Contains("closure 7; EC2 recommends to leave"));
+  CHECK(TaskTable(tasks, 0)[1].find('\x1b') == std::string::npos);
+  CHECK_THAT(JsonOf(*task)["recommendation"].get<std::string>(),
+             Catch::StartsWith("EC2 recommends to leave"));
+}
+
 TEST_CASE("sizes, durations and widths have readable formats") {
   CHECK(ShowBytes(1023) == "1023 B");
   CHECK(ShowBytes(1536 * 1024) == "1.5 MiB");

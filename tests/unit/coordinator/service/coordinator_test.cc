@@ -1353,6 +1353,41 @@ TEST_CASE("two hosts whose workers have one name are both named in an event of t
   }
 }
 
+TEST_CASE("a cloud's recommendation to leave is an event of the task's job and is listed") {
+  TestCluster c;
+  TestTask& server = c.AddServer("0", 1);
+  REQUIRE(c.Submit(TestCluster::CountingYaml("count")).ok());
+  TestTask& worker = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "0", 2));
+  REQUIRE(worker.Registered());
+  const auto job = c.WaitJob("count", [](const v1::JobStatus& s) { return s.workers_size() == 1; });
+  REQUIRE(job.ok());
+
+  v1::TaskMessage beat;
+  beat.mutable_heartbeat()->set_recommendation("leave until 10:00");
+  worker.Send(beat);
+  worker.Send(beat);
+  v1::JobUsage& use = *beat.mutable_heartbeat()->mutable_server()->add_jobs();
+  use.set_job_uid(job->job_uid());
+  use.set_shards(1);
+  server.Send(beat);
+  const auto count = [](const v1::JobStatus& s, absl::string_view text) {
+    return std::count_if(s.events().begin(), s.events().end(), [&](const v1::Event& e) {
+      return e.kind() == "warning" && e.text() == text;
+    });
+  };
+  const auto status = c.WaitJob("count", [&](const v1::JobStatus& s) {
+    return count(s, "worker/0: leave until 10:00") + count(s, "ps_server/0: leave until 10:00") > 1;
+  });
+  REQUIRE(status.ok());
+  CHECK(count(*status, "worker/0: leave until 10:00") == 1);
+  const auto tasks = c.Call<v1::ListTasksResponse>(v1::ListTasksRequest());
+  REQUIRE(tasks.ok());
+  REQUIRE(tasks->tasks_size() == 3);
+  CHECK(tasks->tasks(0).recommendation().empty());
+  CHECK(tasks->tasks(1).recommendation() == "leave until 10:00");
+  CHECK(tasks->tasks(2).recommendation() == "leave until 10:00");
+}
+
 TEST_CASE(
     "with certificates the proof of a Grant is valid only for the task that the certificate "
     "names") {

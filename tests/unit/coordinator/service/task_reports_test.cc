@@ -46,6 +46,24 @@ TEST_CASE("a report keeps the Hello without its shards and attempts, and limits 
   CHECK(report->worker.waiting_for().size() <= kTaskTextBytesMax);
 }
 
+TEST_CASE("a new recommendation to leave the machine is reported once, and is limited") {
+  Stage stage;
+  const TaskId task = stage.Add(1);
+  stage.reports.Enter(task, v1::Hello(), 0);
+  v1::Heartbeat heartbeat;
+  CHECK_FALSE(stage.reports.OnHeartbeat(task, heartbeat));
+  for (const std::string text : {std::string("at 10:00"), std::string(5000, 'r')}) {
+    heartbeat.set_recommendation(text);
+    CHECK(stage.reports.OnHeartbeat(task, heartbeat));
+    CHECK_FALSE(stage.reports.OnHeartbeat(task, heartbeat));
+    CHECK(stage.reports.Find(task)->recommendation.substr(0, 8) == text.substr(0, 8));
+  }
+  CHECK(stage.reports.Find(task)->recommendation.size() <= kTaskTextBytesMax);
+  // A new process of the task has no recommendation yet.
+  CHECK_FALSE(stage.reports.OnHeartbeat(task, v1::Heartbeat()));
+  CHECK(stage.reports.Find(task)->recommendation.empty());
+}
+
 TEST_CASE("a heartbeat or a notice of an unknown task is ignored") {
   Stage stage;
   stage.reports.OnHeartbeat(TaskId(7), v1::Heartbeat());
