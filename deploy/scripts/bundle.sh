@@ -4,6 +4,7 @@
 # gpu_check.sh.
 #
 #   bundle.sh [--bin build/release/bin] [--out build/bundle] [--programs-only]
+#   bundle.sh --list      prints the names of the bundle's programs, which must be built first
 #
 # Creates the folder OUT/evergrad and the file OUT/evergrad-linux-x86_64.tar.gz. Fails when a
 # program needs a C library newer than 2.35, or when the packed file is larger than 40 MB. With
@@ -11,26 +12,28 @@
 # (release.sh makes the images from this folder).
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-bin=$root/build/release/bin out=$root/build/bundle programs_only=
+bin=$root/build/release/bin out=$root/build/bundle programs_only= list=
 while (( $# )); do
   case $1 in
     --bin) bin=$2; shift ;;
     --out) out=$2; shift ;;
     --programs-only) programs_only=1 ;;
-    *) echo "bundle.sh: unknown option $1 (want: --bin FOLDER, --out FOLDER, --programs-only)" >&2
+    --list) list=1 ;;
+    *) echo "bundle.sh: unknown option $1 (want: --bin FOLDER, --out FOLDER, --programs-only, --list)" >&2
        exit 2 ;;
   esac
   shift
 done
+programs=(evergrad-coordinator evergrad-ps-server evergrad-worker psctl)
+# The parity test is in the folder of the library that it loads.
+[[ -n $programs_only ]] || programs+=(worker_backend_gpu_test gpu_bench)
+if [[ -n $list ]]; then printf '%s\n' "${programs[@]}"; exit 0; fi
 packed_bytes_max=40000000 glibc_max=2.35
 fail() { echo "bundle.sh: $*" >&2; exit 1; }
 for tool in patchelf objdump strip gzip ldd; do
   command -v "$tool" >/dev/null || fail "$tool is missing: run ./evergrad setup"
 done
 
-programs=(evergrad-coordinator evergrad-ps-server evergrad-worker psctl)
-# The parity test is in the folder of the library that it loads.
-[[ -n $programs_only ]] || programs+=(worker_backend_gpu_test gpu_bench)
 folder=$out/evergrad
 rm -rf "$folder"
 mkdir -p "$folder"/{bin,lib/gcc}
