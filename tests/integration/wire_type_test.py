@@ -39,7 +39,7 @@ class Checkpoints(unittest.TestCase):
                     set_wire = "--set", "spec.training.wire_dtype=" + wire
                     first = self.ended(c, "every: 100ms", *set_wire)
                     self.assertTrue(first["checkpoint"]["complete"], first["checkpoint"])
-                    c.psctl("checkpoint", "verify", first["runs_folder"])
+                    c.psctl_files("checkpoint", "verify", first["runs_folder"])
                     longer = "--set", "spec.training.epochs=2"
                     again = self.ended(c, "every: 100ms, resume: true", *longer)
                     self.assertEqual(
