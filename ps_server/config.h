@@ -14,11 +14,11 @@
 namespace evergrad::ps_server {
 
 struct Config {
-  std::string index;  // if "", the ordinal of the host name, or else 0
+  std::string index;  // if "", Resolve sets the number at the end of the host name, or 0
   // Resolve sets this to true if neither the flag nor the host name gives the index, which is then
   // 0.
   bool index_by_default = false;
-  std::uint32_t executors = 0;  // 0 means one per core, at most 8
+  std::uint32_t executors = 0;  // 0 means one per core, at most 256
   std::uint64_t budget_bytes_max = 256ull << 20;
   std::uint64_t small_reserve_bytes_max = 16ull << 20;
   std::uint64_t peer_small_bytes_max = 4ull << 20;
@@ -38,8 +38,8 @@ struct Config {
 void AddOptions(daemon::OptionTable* table, Config* config);
 
 // Fills in the settings that depend on the machine. `memory_bytes` is the memory that the process
-// may use (daemon::MemoryLimitBytes). Returns InvalidArgument (a user error) for an identity that
-// is not a number, and for limits that contradict each other.
+// may use (daemon::MemoryLimitBytes). Returns InvalidArgument (a user error) for an index that is
+// not a number, and for limits that contradict each other.
 absl::Status Resolve(absl::string_view host_name, unsigned cores, std::uint64_t memory_bytes,
                      Config* config);
 

@@ -20,9 +20,10 @@ namespace evergrad::ps_server {
 namespace {
 
 // Longest wait of a drain for a session. A coordinator that restarts needs this time to start and
-// to pass its window.
+// to pass its start-up window.
 constexpr std::chrono::milliseconds kDrainAloneMax{3000};
-// Shared memory with each server of this host from which shards are received, per direction.
+// Bytes of shared memory, in each direction, between this server and each server of this host from
+// which it receives shards.
 constexpr std::uint64_t kPeerLaneBytes = 2ull << 20;
 
 // Returns a unique name for the socket, because servers of other clusters, or earlier processes of
@@ -51,11 +52,11 @@ struct Server::Impl {
   Identity identity;
   std::int64_t started_ms = 0;
   bool stopped = false;
-  // Used on the control executor. The reason for leaving, or "". Shared with a drain that outlives
-  // the time limit.
+  // Used on the control executor. The reason for leaving, or "".
   std::string leaving;
-  // Whether the coordinator has announced that it stops, and no session has begun since.
+  // True from the coordinator's announcement that it stops until the next session begins.
   bool coordinator_stops = false;
+  // The result of a drain, shared with the call of Drain that waits for it.
   struct Drained {
     runtime::WaitableEvent over;
     std::atomic<bool> handed_over{false};
@@ -92,8 +93,8 @@ struct Server::Impl {
     session->Send(std::move(message));
   }
 
-  // The exporter's thread reads this struct, possibly before the server is bound or after it is
-  // destroyed.
+  // The exporter's thread reads this struct, possibly before the server is bound or after the
+  // server is destroyed.
   struct Counted {
     Mutex mu;
     transport::Server* server ABSL_GUARDED_BY(mu) = nullptr;
@@ -119,7 +120,8 @@ struct Server::Impl {
       registry.AddCallbackCounter(name, help, {},
                                   [counted = counted, field] { return counted->Read().*field; });
     };
-    // Each `_max` setting has its present use, its limit, and its refusals.
+    // Each setting whose name ends in `_max` has metrics for its present use, its limit and its
+    // refusals.
     const auto bound = [&](const std::string& name, absl::string_view help, std::uint64_t value,
                            std::uint64_t Stats::*current, std::uint64_t Stats::*refused) {
       const std::string prefix = absl::StrCat("evergrad_ps_server_", name);
@@ -209,7 +211,7 @@ struct Server::Impl {
     options->lane_bytes_max = config.lane_bytes_max;
     options->on_lane = [logger = dependencies.logger, said = std::make_shared<client::SaidOnce>()](
                            const std::string& address, const absl::Status& status) {
-      // A peer on another host is not logged.
+      // Each reason is logged once. One of the reasons is that the peer is on another host.
       if (status.ok() || !said->First(std::string(status.message()))) return;
       logger->Info(absl::StrCat(
           "the payload of a peer uses the socket, because no lane was opened: peer=", address,
@@ -224,7 +226,7 @@ struct Server::Impl {
     options->unix_path = SocketPath(config, dependencies.process_uid);
   }
 
-  // Makes the executors and the shards that they serve.
+  // Makes the executors and the host of the shards that they serve.
   void MakeHost() {
     ShardHost::Options options;
     for (std::uint32_t i = 0; i < config.executors; ++i) {
@@ -478,7 +480,8 @@ void Server::Stop(absl::string_view reason) {
   for (const auto& executor : impl->executors) executor->Shutdown();
   impl->control_executor->Shutdown();
   impl->session.reset();
-  // Ends the calls; readers then see them as cancelled.
+  // Ends the calls to other servers. A thread that reads a shard from another server then gets an
+  // error.
   if (impl->peers != nullptr) impl->peers->Retain({});
   impl->writer.reset();
   impl->restorer.reset();

@@ -64,14 +64,15 @@ class Server {
             std::function<void(const std::string& kind)> on_refused,
             std::function<void(const std::string& reason)> on_drain = nullptr);
 
-  // Announces the end of this process, and waits until the coordinator has moved the shards to
-  // other servers (LEDGER line 22), reports that it cannot, or is stopping. Called after a notice
-  // that this process will end, and before Stop. The wait takes at most `config.drain_max`. If the
-  // server holds shards and has no session, the wait for a session takes at most 3 s. Returns true
-  // if the server holds no shard any more. Blocks; must not be called from a callback.
+  // Announces to the coordinator that this process will end. Waits until the coordinator has moved
+  // the shards to other servers (LEDGER line 22), until it reports that it cannot move them, or
+  // until it announces that it stops itself. Called after a notice that this process will end, and
+  // before Stop. The wait takes at most `config.drain_max`. If the server holds shards and has no
+  // session, the wait for a session takes at most 3 s. Returns true if the server holds no shard
+  // any more. Blocks; must not be called from a callback.
   bool Drain(absl::string_view reason);
-  // Sends Leaving, and ends the session, the streams and the executors. Idempotent. Must not be
-  // called from a callback.
+  // Sends the message Leaving to the coordinator, and ends the session, the streams and the
+  // executors. Idempotent. Must not be called from a callback.
   void Stop(absl::string_view reason);
 
  private:

@@ -1,5 +1,6 @@
-// Reports the clients that do not use the budget that they were granted, by one counter per client
-// and a warning from time to time. Thread-safe.
+// Reports the clients that leave granted memory unused. A grant reserves a part of the server's
+// budget for a request of the client. Each client has a counter and, while it leaves grants unused,
+// about one warning per minute. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +22,7 @@ class UnusedGrants {
       : logger_(logger), registry_(registry), clock_(clock) {}
 
   // Records that `grants` grants of `bytes` bytes were revoked from `peer`. `ended` states whether
-  // the peer's stream was ended because it repeatedly left grants unused.
+  // the peer's stream was ended because the client repeatedly left grants unused.
   void Note(const std::string& peer, std::uint64_t grants, std::uint64_t bytes, bool ended);
 
   // Clients beyond this number are counted as "other", because a client without a proven name could

@@ -3,11 +3,11 @@
 // of each type.
 //
 // The rules are element-wise, except that rowwise_adagrad takes the mean of a row in a fixed order,
-// so every partition of a variable computes the bits of the whole variable. Pure: (state, gradient,
-// t) -> state, without clock and randomness. The bits are the same on every dispatch target: there
-// is no FMA, square root and division are correctly rounded, and no function of the C library is
-// used if its result differs between processors. An Optimizer is constant once it is created, so
-// any thread may use it.
+// so an update of the partitions gives the same bits as an update of the whole variable. Pure:
+// (state, gradient, t) -> state, without clock and randomness. The bits are the same on every
+// dispatch target: there is no FMA, square root and division are correctly rounded, and no function
+// of the C library is used if its result differs between processors. An Optimizer is constant once
+// it is created, so any thread may use it.
 #pragma once
 
 #include <cstddef>

@@ -226,8 +226,8 @@ struct FtrlPower {
   }
 };
 
-// Keras' batch normalization: assign_moving_average. The "gradient" of an update is the value
-// towards which the variable moves.
+// The moving average of Keras' batch normalization (assign_moving_average). The "gradient" of an
+// update is the value towards which the variable moves.
 struct MovingAverage {
   static constexpr int kStates = 0;
   float one_minus_momentum;

@@ -9,7 +9,8 @@
 namespace evergrad::ps_server {
 namespace {
 
-// This limit is far below the transport's limit of 4 MiB per message.
+// Limit of one message with reports of shards. The limit is far below the transport's limit of 4
+// MiB per message.
 constexpr std::size_t kReportBytesMax = 512 * 1024;
 
 }  // namespace
@@ -78,7 +79,8 @@ void Control::OnRegistered(const v1::Registered& registered) {
 
 void Control::OnLost() {
   sender_.End();
-  // Received shards are not assigned; the next coordinator orders their moves again.
+  // These shards have been received, but are not assigned yet. The coordinator orders their moves
+  // again in the next session.
   received_.ForgetAll();
 }
 

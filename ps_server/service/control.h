@@ -63,7 +63,7 @@ class Control {
   void OnLost();
   // Returns shards, bytes, updates_applied and duplicates_refused.
   v1::ServerProgress Progress() const;
-  // Returns the number of running jobs of the session, and of other jobs with a held shard.
+  // Returns the number of jobs that run in this session or have a shard at this server.
   std::size_t jobs_named() const { return directory_.jobs_named(); }
 
  private:

@@ -18,10 +18,10 @@
 
 namespace evergrad::ps_server {
 
-// Each executor of a shard writes its own sections. The thread that finishes the last section
-// builds the response. The executors that still hold a section share the call. If the call is
-// destroyed without an answer (an executor was shut down), the transport reports an error to the
-// caller.
+// Each executor writes the outcomes of the sections of its own shards. The thread that finishes the
+// last section builds the response. The executors that still hold a section share the call. If the
+// call is destroyed without an answer (an executor was shut down), the transport reports an error
+// to the caller.
 class DataCall {
  public:
   struct PushOutcome {
@@ -35,8 +35,9 @@ class DataCall {
   };
 
   // `failpoints` and `counters` outlive the call and may be null. `answer_bytes_max` limits the
-  // answer independently of the request's reservation. Shard s is on executor s % executors; each
-  // executor writes copied values in one sequence.
+  // answer independently of the request's reservation. Shard s is on executor s % executors. The
+  // answer has the values executor by executor, because each executor writes its copied values one
+  // after the other.
   DataCall(transport::ReceivedFrame frame, wire::Request request,
            std::unique_ptr<transport::DataResponder> responder, std::uint32_t executors,
            std::uint64_t answer_bytes_max,
@@ -66,7 +67,7 @@ class DataCall {
   // Answers a request that has no sections.
   void Answer();
 
-  // Returns the limit of the answer, which is its reservation.
+  // Returns the limit of the answer in bytes.
   std::uint64_t answer_bytes_max() const {
     return std::min(request_.header->response_bytes_max(), answer_bytes_max_);
   }

@@ -1,6 +1,6 @@
-// Decides the reaction of a server if the coordinator reports that another server has its index.
-// The server waits (P7), and logs the holder and the remedy at once. The server ends instead if the
-// index was a default and the holder runs on another host. Pure.
+// Decides the reaction of a server if the coordinator reports that another server has the same
+// index. The server waits until the index is free (P7), and logs the holder and the remedy at once.
+// The server ends instead if the index was a default and the holder runs on another host. Pure.
 #pragma once
 
 #include <string>

@@ -19,8 +19,8 @@
 
 namespace evergrad::ps_server {
 
-// Counters since the job became known to this server. A job that the server has forgotten gets new
-// counters and a new `stint`.
+// Counters since the job became known to this server. If the server forgets a job and the job
+// becomes known again, the job gets new counters and a new `stint`.
 struct JobCounters {
   std::uint64_t stint = 0;
   std::atomic<std::uint64_t> updates_applied{0}, duplicates_refused{0};
@@ -41,8 +41,8 @@ class JobTable {
     std::shared_ptr<grants::GrantGuard>
         grants;        // null if grants are not checked; shared with the job's shards
     std::string name;  // "" if unknown
-    // Shards held here at the last count, and the bytes of their values and states; for tables all
-    // memory.
+    // Shards held here at the last count, and the bytes of their values and optimizer state. For
+    // embedding tables, the bytes are all memory of the tables.
     std::uint32_t shards = 0;
     std::uint64_t bytes = 0;
   };

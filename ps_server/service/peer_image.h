@@ -2,8 +2,9 @@
 // (LEDGER line 22).
 //
 // The image is presented as a file system with one file, so that the code that reads snapshots also
-// reads and checks a moved shard. Blocking: for I/O threads only, one thread at a time. Reads need
-// credit like any pull: a server sends a piece after a grant. A read uses the memory of two pieces.
+// reads and checks a moved shard. Blocking: for I/O threads only, one thread at a time. Like any
+// pull, each read needs a grant: the sending server first reserves the memory for the piece. A read
+// uses the memory of two pieces.
 #pragma once
 
 #include <atomic>

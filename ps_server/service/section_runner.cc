@@ -157,8 +157,9 @@ std::uint64_t SectionRunner::RunPull(HostedShard* hosted, RequestSection section
   return cost;
 }
 
-// Skips the checks of the shard (LEDGER line 22). The next owner requests the state of a stopped
-// shard under the old epoch, and a stopped shard serves no other request.
+// Answers from the image, without the checks of Shard::Read (LEDGER line 22). The next owner
+// requests the state of a stopped shard under the old epoch, and a stopped shard serves no other
+// request.
 std::uint64_t SectionRunner::ReadImage(const Shard& shard, const RequestSection& section) {
   const v1::PullSection& from =
       section.call->request().header->pulls(static_cast<int>(section.index));

@@ -72,7 +72,7 @@ class ShardDirectory {
   // Drops the names of jobs without a held shard. The next session lists the running jobs again. A
   // job that ended while the session was interrupted is not in that list.
   void ForgetUnheldJobs();
-  // Number of running jobs of the session, and of other jobs with a held shard.
+  // Returns the number of jobs that run in this session or have a shard at this server.
   std::size_t jobs_named() const { return job_names_.size(); }
   log::Context About(JobUid job) const;
 

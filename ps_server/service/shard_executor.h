@@ -1,15 +1,16 @@
 // One executor with its shards. The executor is the single writer of each of its shards (LEDGER
 // line 6).
 //
-// Every shard has a queue of sections in order of arrival. Shards with work take turns. After about
-// a megabyte of work the executor lets other tasks run. A large apply yields after each such piece,
-// so that a small pull of another shard never waits behind large applies. During an apply a shard
-// runs no other section of its queue, so a pull sees the whole update or nothing of it.
+// Every shard has a queue of sections in order of arrival. A section is one push or one pull of a
+// request. Shards with work take turns. After about a megabyte of work the executor lets other
+// tasks run. A large apply yields after each such piece, so that a small pull of another shard
+// never waits behind large applies. During an apply a shard runs no other section of its queue, so
+// a pull sees the whole update or nothing of it.
 //
 // Control operations (assign, drop, close, seal, cut, report) run at once, before queued sections.
-// The fence and the ledger make both orders correct. Only operations that read values (the answer
-// of seal, cut, report) wait for the end of an apply. Nothing blocks, and only the table of jobs
-// has a lock.
+// The fence and the ledger make both orders correct. Only a cut, a report and the answer to a seal
+// wait for the end of an apply, because they need complete values. Nothing blocks, and only the
+// table of jobs has a lock.
 //
 // This class has the queues and decides which shard's sections run next. HostedShards has the
 // shards, SectionRunner runs the sections, RowCopies copies the rows of pulls, ShardCuts takes
@@ -80,7 +81,7 @@ class ShardExecutor {
   // Stops the shard (Shard::Stop) and then takes its last cut, as Cut does (LEDGER line 22). A
   // repeat returns the same cut again.
   void Stop(ShardKey key, ShardEpoch epoch, CutReady ready);
-  // Reports the states of the shards of this executor of `job` (0 for all jobs), in no order.
+  // Reports the states of this executor's shards of `job` (0 for all jobs), in no order.
   void Report(JobUid job, bool digests, ShardReports::Done done);
 
  private:

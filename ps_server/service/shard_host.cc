@@ -11,11 +11,11 @@
 namespace evergrad::ps_server {
 namespace {
 
-// A header of this size is parsed in about ten microseconds, which is less than the time to wake
-// another thread.
+// A header of this size is parsed in about ten microseconds, which is less than the time that
+// waking another thread takes.
 constexpr std::uint32_t kParseInlineBytesMax = 16 * 1024;
-// A request of at most this many bytes, including its answer, also takes less time than to wake
-// another thread. Pushes to tables are excluded, because they may evict rows.
+// Running a request of at most this many bytes, including its answer, also takes less time than
+// waking another thread. Pushes to tables are excluded, because they may evict rows.
 constexpr std::uint64_t kRunInlineBytesMax = 16 * 1024;
 constexpr std::chrono::seconds kSayEvery{10};
 

@@ -16,8 +16,8 @@
 namespace evergrad::ps_server {
 
 // Converts the description. Returns InvalidArgument for a dtype other than float32, a wire type
-// that is not built, a shape that has more than 8 dimensions or overflows, and a name that is empty
-// or too long. The shard itself checks rows, initializer and optimizer.
+// that is not implemented, a shape that has more than 8 dimensions or overflows, and a name that is
+// empty or too long. The shard itself checks rows, initializer and optimizer.
 absl::StatusOr<ShardSettings> ShardSettingsOf(JobUid job, const v1::ShardSpec& spec);
 // Returns the properties that the file must have, or nullopt if the SHA-256 has a wrong length.
 std::optional<snapshot::ShardFileReader::Expected> ExpectedFile(std::uint64_t bytes,

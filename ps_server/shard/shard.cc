@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kSkipReasonBytesMax = 64;
 
-// SeedOf returns the contents of a shard at its seed, and ContentsOf returns the contents of a cut.
+// SeedOf returns contents with the initial values, and ContentsOf returns the contents of a cut.
 absl::StatusOr<std::unique_ptr<Contents>> SeedOf(
     const ShardSettings& settings, const std::shared_ptr<storage::ChunkPool>& pool,
     const std::shared_ptr<storage::MemoryBudget>& budget) {

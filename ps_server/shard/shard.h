@@ -1,5 +1,6 @@
-// One shard: fence -> seal -> proof -> ledger -> check and reserve -> record and lsn+1 -> apply
-// (LEDGER lines 6 to 13, 24, 35).
+// One shard. A push passes these stages in order: the fence (its epoch), the seal, the proof of its
+// grant, the ledger, the check and reservation of memory, the record in the ledger with lsn + 1,
+// and the apply (LEDGER lines 6 to 13, 24, 35).
 //
 // The class has a single writer: only the shard's own executor (or the only thread of the
 // simulation) calls its methods. An apply is a function of (state, push): it reads no clock, and
@@ -116,7 +117,7 @@ struct PullPlan {
   void ReadTo(std::byte* out, std::vector<storage::RowReading>* readings) const;
 };
 
-// Slot `slot` of `slots` of all tables of a job.
+// The slot with the number `slot` of a job with `slots` slots.
 struct SlotSettings {
   std::uint32_t slot = 0, slots = 0;
   std::vector<storage::TableSettings>
@@ -127,7 +128,7 @@ struct SlotSettings {
   }
 };
 
-// A dense partition, or a slot. For a slot, `slot` is set, `variable` names it in messages, and
+// A dense partition, or a slot. For a slot, `slot` is set, `variable` is the name in messages, and
 // shape, rows, initializer and optimizer are not used.
 struct ShardSettings {
   JobUid job;
@@ -186,7 +187,7 @@ struct ShardCut {
 // that would exceed the limit is answered kBusy.
 inline constexpr std::size_t kOpenClosuresMax = 64 * 1024;
 inline constexpr std::uint64_t kPreimageBytesMax = 256ull << 20;
-// Reasons of skips that are counted separately; further reasons are counted as "other".
+// Limit of the skip reasons that are counted separately. Further reasons are counted as "other".
 inline constexpr std::size_t kSkipReasonsMax = 16;
 
 class Shard {
@@ -202,9 +203,10 @@ class Shard {
       const std::shared_ptr<storage::ChunkPool>& pool = nullptr,
       const std::shared_ptr<storage::MemoryBudget>& budget = nullptr);
   // Returns the state of a cut under a new owner (LEDGER lines 21, 22, 28), bit for bit: values,
-  // states, counters, lsn, and the ledger, to which `refused` is added. `settings` are those of the
-  // job now: learning rates may differ from those of the cut. Returns InvalidArgument, with both
-  // names, if the cut has other rows, another variable or the state of another optimizer.
+  // states, counters, lsn, and the ledger, to which `refused` is added. `settings` are the present
+  // settings of the job, whose learning rates may differ from those of the cut. Returns
+  // InvalidArgument, which names the expected and the found property, if the cut has other rows,
+  // another variable or the state of another optimizer.
   static absl::StatusOr<std::unique_ptr<Shard>> Restore(const ShardSettings& settings, ShardCut cut,
                                                         ShardEpoch epoch, MapVersion start,
                                                         const IntervalSet& refused);

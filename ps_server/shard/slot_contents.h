@@ -1,4 +1,4 @@
-// One slot: the partitions of all tables of a job that have this number.
+// One slot: the partitions of all tables of a job that have the number of the slot.
 #pragma once
 
 #include <memory>
@@ -35,9 +35,9 @@ class SlotContents final : public Contents {
   std::vector<const storage::EmbeddingTable*> Tables() const override;
 
  private:
-  // Returns "" if the slot has the tables that a section names and the numbers of rows add up to
-  // the number of ids, and otherwise the defect. Sets `bytes` to the size of the rows on the wire,
-  // and `wire` to their common type, or to kSeveral.
+  // Checks that the slot has the tables that a section names, and that the numbers of rows add up
+  // to the number of ids. Returns the defect, or "". Sets `bytes` to the size of the rows on the
+  // wire, and `wire` to their common type, or to kSeveral.
   std::string Misfit(const TableRows& rows, std::uint64_t* bytes, tensor::WireType* wire) const;
   tensor::WireType wire_of(std::size_t table) const {
     return table < wire_.size() ? wire_[table] : tensor::WireType::kFloat32;

@@ -162,8 +162,8 @@ absl::Status AppendDense(const ShardCut& cut, const CutTarget& target,
   return absl::OkStatus();
 }
 
-// Writes the slices in the order of their arrival. Meanwhile pushes save the rows that they change
-// for later slices.
+// Writes the slices in the order of their arrival. Meanwhile each push saves the old contents of
+// the rows that it changes, for later slices.
 absl::Status AppendTables(const ShardCut& cut, const CutTarget& target,
                           snapshot::ShardFileWriter* writer) {
   RowWriter rows_to(writer);

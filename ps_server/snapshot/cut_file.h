@@ -33,8 +33,8 @@ struct CutTarget {
   fs::FileSystem* files = nullptr;
   std::string folder;                       // created if it does not exist
   std::string plan_fingerprint;             // of the job's plan
-  fault::Failpoints* failpoints = nullptr;  // may be null: snapshot.write (each MiB),
-                                            // snapshot.before_commit, snapshot.after_commit
+  // For snapshot.write (each MiB), snapshot.before_commit and snapshot.after_commit. May be null.
+  fault::Failpoints* failpoints = nullptr;
   // A function that is called about once per MiB. If it returns true, the write ends with
   // Cancelled. May be null.
   std::function<bool()> cancelled;
@@ -64,8 +64,9 @@ struct CutSource {
 };
 // Reads the file for a shard with `settings`, whose rows and variable must be those of the file.
 // Learning rates may differ (the plan's fingerprint does not cover them). Returns DataLoss if the
-// file is damaged (path, offset, want, got), FailedPrecondition if the file is undamaged but
-// belongs to another job, plan or shard, and Unimplemented if the file has a newer version.
+// file is damaged (the message has path, offset, want and got), FailedPrecondition if the file is
+// undamaged but belongs to another job, plan or shard, and Unimplemented if the file has a newer
+// version.
 absl::StatusOr<ShardCut> ReadCut(const ShardSettings& settings, const CutSource& source);
 
 struct RestoreOptions {

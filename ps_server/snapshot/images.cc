@@ -8,7 +8,8 @@
 namespace evergrad::ps_server {
 namespace {
 
-// Size of the other parts of a file: header, counters, footer, and 16 bytes per block.
+// Size of the parts of a file besides values, optimizer state and ledger: header, counters, footer,
+// and 16 bytes per block.
 constexpr std::uint64_t kFrameBytes = 64 * 1024;
 
 std::uint64_t BytesOf(const ShardCut& cut) {

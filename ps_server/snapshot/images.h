@@ -25,8 +25,8 @@
 
 namespace evergrad::ps_server {
 
-// The largest piece of an image in one request and answer. The size is below the smallest budget of
-// a server.
+// The largest piece of an image in one request and answer. The size is below 1 MiB, the smallest
+// `budget_bytes_max` of a server.
 inline constexpr std::uint64_t kImagePieceBytesMax = 512 * 1024;
 
 class Images {
@@ -50,9 +50,9 @@ class Images {
   Images& operator=(const Images&) = delete;
 
   // Orders the image of a stopped shard. Never blocks. If the image of this shard and epoch exists
-  // already, `done` is called at once. Returns Unavailable if bytes_max is reached now, but a later
-  // call may succeed, and ResourceExhausted if the image alone exceeds bytes_max. After an error
-  // `done` is not called.
+  // already, `done` is called at once. Returns ResourceExhausted if the image alone exceeds
+  // bytes_max. Returns Unavailable if the image does not fit beside the other images; a later call
+  // may succeed. After an error `done` is not called.
   absl::Status Submit(Order order);
   // Returns bytes [offset, offset + bytes) of an image, or fewer at its end. The bytes live as long
   // as the `owner` of the result. Returns NotFound if there is no such image, and InvalidArgument

@@ -2,10 +2,10 @@
 //
 // A waiting order holds no memory: its cut is taken when the order is performed, so there is at
 // most one cut, and memory is bounded by the largest shard. A push never waits for the writer. If
-// memory, disk space or the disk fails, the cut is dropped, counted and taken again later. Errors
-// that a retry cannot repair are reported in the answer. An example is a shard with values and
-// optimizer state that alone exceed the limit. Thread-safe. Callbacks run on the writer's thread,
-// or on the thread that calls Cancel or the destructor, without a lock held.
+// memory or disk space is exhausted, or if the disk fails, the cut is dropped, counted and taken
+// again later. Errors that a retry cannot repair are reported in the answer. An example is a shard
+// whose values and optimizer state exceed the limit. Thread-safe. Callbacks run on the writer's
+// thread, or on the thread that calls Cancel or the destructor, without a lock held.
 #pragma once
 
 #include <atomic>
@@ -102,8 +102,8 @@ class SnapshotWriter {
 
   Mutex mu_;
   std::shared_ptr<Arrival> arrival_
-      ABSL_GUARDED_BY(mu_);  // shared with the function given to the shard's executor; null: the
-                             // writer waits for no cut
+      ABSL_GUARDED_BY(mu_);  // shared with the function given to the shard's executor; null if
+                             // the writer waits for no cut
   // The newest durable file of each shard. An unchanged shard is not written again.
   struct Last {
     std::string folder, plan_fingerprint;

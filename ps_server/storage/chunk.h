@@ -17,7 +17,8 @@
 
 namespace evergrad::ps_server::storage {
 
-// 256 KiB are half of an L2 cache and one transport message; the largest shard then has 256 pieces.
+// A chunk of 256 KiB fills half of an L2 cache and is sent as one transport message. The largest
+// shard has 256 chunks.
 inline constexpr std::size_t kChunkFloats = 64 * 1024;
 inline constexpr std::size_t kChunkBytes = kChunkFloats * sizeof(float);
 
@@ -75,17 +76,18 @@ class ChunkRef {
 };
 
 // Spare full-size blocks, so that writing beside the old values causes no page faults. Thread-safe,
-// because the last reference to a block may be released on a transport thread. Bounded: if the pool
-// has `bytes_max`, a returned block is freed.
+// because the last reference to a block may be released on a transport thread. The pool is bounded:
+// if it holds `bytes_max` bytes, a returned block is freed.
 class ChunkPool {
  public:
   explicit ChunkPool(std::uint64_t bytes_max) : blocks_max_(bytes_max / kChunkBytes) {}
   ~ChunkPool();
   ChunkPool(const ChunkPool&) = delete;
   ChunkPool& operator=(const ChunkPool&) = delete;
-  // Allocates spare blocks and writes to their pages until the pool has `bytes`, at most the bound,
-  // so that the next user of a block causes no page fault. The function is slow, so it is never
-  // called on an executor. The function stops early if memory is exhausted.
+  // Adds spare blocks until the pool holds `bytes` bytes, or `bytes_max` if that is less. The
+  // function writes to the pages of the blocks, so that the next user of a block causes no page
+  // fault. The function is slow, so it is never called on an executor. It stops early if memory is
+  // exhausted.
   void Warm(std::uint64_t bytes);
   std::uint64_t bytes() const;    // size of the spare blocks
   std::uint64_t refused() const;  // number of blocks that were freed because of the bound

@@ -43,8 +43,8 @@ class DenseArray {
   std::vector<tensor::SharedBytes> Share() const;
 
   // Takes a spare block for every chunk that has another reference now. Returns false, without a
-  // change, if memory is exhausted. After true the writes below cannot fail: only the owner's
-  // thread makes new references, so no chunk gets another reference meanwhile.
+  // change, if memory is exhausted. If it returns true, the writes below cannot fail: only the
+  // owner's thread makes new references, so no chunk gets another reference before its write.
   bool ReserveWrites();
   struct Write {
     const float* from = nullptr;

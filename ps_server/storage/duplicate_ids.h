@@ -1,8 +1,8 @@
 // Finds the ids that a push names more than once.
 //
-// A filter (Bloom, CACM 1970) gets every id once and selects suspects: all duplicates, and about
-// one in 300 of the other ids. Find then decides exactly, and compares only ids that may be equal
-// to a suspect. Not thread-safe.
+// Each id of the push first passes a filter (Bloom, CACM 1970), which selects suspects: all
+// duplicates, and about one in 300 of the other ids. Find then decides exactly, and compares only
+// ids that may be equal to a suspect. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ class HashPositions {
   std::uint32_t Find(std::uint64_t hash, HashAt hash_at) const {
     return after_[Seek(hash, hash_at)] - 1;
   }
-  // Returns the position of `hash`. Adds an absent `hash` with `position`, and returns kNone.
+  // Returns the position of `hash`. If `hash` is absent, adds it with `position` and returns kNone.
   template <class HashAt>
   std::uint32_t FindOrAdd(std::uint64_t hash, std::uint32_t position, HashAt hash_at) {
     std::uint32_t& after = after_[Seek(hash, hash_at)];
@@ -52,7 +52,7 @@ class HashPositions {
   std::size_t mask_ = 0;
 };
 
-// The filter. The filter sets two bits for each hash, both in one word.
+// The Bloom filter. It sets two bits for each hash, both in one word.
 class HashFilter {
  public:
   // The size of the filter gives a false positive for about one in 300 hashes.

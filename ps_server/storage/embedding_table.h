@@ -1,12 +1,13 @@
 // One partition of an embedding table: the rows of one slot, each under a 64-bit id. Pushes make
-// the rows, and pulls read the rows.
+// the rows, and pulls read the rows. A waiting id is an id that has no row yet, because not enough
+// pushes have named it (TableSettings::admit_after).
 //
-// The table has a single writer: the shard's executor calls every method. There is no lock, no
-// clock, and no randomness except the seed's. The answers, the rows that are kept and the rows that
-// are dropped depend only on the contents and the order of the calls, and not on memory addresses
-// or cuts. A table that was restored from a cut continues as the original would. There is one
-// exception: the server's budget is shared with other tables, so the outcome at its limit depends
-// on the other tables.
+// The table has a single writer: the shard's executor calls every method. There is no lock and no
+// clock, and the seed is the only source of randomness. The answers, the rows that are kept and the
+// rows that are dropped depend only on the contents and the order of the calls, and not on memory
+// addresses or cuts. A table that was restored from a cut continues as the original would. There is
+// one exception: the server's budget is shared with other tables, so the outcome at the limit of
+// the budget depends on the other tables, too.
 //
 // A push has two halves, like a push to a shard: Prepare does everything that can fail and changes
 // no visible state. Apply cannot fail. From Prepare until Apply has ended, Read, cuts, Restore,
@@ -53,9 +54,9 @@ class EmbeddingTable {
   // Plans the push, and reserves the memory that it needs (PushPlan). Returns ResourceExhausted if
   // memory is exhausted, or if bytes_max or the server's limit is exceeded and not enough rows can
   // be evicted. The table is then unchanged. Returns InvalidArgument if global_step does not fit 32
-  // bits. `global_step` may be a little lower than before: the table's time is the highest step so
-  // far, and a row's stamp never decreases. After OK, call Apply until applying() is false, or
-  // Cancel.
+  // bits. `global_step` may be lower than that of an earlier push: the table's time is the highest
+  // step so far, and a row's stamp never decreases. After OK, call Apply until applying() is false,
+  // or Cancel.
   absl::StatusOr<PushOutcome> Prepare(std::span<const std::int64_t> ids, std::uint64_t global_step);
   void Cancel();
   // Applies the push in pieces of at least one row and at most about `bytes_max` bytes of gradient.
@@ -70,8 +71,9 @@ class EmbeddingTable {
   bool applying() const { return phase_ != Phase::kIdle; }
 
   // A cut (TableCut) is the table as it was at BeginCut, read in slices between pushes. A table has
-  // at most one cut at a time (EG_CHECK). If a push would have to save more than
-  // `preimage_bytes_max` bytes, the cut becomes kLost and the push continues.
+  // at most one cut at a time (EG_CHECK). A push saves the old contents of each row that it changes
+  // and that no slice contains yet. If the saved contents would exceed `preimage_bytes_max` bytes,
+  // the cut becomes kLost and the push continues.
   struct CutInfo {
     std::uint64_t rows = 0, waiting = 0;  // exact numbers of rows and ids in all slices together
     std::uint64_t step = 0;               // the table's time, for RestoreStep
@@ -79,8 +81,9 @@ class EmbeddingTable {
   CutInfo BeginCut(std::uint64_t preimage_bytes_max);
   enum class CutState { kNone, kOpen, kLost };
   CutState cut_state() const;
-  // Calls TableCut::NextSlice. Returns false if there is no cut. After false, cut_state() is kLost
-  // if the cut was lost; its slices must not be used. Otherwise the cut is complete.
+  // Calls TableCut::NextSlice. Returns false if there is no cut. If there is a cut and the result
+  // is false, this slice was the last one, unless cut_state() is kLost. The slices of a lost cut
+  // must not be used.
   bool NextSlice(std::uint64_t bytes_max, TableSlice* slice);
   void EndCut();  // may be called at any time; without a cut it does nothing
 

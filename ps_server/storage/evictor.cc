@@ -17,8 +17,8 @@ using Entry = RowIndex::Entry;
 
 // The index is searched in this many parts; all parts are searched within ttl / 8 steps.
 constexpr std::uint64_t kSweepParts = 64;
-// A push that drops entries drops at least 1/64 of the table, because otherwise a full table would
-// be scanned for each push, which would cost more than the push.
+// A push that drops entries drops at least 1/64 of the table. Otherwise a full table would be
+// scanned for each push, and a scan costs more than a push.
 constexpr std::uint64_t kBatchParts = 64;
 
 struct Aged {

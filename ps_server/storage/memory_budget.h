@@ -1,5 +1,5 @@
-// The limit of the bytes that the tables of one server hold together, and the pages that they
-// share. The bytes of each job are also counted separately.
+// The limit of the bytes that the tables of one server hold together, and the pool of pages that
+// the tables share. The bytes of each job are also counted separately.
 //
 // Thread-safe, without a lock. Tables charge memory in blocks and not for each row, so that a new
 // row does not change the counter.
@@ -21,8 +21,8 @@ class MemoryBudget {
   explicit MemoryBudget(std::uint64_t limit_bytes,
                         std::function<bool(std::size_t)> refuse = nullptr)
       : limit_(limit_bytes), pages_(std::move(refuse)) {}
-  // Makes a part of `whole`, which counts the bytes of the tables that use it. The part uses limit,
-  // pages and count of refusals of `whole`.
+  // Makes a part of `whole`. The part counts the bytes of its own tables, and uses the limit, the
+  // pages and the count of refusals of `whole`.
   explicit MemoryBudget(std::shared_ptr<MemoryBudget> whole)
       : limit_(0), whole_(std::move(whole)) {}
   MemoryBudget(const MemoryBudget&) = delete;

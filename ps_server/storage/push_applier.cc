@@ -83,11 +83,12 @@ class PushApplier::Piece {
     AddRows(which * kGroup, &group);
   }
 
-  // Adds the next rows up to the first id without a row, because for such an id the address of a
-  // row is not enough.
+  // Adds the rows of the next ids, and stops at the first id without a row, which needs more than
+  // the update at an address.
   void AddKnownRows(Group* group) {
     const std::size_t next = applier_.next_;
-    // At least one row is added. `bytes_` is below `bytes_max_` here, or the loop has ended.
+    // The limit `bytes_max_` may be exceeded by a part of one row, so that each call of Continue
+    // makes progress.
     const std::uint64_t left =
         bytes_ < bytes_max_ ? (bytes_max_ - bytes_ - 1) / (dimension_ * sizeof(float)) + 1 : 0;
     const auto end = static_cast<std::size_t>(

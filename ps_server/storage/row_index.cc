@@ -16,8 +16,8 @@ constexpr double kLoadAfter = 0.66;
 constexpr std::uint32_t kLinesMin = 4;
 constexpr std::uint32_t kDepthMax = 28;
 
-// Returns the number of lines after the last home line. A few segments have a chain at their end
-// that needs more lines, which Filled and Grow add.
+// Returns the number of lines after the last home line. At the end of a few segments, more entries
+// are behind their home lines than these lines can hold. Filled and Grow then add lines.
 std::uint32_t SlackOf(std::uint32_t capacity) {
   return 2 + std::min<std::uint32_t>(capacity / 64, 8);
 }

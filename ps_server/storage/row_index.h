@@ -119,8 +119,8 @@ class RowIndex {
     __builtin_prefetch(home);
     return home;
   }
-  // The second step of a look-up. Returns true if the home line decides the look-up; if it does
-  // not, prefetches the next line.
+  // The second step of a look-up. Returns true if the entry is in the home line or absent.
+  // Otherwise the entry may be in the next line, which the function prefetches.
   bool IsInHome(const Line* home, std::uint64_t hash) const {
     if (home->hashes[positions_ - 1] >= hash) return true;
     __builtin_prefetch(home + 1);

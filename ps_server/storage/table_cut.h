@@ -23,11 +23,11 @@ class TableCut {
   // `store` outlives the cut. `preimage_bytes_max` limits the preimages.
   TableCut(const RowStore* store, std::uint64_t preimage_bytes_max);
 
-  // Clears `slice` and fills it with at least one row and at most about `bytes_max` bytes. Returns
-  // false after the last slice, and if the cut is lost. Takes O(bytes_max), independent of the
-  // table's size.
+  // Clears `slice` and fills it with at most about `bytes_max` bytes. The slice may be empty.
+  // Returns false if no slice follows, or if the cut is lost. Takes O(bytes_max), independent of
+  // the table's size.
   bool NextSlice(std::uint64_t bytes_max, TableSlice* slice);
-  // Returns true if the preimages have exceeded their limit. The slices of this cut must not be
+  // Returns true if the preimages have exceeded their limit. The slices of a lost cut must not be
   // used.
   bool lost() const { return lost_; }
 
@@ -38,10 +38,10 @@ class TableCut {
   // Save an entry unless it is saved already. Concerns must be true for the hash of the entry.
   void SaveRow(std::uint64_t hash, std::uint32_t row, std::uint32_t stamp);
   void SaveWaiting(std::uint64_t hash, std::uint32_t count, std::uint32_t stamp);
-  // Excludes an id that begins to wait now from the cut. Returns false if the id is excluded
+  // Excludes from the cut an id that begins to wait now. Returns false if the id is excluded
   // already, or if the cut becomes lost.
   bool LeaveOutWaiting(std::uint64_t hash);
-  // Excludes a row that was made after the cut began from the cut.
+  // Excludes from the cut a row that was made after the cut began.
   void LeaveOutRow(std::uint32_t row);
 
  private:
