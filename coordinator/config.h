@@ -19,7 +19,8 @@ struct Options {
 
 // Declares the settings as flags and keys; `options` outlives the table.
 void AddOptions(Options* options, daemon::OptionTable* table);
-// Checks rules between settings. Returns InvalidArgument (a user's error) that names them.
+// Checks the rules between settings. Returns InvalidArgument (a user's error), which names the
+// settings that break a rule.
 absl::Status CheckOptions(const Options& options);
 // Derives control.checkpoint_roots from --checkpoint-root. Without the flag any folder is allowed
 // if `local_only` (daemon::IsLocalOnly), otherwise none. A missing folder is a user's error.

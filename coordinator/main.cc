@@ -72,7 +72,7 @@ int main(int argc, char** argv) {
   parts.failpoints = &daemon.failpoints();
   parts.store = store->get();
   parts.health = &daemon.health();
-  absl::Status ended;  // the reason for the stop; it is written before the stop begins
+  absl::Status ended;  // the reason for the stop; it is set before the stop begins
   parts.on_end = [&](const absl::Status& why) {
     ended = why;
     daemon.signals().RequestStop();
@@ -90,7 +90,7 @@ int main(int argc, char** argv) {
     daemon.Fail(ended);
     return daemon::kExitJournal;
   }
-  // The journal is closed before the machine may be taken.
+  // The journal is closed before ReportHandedOver, after which the machine may be taken away.
   coordinator->reset();
   store->reset();
   if (end.kind == daemon::Daemon::End::Kind::kDrain) daemon.ReportHandedOver();

@@ -38,7 +38,7 @@ struct ReportData {
   std::string submitted;                  // wall time, for people
   double seconds = 0;                     // from start to end
   double examples_per_second = 0;         // NaN if the job was too short to measure it
-  std::vector<std::string> metric_names;  // metrics that the job asked for, in its order
+  std::vector<std::string> metric_names;  // metrics that the job asked for, in the order of the job
   std::map<std::string, double> metrics;  // metrics of the final evaluation, its loss included
   std::uint64_t steps = 0, closures_succeeded = 0, closures_failed = 0, closures_cancelled = 0,
                 attempts = 0, reruns = 0, deaths = 0, duplicates_refused = 0;

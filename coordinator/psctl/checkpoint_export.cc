@@ -193,7 +193,7 @@ using TakePiece = std::function<absl::Status(const snapshot::ShardFileReader::Pi
 absl::Status ReadShard(fs::FileSystem& files, const std::string& folder, const v1::ShardFile& entry,
                        const TakePiece& take) {
   snapshot::ShardFileReader::Expected expected{entry.bytes(), {}};
-  // DecodeManifest has checked its size.
+  // DecodeManifest has checked the size of the digest.
   std::memcpy(expected.sha256.data(), entry.sha256().data(), expected.sha256.size());
   EG_ASSIGN_OR_RETURN(const auto reader, snapshot::ShardFileReader::Open(
                                              files, fs::JoinUri(folder, entry.file()), expected));

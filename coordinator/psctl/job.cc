@@ -318,7 +318,7 @@ void AddRunOptions(OptionTable* table, RunOptions* options) {
   AddOutputOption(table, &options->output);
 }
 
-// Checks options of `job run` that exclude each other.
+// Refuses options of `job run` that cannot be set together.
 absl::Status CheckRunOptions(const OptionTable& table, const RunOptions& options) {
   const auto refused = [](auto... text) {
     return UserError(absl::InvalidArgumentError(absl::StrCat(text...)));

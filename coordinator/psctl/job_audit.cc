@@ -1,5 +1,5 @@
-// psctl job audit: proves which data a job has applied (P1 to P3) from the files of a checkpoint
-// alone, by their ledgers.
+// psctl job audit: proves, from the ledgers in the files of a checkpoint alone, which data a job
+// has applied (P1 to P3).
 #include "coordinator/psctl/job_audit.h"
 
 #include <nlohmann/json.hpp>

@@ -29,7 +29,7 @@ struct Audit {
   // closures_done counts closures that are done in every shard.
   std::uint64_t shards = 0, closures = 0, closures_done = 0;
   IntervalSet open_closures;  // open in at least one shard
-  std::uint64_t updates = 0;  // sum over the values of all shards
+  std::uint64_t updates = 0;  // sum over all shards of the updates in their values
   // Updates of an earlier plan, which the job took over when it resumed. No ledger lists these
   // updates any more, and `updates` includes them.
   std::uint64_t earlier_plan_updates = 0;

@@ -18,7 +18,8 @@ std::string Counted(std::uint64_t count, absl::string_view one) {
   return absl::StrCat(count, " ", one, count == 1 ? "" : "s");
 }
 
-// Returns the metrics that the job asked for, in its order, or the loss if it asked for none.
+// Returns the metrics that the job asked for, in the order of the job, or the loss if it asked for
+// none.
 std::vector<std::string> MetricTexts(absl::string_view result_json) {
   const auto metrics = MetricsInOrder(result_json);
   const bool asked = std::any_of(metrics.begin(), metrics.end(), [](const auto& m) {

@@ -39,8 +39,8 @@ struct HotFlow {
   double pushes_per_second = 0;  // NaN if not known
 };
 // Holds totals since each server got its shards, or the increase per second between two samples. If
-// a shard moved or its server restarted between the samples, its counters began at 0, so its
-// present totals are its increase.
+// a shard moved or its server restarted between the samples, the counters of the shard began again
+// at 0, so the present totals are the increase.
 struct VariableView {
   double seconds = 0;               // time between the samples; 0 for totals
   std::vector<ShardFlow> shards;    // most bytes first

@@ -1,4 +1,4 @@
-// The folder `model` of a run lets a user use the model without Evergrad. This file makes
+// The folder `model` of a run lets a user use the model without Evergrad. The functions below make
 // model.json (layers, fields, transforms, tables), load.py and README.md. The weights are in
 // weights.npz beside the folder; the export adds vocabularies.json; model_tables.h makes
 // tables.npz. Pure.

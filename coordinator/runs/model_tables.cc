@@ -47,7 +47,7 @@ absl::Status ModelTables::Read(fs::FileSystem& files, int index) {
   const v1::ShardFile& entry = manifest_.shards(index);
   if (!manifest_.plan().shards(index).has_slot() || entry.file().empty()) return absl::OkStatus();
   snapshot::ShardFileReader::Expected expected{entry.bytes(), {}};
-  // ReadManifest has checked its size.
+  // ReadManifest has checked the size of the digest.
   std::memcpy(expected.sha256.data(), entry.sha256().data(), expected.sha256.size());
   EG_ASSIGN_OR_RETURN(const auto reader,
                       snapshot::ShardFileReader::Open(

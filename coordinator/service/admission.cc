@@ -69,8 +69,8 @@ void Admission::EndWindow() {
   if (!life.term_known && !ChooseTerm()) return;
   const std::vector<std::uint64_t> pending = parts_.sessions->TakeDeferred();
   // Servers are registered first, because their shards can be adopted only while a job's window is
-  // open. Workers are registered after the window, because the owner of a shard that the map lacks
-  // may change without a new map version until then.
+  // open. Workers are registered after the jobs' windows are closed. Until then, a shard that is
+  // not in the map may get an owner without a new map version.
   const auto role_of = [&](std::uint64_t number) {
     const Session* session = parts_.sessions->Find(number);
     return session == nullptr ? Role::kWorker : session->role;
@@ -109,8 +109,8 @@ bool Admission::ChooseTerm() {
 }
 
 // A task has seen a later life of the coordinator. From here on, all numbers of this process must
-// be above the numbers of that life. All tasks register again, and grants wait for them as at a
-// start.
+// be above the numbers of that life. All tasks register again. As after a start, nothing is granted
+// before that.
 void Admission::BeginAnew(Term term, std::uint64_t reported) {
   Life& life = *parts_.life;
   if (absl::Status status = parts_.store->CommitTerm(term); !status.ok()) {

@@ -22,8 +22,8 @@ namespace evergrad::coordinator {
 
 class Admission {
  public:
-  // `on_window_closed` is called once the tasks of a window are registered; for `on_end` see
-  // ControlPlane::Parts.
+  // `on_window_closed` is called each time that the tasks of a window have been registered; for
+  // `on_end` see ControlPlane::Parts.
   Admission(ServiceParts parts, Registrar* registrar, TaskEnds* ends,
             std::function<void()> on_window_closed, std::function<void(const absl::Status&)> on_end)
       : parts_(parts),
@@ -58,7 +58,7 @@ class Admission {
   TaskEnds* const ends_;
   const std::function<void()> on_window_closed_;
   const std::function<void(const absl::Status&)> on_end_;
-  // Uids of server processes: their shards of lost jobs have been logged.
+  // Uids of the server processes whose shards of lost jobs have been logged.
   std::set<std::uint64_t> lost_jobs_said_;
 };
 

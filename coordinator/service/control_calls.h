@@ -1,7 +1,7 @@
 // One row of the table of Control RPCs: the method, the roles that may call it, and its handler.
 //
 // To add an RPC, declare it in api.proto, write `Serve` for its request in a separate file, as a
-// member of the class in CallHandlers that has the tables it needs, and add the row to
+// member of the class of CallHandlers that has the needed tables, and add the row to
 // control_calls.cc. Clients call it by client::CallControl or, in psctl, by ControlClient::Call.
 //
 // Rows are constant; FindCall and CheckCaller may be called from any thread.

@@ -49,8 +49,8 @@ class ControlPlane final {
     fault::Failpoints* failpoints = nullptr;
     StateStore* store = nullptr;
     health::Readiness* readiness = nullptr;  // may be null
-    // Called once on the control executor if this process must end. The state was not changed
-    // before the call, and does not change after it. The function may be empty.
+    // Called once on the control executor if this process must end. This life has not changed the
+    // store before the call, and does not change it afterwards. The function may be empty.
     std::function<void(const absl::Status&)> on_end;
   };
   ControlPlane(ControlOptions options, const Parts& parts);

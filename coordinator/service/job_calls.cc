@@ -16,7 +16,8 @@ void JobCalls::Stop() {
   for (const EarlyCall& call : std::exchange(early_, {})) call.responder->Answer(StoppingError());
 }
 
-// Adds the reason for the wait of a queued job, which depends on the other jobs.
+// Fills in the status of a job, with the two parts that depend on the other jobs: the number of its
+// workers, and the reason for which a queued job waits.
 void JobCalls::FillStatus(const Job& job, v1::JobStatus* status, std::uint64_t events_after) const {
   job.FillStatus(status, events_after);
   status->set_workers_serving(parts_.division->workers(job.uid()));

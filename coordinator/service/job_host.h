@@ -1,5 +1,4 @@
-// The interface of the process for its jobs: an implementation of JobHost over the parts of this
-// room.
+// Gives jobs access to the process: an implementation of JobHost that uses the parts of this room.
 #pragma once
 
 #include <memory>
@@ -11,7 +10,7 @@
 
 namespace evergrad::coordinator {
 
-// The control executor owns the host and its jobs; the other parts outlive it.
+// The control executor owns the host and its jobs; the other parts outlive the host.
 std::unique_ptr<JobHost> MakeJobHost(ServiceParts parts, fault::Failpoints* failpoints,
                                      fs::FileSystem* file_system, JobSupervisor* supervisor);
 

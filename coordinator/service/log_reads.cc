@@ -129,7 +129,7 @@ void LogReads::Finish(std::uint64_t number) {
       read.lines.begin(), read.lines.end(),
       [](const v1::LogLine& a, const v1::LogLine& b) { return a.wall_ms() < b.wall_ms(); });
   // Leaves out the lines of the previous answer. For each task these are the lines before the
-  // cursor's millisecond, and the counted first lines of that millisecond.
+  // cursor's millisecond, and in that millisecond as many first lines as the cursor counts.
   v1::ReadTaskLogsResponse response;
   // Newest millisecond of each task, and the number of its lines.
   std::map<std::string, std::pair<std::int64_t, std::uint64_t>> at;

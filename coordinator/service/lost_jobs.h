@@ -13,7 +13,7 @@
 
 namespace evergrad::coordinator {
 
-// The knowledge of this coordinator's journal about a job.
+// The contents of this coordinator's journal, as far as LostJobs needs them.
 struct JournalKnows {
   bool journals = false;  // this coordinator has a journal that outlives the process
   bool forgets = false;   // the operator has given up unknown jobs (--forget-unknown-jobs)
@@ -33,7 +33,7 @@ class LostJobs {
 
  private:
   struct Lost {
-    std::uint64_t shards = 0, term = 0;          // the highest term of an epoch
+    std::uint64_t shards = 0, term = 0;          // the highest term of the shards' epochs
     std::map<std::string, std::string> servers;  // by identity: pid and host
   };
   const JournalKnows knows_;

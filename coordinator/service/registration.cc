@@ -129,7 +129,8 @@ void Registrar::Fence(Registration& one) {
     }
     parts_.reports->Remove(*verdict.former);
   }
-  // [35] With certificates a proof is valid only for the task that the certificate names.
+  // LEDGER line 35: with certificates a proof is valid only for the task that the certificate
+  // names.
   for (v1::HeldAttempt& held : *one.hello.mutable_attempts()) {
     if (!transport::CheckPeer(one.session.peer, absl::StrCat("worker/", held.granted_to())).ok())
       held.clear_proof();
@@ -200,8 +201,8 @@ void Registrar::AdmitWorker(Registration& one) {
 }
 
 // A worker that holds attempts continues with the job of these attempts, and a worker that
-// registers again continues with its former job. Any other worker serves the job that lacks most
-// workers.
+// registers again continues with its former job. Any other worker serves the job that lacks the
+// most workers.
 Job* Registrar::JobFor(const Registration& one) const {
   for (const v1::HeldAttempt& held : one.hello.attempts()) {
     if (Job* job = parts_.jobs->Running(JobUid(held.job_uid()))) return job;

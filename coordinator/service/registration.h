@@ -1,7 +1,7 @@
 // Registers the task that sent a Hello, or refuses the Hello, in these steps:
 //
 //   identify    the certificate and the Hello give the task; membership accepts or refuses it
-//   fence       the former session of its identity ends
+//   fence       the former session of the same identity ends
 //   enter       the session and the task are in the tables
 //   reconcile   the task's shards or attempts are compared with those of the jobs
 //   welcome     Registered is sent, then the end of shards and attempts that the task may not keep;

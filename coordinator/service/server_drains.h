@@ -1,5 +1,6 @@
-// The servers that leave and wait for Drained. A server gets Drained once each running job has
-// moved the server's shards to other servers, has given a reason why it cannot, or has ended.
+// The servers that leave and wait for the message Drained. A server gets Drained once each running
+// job has moved the server's shards to other servers, has given a reason why it cannot, or has
+// ended.
 //
 // Not thread-safe: the control executor owns it. An entry lives as long as its session.
 #pragma once

@@ -1,4 +1,5 @@
-// Watches whether the state store accepts changes, and whether the next start would find it.
+// Watches whether the state store accepts changes, and whether the next start of the coordinator
+// would find the store.
 //
 // The store calls the watch on any thread; `on_change` then runs on the control executor, which
 // owns the watch. One call covers all changes since the last call. Nothing blocks.
@@ -21,7 +22,7 @@ class StoreWatch {
   // All outlive the watch.
   StoreWatch(StateStore* store, runtime::Executor* control, log::Logger* logger);
   ~StoreWatch();
-  // Makes the watch the store's listener until the watch is destroyed. It is called once.
+  // Makes the watch the store's listener until the watch is destroyed. Listen must be called once.
   void Listen(std::function<void()> on_change);
 
   // Returns OK, or the reason why new work is refused.
@@ -31,8 +32,8 @@ class StoreWatch {
   // process.
   const absl::Status& no_new_jobs() const { return status_.ok() ? place_ : status_; }
   const absl::Status& place() const { return place_; }
-  // Returns Unavailable with the reason of no_new_jobs(). The origin of the error is the
-  // coordinator, because the caller has reached it.
+  // Returns Unavailable with the reason of no_new_jobs(). The error names the coordinator as its
+  // origin, because the caller has reached the coordinator.
   absl::Status Refusal(absl::string_view what) const;
 
   // Returns true if the store's folder was moved away or has returned since the last call.

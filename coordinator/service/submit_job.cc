@@ -90,7 +90,7 @@ void JobCalls::Serve(const v1::SubmitJobRequest& request, const Responder& respo
   response.set_runs_folder(status.runs_folder());
   parts_.gate->WhenDurable([this, responder, response = std::move(response)] {
     // The place of the store is checked once more after the job's commit. If the next start would
-    // not find the job, it is cancelled, because no client knows it yet.
+    // not find the job, the job is cancelled. No client knows the job yet.
     supervisor_->CheckStorePlace();
     if (parts_.store_watch->place().ok()) return AnswerWith(*responder, response);
     if (Job* lost = parts_.jobs->Get(JobUid(response.job_uid()))) lost->Cancel();

@@ -1,5 +1,5 @@
-// The ends of sessions and of tasks: sessions that are rejected or closed and leases that expire,
-// with the calls that inform the jobs.
+// Rejects and closes sessions, carries out the changes of membership (for example the end of a
+// lease), and informs the jobs.
 //
 // Not thread-safe: the control executor owns it.
 #pragma once
@@ -27,8 +27,8 @@ class TaskEnds {
   void Reject(std::uint64_t session, absl::string_view kind, absl::string_view message, bool exit,
               std::chrono::milliseconds retry_after,
               const std::optional<RegisterVerdict::Holder>& holder = std::nullopt);
-  // Rejects the session with the kind `malformed`. The task may register again after a lease. No
-  // metric is counted.
+  // Rejects the session with the kind `malformed`. The task may register again after the time of
+  // one lease. No metric is counted.
   void RejectMalformed(std::uint64_t session, absl::string_view message) {
     Reject(session, "malformed", message, false, parts_.membership->options().lease);
   }

@@ -1,9 +1,9 @@
 // The messages of registered tasks. Messages about the task itself are handled here, and all other
 // messages go to the jobs that they name.
 //
-// The Dones of several batches form one turn of their job. The end of a turn is a posted call, so
-// the turn contains the batches that arrived before the call was posted. Not thread-safe: the
-// control executor owns it.
+// The Done messages of several batches form one turn of their job, whose changes are committed
+// together. The end of a turn is a posted call, so the turn contains the batches that arrived
+// before the call was posted. Not thread-safe: the control executor owns it.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class TaskMessages {
  public:
   explicit TaskMessages(ServiceParts parts) : parts_(parts) {}
 
-  // Records that a batch has come from a registered task, so it is alive.
+  // Records that a batch has come from a registered task, so that the task counts as alive.
   void Heard(Session& session);
   // Handles one message of a registered task. Returns InvalidArgument, without any change, for a
   // malformed message.

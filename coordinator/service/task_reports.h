@@ -38,8 +38,8 @@ class TaskReports {
   void Enter(TaskId task, const v1::Hello& hello, std::int64_t wall_ms);
   void Remove(TaskId task) { reports_.erase(task); }
   const TaskReport* Find(TaskId task) const;  // null if unknown
-  // OnHeartbeat and SetLeaving ignore an unknown task. OnHeartbeat returns whether the task reports
-  // a recommendation for the first time.
+  // OnHeartbeat and SetLeaving ignore an unknown task. OnHeartbeat returns true if the heartbeat
+  // has a recommendation that differs from the previous one.
   bool OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat);
   void SetLeaving(TaskId task, absl::string_view reason);
   // Records changes of state, and removes the tasks that membership no longer lists.

@@ -10,8 +10,8 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::chrono::milliseconds kDivideEvery{100}, kIdleFor{250};
-// Longest time between two divisions, in seconds. Only the time before the first division may be
-// longer.
+// Longest time between two divisions that counts as service, in seconds. Only the time before the
+// first division is longer.
 constexpr double kGapMax = 10;
 
 }  // namespace

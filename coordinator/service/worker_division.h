@@ -85,8 +85,8 @@ class WorkerDivision {
   void Assign(TaskId worker, JobUid job) { serving_.insert_or_assign(worker, Serving{job, {}}); }
   void Remove(TaskId worker) { serving_.erase(worker); }
   void RemoveAll() { serving_.clear(); }
-  // Returns the job that lacks most workers of the worker's kind. If no job lacks workers, returns
-  // the first running job, or nullopt if no job runs.
+  // Among the jobs that can use the worker, returns the job that lacks the most workers. If no such
+  // job lacks workers, returns the first running job, or nullopt if no job runs.
   std::optional<JobUid> JobFor(TaskId worker);
 
   // --- division.
@@ -101,7 +101,7 @@ class WorkerDivision {
     std::optional<JobUid> next;  // the job for which the worker is called back
   };
   struct Account {
-    double served = 0;   // worker-seconds divided by share, plus the amount at its start
+    double served = 0;   // worker-seconds divided by share, plus the initial amount
     double seconds = 0;  // worker-seconds
   };
   // One running job while the workers are divided.

@@ -31,7 +31,7 @@ MASK = (1 << 64) - 1
 INTEGER = re.compile(rb"[+-]?[0-9]+\Z")
 REAL = re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\Z")
 AUC_BINS = 199
-EPSILON = 1e-7  # how far the losses keep probabilities from 0 and 1
+EPSILON = 1e-7  # the losses limit probabilities to EPSILON .. 1 - EPSILON
 
 
 class ModelError(Exception):
@@ -319,7 +319,7 @@ class FieldReader:
         return self.transformed(self.typed(text), 0)
 
     def absent(self, found):
-        """Returns the model's value if the file has none; `found` is the text found instead."""
+        """Returns the model's value for a missing value; `found` is the text in its place."""
         if self.field["default"] is not None:
             return self.present(self.field["default"])
         if self.vocabulary_at is None:
@@ -429,7 +429,8 @@ class CsvRecords(TypedRecords):
 
     def cell(self, record, column, field):
         if isinstance(record, dict):
-            # A record may have the name of a field with one column in place of the column.
+            # If a field has one column, a record may use the name of the field in place of the name
+            # of the column.
             for key in (column, field["name"] if not field["list"] else None):
                 if key is not None and key in record:
                     return as_text(record[key])
