@@ -25,14 +25,16 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
              "name (3 for ps-server-3), or 0 if the host name does not end in a number");
   table->Add("executors", &config->executors,
              "number of threads that apply updates. Each shard is written by one of the threads. 0 "
-             "means one per core, at most 8",
+             "means one per core, at most 256",
              {0, kExecutorsMax});
   table->AddBytes("budget_bytes_max", &config->budget_bytes_max,
-                  "largest payload of requests and answers in flight, of all workers together",
+                  "limit of the bytes of requests and answers in flight, for all workers together",
                   {kMiB, 1ull << 40});
-  table->AddBytes("small_reserve_bytes_max", &config->small_reserve_bytes_max,
-                  "memory reserved for requests of at most 64 KiB, which need no grant",
-                  {kMiB, 1ull << 40});
+  table->AddBytes(
+      "small_reserve_bytes_max", &config->small_reserve_bytes_max,
+      "memory reserved for requests of at most 64 KiB, which clients send without waiting "
+      "for a grant of memory",
+      {kMiB, 1ull << 40});
   table->AddBytes("peer_small_bytes_max", &config->peer_small_bytes_max,
                   "largest part of the reserve for small requests that one worker may use",
                   {64 << 10, 1ull << 40});
@@ -91,8 +93,8 @@ absl::Status Resolve(absl::string_view host_name, unsigned cores, std::uint64_t 
   }
   if (config->lane_bytes_max > 0 && config->lane_bytes_max < kLaneBytesMin) {
     return UserError(absl::InvalidArgumentError(
-        absl::StrCat("--lane-bytes-max is too small for one worker: expected 0 (no lanes) or "
-                     "enough for one lane: got=",
+        absl::StrCat("--lane-bytes-max is too small for one worker: expected 0 (no shared "
+                     "memory) or enough for one worker: got=",
                      config->lane_bytes_max, " min=", kLaneBytesMin)));
   }
   return absl::OkStatus();

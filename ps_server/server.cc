@@ -128,17 +128,19 @@ struct Server::Impl {
       if (current != nullptr) gauge(prefix + "_current", help, current);
       registry.GetGauge(prefix + "_limit", absl::StrCat(help, ": limit"))
           .Set(static_cast<double>(value));
-      count(prefix + "_refused_total", absl::StrCat(help, ": refused at the limit"), refused);
+      count(prefix + "_refused_total", absl::StrCat(help, ": number of refusals at the limit"),
+            refused);
     };
-    bound("budget_bytes", "Granted payload in flight", limits.budget_bytes_max, &Stats::budget_used,
-          &Stats::budget_refused);
-    bound("small_reserve_bytes", "Reserve for small requests", limits.small_reserve_bytes_max,
-          &Stats::small_used, &Stats::small_refused);
+    bound("budget_bytes", "Bytes of granted requests and answers in flight",
+          limits.budget_bytes_max, &Stats::budget_used, &Stats::budget_refused);
+    bound("small_reserve_bytes", "Bytes in use of the reserve for small requests",
+          limits.small_reserve_bytes_max, &Stats::small_used, &Stats::small_refused);
     bound("peer_small_bytes", "Largest part of the reserve for small requests that one worker uses",
           limits.peer_small_bytes_max, &Stats::peer_small_used, &Stats::peer_small_refused);
     bound("frame_bytes", "Size of the largest request or answer so far", limits.frame_bytes_max,
           nullptr, &Stats::frame_refused);
-    bound("streams", "Connections", limits.streams_max, &Stats::streams, &Stats::streams_refused);
+    bound("streams", "Connections of workers and servers", limits.streams_max, &Stats::streams,
+          &Stats::streams_refused);
     bound("lane_bytes", "Memory shared with peers of this host", limits.lane_bytes_max,
           &Stats::lane_bytes, &Stats::lane_bytes_refused);
     registry.AddCallbackGauge(
@@ -146,11 +148,15 @@ struct Server::Impl {
         {}, [largest = host->largest_frame()] {
           return static_cast<double>(largest->load(std::memory_order_relaxed));
         });
-    gauge("evergrad_ps_server_budget_bytes_waiting", "Announced payload that waits for a grant",
+    gauge("evergrad_ps_server_budget_bytes_waiting",
+          "Bytes of requests that clients have announced and may not send yet, because the "
+          "server's memory budget is in use",
           &Stats::budget_waiting);
     count("evergrad_ps_server_refused_total",
           "Requests and streams that were refused because of a limit", &Stats::refused_total);
-    count("evergrad_ps_server_granted_total", "Requests that were granted", &Stats::granted_total);
+    count("evergrad_ps_server_granted_total",
+          "Requests for which the server has granted a part of its memory budget",
+          &Stats::granted_total);
     count("evergrad_ps_server_malformed_streams_total",
           "Streams that were ended because of a malformed message", &Stats::malformed_total);
     count("evergrad_ps_server_received_bytes_total", "Bytes received on data streams",
@@ -214,8 +220,8 @@ struct Server::Impl {
       // Each reason is logged once. One of the reasons is that the peer is on another host.
       if (status.ok() || !said->First(std::string(status.message()))) return;
       logger->Info(absl::StrCat(
-          "the payload of a peer uses the socket, because no lane was opened: peer=", address,
-          " reason=", status.message()));
+          "pushes and pulls of a peer go through a socket and not through shared memory: peer=",
+          address, " reason=", status.message()));
     };
     options->on_unused_grants =
         [unused = std::make_shared<UnusedGrants>(dependencies.logger, dependencies.registry,

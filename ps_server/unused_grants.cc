@@ -12,10 +12,11 @@ void UnusedGrants::Note(const std::string& name, std::uint64_t grants, std::uint
     const bool room = peers_.contains(name) || peers_.size() < kPeersMax;
     Peer& peer = peers_[room ? name : "other"];
     if (peer.counter == nullptr) {
-      peer.counter = &registry_->GetCounter("evergrad_ps_server_unused_grants_total",
-                                            "Bytes of the budget that were granted to a client and "
-                                            "revoked because the client did not use them",
-                                            {{"peer", room ? name : "other"}});
+      peer.counter =
+          &registry_->GetCounter("evergrad_ps_server_unused_grants_total",
+                                 "Grants of the budget that were revoked because the client "
+                                 "did not use them",
+                                 {{"peer", room ? name : "other"}});
     }
     peer.counter->Add(grants);
     peer.grants += grants;

@@ -147,7 +147,7 @@ void Control::OnClose(const v1::Close& close) {
       held->stopped_in != 0 || held->start > version) {
     if (!done.ok() || !refused.ok()) {
       options_.logger->Error(
-          absl::StrCat("a Close is malformed: shard=", key.shard.ToString(),
+          absl::StrCat("a Close message is malformed: shard=", key.shard.ToString(),
                        " cause=", (done.ok() ? refused : done).status().message()),
           directory_.About(key.job));
     }

@@ -85,11 +85,10 @@ void CutOrders::OnDropped(const Order& order, const absl::Status& cause) {
   *message.mutable_shard_durable()->mutable_error() = client::ToErrorDetail(cause);
   message.mutable_shard_durable()->set_tried_again(true);
   options_.sender->SendIn(order.session, std::move(message));
-  options_.logger->Warning(
-      absl::StrCat(
-          "cannot write the snapshot of a shard, and retries until the write succeeds: shard=",
-          order.key.shard.ToString(), " cause=", cause.message()),
-      options_.directory->About(order.key.job));
+  options_.logger->Warning(absl::StrCat("cannot write the snapshot of a shard; the server retries "
+                                        "until the write succeeds: shard=",
+                                        order.key.shard.ToString(), " cause=", cause.message()),
+                           options_.directory->About(order.key.job));
 }
 
 void CutOrders::OnEnded(const Order& order, const absl::StatusOr<DurableCut>& result) {

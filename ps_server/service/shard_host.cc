@@ -84,8 +84,8 @@ ShardHost::ShardHost(Options options)
                                         const v1::PushSection& push) {
       unproved_->Add();
       Say(absl::StrCat(
-          "refused a push, because the coordinator has not granted its attempt to the sender: "
-          "sender=",
+          "refused a push, because the coordinator has not granted the pushed attempt to the "
+          "sender: sender=",
           client::CleanText(header.client_name(), kSenderNameBytesMax),
           " job=", JobUidString(JobUid(header.job_uid())), " shard=", push.shard(), " closure=",
           push.closure(), " attempt=", push.attempt().term(), ".", push.attempt().n()));
@@ -104,8 +104,8 @@ void ShardHost::AddGauges() const {
                 "Spare memory for writing new values beside the old values: limit")
       .Set(static_cast<double>(options_.pool_bytes_max));
   registry.AddCallbackCounter("evergrad_ps_server_pool_bytes_refused_total",
-                              "Spare memory for writing new values beside the old values: returned "
-                              "to the system because of the limit",
+                              "Spare memory for writing new values beside the old values: number "
+                              "of blocks returned to the system because of the limit",
                               {}, [pool = pool_] { return pool->refused(); });
   const auto by_job = [&](const char* name, const char* help,
                           double (*read)(const JobTable::Job&)) {

@@ -238,7 +238,7 @@ namespace {
 // Returns a function that makes the error for an undamaged file of another shard, plan or job.
 auto DiffersIn(const CutSource& source) {
   return [&source](absl::string_view what, const std::string& want, const std::string& got) {
-    return absl::FailedPreconditionError(absl::StrCat("the snapshot file is of another ", what,
+    return absl::FailedPreconditionError(absl::StrCat("the snapshot file has another ", what,
                                                       ": path=", source.uri, " want=", want,
                                                       " got=", got));
   };

@@ -35,7 +35,7 @@ class MemoryFile final : public fs::WritableFile {
 Images::Images(Options options)
     : options_(options),
       limit_(*options_.registry, "evergrad_ps_server_image_bytes",
-             "Images of stopped shards that other servers read",
+             "Bytes of the images of stopped shards, which the next owners read",
              static_cast<double>(options_.bytes_max)),
       orders_({.name = "images",
                .perform = [this](Orders::Entry entry) { Perform(std::move(entry.order)); }}) {}

@@ -454,8 +454,8 @@ TEST_CASE(
   CHECK(trouble.error().code() == static_cast<int>(absl::StatusCode::kResourceExhausted));
   CHECK(a.Unread() == 0);
   a.On([] {});
-  CHECK_THAT(a.Log(), Catch::Matchers::Contains("warning cannot write the snapshot of a shard, and "
-                                                "retries until the write succeeds: shard=0 "
+  CHECK_THAT(a.Log(), Catch::Matchers::Contains("warning cannot write the snapshot of a shard; the "
+                                                "server retries until the write succeeds: shard=0 "
                                                 "cause="));
   a.files.SetBytesMax(1 << 20);
   const v1::ShardDurable saved = a.NextDurable();
