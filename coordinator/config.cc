@@ -16,9 +16,9 @@ void AddJournalOptions(SqliteStoreOptions* store, daemon::OptionTable* table) {
              "folder continues its jobs; with \"\" the jobs end with this process");
   table->Add(
       "forget_unknown_jobs", &store->forget_unknown_jobs,
-      "start although the journal has lost jobs, or is missing, and give these jobs up. An "
-      "orphaned -wal file is kept under another name, and servers drop their shards of jobs that "
-      "the journal does not know. Without this flag the coordinator ends and changes nothing");
+      "start although the journal has lost jobs, or is missing, and give these jobs up. A "
+      "-wal file without its journal is kept under another name, and servers drop their shards of "
+      "jobs that the journal does not know. Without this flag the coordinator ends and changes nothing");
   table->Add("journal_commit_every", &store->commit_every,
              "with --state-dir: longest time that a change waits so that several changes share one "
              "sync of the disk",
@@ -41,10 +41,11 @@ void AddTaskOptions(ControlOptions& c, daemon::OptionTable* table) {
              "a server that is disconnected for this long is declared lost, and its shards are "
              "assigned to other servers",
              milliseconds(100));
-  table->Add("window", &c.window,
-             "how long registrations are collected after the start, before the term is chosen and "
-             "workers are answered; 0: do not collect",
-             milliseconds(0), milliseconds(600'000));
+  table->Add(
+      "window", &c.window,
+      "how long the coordinator collects registrations after its start, before it chooses its "
+      "term and answers the workers; 0: do not collect",
+      milliseconds(0), milliseconds(600'000));
   table->Add("tasks_max", &c.membership.tasks_max,
              "largest number of living tasks; a further registration is refused", {1, 1'000'000});
 }
@@ -132,8 +133,8 @@ absl::Status ResolveRoots(bool local_only, Options* options) {
       options->checkpoint_roots,
       options->checkpoint_roots.empty()
           ? "the coordinator was started without --checkpoint-root, and its cluster is not only on "
-            "this machine: start it with --checkpoint-root FOLDER, or leave checkpoint.directory "
-            "out: checkpoints are then stored in the runs folder"
+            "this machine: start it with --checkpoint-root FOLDER, or leave out "
+            "checkpoint.directory, so that checkpoints are stored in the runs folder"
           : "to allow another folder, start the coordinator with one more --checkpoint-root "
             "FOLDER");
   return absl::OkStatus();

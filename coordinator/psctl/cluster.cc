@@ -120,9 +120,10 @@ int Down(Context& context, const std::vector<std::string>& args) {
 
 int Status(Context& context, const std::vector<std::string>& args) {
   ClusterOptions options;
-  OptionTable table("psctl cluster status",
-                    "shows the processes of a cluster folder, and their state at the coordinator",
-                    OptionTable::Kind::kCommand);
+  OptionTable table(
+      "psctl cluster status",
+      "shows the processes of a cluster folder, and the tasks that the coordinator knows",
+      OptionTable::Kind::kCommand);
   table.Add("folder", &options.folder, "cluster folder");
   AddOutputOption(&table, &options.output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;

@@ -57,8 +57,8 @@ std::string Overview(const std::vector<Verb>& verbs, absl::string_view noun) {
   absl::StrAppend(&out,
                   "\npsctl NOUN VERB --help lists the flags. Exit codes: 0 succeeded, 1 job failed "
                   "or checkpoint damaged, 2 bad usage or file,\n"
-                  "3 cancelled, 4 cluster not reachable or accepts no work now, 5 a --require not "
-                  "met, 130 interrupted.\n");
+                  "3 cancelled, 4 cluster not reachable or accepts no work now, 5 the result does "
+                  "not meet a --require, 130 interrupted.\n");
   return out;
 }
 

@@ -241,7 +241,8 @@ int FetchJob(Context& context, const std::vector<std::string>& args) {
       "with checksums, and each file is written completely or not at all. Files that are already "
       "here are not copied again, so a second call resumes an interrupted copy",
       daemon::OptionTable::Kind::kCommand);
-  table.AddArgument("JOB", &options.job, "name of the job (the newest of that name) or its uid");
+  table.AddArgument("JOB", &options.job,
+                    "uid or name of the job; a name means the newest job of that name");
   table.Add("to", &options.folder, "folder for the files; created if it does not exist");
   AddConnectionOptions(&table, &connection);
   AddOutputOption(&table, &output);

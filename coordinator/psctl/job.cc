@@ -312,7 +312,8 @@ void AddRunOptions(OptionTable* table, RunOptions* options) {
   table->Add("failpoints", &options->cluster.failpoints,
              "with --local, for tests: failpoints of every daemon; `none` allows counting jobs");
   table->Add("require", &options->requirements,
-             "accuracy>=0.86: end with exit code 5 if the result does not meet this requirement");
+             "requirement on the result, for example accuracy>=0.86; if it is not met, psctl ends "
+             "with exit code 5");
   AddReconnectOption(table, &options->reconnect_timeout);
   AddConnectionOptions(table, &options->connection);
   AddOutputOption(table, &options->output);
@@ -529,7 +530,8 @@ struct OneJob {
 // Returns an exit code if the verb has ended.
 std::optional<int> Open(Context& context, OptionTable* table, const std::vector<std::string>& args,
                         OneJob* one) {
-  table->AddArgument("JOB", &one->job, "name of the job (the newest of that name) or its uid");
+  table->AddArgument("JOB", &one->job,
+                     "uid or name of the job; a name means the newest job of that name");
   AddConnectionOptions(table, &one->connection);
   AddOutputOption(table, &one->output);
   if (const auto code = ParseArguments(context, table, args)) return *code;
@@ -607,7 +609,8 @@ int Watch(Context& context, const std::vector<std::string>& args) {
                     OptionTable::Kind::kCommand);
   WatchOptions options;
   table.Add("require", &require,
-            "accuracy>=0.86: end with exit code 5 if the result does not meet this requirement");
+            "requirement on the result, for example accuracy>=0.86; if it is not met, psctl ends "
+            "with exit code 5");
   AddReconnectOption(&table, &options.reconnect_timeout);
   if (const auto code = Open(context, &table, args, &one)) return *code;
   const auto requirements = ParseRequirements(require);

@@ -124,7 +124,7 @@ void ShowAudit(Context& context, const Audit& audit, const FoundManifest& found,
 
 int AuditJob(Context& context, const std::vector<std::string>& args) {
   Connection connection;
-  connection.instead = "--checkpoint PATH needs no coordinator";
+  connection.instead = "give --checkpoint PATH, which needs no coordinator";
   std::string output = "text", job, path;
   bool verbose = false;
   daemon::OptionTable table("psctl job audit",
@@ -132,9 +132,9 @@ int AuditJob(Context& context, const std::vector<std::string>& args) {
                             "of each epoch were applied, and how often; reads every byte of the "
                             "checkpoint. Exit code 1 if a guarantee is violated",
                             daemon::OptionTable::Kind::kCommand);
-  table.Add(
-      "job", &job,
-      "name of the job (the newest of that name) or its uid; the coordinator finds its checkpoint");
+  table.Add("job", &job,
+            "uid or name of the job, of which the coordinator names the newest checkpoint; a name "
+            "means the newest job of that name");
   table.Add("checkpoint", &path,
             "a checkpoint's folder, a manifest, or a job's runs folder, in place of --job; file:// "
             "or a plain path");

@@ -140,7 +140,7 @@ int Top(Context& context, const std::vector<std::string>& args) {
             "print one sample, with totals since the servers got the shards, and end");
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   if (once && table.IsSet("samples")) {
-    context.err << "psctl: --once and --samples exclude each other\n";
+    context.err << "psctl: --once and --samples cannot both be given\n";
     return kUsage;
   }
   const bool json = one.output == "json", live = context.out_terminal && !json;

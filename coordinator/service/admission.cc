@@ -91,7 +91,7 @@ bool Admission::ChooseTerm() {
   if (life.journaled && life.highest_reported > parts_.store->term().value()) {
     parts_.logger->Error(
         absl::StrCat("the tasks have registered with another journal before, or this journal has "
-                     "lost its end: journal_term=",
+                     "lost its newest entries: journal_term=",
                      parts_.store->term().value(), " tasks_term=", life.highest_reported,
                      "; the tasks drop jobs that this journal does not have (psctl checkpoint list "
                      "RUNS shows the checkpoints from which they can resume)"));

@@ -25,8 +25,8 @@ struct ControlMetrics {
                        static_cast<double>(options.membership.tasks_max)};
   metrics::Limit registrations{
       registry, "evergrad_coordinator_registrations_recent",
-      "recently accepted registrations, where a session that ended without a message counts "
-      "several times; refused: registrations beyond the rate limit",
+      "recently accepted registrations (a session that ended without a message counts several "
+      "times); refused: registrations beyond the rate limit",
       registrations_max};
   metrics::Limit sessions{registry, "evergrad_coordinator_sessions",
                           "open sessions, registered or not", options.membership.tasks_max + 64.0};
@@ -75,8 +75,9 @@ struct ControlMetrics {
       registry.GetGauge("evergrad_coordinator_workers_alive", "workers alive");
   metrics::Gauge& workers_wanted = registry.GetGauge(
       "evergrad_coordinator_workers_wanted",
-      "workers that the running jobs could use: for each job the closures that can run at the same "
-      "time, at most those that are left; at least 1 while a job is queued, 0 without a job");
+      "number of workers that the running jobs could use: for each job, the number of closures that "
+      "can run at the same time, but no more than the job has left; at least 1 while a job is "
+      "queued, 0 without a job");
   metrics::Gauge& servers_alive =
       registry.GetGauge("evergrad_coordinator_servers_alive", "parameter servers alive");
   metrics::Gauge& term = registry.GetGauge("evergrad_coordinator_term_number",

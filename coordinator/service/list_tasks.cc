@@ -78,7 +78,7 @@ void TaskCalls::FillWorkerRow(const TaskEntry& entry, const v1::WorkerProgress& 
     activity = absl::StrCat(
         "backs off for ",
         std::chrono::duration_cast<std::chrono::milliseconds>(entry.backoff_until - now).count(),
-        " ms after ", entry.flaps, " registrations that ended soon");
+        " ms, because each of its last ", entry.flaps, " registrations ended soon");
   }
   if (const Job* job = parts_.JobOf(entry.id)) {
     if (const auto left = job->BacksOffFor(entry.id);

@@ -21,12 +21,12 @@ WorkTimes::OfJob::OfJob(metrics::Labels of)
 
 WorkTimes::WorkTimes(metrics::Registry& registry) {
   AddFamily(registry, "evergrad_coordinator_closure_seconds",
-            "duration of training closures at their worker by running job; it begins with the "
-            "grant or, if that is later, with the worker's previous Done, and ends with Done",
+            "duration of training closures by running job, from the grant, or from the end of the "
+            "worker's previous closure if that is later, to the end of the closure",
             &OfJob::closure);
   AddFamily(registry, "evergrad_coordinator_grant_wait_seconds",
-            "time for which a worker held no work before a grant (0 for a grant ahead), by running "
-            "job",
+            "time for which a worker held no work before a grant, by running job; 0 if the worker "
+            "still held work",
             &OfJob::wait);
 }
 
