@@ -18,7 +18,8 @@ void AddJournalOptions(SqliteStoreOptions* store, daemon::OptionTable* table) {
       "forget_unknown_jobs", &store->forget_unknown_jobs,
       "start although the journal has lost jobs, or is missing, and give these jobs up. A "
       "-wal file without its journal is kept under another name, and servers drop their shards of "
-      "jobs that the journal does not know. Without this flag the coordinator ends and changes nothing");
+      "jobs that the journal does not know. Without this flag the coordinator ends and changes "
+      "nothing");
   table->Add("journal_commit_every", &store->commit_every,
              "with --state-dir: longest time that a change waits so that several changes share one "
              "sync of the disk",

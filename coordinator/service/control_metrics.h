@@ -75,7 +75,8 @@ struct ControlMetrics {
       registry.GetGauge("evergrad_coordinator_workers_alive", "workers alive");
   metrics::Gauge& workers_wanted = registry.GetGauge(
       "evergrad_coordinator_workers_wanted",
-      "number of workers that the running jobs could use: for each job, the number of closures that "
+      "number of workers that the running jobs could use: for each job, the number of closures "
+      "that "
       "can run at the same time, but no more than the job has left; at least 1 while a job is "
       "queued, 0 without a job");
   metrics::Gauge& servers_alive =
