@@ -21,10 +21,9 @@ bool SeesRun(const v1::JobStatus& job);
 struct FetchOptions {
   std::string job;     // uid or name
   std::string folder;  // created if it does not exist
-  std::chrono::milliseconds retry_for{
-      // time for which calls are repeated while the coordinator does not answer, or refuses them
-      // because too many calls are in progress
-      60000};
+  // Time for which calls are repeated while the coordinator does not answer, or refuses the calls
+  // because too many calls are in progress.
+  std::chrono::milliseconds retry_for{60000};
 };
 struct Fetched {
   std::string host;                // host of the coordinator's files

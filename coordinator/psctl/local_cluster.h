@@ -29,8 +29,8 @@ struct LocalOptions {
   // Absolute paths. If a list is empty, the daemons use their default on loopback, which allows any
   // folder.
   std::vector<std::string> data_roots, checkpoint_roots;
-  std::string
-      failpoints;  // "" allows no failpoints and no counting jobs; "none" allows counting jobs
+  // With "", the daemons allow no failpoints and no counting jobs. "none" allows counting jobs.
+  std::string failpoints;
   bool supervise = false;  // restart processes that die
   bool detached = false;   // for `cluster up`: the daemons outlive this process
   // The logs move to another folder at the end, so messages do not name them.

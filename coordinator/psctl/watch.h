@@ -22,11 +22,10 @@ struct WatchOptions {
   // The folder for the files of a run if this machine does not see the run's own folder. With "",
   // psctl prints the command that fetches them.
   std::string fetch_to;
-  std::chrono::milliseconds unreachable_after{5000};  // limit before the first answer
-  std::chrono::milliseconds reconnect_timeout{
-      // limit for a coordinator that has answered before and is now unreachable, because it may
-      // restart
-      60000};
+  std::chrono::milliseconds unreachable_after{5000};  // longest wait for the first answer
+  // Longest wait for a coordinator that has answered before and is now unreachable, because it may
+  // be restarting.
+  std::chrono::milliseconds reconnect_timeout{60000};
   std::chrono::milliseconds cancel_wait{15000};
   // The watch calls `tick` about ten times per second. `tick` sends its lines to the printer. If
   // the job cannot continue, `tick` returns an exit code and a text.

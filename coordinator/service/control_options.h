@@ -25,10 +25,9 @@ struct ControlOptions {
   fs::Roots checkpoint_roots = {};  // folders that may contain a job's checkpoint.directory
   // Limit of jobs that run at the same time. Further jobs wait in the queue.
   std::uint32_t jobs_running_max = 1;
-  std::chrono::milliseconds share_turn{
-      // If the workers do not divide evenly, the jobs take turns at the remaining workers.
-      // `share_turn` is the length of one turn.
-      10000};
+  // If the workers do not divide evenly, the jobs take turns at the remaining workers. `share_turn`
+  // is the length of one turn.
+  std::chrono::milliseconds share_turn{10000};
   std::uint32_t jobs_queued_max = 64;
   std::uint32_t jobs_kept_max = 100;  // limit of ended jobs that are kept for queries
   std::uint32_t calls_max = 1024;     // Control RPCs in progress

@@ -71,13 +71,14 @@ class ControlPlane final {
 
  private:
   void Tick();
-  void CheckStore();  // called when the store's health or place has changed, or when more changes
-                      // are durable
+  // Called when the health or the place of the store has changed, or when more changes are durable.
+  void CheckStore();
   void UpdateMetrics();
   void UpdateReadiness();
   void OpenSession(std::uint64_t number, transport::PeerInfo peer,
                    std::shared_ptr<transport::MessageStream> stream);
-  void OnBatch(std::uint64_t number, const v1::TaskBatch* batch);  // null for malformed bytes
+  // `batch` is null if the bytes are malformed.
+  void OnBatch(std::uint64_t number, const v1::TaskBatch* batch);
   absl::Status OnMessage(Session& session, const v1::TaskBatch& batch,
                          const v1::TaskMessage& message);
   void OnCall(const ControlCall& call, const std::string& request, const Responder& responder);

@@ -12,9 +12,9 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::uint64_t kTermMax = 1ull << 62;  // higher terms are forged
-constexpr std::uint64_t kTermStepMax =
-    1ull << 32;  // largest distance above the known term; a coordinator never restarts so often
-                 // while a task is disconnected
+// Largest distance of a reported term above the known term. A coordinator never restarts this often
+// while a task is disconnected.
+constexpr std::uint64_t kTermStepMax = 1ull << 32;
 constexpr int kShardsHeldMax = 1 << 16;
 
 }  // namespace

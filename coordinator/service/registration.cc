@@ -238,8 +238,8 @@ void Registrar::Welcome(Registration& one) {
 // Tells the task to drop the shards of jobs that do not run, and supersedes attempts that were not
 // adopted.
 void Registrar::EndHeld(Registration& one) {
-  std::set<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>
-      adopted;  // (job, attempt), because each job numbers its own attempts
+  // The pairs of job and attempt, because each job numbers its own attempts.
+  std::set<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>> adopted;
   for (const v1::HeldAttempt& a : one.registered()->adopted())
     adopted.insert({a.job_uid(), a.attempt().term(), a.attempt().n()});
   std::set<std::uint64_t> ended;

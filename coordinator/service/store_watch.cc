@@ -48,8 +48,8 @@ bool StoreWatch::CheckPlace() {
 bool StoreWatch::CheckHealth() {
   if (broken_) return false;
   const absl::Status health = store_->health();
-  if (!health.ok() && !absl::IsResourceExhausted(
-                          health)) {  // this error is final, even if the disk was full before
+  // Any error except a full disk is final.
+  if (!health.ok() && !absl::IsResourceExhausted(health)) {
     Fail(health);
     return false;
   }

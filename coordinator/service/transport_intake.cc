@@ -25,8 +25,8 @@ class CountedResponder final : public transport::UnaryResponder {
 
  private:
   std::unique_ptr<transport::UnaryResponder> inner_;
-  std::shared_ptr<std::atomic<std::uint32_t>>
-      calls_;  // shared with every call, because a call may outlive the control plane
+  // Shared with every call, because a call may outlive the control plane.
+  std::shared_ptr<std::atomic<std::uint32_t>> calls_;
 };
 
 // The batches of one session that are not handled yet; shared by the session's callbacks.

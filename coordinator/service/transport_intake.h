@@ -27,8 +27,8 @@ class TransportIntake {
     std::function<void(std::uint64_t session, transport::PeerInfo peer,
                        std::shared_ptr<transport::MessageStream> stream)>
         on_session;
-    std::function<void(std::uint64_t session, const v1::TaskBatch* batch)>
-        on_batch;  // null for malformed bytes
+    // `batch` is null if the bytes are malformed.
+    std::function<void(std::uint64_t session, const v1::TaskBatch* batch)> on_batch;
     std::function<void(std::uint64_t session)> on_overflow;
     std::function<void(std::uint64_t session)> on_end;
     std::function<void(const ControlCall& call, const std::string& request,

@@ -36,10 +36,10 @@ class JobTable {
   struct Job {
     MapVersion version;              // (0,0) if unknown
     std::uint32_t shards_total = 0;  // 0 if unknown
-    std::shared_ptr<JobCounters>
-        counters;  // null if the job is not known; shared with requests in progress
-    std::shared_ptr<grants::GrantGuard>
-        grants;        // null if grants are not checked; shared with the job's shards
+    // Null if the job is not known. Shared with requests in progress.
+    std::shared_ptr<JobCounters> counters;
+    // Null if grants are not checked. Shared with the job's shards.
+    std::shared_ptr<grants::GrantGuard> grants;
     std::string name;  // "" if unknown
     // Shards held here at the last count, and the bytes of their values and optimizer state. For
     // embedding tables, the bytes are all memory of the tables.

@@ -39,8 +39,8 @@ tensor::SharedBytes RowCopies::Place(const DataCall& call, std::uint64_t bytes) 
   tensor::SharedBytes place{memory_, left_.first(bytes)};
   const std::span<std::byte> padding = left_.subspan(
       bytes, std::min<std::uint64_t>(left_.size(), RoundUp(bytes, tensor::kAlignment)) - bytes);
-  std::fill(padding.begin(), padding.end(),
-            std::byte{0});  // the frame may continue after the padding
+  // The padding must have defined bytes, because the frame may continue after it.
+  std::fill(padding.begin(), padding.end(), std::byte{0});
   left_ = left_.subspan(bytes + padding.size());
   return place;
 }

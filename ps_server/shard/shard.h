@@ -61,16 +61,18 @@ struct Push {
   Attempt attempt;
   UpdateKind kind = UpdateKind::kGradient;
   std::uint64_t global_step = 0;
-  std::uint64_t rows = 0;              // number of rows that the sender declares
-  std::span<const std::byte> payload;  // as received; the shard checks its length, and for float32
-                                       // its alignment of 4 bytes. Empty for kSkip
-  TableRows rows_of;                   // for slots only; a dense shard refuses rows
-  absl::string_view skip_reason;       // kSkip: 1 to 64 bytes
+  std::uint64_t rows = 0;  // number of rows that the sender declares
+  // The received bytes; empty for kSkip. The shard checks the length, and for float32 the alignment
+  // of 4 bytes.
+  std::span<const std::byte> payload;
+  TableRows rows_of;              // for slots only; a dense shard refuses rows
+  absl::string_view skip_reason;  // for kSkip, 1 to 64 bytes
   // The type of the payload: the variable's wire type, or for a slot the wire type of the named
   // tables, or kSeveral if they have several wire types. A kSkip may omit the type.
   tensor::WireType wire = tensor::WireType::kFloat32;
-  absl::string_view defect;  // error that the decoder found, or "". The answer is kInvalid with
-                             // this text, unless the ledger gives the answer (LEDGER line 11)
+  // The error that the decoder found, or "". The answer is kInvalid with this text, unless the
+  // ledger gives the answer (LEDGER line 11).
+  absl::string_view defect;
   // The reason why the sender's proof of its grant is not valid (LEDGER line 35), or "". If there
   // is a reason, the answer is kInvalid with the reason as its message, and the ledger is not read.
   absl::string_view unproved = {};
@@ -78,8 +80,9 @@ struct Push {
 struct PushResult {
   PushCode code = PushCode::kInvalid;
   std::uint64_t lsn = 0;
-  std::string message;  // kInvalid, kRefused, kBusy, kOverBudget: "gradient bytes mismatch:
-                        // variable=dense/kernel shard=3 want=4096 got=12"
+  // For kInvalid, kRefused, kBusy and kOverBudget, a message such as "gradient bytes mismatch:
+  // variable=dense/kernel shard=3 want=4096 got=12".
+  std::string message;
 };
 
 enum class PullCode { kValues, kUnchanged, kStale };
@@ -88,20 +91,21 @@ struct Pull {
   bool has = false;
   MapVersion have_start;
   std::uint64_t have_vlsn = 0;
-  TableRows rows_of = {};  // for slots only, which never answer kUnchanged; a dense shard refuses
-                           // it. The ids must outlive the PullPlan and its readings.
+  // For slots only, which never answer kUnchanged; a dense shard refuses rows. The ids must outlive
+  // the PullPlan and its readings.
+  TableRows rows_of = {};
 };
 struct PullResult {
   PullCode code = PullCode::kStale;
   MapVersion start;
   std::uint64_t vlsn = 0;
-  absl::InlinedVector<tensor::SharedBytes, 1>
-      chunks;  // kValues: references to the whole shard in row order; for a slot, copies of the
-               // rows that the pull names
-  tensor::WireType wire =
-      tensor::WireType::kFloat32;  // kValues, kUnchanged: type of the values, as in Push
-  std::string invalid;  // if not "", the section does not fit the shard, and the other fields have
-                        // no meaning
+  // For kValues, references to the whole shard in row order. For a slot, copies of the rows that
+  // the pull names.
+  absl::InlinedVector<tensor::SharedBytes, 1> chunks;
+  // For kValues and kUnchanged, the type of the values, as in Push.
+  tensor::WireType wire = tensor::WireType::kFloat32;
+  // If not "", the section does not fit the shard, and the other fields have no meaning.
+  std::string invalid;
 };
 
 // The answer of Shard::Read. The rows of a slot are not copied yet, because the caller provides
@@ -120,8 +124,8 @@ struct PullPlan {
 // The slot with the number `slot` of a job with `slots` slots.
 struct SlotSettings {
   std::uint32_t slot = 0, slots = 0;
-  std::vector<storage::TableSettings>
-      tables;  // by index in the plan; bytes_max is the limit of this slot's partition
+  // The tables by index in the plan. bytes_max of a table is the limit of this slot's partition.
+  std::vector<storage::TableSettings> tables;
   std::vector<tensor::WireType> wire = {};  // by index; if empty, all are float32
   tensor::WireType wire_of(std::size_t table) const {
     return table < wire.size() ? wire[table] : tensor::WireType::kFloat32;
@@ -140,8 +144,8 @@ struct ShardSettings {
   InitializerSettings initializer;
   optimizers::Settings optimizer;
   std::optional<SlotSettings> slot = std::nullopt;
-  tensor::WireType wire = tensor::WireType::kFloat32;  // of gradients and values on the wire; the
-                                                       // shard holds and computes float32
+  // The type of gradients and values on the wire. The shard holds and computes float32.
+  tensor::WireType wire = tensor::WireType::kFloat32;
 };
 
 // A piece of a slot's cut: some rows of one table.
@@ -263,13 +267,11 @@ class Shard {
   bool sealed() const { return sealed_; }
   bool stopped() const { return stopped_; }
   const Ledger& ledger() const { return ledger_; }
-  std::uint64_t updates_applied() const {
-    return updates_applied_;
-  }                                                         // in the present state, without SKIPs
+  // Returns the number of updates in the present state, without SKIPs.
+  std::uint64_t updates_applied() const { return updates_applied_; }
   std::uint64_t duplicates() const { return duplicates_; }  // DUPLICATEs answered by this process
-  const std::map<std::string, std::uint64_t>& skips() const {
-    return skips_;
-  }  // by reason, in the present state
+  // Returns the number of SKIPs in the present state, by reason.
+  const std::map<std::string, std::uint64_t>& skips() const { return skips_; }
   std::uint64_t value_bytes() const;
   std::uint64_t state_bytes() const;
   // Returns the sum of Mix(index in the whole variable, float bits) over all elements, mod 2^64, so

@@ -44,8 +44,8 @@ class SlotContents final : public Contents {
   }
 
   std::vector<tensor::WireType> wire_;  // as in SlotSettings
-  std::vector<std::shared_ptr<storage::EmbeddingTable>>
-      tables_;  // never null; the contents are the only owner
+  // No pointer is null. The contents are the only owner.
+  std::vector<std::shared_ptr<storage::EmbeddingTable>> tables_;
   struct TablePart {
     storage::EmbeddingTable* table = nullptr;
     tensor::WireType wire = tensor::WireType::kFloat32;

@@ -33,8 +33,8 @@ class Images {
  public:
   struct Options {
     metrics::Registry* registry = nullptr;  // Outlives the images.
-    fault::Failpoints* failpoints =
-        nullptr;  // for move.stopped (each image made) and move.read (each piece read); may be null
+    // For move.stopped (each image made) and move.read (each piece read). May be null.
+    fault::Failpoints* failpoints = nullptr;
     std::uint64_t bytes_max = 1ull << 30;  // limit for all images together
   };
   struct Order {
@@ -83,8 +83,8 @@ class Images {
   mutable Mutex mu_;
   std::uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<Key, std::shared_ptr<const Image>> images_ ABSL_GUARDED_BY(mu_);
-  Orders
-      orders_;  // bounded by bytes_max; this is the last member, because its thread uses the others
+  // Bounded by bytes_max. This is the last member, because its thread uses the others.
+  Orders orders_;
 };
 
 }  // namespace evergrad::ps_server

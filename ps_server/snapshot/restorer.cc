@@ -65,9 +65,8 @@ void Restorer::Perform(Order order) {
   absl::StatusOr<std::unique_ptr<Shard>> shard = RestoreShard(order.what);
   if (orders_.Unwanted()) {
     cancelled_.Add();
-    shard = absl::CancelledError(
-        "loading of the shard was cancelled");  // this frees the memory of the shard before the
-                                                // next one is read
+    // The assignment frees the memory of the shard before the next shard is read.
+    shard = absl::CancelledError("loading of the shard was cancelled");
   } else if (shard.ok()) {
     restored_.Add();
     seconds_.Observe(std::chrono::duration<double>(options_.clock->Now() - begin).count());

@@ -42,8 +42,8 @@ class Restorer {
   };
 
   explicit Restorer(Options options);
-  ~Restorer();  // Ends the read in progress after at most 1 MiB, and answers all orders with
-                // Cancelled.
+  // Ends the read in progress after at most 1 MiB, and answers all orders with Cancelled.
+  ~Restorer();
   Restorer(const Restorer&) = delete;
   Restorer& operator=(const Restorer&) = delete;
 

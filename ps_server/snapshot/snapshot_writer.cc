@@ -19,8 +19,9 @@ bool IsWorthARetry(const absl::Status& status) {
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kInternal:
     case absl::StatusCode::kUnknown:
-    case absl::StatusCode::kAborted:  // an error of a file system; the writer's own Aborted is
-                                      // never passed to this function
+    // Aborted is an error of a file system, because the writer's own Aborted is never passed to
+    // this function.
+    case absl::StatusCode::kAborted:
     case absl::StatusCode::kDeadlineExceeded:
     case absl::StatusCode::kDataLoss: return BlameOf(status) != Blame::kUser;
     default: return false;

@@ -37,15 +37,15 @@ class SnapshotWriter {
     fs::FileSystem* files = nullptr;  // All pointers outlive the writer.
     metrics::Registry* registry = nullptr;
     const Clock* clock = nullptr;
-    fault::Failpoints* failpoints =
-        nullptr;  // for snapshot.before_cut, snapshot.report, and those of WriteCut; may be null
-    std::shared_ptr<storage::ChunkPool>
-        pool;  // pool of the server's shards, warmed before a cut; may be null
-    std::uint64_t bytes_max = 1ull
-                              << 30;     // of one cut: values, state, ledger (`snapshot_bytes_max`)
+    // For snapshot.before_cut, snapshot.report and the failpoints of WriteCut. May be null.
+    fault::Failpoints* failpoints = nullptr;
+    // The pool of the server's shards, which the writer warms before a cut. May be null.
+    std::shared_ptr<storage::ChunkPool> pool;
+    // Limit of one cut, with values, optimizer state and ledger (`snapshot_bytes_max`).
+    std::uint64_t bytes_max = 1ull << 30;
     std::size_t orders_max = 64 * 1024;  // one per shard; a server has far fewer shards
-    std::chrono::milliseconds retry_first{1000},
-        retry_max{30000};  // delays after dropped cuts; each delay is twice the previous one
+    // The first and the longest delay after a dropped cut. Each delay is twice the previous one.
+    std::chrono::milliseconds retry_first{1000}, retry_max{30000};
   };
   struct Order {
     JobUid job;
@@ -101,9 +101,8 @@ class SnapshotWriter {
   std::atomic<std::uint64_t> held_bytes_{0};
 
   Mutex mu_;
-  std::shared_ptr<Arrival> arrival_
-      ABSL_GUARDED_BY(mu_);  // shared with the function given to the shard's executor; null if
-                             // the writer waits for no cut
+  // Shared with the function that the shard's executor gets. Null if the writer waits for no cut.
+  std::shared_ptr<Arrival> arrival_ ABSL_GUARDED_BY(mu_);
   // The newest durable file of each shard. An unchanged shard is not written again.
   struct Last {
     std::string folder, plan_fingerprint;

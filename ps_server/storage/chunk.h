@@ -42,8 +42,8 @@ class alignas(64) Chunk {
 
   std::atomic<std::uint32_t> refs_{1};
   const std::uint32_t size_;
-  std::shared_ptr<ChunkPool>
-      pool_;  // Shared by all chunks that return to it; null for a chunk that is freed instead.
+  // The pool to which the chunk returns, shared by all its chunks. Null for a chunk that is freed.
+  std::shared_ptr<ChunkPool> pool_;
 };
 
 // A counted reference to one chunk. Different copies may be used on different threads, as with

@@ -22,13 +22,12 @@ class Evictor {
  public:
   // The entries that a push adds.
   struct Growth {
-    std::uint64_t rows = 0,
-                  rows_from_waiting = 0;  // rows_from_waiting counts new rows of ids that wait now
+    // rows_from_waiting counts the new rows of ids that wait now.
+    std::uint64_t rows = 0, rows_from_waiting = 0;
     std::uint64_t waiting = 0;
     bool any() const { return rows + waiting > 0; }
-    std::uint64_t entries() const {
-      return rows - rows_from_waiting + waiting;
-    }  // entries of the index
+    // Returns the number of entries that the index gets.
+    std::uint64_t entries() const { return rows - rows_from_waiting + waiting; }
   };
 
   explicit Evictor(RowStore* store) : store_(*store) {}  // `store` outlives the evictor.

@@ -112,8 +112,8 @@ void RowInitializer::Fill(std::uint64_t row_key, std::span<float> row) const {
   switch (kind_) {
     case Kind::kConstant: std::ranges::fill(row, offset_); return;
     case Kind::kUniform:
-      for (std::size_t j = 0; j < row.size();
-           j += 4) {  // four elements of random::Uniform are computed from one block
+      // Four elements of random::Uniform are computed from one block.
+      for (std::size_t j = 0; j < row.size(); j += 4) {
         const random::Block block = random::Philox(row_key, j / 4, 0);
         for (std::size_t k = 0; k < 4 && j + k < row.size(); ++k)
           row[j + k] = (2.0f * (static_cast<float>(block[k] >> 8) * 0x1p-24f) - 1.0f) * scale_;

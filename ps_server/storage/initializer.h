@@ -15,8 +15,8 @@ namespace evergrad::ps_server {
 
 // The settings of an initializer, with the names and formulas of Keras 2.9 (README.md).
 struct InitializerSettings {
-  std::string type =
-      "zeros";  // zeros | ones | constant | glorot_uniform | he_normal | truncated_normal
+  // zeros | ones | constant | glorot_uniform | he_normal | truncated_normal
+  std::string type = "zeros";
   double value = 0, mean = 0, stddev = 0.05;
   std::uint64_t fan_in = 0, fan_out = 0, seed = 0;  // fan_in and fan_out of the whole variable
 };

@@ -44,13 +44,13 @@ class PagePool {
   struct Slab {
     char* base = nullptr;  // null if the slab was returned to the system
     std::size_t free = kPagesOfSlab;
-    std::size_t too_long =
-        kPagesOfSlab +
-        1;  // the slab has no run of this many free pages; reset when pages of it are freed
+    // The slab has no run of this many free pages. The number is reset when pages of the slab are
+    // freed.
+    std::size_t too_long = kPagesOfSlab + 1;
     std::array<std::uint64_t, kPagesOfSlab / 64> used{};
   };
-  static std::size_t FindRun(const Slab& slab,
-                             std::size_t pages);  // kPagesOfSlab if there is no such run
+  // Returns the first page of a run of free pages, or kPagesOfSlab if there is no such run.
+  static std::size_t FindRun(const Slab& slab, std::size_t pages);
   void* Take(std::size_t slab, std::size_t first, std::size_t pages)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -76,8 +76,8 @@ class RowArena {
   // leading zeros of row + kFirstRows, which determines the block.
   std::uintptr_t bases_[32] = {};
   int made_ = 0;
-  std::uint32_t high_water_ = 0, free_rows_ = 0,
-                first_free_ = 0;  // a free row begins with the number of the next free row
+  // first_free_ begins the list of free rows: a free row begins with the number of the next one.
+  std::uint32_t high_water_ = 0, free_rows_ = 0, first_free_ = 0;
 };
 
 }  // namespace evergrad::ps_server::storage

@@ -70,17 +70,15 @@ class RowIndex {
   static constexpr std::uint32_t kPositions = Line::kPositions,
                                  kStampedPositions = Line::kStampedPositions;
 
-  // `pages` outlives the index.
-  RowIndex(PagePool* pages,
-           bool stamped);  // an EG_CHECK fails if a few hundred bytes cannot be allocated
+  // `pages` outlives the index. An EG_CHECK fails if a few hundred bytes cannot be allocated.
+  RowIndex(PagePool* pages, bool stamped);
   ~RowIndex();
   RowIndex(const RowIndex&) = delete;
   RowIndex& operator=(const RowIndex&) = delete;
 
   std::uint64_t size() const { return size_; }
-  std::uint64_t places() const {
-    return places_total_;
-  }  // number of positions; the load is size() / places()
+  // Returns the number of positions. The load is size() / places().
+  std::uint64_t places() const { return places_total_; }
   std::uint64_t bytes() const { return bytes_ + directory_.capacity() * sizeof(Segments); }
 
   // A reference to an entry, or null if `line` is null. Valid until the next Insert or Erase.
@@ -197,8 +195,8 @@ class RowIndex {
     std::uint32_t capacity = 0, slack = 0, count = 0, depth = 0;  // capacity and slack in lines
     Line* lines() { return reinterpret_cast<Line*>(this + 1); }
   };
-  struct Segments {  // a bucket of the directory; 2^(depth_ - depth of the segment) buckets refer
-                     // to a segment
+  // A bucket of the directory. 2^(depth_ - depth of the segment) buckets refer to each segment.
+  struct Segments {
     Line* lines = nullptr;
     std::uint32_t capacity = 0, depth = 0;
     Segment* segment() const { return reinterpret_cast<Segment*>(lines) - 1; }

@@ -91,8 +91,8 @@ struct RowStore {
   const optimizer::Optimizer update;
   const RowInitializer initial;
   const bool stamped;  // true if TTL or LRU needs the time of each row's last push
-  BudgetShare arena_share,
-      index_share;  // keep the budget alive, because index and arena use its pages
+  // The shares keep the budget alive, because index and arena use its pages.
+  BudgetShare arena_share, index_share;
   const std::uint64_t key;
   const std::size_t dimension, row_floats;  // row_floats counts values and optimizer state
   RowIndex index;

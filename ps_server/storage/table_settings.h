@@ -12,8 +12,8 @@ namespace evergrad::ps_server::storage {
 struct TableSettings {
   std::string name;
   std::uint32_t dimension = 0;
-  InitializerSettings
-      initializer;  // The fans are those of one row, and the seed is the seed of the job.
+  // The fans are those of one row, and the seed is the seed of the job.
+  InitializerSettings initializer;
   optimizers::Settings optimizer;
   // The number of pushes to an id after which its row is made, including the push that makes it.
   // Earlier pushes are only counted. 0 means 1.
