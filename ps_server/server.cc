@@ -65,7 +65,7 @@ struct Server::Impl {
   std::unique_ptr<Lifeline> lifeline;  // control executor; set by Join
   // Used on the control executor. The uid of the process that held this identity and has ended.
   std::uint64_t ended_process = 0;
-  // Used on the control executor. Whether a session has begun since the start of this process.
+  // Used on the control executor. True once a session has begun since the start of this process.
   bool has_registered = false;
   health::Condition registration, restored;
 

@@ -43,8 +43,8 @@ struct Context {
   bool in_terminal = false, out_terminal = false;
   std::size_t columns = 80;
   Inbox<Happening>* inbox = nullptr;
-  // While false, a signal ends the process at once with code 130. A verb that must clean up sets
-  // this flag to true and reads the inbox.
+  // While the flag is false, a signal ends the process at once with code 130. A verb that must
+  // clean up sets this flag to true and reads the inbox.
   std::atomic<bool>* handles_signals = nullptr;
   // Returns a line of the terminal, or nullopt if none is complete yet. Used for the question after
   // Ctrl-C.

@@ -32,7 +32,7 @@
 namespace evergrad::psctl {
 namespace {
 
-// The name of a file in a folder of fetched files. The file names the run.
+// The name of a file in a folder of fetched files. The contents of the file identify the run.
 constexpr char kFetchedMark[] = ".evergrad-fetched";
 constexpr std::uint64_t kResultBytesMax = 64u << 20;
 // Limit on how often a file is listed and read again because it changed while it was read.

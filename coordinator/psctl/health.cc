@@ -21,8 +21,9 @@ struct Probe {
   std::chrono::milliseconds timeout{5000};
 };
 
-// Returns whether the daemon answers that it is live, or ready. The daemon's certificate may name
-// any task and any host, because a probe may also dial the loopback address of its own machine.
+// Asks the daemon whether it is live, if `probe.live` is set, and otherwise whether it is ready.
+// The daemon's certificate may name any task and any host, because a probe may also dial the
+// loopback address of its own machine.
 absl::StatusOr<bool> Ask(transport::Transport& transport, const Probe& probe) {
   transport::ChannelOptions options;
   options.tls = probe.tls;

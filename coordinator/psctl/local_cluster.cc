@@ -193,7 +193,7 @@ absl::Status LocalCluster::Launch(LocalTask* task) {
   task->started = clock_->Now();
   task->start_again.reset();
   ++task->starts;
-  // If the process has ended already, Tick or the wait for its address reports it.
+  // If the process has ended already, Tick or the wait for its address reports the end.
   if (const auto identity = IdentityOf(pid); identity.ok()) task->process = *identity;
   return WritePidFile(absl::StrCat(options_.folder, "/", task->FileName(), ".pid"), task->process);
 }

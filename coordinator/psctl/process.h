@@ -17,9 +17,9 @@ struct SpawnOptions {
   std::vector<std::string> args;  // without the name of the program
   std::string log_file;           // file to which stdout and stderr are appended
   std::string folder;             // working directory; "" for the directory of this process
-  // If true, the child gets its own session and outlives this process. If false, it stays in this
-  // process group and ignores SIGINT, because this process handles a Ctrl-C. The child then gets
-  // SIGTERM when the thread that started it dies.
+  // If true, the child gets its own session and outlives this process. If false, the child stays in
+  // the process group of this process, and ignores SIGINT, because this process handles a Ctrl-C.
+  // The child then gets SIGTERM when the thread that started the child dies.
   bool detached = false;
 };
 // Starts the program. Call it only on the main thread (see `detached`). Returns NotFound if there

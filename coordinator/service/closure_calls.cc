@@ -17,8 +17,8 @@ struct Waits<Request, std::void_t<decltype(std::declval<Request>().wait_ms())>> 
 
 }  // namespace
 
-// Calls `ask(calls, request, waiting_for)` now and after each change of the job, until it answers
-// or wait_ms has passed.
+// Calls `ask(calls, request, waiting_for)` now and after each change of the job, until `ask`
+// answers or wait_ms has passed.
 template <class Request, class Ask>
 void ClosureCalls::AskJob(const Request& request, const Responder& responder, Ask ask) {
   using Response = typename std::decay_t<decltype(ask(

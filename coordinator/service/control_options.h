@@ -15,7 +15,8 @@ namespace evergrad::coordinator {
 struct ControlOptions {
   MembershipOptions membership;
   JobOptions jobs;
-  // Registrations are collected for this time before the term is chosen; 0 chooses it at once.
+  // Registrations are collected for this time before the term is chosen. With 0 the term is chosen
+  // at once.
   std::chrono::milliseconds window{1000};
   std::chrono::milliseconds tick{25};
   std::chrono::milliseconds hello_within{5000};

@@ -60,12 +60,11 @@ class ControlPlane final {
   // journal is then unchanged, and the coordinator must not start.
   absl::Status Recover();
 
-  // Thread-safe. The handlers of the transport post to the control executor; their number is
-  // limited, and calls beyond the limit are refused.
+  // Thread-safe. The handlers of the transport post each call to the control executor. The number
+  // of calls in progress is limited, and further calls are refused.
   transport::Handlers handlers() { return intake_.handlers(); }
 
-  // All methods below run on the control executor.
-  // Opens the window and begins to tick.
+  // Start and Stop run on the control executor. Start opens the start-up window and begins to tick.
   void Start(std::string advertised_address, std::string metrics_address);
   void Stop();  // ends every session and all work
 

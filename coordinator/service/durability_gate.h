@@ -16,7 +16,7 @@ namespace evergrad::coordinator {
 class DurabilityGate {
  public:
   // `store` outlives the gate. `commit` passes all uncommitted changes to the store, and returns
-  // false if the store has failed. The gate calls it before it lets a message pass.
+  // false if the store has failed. The gate calls `commit` before it lets a message pass.
   DurabilityGate(const StateStore* store, std::uint64_t bytes_max, std::function<bool()> commit);
 
   // Runs `then` at once if all accepted changes are durable. Otherwise Release runs it later. After

@@ -131,7 +131,8 @@ void LogReads::Finish(std::uint64_t number) {
   // Leaves out the lines of the previous answer. For each task these are the lines before the
   // cursor's millisecond, and in that millisecond as many first lines as the cursor counts.
   v1::ReadTaskLogsResponse response;
-  // Newest millisecond of each task, and the number of its lines.
+  // The newest millisecond of each task so far, and the number of lines of the task in that
+  // millisecond.
   std::map<std::string, std::pair<std::int64_t, std::uint64_t>> at;
   std::vector<const v1::LogLine*> kept;
   for (const v1::LogLine& line : read.lines) {

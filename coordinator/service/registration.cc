@@ -27,7 +27,8 @@ struct Registrar::Registration {
   bool former_died = false;
   std::optional<std::string> contest = {};  // set if two processes replace each other
   v1::CoordinatorMessage message = {};      // Registered
-  // Messages with the job and the map of each job except the first job, which is in Registered.
+  // Messages that describe each job except the first, and contain its map. Registered has the first
+  // job.
   std::vector<v1::CoordinatorMessage> others = {};
   std::vector<Job*> jobs = {};  // one job for a worker, all jobs for a server
   v1::Registered* registered() { return message.mutable_registered(); }
@@ -142,7 +143,7 @@ void Registrar::Enter(Registration& one) {
   parts_.sessions->Register(one.session, task, one.verdict.identity);
   parts_.reports->Enter(task, one.hello, parts_.clock->WallMillis());
   if (one.hello.leaving().empty()) return;
-  // The task gave notice in a former session.
+  // The task announced in a former session that it leaves.
   const std::string reason = one.hello.leaving().substr(0, 200);
   parts_.reports->SetLeaving(task, reason);
   if (one.said.role == Role::kPsServer) parts_.drains->Begin(task);

@@ -78,7 +78,8 @@ class SessionTable {
   std::vector<std::uint64_t> WithoutHelloSince(MonoTime then) const;
   std::size_t size() const { return sessions_.size(); }
 
-  // Sessions whose Hello waits for the end of the start-up window, in the order of arrival.
+  // These functions keep the sessions whose Hello waits for the end of the start-up window, in the
+  // order of arrival.
   void Defer(std::uint64_t number) { deferred_.push_back(number); }
   const std::vector<std::uint64_t>& deferred() const { return deferred_; }
   std::vector<std::uint64_t> TakeDeferred() { return std::exchange(deferred_, {}); }

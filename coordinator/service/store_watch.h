@@ -19,7 +19,7 @@ namespace evergrad::coordinator {
 
 class StoreWatch {
  public:
-  // All outlive the watch.
+  // All arguments outlive the watch.
   StoreWatch(StateStore* store, runtime::Executor* control, log::Logger* logger);
   ~StoreWatch();
   // Makes the watch the store's listener until the watch is destroyed. Listen must be called once.

@@ -20,7 +20,7 @@ class TaskCalls {
   void Serve(const v1::GetClusterInfoRequest& request, const Responder& responder);
 
  private:
-  // Rows of ListTasks.
+  // These functions fill in rows of ListTasks.
   void FillOwnRow(v1::TaskRow* row) const;
   void FillWorkerRow(const TaskEntry& entry, const v1::WorkerProgress& worker,
                      v1::TaskRow* row) const;

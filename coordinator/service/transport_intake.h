@@ -1,5 +1,5 @@
 // The transport's side of the control plane: checks callers, limits sessions, calls and queued
-// batches, parses batches, and posts all of it to the control executor.
+// batches, parses batches, and posts the sessions, calls and batches to the control executor.
 //
 //   transport threads --(handlers)--> post --> Receiver on the control executor
 //
@@ -35,7 +35,7 @@ class TransportIntake {
                        const Responder& responder)>
         on_call;
   };
-  // All outlive the intake, and the handlers end before it.
+  // All parts outlive the intake, and the handlers end before the intake.
   TransportIntake(ServiceParts parts, Receiver receiver);
 
   transport::Handlers handlers();

@@ -15,7 +15,7 @@ namespace evergrad::coordinator {
 class WriteTrouble {
  public:
   static constexpr std::chrono::seconds kSaidEvery{60};
-  // Call it after each attempt to write `path`. Returns the text to be logged, or "".
+  // After must be called after each attempt to write `path`. Returns the text to be logged, or "".
   std::string After(const std::string& path, const absl::Status& status, MonoTime now);
 
  private:

@@ -135,7 +135,7 @@ void Assignments::BeginRestore(RestoreOptions what) {
   Restorer::Order order;
   order.what = std::move(what);
   order.done = [this, key, epoch](absl::StatusOr<std::unique_ptr<Shard>> shard) {
-    // Shared, because a posted task must be copyable.
+    // The shard is in a shared_ptr, because a posted task must be copyable.
     auto given = std::make_shared<absl::StatusOr<std::unique_ptr<Shard>>>(std::move(shard));
     options_.executor->Post(
         [this, key, epoch, given] { OnRestored(key, epoch, std::move(*given)); });

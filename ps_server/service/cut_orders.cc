@@ -99,7 +99,7 @@ void CutOrders::OnEnded(const Order& order, const absl::StatusOr<DurableCut>& re
   } else if (!absl::IsCancelled(result.status()) && !absl::IsAborted(result.status())) {
     if (round.failed++ == 0) round.first_failure = std::string(result.status().message());
   }
-  // After Aborted, the newer order that has replaced this one will be answered.
+  // Aborted means that a newer order has replaced this order. The newer order will be answered.
   if (!absl::IsAborted(result.status())) {
     v1::TaskMessage message = DurableMessage(order.key, order.epoch);
     v1::ShardDurable* durable = message.mutable_shard_durable();

@@ -58,7 +58,8 @@ class DataCall {
   // Any executor may call IsProved, with the same guard each time.
   bool IsProved(grants::GrantGuard& guard, const v1::PushSection& push);
 
-  // Makes the call answer Internal in place of its answer, for a failpoint that loses the answer.
+  // Makes the call answer with Internal in place of its result, for a failpoint that simulates the
+  // loss of the answer.
   void LoseAnswer() { answer_lost_.store(true, std::memory_order_relaxed); }
   // Records that `count` sections have their outcomes. The thread that records the last section
   // answers the request.

@@ -59,7 +59,7 @@ struct HostedShard {
   bool waiting = false;  // in the executor's queue, or delayed by a failpoint
   // A section whose push was admitted and whose apply has not ended.
   std::optional<RequestSection> applying;
-  // Posted when the apply has ended, or when the shard has been dropped.
+  // Callbacks that are posted when the apply has ended, or when the shard has been dropped.
   std::vector<std::function<void()>> after_apply;
 };
 

@@ -41,14 +41,14 @@ absl::Status ReceivedShards::Begin(const v1::ReceiveShard& receive) {
   image.shard = key.shard;
   image.epoch = from;
   image.bytes = receive.bytes();
-  // Shared with the order, with which it is destroyed.
+  // The order shares the file system, which is destroyed with the order.
   const std::shared_ptr<fs::FileSystem> files = MakePeerFileSystem(std::move(image));
   what.source.files = files.get();
   what.source.budget = options_.jobs->TablesOf(key.job);
   Restorer::Order order;
   order.what = std::move(what);
   order.done = [this, key, number, files](absl::StatusOr<std::unique_ptr<Shard>> shard) {
-    // Shared, because a posted task must be copyable.
+    // The shard is in a shared_ptr, because a posted task must be copyable.
     auto given = std::make_shared<absl::StatusOr<std::unique_ptr<Shard>>>(std::move(shard));
     options_.executor->Post([this, key, number, given] { OnRead(key, number, std::move(*given)); });
   };

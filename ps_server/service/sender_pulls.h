@@ -1,4 +1,4 @@
-// The last pull of one shard by each sender, to measure the staleness of its gradients.
+// The last pull of one shard by each sender, to measure the staleness of the sender's gradients.
 //
 // A push does not state the values from which its gradient was computed. The server therefore takes
 // the values of the sender's last pull of the shard before the push. With `pipeline` 1 a worker
@@ -22,14 +22,15 @@ class SenderPulls {
   // next push has no staleness.
   static constexpr std::size_t kSendersMax = 4096;
 
-  // The sender has pulled the shard after `updates` of its updates.
+  // Records that the sender has pulled the shard, which had applied `updates` updates at that time.
   void OnPull(absl::string_view sender, std::uint64_t updates) {
     const std::size_t key = absl::HashOf(sender);
     if (updates_.size() >= kSendersMax && !updates_.contains(key)) updates_.erase(updates_.begin());
     updates_[key] = updates;
   }
-  // Returns how many updates the shard has applied between the sender's last pull and the sender's
-  // update number `update`, which is applied now; nullopt if the sender has not pulled.
+  // Returns how many updates the shard has applied between the sender's last pull and the present
+  // push of the sender, which is update number `update` of the shard. Returns nullopt if the sender
+  // has not pulled.
   std::optional<std::uint64_t> StalenessOf(absl::string_view sender, std::uint64_t update) const {
     const auto found = updates_.find(absl::HashOf(sender));
     if (found == updates_.end() || found->second >= update) return std::nullopt;

@@ -137,7 +137,7 @@ void ShardExecutor::Assign(ShardSettings settings, ShardEpoch epoch, MapVersion 
 }
 
 void ShardExecutor::Adopt(std::unique_ptr<Shard> shard, std::function<void(Loaded)> done) {
-  // Shared, because a posted task must be copyable.
+  // The shard is in a shared_ptr, because a posted task must be copyable.
   auto given = std::make_shared<std::unique_ptr<Shard>>(std::move(shard));
   options_.executor->Post([this, given, done = std::move(done)] {
     const ShardKey key{(*given)->settings().job, (*given)->settings().shard};

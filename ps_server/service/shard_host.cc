@@ -185,7 +185,7 @@ void ShardHost::Handle(transport::ReceivedFrame frame,
   DataCall::NoteFrame(frame.bytes.size(), largest_frame_.get());
   if (HeaderBytes(frame) <= kParseInlineBytesMax)
     return Parse(std::move(frame), std::move(responder), certificate_task);
-  // Shared, because a posted task must be copyable.
+  // Frame and responder are in a shared_ptr, because a posted task must be copyable.
   auto held = std::make_shared<
       std::pair<transport::ReceivedFrame, std::unique_ptr<transport::DataResponder>>>(
       std::move(frame), std::move(responder));

@@ -63,7 +63,7 @@ class ShardHost {
   // Returns the size of the largest frame that arrived or was sent as an answer. The number is
   // shared with the registry, which outlives the host.
   std::shared_ptr<const std::atomic<std::uint64_t>> largest_frame() const { return largest_frame_; }
-  // Returns the number of updates since the process began.
+  // Returns the number of updates that were applied since the process began.
   std::uint64_t updates_applied() const {
     return metrics_.updates[static_cast<int>(PushCode::kApplied)]->value();
   }

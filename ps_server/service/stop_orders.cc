@@ -24,7 +24,7 @@ void StopOrders::Submit(const v1::StopShard& stop, std::uint64_t term) {
     return Answer(order, absl::UnimplementedError("this server moves no shards"));
   options_.shard_executor(order.key.shard)
       .Stop(order.key, order.epoch, [this, order](absl::StatusOr<ShardCut> cut) {
-        // Shared, because a cut is large and a posted task is copied.
+        // The cut is in a shared_ptr, because a cut is large and a posted task is copied.
         auto given = std::make_shared<absl::StatusOr<ShardCut>>(std::move(cut));
         options_.executor->Post([this, order, given] { OnStopped(order, std::move(*given)); });
       });

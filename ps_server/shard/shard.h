@@ -46,8 +46,9 @@ enum class PushCode {
   kInvalid
 };
 
-// The rows that a section of a slot names: rows[k] ids of tables[k]. Table numbers are ascending.
-// The ids, and the values or gradients of their rows, are in the order of the tables.
+// The rows that a section of a slot names. The section names rows[k] ids of the table tables[k].
+// Table numbers are ascending. The ids, and the values or gradients of their rows, are in the order
+// of the tables.
 struct TableRows {
   bool present = false;  // the section has ids
   std::span<const std::int64_t> ids;

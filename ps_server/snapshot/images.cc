@@ -16,7 +16,7 @@ std::uint64_t BytesOf(const ShardCut& cut) {
   return cut.bytes() + cut.bytes() / 1024 + kFrameBytes;
 }
 
-// Collects the appended bytes.
+// A file in memory, which collects the appended bytes.
 class MemoryFile final : public fs::WritableFile {
  public:
   explicit MemoryFile(std::vector<std::byte>* bytes) : bytes_(bytes) {}

@@ -137,8 +137,8 @@ absl::StatusOr<ShardCut> SnapshotWriter::Take(const Order& order) {
     arrival_ = arrival;
   }
   order.take(Arrival::Answerer(arrival, "no cut was made: the shard's executor has ended"));
-  // The executor soon calls the function or destroys it. Cancel and the destructor end the wait
-  // earlier.
+  // The shard's executor soon calls or destroys the function that it was given. Cancel and the
+  // destructor end the wait earlier.
   absl::StatusOr<ShardCut> cut = arrival->Wait();
   MutexLock lock(&mu_);
   arrival_ = nullptr;

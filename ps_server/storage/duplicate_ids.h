@@ -61,7 +61,7 @@ class HashFilter {
     if (words_.size() <= mask_) words_.resize(mask_ + 1);
     std::fill_n(words_.begin(), mask_ + 1, 0);
   }
-  // A copy on the stack for use in a loop, so that its fields stay in registers.
+  // A copy of the fields on the stack, for use in a loop, where they stay in registers.
   struct View {
     std::uint64_t* words;
     std::uint64_t mask;

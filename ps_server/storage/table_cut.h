@@ -35,7 +35,8 @@ class TableCut {
 
   // Returns whether an entry with this hash must be saved before it changes.
   bool Concerns(std::uint64_t hash) const { return IsWalking() && hash >= cursor_; }
-  // Save an entry unless it is saved already. Concerns must be true for the hash of the entry.
+  // SaveRow and SaveWaiting save an entry unless it is saved already. Concerns must be true for the
+  // hash of the entry.
   void SaveRow(std::uint64_t hash, std::uint32_t row, std::uint32_t stamp);
   void SaveWaiting(std::uint64_t hash, std::uint32_t count, std::uint32_t stamp);
   // Excludes from the cut an id that begins to wait now. Returns false if the id is excluded
