@@ -1,6 +1,6 @@
 // psctl health: asks one daemon whether it is ready or live, over the gRPC health service on its
-// listener. The verb serves health probes that run a command, because a built-in gRPC probe shows
-// no certificate.
+// listener. The verb is meant for health probes that run a command. The gRPC probe of Kubernetes
+// cannot be used with TLS, because it presents no certificate.
 #include <optional>
 
 #include "absl/strings/str_cat.h"

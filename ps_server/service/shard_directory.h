@@ -77,8 +77,8 @@ class ShardDirectory {
   log::Context About(JobUid job) const;
 
   void FillHello(v1::Hello* hello) const;
-  // Returns shards, bytes and the jobs, and records in the table of jobs the shards that each job
-  // holds.
+  // Returns the numbers of shards and bytes, and the jobs. Also records in the table of jobs the
+  // shards that each job holds.
   v1::ServerProgress Progress() const;
 
  private:

@@ -1,8 +1,8 @@
 // All shards of one server. The class accepts requests and answers each once, and runs control
 // operations on the shards.
 //
-// A shard is on the executor of its number (shard % executors). Thread-safe. Callbacks of control
-// operations run on a shard's executor and must not block.
+// Shard s is on executor s % executors. Thread-safe. Callbacks of control operations run on a
+// shard's executor and must not block.
 #pragma once
 
 #include <atomic>
