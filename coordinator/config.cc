@@ -110,7 +110,8 @@ void AddJobOptions(ControlOptions& c, daemon::OptionTable* table) {
 
 void AddOptions(Options* options, daemon::OptionTable* table) {
   ControlOptions& c = options->control;
-  table->Add("runs", &c.runs_folder, "folder for the runs folder <name>-<job_uid> of each job");
+  table->Add("runs", &c.runs_folder,
+             "folder in which each job gets its runs folder <name>-<job_uid>");
   table->Add(
       "checkpoint_root", &options->checkpoint_roots,
       "folder that must contain the checkpoint.directory of a job, after links are followed; the "

@@ -39,7 +39,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(
     std::vector<std::string> folders = options.control.checkpoint_roots.folders();
     folders.push_back(options.control.runs_folder);
     coordinator->written_ = fs::Roots::Only(
-        folders, "the coordinator's --checkpoint-root names folders for checkpoints");
+        folders, "checkpoints must be in a folder of the coordinator's --checkpoint-root");
   }
   coordinator->file_system_ =
       fs::MakeLocalFileSystem({.failpoints = parts.failpoints, .roots = &coordinator->written_});

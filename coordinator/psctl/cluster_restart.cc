@@ -140,7 +140,8 @@ int ClusterRestart(Context& context, const std::vector<std::string>& args) {
                     OptionTable::Kind::kCommand);
   table.AddArgument("ROLE/INDEX", &task_name, "worker/0, ps_server/1, coordinator");
   table.Add("folder", &cluster_folder, "cluster folder");
-  table.Add("kill", &kill_it, "use SIGKILL, like the failure of a machine");
+  table.Add("kill", &kill_it,
+            "end the task with SIGKILL, which acts like a failure of its machine");
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   const std::string folder = AbsolutePath(context, cluster_folder);
   const auto cluster = ReadClusterFile(folder);

@@ -133,8 +133,8 @@ int AuditJob(Context& context, const std::vector<std::string>& args) {
                             "checkpoint. Exit code 1 if a guarantee is violated",
                             daemon::OptionTable::Kind::kCommand);
   table.Add("job", &job,
-            "uid or name of the job, of which the coordinator names the newest checkpoint; a name "
-            "means the newest job of that name");
+            "uid or name of the job; a name means the newest job of that name. The coordinator "
+            "gives the path of the newest checkpoint");
   table.Add("checkpoint", &path,
             "a checkpoint's folder, a manifest, or a job's runs folder, in place of --job; file:// "
             "or a plain path");

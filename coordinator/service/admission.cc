@@ -90,7 +90,7 @@ bool Admission::ChooseTerm() {
   const Term term = FirstTerm(parts_.store->term(), life.highest_reported);
   if (life.journaled && life.highest_reported > parts_.store->term().value()) {
     parts_.logger->Error(
-        absl::StrCat("the tasks have registered with another journal before, or this journal has "
+        absl::StrCat("the tasks were registered with another journal before, or this journal has "
                      "lost its newest entries: journal_term=",
                      parts_.store->term().value(), " tasks_term=", life.highest_reported,
                      "; the tasks drop jobs that this journal does not have (psctl checkpoint list "

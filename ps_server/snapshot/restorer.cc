@@ -23,7 +23,7 @@ Restorer::Restorer(Options options)
       failed_(options_.registry->GetCounter(kRestores, kRestoresHelp, {{"result", "failed"}})),
       seconds_(options_.registry->GetHistogram(
           "evergrad_ps_server_restore_seconds",
-          "Duration from opening a shard file to its checked state in memory",
+          "Duration from the opening of a shard file until its state is in memory and checked",
           {0.001, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100})),
       orders_limit_(*options_.registry, "evergrad_ps_server_restore_orders",
                     "Shards waiting to be read from their files",

@@ -34,17 +34,18 @@ SnapshotWriter::SnapshotWriter(Options options)
     : options_(std::move(options)),
       bytes_written_(options_.registry->GetCounter("evergrad_ps_server_snapshot_bytes_total",
                                                    "Bytes of shard files that became durable")),
-      durable_(options_.registry->GetCounter("evergrad_ps_server_snapshots_total",
-                                             "Cuts of shards, by outcome",
-                                             {{"result", "durable"}})),
-      unchanged_(options_.registry->GetCounter("evergrad_ps_server_snapshots_total",
-                                               "Cuts of shards, by outcome",
-                                               {{"result", "unchanged"}})),
-      dropped_(options_.registry->GetCounter("evergrad_ps_server_snapshots_total",
-                                             "Cuts of shards, by outcome",
-                                             {{"result", "dropped"}})),
-      failed_(options_.registry->GetCounter("evergrad_ps_server_snapshots_total",
-                                            "Cuts of shards, by outcome", {{"result", "failed"}})),
+      durable_(options_.registry->GetCounter(
+          "evergrad_ps_server_snapshots_total",
+          "Attempts to save a shard to a snapshot file, by outcome", {{"result", "durable"}})),
+      unchanged_(options_.registry->GetCounter(
+          "evergrad_ps_server_snapshots_total",
+          "Attempts to save a shard to a snapshot file, by outcome", {{"result", "unchanged"}})),
+      dropped_(options_.registry->GetCounter(
+          "evergrad_ps_server_snapshots_total",
+          "Attempts to save a shard to a snapshot file, by outcome", {{"result", "dropped"}})),
+      failed_(options_.registry->GetCounter(
+          "evergrad_ps_server_snapshots_total",
+          "Attempts to save a shard to a snapshot file, by outcome", {{"result", "failed"}})),
       seconds_(
           options_.registry->GetHistogram("evergrad_ps_server_snapshot_seconds",
                                           "Duration from the cut of a shard to its durable file",

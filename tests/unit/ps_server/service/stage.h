@@ -379,8 +379,8 @@ struct Stage {
   }
   std::uint64_t Cuts(const std::string& result) {
     return registry
-        .GetCounter("evergrad_ps_server_snapshots_total", "Cuts of shards, by outcome",
-                    {{"result", result}})
+        .GetCounter("evergrad_ps_server_snapshots_total",
+                    "Attempts to save a shard to a snapshot file, by outcome", {{"result", result}})
         .value();
   }
   std::string Log() {
