@@ -24,7 +24,8 @@ std::vector<std::string> Unmet(const std::vector<Requirement>& requirements,
                                const std::map<std::string, double>& metrics);
 // Returns the numbers under `metrics` of a result.json; empty if it cannot be read.
 std::map<std::string, double> MetricsOf(absl::string_view result_json);
-// Like MetricsOf, in the order of the file: the metrics that the job asked for come first.
+// Returns the same numbers as MetricsOf, in the order of the file: the metrics that the job asked
+// for come first.
 std::vector<std::pair<std::string, double>> MetricsInOrder(absl::string_view result_json);
 
 }  // namespace evergrad::psctl

@@ -11,7 +11,7 @@ JobGauges::JobGauges(metrics::Registry& registry) {
       {"evergrad_coordinator_job_workers", "workers that serve each running job"},
       {"evergrad_coordinator_job_worker_seconds",
        "worker-seconds that each running job has received since the coordinator started"},
-      {"evergrad_coordinator_job_steps_done", "steps done of each running job"},
+      {"evergrad_coordinator_job_steps_done", "steps that each running job has done"},
       {"evergrad_coordinator_job_closures_open",
        "granted closures of each running job that have not ended"},
       {"evergrad_coordinator_job_checkpoint_age_seconds",
