@@ -1,10 +1,11 @@
-// The interface between a model and the device that computes it: memory, copies, and each primitive
-// forward and backward on contiguous arrays, NHWC.
+// The interface between a model and the device that computes it: memory, copies, and the forward
+// and backward pass of each primitive. Arrays are contiguous, and images are NHWC.
 //
-// Elements are float32. Activations, their gradients and the kernels of products may have 16 bits
-// (AnyIn, AnyOut). Primitives then read and write 16 bits, but compute, and above all add, in
-// float32 or wider. All 16-bit operands of one call have the same type unless stated. In and Out,
-// used for weight gradients, statistics and losses, are always float32.
+// Elements are float32. Activations, their gradients, and the weights of dense layers and
+// convolutions may have 16 bits (AnyIn, AnyOut). Primitives then read and write 16 bits, but
+// compute, and above all add, in float32 or wider. All 16-bit operands of one call have the same
+// type unless stated. In and Out, used for weight gradients, statistics and losses, are always
+// float32.
 //
 // cpu/ (oneDNN + Eigen) is in every build. cuda/ loads libevergrad_cuda.so, or reports why the
 // library cannot be loaded. One suite of contract tests covers all backends.
@@ -16,8 +17,8 @@
 // only if host_memory() is true; otherwise it copies (Upload, Download).
 //
 // Order. A primitive may return before it has computed. There are three queues: kCompute for
-// primitives, kIn and kOut for copies. Each queue works in the order of the calls. Only events make
-// a queue wait for another queue, or the host wait for a queue:
+// primitives, kIn and kOut for copies. Each queue works in the order of the calls. Only marks
+// (QueueMark) make a queue wait for another queue, or the host wait for a queue:
 //
 //   kIn       upload ─▶ Record(there)
 //   kCompute  Await(there) ─▶ primitives … layer 2 back ─▶ Record(made) ─▶ layer 1 back …
@@ -36,8 +37,8 @@
 // outputs unspecified. The backend stores the first such error with the layer (Enter) and the
 // primitive. After an error, primitives do nothing until Finish or TakeError has returned and
 // cleared the error, so that no unspecified index is used. Errors of the caller (sizes, aliasing)
-// are not detected here. Graph checks that each span has exactly the elements of its shape, and
-// that no shape exceeds kElementsMax.
+// are not detected here. worker/graph checks that each span has exactly the elements of its shape,
+// and that no shape exceeds kElementsMax.
 //
 // Aliasing. Outputs overlap neither inputs nor each other unless stated. Outputs are overwritten
 // unless stated. An empty output, if allowed, is not computed.
@@ -129,8 +130,8 @@ using AnyOut = AnySpan<void, float>;
 
 // The precision of a job's steps (`training.precision`; the names are Keras').
 //   kTf32            float32; products may round their operands to TF32 (10 bits of mantissa)
-//   kMixedBFloat16,  activations, their gradients and the kernels of products have 16 bits;
-//   kMixedFloat16    weights, their gradients, statistics and losses are float32
+//   kMixedBFloat16,  activations, their gradients, and the weights that products read have 16 bits;
+//   kMixedFloat16    stored weights, weight gradients, statistics and losses are float32
 enum class Precision { kFloat32, kTf32, kMixedBFloat16, kMixedFloat16 };
 constexpr Element ElementOf(Precision p) {
   return p == Precision::kMixedBFloat16  ? Element::kBFloat16
@@ -156,7 +157,7 @@ class Memory {
   }
 
  private:
-  tensor::AlignedBuffer buffer_;  // aligned to 64 bytes; its home is the backend's allocator
+  tensor::AlignedBuffer buffer_;  // aligned to 64 bytes; its destructor returns it to the backend
 };
 
 // Host memory that Upload and Download use without an intermediate copy; for a device it is
@@ -214,7 +215,8 @@ enum class Phase { kForward, kLoss, kBackward, kFinish };
 struct Conv2dShape {
   std::int64_t batch, in_h, in_w, in_c, out_h, out_w, filters, kernel_h, kernel_w, stride_h,
       stride_w;
-  // TensorFlow's `same` may pad more at the bottom and right.
+  // With TensorFlow's `same` padding, the bottom and right may have one more row or column than the
+  // top and left.
   std::int64_t pad_top, pad_left, pad_bottom, pad_right;
   friend auto operator<=>(const Conv2dShape&, const Conv2dShape&) = default;
 };
@@ -271,7 +273,7 @@ class Backend {
   // ---- Memory
 
   // Returns whether the host may access this backend's memory. If so, primitives accept any host
-  // memory, primitives and copies are complete when they return, and events have always passed.
+  // memory, primitives and copies are complete when they return, and marks have always passed.
   virtual bool host_memory() const = 0;
   // Allocates at least 1 byte. Returns ResourceExhausted: "out of memory: what=WHAT bytes=ASKED
   // free=FREE". Must not be called within a step.
@@ -319,11 +321,11 @@ class Backend {
 
   // Begins a step. `signature` holds everything that determines the calls until EndStep: addresses,
   // sizes, batch, phase, numbers. A caller that passes a signature again promises equal calls, and
-  // that none of their memory was freed between the two steps. A recording that uses an event is
-  // dropped with that event. Returns true if the backend has queued its recording of this
-  // signature; the caller then skips the calls and continues with EndStep.
+  // that none of their memory was freed between the two steps. A recording that uses a mark is
+  // dropped when that mark is destroyed. Returns true if the backend has queued its recording of
+  // this signature; the caller then skips the calls and continues with EndStep.
   virtual bool BeginStep(std::span<const std::uint64_t> signature) = 0;
-  // Ends the step without waiting. All calls and events of the step have been queued in kCompute.
+  // Ends the step without waiting. All calls and marks of the step have been queued in kCompute.
   virtual void EndStep() = 0;
   // Must be called after EndStep. Waits until kCompute is done, and copies the step's `result` from
   // the backend's memory to `to`. After an error, Finish returns the first error (see TakeError),
@@ -345,8 +347,8 @@ class Backend {
   // Sets whether products of float32 may be rounded to TF32, if CheckPrecision allows it; false by
   // default. Must not be called within a step.
   virtual void SetTf32(bool) {}
-  // Attributes the work that follows to this layer or loss. The view is kept until the next call or
-  // the end of the step.
+  // Attributes the work that follows to this layer or loss. The backend does not copy `layer`, so
+  // the text must live until the next call or the end of the step.
   virtual void Enter(absl::string_view layer, Phase phase) = 0;
 
   // ---- Dense layers and windows
@@ -468,12 +470,12 @@ class Backend {
 
   // ---- Embeddings
 
-  // `position` [inputs][batch][width of the input] is the row of `rows` [any, dimension] for each
-  // id, or kAbsent. `weights` have the same shape, or are empty (all 1); with kNone they are empty.
-  // With kNone, y is [batch, ids of an example, dimension], the rows themselves. Otherwise y is
-  // [batch, dimension]: the sum over the ids of an example, in order of inputs and elements, of (w
-  // * scale) * row. scale is 1 (sum), 1 / sum of w (mean) or 1 / sqrt(sum of w²) (sqrtn), with
-  // these sums in double; it is 0 if the sum is 0.
+  // `position` [inputs][batch][width of the input] holds one entry per id: the number of its row in
+  // `rows` [any, dimension], or kAbsent. `weights` have the same shape, or are empty (all 1); with
+  // kNone they are empty. With kNone, y is [batch, ids of an example, dimension], the rows
+  // themselves. Otherwise y is [batch, dimension]: the sum over the ids of an example, in order of
+  // inputs and elements, of (w * scale) * row. scale is 1 (sum), 1 / sum of w (mean) or 1 /
+  // sqrt(sum of w²) (sqrtn), with these sums in double; it is 0 if the sum is 0.
   virtual void EmbeddingGather(const EmbeddingShape& s, std::span<const std::uint32_t> position,
                                In rows, In weights, AnyOut y) = 0;
   // Adds the gradient of each id, (w * scale) * dy, to its row of `row_gradients` [any, dimension].
@@ -500,15 +502,16 @@ class Backend {
   virtual void ComputeLoss(const Loss& loss, std::int64_t batch, In output, In labels, Out gradient,
                            LossResult* result) = 0;
   // Fills counts [2 kAucBins]: the numbers of positive elements (label > 0.5), then the numbers of
-  // negative elements, by bin of p, or of sigmoid(p) for logits, in double. Bin b holds (b / 199,
-  // (b + 1) / 199]; the first bin also holds 0 and NaN. Values beyond an end are in the last bin at
-  // that end.
+  // negative elements, by the bin of the output p, or of sigmoid(p) for logits, computed in double.
+  // Bin b holds (b / 199, (b + 1) / 199]; the first bin also holds 0 and NaN. Values beyond an end
+  // are in the last bin at that end.
   virtual void CountAuc(bool from_logits, In output, In labels, std::span<std::int64_t> counts) = 0;
   // Computes in double the sum over examples, in order, of the mean of (output - label)^2 over the
   // `elements` of an example.
   virtual void SumOfMeanSquares(std::int64_t batch, std::int64_t elements, In output, In labels,
                                 double* sum) = 0;
-  // Computes the sum in double, in a fixed order. Zeros at the end of x do not change its bits.
+  // Computes the sum in double, in a fixed order. Zeros at the end of x do not change the bits of
+  // the sum.
   virtual void SumOfSquares(In x, double* sum) = 0;
   // Sets *found to 1 if any element is NaN or Inf, and otherwise leaves it unchanged.
   virtual void FindNotFinite(AnyIn x, std::uint64_t* found) = 0;
@@ -532,8 +535,8 @@ struct BackendOptions {
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);
 
 // Must be the first call of a daemon's main(), before any thread is started:
-// PrepareThreadPools(std::getenv("OMP_WAIT_POLICY"), argv). Between primitives that are far apart,
-// the compute pools then sleep instead of spin; otherwise two workers on one host would occupy each
+// PrepareThreadPools(std::getenv("OMP_WAIT_POLICY"), argv). If the next primitive comes late, the
+// compute pools then sleep instead of spin; otherwise two workers on one host would occupy each
 // other's cores. libgomp reads OMP_WAIT_POLICY when it is loaded, before main(). If the variable is
 // unset, this function therefore sets it (and GOMP_SPINCOUNT, if that is unset) and executes the
 // program again, with the same pid, arguments and open files. The function returns if the variable

@@ -1,6 +1,6 @@
-// The job of the fault scenarios (`spec.type: counting`). The final values of the job show exactly
-// how often each update and each sample was applied. Workers accept the job only if the daemon was
-// started with --failpoints. Pure.
+// The type of job with which the fault scenarios test the cluster (`spec.type: counting`). The
+// final values of the job show exactly how often each update and each sample was applied. Workers
+// accept such a job only if the daemon was started with --failpoints. All functions here are pure.
 //
 //   counting/samples [examples, 1]
 //       +1 at the rows of the batch's examples; pushed only to the shards that hold such rows

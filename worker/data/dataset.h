@@ -48,8 +48,8 @@ class Dataset {
   virtual absl::Status Read(const std::vector<std::uint64_t>& indices,
                             const std::vector<std::span<std::byte>>& to) const = 0;
   virtual std::uint64_t bytes_held() const = 0;  // memory in use
-  // Returns a text that identifies the contents (fingerprint.h), with one line per file, and with
-  // the settings that the plan does not contain.
+  // Returns a text that identifies the contents (fingerprint.h). The text has one line per file,
+  // and the settings that the plan does not contain.
   virtual std::string Fingerprint() const = 0;
   // Returns warnings about a readable source, as sentences for the user that name the file.
   virtual std::vector<std::string> Warnings() const { return {}; }
@@ -66,7 +66,7 @@ absl::Status CheckBatchBuffers(const Dataset& data, std::size_t n,
 inline constexpr std::uint64_t kDataBytesMax = 8ull << 30;
 struct DataOptions {
   std::uint64_t bytes_max = kDataBytesMax;  // limit of one source in memory
-  fs::Roots roots = {};                     // folders of its files
+  fs::Roots roots = {};                     // folders that may hold its files
 };
 
 // Opens a source of any format (openers.h). `train` is null for the training data. For other data,

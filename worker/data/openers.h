@@ -1,5 +1,5 @@
-// The functions that open the data formats, and their table for OpenDataset. The keys of a format
-// in a job file are in its descriptor in common/data_formats.
+// The functions that open the data formats, and their table for OpenDataset. The descriptor of a
+// format in common/data_formats lists the keys of the format in a job file.
 //
 // Each function opens `source` and returns a data set with the fields `fields`. `train` is null for
 // the training data. For other data, `train` is the training data of the same job, and its
@@ -16,10 +16,10 @@
 
 namespace evergrad::worker {
 
-// Opens images and labels in IDX files of unsigned bytes, gzip or plain. The bytes stay in memory.
-// The fields are image and label, in this order. Errors name the offset in the decompressed bytes
-// and the expected content. A header that claims more than `bytes_max`, or more than the file can
-// hold, is refused before any allocation.
+// Opens images and labels in IDX files of unsigned bytes, gzip or plain. The images and labels stay
+// in memory as bytes. The fields are image and label, in this order. Errors name the offset in the
+// decompressed bytes and the expected content. A header that claims more than `bytes_max`, or more
+// than the file can hold, is refused before any allocation.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::SourceSpec& source,
                                                  const std::vector<config::FieldSpec>& fields,
                                                  const Dataset* train = nullptr,

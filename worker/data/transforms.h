@@ -1,5 +1,5 @@
 // The computation of each transform, for every format. common/data_formats has the settings and the
-// kinds of value. load.py computes the same with NumPy.
+// kinds of value. coordinator/runs/model/load.py computes the same transforms with NumPy.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// One value of a typed column on its way from the file to the batch. Pure.
+// One value of a typed column on its way from the file to the batch, with pure functions for it.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ struct Value {
     return kind == config::ValueKind::kInteger ? static_cast<double>(integer) : real;
   }
   // Returns the text (kText), or the integer's decimal digits (kInteger). Vocabularies, `map` and
-  // `hash` identify the value by this text, so 39 and `39` are equal.
+  // `hash` identify the value by this text, so the integer 39 and the text `39` are equal.
   std::string Name() const;
 };
 

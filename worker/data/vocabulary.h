@@ -10,7 +10,7 @@
 namespace evergrad::worker {
 
 // The ids of the texts, from 1, ordered by descending count in the training data and then by text.
-// All other texts have id 0, because they occur fewer than min_count times.
+// All other texts have id 0. They occur fewer than min_count times in the training data.
 using Vocabulary = absl::flat_hash_map<std::string, std::int64_t>;
 
 // Counts the words while the file is read, so that training data is read only once. A word first

@@ -15,9 +15,9 @@
 // Weights and rows may be passed in their 16-bit wire type. Gradients may be requested in this
 // type, too. The step first widens the inputs, computes in float32, and narrows the gradients last.
 //
-// Not thread-safe; one graph per compute thread. The results are a pure function of (weights,
-// batch, dropout key). Buffers are kept across steps and grow with the largest batch. Batches may
-// differ in size; the last one of an epoch may be short.
+// Not thread-safe, except Lookup. The results are a pure function of (weights, batch, dropout key).
+// Buffers are kept across steps and grow with the largest batch. Batches may differ in size; the
+// last one of an epoch may be short.
 #pragma once
 
 #include <cstdint>
@@ -82,10 +82,10 @@ struct Rows {
   std::vector<std::span<const std::uint32_t>> positions = {};
 };
 
-// The events that synchronize a step with copies, one per variable, or nullptr for none.
+// The marks that synchronize a step with copies, one per variable, or nullptr for none.
 struct StepMarks {
-  std::vector<QueueMark*> there;  // the step waits for this event before it reads the variable
-  // The step records this event when the variable's gradient is complete.
+  std::vector<QueueMark*> there;  // the step waits for this mark before it reads the variable
+  // The step records this mark when the variable's gradient is complete.
   std::vector<QueueMark*> made;
 };
 
@@ -170,7 +170,8 @@ class Graph {
   virtual absl::Status NoMemory(const absl::Status& cause, std::int64_t examples,
                                 bool with_gradients, const CallersMemory& callers) const = 0;
 
-  // Computes both parts of a step in one call, for a model without tables.
+  // These functions queue and finish a step in one call. The overloads without `rows` are for
+  // models without tables.
   absl::StatusOr<StepResult> TrainStep(const std::vector<AnyIn>& weights, const Rows& rows,
                                        const Batch& batch, std::uint64_t dropout_key,
                                        const std::vector<AnyOut>& gradients,

@@ -38,8 +38,8 @@ class GraphBuilder {
   absl::Status AddLoss(const config::LossSpec& spec, const config::ModelSpec& model);
   absl::Status AddMetrics(const config::ModelSpec& model);
   absl::Status CheckEverythingIsUsed(const config::ModelSpec& model) const;
-  // Decides the type of each value. Counts the consumers of each storage, and the layers with a
-  // key.
+  // Decides the type of each value. Counts the consumers of each storage, and the layers that draw
+  // random numbers.
   void ChooseTypes();
 
   const Backend& backend_;

@@ -42,7 +42,7 @@ struct GraphStorage {
   int consumers = 0;
   bool at_loss = false;
   Element type = Element::kFloat32;  // type of the value and of its gradient
-  bool cast_wanted = false;          // some layer reads the value in the policy's other type
+  bool cast_wanted = false;          // some layer reads the other type (CastTypeOf)
 };
 
 struct GraphLayer {
@@ -81,11 +81,12 @@ struct GraphNodes {
   std::vector<std::size_t> table_ids;  // ids per example of each table
   std::uint64_t label_elements = 0;
   std::size_t keys = 0;                // number of layers that draw random numbers
-  Element narrow = Element::kFloat32;  // the policy's 16-bit type; float32 if there is none
+  Element narrow = Element::kFloat32;  // the precision's 16-bit type; float32 if none
 
   const GraphStorage& StorageOf(std::size_t value) const { return storages[values[value].storage]; }
   GraphStorage& StorageOf(std::size_t value) { return storages[values[value].storage]; }
-  // Returns the type of the storage's converted copy, which is the other type of the policy.
+  // Returns the type of the storage's converted copy: float32 if the storage has 16 bits, and
+  // otherwise the precision's 16-bit type.
   Element CastTypeOf(const GraphStorage& storage) const {
     return storage.type == Element::kFloat32 ? narrow : Element::kFloat32;
   }

@@ -40,8 +40,8 @@
 
 namespace evergrad::worker {
 
-// Returns the number of rows to allocate for `rows`: a sixteenth more, at least 64, rounded up to a
-// multiple of an eighth of the next lower power of two.
+// Returns the number of rows to allocate for `rows`. The number is a sixteenth larger than `rows`,
+// but at least 64, and is rounded up to a multiple of an eighth of the next lower power of two.
 std::size_t CapacityForRows(std::size_t rows);
 
 class HostStep {

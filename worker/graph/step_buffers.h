@@ -47,7 +47,7 @@ class StepBuffers {
   AnyOut GradientOf(std::size_t value, std::int64_t batch) {
     return FirstOf(MemoryOf(value).gradient, value, batch);
   }
-  // Returns the memory of the value's cast, which has the policy's other type.
+  // Returns the memory of the value's converted copy, whose type is GraphNodes::CastTypeOf.
   AnyOut CastOf(std::size_t value, std::int64_t batch) {
     const GraphStorage& storage = nodes_.StorageOf(value);
     return {MemoryOf(value).cast.as<std::byte>().data(),

@@ -41,10 +41,11 @@ struct Variable {
   bool is_moving_average() const { return momentum >= 0; }
 };
 
-// The types of a layer's inputs and output in mixed precision.
+// The types of a layer's inputs and output in mixed precision. "At a loss" means that a loss reads
+// the layer's output.
 enum class Computes {
-  kNarrow,    // the policy's type; float32 at a loss
-  kProducts,  // the policy's type; a layer at a loss reads 16 bits and writes float32
+  kNarrow,    // the precision's 16-bit type; float32 at a loss
+  kProducts,  // the 16-bit type; a layer at a loss reads 16 bits and writes float32
   kFloat32,   // always float32: sums of products of its inputs
 };
 
@@ -139,11 +140,11 @@ class MergeLayer : public Layer {
                 AnyOut dx, const std::vector<Out>& gradients) final;
 };
 
-// Returns a user error "job.yaml:12:9: TEXT", or "TEXT" for a part without a place in a file.
+// Returns a user error "job.yaml:12:9: TEXT", or "TEXT" if `where` names no file.
 absl::Status ErrorAt(const config::Location& where, absl::string_view text);
 // Returns "job.yaml:12:9: layer `conv1`: TEXT".
 absl::Status LayerError(const config::LayerSpec& spec, absl::string_view text);
-// Returns one of config::Activations(); the shape rule has checked the name.
+// Returns the activation of the spec. The name must be one of config::Activations() (EG_CHECK).
 Activation ActivationOf(const config::LayerSpec& spec);
 // Grows `memory` to `bytes` and loses its contents. If out of memory, returns ResourceExhausted
 // with the layer's name.

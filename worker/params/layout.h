@@ -24,7 +24,7 @@ class ShardSpec;
 namespace evergrad::worker {
 
 // Allocates memory that suits the device, for data from the servers. If the function is null or
-// returns an empty buffer, the heap or the frame is used.
+// returns an empty buffer, the data are put on the heap, or stay in the received frame.
 using Allocator = std::function<tensor::AlignedBuffer(std::size_t bytes)>;
 
 struct ShardSlice {

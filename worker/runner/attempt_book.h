@@ -1,6 +1,7 @@
 // The worker's half of the ledger protocol (LEDGER lines 14 to 17 and 26). The book tracks the
 // attempts that the worker holds, the pushes that are settled, and the reports. The book is a pure
-// state machine, without clock, threads or I/O. Not thread-safe; used on the runner's executor.
+// state machine, without clock, threads or I/O. Its driver is the runner. Numbers in brackets are
+// lines of LEDGER, which also defines V0 and V1. Not thread-safe; used on the runner's executor.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,7 @@ struct ShardMap {
   JobUid job{};                    // versions of different jobs cannot be compared
 };
 
-// The part of a grant that only grants of functions jobs have.
+// The part of a grant that exists only in jobs of the type `functions`.
 struct FunctionWork {
   std::string function, arguments;
 };
@@ -75,13 +76,13 @@ enum class Next {
   kSettled,  // the push needs no further action
   // STALE with a newer map version. The push is sent again when a map >= `wait_for` has arrived.
   kWaitForMap,
-  // STALE at our map, transport error, BUSY, or OVER_BUDGET under `pause`. The push is sent again
-  // after a delay (10 ms to 1 s, doubling).
+  // STALE without a newer map version, a transport error, BUSY, or OVER_BUDGET in a job with
+  // `on_over_budget: pause`. The push is sent again after a delay (10 ms to 1 s, doubling).
   kBackoff,
   // The book has dropped the attempt after SUPERSEDED or REFUSED, or the attempt is not
   // running.
   kDropAttempt,
-  kFail,  // INVALID, or OVER_BUDGET under `fail`
+  kFail,  // INVALID, or OVER_BUDGET in a job with `on_over_budget: fail`
 };
 struct Disposition {
   Next next = Next::kSettled;
@@ -112,8 +113,8 @@ class AttemptBook {
   // closure. Returns false if the attempt is already held, or if kQueuedMax attempts are
   // queued; the driver answers AttemptDropped in the second case.
   bool OnGrant(Work work);
-  // Removes and returns a queued attempt that is given back to the coordinator. Returns {} if the
-  // attempt is not queued.
+  // Removes and returns a queued attempt, which the driver then gives back to the coordinator.
+  // Returns {} if the attempt is not queued.
   std::vector<Attempt> OnRecall(Attempt attempt);
   // Forgets a Done that was acknowledged or SUPERSEDED, and drops a superseded attempt that is
   // queued or running. Returns whether the attempt was held. Each job has its own attempt numbers,
@@ -132,7 +133,8 @@ class AttemptBook {
   // --- running one attempt at a time
   // Returns the front of the queue, or null if an attempt runs or the queue is empty.
   const Work* NextToBegin() const;
-  // Sets V0 to the present map. No other attempt may run (EG_CHECK).
+  // Begins the queued attempt, and sets its V0 to the version of the present map. No other attempt
+  // may run (EG_CHECK).
   void Begin(Attempt attempt);
   const Work* running() const;  // null if no attempt runs
   // Declares that the running attempt will push `update` to `shards`, the shards of the update that

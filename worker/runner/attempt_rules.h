@@ -1,6 +1,6 @@
 // The rules by which an AttemptBook decides. Each rule is a predicate of its arguments alone. A
-// number in brackets is a line of LEDGER (14 to 16 and 26). Pure. attempt_book.cc is the only
-// caller.
+// number in brackets is a line of LEDGER (14 to 16 and 26). The rules are pure functions, and
+// attempt_book.cc is their only caller.
 //
 // tests/mutants compiles attempt_book.cc a second time with its own rules, each of which a test can
 // break. A rule that is inlined into attempt_book.cc would escape those tests.

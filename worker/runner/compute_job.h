@@ -1,7 +1,7 @@
-// The objects of one job on the compute thread: data sets, graph, whole weights. The objects are
-// used on the compute thread only, except open data sets, which are immutable. Weights, batches,
-// rows and gradients are in host memory; if the backend has other memory, HostStep copies them in
-// both directions.
+// The objects of one job on the compute thread: data sets, graph, assembled weights. The objects
+// are used on the compute thread only, except open data sets, which are immutable. Weights,
+// batches, rows and gradients are in host memory; if the backend has other memory, HostStep copies
+// them in both directions.
 #pragma once
 
 #include <atomic>
@@ -43,8 +43,8 @@ class ComputeBackend {
   // Returns whether the backend's memory differs from the host's; false until the backend exists.
   // May be called on any thread.
   bool on_device() const { return on_device_; }
-  // Returns page-locked memory for data that the device will read. The memory is empty without a
-  // device, before the backend is created, or if out of memory. May be called on any thread.
+  // Returns page-locked memory for data that the device will read. Returns an empty buffer without
+  // a device, before the backend is created, or if out of memory. May be called on any thread.
   tensor::AlignedBuffer Stage(std::size_t bytes) const;
   // Returns the number of failed calls of Stage.
   std::uint64_t staging_refused() const { return staging_refused_; }
@@ -110,7 +110,8 @@ class ComputeJob {
     std::shared_ptr<const SlotRows> slots;
     // The rows of each table, [ids, dimension], in float32, or as they were pulled if `as_pulled`.
     std::vector<tensor::AlignedBuffer> values;
-    // Each table's values have its wire type and are at the end of the buffer (tensor::NarrowHome).
+    // If true, each table's values have the table's wire type, and are at the end of the buffer
+    // (tensor::NarrowHome).
     bool as_pulled = false;
   };
   // `overflowed` names the first variable or table with a gradient that its wire type cannot
@@ -135,7 +136,8 @@ class ComputeJob {
   // Opens the needed objects that are not open. Errors of files, shapes that do not match the
   // model, and errors of the model are user errors.
   absl::Status Open(const Needs& needs);
-  // Drops the open data, which differ from the plan's. The next Open reads the data again.
+  // Drops the open data, because they differ from the data of the plan. The next Open reads the
+  // data again.
   void CloseData() { train_ = eval_ = nullptr; }
   const std::shared_ptr<const Dataset>& train() const { return train_; }
   const std::shared_ptr<const Dataset>& eval() const { return eval_; }

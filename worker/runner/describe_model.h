@@ -1,4 +1,5 @@
-// The description of a training job, from which the coordinator makes the plan. Pure.
+// The description of a training job, from which the coordinator makes the plan. A pure function
+// makes it.
 #pragma once
 
 #include <cstdint>

@@ -22,8 +22,8 @@ class Drain : public std::enable_shared_from_this<Drain> {
   };
   explicit Drain(Environment environment) : env_(std::move(environment)) {}
 
-  // Begins the drain; from then on begun() is true. `done` is called once, in a separate turn.
-  // Returns false and does nothing if the drain had begun before.
+  // Begins the drain; from then on begun() is true. `done` is called once, as a separate task of
+  // the executor. Returns false and does nothing if the drain had begun before.
   bool Begin(std::function<void()> done);
   bool begun() const { return begun_; }
   void SetSession(bool connected);

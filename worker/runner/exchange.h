@@ -5,20 +5,20 @@
 //   WantPulls(n) ─┴▶ Flush ─▶ ParameterClient ─▶ answers, one per section
 //                      ▲                            │
 //                      └── retry after a newer map (STALE), or after a backoff of 10 ms doubling
-//                          to 1 s (BUSY, transport errors, STALE at our map)
+//                          to 1 s (BUSY, transport errors, STALE without a newer map)
 //
 // Push u and the next pull share one request per server, or several if the server cannot grant a
 // request of that size.
 //
-// AttemptBook decides the effect of an answer. ExchangeSections owns the state of every section,
-// RequestWriter writes a request, RowPulls owns the memory for pulled rows, and PushAnnouncer owns
-// the announcements. This class owns the calls in flight and the timers, and ends the attempt in
-// case of an error. A pull that is sent with a push counts only once that push is settled, so a
-// worker never misses its own update. Rows of embedding tables are pulled for one step at a time,
-// by the ids of its batch. The class runs on the control executor. The attempt bounds the requests
-// in flight: at most two updates, one pull for each dense shard, and the rows of two steps. If a
-// server's limits are below the size of a request, a few parts are in flight at a time
-// (request_split.h).
+// AttemptBook decides the effect of an answer. A section of a request is one push or one pull of
+// one shard. ExchangeSections owns the state of every section, RequestWriter writes a request,
+// RowPulls owns the memory for pulled rows, and PushAnnouncer owns the announcements. This class
+// owns the calls in flight and the timers, and ends the attempt in case of an error. A pull that is
+// sent with a push does not count before that push is settled, so a worker never misses its own
+// update. Rows of embedding tables are pulled for one step at a time, by the ids of its batch. The
+// class runs on the control executor. The attempt bounds the requests in flight: at most two
+// updates, one pull for each dense shard, and the rows of two steps. If a server's limits are below
+// the size of a request, a few parts are in flight at a time (request_split.h).
 #pragma once
 
 #include <chrono>
@@ -83,7 +83,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     // A push was answered SUPERSEDED (by `superseded_by`) or REFUSED, and the book has dropped the
     // attempt.
     std::function<void(std::optional<ShardId> superseded_by)> on_dropped;
-    // The attempt fails because of INVALID, OVER_BUDGET under `fail`, or an unusable server.
+    // The attempt fails because of INVALID, OVER_BUDGET in a job with `on_over_budget: fail`, or an
+    // unusable server.
     std::function<void(absl::Status)> on_failed;
   };
   using Gradient = ExchangeSections::Gradient;
@@ -111,7 +112,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     return rows_.Take(count, widen);
   }
   // Pushes an update. The caller calls Push once per update, after AttemptBook::Expect of the same
-  // shards. With a `skip_reason` that is not "" the push is of kind SKIP, without payload [13].
+  // shards. With a `skip_reason` that is not "" the push is of kind SKIP, without payload [LEDGER
+  // 13].
   void Push(UpdateIndex update, std::uint64_t global_step, std::vector<Gradient> gradients,
             absl::string_view skip_reason);
   void Flush();

@@ -1,4 +1,5 @@
-// The errors of an exchange, which name keys of the job file and flags of the servers. Pure.
+// Pure functions that make the errors of an exchange. The errors name keys of the job file and
+// flags of the servers.
 #pragma once
 
 #include <string>

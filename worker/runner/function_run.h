@@ -1,5 +1,6 @@
-// A closure of a functions job. Each step is one call of the user's function, and pushes the
-// gradients that the function pushed. The number of steps is known only after the last step.
+// A closure of a job of the type `functions`. Each step is one call of the user's function, and
+// pushes the gradients that the function pushed. The number of steps is known only after the last
+// step.
 //
 // The call is used and destroyed on the compute executor, because it holds the user's objects.
 #pragma once
@@ -20,7 +21,8 @@ class FunctionRun final : public UpdateRun {
 
  private:
   void ComputeStep() override;
-  // The first values must be at least as new as the beginning of the closure.
+  // The values of the first step must not be older than the closure, so they are not pulled with
+  // the last push of the previous closure.
   bool MayPullAhead() const override { return false; }
   void OnStep(absl::StatusOr<ComputeJob::FunctionStep> step);
   // Returns the reason to skip the update, or "" if the update must be pushed. If the worker must

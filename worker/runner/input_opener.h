@@ -66,7 +66,7 @@ class InputOpener : public std::enable_shared_from_this<InputOpener> {
   std::shared_ptr<const Dataset> train_, eval_;  // shared with compute_ and the batch reader
 };
 
-// Makes the check of InputOpener::CheckData. Pure. `train` and `eval` may be null.
+// A pure function that makes the check of InputOpener::CheckData. `train` and `eval` may be null.
 absl::Status CompareWithPlan(const JobContext& job, const Work& work, const Dataset* train,
                              const Dataset* eval);
 

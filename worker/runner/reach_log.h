@@ -1,6 +1,7 @@
 // The servers for which the running attempt waits, reported to the coordinator and to people. A
 // report has the unreachable servers, and the server with the slowest answer. If a server lives but
-// a worker cannot reach it, the work goes to a worker that can. Pure; not thread-safe.
+// a worker cannot reach it, the work goes to a worker that can. A pure state machine, not
+// thread-safe.
 #pragma once
 
 #include <chrono>

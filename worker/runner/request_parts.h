@@ -1,6 +1,6 @@
 // Divides the sections for each server into requests (request_split.h), and limits the number of
-// parts that are in flight at a server. Pure; not thread-safe (the exchange uses it on the control
-// executor).
+// parts that are in flight at a server. A pure state machine, not thread-safe (the exchange uses it
+// on the control executor).
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class RequestParts {
     // The requests to send now, in this order. Sections without a request are sent later, when a
     // part has been answered.
     std::vector<Group> now;
-    bool in_parts = false;  // each request is a part: call Sent and Answered
+    bool in_parts = false;  // each request is a part; the caller calls Sent and Answered
     // A section that fits into no request, so that the attempt must end. `now` is then empty.
     std::optional<SectionSize> never_fits;
   };

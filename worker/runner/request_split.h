@@ -1,4 +1,4 @@
-// Divides the sections for one server into requests. Pure.
+// Pure functions that divide the sections for one server into requests.
 //
 // The sections form one request if it fits into the client's share of the server's budget.
 // Otherwise the sections are divided into parts. The push and the pull of a shard stay in the same

@@ -1,5 +1,5 @@
-// Writes the sections of a request and the header that they share. Pure; not thread-safe (the
-// exchange uses it on the control executor).
+// Writes the sections of a request and the header that they share. Not thread-safe (the exchange
+// uses it on the control executor).
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@ class RequestWriter {
     v1::Stamp registration;
     ClosureId closure;
     Attempt attempt;
-    std::string proof, client_name;  // [35]
+    std::string proof, client_name;  // [LEDGER 35]
   };
   struct Written {
     wire::Packed<v1::RequestHeader> header;

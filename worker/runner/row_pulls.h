@@ -1,6 +1,5 @@
 // The memory for rows of embedding tables that are being pulled, by the number of the pull. Answers
-// fill the memory part by part. Pure; not thread-safe (the exchange uses it on the control
-// executor).
+// fill the memory part by part. Not thread-safe (the exchange uses it on the control executor).
 #pragma once
 
 #include <cstddef>

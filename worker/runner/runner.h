@@ -5,8 +5,9 @@
 //   servers ◀─▶ AttemptBook, Exchange      ◀── prefetch thread: files -> batches
 //
 // Every method and every callback runs on the control executor, which never blocks. AttemptBook
-// decides whether a push is settled, an attempt is dropped, or a Done is kept (LEDGER lines 14 to
-// 17 and 26). This class executes these decisions.
+// decides whether a push is settled, an attempt is dropped, or a Done (the report of a finished
+// attempt) is kept (LEDGER lines 14 to 17 and 26). This class executes these decisions. Numbers in
+// brackets are lines of LEDGER.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,6 @@
-// Conversions between the messages of the coordinator's session and the runner's types. Pure; any
-// thread. Messages are not trusted: an invalid value gives InvalidArgument.
+// Conversions between the messages of the coordinator's session and the runner's types. The
+// functions are pure, and any thread may call them. Messages are not trusted: an invalid value
+// gives InvalidArgument.
 #pragma once
 
 #include <map>

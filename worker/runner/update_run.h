@@ -8,8 +8,8 @@
 // The failpoints between these calls are worker.step, worker.before_push and worker.after_push.
 // Without a delay, the continuation after a failpoint runs in the same turn.
 //
-// With `pipeline` 1 the values of step t+1 are pulled with the push of step t-1, so that they
-// arrive while step t is computed.
+// With `strategy.pipeline: 1` the values of step t+1 are pulled with the push of step t-1, so that
+// they arrive while step t is computed.
 #pragma once
 
 #include <deque>
@@ -106,7 +106,7 @@ class UpdateRun : public AttemptRun {
 
   std::uint32_t steps_;
   std::uint32_t next_step_ = 0;      // steps computed so far
-  std::uint32_t settled_steps_ = 0;  // settled steps, past worker.after_push
+  std::uint32_t settled_steps_ = 0;  // settled steps that have passed worker.after_push
   bool computing_ = false;           // a step is being computed, or its push is being prepared
   bool paused_ = false;              // worker.after_push delays the run
   MonoTime begun_at_{0};             // beginning of the step that is being computed

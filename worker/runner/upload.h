@@ -1,6 +1,6 @@
 // Tracks the files of an export while they are sent: the next part, and the bytes that the
 // coordinator has confirmed. Files are sent one after another, each in order, with a bounded window
-// of unconfirmed bytes. Pure; the caller handles bytes and messages.
+// of unconfirmed bytes. A pure state machine; the caller handles bytes and messages.
 #pragma once
 
 #include <cstdint>

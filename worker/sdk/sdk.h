@@ -9,7 +9,8 @@
 //     return evergrad::sdk::WorkerMain(argc, argv, std::move(functions));
 //   }
 //
-// Link evergrad::sdk. The program is a complete worker with every option of evergrad-worker.
+// The program links the CMake target evergrad::sdk. It is a complete worker with every option of
+// evergrad-worker.
 //
 // A closure may run again from its first step, on another worker, because its worker died or a
 // server lost its updates. Therefore its pushes must be a function of its arguments, of closure()
@@ -146,7 +147,7 @@ class Registry {
 
  private:
   friend class FunctionCall;
-  // Returns the next input, or nullopt if there are no more inputs.
+  // Returns the next input, or an empty std::any if there are no more inputs.
   using AnySource = std::function<absl::StatusOr<std::any>()>;
   struct Function {
     std::function<absl::StatusOr<AnySource>(const ClosureContext&)> open;

@@ -25,8 +25,8 @@ class Operand {
       : ours_(ours, engine, nullptr) {
     if (ours != wanted) wanted_.emplace(wanted, engine);
   }
-  // Returns the memory to pass to the primitive. oneDNN has no pointer to const; inputs are only
-  // read.
+  // Returns the memory to pass to the primitive. oneDNN takes no pointers to const, but it only
+  // reads the inputs.
   const memory& at_primitive() const { return wanted_ ? *wanted_ : ours_; }
   void Load(AnyIn values, dnnl::stream& stream) {
     ours_.set_data_handle(const_cast<void*>(values.data()));
@@ -83,8 +83,8 @@ dnnl::convolution_forward::primitive_desc ForwardDesc(const Conv2dShape& s, Elem
   return {desc, attributes, engine};
 }
 
-// Returns whether oneDNN has the kernels of a first layer for this CPU. Without them, oneDNN would
-// use reference code that is a hundred times slower.
+// Returns whether oneDNN has special kernels for a first layer (InputDesc) on this CPU. Without
+// them, oneDNN would use reference code that is a hundred times slower.
 bool IsFirstLayer(const Conv2dShape& s, Element type, const dnnl::engine& engine) {
   return type == Element::kFloat32 && s.in_c == 1 && s.filters == 16 &&
          std::strncmp(ForwardDesc(s, type, true, true, true, engine).impl_info_str(), "jit", 3) ==

@@ -9,8 +9,9 @@
 
 namespace evergrad::worker {
 
-// main() must call KeepIsaLimit(std::getenv("ONEDNN_MAX_CPU_ISA")) before it makes a backend.
-// Without a limit, oneDNN uses the highest instruction set that backends support.
+// main() must call KeepIsaLimit(std::getenv("ONEDNN_MAX_CPU_ISA")) before it makes a backend. The
+// first backend keeps a limit up to avx512_core_bf16. Otherwise it limits oneDNN to
+// avx512_core_bf16, because products with AMX crash (cpu_backend.cc).
 void KeepIsaLimit(const char* limit);
 
 // BackendOptions describes `bind`. Returns InvalidArgument for threads < 1 or above 1024, and

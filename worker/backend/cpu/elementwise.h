@@ -1,5 +1,5 @@
 // Loops over elements, rows and columns: sums, copies, bias, activations, dropout, non-finite
-// checks. Each loop gives the same bits for every division of the work.
+// checks. Each loop gives the same bits, however the work is divided among threads.
 #pragma once
 
 #include <cstdint>

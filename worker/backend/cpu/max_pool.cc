@@ -161,7 +161,7 @@ PoolShape ImageOf(PoolShape s) {
 }  // namespace
 
 // 16-bit elements are processed image by image as float32, so that gradients of overlapping windows
-// are added in float32. An image's argmax is converted from and to the argmax of the batch.
+// are added in float32. Indices into one image are converted to and from indices into the batch.
 void MaxPoolForward(int threads, const PoolShape& s, AnyIn x, AnyOut y,
                     std::span<std::int32_t> argmax) {
   if (x.is_float32()) return ForwardFloats(threads, s, x.floats(), y.floats(), argmax);

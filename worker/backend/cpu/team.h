@@ -18,7 +18,7 @@ bool BindTeam(int threads);
 
 // Calls body(begin, end) over disjoint ranges that cover [0, n), on at most `threads` threads. No
 // range is shorter than `grain` unless it is the only one. Returns when all calls have ended.
-// `body` must give the same bits for every division.
+// `body` must give the same bits however [0, n) is divided.
 void ParallelFor(int threads, std::int64_t n, std::int64_t grain,
                  absl::FunctionRef<void(std::int64_t begin, std::int64_t end)> body);
 

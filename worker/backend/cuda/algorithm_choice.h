@@ -1,8 +1,8 @@
 // Selects one of a library's algorithms for a shape.
 //
-// The caller measures the candidates on the device. This file decides which candidates are
-// measured, and chooses one of them. With `deterministic` it takes the first deterministic
-// candidate that runs, because a choice by time could differ between two runs. Pure.
+// ChooseAlgorithm decides which candidates are measured, and chooses one of them. The caller's
+// function measures a candidate on the device. With `deterministic`, the first deterministic
+// candidate that runs is chosen, because a choice by time could differ between two runs.
 #pragma once
 
 #include <cstdint>

@@ -1,14 +1,15 @@
-// The caching allocator of device memory, which keeps track of the parts of each segment. The
-// allocator computes with addresses and never dereferences an address.
+// The caching allocator of device memory. A segment is the memory of one cudaMalloc, and blocks are
+// the parts of a segment. The allocator computes with addresses and never dereferences an address.
 //
-// cudaMalloc and cudaFree wait for the device, so segments are kept and divided into blocks. Work
-// on a stream runs in order. A freed block may therefore be reused by the same stream while queued
-// kernels still read it, because new work is queued behind these kernels. A block that a second
-// stream has also used is not reused until the second stream has reached its mark.
+// cudaMalloc and cudaFree wait for the device, so segments are kept for reuse. Work on a stream
+// runs in order. A freed block may therefore be reused by the same stream while queued kernels
+// still read it, because new work is queued behind these kernels. A block that a second stream has
+// also used is not reused until the second stream has reached the mark of that use (UsedOn).
 //
-// Free neighbours of one stream are merged. The allocator takes the best fit, and of equal fits the
-// lowest address. Addresses are a function of the calls, so a repeated step gets the same
-// addresses, on which CUDA graphs rely. Not thread-safe.
+// Neighbouring free blocks of one stream are merged. The allocator takes the smallest free block
+// that suffices, and among equal blocks the one with the lowest address. Addresses are a function
+// of the calls, so a repeated step gets the same addresses, on which CUDA graphs rely. Not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -86,7 +87,7 @@ class BlockCache {
     enum class State { kFree, kUsed, kHeldBack } state = State::kFree;
     std::map<Stream, Mark> others;  // other streams that use the block, with their marks
   };
-  // The key of a free block: stream, small, bytes, address.
+  // The key of a free block: its stream, whether its segment is small, its bytes, its address.
   using FreeKey = std::tuple<Stream, bool, std::uint64_t, Address>;
 
   static std::uint64_t Round(std::uint64_t bytes, std::uint64_t unit) {

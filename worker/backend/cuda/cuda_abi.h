@@ -5,9 +5,9 @@
  * members of the table never move. The loader compares these two members with its own header, and
  * refuses another version before it reads any other member.
  *
- * Every function returns a kind (EgCudaKind), and fills in *error unless it returns EG_CUDA_OK.
- * No exception crosses the interface. Unless stated, a function may be called from any thread; a
- * context and the objects made from it are used by one thread at a time. */
+ * Every function with an `error` argument returns a kind (EgCudaKind), and fills in *error unless
+ * it returns EG_CUDA_OK. No exception crosses the interface. Unless stated, a function may be
+ * called from any thread. One thread at a time uses a context and the objects made from it. */
 #ifndef EVERGRAD_WORKER_BACKEND_CUDA_CUDA_ABI_H_
 #define EVERGRAD_WORKER_BACKEND_CUDA_CUDA_ABI_H_
 
@@ -62,8 +62,8 @@ typedef struct EgOpenOptions {
  *
  *   EG_PLAN_MATMUL       d[m,n] = op(a) op(b) (+ bias[n])
  *   EG_PLAN_CONV         d = conv(a = x, b = w) (+ bias, relu)
- *   EG_PLAN_CONV_DATA    d = dx of a = dy, b = w
- *   EG_PLAN_CONV_FILTER  d = dw of a = dy, b = x
+ *   EG_PLAN_CONV_DATA    d = dx, from a = dy and b = w
+ *   EG_PLAN_CONV_FILTER  d = dw, from a = dy and b = x
  *
  * In a product, a is [m,k] or, transposed, [k,m]; b is [k,n] or, transposed, [n,k]. With
  * bias_gradient, sums[n] are also computed: the sums of the columns of b (not transposed). */
@@ -78,7 +78,7 @@ typedef struct EgPlanKey {
   int32_t alignment; /* in bytes, of every array: 2, 4 or 16 */
   int32_t type, d_type, tf32;
   int32_t reserved; /* for the caller */
-  int32_t zero;     /* in place of padding, because keys are compared as bytes */
+  int32_t zero;     /* explicit padding, because keys are compared as bytes */
   int64_t m, n, k;  /* matmul */
   int64_t batch, in_h, in_w, in_c, out_h, out_w, filters, kernel_h, kernel_w, stride_h, stride_w;
   int64_t pad_top, pad_left, pad_bottom, pad_right;
@@ -148,8 +148,8 @@ typedef struct EgCudaApi {
    * algorithm for the shape. */
   int32_t (*plans)(EgContext* context, const EgPlanKey* key, EgPlanInfo* infos, int32_t infos_max,
                    int32_t* count, EgCudaError* error);
-  /* Makes one of the algorithms that `plans` has offered last, for this key. Each algorithm may
-   * be made at most once. */
+  /* Makes the plan of algorithm `index` of the last answer of `plans`, which must have been for
+   * this key. Each algorithm of an answer may be made at most once. */
   int32_t (*make_plan)(EgContext* context, const EgPlanKey* key, int32_t index, EgPlan** plan,
                        EgCudaError* error);
   int32_t (*run_plan)(EgContext* context, EgPlan* plan, const EgPlanArguments* arguments,

@@ -18,7 +18,7 @@ namespace evergrad::worker {
 struct CudaOptions {
   GraphCapture::Options capture;              // for captures of steps
   std::uint64_t staging_bytes = 32ull << 20;  // page-locked memory for uploads from other memory
-  std::uint64_t workspace_bytes_max = 256ull << 20;  // limit of one algorithm
+  std::uint64_t workspace_bytes_max = 256ull << 20;  // limit of one algorithm's workspace
 };
 
 // The counters of a GPU's backend, in addition to the counters of every backend.

@@ -3,8 +3,8 @@
 //   CudaSteps ◀─ CudaProducts (dense layers, convolutions) ◀─ the class of cuda_backend.cc (the
 //   other primitives)
 //
-// Each state machine is a part with a file of its own. A part may refer to parts that are declared
-// before it. WorkMemory and PlanCache also refer to the recorder.
+// Each state machine is a member whose class has a file of its own. A member may refer to members
+// that are declared before it. WorkMemory and PlanCache also refer to the recorder.
 #pragma once
 
 #include <memory>

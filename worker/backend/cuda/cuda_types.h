@@ -1,4 +1,4 @@
-// The interface's types as types of the library's table (cuda_abi.h, cuda_ops.h).
+// Converts types of backend.h to types of the library's interface (cuda_abi.h, cuda_ops.h).
 #pragma once
 
 #include <cstdint>

@@ -34,7 +34,7 @@ class DeviceMemory final : public tensor::BufferHome {
   // before the copy is done. The first such copy waits for the current work of kCompute, which may
   // still use the previous buffer at the same address.
   void UsedBy(DeviceQueue queue, const void* piece);
-  MemoryUse use(bool with_free = true) const;  // `free` is the driver's value
+  MemoryUse use(bool with_free = true) const;  // with_free: asks the driver for `free`
   const BlockCache& cache() const { return cache_; }
 
  private:

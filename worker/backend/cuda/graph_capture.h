@@ -8,9 +8,9 @@
 //
 // Graphs take memory, so their number and the number of calls in them are bounded. At the limit,
 // the least recently used graphs are evicted, provided that they have been unused for much longer
-// than the interval of the new shape. Otherwise the new shape runs eagerly. Therefore, if too many
-// shapes are used in turn, they do not evict each other in every step, and the shapes whose graphs
-// fit are replayed.
+// than the time between two uses of the new shape. Otherwise the new shape runs eagerly. Therefore,
+// if too many shapes are used in turn, they do not evict each other in every step, and the shapes
+// whose graphs fit are replayed.
 //
 // A graph contains the addresses and numbers that were current at its capture; the caller passes a
 // fingerprint of them. This class only decides. Its owner captures, keeps the graphs under their
@@ -26,7 +26,7 @@ namespace evergrad::worker {
 
 class GraphCapture {
  public:
-  using Key = std::uint64_t;  // key of a shape: batch size, training or evaluation
+  using Key = std::uint64_t;  // key of a shape (batch size, and training or evaluation)
 
   struct Options {
     // The number of eager runs before the first capture. During a capture no plan can be made or
@@ -41,7 +41,7 @@ class GraphCapture {
   enum class Action { kEager, kCapture, kReplay };
   struct Decision {
     Action action = Action::kEager;
-    bool drop = false;         // the graph kept under the key has become useless
+    bool drop = false;         // the graph kept under the key must be destroyed
     std::vector<Key> evicted;  // keys of other graphs to be destroyed
   };
   struct Stats {

@@ -1,8 +1,8 @@
 // The plans of cuBLASLt and cuDNN that were made so far: one algorithm for each shape.
 //
-// ChooseAlgorithm (algorithm_choice.h) decides; this class asks the library for its algorithms,
-// makes and measures them, and keeps the result. Used on the context's thread; the arguments of the
-// constructor outlive the object.
+// ChooseAlgorithm (algorithm_choice.h) decides which algorithm is used. This class asks the library
+// for its algorithms, makes and measures them, and keeps the result. Used on the context's thread;
+// the arguments of the constructor outlive the object.
 #pragma once
 
 #include <cstddef>
@@ -31,9 +31,9 @@ class PlanCache {
     EgPlan* plan = nullptr;
     std::uint64_t workspace_bytes = 0;
     std::string refused = {};     // the library's reason for offering no plan, if it reports one
-    std::string no_memory = {};   // the memory error, if that is the reason; the plan is then
+    std::string no_memory = {};   // the out-of-memory error, if there was one; the plan is then
                                   // requested again later, not at each call
-    std::uint64_t used_then = 0;  // bytes in use at that time
+    std::uint64_t used_then = 0;  // bytes in use when memory was refused
     std::uint32_t asked_since = 0;
   };
   struct Stats {
@@ -51,12 +51,13 @@ class PlanCache {
   ~PlanCache() { Drop(); }  // the queues must have done all work
 
   // With `yes`, plans use the first deterministic algorithm; otherwise the algorithm that was
-  // measured as the fastest. Jobs of both kinds take turns, so the choices of both kinds are kept.
+  // measured as the fastest. A worker may serve jobs of both kinds in turn, so it keeps the choices
+  // for both.
   void SetReproducible(bool yes) { fastest_ = !yes; }
   bool reproducible() const { return !fastest_; }
 
   // Runs the plan of the key. Returns false if the library has no plan for the key. Returns true if
-  // the plan was queued, or if an error was stored. `name` is the primitive's.
+  // the plan was queued, or if an error was stored. `name` is the name of the primitive.
   bool Run(const char* name, EgPlanKey key, const EgPlanArguments& arguments);
   // Returns the choice for the key, or nullptr if there is none yet.
   const Choice* Find(EgPlanKey key) const;

@@ -5,9 +5,9 @@
 //   kCompute    [ begin … ├ waits for a copy ┤ … end ]
 //               Begin and end are outside of a captured step, the edges of a wait inside it.
 //
-// The owner records the events that it is given, at the given places. An error of the measurement
-// is no error of the step: if the device refuses to measure, measuring ends. Not thread-safe; used
-// on the context's thread. The context outlives the object.
+// The owner records the events that BeginWait and EndWait return. An error of the measurement is no
+// error of the step: if the device refuses to measure, measuring ends. Not thread-safe; used on the
+// context's thread. The context outlives the object.
 #pragma once
 
 #include <array>
@@ -81,7 +81,7 @@ class StepTimes {
   std::array<std::array<Copies, 2>, 2> copies_;
   std::size_t turn_ = 0;
   Span step_{};
-  EgEvent* told_ = nullptr;  // the event for BeginCompute of a step that began in BeforeStep
+  EgEvent* told_ = nullptr;  // recorded by BeginCompute, if the step began in BeforeStep
   std::vector<Span> edges_;  // edges of waits; graphs contain them, so they are kept
   std::size_t waits_ = 0;
   bool waiting_ = false, begun_ = false, before_ = false, ended_ = false;

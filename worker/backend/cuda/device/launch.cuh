@@ -10,10 +10,12 @@
 
 namespace evergrad::cuda {
 
-// The largest number of blocks. For more indices, a thread processes several of them.
+// The largest number of blocks in a launch. If there are more indices than threads, a thread
+// processes several indices.
 inline constexpr std::int64_t kGridMax = 1 << 20;
 
-// Returns another lane's value, which consists of whole 32-bit words.
+// Returns the value of the lane that is `offset` lanes further in the warp. A T consists of whole
+// 32-bit words.
 template <typename T>
 __device__ __forceinline__ T ShuffleDown(const T& value, int offset) {
   static_assert(sizeof(T) % 4 == 0);

@@ -10,8 +10,9 @@
 //
 // All sums are in double. On sm_80 and sm_90 the rate of double operations is half of the float
 // rate. Four operations per 2 bytes of data do not reach this rate. A thread computes the values of
-// a column (its mean, its deviation) once for all its rows. If columns are not whole accesses, or
-// an array is not aligned, a thread processes one column; the sums are the same, bit by bit.
+// a column (its mean, its deviation) once for all its rows. If the number of columns is not a
+// multiple of the elements in an access, or an array is not aligned, a thread processes one column.
+// The sums are the same, bit by bit.
 #pragma once
 
 #include <cmath>
@@ -24,9 +25,10 @@
 
 namespace evergrad::cuda {
 
-// A term defines what is summed for each element. Of<kAcross>(column) holds the values of kAcross
-// columns. Values<kAcross> holds the data of one row in these columns, and Read<kAcross>(row,
-// column) reads the data. Add adds element e of the data to sums of [kSums][kAcross].
+// A term defines what is summed for each element. Of<kAcross>(column) returns the constants of
+// kAcross columns, such as their means. Values<kAcross> holds the data of one row in these columns,
+// and Read<kAcross>(row, column) reads the data. Add adds element e of the data to sums of
+// [kSums][kAcross].
 
 // Sets scratch[s][part][column] to the term's sum s over the rows of the part.
 template <int kSums, typename Term>
@@ -92,7 +94,7 @@ struct Sums {
     return all;
   }
 };
-// Calls finish(column, sums) on one thread of a team.
+// Adds the parts of a column, and calls finish(column, sums) on one thread of the team.
 template <int kSums, typename Finish>
 struct ColumnFinishTeam {
   std::int64_t columns, parts;
@@ -183,7 +185,7 @@ struct StoreMoments {
   }
 };
 
-// The values of a thread's channels, for all its rows.
+// The constants of a thread's channels, which are the same for all rows of the thread.
 template <int kAcross>
 struct Channels {
   float mean[kAcross], scale[kAcross], shift[kAcross];
@@ -229,7 +231,7 @@ struct RowsOfChannelsMap {
   }
 };
 
-// y = (x - mean) gamma / deviation + beta: one read and one write.
+// y = (x - mean) gamma / deviation + beta: x is read once, and y is written once.
 template <typename T>
 struct BatchNormApply {
   EgBatchNormInference a;

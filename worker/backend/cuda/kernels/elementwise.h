@@ -151,9 +151,9 @@ struct SumMap {
   }
 };
 
-// Adds the bias of its column to each element of y. The bias stays in the caches, so y is read once
-// and written once. If rows consist of whole accesses of aligned memory, a thread processes as many
-// columns as one access holds.
+// Adds to each element of y the bias of the element's column, and applies the activation. The bias
+// stays in the caches, so y is read once and written once. If rows consist of whole accesses of
+// aligned memory, a thread processes as many columns as one access holds.
 template <typename T>
 struct BiasActivateMap {
   static constexpr int kWide = kAccess<T>;

@@ -42,8 +42,8 @@ EG_HD double BagScale(const EgEmbedding& s, const std::uint32_t* position, const
 }
 
 // With kNone, rows are copied, with 4 bytes read and written per element and one random access per
-// row. With a combiner, the rows of a bag are read once. Every thread of the dimension reads the
-// positions and weights of the bag from the caches.
+// row. With a combiner, the rows of a bag are read once. A thread computes one element of the
+// result, so all threads of a bag read its positions and weights, from the caches.
 template <typename T>
 struct GatherMap {
   EgGather a;
@@ -137,7 +137,7 @@ struct ScatterScratch {
 };
 
 // A thread computes one element of an example's sums, and the squares. A team then adds the
-// contributions of the dimension.
+// contributions of all elements of the dimension.
 struct FactorizationTeam {
   EgFactorization a;
   template <typename Team>

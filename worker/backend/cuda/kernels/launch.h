@@ -5,7 +5,7 @@
 //   int32_t Map(std::int64_t count, Op op)            op(i) for each i below count
 //   int32_t Teams<Warp or Block>(count, Op op)        a team for each i below count
 //   int32_t Zero(void* to, bytes), Copy(to, from, bytes)
-//   int32_t Sort(keys, values, sorted_keys, sorted_values, n, bits, scratch, scratch_bytes)
+//   int32_t Sort(keys, values, sorted_keys, sorted_values, n, bits, scratch)
 //                                                     a stable sort by key
 #pragma once
 

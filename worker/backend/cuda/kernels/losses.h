@@ -179,8 +179,8 @@ EG_HD int AucBin(double x, bool from_logits, int bins) {
   return bin > 0 ? static_cast<int>(bin < bins - 1 ? bin : bins - 1) : 0;
 }
 
-// A warp processes each bin of each sign and counts its elements. The warps read the elements 398
-// times, from the second-level cache after the first time. A batch has a few thousand elements.
+// One warp counts the positive or the negative elements of one bin. The 398 warps all read every
+// element, from the second-level cache after the first time. A batch has a few thousand elements.
 // Counts are integers, so the order has no effect.
 struct AucTeam {
   EgAuc a;

@@ -30,7 +30,7 @@ EG_HD PhiloxBlock Philox(std::uint64_t key, std::uint64_t counter) {
   return {{c0, c1, c2, c3}};
 }
 EG_HD float UniformOf(std::uint32_t bits) {
-  return static_cast<float>(bits >> 8) * 5.9604644775390625e-8f;
-}  // 2^-24
+  return static_cast<float>(bits >> 8) * 5.9604644775390625e-8f;  // 2^-24
+}
 
 }  // namespace evergrad::cuda

@@ -1,9 +1,9 @@
-// The form of kernels. nvcc compiles this form to a kernel, and a C++ compiler compiles it to a
-// function that a test runs over odd shapes and tails.
+// The two forms in which kernels are written. nvcc compiles them for the device. A C++ compiler
+// compiles the same code for the host, where tests run it over odd shapes and tails.
 //
-// There are two forms. A *map* is a struct with `void operator()(std::int64_t i) const`, called
-// once for each i below a count, in any order. A *team program* has `void operator()(Team& team,
-// std::int64_t i) const`, run by `Team::kThreads` threads together, one team for each i:
+// A *map* is a struct with `void operator()(std::int64_t i) const`, called once for each i below a
+// count, in any order. A *team program* has `void operator()(Team& team, std::int64_t i) const`,
+// run by `Team::kThreads` threads together, one team for each i:
 //
 //   team.For(n, f)                       f(0) … f(n-1), each on one thread: thread t runs i = t,
 //                                        t + kThreads, …, so neighbours read neighbours

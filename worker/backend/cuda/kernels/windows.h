@@ -1,5 +1,5 @@
-// Pooling. Threads run over channels first, NHWC's innermost dimension, so that neighbouring
-// threads read neighbouring elements.
+// Pooling, and padding of images. Threads run over channels first, NHWC's innermost dimension, so
+// that neighbouring threads read neighbouring elements.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,9 @@ EG_HD Span WindowsOver(std::int64_t at, std::int64_t stride, std::int64_t pad, s
           Least(Quotient(at + pad, stride) + 1, outs)};
 }
 
-// Pads or crops images. The common part is read once and written once; the rest is zero. A thread
-// processes 16 bytes of the channels of one position if channels are whole accesses and aligned,
-// otherwise one element.
+// Pads or crops images. The common part is read once and written once; the rest is zero. If the
+// channels of a position fill whole accesses of 16 bytes and the arrays are aligned, a thread
+// processes one access, and otherwise one element.
 template <typename T>
 struct PadMap {
   static constexpr int kWide = 16 / sizeof(T);
@@ -57,8 +57,9 @@ struct PadMap {
 };
 
 // Each window is read once, from memory or (if windows overlap) the first-level cache. Two arrays
-// are written. If channels are whole accesses and aligned, a thread processes the channels of one
-// access of 16 bytes, so the window is computed once for all of these channels.
+// are written. If the channels of a position fill whole accesses of 16 bytes and the arrays are
+// aligned, a thread processes the channels of one access, so the window is computed once for all of
+// these channels.
 template <typename T>
 struct MaxPoolMap {
   static constexpr int kWide = kAccess<T>;
