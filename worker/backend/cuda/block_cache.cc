@@ -49,7 +49,7 @@ absl::StatusOr<BlockCache::Address> BlockCache::Allocate(std::uint64_t bytes, St
   return address;
 }
 
-// Allocates a segment of the size class and adds it as one free block.
+// Allocates a segment of the size class of `bytes`, and adds it as one free block.
 absl::StatusOr<BlockCache::Address> BlockCache::Grow(std::uint64_t bytes, Stream stream) {
   const std::uint64_t segment = bytes <= kSmallMax    ? kSmallSegment
                                 : bytes <= kMediumMax ? kMediumSegment

@@ -51,8 +51,8 @@ std::int32_t AlignmentOf(std::initializer_list<const void*> pointers) {
 }
 
 // Returns whether the gradients of a convolution equal the gradients of a dense layer at each
-// position. Sizes are whole accesses of 16 bytes, because a 16-bit product of another size would be
-// widened.
+// position. The sizes must be multiples of 16 bytes, because a 16-bit product of other sizes would
+// be computed in float32.
 bool IsProduct(const Conv2dShape& s) {
   return s.kernel_h == 1 && s.kernel_w == 1 && s.stride_h == 1 && s.stride_w == 1 &&
          s.out_h == s.in_h && s.out_w == s.in_w && s.in_c % 8 == 0 && s.filters % 8 == 0;
@@ -164,7 +164,7 @@ void CudaProducts::Conv2dBackward(const Conv2dShape& s, AnyIn x, AnyIn w, Activa
 
 // Does the same as PlanCache::Run. A convolution with more padding on one side than on the other
 // may have no plan, because few of cuDNN's engines, or none, support such padding. In this case a
-// copy of the image with zeros around it is used.
+// copy of the input with zeros around each image is used.
 bool CudaProducts::RunAnyPlan(const char* name, const EgPlanKey& key,
                               const EgPlanArguments& arguments) {
   if (plans_.Run(name, key, arguments)) return true;
@@ -254,7 +254,8 @@ void CudaProducts::RunWide(const char* name, EgPlanKey key, EgPlanArguments p) {
 
 // ---- Parts of primitives
 
-// y = activation(y + b) in one pass, or none if there is nothing to do.
+// Computes y = activation(y + b) in one pass, and softmax in a second pass. Does nothing if there
+// is neither a bias nor an activation.
 void CudaProducts::FinishRows(std::int64_t rows, std::int64_t columns, In b, Activation activation,
                               AnyOut y) {
   if (!b.empty() || (activation != Activation::kLinear && activation != Activation::kSoftmax))

@@ -1,6 +1,6 @@
 // The primitives that are products of cuBLASLt and cuDNN: dense layers and convolutions, forward
-// and backward. For a product without a plan, a plan of another product of the same exactness is
-// used.
+// and backward. If the library has no plan for a product, another product that is equally exact is
+// computed instead.
 #pragma once
 
 #include "worker/backend/cuda/cuda_steps.h"

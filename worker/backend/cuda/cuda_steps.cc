@@ -49,7 +49,8 @@ CudaSteps::CudaSteps(const DeviceChoice& choice, const CudaOptions& options, EgC
       recorder_(api_, context, options.capture, &times_, &error_) {}
 
 CudaSteps::~CudaSteps() {
-  // The destructor waits, because queued work may read the memory that is freed next.
+  // The destructor waits for the queues, because queued work may read the memory that is freed
+  // next.
   EgCudaError ignored{};
   EgEvent* done = nullptr;
   for (const DeviceQueue queue : {DeviceQueue::kCompute, DeviceQueue::kIn, DeviceQueue::kOut}) {

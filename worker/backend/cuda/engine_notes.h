@@ -1,5 +1,5 @@
-// Decides which of cuDNN's engines compute the requested function, by the library's notes about
-// them.
+// Decides by the library's notes which of cuDNN's engines are exact enough for a key and propagate
+// NaN.
 #pragma once
 
 #include "worker/backend/cuda/cuda_abi.h"

@@ -1,9 +1,9 @@
-// Convolutions with cuDNN 9's backend API. A key gives a graph of descriptors: tensors, a
-// convolution, and with bias and relu two pointwise operations. cuDNN's heuristics offer engines
-// for the graph, and one of them becomes an execution plan.
+// Convolutions with cuDNN 9's backend API. For each key a graph of descriptors is made: tensors, a
+// convolution, and a pointwise operation each for a bias and for relu. cuDNN's heuristics offer
+// engines for the graph, and one of them becomes an execution plan.
 //
-// Engines that would compute another function are skipped, based on the library's notes about them
-// (engine_notes.h).
+// Engines that are less exact than the key requires, or that may lose a NaN, are skipped, based on
+// the library's notes about them (engine_notes.h).
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -270,7 +270,7 @@ struct ConvolutionPlan final : EgPlan {
   }
 };
 
-// The reason why the library offered no engine.
+// The reason why the library offered no usable engine.
 struct Refusals {
   int64_t found = 0, passed_over = 0;
   EgCudaError last{};  // error of an offered engine that refuses the graph
