@@ -3,8 +3,8 @@
 #
 #   eg_room([DEPS targets...] [EXCLUDE files...])      in the room's own CMakeLists.txt
 #   eg_daemon(NAME evergrad-worker DEPS targets...)    an executable from main.cc beside it
-#   eg_tests(ROOM common/base [DEPS targets...] [LABELS labels...])   every *_test.cc of the calling
-#       folder, one executable
+#   eg_tests(ROOM common/base [DEPS targets...] [LABELS labels...])   one executable from every
+#       *_test.cc of the calling folder
 # A test that cannot run on this machine prints "skipped: WHY" and returns; ctest counts it as
 # skipped. Paths reach a test through its environment (tests/support/paths.h), never through a
 # definition, so that the compiler cache stays valid.

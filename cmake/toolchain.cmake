@@ -14,8 +14,8 @@ set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g")
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # The compiler cache keeps no object with precompiled headers unless it may ignore macros that
-  # such a header could have used, and times (cmake/precompiled.cmake).
+  # The compiler cache stores an object that uses a precompiled header only if it may ignore times,
+  # and macros that the header could have used (cmake/precompiled.cmake).
   set(CMAKE_CXX_COMPILER_LAUNCHER
       ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
         CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE_PROGRAM})
@@ -39,12 +39,13 @@ endif()
 add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-ffp-contract=off>
   $<$<COMPILE_LANGUAGE:C,CXX>:-fno-math-errno>)
 
-# g++ 12 warns of overlapping copies (-Wrestrict) at sums of strings, and is wrong (its bug 105329).
+# g++ 12 warns of overlapping copies (-Wrestrict) where strings are concatenated, and is wrong (GCC
+# bug 105329).
 set(EVERGRAD_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
   -Wno-missing-field-initializers)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND EVERGRAD_WARNINGS -Wno-restrict)
-  # Beside a sanitizer's instrumentation, these warnings of g++ are often wrong.
+  # If a sanitizer instruments the code, these warnings of g++ are often wrong.
   if(EVERGRAD_SANITIZE)
     list(APPEND EVERGRAD_WARNINGS -Wno-array-bounds -Wno-maybe-uninitialized
       -Wno-stringop-overflow -Wno-stringop-overread)

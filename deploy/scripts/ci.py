@@ -33,8 +33,9 @@ import time
 LIMIT = 70 * 60
 # A cold build of one room's tests under the sanitizers compiles most of the rooms below it.
 COLD_ASAN = 25 * 60
-# Estimated CPU seconds of a command before it begins (a release object takes 4 s on the machine
-# that builds everything in 18 minutes). The time limit does not depend on these estimates.
+# Estimates of the CPU seconds that a command needs, which decide whether it may still begin (a
+# release object takes 4 s on the machine that builds everything in 18 minutes). A command that runs
+# longer is stopped at the time limit.
 OBJECT_SECONDS, TIDY_SECONDS, ASAN_OBJECT_SECONDS, TESTS_SECONDS = 5, 12, 8, 60
 ROLES = ("common", "coordinator", "ps_server", "worker")
 # A change of one of these files counts as a change of every room.
@@ -344,7 +345,8 @@ class Ci:
             if not programs[room]:
                 continue
             targets, name = sorted(programs[room].values()), "asan %s" % room
-            # A dry run cannot be used here, because it ends where ninja would look for new files.
+            # A dry run cannot be used here, because it ends at the step in which ninja would look
+            # for new source files.
             _, commands = self.command(
                 ["ninja", "-C", "build/asan", "-t", "commands", *targets], timeout=60, quiet=True
             )

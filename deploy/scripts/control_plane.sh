@@ -36,7 +36,7 @@ trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
 cd "$work"
 mkdir -p apt/lists/partial apt/cache/archives/partial new
 
-# A package list of this script's own: most hosts have no list of source packages.
+# The script makes a package list of its own, because most hosts have no list of source packages.
 mirror=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' 'Created-By: Packages' \
   'Origin: Debian' 'Component: main' 2>/dev/null | grep -E '^http.* bookworm$' | head -n 1 ||
   true)
@@ -68,7 +68,8 @@ mv source "$GOPATH/src/k8s.io/kubernetes"
 cd "$GOPATH/src/k8s.io/kubernetes"
 main=k8s.io/kubernetes
 
-# The package ships without this generated file. The folders are those that ask for it.
+# The source package lacks this generated file. The input folders are those whose sources request
+# its generation.
 say "generating the OpenAPI definitions of Kubernetes $version"
 nice go build -p "$jobs" -o "$work/openapi-gen" ./vendor/k8s.io/kube-openapi/cmd/openapi-gen \
   >"$log" 2>&1 || fail "openapi-gen does not compile"

@@ -64,8 +64,8 @@ fi
 rm -rf "$root/etc/apt/sources.list.d" "$root/etc/apt/sources.list"
 cp -a /etc/apt/sources.list.d "$root/etc/apt/"
 [[ ! -f /etc/apt/sources.list ]] || cp /etc/apt/sources.list "$root/etc/apt/"
-# Proxy and certificate settings of the host's apt, if it has any, then the keyrings and certificate
-# authorities that its sources name.
+# Copies the proxy and certificate settings of the host's apt, if there are any, and then the
+# keyrings and certificate authorities that the host's apt sources name.
 { grep -lE 'Acquire|Proxy' /etc/apt/apt.conf.d/* /etc/apt/apt.conf 2>/dev/null || true; } |
   while read -r f; do cp "$f" "$root/etc/apt/apt.conf.d/"; done
 cp -a /usr/share/keyrings/. "$root/usr/share/keyrings/"

@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 SECONDS = 60
-# tests/fuzz/replay_main.cc has the same limit.
+# tests/fuzz/replay_main.cc has the same limit of memory (RSS_MB).
 RSS_MB, ALLOCATION_MB, SECONDS_EACH, INPUT_BYTES = 2048, 512, 10, 65536
 
 

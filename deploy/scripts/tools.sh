@@ -19,7 +19,7 @@ describe() {
     prometheus)  # `promtool` checks metrics and rules; `prometheus` scrapes a cluster of a test.
       needed_by='tests of metrics, the board and the alert rules'
       packages=(prometheus) programs=(usr/bin/promtool usr/bin/prometheus) ;;
-    cloud-init)  # `cloud-init schema` checks the files of deploy/vm. It stays a folder.
+    cloud-init)  # `cloud-init schema` checks the files of deploy/vm. The tool is kept as a folder.
       needed_by='the test of the cloud-init files'
       packages=(cloud-init)
       local name
@@ -38,8 +38,8 @@ describe() {
   esac
 }
 
-# Returns whether the programs, or the folder, of the tool are below the folder $2, with the prefix
-# $3 of the package.
+# Returns whether the programs of the tool, or its folder, are in the folder $2. $3 is the folder of
+# the programs inside an unpacked package, or empty.
 is_there() {
   local program
   [[ $1 == cloud-init ]] && { [[ -x $2/cloud-init/run ]]; return; }
@@ -81,7 +81,8 @@ get() {
   trap 'rm -rf "$work"' EXIT
   cd "$work"
   : >log
-  # A host whose package lists are empty or old gets them first, which needs root.
+  # If the package lists of the host are empty or old, new lists are fetched first, which needs
+  # root.
   download || { (( EUID == 0 )) && apt-get update >log 2>&1 </dev/null && download; } ||
     fail "$1" "apt could not download ${pinned:-${packages[0]}} ($(tail -n 1 log))"
   mkdir content

@@ -19,8 +19,9 @@ ROLES = {"coordinator": "coordinator", "server": "ps-server", "worker": "worker"
 OPEN = "FILL-IN"
 # Where a worker watches for the notice that its machine will be reclaimed (--preemption-source).
 SOURCES = {"gce": "gce", "ec2": "aws", "azure": "azure"}
-# The comment of a value stands in the file. The values of a cloud: the store, the export, the
-# options with which its shared folder is mounted, the packages that its scripts need.
+# The texts of STORE and SHARED describe values that the operator fills in, and become comments in
+# the file. SHARED_OPTIONS are the mount options of the shared folder, and PACKAGES are the Debian
+# packages that the scripts of this cloud need.
 CLOUDS = {
     "gce": {
         "STORE": "bucket/folder",

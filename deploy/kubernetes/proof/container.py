@@ -3,7 +3,8 @@ namespaces, and into the network namespace of the pod (kubelet.py).
 
 It builds a root folder on a tmpfs from the host's libraries, the programs of the build, the volumes
 of the container and three files for name resolution. Then it gives up root as the pod's security
-context says, and executes the command. Its argument is a file in JSON.
+context requires, and executes the command. Its argument is the path of a JSON file (sandbox.py
+writes it).
 """
 import ctypes
 import json

@@ -38,8 +38,8 @@ class Failure(Exception):
 
 
 def wait_for(what, seconds, look):
-    """Calls `look` until it returns something true, and returns that. `look` may raise Failure with
-    the state that it sees; the last one is part of the message when the time is over."""
+    """Calls `look` until its result is true, and returns the result. `look` may raise Failure with
+    the state that it sees. If the time runs out, the message has the last such state."""
     end = time.monotonic() + seconds
     seen = "nothing"
     while True:
@@ -116,7 +116,8 @@ class Api:
         return self.request("PATCH", path, body, "application/strategic-merge-patch+json")
 
     def path_of(self, document):
-        """Returns the path of an object, from the server's own list of kinds."""
+        """Returns the path of an object. The server's own list of kinds has the names for the
+        path."""
         version, kind = document["apiVersion"], document["kind"]
         group = ("/apis/" if "/" in version else "/api/") + version
         if (version, kind) not in self.kinds:
@@ -132,7 +133,7 @@ class Api:
         return "%s/%s/%s" % (group, resource["name"], meta["name"])
 
     def apply(self, document):
-        """Applies an object on the server's side. The server refuses fields that it does not
+        """Applies an object by server-side apply. The server refuses fields that it does not
         know."""
         query = urllib.parse.urlencode({"fieldManager": "proof", "force": "true"})
         path = self.path_of(document)
@@ -141,7 +142,7 @@ class Api:
 
 class ControlPlane:
     def __init__(self, programs, work, address):
-        """`address` is one that is not loopback, which the API server demands."""
+        """`address` must not be a loopback address, because the API server advertises it."""
         self.programs, self.work, self.running = programs, work, []
         self.api = Api()
         folder = os.path.join(work, "etcd")
@@ -204,7 +205,8 @@ class ControlPlane:
         self.running.append((name, process))
 
     def check(self):
-        """Raises Failure if a program has ended. It is not a state that a wait may pass over."""
+        """Raises SystemExit if a program has ended. A Failure would be caught by wait_for, which
+        would try again."""
         for name, process in self.running:
             if process.poll() is not None:
                 raise SystemExit(

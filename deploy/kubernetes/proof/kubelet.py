@@ -2,7 +2,7 @@
 command, environment, volumes, user, probes and times of its manifest.
 
 Fields that it does not know raise an error, so that no part of a manifest is silently left out. It
-does not enforce seccomp profiles, the limits of memory and CPU, nor network policies.
+does not enforce seccomp profiles, limits of memory and CPU, or network policies.
 """
 import datetime
 import http.client
@@ -231,7 +231,8 @@ class Container:
 
 
 def expand(text, env):
-    """Replaces $(NAME) by the variable. Unknown names stay, as in Kubernetes."""
+    """Replaces $(NAME) by the value of the variable. Unknown names are left unchanged, as in
+    Kubernetes."""
     return re.sub(r"\$\((\w+)\)", lambda m: env.get(m.group(1), m.group(0)), text)
 
 
@@ -254,7 +255,8 @@ class Pod(threading.Thread):
         self.deleted, self.lost = threading.Event(), threading.Event()
         self.grace = 0
         self.phase, self.told, self.created = "Pending", None, now()
-        self.ended_in = None  # (seconds from SIGTERM to the end, exit codes, whether SIGKILL)
+        # (seconds from SIGTERM to the end, exit codes, whether SIGKILL was sent)
+        self.ended_in = None
 
     def run(self):
         try:
@@ -397,7 +399,7 @@ class Pod(threading.Thread):
         self.told = said
 
     def terminate(self):
-        """SIGTERM, and SIGKILL when the grace period of the deletion is over."""
+        """Sends SIGTERM, and then SIGKILL if the grace period of the deletion runs out."""
         begin = time.monotonic()
         running = [c for c in self.containers if c.running()]
         for c in running:
@@ -435,7 +437,8 @@ class Pod(threading.Thread):
                 time.sleep(LOOK_SECONDS)
 
     def vanish(self):
-        """The node is gone: no packet, no signal, and no word to the API server."""
+        """Ends the pod as the loss of its node does: without another packet, without a signal that
+        a process could handle, and without a message to the API server."""
         self.lost.set()
         if self.sandbox is not None and self.sandbox.holder.poll() is None:
             self.sandbox.unplug()
@@ -495,7 +498,8 @@ class Kubelet(threading.Thread):
                     pod.deleted.set()
 
     def vanish(self, node):
-        """A node is gone, with all its pods. Returns the names of the pods that ran there."""
+        """Removes a node with all its pods, as if the machine were lost. Returns the names of the
+        pods that ran there."""
         with self.lock:
             self.nodes.remove(node)
             gone = [p for p in self.pods.values() if p.node == node and p.is_alive()]

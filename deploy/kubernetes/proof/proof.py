@@ -39,7 +39,7 @@ NAMESPACE = "/api/v1/namespaces/evergrad/"
 PODS = NAMESPACE + "pods"
 # The pods of each role in this cluster: (number, prefix of the nodes).
 ROLES = {"coordinator": (1, "ordinary-"), "ps-server": (2, "ordinary-"), "worker": (4, "spot-")}
-# The nodes with a taint. The pods of psctl do not tolerate it, so they are on other nodes.
+# The nodes with a taint. The pods of psctl do not tolerate the taint, so they are on other nodes.
 TAINTED = ("spot-0", "spot-1")
 
 
@@ -90,7 +90,7 @@ class Proof:
         threading.excepthook = self.thread_ended
 
     def thread_ended(self, why):
-        """The next wait ends the proof with the reason."""
+        """Stores the reason why a thread has ended. The next wait then ends the proof."""
         self.broken = "%s: %s: %s" % (why.thread.name, why.exc_type.__name__, why.exc_value)
 
     def wait(self, what, seconds, look):
@@ -266,7 +266,7 @@ class Proof:
         self.say("servers and workers are spread evenly over their nodes")
 
     def check_addresses(self):
-        """The coordinator knows each server and each worker by the address of its pod."""
+        """Checks that the coordinator knows each server and each worker by its pod's address."""
 
         def known():
             for role, task_role in (("ps-server", "ps_server"), ("worker", "worker")):
@@ -334,7 +334,7 @@ class Proof:
         return shown
 
     def submitter_says(self, job):
-        """Returns the last lines of the pod of a Job."""
+        """Returns the last lines of the log of a Job's pod."""
         for pod in self.kubelet.pods.values():
             if pod.object["metadata"]["labels"].get("job-name") == job:
                 with open(pod.containers[0].log()) as f:
@@ -525,7 +525,8 @@ def is_ready(thing):
 
 
 def difference(before, after):
-    """Returns the difference between two lists of objects, and under which object each part is."""
+    """Returns the difference between two lists of objects. The kind and the name of the object are
+    above each part."""
     lines = []
     for a, b in zip(before, after):
         expect(a["metadata"] == b["metadata"], "the same objects in the same order", b["metadata"])

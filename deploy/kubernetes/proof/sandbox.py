@@ -10,7 +10,7 @@ from control_plane import wait_for
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BRIDGE, GATEWAY, PREFIX = "pods", "10.81.0.1", 16
-# From deploy/image/Containerfile.
+# The environment that deploy/image/Containerfile sets.
 IMAGE_ENV = {"PATH": "/usr/bin", "OMP_WAIT_POLICY": "passive"}
 PROGRAMS = ("evergrad-coordinator", "evergrad-ps-server", "evergrad-worker", "psctl")
 
@@ -28,8 +28,8 @@ def make_bridge():
 
 
 class Sandbox:
-    """The network, host name and IPC namespaces of a pod, and its address, which no other pod has
-    or gets later. A process that sleeps holds them."""
+    """The network, host name and IPC namespaces of a pod, and its address. No other pod has this
+    address or gets it later. A sleeping process keeps the namespaces alive."""
 
     made = 0
     lock = threading.Lock()
@@ -55,7 +55,8 @@ class Sandbox:
         subprocess.run(self.enter + ["hostname", hostname], check=True)
 
     def unplug(self):
-        """From now on no packet reaches or leaves the pod. A repeated call changes nothing."""
+        """Disconnects the pod, so that no packet reaches or leaves it. A repeated call changes
+        nothing."""
         subprocess.run(
             ["ip", "link", "set", self.device, "down"],
             stdin=subprocess.DEVNULL,
@@ -79,7 +80,7 @@ class Process:
     """The first process of a container. Its end ends all processes of the container."""
 
     def __init__(self, sandbox, spec, folder, log):
-        """`spec` is for container.py."""
+        """Starts the process. container.py reads `spec` from a JSON file."""
         os.makedirs(folder)
         spec["root"] = os.path.join(folder, "root")
         os.makedirs(spec["root"])
@@ -95,7 +96,8 @@ class Process:
         self.pid = wait_for("the first process of a container", 60, self._first)
 
     def _first(self):
-        """Returns the process in the new namespaces, or -1 if it has ended already."""
+        """Returns the pid of the process in the new namespaces, None if it has not begun yet, or -1
+        if it has already ended."""
         if self.outer.poll() is not None:
             return -1
         try:

@@ -18,7 +18,8 @@ TYPE_A, NOERROR, NXDOMAIN = 1, 0, 3
 
 class Dns(threading.Thread):
     """Answers with the addresses in the Endpoints of headless services, which the real controller
-    keeps. An answer, also one that says that a name does not exist, is kept as CoreDNS keeps it."""
+    updates. Answers are cached as long as CoreDNS caches them, also the answer that a name does not
+    exist."""
 
     def __init__(self, api, address):
         super().__init__(name="dns", daemon=True)
