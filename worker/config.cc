@@ -53,7 +53,8 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
              {16, 1u << 16});
   table->Add("call_deadline", &config->call_deadline,
              "a push or pull that makes no progress for this time is sent again; progress is a "
-             "sent byte or an answer. The wait for the server's grant may take six times as long",
+             "sent byte or an answer. While a server is alive, a wait for its memory may take six "
+             "times as long",
              std::chrono::milliseconds(100), std::chrono::minutes(10));
   table->AddBytes(
       "lane_bytes", &config->lane_bytes,

@@ -134,9 +134,11 @@ struct Worker::Impl {
     to_servers.on_lane = [logger = dependencies.logger,
                           said = std::make_shared<client::SaidOnce>()](const absl::Status& status) {
       const std::string text =
-          status.ok()
-              ? "pushes to and pulls from a server on this host go through shared memory"
-              : absl::StrCat("pushes and pulls go through the socket: reason=", status.message());
+          status.ok() ? "pushes to and pulls from a server on this host go through shared memory"
+                      : absl::StrCat(
+                            "pushes to and pulls from a server on this host go through a socket, "
+                            "not through shared memory: reason=",
+                            status.message());
       if (said->First(text)) logger->Info(text);
     };
     client = std::make_shared<client::ParameterClient>(

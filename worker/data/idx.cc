@@ -189,9 +189,9 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::SourceSpec& sourc
                       ReadHeader(*label_file, 1, 1, "0x00000801 (labels: unsigned bytes, rank 1)"));
   EG_ASSIGN_OR_RETURN(auto image_file,
                       DataFile::Open(source.images, options.roots, "an idx file of images"));
-  EG_ASSIGN_OR_RETURN(
-      const Header image_header,
-      ReadHeader(*image_file, 2, 4, "0x00000803 (images: unsigned bytes, rank 2 to 4)"));
+  EG_ASSIGN_OR_RETURN(const Header image_header,
+                      ReadHeader(*image_file, 2, 4,
+                                 "0x00000802 to 0x00000804 (images: unsigned bytes, rank 2 to 4)"));
   if (label_header.dims[0] != image_header.dims[0]) {
     return Bad("number of labels differs from number of images", source.labels,
                absl::StrCat("offset=4 want=", image_header.dims[0], " as in ", source.images,

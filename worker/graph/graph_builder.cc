@@ -136,7 +136,7 @@ absl::StatusOr<config::LayerInputs> GraphBuilder::ReadIds(const config::LayerSpe
   }
   if (node->weights) {
     if (*node->weights >= nodes_.inputs.size())
-      return LayerError(spec, absl::StrCat("the weights of ids must be a model input: `",
+      return LayerError(spec, absl::StrCat("its `weights` must be a model input, but `",
                                            nodes_.values[*node->weights].name, "` is a layer"));
     EG_RETURN_IF_ERROR(ReadAs(spec, *node->weights, tensor::DType::kFloat32));
     given.weights = nodes_.values[*node->weights].shape;

@@ -64,9 +64,9 @@ const std::vector<metrics::Registry::Named>& GaugeNames() {
       {"evergrad_worker_device_utilization_ratio",
        "Share of time in kernels, as the driver last sampled it (nvml) or as measured (kernels)"},
       {"evergrad_worker_device_steps",
-       "Steps by the way of their submission. how=crowded counts steps that ran eagerly because "
-       "of the limit of graphs; how=ahead counts steps whose batch was copied before the step "
-       "began"},
+       "Steps, by the way in which they were submitted. how=crowded counts steps that ran eagerly "
+       "because of the limit of graphs; how=ahead counts steps whose batch was copied before the "
+       "step began"},
       {"evergrad_worker_graph_recaptures", "Steps whose CUDA graph was captured again, by reason"},
       {"evergrad_worker_device_in_bytes",
        "Bytes copied to the device: directly from page-locked memory (direct), or after the "

@@ -177,7 +177,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     for (const v1::HeldAttempt& attempt : registered.adopted()) {
       const auto number = FromProto<Attempt>(attempt.attempt());
       if (adopted.contains(number) && !book.Holds(number))
-        SendDropped(WorkOf(attempt), {.reason = "dropped since the Hello"});
+        SendDropped(WorkOf(attempt), {.reason = "dropped while this worker registered"});
     }
     for (const DoneReport& report : book.Unanswered()) SendDone(report.work.attempt);
     if (const auto running = run) running->OnSession();

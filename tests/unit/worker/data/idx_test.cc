@@ -111,7 +111,7 @@ TEST_CASE("every defect of a file is a user's error with file, offset and expect
        {"too short", "images", "offset=0", "want=4 bytes of magic number", "got=0"}},
       {"labels given as images",
        [](const TempFolder& f) { WritePlain(f / "images", Labels()); },
-       {"wrong magic", "images", "offset=0", "want=0x00000803", "got=0x00000801"}},
+       {"wrong magic", "images", "offset=0", "want=0x00000802 to 0x00000804", "got=0x00000801"}},
       {"images given as labels",
        [](const TempFolder& f) { WritePlain(f / "labels", Images()); },
        {"wrong magic", "labels", "want=0x00000801", "got=0x00000803"}},

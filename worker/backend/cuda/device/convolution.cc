@@ -436,7 +436,7 @@ int32_t ConvolutionPlans(EgContext* context, const EgPlanKey& key, EgPlanInfo* i
       &refusals, error));
   if (*count > 0) return EG_CUDA_OK;
   return Fail(EG_CUDA_BAD_SHAPE, refusals.last.code, error,
-              "cuDNN offers %lld engines, but %lld of them compute another function%s%.400s",
+              "cuDNN offers %lld engines, but %lld of them are inexact or may lose a NaN%s%.400s",
               static_cast<long long>(refusals.found), static_cast<long long>(refusals.passed_over),
               refusals.last.text[0] != 0 ? "; last refusal: " : "", refusals.last.text);
 }
