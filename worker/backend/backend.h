@@ -196,7 +196,8 @@ struct DeviceUse {
   std::uint64_t eager = 0, captures = 0, replays = 0;
   // The number of captures after the first one of a shape, by reason.
   std::map<std::string, std::uint64_t> recaptures;
-  // The number of steps that ran eagerly because of the graph limit; the number of graphs kept.
+  // `crowded` is the number of steps that ran eagerly because of the graph limit, and `graphs` is
+  // the number of graphs that are kept now.
   std::uint64_t crowded = 0, graphs = 0;
 };
 

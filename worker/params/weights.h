@@ -119,7 +119,7 @@ class GradientBuffer {
   // The memory is uninitialized, or zeros if `zeroed`.
   explicit GradientBuffer(std::shared_ptr<const Layout> layout, bool zeroed = false);
   // Makes a buffer of gradients that already have their wire types, so that ToWire is not called.
-  // There is one buffer per variable, of wire_bytes() of the variable.
+  // Each variable has one buffer, of the variable's wire_bytes().
   GradientBuffer(std::shared_ptr<const Layout> layout, std::vector<tensor::AlignedBuffer> buffers);
   std::byte* wire(std::uint32_t index) { return buffers_[index].data(); }
   std::span<float> variable(std::uint32_t index) { return buffers_[index].floats(); }

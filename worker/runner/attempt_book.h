@@ -106,7 +106,8 @@ class AttemptBook {
   // (Holds), the driver must answer AttemptDropped; otherwise the coordinator would wait for it
   // forever.
   std::vector<Attempt> OnRegistered(Term term, const std::set<Attempt>& adopted);
-  // Takes a map. Ignores a map of the same job with a lower version, unless `replace` is set.
+  // Replaces the present map by `map`. Ignores a map of the same job with a lower version, unless
+  // `replace` is set.
   void OnMap(ShardMap map, bool replace = false);
   const ShardMap& map() const { return map_; }
   // Appends the work to the queue. Work with `first` precedes all other work and is ordered by
@@ -138,8 +139,8 @@ class AttemptBook {
   void Begin(Attempt attempt);
   const Work* running() const;  // null if no attempt runs
   // Declares that the running attempt will push `update` to `shards`, the shards of the update that
-  // are also its targets. These shards count as unsettled from now on. The caller declares each
-  // update once, before its first push leaves.
+  // are targets of the attempt. These shards count as unsettled from now on. The caller declares
+  // each update once, before its first push leaves.
   void Expect(UpdateIndex update, const std::vector<ShardId>& shards);
   // Returns the shards of `update` whose pushes are not settled yet.
   std::vector<ShardId> Unsettled(UpdateIndex update) const;

@@ -10,7 +10,7 @@
 namespace evergrad::worker {
 namespace {
 
-constexpr std::uint64_t kDoneOverheadBytes = 128;  // v0, v1, and the surrounding batch
+constexpr std::uint64_t kDoneOverheadBytes = 128;  // v0, v1, and the message around the Done
 constexpr std::uint64_t kHeldOverheadBytes = 8;    // tag and length of one attempt in a Hello
 static_assert(client::kHeldAttemptsMax == 2 * (AttemptBook::kQueuedMax + 1));
 

@@ -41,8 +41,8 @@ class BatchFeed : public std::enable_shared_from_this<BatchFeed> {
   // Requests the batch after the held batch, unless this request is pending.
   void Ask();
   bool has_batch() const { return batch_ != nullptr; }
-  // Returns whether the rows of the held batch have been pulled. Always true if there are no
-  // tables.
+  // Returns whether the rows of the held batch have been pulled. The result is always true if there
+  // are no tables.
   bool RowsDone() const;
 
   // A batch, and its rows with their values (nullptr without tables).

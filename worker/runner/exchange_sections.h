@@ -127,7 +127,7 @@ class ExchangeSections {
   void BackOff(const PushKey& key, Retry* retry);
   void BackOff(const PullKey& key, Retry* retry);
   // If `held` is older than `version`, lets the section wait for a map of at least that version.
-  // Otherwise the same as BackOff.
+  // Otherwise does the same as BackOff.
   void WaitOrBackOff(const PushKey& key, MapVersion version, MapVersion held, Retry* retry);
   void WaitOrBackOff(const PullKey& key, MapVersion version, MapVersion held, Retry* retry);
   // Makes the pull ready again, because its answer did not count or is being accepted.

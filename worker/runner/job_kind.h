@@ -41,7 +41,8 @@ class JobKind {
   virtual std::shared_ptr<AttemptRun> MakeRun(const Parts& parts, const Work& work) const = 0;
 };
 
-// Returns the kind of the type among every worker's kinds and `more`, or nullptr.
+// Returns the kind of the type `type`, or nullptr if neither every worker's kinds nor `more` have
+// it.
 const JobKind* FindJobKind(absl::string_view type, const std::vector<const JobKind*>& more);
 
 }  // namespace evergrad::worker

@@ -44,7 +44,7 @@ class TrainingRun final : public UpdateRun {
   const Options options_;
   std::shared_ptr<BatchFeed> feed_;          // shared with its own callbacks
   std::optional<MonoTime> batch_missed_at_;  // time at which the next step first lacked its batch
-  bool batch_came_ = false;                  // the wait for the batch was observed
+  bool batch_came_ = false;                  // the wait for the batch was recorded
   MonoTime step_begun_{0};           // time at which the step was handed to the compute executor
   std::vector<MetricSum> measured_;  // in the order of the model's metrics
 };

@@ -92,7 +92,7 @@ class StepContext : public ClosureContext {
   // Sets the closure's result, or replaces an earlier one. Returns InvalidArgument (a user error)
   // above 1 MiB.
   absl::Status SetResult(absl::string_view bytes);
-  // Counts examples, for examples/s of the job.
+  // Adds to the number of processed examples, from which the job's examples/s are computed.
   void CountExamples(std::uint64_t examples) { examples_ += examples; }
 
  private:

@@ -13,8 +13,8 @@
 // whose graphs fit are replayed.
 //
 // A graph contains the addresses and numbers that were current at its capture; the caller passes a
-// fingerprint of them. This class only decides. Its owner captures, keeps the graphs under their
-// keys, and destroys a graph when a Decision requests it. Not thread-safe.
+// fingerprint of them. This class only decides. Its owner makes the captures, keeps the graphs
+// under their keys, and destroys a graph when a Decision requests this. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ class GraphCapture {
   };
   struct Stats {
     std::uint64_t eager = 0, captures = 0, replays = 0, failures = 0, evictions = 0;
-    std::uint64_t crowded = 0;  // number of eager steps because the graph limit was reached
+    std::uint64_t crowded = 0;  // number of steps that ran eagerly because of the graph limit
     std::uint64_t graphs = 0, calls = 0;  // numbers for the graphs that are kept now
     // The number of repeated captures by reason: "addresses changed", "evicted", "capture failed".
     std::map<std::string, std::uint64_t> recaptures;
