@@ -177,8 +177,10 @@ void ActivationBackward(int threads, Activation a, std::int64_t rows, std::int64
                     if (gradient != out) std::copy(gradient, gradient + count, out);
                     break;
                   case Activation::kRelu:
-                    for (std::int64_t i = 0; i < count; ++i)
-                      out[i] = value[i] > 0.0f ? gradient[i] : 0.0f;
+                    for (std::int64_t i = 0; i < count; ++i) {
+                      const float at_zero = value[i] == value[i] ? 0.0f : value[i];  // or NaN
+                      out[i] = value[i] > 0.0f ? gradient[i] : at_zero;
+                    }
                     break;
                   case Activation::kTanh:
                     for (std::int64_t i = 0; i < count; ++i)

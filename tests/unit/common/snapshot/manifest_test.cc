@@ -174,7 +174,8 @@ TEST_CASE("a shard file matches the manifest of a job that sends 16 bits") {
   v1::Manifest manifest = SmallManifest(files);
   for (v1::ShardSpec& shard : *manifest.mutable_plan()->mutable_shards())
     shard.mutable_variable()->set_wire_dtype(v1::DTYPE_BFLOAT16);
-  for (const bool whole : {false, true}) CHECK(CheckShardOf(files, kFolder, manifest, 0, whole).ok());
+  for (const bool whole : {false, true})
+    CHECK(CheckShardOf(files, kFolder, manifest, 0, whole).ok());
 }
 
 // A small K1: any step of the commit may be the last one, and the disk may keep any of the unsynced

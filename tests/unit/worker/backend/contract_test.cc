@@ -389,6 +389,10 @@ TEST_CASE("every primitive propagates a NaN or infinity in any operand to its re
         x[at] = nan;
         backend.ActivationForward(a, 1, 19, x, y);
         CHECK(std::isnan(y[at]));
+        if (a == Activation::kLinear) continue;  // its backward pass does not read y
+        std::vector<float> dx(19);
+        backend.ActivationBackward(a, 1, 19, y, Draw(2, 19), dx);
+        CHECK(std::isnan(dx[at]));
       }
     }
     for (const Activation a : {Activation::kLinear, Activation::kRelu}) {
