@@ -7,8 +7,9 @@
 namespace evergrad {
 
 std::string Version();  // "0.1.0"
-// Returns "0.1.0+1a2b3c4d5e6f"; "-dirty" follows if the checkout had changes. Returns
-// "0.1.0+unknown" outside of a checkout.
+// Returns the version and the Git commit, "0.1.0+1a2b3c4d5e6f". "-dirty" is appended if the program
+// was built from a checkout with uncommitted changes. Returns "0.1.0+unknown" if the program was
+// not built from a checkout.
 std::string BuildId();
 
 }  // namespace evergrad

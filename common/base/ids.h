@@ -56,7 +56,8 @@ using Term = StrongId<struct TermTag, std::uint64_t>;  // Number of one life of 
 
 using ShardEpoch = Stamp<struct ShardEpochTag>;  // One ownership of a shard.
 using Attempt = Stamp<struct AttemptTag>;        // One execution of a closure.
-// V, the version of the whole shard map. The `start` of a shard is also a map version.
+// A version of the whole shard map (V in LEDGER.md). The `start` of a shard is also a map version:
+// the one at which the shard was last rolled back (LEDGER.md line 5).
 using MapVersion = Stamp<struct MapVersionTag>;
 
 inline constexpr std::uint32_t kUpdatesPerClosureMax = 4096;  // LEDGER.md line 3.

@@ -1,8 +1,9 @@
 // A set of unsigned 64-bit numbers kept as disjoint, non-adjacent half-open intervals [begin, end).
 //
-// IntervalSet represents the ledger's `done` and `refused`, and the coordinator's `succeeded`,
-// `dead`, `todo` and `lost`. Each of these sets is nearly one interval. Memory use is proportional
-// to the number of intervals, not of members. Not thread-safe.
+// The protocol keeps its sets of closures in this class (LEDGER.md): `done` and `refused` in the
+// ledger of a shard, and `succeeded`, `dead`, `todo` and `lost` in the coordinator. Each of these
+// sets is nearly one interval. Memory use is proportional to the number of intervals, not of
+// members. Not thread-safe.
 #pragma once
 
 #include <cstddef>

@@ -17,7 +17,7 @@ namespace evergrad {
 // retried with backoff and a limit.
 enum class Blame { kMachine, kUser };
 
-// Marks `status` as caused by the user (bad file, shape, NaN under policy `fail`). The mark
+// Marks `status` as caused by the user, for example by a bad file or a wrong shape. The mark
 // survives copies; an OK status stays OK.
 absl::Status UserError(absl::Status status);
 Blame BlameOf(const absl::Status& status);

@@ -1,7 +1,8 @@
-// A client for the servers of one job: one data stream per server, requests split by owner, one
-// answer per shard section. The retry table is in worker/runner (LEDGER line 15), because it
-// depends on the attempt; this class only reports answers. Thread-safe. Callbacks run on a
-// transport thread, or on the caller's thread before Send returns if a call fails at once.
+// A client for the servers of one job, with one data stream per server. A request goes to one
+// server, and its answer has one result per section, which is the part of the request for one
+// shard. This class only reports answers. The rules for retries depend on the attempt, so they are
+// in worker/runner (LEDGER line 15). Thread-safe. Callbacks run on a transport thread, or on the
+// caller's thread before Send returns if a call fails at once.
 #pragma once
 
 #include <chrono>
@@ -31,21 +32,7 @@ class ParameterClient {
   // destructor must not run in a callback.
   ~ParameterClient();
 
-  // Sends one request to `endpoint`. The channel and the stream are created on first use and kept
-  // per address and identity. With TLS the server's certificate must be issued for
-  // endpoint.server().
-  //
-  // `payloads` has one entry per push. `ids` is empty, or has one list of int64 for each push and
-  // then for each pull (wire::BuildRequest). The client fills in client_name and response_bytes_max
-  // of `header` and does not keep the header. Requests of hundreds of sections are better built in
-  // a wire::Packed.
-  //
-  // `done` is called exactly once with the parsed answer: one result per section, each for the
-  // shard of its section. The payload spans live as long as `frame`. Unavailable means that the
-  // server is unreachable or has disconnected. After Unavailable it is unknown whether the pushes
-  // were applied, and the caller must send them again under the same identity. kInternal means that
-  // the answer does not match the request. A server's error about the whole frame has its origin
-  // and retryability.
+  // The parsed answer to a request. The payload spans live as long as `frame`.
   struct Answer {
     transport::ReceivedFrame frame;
     wire::Packed<v1::ResponseHeader> header;
@@ -58,6 +45,21 @@ class ParameterClient {
     void operator()(Announcement* announcement) const;
   };
   using Announced = std::unique_ptr<Announcement, AnnouncementDeleter>;
+
+  // Sends one request to `endpoint`. The channel and the stream are created on first use and kept
+  // per address and identity. With TLS the server's certificate must be issued for
+  // endpoint.server().
+  //
+  // `payloads` has one entry per push. `ids` is empty, or has one list of int64 for each push and
+  // then for each pull (wire::BuildRequest). The client fills in client_name and response_bytes_max
+  // of `header` and does not keep the header. Requests of hundreds of sections are better built in
+  // a wire::Packed.
+  //
+  // `done` is called exactly once with the parsed answer: one result per section, each for the
+  // shard of its section. Unavailable means that the server is unreachable or has disconnected.
+  // After Unavailable it is unknown whether the pushes were applied, and the caller must send them
+  // again under the same identity. kInternal means that the answer does not match the request. A
+  // server's error about the whole frame has its origin and retryability.
   void Send(const v1::Endpoint& endpoint, v1::RequestHeader&& header,
             std::vector<tensor::SharedBytes> payloads, std::uint64_t response_bytes_max,
             std::chrono::milliseconds deadline, std::function<void(absl::StatusOr<Answer>)> done,

@@ -1,8 +1,8 @@
 // A task's side of the session. The client dials the coordinator, sends Hello, keeps the stream
-// open, and redials with backoff forever (P4). The client logs each change of the reason for
-// waiting once. Callbacks run on the given executor, in order. Not thread-safe: construct, call and
-// destroy the client on that executor, or while the executor runs nothing (before its first task,
-// after its shutdown).
+// open, and redials with backoff until the coordinator is back (promise P4 of ARCHITECTURE). While
+// it waits, the client logs the reason, and logs again only when the reason changes. Callbacks run
+// on the given executor, in order. Not thread-safe: construct, call and destroy the client on that
+// executor, or while the executor runs nothing (before its first task, after its shutdown).
 //
 //   dial -> Hello -> Registered -> messages both ways, with a heartbeat every
 //   Registered.heartbeat_ms -> lost -> backoff -> dial
@@ -49,7 +49,8 @@ class SessionClient {
     // Called when the coordinator has refused the session. If `exit` is true, the daemon must end,
     // and the client does not dial again.
     std::function<void(const v1::Rejected&)> on_rejected;
-    // Called when a registered session has ended; before on_rejected if the session was rejected.
+    // Called when a registered session has ended. If the coordinator has rejected the session,
+    // on_lost is called before on_rejected.
     std::function<void(absl::string_view why)> on_lost;
     // Called when a dial has failed for another reason than the dial before.
     std::function<void(absl::string_view why)> on_waiting;
@@ -76,7 +77,7 @@ class SessionClient {
 
  private:
   struct Impl;
-  std::shared_ptr<Impl> impl_;  // Shared with tasks posted to the executor, which hold it weakly.
+  std::shared_ptr<Impl> impl_;  // posted tasks hold weak references to it
 };
 
 }  // namespace evergrad::client

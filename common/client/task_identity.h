@@ -13,7 +13,7 @@ namespace evergrad::client {
 inline constexpr std::size_t kHostBytesMax = 64;
 
 struct TaskIdentity {
-  std::string metrics_address;  // "" when not served
+  std::string metrics_address;  // "" if the process serves no metrics
   bool insecure_listen = false;
   std::int64_t pid = 0;
   std::string host, host_id;

@@ -15,8 +15,9 @@
 // The first closure that fails by its own fault cancels all other closures that have not ended. The
 // error is returned once, by the next Schedule (which then schedules nothing), Join, Done or Finish
 // of any client. By then, every owner of a shard has confirmed that it applies no more updates of
-// the cancelled closures. Afterwards the job is usable as before. Code and message are those of the
-// function; BlameOf distinguishes a user error from a machine error.
+// the cancelled closures. Afterwards the job is usable as before. The error has the code of the
+// function's error, and its message contains the function's message. BlameOf distinguishes a user
+// error from a machine error.
 //
 // Thread-safe; calls of several threads run concurrently. The calls block, so a transport thread
 // must not call this class.

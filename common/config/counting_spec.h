@@ -11,13 +11,11 @@ struct JobSpec;
 
 struct CountingSpec {
   std::uint64_t examples = 0;
-  std::uint32_t shards = 8;   // partitions of the [examples, 1] variable
-  std::uint32_t step_ms = 0;  // least duration of a step, by the injected clock
-  std::uint32_t tables = 0;   // additional embedding tables
-  std::uint64_t table_ids = 500,
-                // the number of ids of each table; table_bytes_max limits the last table, 0 for no
-                // limit
-      table_bytes_max = 0;
+  std::uint32_t shards = 8;       // partitions of the [examples, 1] variable
+  std::uint32_t step_ms = 0;      // least duration of a step, by the injected clock
+  std::uint32_t tables = 0;       // additional embedding tables
+  std::uint64_t table_ids = 500,  // number of ids of each table
+      table_bytes_max = 0;        // limit of the last table; 0 for no limit
   std::string optimizer = "counting";
   friend bool operator==(const CountingSpec&, const CountingSpec&) = default;
 };

@@ -1,4 +1,5 @@
-// The tables of the job file, one source file per section. Private to this room.
+// The tables of the keys of a job file (Table in common/schema/schema.h). Each section of the job
+// file has its own source file. Private to this room.
 #pragma once
 
 #include <initializer_list>
@@ -31,7 +32,7 @@ Key<JobSpec> OptimizersKey();
 Key<JobSpec> CheckpointKey();
 Key<JobSpec> ResourcesKey();
 Key<TrainingSpec> WireTypeKey();
-// Keys of `spec` that are not built, in a job of any type.
+// Returns the keys of `spec` that are refused as not built yet, whatever the type of the job.
 const NotBuilt& SpecKeysNotBuilt();
 
 // Returns the key `type` of `spec`.

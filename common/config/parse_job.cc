@@ -243,7 +243,8 @@ void CheckRest(const Node& root, Reader* reader, JobSpec* spec) {
   }
 }
 
-// Checks a job of unknown type. Reports only what is a mistake in a job of every type.
+// Checks a job of unknown type. Reports only those mistakes that would be mistakes in a job of any
+// type.
 void JudgeJob(const Node& body, Reader* reader, JobSpec* spec) {
   std::vector<const Table<JobSpec>*> tables;
   for (const JobType* type : JobTypes()) tables.push_back(&type->table());

@@ -44,10 +44,10 @@ namespace evergrad::daemon {
 struct CommonOptions {
   std::string listen = "127.0.0.1:0";
   std::string advertise;          // "" for the bound address
-  std::string insecure_listen;    // "", or the address to listen on off loopback without TLS
+  std::string insecure_listen;    // "", or the address to serve without TLS, in place of `listen`
   std::string coordinator;        // tasks only
   std::string metrics_listen;     // "" for off
-  bool insecure_metrics = false;  // serves plain HTTP at metrics_listen off loopback
+  bool insecure_metrics = false;  // plain HTTP even if other machines reach metrics_listen
   std::string log_format = "text", log_level = "info", log_file;
   transport::TlsFiles tls;
   preemption::Settings preemption;
@@ -63,9 +63,9 @@ bool IsLoopback(absl::string_view host_port);
 // The ways in which --metrics-listen is served.
 enum class MetricsDoor { kOff, kPlainOnLoopback, kPlainOffLoopback, kTls };
 MetricsDoor MetricsDoorOf(const CommonOptions& options);
-// Checks the rules between options. By P10, an address off loopback needs TLS or --insecure-listen,
-// and failpoints need loopback, except `none` under TLS. TLS files are all given or none. Tasks
-// need --coordinator. A wildcard address needs --advertise. Pure.
+// Checks the rules between options. By P10, any address except a loopback address needs TLS or
+// --insecure-listen. Failpoints need a loopback address; `none` is also allowed with TLS. TLS files
+// are all given or none. Tasks need --coordinator. A wildcard address needs --advertise. Pure.
 absl::Status CheckCommonOptions(Role role, const CommonOptions& options);
 
 // Returns whether only this machine is involved: the daemon listens on loopback, dials a
@@ -132,9 +132,9 @@ class Daemon {
   transport::ServerOptions server_options() const;
   transport::ChannelOptions channel_options() const;
 
-  // Logs the address (with a warning for --insecure-listen), meets the condition `listening`, and
-  // writes --address-file atomically.
-  // The role calls this function once the daemon listens.
+  // The role calls this function once the daemon listens. Logs the address (with a warning for
+  // --insecure-listen), reports that the readiness condition `listening` is met, and writes
+  // --address-file atomically.
   absl::Status ReportListening(const std::string& bound_address);
   // Returns the address under which peers reach this daemon: --advertise, or else the bound
   // address. Valid after ReportListening.

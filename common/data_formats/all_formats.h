@@ -14,7 +14,7 @@ const DataFormat& SyntheticFormat();
 inline constexpr const DataFormat& (*kAllFormats[])() = {IdxFormat, CsvFormat, JsonlFormat,
                                                          SyntheticFormat};
 
-// Names that users may expect, and that are refused as not built yet.
+// Names that users may expect, but that are not implemented. Each is refused with "not built yet".
 inline constexpr const char* kFormatsNotBuilt[] = {"tsv",    "tfrecord", "parquet",
                                                    "libsvm", "png",      "npz"};
 

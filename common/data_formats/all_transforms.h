@@ -18,7 +18,7 @@ inline constexpr const TransformType& (*kAllTransforms[])() = {
     ScaleTransform, OffsetTransform,     Log1pTransform, BucketizeTransform,
     HashTransform,  VocabularyTransform, MapTransform};
 
-// Names that users may expect, and that are refused as not built yet.
+// Names that users may expect, but that are not implemented. Each is refused with "not built yet".
 inline constexpr const char* kTransformsNotBuilt[] = {"normalize",   "log",   "clip", "one_hot",
                                                       "standardize", "crop",  "flip", "resize",
                                                       "shift",       "split", "lower"};

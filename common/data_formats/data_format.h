@@ -57,7 +57,7 @@ struct DataFormat {
 // Returns all formats, in the order of the reference. The reference shows the first format as an
 // example and the other formats as comments.
 const std::vector<const DataFormat*>& DataFormats();
-// Returns the names that users may expect, and that are refused as not built yet.
+// Returns the names of formats that are refused as not built yet (NotBuilt).
 const NotBuilt& DataFormatsNotBuilt();
 // Returns nullptr if there is no such format.
 const DataFormat* FindDataFormat(absl::string_view name);

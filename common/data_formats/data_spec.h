@@ -64,7 +64,7 @@ struct FieldSpec {
   bool list = false;                 // the shape is [columns] instead of []
   std::string type;  // typed columns: int | float | string; synthetic: ids | float | label
   std::optional<std::string> default_text;  // the text that replaces a missing value
-  std::uint64_t size = 0;                   // the shape is [size]; with 0 it is [], or [columns]
+  std::uint64_t size = 0;  // the shape is [size]; 0 means [], or [columns] for a list
   // synthetic
   std::vector<std::uint64_t> shape;      // float; replaces `size` if it is not empty
   std::uint64_t classes = 2;             // label

@@ -19,7 +19,7 @@
 namespace evergrad::config {
 
 struct TransformType {
-  enum class Takes { kNumbers, kNames };  // integers and reals; or texts and integers
+  enum class Takes { kNumbers, kNames };  // kNumbers: integers, reals; kNames: texts, integers
 
   std::string name;
   Takes takes;
@@ -35,7 +35,7 @@ struct TransformType {
   // Adds the settings to the transform's object in model.json, which load.py reads. The pointer is
   // null if the transform has no settings.
   void (*describe)(const Transform& transform, nlohmann::ordered_json* object);
-  // The list item of an example, and an explanation, for the reference.
+  // For the reference: an example, written as a list item, and an explanation.
   std::string example, help;
   // Whether the transform numbers the values of the training data, so that evaluation needs the
   // training data first. A field has at most one such transform.

@@ -1,10 +1,11 @@
 // Named failpoints: places in the code at which a test injects an error.
 //
 // All failpoints are off unless a daemon is started with `--failpoints "name=action;name=action"`
-// on loopback. Off loopback, only `none` is accepted, and only with TLS. Thread-safe.
+// on a loopback address. On any other address only `none` is accepted, and only with TLS.
+// Thread-safe.
 //   action    `kill` (SIGKILL of the own process) | `error` (the site returns an Internal error) |
 //             `user_error` | `drop` | `delay(MS)` | `stop` (SIGSTOP of the own process) |
-//             `on` (the site performs the action in its name)
+//             `on` (the site does what its name says)
 //   prefix    `N*action`   only at the N-th hit
 //             `N+action`   from the N-th hit on
 //             `P%action`   with probability P percent at each hit, a function of the seed given to
@@ -45,7 +46,7 @@ struct KnownFailpoint {
 
 class Failpoints {
  public:
-  Failpoints();  // Nothing is armed.
+  Failpoints();  // no failpoint is armed
   ~Failpoints();
   Failpoints(const Failpoints&) = delete;
   Failpoints& operator=(const Failpoints&) = delete;

@@ -4,8 +4,8 @@
 // The target of a path counts, not its spelling: `..` and links are followed. The check examines
 // the file that was opened, so no link can be exchanged between check and use. A path that is
 // spelled outside of the folders is refused without access to the disk, so the refusal does not
-// reveal whether the file exists. (Hard links are not resolved: a user with write access to a
-// folder can create a hard link there.)
+// reveal whether the file exists. Hard links are not detected: a user who can write to an allowed
+// folder can create a hard link in it to a file outside.
 #pragma once
 
 #include <string>

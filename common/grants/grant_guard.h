@@ -1,8 +1,8 @@
-// Checks whether a push was granted to its sender (LEDGER lines 34 to 36). A server has one guard
-// for each job with shards on it.
+// Checks whether the attempt that a push names was granted to the sender of the push (LEDGER lines
+// 34 to 36). A server has one guard for each job with shards on it.
 //
-// Thread-safe. A valid proof is computed once for each attempt and remembered in a table of fixed
-// size. An invalid proof is computed again at each push.
+// Thread-safe. Once a push has shown a valid proof, the proof is remembered for its attempt in a
+// table of fixed size. For any other proof, the expected proof is computed at each push.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ namespace evergrad::grants {
 
 class GrantGuard {
  public:
-  // `key` is never shown.
+  // `key` is secret, and never logged or shown.
   GrantGuard(JobUid job, std::string key);
   // Returns whether the proof is valid. `worker` is the sender's name without its role.
   bool Fits(absl::string_view proof, ClosureId closure, Attempt attempt, absl::string_view worker);

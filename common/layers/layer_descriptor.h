@@ -1,5 +1,5 @@
-// The properties of a layer type, except its computation: the keys of a job file, the number of
-// inputs, the shape rule with the variables, and an example for the reference.
+// The properties of a layer type, except its computation: its keys in a job file, the number of its
+// inputs, the rule for its shapes and variables, and an example for the reference.
 //
 // Layers() enumerates the types for the schema, the reference, the messages that list types, the
 // worker's layers and the tests. Pure; built at first use, immutable afterwards.

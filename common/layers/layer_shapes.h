@@ -29,7 +29,8 @@ struct VariableSpec {
   std::uint64_t fan_in = 0, fan_out = 0;
   double l2 = 0;  // l2 times the sum of the variable's squares is added to the loss
   // If in [0, 1), the variable is a moving average: each step moves it towards the measured value
-  // by the share 1 - momentum. A negative number means that the variable is a weight.
+  // by the fraction 1 - momentum of the difference. A negative number means that the variable is a
+  // weight.
   double momentum = -1;
   bool of_products = false;  // true for a kernel, which mixed precision reads in 16 bits
 };

@@ -20,7 +20,8 @@ struct InitializerSpec {
   friend bool operator==(const InitializerSpec&, const InitializerSpec&) = default;
 };
 
-// The members of all layer types in one struct; a layer uses the members of its type's keys.
+// One struct has the members of all layer types. A layer uses only the members for which its type
+// has keys.
 struct LayerSpec {
   std::string name, type;
   // The names of the layers or model inputs that the layer reads. If the key is missing, parsing

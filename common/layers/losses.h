@@ -23,11 +23,12 @@ struct LossDescriptor {
   LossType kind = LossType::kMeanSquaredError;  // valid if `built`
   // Whether the loss compares classes, so that an example is either right or wrong.
   bool has_classes = false;
-  // The activation that turns logits into probabilities, or "". A loss with such an activation has
-  // the key `from_logits`, which contradicts an output that ends in the activation.
+  // The activation that turns logits into probabilities, or "". Only a loss with such an activation
+  // has the key `from_logits`, whose value true is refused if the output already ends in this
+  // activation.
   std::string activation = {};
-  // With true there is one label for each row of the output, along its last axis; with false there
-  // is one label for each element.
+  // With true there is one label for each row of the output, where a row runs along the last axis.
+  // With false there is one label for each element.
   bool label_per_row = false;
   std::uint64_t classes_min = 0;  // smallest size of the last axis
 };

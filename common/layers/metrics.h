@@ -16,7 +16,8 @@ struct MetricDescriptor {
   std::vector<std::string> losses = {};     // losses for which the metric is defined
   // Whether the metric needs a loss with one label per example.
   bool one_label = false;
-  // The corresponding metric for another loss with classes, for the error message.
+  // The metric that the error message suggests if this metric is not defined for the loss, and the
+  // loss has classes.
   std::string instead = {};
   std::string nickname = {};  // another name that users try
 };

@@ -28,8 +28,8 @@ struct ExporterOptions {
   // every client. /metrics requires a client certificate signed by `ca`, and otherwise answers 403
   // with the reason.
   std::optional<TlsPems> tls;
-  // Serves plain HTTP at an address that other machines can reach. Such an address is refused (P10)
-  // if neither this flag nor `tls` is set.
+  // Serves plain HTTP at an address that other machines can reach. Such an address is refused
+  // (promise P10) if neither this flag nor `tls` is set.
   bool plain_off_loopback = false;
   ConnectionLimits limits;
   // The limit of open connections. A connection above the limit closes the oldest connection
@@ -41,8 +41,9 @@ class HttpExporter {
  public:
   // All pointers outlive the exporter, and so do objects that the registry's callbacks read.
   // Without `health` there are no pages /livez and /readyz. Returns InvalidArgument for an address
-  // that is not host:port, for an address off loopback without TLS or plain_off_loopback, and for
-  // files that OpenSSL rejects. Returns Unavailable if the address cannot be bound.
+  // that is not host:port, for files that OpenSSL rejects, and for an address other than loopback
+  // if neither `tls` nor plain_off_loopback is set. Returns Unavailable if the address cannot be
+  // bound.
   static absl::StatusOr<std::unique_ptr<HttpExporter>> Start(
       ExporterOptions options, Registry* registry, const Clock* clock,
       const health::Health* health = nullptr);

@@ -44,7 +44,7 @@ class Histogram {
   void Observe(double v) const;
   struct Snapshot {
     std::vector<double> upper_bounds;
-    std::vector<std::uint64_t> cumulative;  // One more entry than `bounds`, for +Inf.
+    std::vector<std::uint64_t> cumulative;  // one more entry than upper_bounds, for +Inf
     double sum = 0;
   };
   Snapshot Read() const;
@@ -97,8 +97,8 @@ class Registry {
   std::unique_ptr<Impl> impl_;
 };
 
-// A limit with its fill level and refusals. Every `_max` setting has one. The limit is exported as
-// <name>_current, <name>_limit and <name>_refused_total.
+// The metrics of a limit: its present fill level, its value, and the number of refusals. They are
+// exported as <name>_current, <name>_limit and <name>_refused_total.
 struct Limit {
   Limit(Registry& registry, absl::string_view name, absl::string_view help, double limit);
   Gauge& current;

@@ -26,11 +26,10 @@ struct ConnectionLimits {
 class ScrapeConnection {
  public:
   enum class State {
-    kAsking,     // performs the handshake, if any, and reads the request
+    kAsking,     // performs the TLS handshake (with TLS), and reads the request
     kAsked,      // request() is complete; the owner calls Answer next.
     kAnswering,  // Sends the answer.
-    // A peer that used plain HTTP was answered that it must use HTTPS; the rest of its data is
-    // discarded.
+    // The peer used plain HTTP and was told to use HTTPS. The rest of its data is discarded.
     kRefused,
     kOver,  // the owner must destroy the connection
   };

@@ -87,13 +87,15 @@ inline constexpr std::uint64_t kRowFloatsMax = 4096;
 inline constexpr std::uint64_t kCounterBytesPerRow = 4;
 // Memory per row for its entry in the index. A table's bytes_max counts this memory in addition to
 // the row's floats and gradient counter. An id that waits for admission uses only the entry. An
-// entry has 16 bytes with a stamp, and 12.8 bytes without. The lowest load of the index is two
-// thirds, so an entry with a stamp takes 24 bytes.
+// entry has 16 bytes with a stamp (the time of the last push to the row, for ttl_steps and
+// eviction), and 12.8 bytes without. The lowest load of the index is two thirds, so an entry with a
+// stamp takes 24 bytes.
 inline constexpr std::uint64_t kIndexBytesPerRow = 24;
 // Returns kCounterBytesPerRow for a type that counts gradients, and 0 for other types.
 std::uint64_t CounterBytesPerRow(absl::string_view type);
 
-// Return the types, and the keys of any type, that are refused as not built yet.
+// Return the types, and the keys of any type, that are refused as not built yet (NotBuilt in
+// common/schema/schema.h).
 const std::vector<std::string>& TypesNotBuilt();
 const std::vector<std::string>& KeysNotBuilt();
 

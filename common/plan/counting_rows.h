@@ -8,12 +8,13 @@
 
 namespace evergrad::plan {
 
-// A dense variable of a counting job. One of its shards receives pushes only if a batch has samples
-// in the shard.
+// The name of a dense variable of a counting job. A batch is pushed only to those shards of this
+// variable in which the batch has samples.
 inline constexpr char kCountingSamples[] = "counting/samples";
 
-// The rows of one table: none, or up to seven, possibly with duplicate ids. Mix is the function of
-// common/base/mix.h. With k = Mix(4096 closure + update, table), there are k % 8 rows.
+// The rows that one update pushes to one table: at most seven, possibly with duplicate ids. Mix is
+// the function of common/base/mix.h. The number of rows is k % 8, where k = Mix(4096 closure +
+// update, table).
 //
 // Row i draws d = Mix(k, i + 1). The id of row i is Mix(d % table_ids, table) as an int64, or, if i
 // % 3 = 2, the id of row i - 1 once more. Element e of row i is 1 + (d >> 32) % 3 + e.

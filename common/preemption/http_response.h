@@ -23,7 +23,7 @@ class ResponseReader {
 
   // Adds the next bytes of the connection. Bytes after the end of the response are ignored.
   State Add(absl::string_view bytes);
-  // The peer has closed its side of the connection.
+  // Reports that the peer has closed its side of the connection.
   State End();
   // Returns the response. Call it only if the state is kComplete.
   Answer TakeAnswer();
@@ -35,14 +35,15 @@ class ResponseReader {
   State Refuse(absl::string_view reason);
   bool ReadHead(absl::string_view head);
   bool ReadHeader(absl::string_view line);
-  // Returns whether the headers state one end of the body.
+  // Reads the headers that determine the end of the body. Returns false, and refuses the response,
+  // if these headers contradict each other or are not supported.
   bool ReadFraming();
   State ReadChunks();
 
   State state_ = State::kIncomplete;
   std::string bytes_;
   std::size_t body_ = 0;  // position of the body in bytes_, or of the next chunk; 0 in the head
-  std::optional<std::size_t> length_;  // of the body, if it is known
+  std::optional<std::size_t> length_;  // length of the body, if it is known
   bool chunked_ = false;
   Answer answer_;
   std::string reason_;

@@ -17,7 +17,7 @@
 
 namespace evergrad::preemption {
 
-// All three clouds have their service here.
+// The address of the metadata service, which is the same in all three clouds.
 inline constexpr const char* kMetadataUrl = "http://169.254.169.254";
 
 struct MetadataAddress {
@@ -32,7 +32,7 @@ std::optional<MetadataAddress> ParseMetadataUrl(absl::string_view url);
 
 class MetadataClient {
  public:
-  // `clock` outlives this.
+  // `clock` outlives the client.
   MetadataClient(MetadataAddress address, const Clock* clock);
   MetadataClient(const MetadataClient&) = delete;
   MetadataClient& operator=(const MetadataClient&) = delete;

@@ -78,7 +78,7 @@ struct Watch::MetadataWatch {
   bool ends ABSL_GUARDED_BY(mu) = false;
   bool acknowledges ABSL_GUARDED_BY(mu) = false;
   runtime::WaitableEvent acknowledged;
-  bool failing = false;  // of the thread
+  bool failing = false;  // the last request failed; accessed on the thread only
   std::optional<runtime::Thread> thread;
 
   MetadataWatch(const Settings& s, const MetadataAddress& address, Parts p, Events e)

@@ -1,9 +1,10 @@
 // The watch for preemption notices of one daemon: by a file, or by the metadata service of a cloud.
 //
-// It logs what it finds, counts it, and calls back. A watch of a cloud has the thread "notices",
-// which asks a CloudWatch (clouds/cloud_watch.h) for the next request and sends it with a
-// MetadataClient. A watch of a file looks for the file on the executor "notice-file". Every failed
-// request is counted. The log has the first failure, and then the return of usable answers.
+// The watch logs and counts each notice and each recommendation, and calls a function of Events. A
+// watch of a cloud has the thread "notices", which asks a CloudWatch (clouds/cloud_watch.h) for the
+// next request and sends it with a MetadataClient. A watch of a file looks for the file on the
+// executor "notice-file". Every failed request is counted. The log has the first failure, and then
+// the return of usable answers.
 #pragma once
 
 #include <functional>
@@ -20,7 +21,7 @@ namespace evergrad::preemption {
 
 class Watch {
  public:
-  // All outlive the watch.
+  // The objects outlive the watch.
   struct Parts {
     const Clock* clock = nullptr;
     log::Logger* logger = nullptr;
@@ -32,7 +33,7 @@ class Watch {
     // Orders the task to hand over its work and leave. Called a second time if a notice follows a
     // recommendation on which the task leaves.
     std::function<void(const std::string& reason)> leave;
-    // The cloud recommends to leave the machine, and the task stays.
+    // Reports that the cloud recommends to leave the machine, and that the task stays.
     std::function<void(const std::string& text)> recommended;
   };
 

@@ -39,7 +39,7 @@ class ThreadExecutor final : public Executor {
  public:
   struct Options {
     std::string name;  // Thread name; the system shows 15 characters.
-    // Limit of waiting tasks. The limit is reached only if callers do not keep their own bounds
+    // Limit of waiting tasks. Callers have their own bounds, so that this limit is never exceeded
     // (EG_CHECK).
     std::size_t queue_max = 1u << 20;
   };

@@ -77,7 +77,7 @@ struct Key {
   std::string needed;
 };
 
-// Names that users may expect, and that are refused as not built yet.
+// Names that users may expect, but that are not implemented. Each is refused with "not built yet".
 using NotBuilt = std::vector<std::string>;
 
 template <class T>

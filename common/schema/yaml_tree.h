@@ -30,7 +30,7 @@ struct Node {
   Kind kind = Kind::kNull;
   std::shared_ptr<const std::string> file;  // shared by all nodes of one text
   int line = 0, column = 0;
-  bool quoted = false;  // true for a scalar in quotes, which is never a number, never true or false
+  bool quoted = false;  // true for a scalar in quotes, which is always a text
   bool refused =
       false;  // a mistake about the node has been reported, so readers report no second mistake
   std::vector<std::string> variables;  // kScalar: the environment variables that its text contains

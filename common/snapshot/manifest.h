@@ -1,6 +1,6 @@
 // Manifests: lists of the files that form a checkpoint (LEDGER lines 27, 28). Each manifest is one
 // small file that is never overwritten. The newest undamaged manifest is used; damaged manifests
-// are skipped and named (P6).
+// are skipped and reported (promise P6 of ARCHITECTURE).
 //
 // The functions block, and are as thread-safe as the FileSystem. A damaged manifest gives DataLoss
 // with path, offset, expected and actual value. A manifest of a newer version gives Unimplemented.

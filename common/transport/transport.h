@@ -6,7 +6,10 @@
 //   unary     small control calls (psctl -> coordinator, health)
 //   message   bidirectional streams of small messages in order (the session)
 //   data      bulk requests and answers, many in flight, answers in any order, with credits
-//             (FORMAT.md, the ten rules)
+//             (common/wire/FORMAT.md)
+//
+// `Rule 1` to `rule 10` in the comments of this room are the ten rules in the section "Bulk data"
+// of ARCHITECTURE.
 //
 // Threads: every callback runs on a transport thread and must not block; it posts longer work to an
 // executor. After Close() or the destructor of an object has returned, none of its callbacks runs.
@@ -180,7 +183,7 @@ struct Handlers {
 
 struct ServerOptions {
   std::string listen = "127.0.0.1:0";  // port 0 selects any free port
-  std::string insecure_listen;  // "", or an address off loopback without TLS; the caller warns
+  std::string insecure_listen;         // "", or the address to serve without TLS; the caller warns
   // "", or the path of a unix socket to serve as well, with mode 0600. If the path has more than
   // 107 bytes, the server logs this fact and uses TCP.
   std::string unix_path;
@@ -271,9 +274,9 @@ struct ChannelOptions {
 class Transport {
  public:
   virtual ~Transport() = default;
-  // Serves at the address. Returns InvalidArgument for an address off loopback with neither TLS nor
-  // insecure_listen (P10), with both remedies; for bad certificates, with the file's name. Returns
-  // Unavailable if the address cannot be bound.
+  // Serves at the address. Returns InvalidArgument for an address other than loopback with neither
+  // TLS nor insecure_listen (promise P10), and names both remedies. Returns InvalidArgument for bad
+  // certificates, and names the file. Returns Unavailable if the address cannot be bound.
   virtual absl::StatusOr<std::unique_ptr<Server>> Listen(const ServerOptions& options,
                                                          Handlers handlers) = 0;
   // Opens a channel. Returns InvalidArgument for unreadable certificates. An unreachable peer is no

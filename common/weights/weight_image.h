@@ -19,12 +19,12 @@ namespace evergrad::weights {
 
 class WeightImage {
  public:
-  // Returns InvalidArgument for no tensors or a duplicate name. An .npz has a checksum before each
-  // value, so Make reads all values once.
+  // Returns InvalidArgument for no tensors or a duplicate name. An .npz file has a checksum before
+  // the values of each tensor, so Make reads all values once.
   static absl::StatusOr<WeightImage> Make(Format format, const std::vector<NamedTensor>& tensors);
 
   std::uint64_t bytes() const { return bytes_; }
-  // Fills `to` with the bytes from `offset` on; they must exist.
+  // Fills `to` with the bytes from `offset` on, all of which must lie inside the file.
   void Read(std::uint64_t offset, std::span<std::byte> to) const;
 
  private:

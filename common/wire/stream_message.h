@@ -10,7 +10,7 @@
 //   CANCEL   ->           the client has abandoned the request
 //   PING  <-> PONG        either side checks whether the peer is alive
 //   LANE  <-> LANE        memory that both may map: offered, then accepted or refused
-//   RING_SPACE <-> RING_SPACE  space in the lane that was waited for is free
+//   RING_SPACE <-> RING_SPACE  the lane has the space for which the peer has waited
 #pragma once
 
 #include <array>
@@ -56,7 +56,7 @@ inline constexpr std::uint8_t kInLane = 1;
 struct StreamHeader {
   MessageKind kind = MessageKind::kPing;
   std::uint8_t flags = 0;  // kInLane
-  // Chosen by the client, in any order; never 0 except for HELLO, PING, PONG, LANE, RING_SPACE.
+  // Chosen by the client, in any order. The id is 0 only in HELLO, PING, PONG, LANE and RING_SPACE.
   std::uint64_t request_id = 0;
   // Size of the whole request or answer; in a HELLO, the largest accepted size.
   std::uint64_t frame_bytes = 0;

@@ -25,14 +25,14 @@ class AutoWatch final : public CloudWatch {
   enum class Stage { kGce, kAwsToken, kAwsInstance, kAzure };
   Ask Next(Stage stage, std::chrono::milliseconds after);
   Turn Found(absl::string_view source);
-  // The present cloud has not answered as documented.
+  // Notes that `cloud` has not answered as documented, and asks the next cloud.
   Turn NextCloud(Stage stage, absl::string_view cloud, const Answer& answer);
   Turn NoneAnswered();
 
   Stage stage_ = Stage::kGce;
   std::string token_;
-  std::string reasons_;  // of this round, for the log
-  int rounds_ = 0;       // that have ended without a cloud
+  std::string reasons_;  // why no cloud was found in this round, for the log
+  int rounds_ = 0;       // number of rounds that have ended without a cloud
   std::unique_ptr<CloudWatch> found_;
 };
 

@@ -31,8 +31,8 @@ class AzureWatch final : public CloudWatch {
   Turn OnAcknowledged(const Answer& answer);
 
   Stage stage_ = Stage::kName;
-  bool enabled_ = false;  // the service of events has answered
-  std::string name_;      // of this machine
+  bool enabled_ = false;  // the events service has answered
+  std::string name_;      // name of this machine
   std::string event_;     // id of the event that is the notice
   int acknowledgements_ = 0;
   Retries retries_;

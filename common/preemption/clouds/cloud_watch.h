@@ -73,9 +73,9 @@ class CloudWatch {
   // Returns the first request. Called once.
   virtual Ask Begin() = 0;
   virtual Turn OnAnswer(const Answer& answer) = 0;
-  // The task has handed over its work. Returns the request that tells the cloud so, or nullopt if
-  // the cloud has no such request or has announced nothing. The answer to an earlier request must
-  // not be passed to OnAnswer afterwards.
+  // Called when the task has handed over its work. Returns the request that reports this to the
+  // cloud, or nullopt if the cloud has no such request or has announced nothing. The answer to an
+  // earlier request must not be passed to OnAnswer afterwards.
   virtual std::optional<Ask> Acknowledge() { return std::nullopt; }
 };
 

@@ -13,8 +13,8 @@
 namespace evergrad::transport {
 
 // Large pieces are sent without a copy, and gRPC releases their owners, on any thread, when it
-// destroys the slice (rule 7). Small adjacent pieces are copied into one slice, because one copy
-// costs less than several slices.
+// destroys the slice (rule 7 in transport.h). Small adjacent pieces are copied into one slice,
+// because one copy costs less than several slices.
 grpc::ByteBuffer ToByteBuffer(OutgoingPieces pieces);
 grpc::ByteBuffer ToByteBuffer(const std::string& text);
 

@@ -38,8 +38,8 @@ absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(GrpcHome* home, const ServerO
                                                    Handlers handlers, fault::Failpoints* failpoints,
                                                    const health::Health* health);
 
-// Returns the address to which the server may bind (P10). The error InvalidArgument names both ways
-// to allow an address off loopback.
+// Returns the address to which the server may bind (promise P10). The error InvalidArgument names
+// both ways to allow an address that other machines can reach.
 absl::StatusOr<std::string> ListenAddress(const ServerOptions& options);
 
 }  // namespace evergrad::transport

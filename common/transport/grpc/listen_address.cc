@@ -13,7 +13,8 @@ absl::StatusOr<HostPort> Split(const std::string& address) {
       "address is not host:port with a port up to 65535 (IPv6: [host]:port): `", address, "`"));
 }
 
-// A name other than localhost may resolve to any address, so it counts as off loopback.
+// A name other than localhost may resolve to any address, so it does not count as a loopback
+// address.
 bool IsLoopback(const std::string& host) {
   if (host == "localhost") return true;
   in_addr v4{};

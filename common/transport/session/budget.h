@@ -1,4 +1,5 @@
-// A CreditCore whose tokens may be released on any thread. Thread-safe.
+// The budget of a server: a CreditCore (credit.h) with tokens that may be released on any thread.
+// Thread-safe.
 #pragma once
 
 #include <cstdint>

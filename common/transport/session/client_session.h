@@ -1,6 +1,7 @@
-// The client's half of a data stream as a pure state machine. The inputs are calls and link events.
-// The outputs are messages, finished calls and the time of the next tick. The session has no clock,
-// no threads and no I/O. Not thread-safe: the DataStream drives the session on its loop.
+// The client's half of a data stream, as a pure state machine. Its inputs are the caller's calls
+// and the events of the link. Its outputs are messages to the server, finished calls, and the time
+// of the next tick. The session has no clock, no threads and no I/O. Not thread-safe: the
+// DataStream drives the session on its loop.
 //
 //   held -> (announced -> granted ->) sending -> sent -> finished
 #pragma once

@@ -77,8 +77,9 @@ class CreditCore {
   // lowered for a while. Returns the number of grants left unused since the peer last used one.
   // Several events within half a second (for `lately` of ten seconds) count once.
   std::uint32_t LeftUnused(std::uint64_t peer);
-  // Reports that the peer has sent `bytes` of payload for a grant. The peer is then trusted to use
-  // four times as much (parts of a request, see RequestLimits).
+  // Reports that the peer has sent `bytes` of payload for a grant. If the limit of the peer was
+  // lowered, it is raised to at least four times `bytes` or to its full value, because a client has
+  // up to four parts of a request in flight (common/client/request_limits.h).
   void Used(std::uint64_t peer, std::uint64_t bytes);
 
   // Withdraws an announcement that waits, or that was admitted but not taken. This may admit other

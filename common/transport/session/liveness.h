@@ -1,7 +1,7 @@
-// The progress watchdog of one side of a data stream (rule 8). With outstanding work and no byte in
-// either direction, the watchdog sends a PING after a third of the limit, and ends the stream after
-// the whole limit. A PONG shows that the peer is alive, even if it holds a request for long. Pure,
-// not thread-safe.
+// The progress watchdog of one side of a data stream (rule 8 in transport.h). With outstanding work
+// and no byte in either direction, the watchdog sends a PING after a third of the limit, and ends
+// the stream after the whole limit. A PONG shows that the peer is alive, even if it holds a request
+// for long. Pure, not thread-safe.
 #pragma once
 
 #include <algorithm>

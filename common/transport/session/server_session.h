@@ -1,5 +1,6 @@
-// The server's half of one data stream as a pure state machine. The inputs are messages, answers
-// and admissions. The outputs are messages, complete requests and the time of the next tick. The
+// The server's half of one data stream, as a pure state machine. Its inputs are the client's
+// messages, the handler's answers, and the budget's admissions of waiting requests. Its outputs are
+// messages to the client, complete requests for the handler, and the time of the next tick. The
 // session has no clock, no threads and no I/O. Not thread-safe: the server drives the session on
 // its loop. The tokens of delivered requests may be released on any thread.
 //

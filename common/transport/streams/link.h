@@ -16,7 +16,7 @@ class LinkEvents {
  public:
   virtual ~LinkEvents() = default;
   virtual void OnOpen() = 0;  // Messages may be sent. A server's link is open from the start.
-  // The link continues to read, whatever the callback does (rule 2).
+  // The link continues to read, whatever the callback does (rule 2 in transport.h).
   virtual void OnMessage(MessageView message) = 0;
   virtual void OnSent() = 0;  // The message given to Send has been accepted; the next may be sent.
   // The last event. OK means that the peer ended the stream.
