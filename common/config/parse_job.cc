@@ -226,7 +226,7 @@ void CheckRest(const Node& root, Reader* reader, JobSpec* spec) {
   if (optimizer != nullptr) CheckOptimizer(*reader, *optimizer, spec->optimizer);
   if (const Node* list = At(root, {"spec", "optimizers"}); list != nullptr && optimizer != nullptr)
     reader->Report(list->where(),
-                   "`optimizers` and `optimizer` exclude each other: remove one of the two");
+                   "`optimizers` and `optimizer` cannot both be set: remove one of the two");
   else if (TypeOf(*spec).trains_model && list == nullptr && optimizer == nullptr)
     reader->Report(At(root, {"spec"})->where(),
                    "missing key `optimizer` in spec: expected mapping");

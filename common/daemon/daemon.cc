@@ -43,8 +43,8 @@ Daemon::Daemon(Role role, std::string summary)
   table_.Add("advertise", &common_.advertise,
              "address under which peers reach this daemon, if it differs from the bound address");
   table_.Add("insecure_listen", &common_.insecure_listen,
-             "serve on this address off loopback WITHOUT encryption or authentication, instead of "
-             "--listen");
+             "serve on this address instead of --listen, WITHOUT encryption or authentication, "
+             "even if other machines can reach it");
   if (role != Role::kCoordinator)
     table_.Add("coordinator", &common_.coordinator, "address of evergrad-coordinator, host:port");
   preemption::Settings& preemption = common_.preemption;
@@ -67,11 +67,11 @@ Daemon::Daemon(Role role, std::string summary)
   table_.Add("metrics_listen", &common_.metrics_listen,
              "serve Prometheus text at ADDRESS/metrics, the health of this daemon at "
              "ADDRESS/livez and /readyz, and `ok` at /healthz. The protocol is plain HTTP on "
-             "loopback and with --insecure-listen. Off loopback with TLS the protocol is HTTPS, "
-             "and only /metrics requires a client certificate. Empty means off");
+             "a loopback address and with --insecure-listen. On other addresses with TLS the "
+             "protocol is HTTPS, and only /metrics requires a client certificate. Empty means off");
   table_.Add("insecure_metrics", &common_.insecure_metrics,
-             "serve --metrics-listen off loopback as plain HTTP, WITHOUT encryption or "
-             "authentication, even if --listen uses TLS");
+             "serve --metrics-listen as plain HTTP, WITHOUT encryption or authentication, even if "
+             "other machines can reach the address and even if --listen uses TLS");
   table_.AddChoice("log_format", &common_.log_format, {"text", "json"},
                    "format of a log message: one line, or one JSON object");
   table_.AddChoice("log_level", &common_.log_level, {"debug", "info", "warning", "error"},
@@ -88,9 +88,10 @@ Daemon::Daemon(Role role, std::string summary)
     absl::StrAppend(&names, names.empty() ? "" : ", ", known.name);
   table_.Add(
       "failpoints", &common_.failpoints,
-      absl::StrCat("for tests, on loopback only: name=action;name=action with the names ", names,
-                   "; or `none`, which arms nothing and lets the daemon accept counting jobs, off "
-                   "loopback with TLS, too"));
+      absl::StrCat("for tests, on a loopback address only: name=action;name=action with the names ",
+                   names,
+                   "; or `none`, which arms nothing and lets the daemon accept counting jobs, and "
+                   "is also allowed with TLS on other addresses"));
   table_.Add("failpoint_seed", &common_.failpoint_seed,
              "seed of failpoints that act with a probability");
   table_.Add("address_file", &common_.address_file,

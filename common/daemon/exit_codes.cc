@@ -17,8 +17,8 @@ constexpr ExitCode kCodes[] = {
      "reason.",
      "Start the daemon again after a pause."},
     {kExitUsage, "usage", kEvery,
-     "A flag or a key of the configuration file is wrong, or a file named there. The reason is on "
-     "standard error.",
+     "A flag or a key of the configuration file is wrong, or names a file that cannot be used. The "
+     "reason is on standard error.",
      "Correct the settings first: another start would fail in the same way."},
     {kExitReplaced, "replaced", kWorkers,
      "A newer process has registered under this worker's name and has taken over its work.",

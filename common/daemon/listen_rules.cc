@@ -41,11 +41,11 @@ absl::Status CheckMetricsOptions(const CommonOptions& options) {
   if (MetricsDoorOf(options) != MetricsDoor::kPlainOffLoopback || options.insecure_metrics ||
       !options.insecure_listen.empty())
     return absl::OkStatus();
-  return Refuse(
-      absl::StrCat("--metrics-listen: ", options.metrics_listen,
-                   " is off loopback. If the network itself is trusted, add --insecure-metrics to "
-                   "serve plain HTTP there. Otherwise give TLS (--tls-ca, --tls-cert, --tls-key) "
-                   "to serve HTTPS, with a client certificate for /metrics"));
+  return Refuse(absl::StrCat(
+      "--metrics-listen: ", options.metrics_listen,
+      " is not a loopback address. If the network itself is trusted, add --insecure-metrics to "
+      "serve plain HTTP there. Otherwise give TLS (--tls-ca, --tls-cert, --tls-key) to serve "
+      "HTTPS, with a client certificate for /metrics"));
 }
 
 }  // namespace
@@ -107,11 +107,11 @@ absl::Status CheckCommonOptions(Role role, const CommonOptions& options) {
     return Refuse("TLS needs all three of --tls-ca, --tls-cert and --tls-key");
   const bool tls = tls_files == 3;
   if (tls && !options.insecure_listen.empty())
-    return Refuse("--insecure-listen and TLS exclude each other: remove one of them");
+    return Refuse("--insecure-listen and TLS cannot both be set: remove one of them");
   if (!tls && !IsLoopback(options.listen)) {
     return Refuse(
-        absl::StrCat("--listen: an address off loopback needs TLS (--tls-ca, --tls-cert, "
-                     "--tls-key; `psctl cert init` makes them), or "
+        absl::StrCat("--listen: an address that is not a loopback address needs TLS (--tls-ca, "
+                     "--tls-cert, --tls-key; `psctl cert init` makes them), or "
                      "--insecure-listen ",
                      options.listen, " if the network itself is trusted"));
   }
@@ -120,8 +120,9 @@ absl::Status CheckCommonOptions(Role role, const CommonOptions& options) {
   // `none` arms nothing and only accepts counting jobs. With TLS nobody but the owner of the
   // certificates can submit one, so a test of several machines may use it.
   if (!options.failpoints.empty() && !IsLoopback(bound) && !(tls && options.failpoints == "none"))
-    return Refuse(absl::StrCat("--failpoints is for tests on loopback only: listen=", bound,
-                               ". Off loopback only --failpoints none with TLS is accepted"));
+    return Refuse(
+        absl::StrCat("--failpoints is for tests on loopback only: listen=", bound,
+                     ". At any other address only --failpoints none with TLS is accepted"));
   if (absl::Status status = CheckMetricsOptions(options); !status.ok()) return status;
   if (absl::Status status = preemption::CheckSettings(options.preemption); !status.ok())
     return status;

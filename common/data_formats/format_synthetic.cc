@@ -91,7 +91,7 @@ void CheckField(Reader& r, const YamlEntry& entry, const DataSpec&, const FieldS
   if (field.type != "float" && given("shape"))
     report(absl::StrCat("`shape` applies only to fields of type float: type=", field.type));
   if (given("shape") && given("size"))
-    report("`shape` and `size` exclude each other: remove one of the two");
+    report("`shape` and `size` cannot both be set: remove one of the two");
   if (field.type != "label" && given("classes"))
     report(absl::StrCat("`classes` applies only to fields of type label: type=", field.type));
   if (field.distribution == "zipf" && field.ids > kZipfIdsMax)

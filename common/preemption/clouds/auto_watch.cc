@@ -63,7 +63,7 @@ Turn AutoWatch::OnAnswer(const Answer& answer) {
 Turn AutoWatch::NextCloud(Stage stage, absl::string_view cloud, const Answer& answer) {
   // The body may be a token, so only its status is shown.
   const std::string reason = answer.status == 0     ? Unexpected(answer)
-                             : answer.status == 200 ? "the answer has another form"
+                             : answer.status == 200 ? "the answer is not as documented"
                                                     : absl::StrCat("status ", answer.status);
   absl::StrAppend(&reasons_, reasons_.empty() ? "" : "; ", cloud, ": ", reason);
   if (stage == Stage::kGce) return NoneAnswered();

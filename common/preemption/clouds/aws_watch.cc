@@ -73,7 +73,7 @@ Turn AwsWatch::OnToken(const Answer& answer) {
   if (answer.status != 200) return Fail(absl::StrCat("no token: ", Unexpected(answer)));
   const absl::string_view token = absl::StripAsciiWhitespace(answer.body);
   // The text of a token is secret, so the log does not show it.
-  if (!IsAwsToken(token)) return Fail("no token: the answer has another form");
+  if (!IsAwsToken(token)) return Fail("no token: the answer is not as documented");
   token_ = std::string(token);
   token_is_new_ = true;
   Turn turn;

@@ -28,7 +28,7 @@ bool IsLoopback(const std::string& host) {
 absl::StatusOr<std::string> ListenAddress(const ServerOptions& options) {
   if (!options.insecure_listen.empty()) {
     if (!options.tls.empty())
-      return absl::InvalidArgumentError("insecure_listen and tls exclude each other");
+      return absl::InvalidArgumentError("insecure_listen and tls cannot both be set");
     if (const auto parts = Split(options.insecure_listen); !parts.ok()) return parts.status();
     return options.insecure_listen;
   }
@@ -36,7 +36,7 @@ absl::StatusOr<std::string> ListenAddress(const ServerOptions& options) {
   if (!parts.ok()) return parts.status();
   if (options.tls.empty() && !IsLoopback(parts->host)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("an address off loopback needs TLS: listen=", options.listen,
+        absl::StrCat("an address that is not a loopback address needs TLS: listen=", options.listen,
                      " (give --tls-ca, --tls-cert and --tls-key, for which `psctl "
                      "cert issue` makes files, or give --insecure-listen in place of --listen)"));
   }

@@ -383,7 +383,7 @@ TEST_CASE("mistakes about tables, the layers that read them, and metrics are rep
 TEST_CASE("mistakes about optimizers, slots and transforms are reported") {
   CHECK_THAT(
       RefusalOfCsv("  optimizers:\n", "  optimizer: {type: sgd}\n  optimizers:\n"),
-      Catch::Contains("`optimizers` and `optimizer` exclude each other: remove one of the two"));
+      Catch::Contains("`optimizers` and `optimizer` cannot both be set: remove one of the two"));
   CHECK_THAT(RefusalOfCsv("{match: \"emb/*\", type: rowwise_adagrad", "{type: rowwise_adagrad"),
              Catch::Contains("an entry without `match` fits all names"));
   CHECK_THAT(
@@ -515,10 +515,10 @@ TEST_CASE("the fields of a synthetic source are random") {
              Catch::Contains("`classes` applies only to fields of type label: type=ids"));
   CHECK_THAT(with("click: {type: label}",
                   "click: {type: label}\n      x: {type: float, size: 4, shape: [2, 2]}"),
-             Catch::Contains("`shape` and `size` exclude each other"));
+             Catch::Contains("`shape` and `size` cannot both be set"));
   CHECK_THAT(with("click: {type: label}",
                   "click: {type: label}\n      x: {type: float, size: 4, shape: []}"),
-             Catch::Contains("`shape` and `size` exclude each other"));
+             Catch::Contains("`shape` and `size` cannot both be set"));
   CHECK_THAT(with("click: {type: label}",
                   "click: {type: label}\n      x: {type: float, shape: [16777216, 17]}"),
              Catch::Contains("`shape`: too many elements: limit=268435456"));

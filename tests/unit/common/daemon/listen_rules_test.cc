@@ -40,7 +40,7 @@ TEST_CASE(
   options.insecure_listen = "10.0.0.7:4000";
   CHECK(CheckCommonOptions(Role::kWorker, options).ok());
   options.tls = {"ca", "cert", "key"};
-  CHECK_THAT(Refusal(options), Catch::Contains("and TLS exclude each other"));
+  CHECK_THAT(Refusal(options), Catch::Contains("and TLS cannot both be set"));
 }
 
 TEST_CASE(
@@ -140,7 +140,7 @@ TEST_CASE("incompatible settings are refused before anything starts") {
   options = Task();
   options.metrics_listen = "10.0.0.1:9100";
   CHECK_THAT(Refusal(options),
-             Catch::StartsWith("--metrics-listen: 10.0.0.1:9100 is off loopback"));
+             Catch::StartsWith("--metrics-listen: 10.0.0.1:9100 is not a loopback address"));
   options = Task();
   options.coordinator = "127.0.0.1:99999";
   CHECK(Refusal(options) == "--coordinator: expected host:port, got `127.0.0.1:99999`");

@@ -85,8 +85,8 @@ TEST_CASE("auto: a server that answers each request with the same page is no clo
   CHECK(ShowTurn(watch.OnAnswer(page)) == "GET /latest/meta-data/instance-id token=welcome");
   CHECK(ShowTurn(watch.OnAnswer(page)) == kAzure);
   CHECK(watch.OnAnswer(page).failure ==
-        "no cloud's metadata service answers: gce: the answer has another form; aws: the answer "
-        "has another form; azure: the answer has another form");
+        "no cloud's metadata service answers: gce: the answer is not as documented; aws: the "
+        "answer is not as documented; azure: the answer is not as documented");
 }
 
 TEST_CASE("auto: a cloud that answers in a later round is found") {
