@@ -58,8 +58,8 @@ class ParameterClient {
   // `done` is called exactly once with the parsed answer: one result per section, each for the
   // shard of its section. Unavailable means that the server is unreachable or has disconnected.
   // After Unavailable it is unknown whether the pushes were applied, and the caller must send them
-  // again under the same identity. kInternal means that the answer does not match the request. A
-  // server's error about the whole frame has its origin and retryability.
+  // again under the same identity. kInternal means that the answer does not match the request. An
+  // error that the server reports for the whole frame keeps its origin and retryability.
   void Send(const v1::Endpoint& endpoint, v1::RequestHeader&& header,
             std::vector<tensor::SharedBytes> payloads, std::uint64_t response_bytes_max,
             std::chrono::milliseconds deadline, std::function<void(absl::StatusOr<Answer>)> done,

@@ -19,8 +19,8 @@ namespace evergrad::client {
 
 inline constexpr std::uint32_t kProtocolVersion = 1;
 
-// The path of the session's stream. The paths of unary methods are in control.h, the path of the
-// data stream in the transport.
+// The path of the session's stream. The paths of unary methods are in control.h, and the path of
+// the data stream is in common/transport/streams/link.h.
 inline constexpr char kSessionMethod[] = "/evergrad.v1.Coordinator/Session";
 
 // Largest number of attempts that a Hello names: the queued attempts, the running attempt, and the

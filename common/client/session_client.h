@@ -52,7 +52,7 @@ class SessionClient {
     // Called when a registered session has ended. If the coordinator has rejected the session,
     // on_lost is called before on_rejected.
     std::function<void(absl::string_view why)> on_lost;
-    // Called when a dial has failed for another reason than the dial before.
+    // Called when a dial has failed for a different reason than the previous dial.
     std::function<void(absl::string_view why)> on_waiting;
     // The client fills in `sequence` and `recommendation`.
     std::function<v1::Heartbeat()> make_heartbeat;

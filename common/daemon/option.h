@@ -26,7 +26,7 @@ struct Option {
   bool is_flag_only() const { return name == "config" || print != nullptr; }
 };
 
-// An argument without a flag. An argument has one of the two targets.
+// An argument without a flag. Exactly one of `target` and `rest` is set.
 struct Argument {
   std::string name, help;
   std::string* target = nullptr;

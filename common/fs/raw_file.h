@@ -13,7 +13,7 @@ namespace evergrad::fs {
 // Writes all bytes, in as many calls as the kernel needs. `path` is only for the error.
 absl::Status WriteAll(int fd, std::span<const std::byte> bytes, const std::string& path);
 
-// Makes the names in a folder durable. Returns OK if the file system cannot sync folders.
+// Makes the names in a folder durable. Also returns OK if the file system cannot sync folders.
 absl::Status SyncFolder(const std::string& folder);
 
 }  // namespace evergrad::fs

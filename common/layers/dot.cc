@@ -1,4 +1,4 @@
-// The layer dot reads two vectors of one size and gives one number.
+// The layer dot reads two vectors of the same size and gives one number.
 #include "absl/strings/str_cat.h"
 #include "common/layers/families.h"
 #include "common/layers/shape_rules.h"

@@ -1,4 +1,4 @@
-// Layers that combine inputs of one shape element by element, and give that shape.
+// Layers that combine inputs of the same shape element by element, and give that shape.
 #include "absl/strings/str_cat.h"
 #include "common/layers/families.h"
 #include "common/layers/shape_rules.h"

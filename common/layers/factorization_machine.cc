@@ -1,5 +1,5 @@
-// The layer factorization_machine reads vectors of one size, at least two per example, and gives
-// one number.
+// The layer factorization_machine reads vectors of the same size, at least two per example, and
+// gives one number.
 #include "absl/strings/str_cat.h"
 #include "common/layers/families.h"
 #include "common/layers/shape_rules.h"

@@ -32,8 +32,8 @@ struct ExporterOptions {
   // (promise P10) if neither this flag nor `tls` is set.
   bool plain_off_loopback = false;
   ConnectionLimits limits;
-  // The limit of open connections. A connection above the limit closes the oldest connection
-  // without a complete request.
+  // The limit of open connections. If a new connection exceeds the limit, the oldest connection is
+  // closed, preferably one without a complete request.
   std::size_t connections_max = 256;
 };
 

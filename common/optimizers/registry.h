@@ -22,7 +22,7 @@ struct Accepted {
   const char* want = "";  // the bounds in words, for the error message
 };
 
-// One hyper-parameter of a type.
+// One hyper-parameter of an optimizer type.
 struct Parameter {
   Member member;
   config::RealBounds bounds;  // bounds in a job file; within `accepted`

@@ -204,7 +204,7 @@ struct Variant {
   };
   std::string what;           // "a layer"
   std::string discriminator;  // the key that selects the case: "type"
-  std::string T::*member;     // where the type is stored
+  std::string T::*member;     // the member that stores the type
   std::vector<Case> cases;
   NotBuilt not_built;
   std::string default_type;  // "" if the type is required

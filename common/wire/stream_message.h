@@ -87,7 +87,7 @@ struct LaneOffer {
   std::array<std::byte, 16> boot_id{};  // boot id of the running kernel, which identifies the host
   std::uint64_t pid_namespace = 0;      // the namespace of `pid`
   std::uint64_t pid = 0;
-  std::uint64_t fd = 0;               // the memory, as a descriptor of that process
+  std::uint64_t fd = 0;               // descriptor of the memory in that process
   std::uint64_t ring_bytes = 0;       // size of each direction's ring
   std::array<std::byte, 16> nonce{};  // random; the memory contains it, too
   friend bool operator==(const LaneOffer&, const LaneOffer&) = default;

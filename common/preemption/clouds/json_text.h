@@ -1,4 +1,4 @@
-// Texts from the JSON of a metadata service, whose bytes may be anything. Pure.
+// Reads texts from the JSON of a metadata service. The JSON may have any content. Pure.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -29,7 +29,8 @@ class GrpcEvent {
   virtual void OnEvent(bool ok) = 0;
 };
 
-// One tag of an owner that counts its operations. The tag calls OnOp(op, ok).
+// The tag for one operation of `owner`, which counts its pending operations. The tag calls
+// owner->OnOp(op, ok).
 template <class Owner, class Op>
 class GrpcTag final : public GrpcEvent {
  public:

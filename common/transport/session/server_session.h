@@ -128,8 +128,8 @@ class ServerSession {
   Liveness liveness_;
   RequestMap requests_;
   GrantWatch grants_;
-  std::set<std::uint64_t>
-      dropping_;  // requests ended by the server; their pieces are dropped until the CANCEL
+  // Requests ended by the server. Their pieces are dropped until the client's CANCEL arrives.
+  std::set<std::uint64_t> dropping_;
   std::vector<std::uint64_t> answers_sent_;  // Requests whose last piece is being sent.
   std::size_t waiting_ = 0;                  // Requests in the waiting phase.
   // The next time at which Tick passes the time to the budget while requests wait.

@@ -32,9 +32,9 @@ class Link {
   // Sends one message. The caller must wait for OnSent before the next. The owners of the message
   // are held until its bytes have left the process.
   virtual void Send(OutgoingPieces pieces) = 0;
-  // Takes effect after the messages that were sent before. A server ends the stream with `status`,
-  // a client half-closes it, and OnEnd follows. A server gets no OnMessage before OnEnd. A server
-  // may also call Finish to refuse a link that was never started.
+  // Takes effect after the messages that were sent before. On a server, Finish ends the stream with
+  // `status`. On a client, it half-closes the stream. OnEnd follows in both cases. A server gets no
+  // OnMessage before OnEnd. A server may also call Finish to refuse a link that was never started.
   virtual void Finish(absl::Status status) = 0;
   // Ends both directions now. No more events follow, even for operations in flight.
   virtual void Detach() = 0;

@@ -78,7 +78,7 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   bool shut_ = false;
   std::uint64_t next_peer_ = 1;
   std::map<std::uint64_t, std::shared_ptr<DataPeer>> data_peers_;
-  // Peers that left grants unused, and the end of their pause.
+  // Peers that left grants unused, each with the time until which its new data streams are refused.
   std::map<std::string, MonoTime> kept_out_;
   std::map<std::uint64_t, std::shared_ptr<MessageStreamCore>> streams_;
   std::atomic<std::uint64_t> taken_back_{0}, open_calls_{0}, refused_{0}, granted_{0},
