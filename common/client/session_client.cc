@@ -66,10 +66,11 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     *batch.add_messages()->mutable_hello() = std::move(hello);
     const absl::Status sent = stream->Send(batch.SerializeAsString());
     if (!sent.ok()) return GiveUp(sent);
-    executor->PostAfter(options.registered_within, IfStill(this_dial, [](Impl& me) {
-                          if (me.state == State::kDialing)
-                            me.GiveUp(absl::DeadlineExceededError("no answer to the hello"));
-                        }));
+    executor->PostAfter(
+        options.registered_within, IfStill(this_dial, [](Impl& me) {
+          if (me.state == State::kDialing)
+            me.GiveUp(absl::DeadlineExceededError("the coordinator does not answer the Hello"));
+        }));
   }
 
   // Ends a dial that failed.

@@ -9,7 +9,7 @@ namespace {
 absl::StatusOr<LayerShapes> InferDot(const LayerSpec& spec, const LayerInputs& inputs) {
   if (inputs.shapes[0].rank() != 1 || inputs.shapes[0] != inputs.shapes[1])
     return ShapeError(
-        spec, absl::StrCat("needs two vectors of one size, got ", ShapeList(inputs.shapes)));
+        spec, absl::StrCat("needs two vectors of the same size, got ", ShapeList(inputs.shapes)));
   return LayerShapes{tensor::Shape{1}};
 }
 

@@ -9,8 +9,8 @@ namespace {
 absl::StatusOr<LayerShapes> InferElementwise(const LayerSpec& spec, const LayerInputs& inputs) {
   for (const tensor::Shape& input : inputs.shapes)
     if (input != inputs.shapes[0])
-      return ShapeError(spec,
-                        absl::StrCat("needs inputs of one shape, got ", ShapeList(inputs.shapes)));
+      return ShapeError(
+          spec, absl::StrCat("needs inputs of the same shape, got ", ShapeList(inputs.shapes)));
   return LayerShapes{inputs.shapes[0]};
 }
 

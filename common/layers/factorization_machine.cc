@@ -13,9 +13,10 @@ absl::StatusOr<LayerShapes> InferFactorizationMachine(const LayerSpec& spec,
   std::uint64_t fields = 0;
   for (const tensor::Shape& input : inputs.shapes) {
     if ((input.rank() != 1 && input.rank() != 2) || input.dims().back() != first.dims().back())
-      return ShapeError(spec, absl::StrCat("needs vectors of one size, as inputs (dimension) or "
-                                           "(fields, dimension); got ",
-                                           ShapeList(inputs.shapes)));
+      return ShapeError(spec,
+                        absl::StrCat("needs vectors of the same size, as inputs (dimension) or "
+                                     "(fields, dimension); got ",
+                                     ShapeList(inputs.shapes)));
     fields += input.rank() == 1 ? 1 : input[0];
   }
   if (fields < 2)

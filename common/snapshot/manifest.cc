@@ -32,14 +32,14 @@ std::string Defect(const v1::Manifest& m) {
     if (!done.ok() || !refused.ok()) return at("a set is malformed");
     if (s.file().empty()) {
       if (s.bytes() != 0 || !s.sha256().empty() || s.lsn() != 0 || s.vlsn() != 0 || !done->empty())
-        return at("a shard without a file has a state");
+        return at("an entry without a file has other fields");
       continue;
     }
     const auto key = ParseShardFileName(s.file());
     if (!key) return at("not a shard file's name");
     if (key->shard.value() != s.shard() || key->epoch != FromProto<ShardEpoch>(s.epoch()) ||
         key->lsn != s.lsn())
-      return at("the file's name belongs to another state");
+      return at("the name of the file does not match its entry");
     if (s.sha256().size() != sizeof(Sha256Digest)) return at("sha256 is not 32 bytes");
     if (s.bytes() < kPreambleBytes + kTrailerBytes)
       return at("the file's size is below the minimum");

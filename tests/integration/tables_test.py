@@ -750,7 +750,7 @@ class Mistakes(Tables):
                 expect=2,
             )
             place = re.search(
-                r"(\S*layer\.yaml):(\d+):\d+: layer `twice`: add needs inputs of one shape",
+                r"(\S*layer\.yaml):(\d+):\d+: layer `twice`: add needs inputs of the same shape",
                 refused.stderr,
             )
             self.assertTrue(place, refused.stderr)

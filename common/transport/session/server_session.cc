@@ -174,9 +174,9 @@ absl::Status ServerSession::AddSmall(const wire::StreamHeader& header, MonoTime 
     ++(budget_->levels().small_used + *bytes > budget_->options().small_reserve_bytes_max
            ? counters_.small_refused
            : counters_.peer_small_refused);
-    Refuse(id, absl::ResourceExhaustedError(
-                   absl::StrCat("small requests exceed their reserve: peer_small_bytes_max=",
-                                budget_->options().peer_small_bytes_max)));
+    Refuse(id, absl::ResourceExhaustedError(absl::StrCat(
+                   "small requests exceed the memory reserved for them: peer_small_bytes_max=",
+                   budget_->options().peer_small_bytes_max)));
     return absl::OkStatus();
   }
   Request& request = Add(header, now);
@@ -282,7 +282,7 @@ void ServerSession::TakeBack(std::uint64_t id) {
   counters_.taken_back_bytes += it->second.request_bytes_max + it->second.response_bytes_max;
   Forget(it);
   dropping_.insert(id);
-  Refuse(id, absl::AbortedError("grant was not used in time"));
+  Refuse(id, absl::AbortedError("the memory granted for the request was not used in time"));
 }
 
 absl::Status ServerSession::Tick(MonoTime now) {

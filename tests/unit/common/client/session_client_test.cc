@@ -291,7 +291,7 @@ TEST_CASE("a Hello without an answer is abandoned and repeated") {
   stage.executor.Advance(60ms);
   REQUIRE(stage.transport.links.size() == 2);
   CHECK_FALSE(stage.transport.links[0]->open);
-  CHECK(stage.LinesWith("no answer to the hello") == 1);
+  CHECK(stage.LinesWith("the coordinator does not answer the Hello") == 1);
   // Later messages of the first link are ignored.
   stage.transport.links[0]->events.on_message(Stage::RegisteredBatch().SerializeAsString());
   stage.transport.links[0]->events.on_end(absl::OkStatus());

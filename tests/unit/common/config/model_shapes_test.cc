@@ -66,7 +66,7 @@ TEST_CASE("layers whose inputs do not fit are refused at their lines") {
         "job.yaml:18:7: layer `c`: conv2d needs an input (height, width, channels), got (784)");
   CHECK(Refusal({{"name: a, type: dense, units: 256, input: x", "name: s, type: add, input: [x, a]",
                   out}}) ==
-        "job.yaml:19:7: layer `s`: add needs inputs of one shape, got (784), (256)");
+        "job.yaml:19:7: layer `s`: add needs inputs of the same shape, got (784), (256)");
   CHECK(Refusal({{"name: c, type: conv2d, filters: 4, kernel_size: [29, 3], input: image",
                   "name: f, type: flatten", out}}) ==
         "job.yaml:18:7: layer `c`: the kernel is larger than its input: kernel=29x3 "
@@ -75,7 +75,7 @@ TEST_CASE("layers whose inputs do not fit are refused at their lines") {
         "job.yaml:18:7: layer `p`: max_pooling2d needs an input (height, width, channels), got "
         "(8)");
   CHECK(Refusal({{"name: d, type: dot, input: [more, bag]", out}}) ==
-        "job.yaml:18:7: layer `d`: dot needs two vectors of one size, got (4), (8)");
+        "job.yaml:18:7: layer `d`: dot needs two vectors of the same size, got (4), (8)");
   CHECK(Refusal({{"name: c, type: concatenate, input: [image, bag]", out}}) ==
         "job.yaml:18:7: layer `c`: concatenate needs inputs that agree in all axes but the last, "
         "got (28, 28, 1), (8)");
@@ -94,7 +94,7 @@ TEST_CASE("a layer whose input was refused is not checked, even beside another m
                   "name: below, type: max_pooling2d, input: c",
                   "name: s, type: add, input: [x, more]", "name: out, type: dense, units: 1"}}) ==
         "job.yaml:18:7: layer `c`: conv2d needs an input (height, width, channels), got (784)\n"
-        "job.yaml:20:7: layer `s`: add needs inputs of one shape, got (784), (4)");
+        "job.yaml:20:7: layer `s`: add needs inputs of the same shape, got (784), (4)");
 }
 
 TEST_CASE("a refused value leads to no report about shapes") {
@@ -176,7 +176,7 @@ TEST_CASE("shapes of a submission that do not fit are refused at the lines of th
   const ParsedJob again = ParseJob(EmitSubmission(*parsed.spec), received);
   REQUIRE(again.mistakes.size() == 1);
   CHECK(again.mistakes[0].ToString() ==
-        "my.yaml:19:7: layer `s`: add needs inputs of one shape, got (5), (4)");
+        "my.yaml:19:7: layer `s`: add needs inputs of the same shape, got (5), (4)");
 }
 
 }  // namespace

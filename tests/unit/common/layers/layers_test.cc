@@ -157,21 +157,23 @@ std::vector<ShapeCase> Refused() {
        {{{2, 3}, {3, 3}}},
        "concatenate needs inputs that agree in all axes but the last, got (2, 3), (3, 3)"},
       {Spec("concatenate"), {{{2}, {}}}, "concatenate needs inputs of rank 1 or more, got (2), ()"},
-      {Spec("add"), {{{784}, {256}}}, "add needs inputs of one shape, got (784), (256)"},
+      {Spec("add"), {{{784}, {256}}}, "add needs inputs of the same shape, got (784), (256)"},
       {Spec("add"), {{{3}}}, "an add layer reads at least two inputs, got 1"},
-      {Spec("dot"), {{{3}, {4}}}, "dot needs two vectors of one size, got (3), (4)"},
-      {Spec("dot"), {{{3, 1}, {3, 1}}}, "dot needs two vectors of one size, got (3, 1), (3, 1)"},
+      {Spec("dot"), {{{3}, {4}}}, "dot needs two vectors of the same size, got (3), (4)"},
+      {Spec("dot"),
+       {{{3, 1}, {3, 1}}},
+       "dot needs two vectors of the same size, got (3, 1), (3, 1)"},
       {Spec("dot"), {{{3}, {3}, {3}}}, "a dot layer reads two inputs, got 3"},
       {Spec("factorization_machine"),
        {{{3}, {4}}},
-       "factorization_machine needs vectors of one size, as inputs (dimension) or (fields, "
+       "factorization_machine needs vectors of the same size, as inputs (dimension) or (fields, "
        "dimension); got (3), (4)"},
       {Spec("factorization_machine"),
        {{{3}}},
        "factorization_machine needs at least two vectors per example, got (3)"},
       {Spec("factorization_machine"),
        {{{3}, {}}},
-       "factorization_machine needs vectors of one size, as inputs (dimension) or (fields, "
+       "factorization_machine needs vectors of the same size, as inputs (dimension) or (fields, "
        "dimension); got (3), ()"},
   };
 }

@@ -115,13 +115,13 @@ TEST_CASE("a model whose tables and inputs do not fit is a user's error") {
   CHECK_THAT(refusal([](Model& m) {
                m.layers[3].inputs = {"u", "o"};
              }),
-             Catch::Contains("dot needs two vectors of one size, got (2), (1)"));
+             Catch::Contains("dot needs two vectors of the same size, got (2), (1)"));
   CHECK_THAT(refusal([](Model& m) { m.layers[3].inputs = {"u"}; }),
              Catch::Contains("a dot layer reads two inputs, got 1"));
   CHECK_THAT(refusal([](Model& m) {
                m.layers[3].type = "add", m.layers[3].inputs = {"u", "o"};
              }),
-             Catch::Contains("add needs inputs of one shape, got (2), (1)"));
+             Catch::Contains("add needs inputs of the same shape, got (2), (1)"));
   CHECK_THAT(refusal([](Model& m) {
                m.layers[3].type = "factorization_machine", m.layers[3].inputs = {"u"};
              }),
