@@ -1,6 +1,6 @@
 // The table of losses: their keys, their valid outputs, and their number of labels. Pure.
 //
-// Shapes describe one example. Errors of the rule are InvalidArgument; the caller prepends the
+// Shapes describe one example. The errors of CheckLoss are InvalidArgument; the caller prepends the
 // place and the name of the loss.
 #pragma once
 

@@ -14,7 +14,8 @@ namespace evergrad::tensor {
 namespace {
 
 constexpr std::uint32_t kFloatInf = 0x7f800000;
-// Elements per step if a copy separates source and target.
+// Number of elements that NarrowInPlace and WidenInPlace convert at once, through a block on the
+// stack.
 constexpr std::size_t kBlock = 512;
 
 inline std::uint16_t ToBFloat16(std::uint32_t bits) {
@@ -127,8 +128,8 @@ void NarrowInPlace(WireType type, float* values, std::size_t n) {
   }
 }
 
-// Before element i is written, 4 i bytes have been written and the unread elements begin at byte 2
-// n + 2 i. Byte 2 n + 2 i is beyond byte 4 i because i < n.
+// Before element i is written, the first 4*i bytes have been written. The unread elements begin at
+// byte 2*n + 2*i, which is beyond the written bytes because i < n.
 void WidenInPlace(WireType type, float* values, std::size_t n) {
   if (type == WireType::kFloat32) return;
   std::byte block[kBlock * 2];

@@ -60,8 +60,8 @@ class Reservation {
   virtual ~Reservation() = default;
 };
 
-// Received bytes: one aligned buffer, exactly one copy from the network. `reservation` holds the
-// part of the budget for these bytes.
+// Received bytes in one aligned buffer, into which each byte was copied exactly once. `reservation`
+// holds the part of the budget for these bytes.
 struct ReceivedFrame {
   tensor::AlignedBuffer bytes;
   std::unique_ptr<Reservation> reservation;

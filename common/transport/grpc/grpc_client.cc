@@ -34,7 +34,8 @@ constexpr char kOurVerdict[] = "Custom verification check failed";
 // Time for which the result of a probe is used.
 constexpr MonoTime kHintHolds = std::chrono::seconds(2);
 
-// Explains a failed connection. The answer comes on the loop, and possibly later.
+// Explains a failed connection. The answer is given on the loop, possibly after the call has
+// returned.
 using Explain = std::function<void(const grpc::Status&, std::function<void(absl::Status)>)>;
 
 class ClientLink final : public Link,

@@ -189,9 +189,8 @@ absl::Status ClientSession::OnMessage(MessageView messages, MonoTime now) {
 absl::Status ClientSession::OnOne(const wire::StreamHeader& header, MessageView payload,
                                   MonoTime now) {
   if ((header.kind == MessageKind::kHello) == up()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the first message must be HELLO, and no other message: kind=",
-                     wire::MessageKindName(header.kind)));
+    return absl::InvalidArgumentError(absl::StrCat("only the first message must be HELLO: kind=",
+                                                   wire::MessageKindName(header.kind)));
   }
   switch (header.kind) {
     case MessageKind::kHello:
