@@ -42,7 +42,7 @@ struct Saved {
   std::uint64_t number = 0;
   std::string uri;
   // File names in the kept manifests, for SweepRequest::needed. If one of the kept manifests is
-  // temporarily unreadable, `named` has all names of the folder.
+  // temporarily unreadable, `named` has the names of all shard files in the folder.
   std::set<std::string> named;
   // Warnings about skipped manifests, and about an old manifest that cannot be deleted; at most
   // kWarningsMax. The manifest is durable in any case.
@@ -82,8 +82,9 @@ absl::StatusOr<std::size_t> SweepFolder(fs::FileSystem& files, const SweepReques
 struct ResumePoint {
   v1::Manifest manifest;
   std::string folder, uri;  // folder and URI of the manifest
-  // The number of closures that are open in a shard's file. The values of such a file contain part
-  // of an epoch beyond `done`. nullopt if this host does not see the files.
+  // The number of open closures, summed over the shard files. The values of a file with an open
+  // closure contain updates of a closure that is not in the file's `done` set. nullopt if this host
+  // does not see the files.
   std::optional<std::uint64_t> open_closures;
   // Newer manifests, with the reason for skipping them: unreadable, a damaged file, or files that
   // this host does not see.
@@ -101,9 +102,9 @@ struct ResumePoint {
 // written_ms, then number) with undamaged files. All bytes are read here, and again by the server
 // that loads them. A manifest whose files this host does not see is used only if there is no other
 // manifest. The job's own manifests (`self`) are excluded. The search covers the folder where this
-// job would save: `checkpoint.directory`, or else the siblings of `runs_folder` (of the NEW job).
-// Returns a user's error: NotFound with the searched folders if nothing was ever saved, or DataLoss
-// with all skipped manifests if no checkpoint is usable.
+// job would save: `checkpoint.directory`, or else the folders beside `runs_folder`, the runs folder
+// of the NEW job. Returns a user's error: NotFound with the searched folders if nothing was ever
+// saved, or DataLoss with all skipped manifests if no checkpoint is usable.
 absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files,
                                             const config::CheckpointSpec& spec,
                                             absl::string_view runs_folder,
@@ -117,11 +118,11 @@ struct Resumption {
   std::uint64_t epochs_done = 0;    // complete epochs
   std::string text;                 // one line for people
 };
-// [28] If the plan has the fingerprint of the checkpoint's plan, each shard continues where its
-// file ends, open closures included. A plan with another fingerprint must have the same shards
-// (variables by name, shape and rows, optimizer by type). The manifest must then be complete, end
-// with an epoch of its own plan, and have no open closure. The shards start with a new ledger, in
-// which as many epochs of the new plan are done.
+// Plans the resumption (LEDGER line 28). If the plan has the fingerprint of the checkpoint's plan,
+// each shard continues where its file ends, open closures included. A plan with another fingerprint
+// must have the same shards (variables by name, shape and rows, optimizer by type). The manifest
+// must then be complete, end with an epoch of its own plan, and have no open closure. The shards
+// start with a new ledger, in which the same number of epochs of the new plan is done.
 //
 // In all other cases, returns FailedPrecondition, a user's error that states the difference and the
 // remedy. The same error is returned for a shard that was not saved yet, and for a new plan with

@@ -56,8 +56,8 @@ absl::StatusOr<v1::Manifest> ReadOwn(fs::FileSystem& files, const Folder& folder
   return manifest;
 }
 
-// Removes manifests from the end of `folder`, up to and including the first readable manifest, and
-// returns the readable manifest.
+// Reads manifests of `folder`, the newest first, until one is readable, and returns this manifest.
+// Removes the numbers of the manifests that were read from folder->numbers.
 std::optional<v1::Manifest> NextReadable(fs::FileSystem& files, Folder* folder,
                                          absl::string_view job_name,
                                          std::vector<absl::Status>* passed_over) {
@@ -71,13 +71,14 @@ std::optional<v1::Manifest> NextReadable(fs::FileSystem& files, Folder* folder,
   return std::nullopt;
 }
 
-// Reads every byte of the files of the manifest. If a server found the damage later, the job could
-// not use an older checkpoint any more.
+// The result of LookAtFiles.
 struct Look {
   absl::Status damaged, unseen;  // the first error of each kind
   std::uint64_t open_closures = 0, open_end = 0;
   std::vector<std::uint64_t> updates;  // by shard
 };
+// Reads every byte of the files of the manifest. If a server found the damage later, the job could
+// not use an older checkpoint any more.
 Look LookAtFiles(fs::FileSystem& files, const std::string& folder, const v1::Manifest& manifest) {
   Look look;
   for (int i = 0; i < manifest.shards_size() && look.damaged.ok(); ++i) {
@@ -138,7 +139,8 @@ ResumePoint PointOf(const Folder& folder, std::uint64_t number, v1::Manifest man
   return point;
 }
 
-// Each folder is represented by its newest readable manifest; only one manifest is held at a time.
+// The newest manifest of a folder that is readable and was not tried yet. Only its date and number
+// are kept, so that at most one manifest is in memory.
 struct Candidate {
   std::int64_t written_ms = 0;
   std::uint64_t number = 0;
@@ -174,8 +176,8 @@ std::string Difference(absl::string_view what, const auto& was, const auto& is) 
   return absl::StrCat(what, " was=", was, " is=", is);
 }
 
-// Returns whether this setting gives one of the two optimizers an optimizer state that the other
-// optimizer lacks.
+// Returns whether one of the two optimizers has an optimizer state that the other lacks, because of
+// this setting.
 bool SwitchesSlot(const optimizers::Member& member, const optimizers::Settings& was,
                   const optimizers::Settings& is) {
   if (member.number == nullptr || (was.*member.number != 0) == (is.*member.number != 0))
@@ -365,8 +367,8 @@ absl::Status ResumeSamePlan(const ResumePoint& point, const Sets& sets, const v1
           absl::StrCat("give at least ", point.manifest.plan().epochs(), " epochs"));
     }
   }
-  // If the values contained updates of a closure that this plan does not have, the end of the job
-  // would report them as forged updates.
+  // If the values contained updates of a closure that this plan does not have, the check of updates
+  // at the end of the job would report them as forged.
   if (point.open_end > now.closures()) {
     return Refused(
         point,

@@ -40,7 +40,7 @@ void AttemptTable::OnCommit(const Record& record, const DurableState& state) {
   }
 }
 
-// ---------------------------------------------------------------- 23
+// ---------------------------------------------------------------- LEDGER line 23
 
 std::optional<AttemptTable::Granted> AttemptTable::ChooseNext(const DurableState& state,
                                                               bool grants_new, const Filter& may) {
@@ -113,7 +113,7 @@ void AttemptTable::Begin(const Granted& granted, TaskId worker) {
       Current{granted.attempt, worker, granted.all_targets, granted.targets};
 }
 
-// ---------------------------------------------------------------- 26
+// ---------------------------------------------------------------- LEDGER line 26
 
 bool AttemptTable::Adopt(ClosureId closure, Current adopted) {
   if (const auto it = current_.find(closure); it != current_.end()) {

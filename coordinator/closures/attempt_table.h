@@ -1,7 +1,7 @@
 // The closures of one job that workers hold, and the closures that can be granted next (LEDGER
-// lines 23 and 26). A life of the coordinator learns the attempts from its own grants and from the
-// workers' registrations; the journal does not record them. A pure state machine: no clock, no
-// threads, no I/O. Not thread-safe.
+// lines 23 and 26; numbers in brackets are lines of LEDGER). A life of the coordinator learns the
+// attempts from its own grants and from the workers' registrations; the journal does not record
+// them. A pure state machine: no clock, no threads, no I/O. Not thread-safe.
 //
 // A closure has at most one current attempt. The ClosureBook applies each Record to the durable
 // state and then passes the Record to OnCommit. The ClosureBook also passes the durable state to
@@ -47,8 +47,8 @@ class AttemptTable {
   // leaves the queue of its kind, so the caller must call Begin next.
   std::optional<Granted> ChooseNext(const DurableState& state, bool grants_new, const Filter& may);
   void Begin(const Granted& granted, TaskId worker);
-  // [26] Makes the attempt of a registered worker current, unless a higher attempt at the closure
-  // is current. Returns whether the given attempt is current now.
+  // [26] Makes the attempt of a worker that registers current, unless a higher attempt at the
+  // closure is current. Returns whether the given attempt is current now.
   bool Adopt(ClosureId closure, Current adopted);
 
   // Removes an attempt that has ended. The closure of the attempt is not queued to be granted
@@ -83,7 +83,8 @@ class AttemptTable {
   const std::uint32_t open_max_;
   Map current_;
   std::uint64_t with_all_targets_ = 0;
-  // Closures granted or adopted in this life that are neither current nor ended.
+  // Closures that have not ended and have no current attempt, although they were granted or adopted
+  // in this life, or were skipped because a worker could not run them.
   std::set<std::uint64_t> requeued_;
   std::uint64_t next_new_ = 0;
   std::uint64_t new_limit_ = ~0ull;

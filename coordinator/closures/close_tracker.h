@@ -1,7 +1,7 @@
-// Tracks the knowledge of each shard's owner about ended closures: the Close messages that were
-// sent in its session (LEDGER line 24), and the closures that it is known to refuse (line 20). A
-// life of the coordinator begins without this knowledge. A pure state machine: no clock, no
-// threads, no I/O. Not thread-safe.
+// Tracks which ended closures the owner of each shard knows: the Close messages that were sent in
+// the owner's session (LEDGER line 24), and the closures that the owner is known to refuse (line
+// 20). A new life of the coordinator knows nothing about the owners. Numbers in brackets are lines
+// of LEDGER. A pure state machine: no clock, no threads, no I/O. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +27,9 @@ class CloseTracker {
   void BeginLife();
 
   // [24] Returns the next Closes for the shards of `server`, only for shards with changes. For each
-  // (session, shard, epoch) the first Close holds all closures, and each later Close holds the
-  // closures added since. After the answer `ignored` the next Close holds all closures again. One
-  // Close is in flight for each shard; the next Close follows OnClosed.
+  // (session, shard, epoch) the first Close holds all closures, and each later Close holds only the
+  // closures added since the previous Close. After the answer `ignored` the next Close holds all
+  // closures again. At most one Close is in flight for each shard; the next Close follows OnClosed.
   std::vector<Order> Make(TaskId session, const std::string& server, const DurableBook& book);
   void OnClosed(TaskId session, ShardId shard, ShardEpoch epoch, bool taken,
                 const DurableState& state);

@@ -7,8 +7,8 @@
 namespace evergrad::coordinator {
 namespace {
 
-// [19] Adds to `record` the changes that follow from the Done of a current attempt. V0 is the
-// version of the map with which the attempt began.
+// Adds to `record` the changes that follow from the Done of a current attempt (LEDGER line 19). V0
+// is the version of the map with which the attempt began.
 void AddDone(const DurableBook& book, ClosureId closure, const ClosureBook::Current& current,
              MapVersion v0, Record* record) {
   const DurableState& state = book.state();
@@ -28,7 +28,7 @@ void AddDone(const DurableBook& book, ClosureId closure, const ClosureBook::Curr
   }
 }
 
-// [26] Returns whether the updates of the attempt are still needed at a shard.
+// Returns whether the updates of the attempt are still needed at a shard (LEDGER line 26).
 bool IsNeeded(const DurableState& state, const ClosureBook::HeldAttempt& held) {
   const std::uint64_t c = held.closure.value();
   if (held.all_targets) return !state.succeeded.Contains(c) && !state.dead.Contains(c);
@@ -69,7 +69,7 @@ bool ClosureBook::IsForgotten(MapVersion v1) const {
   return ClosureRules::ForgottenMapIsVoid() && (it == durable().known.end() || v1.n > it->second);
 }
 
-// ---------------------------------------------------------------- 23
+// ---------------------------------------------------------------- LEDGER line 23
 
 std::optional<ClosureBook::Granted> ClosureBook::NextGrant(TaskId worker, bool grants_new,
                                                            const AttemptTable::Filter& may) {
@@ -86,7 +86,7 @@ void ClosureBook::ReleaseAttempt(ClosureId closure, Attempt attempt) {
   if (it != current().end() && it->second.attempt == attempt) attempts_.Release(it, durable());
 }
 
-// ---------------------------------------------------------------- 19, 20, 20b
+// ---------------------------------------------------------------- LEDGER lines 19, 20 and 20b
 
 ClosureBook::DoneResult ClosureBook::OnDone(ClosureId closure, Attempt attempt, MapVersion v0,
                                             MapVersion v1) {
@@ -148,7 +148,7 @@ Record ClosureBook::FailRepair(ClosureId closure, Attempt attempt) {
   return record;
 }
 
-// ---------------------------------------------------------------- 25, 26
+// ---------------------------------------------------------------- LEDGER lines 25 and 26
 
 ClosureBook::ServerRegistration ClosureBook::RegisterServer(const std::string& server,
                                                             const std::vector<HeldShard>& held,
@@ -162,8 +162,8 @@ std::vector<ClosureBook::HeldAttempt> ClosureBook::RegisterWorker(
     TaskId worker, const std::vector<HeldAttempt>& held) {
   std::vector<HeldAttempt> adopted;
   for (const HeldAttempt& h : held) {
-    // [35] If a worker could claim an attempt without proof, it would fence off the worker to which
-    // the attempt was granted.
+    // If a worker could claim an attempt without proof, it would fence off the worker to which the
+    // attempt was granted (LEDGER line 35).
     if (!h.proved) continue;
     if (h.closure.value() >= options_.closures || h.attempt.term > durable().term.value() ||
         IsForgotten(h.v1))

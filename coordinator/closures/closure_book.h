@@ -2,7 +2,7 @@
 // machine: no clock, no threads, no I/O. Not thread-safe; the job calls it as its driver.
 //
 // The book has three parts: the durable state (DurableBook), the attempts (AttemptTable), and the
-// knowledge of each shard's owner about ended closures (CloseTracker).
+// ended closures that the owner of each shard knows (CloseTracker).
 //
 // Every durable change is a Record. The book applies the record to its DurableState and returns the
 // record. The driver commits the record to the StateStore before it sends a message of the same
@@ -47,8 +47,8 @@ class ClosureBook {
   // max(the term of the store, the terms that tasks report). `term` must be above durable().term
   // (EG_CHECK). All volatile state becomes empty, and the start-up window is open until
   // CloseWindow(). A new job's book begins with the same call, directly followed by CloseWindow(),
-  // because no task holds attempts or shards of the job. V becomes (term, 1). A worker that waits
-  // for a map which the journal forgot therefore gets a newer map.
+  // because no task holds attempts or shards of the job. The map version becomes (term, 1). A
+  // worker that waits for a map which the journal forgot therefore gets a newer map.
   Record BeginLife(Term term);
   bool window_open() const { return window_open_; }
   void CloseWindow() { window_open_ = false; }
@@ -61,8 +61,8 @@ class ClosureBook {
   //
   // `may` returns whether the worker can run a closure, because not every worker has every user
   // function. If `may` is empty, the worker can run all closures. Closures that the worker cannot
-  // run wait for another worker. A new closure that waits counts as granted for the limit of new
-  // closures, but not for open_max.
+  // run wait for another worker. A new closure that waits in this way no longer counts as new, and
+  // does not count for open_max.
   std::optional<Granted> NextGrant(TaskId worker, bool grants_new = true,
                                    const AttemptTable::Filter& may = {});
   // Returns a number for work that this book does not count (evaluation, describe, export). All
@@ -144,8 +144,9 @@ class ClosureBook {
 
   // --- line 26. If the store can lose its newest records (a torn tail), register and answer
   // workers only after CloseWindow(). While a shard that the journal forgot may still be adopted,
-  // no worker may get a map. Such a map would name another owner of the shard, but its V0 would be
-  // above the shard's start.
+  // no worker may get a map. Such a map would name another owner of the shard. The version of the
+  // map, which is V0 of the attempts that begin with it, would be above the shard's start, so line
+  // 19 would not detect that these attempts missed the shard.
   struct HeldAttempt {
     ClosureId closure;
     Attempt attempt;
@@ -182,8 +183,8 @@ class ClosureBook {
   // Number of closures with a current attempt.
   std::uint64_t InFlight() const { return current().size(); }
   std::uint64_t repairs_granted() const { return attempts_.repairs_granted(); }
-  // Returns the lowest closure number that was not granted yet. All lower closures have ended, or
-  // were granted or adopted in this term.
+  // Returns the number from which the next new closure is searched. All lower closures have ended,
+  // were granted or adopted in this term, or wait for a worker that can run them.
   std::uint64_t next_new() const { return attempts_.next_new(); }
   // Returns whether NextGrant may return a grant that is not a new closure.
   bool regrants_wait() const { return attempts_.RequeuedWait() || RepairsPending(); }

@@ -62,7 +62,7 @@ struct ClosureRules {
   static bool WholeAfterIgnored() { return true; }
 
   // [25] Returns whether the epoch is of the life directly before ours. A life between that life
-  // and ours may have handed out maps that name the former owner, with a V above the epoch's start.
+  // and ours may have sent maps that name the former owner, with a version above the epoch's start.
   static bool IsOfLastLife(ShardEpoch epoch, Term term) { return epoch.term + 1 == term.value(); }
   // [25] A shard is adopted only inside the start-up window, because workers have maps outside this
   // window. A shard that is still being loaded is not adopted: it has taken no update that could be

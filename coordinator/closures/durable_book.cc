@@ -46,13 +46,13 @@ IntervalSet DurableBook::NotEnded(const IntervalSet& closures) const {
   return closures.Intersect(plan_).Minus(state_.succeeded).Minus(state_.dead);
 }
 
-// ---------------------------------------------------------------- 20a, 21, 22
+// ---------------------------------------------------------------- LEDGER lines 20a, 21 and 22
 
 Record DurableBook::TodoBecomes(std::uint32_t p, IntervalSet wanted,
                                 const IntervalSet& refused) const {
   Record record;
   // The shard refuses these closures, so it can never apply them. The journal has lost the records
-  // of [20] or [20b] that caused the refusal.
+  // of LEDGER line 20 or 20b that caused the refusal.
   IntervalSet lost = wanted.Intersect(refused);
   wanted.Subtract(lost);
   IntervalSet add = wanted.Minus(state_.todo[p]);
@@ -133,7 +133,7 @@ std::vector<ShardId> DurableBook::ShardsOf(const std::string& server) const {
   return shards;
 }
 
-// ---------------------------------------------------------------- 25
+// ---------------------------------------------------------------- LEDGER line 25
 
 bool DurableBook::KeepOrAdopt(const std::string& server, const HeldShard& held, bool window_open,
                               MapChange* change) {
@@ -187,7 +187,7 @@ DurableBook::ServerRegistration DurableBook::RegisterServer(const std::string& s
   return result;
 }
 
-// ---------------------------------------------------------------- 27, 28
+// ---------------------------------------------------------------- LEDGER lines 27 and 28
 
 Record DurableBook::AddSnapshot(ShardId shard, Snapshot snapshot) {
   const std::uint32_t p = IndexOf(shard);

@@ -1,7 +1,8 @@
 // The durable half of a ClosureBook: the durable state of one job, the numbers of this life of the
 // coordinator, and the changes that depend only on this state and these numbers. These changes are
 // a new life (LEDGER line 18), new owners of shards (20a, 21, 22, 25) and files of shards (27, 28).
-// A pure state machine: no clock, no threads, no I/O. Not thread-safe.
+// Numbers in brackets are lines of LEDGER. A pure state machine: no clock, no threads, no I/O. Not
+// thread-safe.
 //
 // Each method applies its change to the state and returns the change as a Record. The class does
 // not know which closures workers hold; the ClosureBook ends the attempts at closures that a change
@@ -75,10 +76,10 @@ class DurableBook {
     IntervalSet done, refused;
     // True while the server still loads the shard of an Assign. `refused` is then the set in the
     // Assign, because the server does not know yet which closures the file refuses. A loading shard
-    // counts as held if it is held as mapped. It is never adopted. Together with the Assign, the
-    // journal may have lost the record that makes the file refuse a closure. After an adoption this
-    // closure would be granted and refused forever. The shard has applied no update yet, so nothing
-    // is lost.
+    // counts as held if the map names this server and this epoch. It is never adopted, because the
+    // journal may have lost, together with the Assign, the record by which the file refuses a
+    // closure. After an adoption this closure would be granted and refused forever. The shard has
+    // applied no update yet, so nothing is lost without an adoption.
     bool loading = false;
     // [22] The term of the life that stopped the shard for a move, or 0. The owner answers no
     // requests for a stopped shard and keeps it until a Drop. A shard that another life stopped is
@@ -115,7 +116,7 @@ class DurableBook {
   Stamp Next() {
     return {state_.term.value(), ++n_};
   }
-  void Commit(const Record& record, Record* all);  // and appends the record to `all`
+  void Commit(const Record& record, Record* all);  // also appends the record to `all`
   std::uint32_t IndexOf(ShardId shard) const;
   // Returns the record after which todo[p] is `wanted`, except for closures that the shard refuses.
   Record TodoBecomes(std::uint32_t p, IntervalSet wanted, const IntervalSet& refused) const;

@@ -1,5 +1,6 @@
 // The durable state of one job in the coordinator's half of the ledger protocol, and the records
-// that change it (LEDGER lines 18 to 28). Plain values: no clock, no threads, no I/O.
+// that change it (LEDGER lines 18 to 28; numbers in brackets are lines of LEDGER). Plain values: no
+// clock, no threads, no I/O.
 //
 // A Record is one transaction of the journal. To restore the state, apply all records of the
 // journal in their order with ApplyRecord.
@@ -47,10 +48,10 @@ struct Snapshot {
 struct DurableState {
   Term term;
   MapVersion version;
-  // [18] For each of the last kKnownTermsMax terms, the highest n of a V in the journal. The
-  // journal has forgotten every higher V of these terms and every V of an earlier term. One number
-  // for all terms would not be enough, because a later life counts past the numbers that a torn
-  // tail lost.
+  // [18] For each of the last kKnownTermsMax terms, the highest n of a map version in the journal.
+  // The journal has forgotten every higher map version of these terms, and every map version of an
+  // earlier term. One number for all terms would not be enough, because a later life counts past
+  // the numbers that a torn tail lost.
   std::map<std::uint64_t, std::uint64_t> known;
   std::vector<ShardOwner> map;
   IntervalSet succeeded, dead;

@@ -13,7 +13,7 @@ namespace evergrad::coordinator {
 inline void AppendField(std::uint32_t field, const google::protobuf::MessageLite& message,
                         std::string* bytes) {
   const std::size_t size = message.ByteSizeLong();
-  bytes->push_back(static_cast<char>(field << 3 | 2));  // wire type 2: a length, then as many bytes
+  bytes->push_back(static_cast<char>(field << 3 | 2));  // wire type 2: a length, then the bytes
   for (std::size_t rest = size;; rest >>= 7) {
     bytes->push_back(static_cast<char>(rest < 128 ? rest : (rest & 127) | 128));
     if (rest < 128) break;

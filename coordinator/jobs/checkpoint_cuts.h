@@ -19,15 +19,15 @@ class CheckpointCuts : private JobPart {
  public:
   struct Awaited {
     ShardEpoch epoch;
-    TaskId task;  // The server is not expected to answer in a later session.
+    TaskId task;  // Registration of the server. Answers in a later session are not awaited.
   };
   explicit CheckpointCuts(const JobPart& part) : JobPart(part) {}
 
   // Orders a cut of each shard that a connected server holds, into `folder`. Shards for which
   // `skips` returns true are left out. Answers to earlier orders are no longer awaited.
   void Order(const std::string& folder, const std::function<bool(ShardId)>& skips);
-  // Stops awaiting the answers of servers that have disconnected, or that hold another epoch of the
-  // shard.
+  // Stops awaiting answers for a shard if its server has disconnected, or if the shard has another
+  // owner or epoch now.
   void DropLost();
   // Returns whether an answer for this epoch of the shard is awaited.
   bool Awaits(ShardId shard, ShardEpoch epoch) const;

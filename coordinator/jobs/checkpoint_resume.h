@@ -1,7 +1,8 @@
 // Continues a job from the checkpoint of a former job of the same name (LEDGER line 28).
 //
-//   Look ─▶ the file thread reads the checkpoints ─▶ Hooks::done, or Fail ─▶ the job makes its book
-//   ─▶ Apply: the book, the counts and the checks of this job take over the former job's work
+//   Look ─▶ the file thread reads the checkpoints ─▶ Hooks::done, or Fail
+//   ─▶ the job makes its ClosureBook ─▶ Apply: ClosureBook, EpochAccount and WorkerClaims take over
+//   the former job's work
 //
 // Not thread-safe: only the control executor calls it. Clock and I/O come from the host;
 // checkpoints are read on the file thread.
@@ -36,11 +37,11 @@ class CheckpointResume : private JobPart {
         rounds_(rounds),
         hooks_(std::move(hooks)) {}
 
-  // Begins the search. The plan must be known and have no book yet. Calls Hooks::done later, unless
-  // the job has ended by then or fails because no checkpoint can be used.
+  // Begins the search. The job must have its plan, and no ClosureBook yet. Calls Hooks::done later,
+  // unless the job has ended by then or fails because no checkpoint can be used.
   void Look();
-  // Lets the new book take over the former job's closures, and appends their record to `begun`.
-  // Does nothing if no checkpoint was found.
+  // Lets the new ClosureBook take over the closures of the former job, and appends the record of
+  // this change to `begun`. Does nothing if no checkpoint was found.
   void Apply(Record* begun);
 
  private:

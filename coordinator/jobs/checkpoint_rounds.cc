@@ -14,7 +14,7 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::size_t kRetryTextMax = 500;
-// Time limit of a round. When the time is over, a manifest is written, with older files of the
+// Time limit of a round. When the time is over, a manifest is written. It names older files of the
 // shards that have not answered.
 constexpr std::chrono::seconds kRoundMax{60};
 constexpr std::chrono::seconds kTroubleSaidEvery{
@@ -114,8 +114,8 @@ void CheckpointRounds::Tick(MonoTime now, bool hurry) {
   if (open_ || writer_.busy() || now < next_ || !host_->StoreTrouble().empty()) return;
   if (stage_ == Stage::kWorking) return BeginRound();
   if (stage_ != Stage::kLast) return;
-  // The last round waits until every ledger has every closure that has been closed. All ledgers are
-  // then equal, so the manifest is complete.
+  // The last round waits until every owner has acknowledged the Close messages for all ended
+  // closures. All ledgers are then equal, so the manifest is complete.
   if (!book_->ClosesSettled() || !shards_.AllHeld()) return job_.SendCloses();
   BeginRound();
 }
@@ -217,8 +217,8 @@ void CheckpointRounds::OnSaveFailed(ShardId shard, bool ordered, const v1::Shard
   v1::ErrorDetail cause = durable.error();
   CleanCause(&cause);
   const auto code = static_cast<absl::StatusCode>(cause.code());
-  // In the meantime the shard was dropped, assigned again or ordered again. The next round asks for
-  // the shard again.
+  // These three codes mean that the shard was dropped, assigned again or ordered again in the
+  // meantime. They are no trouble, because the next round asks for the shard again.
   if (code != absl::StatusCode::kCancelled && code != absl::StatusCode::kAborted &&
       code != absl::StatusCode::kNotFound)
     OnTrouble(absl::Status(code, absl::StrCat(server, cause.message())), cause.kind() == "user");
@@ -279,7 +279,7 @@ void CheckpointRounds::OnSaved(const v1::Manifest& manifest, const Saved& saved,
   status_.set_number(saved.number);
   status_.set_uri(saved.uri);
   status_.set_written_ms(manifest.written_ms());
-  status_.set_complete(manifest.complete() && whole);  // false if only ends were read back
+  status_.set_complete(manifest.complete() && whole);  // false if parts of files were not read back
   status_.set_manifests(status_.manifests() + 1);
   status_.clear_trouble();
   NoteStatus();
@@ -290,7 +290,7 @@ void CheckpointRounds::OnSaved(const v1::Manifest& manifest, const Saved& saved,
   for (const absl::Status& warning : saved.warnings)
     host_->Log(log::Level::kWarning, absl::StrCat("checkpoint: ", warning.message()),
                id_.spec.name);
-  // The trouble lasts while the manifest has an older file of a shard that was not saved.
+  // The trouble lasts as long as the manifest has an older file for some shard.
   if (trouble_said_ && !short_) {
     trouble_said_ = false;
     job_.Event("state", absl::StrCat("checkpoints are written again: checkpoint ", saved.number));
@@ -302,7 +302,7 @@ void CheckpointRounds::OnSaved(const v1::Manifest& manifest, const Saved& saved,
   if (std::exchange(again_, false)) WriteManifest();
 }
 
-// ---------------------------------------------------------------- trouble, and the last one
+// ---------------------------------------------------------------- errors, the last checkpoint
 
 void CheckpointRounds::FailAsUsers(const absl::Status& status) {
   job_.Fail(MakeError(UserError(status), "user", "coordinator"), true);

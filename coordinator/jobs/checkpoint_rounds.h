@@ -5,10 +5,10 @@
 //   answered, or a minute is over ─▶ manifest ─▶ files that it does not need are forgotten, then
 //   deleted
 //
-// A manifest names the newest durable file of each shard. These files are cut at different moments;
-// closures that a file lacks are run again for its shard. Rounds therefore continue while a shard
-// is under repair. Not thread-safe: only the control executor calls it. Clock and I/O come from the
-// host.
+// A manifest names the newest durable file of each shard. These files are cut at different moments.
+// After a rollback to such a file, the closures that the file lacks are run again for its shard. A
+// round therefore need not wait for the end of a repair. Not thread-safe: only the control executor
+// calls it. Clock and I/O come from the host.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ class CheckpointRounds : private JobPart {
   struct Hooks {
     std::function<void()> round_ended;  // Called before the round's manifest is made.
     std::function<void(const v1::Manifest&)> saved;
-    std::function<void()> over;  // Called when nothing more is saved in kLast or kSealed.
+    std::function<void()> over;  // Called when kLast or kSealed has nothing more to save.
   };
   CheckpointRounds(const JobPart& part, const EpochAccount* epochs, Hooks hooks);
 
@@ -52,7 +52,8 @@ class CheckpointRounds : private JobPart {
   const std::string& folder() const { return writer_.folder(); }
   const v1::CheckpointStatus& status() const { return status_; }
   void SetResumedFrom(const std::string& uri) { status_.set_resumed_from(uri); }
-  std::string WaitingFor() const;  // The wait of the job in kLast or kSealed, as text, or "".
+  // Returns what the job waits for in kLast or kSealed, as text, or "".
+  std::string WaitingFor() const;
 
   void SetStage(Stage stage);
   // Ends or begins a round when it is due. `hurry` is true while a client waits for a checkpoint: a
@@ -84,7 +85,7 @@ class CheckpointRounds : private JobPart {
   void FailAsUsers(const absl::Status& status);
   void OnTrouble(const absl::Status& status, bool users = false);
   void SayUnsaved();
-  void EndStage();  // Nothing more is saved in kLast or kSealed.
+  void EndStage();  // Called when kLast or kSealed has nothing more to save.
 
   const Hooks hooks_;
   CheckpointCuts cuts_;
@@ -97,7 +98,7 @@ class CheckpointRounds : private JobPart {
   std::string retry_;   // The last error that made a server retry one of the round's orders.
   MonoTime began_{0}, next_{0}, hurried_next_{0}, sealed_by_{0};
   std::optional<MonoTime> trouble_said_at_;
-  bool trouble_said_ = false;   // An event has reported the trouble, and none its end.
+  bool trouble_said_ = false;   // An event has reported trouble. Its end is not reported yet.
   bool again_ = false;          // A round ended while a manifest was being written.
   std::uint32_t failures_ = 0;  // Failed manifests in a row.
   std::set<ShardId> unsaved_;   // Shards of a sealed job without a file of their final state.

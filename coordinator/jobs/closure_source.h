@@ -46,8 +46,8 @@ class GrantActions {
   // `regrant` is true if the closure was granted before.
   virtual void SendTraining(JobWorker& worker, const ClosureBook::Granted& granted,
                             bool regrant) = 0;
-  // [20b] Gives up the repair of a closure. The closure stays succeeded, and the updates that its
-  // target shards lost with a server are not made again.
+  // Gives up the repair of a closure (LEDGER line 20b). The closure still counts as succeeded. The
+  // updates that the shards of the repair lost with a server are not made again.
   virtual void GiveUpRepair(ClosureId closure, Attempt attempt, absl::string_view why) = 0;
 
  protected:
@@ -111,22 +111,23 @@ class ClosureSource : protected JobPart {
   // Returns the number of updates that the repair of this Done has made again.
   virtual std::uint64_t StepsOf(ClosureId closure, const v1::Done& done) const = 0;
   enum class OnError {
-    kRetry,        // A user's error ends the job, and so do too many machine errors in a row.
+    kRetry,        // Retried. A user's error, or too many machine errors in a row, ends the job.
     kFailClosure,  // FailClosure is called, and the job continues.
     kGiveUpRepair
   };
   // `failures` is the number of machine errors in a row before this one.
   virtual OnError Judge(bool user_error, bool repair, std::uint32_t failures) const = 0;
   virtual void FailClosure(ClosureId, v1::ErrorDetail) {}
-  // [20b] Counts a closure whose updates are lost. Returns the number of updates that each of its
-  // shards has lost; 0 if the closure is in no plan.
+  // Counts a closure whose updates are lost (LEDGER line 20b). Returns the number of updates that
+  // each affected shard has lost, or 0 if the closure is in no plan.
   virtual std::uint64_t OnLost(ClosureId closure) = 0;
   // Returns the name of the closure for the text of an error, with a space before it.
   virtual std::string NameOf(ClosureId closure) const = 0;
 
   // --- phases
   virtual std::string ReadyText(const v1::DescribeResult& described) const = 0;
-  // Returns whether no closures follow after those below Limit().
+  // Returns true if the job can advance once all closures below Limit() have ended, false while
+  // clients may still schedule closures.
   virtual bool Complete() const { return true; }
   // Returns nullopt while a closure is open. Otherwise returns the text of the wait for the next
   // closure, or "" if no closure follows.
@@ -134,7 +135,8 @@ class ClosureSource : protected JobPart {
   // If the closures wait although there are usable workers, returns the reason as text; otherwise
   // "".
   virtual std::string WaitingForWorker(const JobWorkers&, MonoTime) const { return ""; }
-  // [38] Compares the number of updates of each shard at the job's end with the expected number.
+  // Compares the number of updates of each shard at the job's end with the expected number (LEDGER
+  // line 38).
   virtual UpdateAccount::Finding CompareUpdates(
       const std::vector<v1::ShardState>& shards) const = 0;
   struct Ends {
@@ -146,21 +148,23 @@ class ClosureSource : protected JobPart {
   virtual void Clear() {}  // Drops all state that an ended job does not need.
 
   // --- checkpoints
-  virtual bool WantsRound() const { return false; }  // A client waits for a round.
-  virtual void OnRoundTick() {}                      // Called after a wanted round could begin.
-  virtual void OnRoundEnded() {}                     // Called before the round's manifest is made.
+  virtual bool WantsRound() const { return false; }  // True if a client waits for a round.
+  // Called after each tick at which the wanted round could begin.
+  virtual void OnRoundTick() {}
+  virtual void OnRoundEnded() {}  // Called before the round's manifest is made.
   virtual void OnSaved(const v1::Manifest&) {}
-  virtual void CheckClosing() {}  // Called after an answer or the loss of a server.
+  // Called at each tick, and after each answer of a server to a Close.
+  virtual void CheckClosing() {}
 
   // --- views and the journal
   virtual void FillStatus(v1::JobStatus* status) const = 0;
   virtual void FillResult(Json*) const {}  // Adds the source's own section of result.json.
   virtual void Fill(v1::JobSnapshot*) const {}
   virtual absl::Status Read(const v1::JobSnapshot&) { return absl::OkStatus(); }
-  // Returns InvalidArgument if the note names a closure beyond the plan. `ended` is true if the
-  // job's snapshot has the sums already.
+  // Returns InvalidArgument if the note names a closure beyond the plan. `ended` is true if the job
+  // has ended. Its snapshot then has the final sums.
   virtual absl::Status ReadNote(const v1::JobNote& note, bool ended) = 0;
-  virtual void BeginLife(Record*) {}  // Applies LEDGER line 18; may add to the record.
+  virtual void BeginLife(Record*) {}  // Applies LEDGER line 18, and may add to the record.
 
  protected:
   const ClosureSourceParts parts_;

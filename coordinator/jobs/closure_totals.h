@@ -24,7 +24,7 @@ namespace evergrad::coordinator {
 struct ClosureCounts {
   std::uint64_t failed = 0, cancelled = 0, attempts = 0;
   std::uint64_t rerun = 0, updates_redone = 0;  // Work repeated after servers were lost.
-  std::uint64_t lost = 0, updates_lost = 0;     // [20b] Work lost with servers and not repeated.
+  std::uint64_t lost = 0, updates_lost = 0;     // Work lost with servers and not repeated.
 };
 
 class ClosureTotals : private JobPart {
@@ -36,14 +36,14 @@ class ClosureTotals : private JobPart {
     ++attempts_;
     high_ = attempt;
   }
-  // Called when a worker registers that still holds `attempt`. An attempt that a former life
-  // granted after its last commit is counted now; a repeated call changes nothing.
+  // Called when a worker that still holds `attempt` registers. If a former life granted the attempt
+  // after its last commit, the attempt is counted now. A repeated call changes nothing.
   void OnAdopted(ClosureId closure, Attempt attempt);
 
   // --- ends
   void OnRepaired(std::uint64_t updates) { updates_redone_ += updates; }
-  // [20b] `first` is true if no update of the closure was lost before. Returns the number of
-  // closures that have lost updates.
+  // Counts lost updates (LEDGER line 20b). `first` is true if no update of the closure was lost
+  // before. Returns the number of closures that have lost updates.
   std::uint64_t OnLost(bool first, std::uint64_t updates) {
     updates_lost_ += updates;
     return closures_lost_ += first ? 1 : 0;
@@ -66,7 +66,7 @@ class ClosureTotals : private JobPart {
   void ReadCounters(const v1::JobCounters& counters);
 
  private:
-  std::uint64_t GrantedBelow() const;  // Only closures below the result have been granted.
+  std::uint64_t GrantedBelow() const;  // All granted closures are below this number.
   std::uint64_t Reruns() const;
 
   std::uint64_t attempts_ = 0;
@@ -74,7 +74,7 @@ class ClosureTotals : private JobPart {
   Attempt known_;              // The value of high_ when this life began.
   std::set<Attempt> adopted_;  // The attempts above known_ that OnAdopted has counted.
   std::uint64_t granted_before_ = 0, repairs_before_ = 0;  // Numbers of former lives.
-  std::uint64_t scheduled_ = 0, failed_ = 0, reruns_ = 0;  // reruns_ is used when there is no book.
+  std::uint64_t scheduled_ = 0, failed_ = 0, reruns_ = 0;  // reruns_ is used without a book.
   std::uint64_t updates_redone_ = 0, closures_lost_ = 0, updates_lost_ = 0;
 };
 

@@ -5,10 +5,11 @@
 // task held work of the job. Deaths are in a row if no process of the identity completed work
 // between them. The first `free` deaths in a row have no effect: machines die, and the poison rule
 // (poison.h) needs three deaths to blame a closure. After each further death the task gets no work
-// for a backoff, which is `first`, then twice as long each time, up to `longest`. Any work that the
-// task completes clears its record. Deaths during the backoff are counted separately and do not
-// count against the job. When a server dies during its backoff, the backoff begins again, because
-// the server must stay alive for the length of the backoff before it gets shards.
+// for the time of a backoff. The first backoff is `first` long, and each later backoff is twice as
+// long as the one before, up to `longest`. Any work that the task completes clears its record.
+// Deaths during the backoff are counted separately and do not count against the job. When a server
+// dies during its backoff, the backoff begins again, because the server must stay alive for the
+// length of the backoff before it gets shards.
 //
 // The table is bounded. A restarted coordinator begins with an empty table, so a task that still
 // dies is counted anew.
@@ -34,8 +35,10 @@ class DeathBackoff {
   struct Options {
     std::uint32_t free = 3;
     std::chrono::milliseconds first{1000}, longest{60'000};
-    std::chrono::milliseconds forgotten_after{600'000};  // since the last death
-    std::size_t tasks_max = 1024;  // above it the record of the oldest death is dropped
+    // The record of a task is dropped at this time after its last death.
+    std::chrono::milliseconds forgotten_after{600'000};
+    // Limit of records. Beyond it the record whose last death is the oldest is dropped.
+    std::size_t tasks_max = 1024;
   };
   struct Record {
     Role role = Role::kWorker;
@@ -48,8 +51,8 @@ class DeathBackoff {
   explicit DeathBackoff(Options options) : options_(options) {}
   DeathBackoff() : DeathBackoff(Options()) {}
 
-  // Counts a death of a task that held work of the job. Returns the record of the task if its
-  // backoff begins now, else null. The pointer is valid until the next call.
+  // Counts a death of a task that held work of the job. Returns the record of the task if a backoff
+  // of the task begins now, else null. The pointer is valid until the next call.
   const Record* OnDeath(MonoTime now, Role role, absl::string_view identity,
                         absl::string_view reason, absl::string_view host);
   // Counts a death of a task that held no work because it backed off (by this class, or by
@@ -58,8 +61,8 @@ class DeathBackoff {
   void OnIdleDeath(MonoTime now, Role role, absl::string_view identity);
   // Clears the record of the task, because the task has completed some work.
   void OnProgress(Role role, absl::string_view identity);
-  // Clears the records of several tasks of one role, because each closure that succeeds has used
-  // every server that owns shards.
+  // Clears the records of several tasks of one role. Called for the servers that own shards,
+  // because each closure that succeeds has used all of these servers.
   void OnProgressOf(Role role, const std::set<std::string>& identities);
 
   MonoTime Until(Role role, absl::string_view identity) const;  // MonoTime{0} for no backoff
@@ -90,8 +93,9 @@ class DeathBackoff {
 //   - when less repeated work (repair runs, an evaluation, an export) is left than at any moment
 //     since the last first success of a closure. If each repair counted as progress, the count
 //     would never reach the limit: a server that dies and is rolled back again and again makes the
-//     job repeat the same repairs, and each of them succeeds. Deaths of tasks that held no work of
-//     the job are not reported to this class.
+//     job repeat the same repairs, and each of them succeeds.
+//
+// Deaths of tasks that held no work of the job are not reported to this class.
 class DeathLimit {
  public:
   enum class Again { kRepairs, kEvaluation, kExport };

@@ -15,7 +15,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr int kBackoffsShownMax = 64;  // largest number in one status
+constexpr int kBackoffsShownMax = 64;  // largest number of tasks in one status
 
 double Seconds(MonoTime span) { return std::max(0.0, std::chrono::duration<double>(span).count()); }
 

@@ -1,5 +1,6 @@
 // Draws the consequences of a task's death for a job: it finds a closure that is to blame, ends a
-// job that makes no progress, and keeps tasks without work for a while (poison.h, death_backoff.h).
+// job that makes no progress, and stops giving work to a task that dies repeatedly, for a while
+// (poison.h, death_backoff.h).
 //
 // Not thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once
@@ -33,15 +34,16 @@ class DeathWatch : private JobPart {
   const DeathBackoff& backoff() const { return backoff_; }
 
   // --- deaths.
-  // `worker` is null for a server. `host` is the host of the process, "" if it is unknown. A task
-  // that leaves after a notice does not count.
+  // `worker` is null for a server. `host` is the host of the process, "" if it is unknown. If
+  // `leaving` is true, the task had announced its end, which is then no death.
   void OnDeath(Role role, const std::string& identity, absl::string_view reason, bool leaving,
                const JobWorker* worker, const std::string& host);
   // Counts the stalled work of a worker as a death of the worker while it ran `blamed`.
   void OnStall(MonoTime now, std::optional<PoisonRule::Running> blamed) {
     poison_.OnDeath(now, blamed);
   }
-  // Judges the deaths that are old enough. The call may end the job.
+  // Judges the deaths for which the time `together` has passed (poison.h). The call may end the
+  // job.
   void Judge();
 
   // --- progress
@@ -59,7 +61,7 @@ class DeathWatch : private JobPart {
   // work.
   void FillStatus(const JobWorkers& workers, v1::JobStatus* status) const;
 
-  // --- the journal has the number of deaths without progress, and nothing else
+  // --- the journal. It has the number of deaths without progress, and nothing else of this class.
   void FillCounters(v1::JobCounters* counters) const;
   void ReadCounters(const v1::JobCounters& counters);
 
@@ -75,7 +77,7 @@ class DeathWatch : private JobPart {
   DeathLimit limit_;
   DeathBackoff backoff_;
   bool repairs_ended_ = false;   // Repairs have ended since the last call of Judge.
-  bool servers_served_ = false;  // Set since the last call of CreditServers.
+  bool servers_served_ = false;  // Closures have succeeded since the last call of CreditServers.
 };
 
 }  // namespace evergrad::coordinator

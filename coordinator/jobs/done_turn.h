@@ -1,5 +1,5 @@
-// A turn of Dones: the Dones that have been processed together and are neither committed nor
-// answered yet.
+// A turn of Dones. A Done is the message by which a worker reports that an attempt has succeeded. A
+// turn has the Dones that are processed together and are neither committed nor answered yet.
 //
 //   Add, Add, … ─▶ Commit: one commit for all ─▶ End: the answers, in order
 //

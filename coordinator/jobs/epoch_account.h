@@ -3,14 +3,16 @@
 //
 //   Count ─▶ waits for the closures before it ─▶ folded in closure order ─▶ a row for each epoch
 //
-// Folding in the order of the closures makes sums of floats independent of the speed of the
-// workers. Reading the journal runs the same code as the events did.
+// To fold a closure is to add its results to the sums of its epoch. Folding in the order of the
+// closures makes sums of floats independent of the speed of the workers. Reading the journal runs
+// the same code as the events did.
 //
 // A barrier is an epoch with an evaluation: at its end no new closure is granted until the
 // evaluation has ended. The last epoch is always a barrier. Closures, positions and epochs are
 // those of the plan, and epochs are numbered from 1. The next barrier is at the end of epoch
-// barrier(). If the barrier has a valid evaluation, evaluated() equals barrier(); otherwise it is
-// lower. Seconds are of the monotonic clock. A speed or a loss that was not measured is NaN.
+// barrier(). If the barrier has a valid evaluation, evaluated() equals barrier(); otherwise
+// evaluated() is lower. Seconds are of the monotonic clock. A speed or a loss that was not measured
+// is NaN.
 //
 // No clock, no I/O; the lines of metrics.jsonl go to the sink that the caller passes. Not
 // thread-safe: only the control executor calls it. The curve has its own bound; the caller bounds
@@ -70,8 +72,8 @@ class EpochAccount {
     return NextBarrier(0) * plan_->closures_per_epoch();
   }
   bool EvaluationDue() const { return evaluated_ < barrier_ && plan_->eval_closures() > 0; }
-  // Passes the barrier, which is reached and needs no further evaluation. Returns true if training
-  // continues to the next barrier, false if this was the last one.
+  // Passes the barrier. The barrier must be reached and need no further evaluation. Returns true if
+  // training continues to the next barrier, false if this was the last one.
   bool PassBarrier(const Context& context);
 
   // --- closures
@@ -79,8 +81,8 @@ class EpochAccount {
     std::uint64_t steps = 0, examples = 0;
   };
   // Counts the first success of a closure. Folding skips closures in `dead`, which never succeed.
-  // Returns the counted numbers: the steps of the plan, and at most as many examples as the plan
-  // has.
+  // Returns the counted numbers: the steps that the plan has for the closure, and at most as many
+  // examples as the plan has for it.
   Counted Count(ClosureId closure, std::uint64_t examples, double loss_sum,
                 std::vector<TrainedStep> steps, const IntervalSet& dead, const Context& context);
   // Counts a closure that is in no plan (functions jobs).
@@ -98,9 +100,9 @@ class EpochAccount {
   void BeginEvaluation(MonoTime now) { evaluation_began_ = now; }
   void FinishEvaluation(EvaluationResult result, MonoTime now);
   // Marks the newest evaluation as invalid, because values have changed. `under_way` is true if an
-  // evaluation had begun.
+  // evaluation is in progress.
   void VoidEvaluation(bool under_way, MonoTime now);
-  const EvaluationResult& evaluation() const { return evaluation_; }  // The newest.
+  const EvaluationResult& evaluation() const { return evaluation_; }  // The newest evaluation.
 
   double speed() const;  // Examples per second over all training of this job.
 
@@ -186,10 +188,10 @@ class EpochAccount {
 // The name of the metric in a manifest for the steps of a trained epoch (scope "train").
 inline constexpr char kStepsMetric[] = "steps";
 
-// Returns the steps of epochs 1, 2, … from the manifest. If the manifest has no valid number for an
-// epoch (an older build wrote it, or the number is not whole), the steps come from the manifest's
-// plan. If the job has the same plan, the steps come from `counted`. `counted` has the numbers that
-// this job counted itself.
+// Returns the steps of epochs 1, 2, … from the manifest. The manifest may lack a valid number for
+// an epoch, because an older build wrote it, or because the number is not whole. The steps of this
+// epoch then come from `counted` if the job has the manifest's plan, and otherwise from the
+// manifest's plan. `counted` has the numbers that this job counted itself.
 std::vector<std::uint64_t> StepsOfEpochs(const v1::Manifest& manifest, bool same_plan,
                                          std::vector<std::uint64_t> counted);
 

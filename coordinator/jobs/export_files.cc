@@ -17,7 +17,8 @@ namespace {
 constexpr std::size_t kTextMax = 1024;
 constexpr std::chrono::seconds kTroubleSaidEvery{60};
 constexpr std::uint64_t kVocabularyBytesMax = 2ull << 30;
-// Memory of a waiting chunk in addition to its data, and the limit of its sum over two windows.
+// Memory of a waiting chunk in addition to its data, and the limit for the sum of this memory over
+// all chunks of two windows.
 constexpr std::uint64_t kChunkBytes = 512, kChunksBytesMax = 64u << 10;
 constexpr std::uint64_t kVariableHeadBytesMax = 4096, kFileHeadBytesMax = 1u << 20;
 

@@ -1,12 +1,13 @@
 // The files of a job's export. The worker that runs the export closure writes the files to the runs
-// folder if it can see that folder, else it sends them to the coordinator. In both cases the files
-// are read back before the job reports them as present.
+// folder if it can see that folder, else it sends them to the coordinator. In both cases the
+// coordinator reads the files back before the job reports that they are present.
 //
 //   FillOrder ─▶ OnChunk for each part that is sent ─▶ OnExported ─▶ the files are read back
 //                                                      ─▶ Hooks::done, or Hooks::again, or Fail
 //
-// Files are received and read on the file thread. The end of a stage voids all work in flight. Not
-// thread-safe: only the control executor calls it. Clock and I/O come from the host.
+// Files are received and read on the file thread. When a stage ends, the results of work in flight
+// are ignored. Not thread-safe: only the control executor calls it. Clock and I/O come from the
+// host.
 #pragma once
 
 #include <cstdint>
@@ -47,15 +48,16 @@ class ExportFiles : private JobPart {
 
   void SetStage(Stage stage) { stage_ = stage; }
   void FillOrder(v1::ExportOrder* order) const;
-  // Takes a part of a file. Returns InvalidArgument and changes nothing if the message is malformed
-  // or exceeds the window.
+  // Takes a part of a file. Returns InvalidArgument and changes nothing if the message is
+  // malformed, or if more than two windows (client::kRunFileWindow) of the worker's bytes wait to
+  // be written.
   absl::Status OnChunk(TaskId task, const v1::RunFileChunk& chunk);
   // Takes the result with which the export closure has ended.
   void OnExported(const v1::ExportResult& reported, const std::string& worker);
   // Called when a disk is full: lets the closure run again later. The number of attempts has no
   // limit, because only disk space for the weights is missing.
   void OnNoSpace(ReadingRound::Closure* closure, absl::string_view why);
-  // Closes and removes a file that is not complete.
+  // Closes and removes the file that is being received, if any.
   void DropReceiver();
 
   bool weights_exported() const { return weights_exported_; }
@@ -86,8 +88,8 @@ class ExportFiles : private JobPart {
   Stage stage_ = Stage::kNone;
   // Shared with work for the file thread; null if no file is being received.
   std::shared_ptr<Receiving> receiving_;
-  bool upload_ = false;  // True if the coordinator cannot read the files that a worker wrote to its
-                         // runs folder.
+  // True if the coordinator cannot read the files that a worker wrote to the runs folder.
+  bool upload_ = false;
   std::uint64_t round_ = 0;     // Number of the present round of reading files back.
   std::uint32_t waits_ = 0;     // How often the export has waited for disk space.
   std::uint32_t failures_ = 0;  // Failures to read back sent files, in a row.

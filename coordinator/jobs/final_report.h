@@ -46,11 +46,12 @@ class FinalReport : private JobPart {
   void Begin(Kind kind, std::function<void()> done);
   void Void();
   void OnReport(TaskId task, const v1::ShardReport& report);
-  void Check();                                // Ends the queries whose deadline has come.
-  void End() { queries_.FinishAll(answer_); }  // The job has ended: answers all queries.
+  // Ends the queries whose deadline has come. A report of kind kComplete gets more time instead.
+  void Check();
+  void End() { queries_.FinishAll(answer_); }  // Answers all queries when the job has ended.
   std::string WaitingFor() const;              // The shards that the report waits for, or "".
 
-  // --- the journal. Read returns InvalidArgument if shards lack their servers.
+  // --- the journal. Read returns InvalidArgument if the snapshot has shards without their servers.
   void Fill(v1::JobSnapshot* snapshot) const;
   absl::Status Read(const v1::JobSnapshot& snapshot);
 

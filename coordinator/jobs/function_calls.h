@@ -1,11 +1,11 @@
 // The calls by which clients of a functions job schedule closures and wait for them
 // (docs/closures.md, api.proto).
 //
-// An answer of nullopt means that the call waits: the caller asks again when the job has changed,
-// and `waiting_for` has the reason for people. A repeated call gets the answer of the first call.
-// An answer may be sent once all commits that the store has accepted are durable. If the job has
-// ended or is ending, the error is FailedPrecondition; if it has failed, the error is its first
-// cause.
+// An answer of nullopt means that the call waits. The caller asks again when the job has changed,
+// and `waiting_for` has the reason of the wait, as text for people. A repeated call gets the answer
+// of the first call. An answer may be sent once all commits that the store has accepted are
+// durable. A call to a job that fails or has failed returns the first cause of the failure. A call
+// to a job that is ending or has ended in another way returns Cancelled or FailedPrecondition.
 //
 // Not thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once
@@ -55,8 +55,8 @@ class FunctionCalls : private JobPart {
   absl::Status ScheduleRefusal(const v1::ScheduleClosureRequest& request) const;
   // Returns the text of what a schedule() waits for, or "".
   std::string ScheduleWait(const v1::ScheduleClosureRequest& request);
-  // [20] Returns the error with which `call` must be answered now. Returns nullopt and sets `wait`
-  // if there is an error that clients may not learn yet.
+  // Returns the error with which `call` must be answered now. If there is an error that clients may
+  // not learn yet (LEDGER line 20), returns nullopt and sets `wait`.
   std::optional<v1::RaisedError> TellError(const v1::ClosureCall& call, bool* wait);
   void Release(const v1::IntervalSet& released);
   // Returns the text of what a join waits for, or "". Callers call TellError first, because an

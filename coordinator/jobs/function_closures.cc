@@ -127,10 +127,10 @@ std::string FunctionClosures::ClosingText() const {
 
 // ---------------------------------------------------------------- arguments and checkpoints
 
-// [33] The arguments of a closure are deleted once every snapshot of every shard contains its
-// updates. While schedule() waits for memory, it is enough that each shard's newest snapshot
-// contains them. If the newest snapshot of a shard is damaged later, an older snapshot lacks the
-// closure, and its updates in this shard are counted as lost.
+// The arguments of a closure are deleted once every snapshot of every shard contains its updates
+// (LEDGER line 33). While schedule() waits for memory, it is enough that each shard's newest
+// snapshot contains them. If the newest snapshot of a shard is damaged later, an older snapshot
+// lacks the closure, and its updates in this shard are counted as lost.
 IntervalSet FunctionClosures::SavedClosures() const {
   const DurableState& state = book_->durable();
   IntervalSet saved = state.succeeded;

@@ -2,9 +2,9 @@
 // checkpoints.
 //
 // The queue holds the state that the journal must have (function_queue.h). This class connects the
-// queue with the ledger: a closure that fails or is cancelled is dead in the book [20], and the
-// client learns of it once every owner of a shard refuses the closure. Arguments are kept as long
-// as a rollback to a snapshot may need to run the closure again [33].
+// queue with the ledger: a closure that fails or is cancelled is dead in the ClosureBook (LEDGER
+// line 20), and the client learns of it once every owner of a shard refuses the closure. Arguments
+// are kept as long as a rollback to a snapshot may need to run the closure again (LEDGER line 33).
 //
 // Not thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once
@@ -48,17 +48,18 @@ class FunctionClosures : private JobPart {
   // Only the first error counts. After the first error every other closure that has not ended is
   // cancelled, and the client's next call returns the error.
   void OnFailed(ClosureId closure, v1::ErrorDetail cause);
-  // [20b] Notes that updates of a succeeded closure are lost and not made again.
+  // Notes that updates of a succeeded closure are lost and not made again (LEDGER line 20b).
   void OnLost(ClosureId closure);
-  // [20] Cancels `closures` and commits the cancellation together with `note`. Returns false if the
-  // store failed.
+  // Cancels `closures` (LEDGER line 20), and commits the cancellation together with `note`. Returns
+  // false if the store failed.
   bool Cancel(const IntervalSet& closures, v1::FunctionsNote* note);
   // LEDGER line 18: marks a range of closure numbers as dead in `begun`. A former life may have
   // given out these numbers, and a torn journal may have lost them.
   void BeginLife(Record* begun);
 
-  // --- closing closures: cancelled closures that not every owner of a shard is known to refuse
-  void CheckClosing();  // Called after an owner's answer or the loss of a server.
+  // --- closing closures. A cancelled closure is closing until every owner is known to refuse it.
+  // Called at each tick, and after each answer of a server to a Close.
+  void CheckClosing();
   bool closing() const { return !closing_.empty(); }
   std::string ClosingText() const;  // The text for a call that waits for closing closures.
 
@@ -72,7 +73,7 @@ class FunctionClosures : private JobPart {
   bool AllSaved() const;  // Whether the newest checkpoint holds all succeeded closures.
   void WantRound() { round_wanted_ = true; }  // Called when a client waits for AllSaved.
   bool wants_round() const { return round_wanted_ || capacity_wanted_; }
-  void OnRoundTick();  // Called after a wanted round could begin.
+  void OnRoundTick();  // Called after each tick at which the wanted round could begin.
 
   // --- queries
   std::set<std::string> WantedFunctions() const;  // The functions of closures that have not ended.

@@ -2,10 +2,10 @@
 // begun. The rules are the same for all kinds of jobs; a GrantPolicy has the differences. Pure;
 // only the control executor calls it.
 //
-// The next closure goes to the worker that holds the fewest attempts. Among workers with equal
-// numbers it goes to the worker that registered first. Each worker has a limit. A closure that was
-// granted before does not wait for a worker below its limit, because this wait may take seconds:
-// each worker may hold up to two such closures beyond its limit, and runs them first.
+// The next closure goes to the worker that holds the fewest attempts. If several workers hold the
+// fewest, it goes to the one that registered first. Each worker has a limit for its attempts. A
+// closure that was granted before does not wait for a worker below its limit, because this wait may
+// take seconds: each worker may hold up to two such closures beyond its limit, and runs them first.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ class GrantPolicy {
   // closures are left to grant.
   virtual std::uint32_t LimitOf(const JobWorker& worker) = 0;
   virtual bool Blocked() = 0;       // Returns whether no worker may get work now.
-  virtual bool RegrantsWait() = 0;  // Returns whether regrants may wait.
+  virtual bool RegrantsWait() = 0;  // Returns whether there may be closures to grant again.
   // Grants `worker` its next closure. If `new_ones` is false, only a closure that was granted
   // before is granted.
   virtual Given Grant(JobWorker& worker, bool new_ones) = 0;
@@ -49,11 +49,12 @@ class Granter {
   Outcome Grant(JobWorkers& workers, GrantPolicy& policy);
   // Asks busy workers to give back closures that they have not begun, because idle workers can run
   // them. For each idle worker one closure is asked for, from the worker that holds the most
-  // closures. Closures that were asked for earlier and are not given back yet also count.
+  // closures. A closure that was asked for earlier and is not given back yet counts for one of the
+  // idle workers.
   static void Recall(JobWorkers& workers, GrantPolicy& policy);
 
  private:
-  // Number of attempts that the worker holds.
+  // A worker, preceded by the number of attempts that it holds.
   using Candidate = std::pair<std::size_t, JobWorker*>;
   std::vector<Candidate> candidates_;  // A member, to reuse its memory.
 };

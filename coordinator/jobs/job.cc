@@ -123,7 +123,7 @@ void Job::OnServerLost(TaskId task, absl::string_view identity, absl::string_vie
   life_.Pump();
 }
 
-// ---------------------------------------------------------------- beside other jobs
+// ---------------------------------------------------------------- workers shared with other jobs
 
 void Job::CallBack(TaskId task) {
   JobWorker* worker = parts_.roster.Find(task);

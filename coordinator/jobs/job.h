@@ -6,10 +6,10 @@
 //   user error, cancel: seal -> report -> files -> FAILED, CANCELLED
 //
 // Job takes the calls of the control plane and passes each to the part that it concerns
-// (job_parts.h). JobLife has the effects of the phases. The ClosureBook decides the protocol
-// (LEDGER lines 18 to 26): the job commits the records of the book, then sends. Not thread-safe:
-// every call comes from the coordinator's control executor. Clock and I/O come from JobHost, so the
-// tests and the daemon run the same class.
+// (job_parts.h). JobLife carries out the effects of the phases. The ClosureBook decides the
+// protocol (LEDGER lines 18 to 26): the job commits the records of the book, and then sends the
+// messages that follow from them. Not thread-safe: every call comes from the coordinator's control
+// executor. Clock and I/O come from JobHost, so the tests and the daemon run the same class.
 #pragma once
 
 #include <chrono>
@@ -45,8 +45,8 @@ class Job {
   // false if the store failed.
   bool Keep() { return life_.PersistWhole(); }
   void Start() { life_.Start(); }  // QUEUED -> STARTING. Admit… may be called before and after.
-  // Begins LEDGER line 18 in this life, for a restored job that had started. Servers register, then
-  // CloseWindow follows, then workers register.
+  // Begins this life of the coordinator (LEDGER line 18) for a restored job that had started.
+  // Servers register, then CloseWindow follows, then workers register.
   void Resume(Term term) { life_.Resume(term); }
   void Cancel() { life_.Cancel(); }  // A repeated call, or a call after the end, changes nothing.
   void Tick();                       // Call it every few tens of milliseconds.
@@ -84,8 +84,8 @@ class Job {
     if (active()) life_.Event("state", text);
   }
   void OnWorkerGone(TaskId task, absl::string_view reason, bool leaving);
-  // Notes that the task got a notice. With `drains`, a server stays until its shards have been
-  // moved, and then gets a Drained. A repeated call changes nothing.
+  // Notes that the task has announced its end (v1::Leaving). With `drains`, a server stays until
+  // its shards have been moved, and then gets a Drained. A repeated call changes nothing.
   void OnLeaving(TaskId task, absl::string_view reason, bool drains);
   // Takes the worker back for another job. The worker gets no more work of this job, and gives back
   // the work that it has not begun.
@@ -107,8 +107,8 @@ class Job {
   std::optional<std::set<std::string>> wanted_functions() const {
     return parts_.source->WantedFunctions(parts_.roster.workers());
   }
-  // Returns whether the process has reported that it cannot work for the job, and is not tried
-  // again yet.
+  // Returns whether the process has reported that it cannot work for the job, and gets no further
+  // try yet.
   bool IsUnfit(std::uint64_t process) const { return parts_.roster.IsAside(process); }
   // Sets the number of workers that serve other jobs, for texts.
   void SetWorkersElsewhere(std::uint32_t workers) { parts_.roster.SetElsewhere(workers); }
@@ -119,8 +119,8 @@ class Job {
   }
   void OnServerLost(TaskId task, absl::string_view identity, absl::string_view reason,
                     bool leaving);
-  // [18] Begins a new life, because a task knew a higher term. Every task registers again, and
-  // grants wait until CloseWindow.
+  // Begins a new life, because a task knew a higher term (LEDGER line 18). Every task registers
+  // again, and grants wait until CloseWindow.
   void BeginAnew(Term term) { life_.BeginAnew(term); }
   void CloseWindow() { life_.CloseWindow(); }
 
@@ -145,8 +145,8 @@ class Job {
   void FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
     FillJobStatus(parts_, events_after, status);
   }
-  // Asks every owner of a shard if the job runs, and answers with the final report if it has ended.
-  // `done` may be called before QueryShards returns.
+  // If the job runs, asks every owner of a shard for its contents. If the job has ended, answers
+  // with the final report. `done` may be called before QueryShards returns.
   using ShardAnswer = ShardQueries::Answer;
   void QueryShards(bool digests, std::chrono::milliseconds timeout, ShardQueries::Done done) {
     parts_.report.Ask(digests, timeout, std::move(done));
@@ -155,11 +155,11 @@ class Job {
   std::string WaitingFor() const { return parts_.waits.Text(); }
   std::uint64_t steps_done() const { return parts_.epochs.steps_done(); }
   std::uint64_t open_closures() const { return parts_.book ? parts_.book->InFlight() : 0; }
-  // The number of ended closures that follow the oldest closure that has not ended. At most
-  // closures_behind_max, because no new closure is granted beyond this limit.
+  // Returns the number of ended closures that follow the oldest closure that has not ended. The
+  // number is at most closures_behind_max, because no new closure is granted beyond this limit.
   std::uint64_t closures_behind() const { return parts_.epochs.waiting(); }
-  // The age of the newest checkpoint, or of the job if it has no checkpoint yet. nullopt if the job
-  // makes no checkpoints.
+  // Returns the age of the newest checkpoint, or of the job if it has no checkpoint yet. Returns
+  // nullopt if the job makes no checkpoints.
   std::optional<double> checkpoint_age_seconds() const { return CheckpointAgeSeconds(parts_); }
   // Returns how often closures_behind_max has begun to prevent new grants since the last call.
   std::uint64_t TakeWindowRefusals() { return parts_.source->TakeWindowRefusals(); }

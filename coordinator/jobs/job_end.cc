@@ -11,7 +11,7 @@ void JobEnd::BeginReport() {
   });
 }
 
-// ---------------------------------------------------------------- early ends (20a)
+// ---------------------------------------------------------------- early ends (LEDGER line 20a)
 
 bool JobEnd::BeginSeal() {
   parts_.reading.Clear();

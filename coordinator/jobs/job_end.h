@@ -1,8 +1,9 @@
 // The end of a job: the effects of the phases that close it.
 //
-//   a job that succeeds        final report ─▶ last checkpoint ─▶ files
-// a job that ends early [20a] seal ─▶ report ─▶ last checkpoint ─▶ weights of a failed job ─▶
-//   files
+//   a job that succeeds     final report ─▶ last checkpoint ─▶ files
+//   a job that ends early   seal ─▶ report ─▶ last checkpoint ─▶ weights of a failed job ─▶ files
+//
+// The seal is LEDGER line 20a.
 //
 // Not thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once
@@ -17,7 +18,7 @@ class JobEnd {
   // `life` and `parts` outlive every call; they may be made after this object.
   JobEnd(JobParts* parts, JobLife* life) : parts_(*parts), life_(*life) {}
 
-  // --- the effects of phases. They return false if the store failed.
+  // --- the effects of phases. Functions that return bool return false if the store failed.
   void BeginReport();
   bool BeginSeal();
   void BeginSealedReport();

@@ -43,7 +43,8 @@ struct JobOptions {
   std::uint32_t closures_behind_max = 65536;
   GrantSizing sizing;
   std::chrono::milliseconds close_every{100};
-  // [20a] If the owner of a shard does not answer a Seal for this time, the shard is unmapped.
+  // If the owner of a shard does not answer a Seal within this time, the shard is unmapped (LEDGER
+  // line 20a).
   std::chrono::milliseconds seal_timeout{5000};
   // Time limit for the report of a job that ends early. A job that succeeds waits for its report
   // without a limit.
@@ -66,8 +67,8 @@ struct JobOptions {
   std::chrono::milliseconds reach_timeout{5000};
   // Longest time for which a worker that lost its work, or that cannot take part, gets no work.
   std::chrono::milliseconds aside_max{60'000};
-  // Same as in membership. The job also waits for this time for another worker if no connected
-  // worker can do a repair.
+  // The same setting as in membership: a server that is disconnected for this time is lost. If no
+  // connected worker can do a repair, the job also waits for this time for another worker.
   std::chrono::milliseconds server_lost_after{30'000};
   // Limit for the memory of one job's variables with optimizer state; 0 for no limit.
   std::uint64_t server_memory_bytes_max = 0;
@@ -137,12 +138,13 @@ struct JobIdentity {
   config::JobSpec spec;
   std::string yaml;         // The effective YAML.
   std::string runs_folder;  // An absolute path.
-  // [34] A secret that only servers and the store get; it is never logged or shown. If it is "",
-  // servers do not check grants.
+  // A secret that only servers and the store get (LEDGER line 34). The key is never logged or
+  // shown. If it is "", servers do not check grants.
   std::string grant_key = {};
 };
 
-// The registration that a task replaces. `died` is true if another process had that registration.
+// The former registration of a task's identity, which the task replaces. `died` is true if another
+// process had the former registration.
 struct FormerTask {
   TaskId task;
   bool died = false;
@@ -158,10 +160,11 @@ class JobActions {
   virtual bool PersistWhole() = 0;             // Commits the whole state in place of all records.
   virtual v1::JobNote* NoteIfJournaled() = 0;  // The note of the next Persist, or null.
   virtual void Event(absl::string_view kind, const std::string& text) = 0;
-  virtual void Touch() = 0;       // Notes progress: the revision rises at the next tick.
-  virtual void Pump() = 0;        // Places shards and grants closures if possible now.
-  virtual void SendMap() = 0;     // Sends the map to the workers.
-  virtual void SendCloses() = 0;  // Sends Close messages to the servers.
+  virtual void Touch() = 0;    // Notes progress: the revision rises at the next tick.
+  virtual void Pump() = 0;     // Places shards and grants closures if possible now.
+  virtual void SendMap() = 0;  // Sends the map to the workers.
+  // Sends Close messages, which name the ended closures, to the servers (LEDGER line 24).
+  virtual void SendCloses() = 0;
   // Repeats the evaluation or report in progress, because values of a shard have changed and
   // workers may have read the former values.
   virtual void AfterRollback(absl::string_view why) = 0;

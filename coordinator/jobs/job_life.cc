@@ -31,7 +31,7 @@ ExportFiles::Stage ExportStageOf(JobPhase phase) {
 
 }  // namespace
 
-// ---------------------------------------------------------------- from outside
+// ---------------------------------------------------------------- calls from outside
 
 void JobLife::BeginRun() {
   parts_.times.started_ms = parts_.host->WallMillis();

@@ -1,5 +1,5 @@
-// The life of a job: decides when each event of its phases happens (job_phases.h), and has the
-// effects of the phases. JobEnd has the effects of the closing phases.
+// The life of a job: decides when each event of its phases happens (job_phases.h), and carries out
+// the effects of the phases. JobEnd carries out the effects of the closing phases.
 //
 //   Start ─▶ Describe ─▶ BeginPlan ─▶ Advance: placed, trained, an evaluation is due ─▶ …
 //   Cancel, Fail ─▶ JobEnd

@@ -1,5 +1,5 @@
-// The parts of a job, and the connections between them. The struct has no behaviour: JobLife has
-// the effects of the phases, and Job takes the calls of the control plane.
+// The parts of a job, and the connections between them. The struct has no behaviour: JobLife
+// carries out the effects of the phases, and Job takes the calls of the control plane.
 //
 // Parts keep references to one another, also to parts that are constructed later. The parts are
 // constructed in the order of the members, so a part that is used during the construction of

@@ -50,7 +50,8 @@ absl::StatusOr<JobState> JobStateOf(absl::string_view name) {
   return absl::InvalidArgumentError(absl::StrCat("unknown state of a job: state=", name));
 }
 
-// Returns the phase in which a restored job begins.
+// Returns the phase that the journal stores in place of `phase`. A restored job begins in this
+// phase.
 JobPhase JournaledAs(JobPhase phase) {
   if (phase >= JobPhase::kEvaluating && phase <= JobPhase::kSaving) return JobPhase::kTraining;
   if (phase >= JobPhase::kSealing && phase <= JobPhase::kSealedExporting) return JobPhase::kSealing;

@@ -30,16 +30,16 @@ namespace evergrad::coordinator {
 enum class JobState { kQueued, kStarting, kRunning, kSucceeded, kFailed, kCancelled };
 absl::string_view JobStateName(JobState state);  // "QUEUED", …
 
-enum class JobPhase {  // The order matters.
+enum class JobPhase {  // JobPhases compares phases by this order.
   kNone,               // Queued.
   kDescribing,
   kPlacing,
   kTraining,
   kEvaluating,
   kExporting,
-  kReporting,        // The owners of the shards report their contents.
+  kReporting,        // The owners of the shards report the contents of the shards.
   kSaving,           // The last checkpoint of a job that succeeds.
-  kSealing,          // The job ends early: the shards take no more updates [20a].
+  kSealing,          // The job ends early: the shards take no more updates.
   kSealedReporting,  // Like kReporting, after the seal.
   kSealedSaving,     // Each shard is saved once more.
   kSealedExporting,  // The weights of a failed job are exported.
@@ -73,7 +73,7 @@ class JobPhases {
   // Returns the state for users. A job that was cancelled in the queue is QUEUED until its files
   // are written.
   JobState state() const { return never_started_ && !ended() ? JobState::kQueued : state_; }
-  JobState ending() const { return ending_; }  // The state once its files are written.
+  JobState ending() const { return ending_; }  // The state once the job's files are written.
 
   // --- queries
   bool started() const { return state_ != JobState::kQueued; }

@@ -1,4 +1,4 @@
-// Describes the wait of a job for people, in one text. A job may wait for the store, workers,
+// Describes in one text, for people, what a job waits for. A job may wait for the store, workers,
 // servers, or the end of its phase. Each part of the job has the text of its own wait; this class
 // chooses one of these texts.
 //

@@ -21,7 +21,7 @@ struct JobWorker {
     MonoTime granted_at{0};
     bool recalled = false;
     std::uint64_t bytes = 0;  // Size of the closure's arguments.
-    bool regrant = false;     // The closure was granted before: a repair, or requeued.
+    bool regrant = false;     // The closure was granted before: it was requeued, or is repaired.
   };
 
   TaskId task;
@@ -32,7 +32,8 @@ struct JobWorker {
   bool called_back = false;  // It is called back for another job.
   bool leaving = false;
   std::uint64_t process = 0;  // uid of its process
-  std::string compute;  // Build and settings: two workers of one `compute` give the same bits.
+  // Build and settings. Two workers with equal `compute` produce the same bits.
+  std::string compute;
   std::set<std::string> functions;  // The user functions that the worker has.
   MonoTime backoff_until{0};
   MonoTime last_done{0};

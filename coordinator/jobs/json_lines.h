@@ -23,8 +23,8 @@ class LineSink {
  public:
   virtual ~LineSink() = default;
   // Adds a line. `json` is one JSON object without a newline. `frequent` is true for the many lines
-  // of steps and rates, which leave some space for other lines. Returns false if there is no space;
-  // the sink then drops the line and counts it.
+  // of steps and rates. A part of the space is reserved for other lines. Returns false if there is
+  // no space; the sink then drops the line and counts it.
   virtual bool Add(const std::string& json, bool frequent) = 0;
 };
 

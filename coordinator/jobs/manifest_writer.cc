@@ -119,7 +119,8 @@ void ManifestWriter::ForgetOlder(const std::set<std::string>& named) {
     for (const Snapshot& known : book_->durable().snapshots[p]) {
       const bool is_named = known.folder == folder_ && named.contains(known.file);
       // A file of another job is kept until a manifest has a file of this job. A file of a job with
-      // another plan is always kept, because the seed can replace it only under the same plan.
+      // another plan is always kept. Under another plan, the initial values from the seed cannot
+      // replace the file.
       const bool is_free =
           known.resumed ? named.contains(newest->file) && !known.replace_ledger : !is_named;
       if (&known != newest && is_free) free.insert(known.Uri());

@@ -4,10 +4,10 @@
 //   written
 //
 // The journal has the length of the file with all committed lines, and holds the lines that the
-// file may not have yet. A committed line is therefore always written, later if the disk is full
-// now. A line for which there is no space in memory is dropped and counted before it is committed.
-// One write is in flight at a time, because after a failed write the end of the file must be
-// restored before the next append.
+// file may not have yet. A full disk therefore only delays a committed line while the job runs. A
+// line for which there is no space in memory is dropped and counted before it is committed. One
+// write is in flight at a time, because after a failed write the end of the file must be restored
+// before the next append.
 //
 // Bounds: 4 MiB for lines of steps and rates, and 1 MiB more for all other lines. Errors of the
 // disk become events, at most one per minute; no method fails. Not thread-safe: all calls, and the
@@ -80,8 +80,8 @@ class MetricsFile final : public LineSink {
   std::uint64_t lost() const { return lost_; }  // Number of lost lines.
   bool gave_up() const { return gave_up_; }     // Committed lines were lost at the job's end.
 
-  // --- the journal. A queued job has no file yet, so its lines stay pending. For an ended job no
-  // lines are kept that would have to be written. FillNote adds the pending lines.
+  // --- the journal. A queued job has no file yet, so its lines stay pending. The snapshot of an
+  // ended job has no lines that are still to be written. FillNote adds the pending lines.
   void Fill(bool queued, bool ended, v1::JobSnapshot* snapshot) const;
   void FillNote(v1::JobNote* note) const;
   void FillCounters(v1::JobCounters* counters) const;
@@ -104,10 +104,11 @@ class MetricsFile final : public LineSink {
   std::deque<std::string> unwritten_;  // Committed lines that may not be in the file.
   std::string read_back_;              // The lines of unwritten_ while the journal is read.
   std::uint64_t unwritten_bytes_ = 0;
-  std::size_t durable_ = 0, writing_ = 0;  // Leading entries of unwritten_; writing_ <= durable_.
-  std::uint64_t committed_bytes_ = 0;      // The file's length once unwritten_ is in it.
-  bool end_unknown_ = false;               // True if the file may end anywhere within unwritten_.
-  bool trouble_told_ = false;              // An event has reported the trouble, and none its end.
+  // Numbers of entries at the front of unwritten_ that are durable, and that are being written.
+  std::size_t durable_ = 0, writing_ = 0;
+  std::uint64_t committed_bytes_ = 0;  // The file's length once unwritten_ is in it.
+  bool end_unknown_ = false;           // True if the file may end anywhere within unwritten_.
+  bool trouble_told_ = false;  // An event has reported trouble. Its end is not reported yet.
   MonoTime retry_at_{0};
   std::optional<MonoTime> warned_at_;
   std::optional<MonoTime> settle_by_;

@@ -30,16 +30,19 @@ class ReachWatch : private JobPart {
   ReachWatch(const JobPart& part, WorkerRoster* roster, Hooks hooks);
 
   // Passes on the work of workers that cannot reach a server. Calls within 100 ms of the last check
-  // do nothing. If no other worker can do the work, the worker keeps it, because the network may
-  // recover. One event for each such worker and server reports the wait.
+  // do nothing. If no other worker can do the work, or if the job is deterministic, the worker
+  // keeps the work, because the network may recover. An event then reports the wait, once for each
+  // pair of worker and server.
   void Check();
   // Returns a server that the worker needs and cannot reach, or null if no such server is known.
   const v1::UnreachedServer* FindUnreached(const JobWorker& worker) const;
 
-  // Returns the text of workers that cannot reach a server if no worker makes progress, else "".
+  // If no worker makes progress, returns a text about the workers that cannot reach a server, else
+  // "".
   std::string WaitingFor() const;
-  // Returns the text of the answers that workers wait for if no worker makes progress, else "". For
-  // example, a server that is out of memory is only slow at first and becomes unreachable later.
+  // If no worker makes progress, returns a text about the answers that workers wait for, else "".
+  // For example, a server that is out of memory is only slow at first and becomes unreachable
+  // later.
   std::string WaitingForAnswers() const;
 
  private:

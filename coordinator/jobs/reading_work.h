@@ -47,7 +47,7 @@ class ReadingWork : public ReadingRound, private JobPart {
   // attempt, or not from the worker of this attempt.
   bool Accept(const JobWorker& worker, const v1::Done& done);
   // Handles a failed attempt. `elsewhere` is true if the worker cannot take part and other workers
-  // get its work. A user's error, or too many errors in a row, end the job.
+  // get its work. A user's error ends the job, and so do too many errors in a row.
   void OnFailed(const JobWorker& worker, const v1::Failed& failed, bool elsewhere,
                 v1::ErrorDetail cause);
   // Takes an attempt that a worker gives back. `asked` is true if the coordinator has recalled the

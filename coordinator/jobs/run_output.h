@@ -30,8 +30,8 @@ class RunOutput : private JobPart {
  public:
   struct Hooks {
     std::function<RunFacts()> facts;  // Returns the present facts.
-    std::function<void()>
-        written;  // Called when all files are written, or an event has reported an error.
+    // Called when all files are written, or an event has reported an error.
+    std::function<void()> written;
   };
   RunOutput(const JobPart& part, Hooks hooks);
 

@@ -99,7 +99,7 @@ std::uint64_t ScheduledClosures::StepsOf(ClosureId, const v1::Done& done) const 
 }
 
 // A failed closure does not end the job; the client's next call returns the error. Updates that are
-// lost and cannot be made again are also reported [20b].
+// lost and cannot be made again are also reported (LEDGER line 20b).
 ClosureSource::OnError ScheduledClosures::Judge(bool user_error, bool repair,
                                                 std::uint32_t failures) const {
   if (!user_error && failures < options_.retries_max) return OnError::kRetry;

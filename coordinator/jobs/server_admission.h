@@ -51,11 +51,11 @@ class ServerAdmission : private JobPart {
   absl::Status Admit(TaskId task, const std::string& identity,
                      const std::optional<FormerTask>& former, const v1::Hello& hello,
                      v1::Registered* registered);
-  // Called when the Registered was sent. This method and those below return false if `task` is no
+  // Called when the Registered was sent. Ready, OnLeaving and OnLost return false if `task` is no
   // server of the job.
   bool Ready(TaskId task);
-  // Called when the server gets a notice. With `drains` its shards are moved. Returns false for a
-  // repeated notice.
+  // Called when the server announces its end. With `drains` its shards are moved. Also returns
+  // false if the server has already announced its end.
   bool OnLeaving(TaskId task, const std::string& reason, bool drains);
   void OnAway(TaskId task, absl::string_view reason);  // The server has disconnected.
   // Declares the server lost: its shards go to other servers.

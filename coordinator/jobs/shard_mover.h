@@ -6,16 +6,16 @@
 //                         ─▶ ShardStopped ── ReceiveShard ─▶ reads the image from the owner, checks
 //                         it, keeps it aside
 //                                            ShardReceived ◀─
-//                            one record: V+1, new epoch and server, start kept
+//                            one record: map version + 1, new epoch and server, start kept
 //   frees it              ◀─ Drop            Assign ───────▶ it is this server's; the map goes to
 //   the workers
 //
 // Until the record is committed the map names the old owner. If a server dies before the commit,
-// the only change is that the stopped shard answers STALE. The shard is then stopped again in the
-// owner's next session (with the same answer), moved to another server, or lost with its owner
-// (line 21). After the record the new owner has the state in memory; if it dies, line 21 applies.
-// Line 21 also applies to a shard that a former life of the coordinator stopped, because the
-// journal may have lost the record.
+// nothing has changed except that the stopped shard answers STALE to all requests. The shard is
+// then stopped again in the owner's next session (with the same answer), moved to another server,
+// or lost with its owner (line 21). After the record the new owner has the state in memory; if it
+// dies, line 21 applies. Line 21 also applies to a shard that a former life of the coordinator
+// stopped, because the journal may have lost the record.
 //
 // Not thread-safe: only the control executor calls it. Clock and I/O come from the host. Moves in
 // flight are not in the journal.

@@ -15,7 +15,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-// Returns whether no server could use the file of the Assign.
+// Returns whether the error of a load means that no server could use the snapshot file.
 bool IsUnusable(absl::StatusCode code) {
   return code == absl::StatusCode::kDataLoss || code == absl::StatusCode::kNotFound ||
          code == absl::StatusCode::kFailedPrecondition ||
@@ -182,8 +182,8 @@ bool ShardPlacer::OnAssigned(TaskId task, const v1::Assigned& assigned) {
   const ShardOwner& owner = book_->durable().map[shard.value()];
   if (const JobServer* server = shards_.Find(task);
       server == nullptr || server->identity != owner.server) {
-    // The server holds a shard that is not mapped to it [25], so it must drop the shard at any
-    // epoch.
+    // The server holds a shard that is not mapped to it (LEDGER line 25), so it must drop the
+    // shard, whatever the epoch is.
     if (owner.epoch == client::FromProto<ShardEpoch>(assigned.epoch()))
       host_->ForeignMessage(task, "Assigned for a shard of another server");
     if (assigned.ok()) Drop(task, shard, client::FromProto<ShardEpoch>(assigned.epoch()));

@@ -1,7 +1,7 @@
 // Queries the owners of a job's shards for the present contents of each shard. The status of a job,
 // its checks while it runs, and its final report are made from the answers.
 //
-//   Begin ─▶ ReportShards to each server ─▶ OnReport, in parts, from its owner alone ─▶ done
+//   Begin ─▶ ReportShards to each server ─▶ OnReport for each part of an owner's answer ─▶ done
 //
 // A query ends when it has an answer for every shard, or at its deadline with the answers that have
 // come. The job's final report has a generation instead: its query continues past each deadline,

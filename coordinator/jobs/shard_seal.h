@@ -1,7 +1,6 @@
 // The seal of a job that ends early (LEDGER line 20a): the owner of each shard must apply no more
 // updates to it. A shard counts as sealed if the process of its owner is gone. If an owner does not
-// answer until the deadline, its shards are unmapped, which voids all later updates of these
-// shards.
+// answer by the deadline, its shards are unmapped, which voids all later updates of these shards.
 //
 //   Begin ─▶ Seal to each owner ─▶ OnSealed, or the deadline ─▶ IsComplete
 //
@@ -22,7 +21,7 @@ class ShardSeal : private JobPart {
 
   void Begin();
   void OnSealed(TaskId task, const v1::Sealed& sealed);
-  void OnReady(const JobServer& server);                  // Repeats Seals that it may have missed.
+  void OnReady(const JobServer& server);  // Repeats Seals that the server may have missed.
   void OnGone(ShardId shard) { unsealed_.erase(shard); }  // The shard has no server now.
   // Returns whether every shard is sealed. After the deadline it first unmaps the shards that are
   // not sealed, and returns false if the store fails.

@@ -34,7 +34,7 @@ struct JobServer {
   std::uint64_t bytes = 0;          // Bytes of values and optimizer state of these shards.
   std::set<std::uint32_t> loading;  // Shards that it was loading at its Hello.
   std::set<std::uint32_t> stopped;  // Shards that were stopped for a move at its Hello.
-  std::string leaving;              // The reason of its notice; "" if it stays.
+  std::string leaving;              // Why it has announced its end; "" if it stays.
   bool drains = false, drained_said = false;
   std::uint64_t shards_moved = 0;            // Number of shards that it has handed over.
   std::map<ShardId, std::string> unmovable;  // Shards that cannot be moved, with the reason.

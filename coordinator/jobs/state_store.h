@@ -63,8 +63,8 @@ class StateStore {
  public:
   virtual ~StateStore() = default;
 
-  // [18] Commits the term of the coordinator's life in a separate record. Returns InvalidArgument
-  // unless `term` is above term().
+  // Commits the term of the coordinator's life in a separate record (LEDGER line 18). Returns
+  // InvalidArgument unless `term` is above term().
   virtual absl::Status CommitTerm(Term term) = 0;
   virtual Term term() const = 0;  // the newest accepted term
 
@@ -120,9 +120,10 @@ class StateStore {
   virtual bool persistent() const = 0;
 };
 
-// A store in memory. The store survives the coordinator objects of one process, but not the
-// process. With `torn_max` > 0 it keeps that many of the last commits apart, so a test can lose
-// them like the torn tail of a journal. A term is synced together with all commits before it.
+// A store in memory. It outlives the coordinator objects of a process, but not the process. With
+// `torn_max` > 0 the store keeps the newest `torn_max` commits in a separate list. TearTail removes
+// commits from this list, as a power failure removes the torn tail of a journal. CommitTerm makes
+// all earlier commits durable, so it empties the list.
 class MemoryStateStore final : public StateStore {
  public:
   struct Options {
@@ -149,7 +150,8 @@ class MemoryStateStore final : public StateStore {
   void SetListener(std::function<void()>) override {}
   bool persistent() const override { return options_.persistent; }
 
-  // Loses the last `commits` commits (at most those that are kept apart). Returns the number lost.
+  // Removes the newest `commits` commits, but at most the commits in the separate list. Returns the
+  // number of removed commits.
   std::size_t TearTail(std::size_t commits);
 
  private:
@@ -169,7 +171,7 @@ class MemoryStateStore final : public StateStore {
   std::map<JobUid, StoredJob> settled_;
   std::vector<JobUid> order_;
   RemovedJobs removed_{kRemovedMax};
-  std::vector<StoredCommit> tail_;  // commits kept apart, oldest first
+  std::vector<StoredCommit> tail_;  // the separate list of the newest commits, oldest first
 };
 
 }  // namespace evergrad::coordinator

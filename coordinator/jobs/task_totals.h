@@ -1,5 +1,6 @@
-// Counts the work of each task for a job, by identity over all processes that had it, and keeps the
-// last address of each server. Pure; only the control executor calls it.
+// Counts the work of each task for a job, and keeps the last address of each server. The counts
+// belong to an identity, and include all processes that had the identity. Pure; only the control
+// executor calls it.
 //
 // There are two kinds of numbers. The first kind counts for the job: a worker's steps and examples,
 // once per closure. The second kind is reported by the processes (Tally) and includes repeated
@@ -102,9 +103,9 @@ class TaskTotals {
                    const v1::Endpoint& endpoint);
   // A closure of `worker` has succeeded for the first time.
   void CountClosure(const std::string& worker, std::uint64_t steps, std::uint64_t examples);
-  // Take the totals in a heartbeat, which count from the moment the process began to serve the job.
-  // The bytes are the bytes that the process sent and received. Texts about the device are
-  // truncated.
+  // ReportWorker and ReportServer take the totals in a heartbeat, which count from the moment the
+  // process began to serve the job. The number of bytes is the sum of bytes sent and received.
+  // Texts about the device are truncated.
   void ReportWorker(const std::string& identity, const v1::WorkerProgress& said);
   void ReportServer(const std::string& identity, const v1::JobUsage& said);
   // Called when a worker is gone. Removes its entry if it has done no work and there are too many
@@ -118,9 +119,9 @@ class TaskTotals {
 
   // Returns a row of the status for each worker that ever served the job, with the state `gone`.
   std::map<std::string, v1::WorkerRow> WorkerRows() const;
-  // Return the rows of the report and the result, by identity. `steps` of a server counts the
-  // updates in the present state of its shards. `owners` has the identity of the server of each of
-  // `shards`.
+  // Workers and Servers return the rows for the report and the result, ordered by identity. `steps`
+  // of a server counts the updates in the present state of its shards. `owners` has the identity of
+  // the server of each of `shards`.
   std::vector<ReportTask> Workers() const;
   std::vector<ReportTask> Servers(const std::vector<v1::ShardState>& shards,
                                   const std::vector<std::string>& owners) const;

@@ -12,7 +12,7 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::size_t kDeferredMax = 1u << 16;
-constexpr std::uint64_t kLostNamedMax = 8;  // Number of lost closures with an event of their own.
+constexpr std::uint64_t kLostNamedMax = 8;  // Number of lost closures that get their own events.
 
 }  // namespace
 
@@ -55,8 +55,8 @@ void TrainingWork::SendTraining(JobWorker& worker, const ClosureBook::Granted& g
   job_.Touch();
 }
 
-// [20b] The closure stays succeeded. The updates that its target shards lost with a server are not
-// made again, and an event reports these updates.
+// The closure still counts as succeeded (LEDGER line 20b). The updates that the shards of the
+// repair lost with a server are not made again, and an event reports these updates.
 void TrainingWork::GiveUpRepair(ClosureId closure, Attempt attempt, absl::string_view why) {
   const auto& lost = book_->durable().lost;
   const bool lost_before = std::any_of(lost.begin(), lost.end(), [&](const IntervalSet& of) {

@@ -36,7 +36,7 @@ class UnfitWorkers {
 
   struct Change {
     bool news = false;   // True if it lacks another ability than before.
-    bool aside = false;  // True if its attempts must go to others.
+    bool aside = false;  // True if its attempts must go to other workers.
   };
   // Notes that the process could not do its work. A repeated call while it is set aside changes
   // nothing.

@@ -92,8 +92,7 @@ void WorkRevoker::RevokeStalled(JobWorker& worker) {
       false);
 }
 
-// ---------------------------------------------------------------- workers that cannot reach a
-// server
+// ---------------------------------------------------------------- unreachable servers
 
 // Returns whether another worker could run the closures. The coordinator does not know which
 // closures the workers of other jobs can run, so these workers count as able unless the job has
@@ -114,7 +113,7 @@ void WorkRevoker::PassOn(JobWorker& worker, const v1::UnreachedServer& from) {
   const bool trained = std::any_of(worker.held.begin(), worker.held.end(),
                                    [](const auto& one) { return one.second.kind == v1::TRAIN; });
   Supersede(worker);
-  worker.progress.clear_unreached();  // It belongs to the revoked attempt.
+  worker.progress.clear_unreached();  // The report belongs to the revoked attempt.
   v1::Failed failure;
   failure.set_lack(v1::REACH);
   failure.mutable_cause()->set_message(absl::StrCat("it cannot reach ", ReachRule::Text(from),

@@ -34,9 +34,9 @@ class WorkRevoker : private JobPart {
   // All of `parts` outlive this object.
   WorkRevoker(const JobPart& part, const Parts& parts);
 
-  // Checks all workers from time to time. A worker loses its work if the work has not advanced by a
-  // step for step_timeout, which counts as a death of the worker. A worker also loses its work if
-  // it cannot reach a server. Work that stalls repeatedly ends the job.
+  // Called at each tick; checks all workers from time to time. A worker loses its work if the work
+  // has not advanced by a step for step_timeout, which counts as a death of the worker. A worker
+  // also loses its work if it cannot reach a server. Work that stalls repeatedly ends the job.
   void Check(bool window_open);
   const ReachWatch& reach() const { return reach_; }
 

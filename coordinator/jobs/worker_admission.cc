@@ -36,7 +36,7 @@ bool WorkerAdmission::IsOfAnother(TaskId holder, const JobWorker& worker) {
   return true;
 }
 
-// [35] Returns whether the worker has proved that the attempt was granted to it.
+// Returns whether the worker has proved that the attempt was granted to it (LEDGER line 35).
 bool WorkerAdmission::CheckProof(const v1::HeldAttempt& said, Attempt attempt,
                                  const JobWorker& worker) {
   if (parts_.claims->IsProved(said, attempt)) return true;

@@ -55,8 +55,8 @@ class WorkerAdmission : private JobPart {
   void Admit(TaskId task, const std::string& identity, MonoTime backoff_until,
              const std::optional<FormerTask>& former, const v1::Hello& hello,
              v1::Registered* registered);
-  // Called when the Registered was sent. This method and those below return false if `task` is no
-  // worker of the job.
+  // Called when the Registered was sent. This method and the other bool methods below return false
+  // if `task` is no worker of the job.
   bool Ready(TaskId task);
   void Withhold(TaskId task);  // The worker gets no work before Speaks is called.
   bool Speaks(TaskId task);    // Also false if it was not withheld.

@@ -13,7 +13,8 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr std::uint32_t kSupersededMax = 8;  // largest number of such answers for one closure
+// Largest number of answers about one closure that claim a later attempt.
+constexpr std::uint32_t kSupersededMax = 8;
 
 UpdateAccount::TouchedLess LessOf(const v1::TouchedLess& said) {
   UpdateAccount::TouchedLess less;

@@ -30,16 +30,16 @@ class WorkerClaims : private JobPart {
   // `epochs` outlives this object.
   WorkerClaims(const JobPart& part, const EpochAccount* epochs) : JobPart(part), epochs_(epochs) {}
 
-  // --- [34], [35] proofs. A job from an older build has no key and therefore no proofs.
+  // --- proofs (LEDGER lines 34 and 35). A job of an older build has no key and thus no proofs.
   std::string ProofOf(const std::string& worker, ClosureId closure, Attempt attempt) const;
   bool IsProved(const v1::HeldAttempt& held, Attempt attempt) const;
 
-  // --- [37] Called when a shard has answered the newest attempt at the closure with the claim that
-  // a later attempt exists. Returns false if this answer ends the job.
+  // Called when a shard has answered the newest attempt at the closure with the claim that a later
+  // attempt exists (LEDGER line 37). Returns false if this answer ends the job.
   bool OnSuperseded(ClosureId closure, ShardId shard, const std::string& worker);
   void OnEnded(ClosureId closure) { superseded_.erase(closure.value()); }
 
-  // --- [38] the number of updates of the closures of a plan.
+  // --- the number of updates of the closures of a plan (LEDGER line 38).
   // Returns InvalidArgument if the report of touched shards is malformed. Check must have returned
   // OK before Count is called.
   absl::Status Check(const v1::Done& done) const;

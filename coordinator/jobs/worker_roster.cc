@@ -189,7 +189,8 @@ bool WorkerRoster::SetAside(JobWorker& worker, const v1::Failed& failed, bool ha
                             unfit_.Of(worker.process)->why));
     job_.Touch();
   }
-  if (epochs_->succeeded() == 0) pin_.Release(worker.identity);  // No result depends on it yet.
+  // No result depends on the worker yet.
+  if (epochs_->succeeded() == 0) pin_.Release(worker.identity);
   if (!NobodyFits()) return true;
   const bool repair =
       failed.kind() == v1::TRAIN && !failed.all_targets() && failed.lack() == v1::INPUT;

@@ -1,5 +1,5 @@
-// The registered workers of a job, with the decision which of them can be given work, and the
-// reasons for the rest.
+// Holds the registered workers of a job, decides which of them can be given work, and knows why the
+// others cannot.
 //
 // A worker is usable once it is ready and has sent a message after its Hello. A worker is not
 // usable while it leaves, is called back for another job, backs off after deaths, is set aside, or
@@ -46,8 +46,9 @@ class WorkerRoster : private JobPart {
   // Returns the worker of a Hello. The worker is not in the roster yet.
   JobWorker Make(TaskId task, const std::string& identity, MonoTime backoff_until,
                  const v1::Hello& hello) const;
-  // Replaces `former` by `worker`. If the process is the same, its state is kept; otherwise only
-  // its rate is kept. `counted` is true if closures of the former process have counted.
+  // Replaces `former` by `worker`. If both have the same process, `worker` keeps the state of
+  // `former`, otherwise only its rate. `counted` is true if closures of the former process have
+  // counted.
   void Replace(const JobWorker& former, bool counted, JobWorker* worker);
   // Forgets the state of a process that is gone. `counted` is true if closures of the process have
   // counted.
@@ -93,9 +94,9 @@ class WorkerRoster : private JobPart {
   // Sets the worker aside, and gives its work to others. Returns false if no connected worker can
   // run the job and the caller must treat the failure as a user error. This is the case before the
   // job is described, and for closures with callers that must learn of the failure
-  // (closure_source.h). The result is also false for a repair without its input [33] if no other
-  // worker has returned within server_lost_after. In all other cases the work waits for a worker
-  // that can run it.
+  // (closure_source.h). The result is also false for a repair whose worker lacks the input (LEDGER
+  // line 33), if no other worker has returned within server_lost_after. In all other cases the work
+  // waits for a worker that can run it.
   bool SetAside(JobWorker& worker, const v1::Failed& failed, bool has_callers);
 
   // --- texts and views.
@@ -127,7 +128,7 @@ class WorkerRoster : private JobPart {
   // The time at which the last worker that could do this job left, or this life began.
   std::optional<MonoTime> fit_left_;
   MonoTime next_stall_check_{0};
-  bool pause_said_ = false;  // An event has reported the pause, and none its end.
+  bool pause_said_ = false;  // An event has reported a pause. Its end is not reported yet.
   std::optional<MonoTime> pause_said_at_;
 };
 

@@ -120,7 +120,8 @@ std::optional<RegisterVerdict> Membership::Identify(Registration& one) {
 }
 
 // Returns a refusal if the new server must wait. The new server waits while the former session is
-// open or its lease runs, because the former process may hold the only copy of its shards (P7).
+// open or its lease runs, because the former process may hold the only copy of its shards
+// (principle P7 of ARCHITECTURE).
 std::optional<RegisterVerdict> Membership::RefuseTakenServer(const Registration& one) {
   if (one.hello.role != Role::kPsServer || !one.former_living || one.same_process)
     return std::nullopt;

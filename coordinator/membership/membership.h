@@ -175,7 +175,7 @@ class Membership {
     std::string identity;
     bool operator<(const Key& other) const;
   };
-  // The state of one Hello while Register processes it.
+  // The state of Register while it processes one Hello.
   struct Registration {
     MonoTime now;
     const TaskHello& hello;

@@ -1,5 +1,5 @@
-// Locks a state folder for one living coordinator (P7), and checks that its file system has
-// reliable locks and syncs.
+// Locks a state folder for one living coordinator (principle P7 of ARCHITECTURE), and checks that
+// its file system has reliable locks and syncs.
 #pragma once
 
 #include <memory>

@@ -142,17 +142,17 @@ absl::Status JournalFile::Connect() {
   if (code != SQLITE_OK) return OpenError(code);
   ::sqlite3_extended_result_codes(db_, 1);
   // If the exclusive mode is set before the WAL mode, SQLite keeps the index of the WAL in memory
-  // and creates no -shm file.
-  // Statements that change many rows keep the old pages in memory, and not in a temporary file: a
-  // container with a read-only root has no folder for it. The old rows of one job are the limit.
+  // and creates no -shm file. Statements that change many rows keep the old pages in memory, and
+  // not in a temporary file: a container with a read-only root has no folder for it. This memory is
+  // at most the size of the old rows of one job.
   for (const char* pragma :
        {"PRAGMA page_size=4096", "PRAGMA locking_mode=EXCLUSIVE", "PRAGMA journal_mode=WAL",
         "PRAGMA synchronous=FULL", "PRAGMA wal_autocheckpoint=1000", "PRAGMA auto_vacuum=NONE",
         "PRAGMA foreign_keys=OFF", "PRAGMA temp_store=MEMORY"}) {
     EG_RETURN_IF_ERROR(Exec(pragma));
   }
-  // The journal holds the keys that prove grants [34]. A -wal file that is created later gets the
-  // permissions of the database.
+  // The journal holds the keys that prove grants (LEDGER line 34). A -wal file that is created
+  // later gets the permissions of the database.
   for (const std::string& file : {path_, path_ + "-wal"}) {
     if (::chmod(file.c_str(), 0600) != 0 && errno != ENOENT)
       return fs::FileError(errno, "cannot restrict the permissions of the journal", file);

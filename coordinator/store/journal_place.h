@@ -20,8 +20,8 @@ class JournalPlace {
   // Records the identities of the present files. Call it once SQLite has opened the files.
   void Remember();
   // Returns OK if a start with this folder would find the journal of this process. Otherwise the
-  // error contains the remedy. If there is no -wal file, SQLite creates it with its first commit
-  // and keeps it.
+  // error contains the remedy. If Remember found no -wal file, the first -wal file that Look finds
+  // counts as the file of this process, because SQLite creates the file with the first commit.
   absl::Status Look();
 
  private:

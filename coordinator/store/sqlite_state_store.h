@@ -51,8 +51,8 @@ class SqliteStateStore final : public StateStore {
   };
   // Opens the store. Returns FailedPrecondition (a user's error) for a network file system, for a
   // folder that another coordinator holds (the error names it), and for a newer schema. Returns
-  // DataLoss with the remedy if the file is damaged, or missing beside an existing -wal file.
-  // Returns other errors if the folder or file cannot be created.
+  // DataLoss with the remedy if the file is damaged, or if it is missing although its -wal file
+  // exists. Returns other errors if the folder or file cannot be created.
   static absl::StatusOr<std::unique_ptr<SqliteStateStore>> Open(SqliteStoreOptions options,
                                                                 Parts parts);
   // Commits the queue (one retry if the disk is full), closes the file, and releases the folder.

@@ -8,8 +8,8 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::size_t kHeaderBytes = 32, kFrameHeaderBytes = 24, kPageBytesMax = 65536;
-// Magic numbers of the header. The number gives the byte order of the words that the checksums add
-// up.
+// Magic numbers of the header. The number gives the byte order of the words that are added up for a
+// checksum.
 constexpr std::uint32_t kMagicLittle = 0x377f0682, kMagicBig = 0x377f0683;
 
 using Sum = std::array<std::uint32_t, 2>;
@@ -28,7 +28,7 @@ Sum Add(Sum sum, const unsigned char* bytes, std::size_t count, bool big) {
   return sum;
 }
 
-// Reads a pair as stored in a header, always big-endian.
+// Reads a pair of words in a header, which are always big-endian.
 Sum PairAt(const unsigned char* at) { return {Word(at, true), Word(at + 4, true)}; }
 
 }  // namespace
