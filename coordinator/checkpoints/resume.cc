@@ -477,7 +477,7 @@ absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files,
     return *std::move(unseen);
   }
   const std::string text = absl::StrCat(
-      "cannot resume: an earlier job of this name has no readable checkpoint: job=", job_name,
+      "cannot resume: no earlier job of this name has a readable checkpoint: job=", job_name,
       " looked_at=", where, " folders=", folders.size(), Joined(passed_over));
   return UserError(passed_over.empty() ? absl::NotFoundError(text) : absl::DataLossError(text));
 }

@@ -35,8 +35,8 @@ absl::Status UpdateAccount::Check(const TouchedLess& less, std::uint32_t shards,
     const auto [shard, touched] = less[i];
     if (shard >= shards || (i > 0 && shard <= less[i - 1].first))
       return absl::InvalidArgumentError(
-          absl::StrCat("the list of shards that a closure touches less often must have rising "
-                       "shard numbers below ",
+          absl::StrCat("the list of shards that only some updates of a closure touch must have "
+                       "rising shard numbers below ",
                        shards, ", got=", shard));
     if (touched >= updates)
       return absl::InvalidArgumentError(absl::StrCat(

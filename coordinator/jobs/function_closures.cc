@@ -120,7 +120,7 @@ void FunctionClosures::CheckClosing() {
 }
 
 std::string FunctionClosures::ClosingText() const {
-  return absl::StrCat("servers to close cancelled closures: ",
+  return absl::StrCat("servers to confirm that closures are cancelled: ",
                       closing_.size() > kLifeGap ? "those of earlier coordinator processes"
                                                  : absl::StrCat(closing_.size(), " left"));
 }

@@ -61,7 +61,7 @@ void JobLife::Fail(v1::ErrorDetail cause, bool user) {
     PersistWhole();
     return;
   }
-  Event("state", absl::StrCat("fails: ", ErrorText(*parts_.phases.cause())));
+  Event("state", absl::StrCat("the job fails: ", ErrorText(*parts_.phases.cause())));
   Apply(PhaseEvent::kFailed);
 }
 

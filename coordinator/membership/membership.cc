@@ -278,7 +278,8 @@ std::vector<MembershipChange> Membership::Tick(MonoTime now) {
       SetState(now, entry, TaskState::kGone,
                entry.leaving ? entry.reason
                : away        ? std::string("its session closed")
-                             : absl::StrCat("silent for its lease: ms=", options_.lease.count()));
+                             : absl::StrCat("no message arrived within its lease: ms=",
+                                            options_.lease.count()));
       if (entry.session_open) entry.closed_at = now;
       changes.push_back(ChangeOf(entry, MembershipChange::Kind::kGone, entry.session_open));
       continue;
@@ -295,7 +296,7 @@ std::vector<MembershipChange> Membership::Tick(MonoTime now) {
       if (entry.session_open) entry.closed_at = now;
       changes.push_back(ChangeOf(entry, MembershipChange::Kind::kLost, entry.session_open));
     } else if (lease_out && entry.state == TaskState::kAlive) {
-      SetState(now, entry, TaskState::kSuspected, "silent for its lease");
+      SetState(now, entry, TaskState::kSuspected, "no message arrived within its lease");
       changes.push_back(ChangeOf(entry, MembershipChange::Kind::kSuspected, false));
     }
   }

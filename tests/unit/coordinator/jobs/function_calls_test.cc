@@ -169,7 +169,7 @@ TEST_CASE("the first error cancels the others, and is told once every owner refu
   CHECK(f.Said("revoke 1"));
   CHECK(f.closures->closing());
   CHECK_FALSE(f.Join());
-  CHECK(f.waiting == "servers to close cancelled closures: 2 left");
+  CHECK(f.waiting == "servers to confirm that closures are cancelled: 2 left");
   f.TakeCloses();
   const auto told = f.Join();
   REQUIRE(told);

@@ -213,7 +213,7 @@ TEST_CASE(
   const v1::ScheduleClosureRequest next = c.Request("f", "7");
   const auto not_yet = [&] {
     CHECK_FALSE(c.Try(next));
-    CHECK_THAT(c.waiting, Contains("servers to close cancelled closures: 6 left"));
+    CHECK_THAT(c.waiting, Contains("servers to confirm that closures are cancelled: 6 left"));
     CHECK_FALSE(c.TryJoin());
     v1::ClosuresDoneRequest done;
     *done.mutable_call() = c.Call();
@@ -416,7 +416,7 @@ TEST_CASE(
   CHECK_FALSE(c.function_calls().CancelClosures(request, &c.waiting));
   c.Run([] { return false; }, std::chrono::milliseconds(300));
   CHECK_FALSE(c.function_calls().CancelClosures(request, &c.waiting));
-  CHECK_THAT(c.waiting, Contains("cancelled closures: 2 left"));
+  CHECK_THAT(c.waiting, Contains("closures are cancelled: 2 left"));
   c.servers["0"].silent = false;
   c.AddServer("0", true);
   std::optional<absl::StatusOr<v1::CancelClosuresResponse>> answer;

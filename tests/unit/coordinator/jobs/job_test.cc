@@ -1454,7 +1454,7 @@ TEST_CASE(
   v1::Hello same;
   same.set_process_uid(c.workers["0"].process);
   SECTION("the tasks are gone and return") {
-    c.job->OnWorkerGone(c.workers["0"].task, "silent for its lease", false);
+    c.job->OnWorkerGone(c.workers["0"].task, "no message arrived within its lease", false);
     c.AddWorker("0", same, false);
     worker_says(12, 1200);
   }

@@ -128,7 +128,7 @@ TEST_CASE("an impossible report of touched shards is refused and changes nothing
   Begin(c);
   REQUIRE(c.Run([&] { return !c.refused.empty(); }));
   CHECK_THAT(std::string(c.refused.front().message()),
-             Contains("shards that a closure touches less often"));
+             Contains("shards that only some updates of a closure touch"));
   CHECK(c.Status().state() == "RUNNING");
 }
 

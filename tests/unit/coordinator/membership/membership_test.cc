@@ -134,8 +134,8 @@ TEST_CASE("a silent worker is declared gone after its lease, and its session is 
   Transcript t;
   CHECK(t.Run("worker a 1\nat 1000\nheard 1\nat 2490\nat 2500\nshow a\nworker a 1") ==
         "1 is worker/a\n"
-        "1 worker/a gone close: silent for its lease: ms=1500\n"
-        "worker/a is gone (silent for its lease: ms=1500) registrations=1\n"
+        "1 worker/a gone close: no message arrived within its lease: ms=1500\n"
+        "worker/a is gone (no message arrived within its lease: ms=1500) registrations=1\n"
         "2 is worker/a in place of 1 (itself)\n");
 }
 
@@ -144,8 +144,8 @@ TEST_CASE("after a gap between the coordinator's own ticks every lease restarts"
   CHECK(t.Run("worker a 1\nserver 0 2\nat 100\nsleep 60000\ntick\nat 61400\nat 61500\n") ==
         "1 is worker/a\n"
         "2 is server/0\n"
-        "2 ps_server/0 suspected: silent for its lease\n"
-        "1 worker/a gone close: silent for its lease: ms=1500\n");
+        "2 ps_server/0 suspected: no message arrived within its lease\n"
+        "1 worker/a gone close: no message arrived within its lease: ms=1500\n");
   CHECK(t.membership().lease_restarts() == 1);
 }
 
@@ -235,10 +235,10 @@ TEST_CASE("a server is lost after server_lost_after, also if its session is open
         "1 is server/0\n"
         "2 is server/1\n"
         "1 ps_server/0 suspected: its session closed\n"
-        "2 ps_server/1 suspected: silent for its lease\n"
+        "2 ps_server/1 suspected: no message arrived within its lease\n"
         "1 ps_server/0 lost: disconnected for longer than server_lost_after: ms=3000\n"
         "3 is server/0 in place of 1 (itself)\n"
-        "2 ps_server/1 suspected: silent for its lease\n"
+        "2 ps_server/1 suspected: no message arrived within its lease\n"
         "2 ps_server/1 lost close: disconnected for longer than server_lost_after: ms=3000\n");
 }
 
@@ -246,8 +246,8 @@ TEST_CASE("a server that is silent and then speaks again was only suspected") {
   Transcript t;
   CHECK(t.Run("server 0 1\nat 1600\nshow 0\nheard 1\nshow 0") ==
         "1 is server/0\n"
-        "1 ps_server/0 suspected: silent for its lease\n"
-        "ps_server/0 is suspected (silent for its lease) registrations=1\n"
+        "1 ps_server/0 suspected: no message arrived within its lease\n"
+        "ps_server/0 is suspected (no message arrived within its lease) registrations=1\n"
         "ps_server/0 is alive registrations=1\n");
 }
 
