@@ -121,7 +121,7 @@ Record ClosureBook::Cancel(ClosureId closure) {
       it != current().end() && ClosureRules::CancelEndsAttempt())
     attempts_.Forget(it);
   attempts_.Unqueue(record.dead_add);
-  Commit(record);  // todo sets have only members of succeeded
+  Commit(record);  // no todo set changes, because these have only members of succeeded
   return record;
 }
 

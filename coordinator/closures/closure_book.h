@@ -106,9 +106,8 @@ class ClosureBook {
   // unless this is the current attempt of a repair.
   Record FailRepair(ClosureId closure, Attempt attempt);
 
-  // --- lines 20a, 21, 22, 27 and 28: as in DurableBook.
-  // Makes the first placement of a shard, or applies line 21. `server` is connected and gets the
-  // Assign.
+  // --- lines 20a, 21, 22, 27 and 28: as in DurableBook. Places a shard for the first time, or
+  // rolls it back (line 21). `server` is connected and gets the Assign.
   MapChange Rollback(ShardId shard, const std::string& server) {
     return PassOn(durable_.Rollback(shard, server));
   }

@@ -44,17 +44,20 @@ class DurableBook {
     ShardEpoch epoch;
     MapVersion start, version;
     IntervalSet refused;  // dead + lost[p]; the loader adds the refused set of the snapshot
-    std::optional<Snapshot> snapshot;  // nullopt to begin from the seed
+    // If nullopt, the shard begins from the seed: from initial values, which the job's seed
+    // determines.
+    std::optional<Snapshot> snapshot;
   };
   struct MapChange {
     Record record;
     std::vector<AssignOrder> assigns;
-    std::vector<std::pair<ShardId, ShardEpoch>> drops;  // for the server that registers
+    // Shards that the server that registers must drop.
+    std::vector<std::pair<ShardId, ShardEpoch>> drops;
     // Shards that were adopted from another server, each with its owner in the journal. This owner
     // may have registered in the same window and still hold the shard, so the caller sends a Drop
     // to its session.
     std::vector<std::pair<std::string, std::pair<ShardId, ShardEpoch>>> former;
-    bool map_changed = false;  // send the map to every worker
+    bool map_changed = false;  // true if every worker must get the new map
   };
   // [21] Assigns the shard to `server`. The shard begins on this server from its newest snapshot,
   // or from the seed if it has no snapshot.

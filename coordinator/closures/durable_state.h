@@ -32,7 +32,7 @@ struct Snapshot {
   std::string sha256;            // hash of the whole file
   JobUid job;                    // the job that wrote it
   std::string plan_fingerprint;  // fingerprint of that job's plan
-  ShardEpoch epoch;              // this field and the next four have the values in the file
+  ShardEpoch epoch;              // epoch, start, lsn and vlsn are the values in the file
   MapVersion start;
   std::uint64_t lsn = 0, vlsn = 0;
   IntervalSet done, refused;  // sets of the file's ledger; with replace_ledger, of the new ledger

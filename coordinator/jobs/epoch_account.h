@@ -11,8 +11,8 @@
 // evaluation has ended. The last epoch is always a barrier. Closures, positions and epochs are
 // those of the plan, and epochs are numbered from 1. The next barrier is at the end of epoch
 // barrier(). If the barrier has a valid evaluation, evaluated() equals barrier(); otherwise
-// evaluated() is lower. Seconds are of the monotonic clock. A speed or a loss that was not measured
-// is NaN.
+// evaluated() is lower. Seconds are measured with the monotonic clock. A speed or a loss that was
+// not measured is NaN.
 //
 // No clock, no I/O; the lines of metrics.jsonl go to the sink that the caller passes. Not
 // thread-safe: only the control executor calls it. The curve has its own bound; the caller bounds
@@ -47,7 +47,8 @@ namespace evergrad::coordinator {
 class EpochAccount {
  public:
   struct Options {
-    std::uint64_t epochs = 1, evaluate_every = 0;  // 0: only the last epoch is evaluated
+    // If evaluate_every is 0, only the last epoch is evaluated.
+    std::uint64_t epochs = 1, evaluate_every = 0;
     bool counts_only = false;  // An evaluation adds counts and has no loss (counting jobs).
     StepLines::Options step_lines = {};
   };

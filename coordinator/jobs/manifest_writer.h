@@ -35,7 +35,7 @@ class ManifestWriter : private JobPart {
   // Returns the next manifest, or nullopt if a shard has no durable file that it could name.
   std::optional<v1::Manifest> Make() const;
   // Returns whether the newest manifest names the same files with the same hashes. A file that was
-  // written again under its name has another hash.
+  // written again under the same name has another hash.
   bool IsNewest(const v1::Manifest& manifest) const;
 
   // `unread` is true if the manifest was not written, because its files could not be read back.

@@ -63,7 +63,7 @@ class ServerAdmission : private JobPart {
   void OnProgress(TaskId task, const v1::ServerProgress& said);  // A heartbeat of the server.
 
   // --- a restart of the coordinator
-  void AwaitOwners();     // Each server in the map has server_lost_after to return.
+  void AwaitOwners();     // Gives each server in the map server_lost_after to return.
   void AwaitFromNowOn();  // Restarts these times when the window has closed.
   // If a server in the map has not returned in time, declares one such server lost. Returns false
   // if there is none, or if the start-up window is open.

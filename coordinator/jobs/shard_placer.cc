@@ -116,8 +116,9 @@ void ShardPlacer::OnReady(JobServer& server) {
     if (other != nullptr && other->ready) Drop(other->task, held.first, held.second);
   }
   if (!book_ || !shards_.placed()) return;
-  // The server holds these shards as mapped. Apply resets the shards that the server must load
-  // again. The server will send an Assigned for each shard that it is still loading.
+  // The server holds these shards at the epochs that the map names. Apply resets the shards that
+  // the server must load again. The server will send an Assigned for each shard that it is still
+  // loading.
   for (const ShardId p : book_->ShardsOf(server.identity))
     shards_.Give(p, server.loading.count(p.value()) == 0);
   Apply(*admitted);

@@ -26,7 +26,7 @@ class ShardPlacer : private JobPart {
 
   // --- placement
   bool BacksOff(const std::string& server) const;
-  SectionLimit ServersLimit() const;                 // The limit of the servers that stay.
+  SectionLimit ServersLimit() const;                 // The lowest limit of servers that stay.
   void Place();                                      // Places unplaced shards, if possible.
   void Apply(const ClosureBook::MapChange& change);  // Call after the record's commit.
   void Drop(TaskId task, ShardId shard, ShardEpoch epoch);

@@ -97,11 +97,11 @@ class StateStore {
   }
   virtual absl::StatusOr<std::vector<JobUid>> ListJobs()
       const = 0;                    // in order of their first commit
-  virtual absl::Status Sync() = 0;  // returns once all accepted commits are durable, or an error
+  virtual absl::Status Sync() = 0;  // waits until all accepted commits are durable
 
   // --- durability; these functions may be called from any thread
-  virtual std::uint64_t accepted() const = 0;  // number of commits so far
-  virtual std::uint64_t durable() const = 0;   // how many of these are on disk
+  virtual std::uint64_t accepted() const = 0;  // number of accepted commits
+  virtual std::uint64_t durable() const = 0;   // number of commits that are on disk
   // Returns an error while no commit becomes durable. ResourceExhausted means that the disk is
   // full; the store continues by itself once there is space. Any other error is final. Reading
   // still works.

@@ -23,7 +23,7 @@ class UnfitWorkers {
     v1::Lack missing_ability = v1::NO_LACK;
     std::string why;
     std::optional<v1::UnreachedServer> unreached = std::nullopt;  // The server, for REACH.
-    bool fit = false;         // True if it has completed work since.
+    bool fit = false;         // True if it has completed work after that.
     std::uint32_t times = 0;  // Number of times in a row that it could not take part.
     MonoTime again_at{0};     // It gets no work before this time.
   };

@@ -60,7 +60,8 @@ class WorkerClaims : private JobPart {
 
  private:
   const EpochAccount* const epochs_;
-  std::map<std::uint64_t, std::uint32_t> superseded_;  // Number of such answers, by open closure.
+  // Number of answers that claim a later attempt, by open closure.
+  std::map<std::uint64_t, std::uint32_t> superseded_;
   UpdateAccount account_;
   bool updates_exact_ = false;
 };

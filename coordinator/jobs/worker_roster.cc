@@ -79,7 +79,7 @@ void WorkerRoster::OnProgress(JobWorker* worker, const v1::WorkerProgress& said)
   if (said.steps() != progress.steps()) job_.Touch();
   progress = said;
   progress.clear_device();
-  progress.clear_steps_log();  // The curves use accepted Dones.
+  progress.clear_steps_log();  // Curves are made from accepted Dones.
   progress.set_state(client::CleanText(said.state(), 64));
   ReachRule::Clean(progress.mutable_unreached());
   progress.set_awaits(client::CleanText(said.awaits(), kAwaitsBytesMax));
@@ -199,7 +199,7 @@ bool WorkerRoster::SetAside(JobWorker& worker, const v1::Failed& failed, bool ha
     unfit_.TryAgainBy(worker.process, *fit_left_ + options_.server_lost_after);
     return true;
   }
-  unfit_.TryAgainBy(worker.process, now);  // The next failure then comes soon.
+  unfit_.TryAgainBy(worker.process, now);  // A further failure then comes without a wait.
   return false;
 }
 

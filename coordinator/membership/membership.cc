@@ -68,7 +68,7 @@ Membership::Key::Key(Role r, absl::string_view name)
   if (!is_number) number = 0;
 }
 
-// Orders numbers first, by value, and then names.
+// Numbers come first, ordered by value, and then names.
 bool Membership::Key::operator<(const Key& other) const {
   return std::tie(role, other.is_number, number, identity) <
          std::tie(other.role, is_number, other.number, other.identity);

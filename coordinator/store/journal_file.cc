@@ -265,7 +265,7 @@ absl::Status JournalFile::ReadRemoved(Contents* contents) {
   return code == SQLITE_DONE ? absl::OkStatus() : OpenError(code);
 }
 
-// Copies all commits to the database file and restarts the -wal file. After an error the -wal file
+// Copies all commits to the database file and empties the -wal file. After an error the -wal file
 // stays, so no commit is lost.
 void JournalFile::CheckpointWal() {
   ::sqlite3_wal_checkpoint_v2(db_, nullptr, SQLITE_CHECKPOINT_TRUNCATE, nullptr, nullptr);

@@ -46,7 +46,7 @@ struct QueuedChange {
   std::uint64_t bytes = 0;
 };
 
-// A prepared statement of SQLite. The results are result codes of SQLite.
+// A prepared statement of SQLite. Prepare, Step and Run return result codes of SQLite.
 class Statement {
  public:
   ~Statement() { ::sqlite3_finalize(raw_); }
@@ -117,7 +117,8 @@ class JournalFile {
   }  // the reason for which the last Write failed
   absl::StatusOr<StoredJob> Read(JobUid job);
   absl::Status Look() { return place_.Look(); }
-  // Empties the -wal file at the end. The next start then finds one file and replays nothing.
+  // Empties the -wal file before the journal is closed. The next start then finds one file and
+  // replays nothing.
   void EmptyWal();
   // Returns the bytes in use, without free pages. The size of the database file would not show this
   // number, because SQLite writes to the -wal file and copies it to the database file only from

@@ -13,7 +13,8 @@ class JournalRecord;
 
 namespace evergrad::coordinator {
 
-inline constexpr std::uint32_t kJournalShardsMax = 1u << 20;  // more shards mean invalid bytes
+// Largest number of shards of a job. A larger number in the journal means invalid bytes.
+inline constexpr std::uint32_t kJournalShardsMax = 1u << 20;
 
 void EncodeRecord(const Record& record, v1::JournalRecord* out);
 absl::StatusOr<Record> DecodeRecord(const v1::JournalRecord& in);
