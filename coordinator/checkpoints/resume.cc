@@ -334,8 +334,8 @@ absl::StatusOr<Sets> ReadSets(const ResumePoint& point) {
   for (const v1::ShardFile& entry : point.manifest.shards()) {
     auto done = snapshot::FromProto(entry.done()), refused = snapshot::FromProto(entry.refused());
     if (!done.ok() || !refused.ok())
-      return absl::DataLossError(absl::StrCat("the manifest has a malformed set: path=", point.uri,
-                                              " shard=", entry.shard()));
+      return absl::DataLossError(absl::StrCat("the manifest has a malformed set of closures: path=",
+                                              point.uri, " shard=", entry.shard()));
     sets.done.push_back(*std::move(done));
     sets.refused.push_back(*std::move(refused));
   }

@@ -52,9 +52,9 @@ absl::StatusOr<Snapshot> SnapshotOf(const v1::ShardDurable& durable, std::uint64
   if (!name || name->shard != shard || name->epoch != epoch || name->lsn != file.lsn() ||
       file.sha256().size() != 32 || file.shard() != shard.value() ||
       client::FromProto<ShardEpoch>(file.epoch()) != epoch) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the name of a snapshot file does not match its fields: shard=", shard.value(),
-                     " file=", client::CleanText(file.file(), 200)));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the name of a snapshot file does not match the server's report: shard=", shard.value(),
+        " file=", client::CleanText(file.file(), 200)));
   }
   Snapshot snapshot;
   snapshot.file = file.file();

@@ -91,7 +91,7 @@ absl::Status ExportFiles::OnChunk(TaskId task, const v1::RunFileChunk& chunk) {
   const std::uint64_t bytes = chunk.data().size() + kChunkBytes;
   if (receiving_->queued_bytes + bytes > 2 * client::kRunFileWindow + kChunksBytesMax)
     return absl::InvalidArgumentError(
-        absl::StrCat("a worker sent more of a run's file than the window allows: waiting_bytes=",
+        absl::StrCat("a worker sent too many bytes of a run's file in advance: waiting_bytes=",
                      receiving_->queued_bytes));
   if (const std::uint64_t most = BytesMax(chunk.name()); chunk.bytes() > most) {
     OnTaken(receiving_, task, chunk.closure(), chunk.name(), 0,

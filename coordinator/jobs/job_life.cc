@@ -85,8 +85,9 @@ absl::Status JobLife::Restore(const v1::JobSnapshot& snapshot, const StoredJob& 
 absl::Status JobLife::RestoreBook(const DurableState& state) {
   const ClosureBook::Options options = BookOptions();
   if (state.map.size() > options.shards) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "more shards than the plan has: shards=", state.map.size(), " want=", options.shards));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the journal has more shards than the job's plan: shards=", state.map.size(),
+                     " want=", options.shards));
   }
   parts_.book = std::make_unique<ClosureBook>(options, state);
   parts_.shards.Restore(*parts_.book);

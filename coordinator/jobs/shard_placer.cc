@@ -260,7 +260,7 @@ bool ShardPlacer::SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause) {
              absl::StrCat("shard ", shard.value(),
                           " cannot be restored from its snapshot: ", cause.message(), "; ",
                           next ? absl::StrCat("the previous snapshot is used: ", next->file)
-                               : "the shard starts from its seed"));
+                               : "the shard starts from its initial values"));
   if (!job_.Persist(change.record)) return true;
   Apply(change);
   job_.AfterRollback("a shard was restored from an older snapshot");
@@ -282,7 +282,7 @@ void ShardPlacer::SayRollback(const std::string& why, const ClosureBook::MapChan
                          " back to the newest snapshot");
   if (seeds > 0)
     absl::StrAppend(&where, where.empty() ? "" : ", ", seeds,
-                    seeds == 1 ? " shard goes" : " shards go", " back to the seed");
+                    seeds == 1 ? " shard goes" : " shards go", " back to the initial values");
   const std::string again = reruns.empty()
                                 ? "no closure that had ended is"
                                 : absl::StrCat("up to ", reruns.size(),

@@ -53,8 +53,10 @@ bool ShardSeal::IsComplete() {
   if (unsealed_.empty()) return true;
   if (host_->Now() < deadline_) return false;
   job_.Event("warning",
-             absl::StrCat("servers did not answer while the job was sealed: ", unsealed_.size(),
-                          " shards are unmapped, and later updates of these shards are void"));
+             absl::StrCat(
+                 "servers did not answer while the job was sealed: ", unsealed_.size(),
+                 " shards are taken from their servers, and later updates of these shards have no "
+                 "effect"));
   Record record;
   for (const ShardId shard : unsealed_) AppendRecord(book_->Unmap(shard).record, &record);
   unsealed_.clear();

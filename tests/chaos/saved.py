@@ -292,7 +292,7 @@ def rollbacks(job):
             re.search(pattern, text)
             for pattern in (
                 r"(\d+) shards? go(?:es)? back to the newest snapshot",
-                r"(\d+) shards? go(?:es)? back to the seed",
+                r"(\d+) shards? go(?:es)? back to the initial values",
                 r"up to (\d+) closure",
             )
         ]

@@ -282,7 +282,7 @@ TEST_CASE("a damaged newest file is replaced by an older one and then by the see
     c.AddServer(owner, /*keeps=*/false);
     c.AddWorker("1");
     REQUIRE(c.Run([&] { return c.job->WaitingFor().empty() && c.Status().closures_rerun() > 0; }));
-    CHECK_THAT(AllEvents(c), Contains("the shard starts from its seed"));
+    CHECK_THAT(AllEvents(c), Contains("the shard starts from its initial values"));
   }
   // No other shard of the server went back further than its file.
   for (const v1::Assign& assign : c.assigns) {

@@ -79,7 +79,7 @@ TEST_CASE("shards of a lost server go to a present server that stays") {
   CHECK(f.AssignsOf(TaskId(3)) == std::vector<std::uint32_t>{1});
   CHECK(f.placer.rolled_back() == 1);
   CHECK(f.Said("after rollback: a server was lost"));
-  CHECK(f.Said("rollback: all shards were placed again: 1 shard goes back to the seed"));
+  CHECK(f.Said("rollback: all shards were placed again: 1 shard goes back to the initial values"));
 }
 
 TEST_CASE("a shard that cannot be loaded is retried, and at last fails the job") {

@@ -54,7 +54,8 @@ TEST_CASE("shards of silent owners are unmapped at the deadline, unless the stor
   f.store_fails = GENERATE(false, true);
   f.host.clock.Advance(f.options.seal_timeout);
   CHECK(f.seal.IsComplete() == !f.store_fails);
-  CHECK(f.Said("servers did not answer while the job was sealed: 2 shards are unmapped"));
+  CHECK(f.Said(
+      "servers did not answer while the job was sealed: 2 shards are taken from their servers"));
   CHECK(f.said.back() == "persist");
   CHECK(f.book->durable().map[0].server.empty());
 }
