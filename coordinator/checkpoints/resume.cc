@@ -57,7 +57,7 @@ absl::StatusOr<v1::Manifest> ReadOwn(fs::FileSystem& files, const Folder& folder
 }
 
 // Reads manifests of `folder`, the newest first, until one is readable, and returns this manifest.
-// Removes the numbers of the manifests that were read from folder->numbers.
+// The numbers of all manifests that were tried are removed from folder->numbers.
 std::optional<v1::Manifest> NextReadable(fs::FileSystem& files, Folder* folder,
                                          absl::string_view job_name,
                                          std::vector<absl::Status>* passed_over) {

@@ -16,7 +16,8 @@
 namespace evergrad::coordinator {
 
 struct ClosureRules {
-  // [19] Returns whether the shard was rolled back after the attempt had taken the map V0.
+  // [19] Returns whether the shard was rolled back after the attempt had begun with the map of
+  // version V0.
   static bool RolledBackSince(MapVersion start, MapVersion v0) { return start > v0; }
   // [19] Only the current attempt of a closure may end it.
   static bool IsCurrent(Attempt attempt, Attempt current) { return attempt == current; }
@@ -64,9 +65,9 @@ struct ClosureRules {
   // [25] Returns whether the epoch is of the life directly before ours. A life between that life
   // and ours may have sent maps that name the former owner, with a version above the epoch's start.
   static bool IsOfLastLife(ShardEpoch epoch, Term term) { return epoch.term + 1 == term.value(); }
-  // [25] A shard is adopted only inside the start-up window, because workers have maps outside this
-  // window. A shard that is still being loaded is not adopted: it has taken no update that could be
-  // lost.
+  // [25] A shard is adopted only inside the start-up window, because outside this window workers
+  // may have maps that name another owner. A shard that is still being loaded is not adopted: it
+  // has taken no update that could be lost.
   static bool MayAdopt(bool window_open, bool loading) { return window_open && !loading; }
   // [25] An adopted shard lacks the closures that succeeded, are not in its ledger and are not
   // lost.

@@ -84,21 +84,22 @@ class DurableBook {
     // closure. After an adoption this closure would be granted and refused forever. The shard has
     // applied no update yet, so nothing is lost without an adoption.
     bool loading = false;
-    // [22] The term of the life that stopped the shard for a move, or 0. The owner answers no
-    // requests for a stopped shard and keeps it until a Drop. A shard that another life stopped is
-    // neither held nor adopted. The journal may have forgotten the move, and the new owner may have
-    // continued under the same start. An adoption would then lower vlsn within one start.
+    // [22] The term of the life that stopped the shard for a move, or 0. The owner answers STALE to
+    // requests for a stopped shard, and keeps the shard until a Drop. A shard that another life
+    // stopped is neither held nor adopted. The journal may have forgotten the move, and the new
+    // owner may have continued under the same start. An adoption would then lower vlsn within one
+    // start.
     std::uint64_t stopped_in = 0;
   };
   struct ServerRegistration {
     MapChange change;
     std::vector<ShardId> unheld;
   };
-  // [25] A shard that the server holds as mapped is kept. A shard that is mapped to the server but
-  // not held at the mapped epoch is rolled back on this server; if `restore` is false, the shard is
-  // only listed in `unheld`. A shard that is held but not mapped is dropped, unless it is adopted.
-  // `held` names shards of this job only; a shard that is being loaded counts as held.
-  // `window_open` is true inside the start-up window.
+  // [25] A shard that the server holds at the epoch in the map is kept. A shard that is mapped to
+  // the server but not held at the mapped epoch is rolled back on this server; if `restore` is
+  // false, the shard is only listed in `unheld`. A shard that is held but not mapped is dropped,
+  // unless it is adopted. `held` names shards of this job only; a shard that is being loaded counts
+  // as held. `window_open` is true inside the start-up window.
   ServerRegistration RegisterServer(const std::string& server, const std::vector<HeldShard>& held,
                                     bool window_open, bool restore);
 
@@ -125,7 +126,8 @@ class DurableBook {
   Record TodoBecomes(std::uint32_t p, IntervalSet wanted, const IntervalSet& refused) const;
   // [25] Makes those members of `refused` dead that have not ended.
   void MarkUnknownDead(const IntervalSet& refused, Record* all);
-  // [25] Returns whether the server keeps the shard: it is held as mapped, or adopted.
+  // [25] Returns whether the server keeps the shard: it is held at the epoch in the map, or is
+  // adopted.
   bool KeepOrAdopt(const std::string& server, const HeldShard& held, bool window_open,
                    MapChange* change);
 

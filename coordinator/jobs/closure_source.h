@@ -108,7 +108,8 @@ class ClosureSource : protected JobPart {
   virtual absl::Status Check(const v1::Done&) const { return absl::OkStatus(); }
   // Counts the first success of the closure.
   virtual void OnCounted(const std::string& worker, ClosureId closure, const v1::Done& done) = 0;
-  // Returns the number of updates that the repair of this Done has made again.
+  // Returns the number of updates that a repair has made again. `done` is the Done that ends the
+  // repair.
   virtual std::uint64_t StepsOf(ClosureId closure, const v1::Done& done) const = 0;
   enum class OnError {
     kRetry,        // Retried. A user's error, or too many machine errors in a row, ends the job.

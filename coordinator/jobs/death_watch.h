@@ -1,6 +1,6 @@
 // Draws the consequences of a task's death for a job: it finds a closure that is to blame, ends a
-// job that makes no progress, and stops giving work to a task that dies repeatedly, for a while
-// (poison.h, death_backoff.h).
+// job that makes no progress, and gives a task that dies repeatedly no work for a while (poison.h,
+// death_backoff.h).
 //
 // Not thread-safe: only the control executor calls it. Clock and I/O come from the host.
 #pragma once

@@ -65,8 +65,8 @@ class FunctionQueue {
   // closure ends.
   bool WouldRelease(const IntervalSet& closures) const;
 
-  // Return the answer to an earlier call with the same number, or nullopt or null if there was
-  // none.
+  // Scheduled and Raised return the answer to an earlier call with the same number. If there was
+  // none, the result is nullopt or null.
   std::optional<std::uint64_t> Scheduled(const v1::ClosureCall& call) const;
   const v1::RaisedError* Raised(const v1::ClosureCall& call) const;
   // Returns whether the client has announced that it will not repeat this call.

@@ -15,9 +15,9 @@ bool HasSpace(const JobWorker& worker, bool on_top, GrantPolicy& policy) {
   return on_top ? worker.regrants < kRegrantsOnTop : worker.held.size() < policy.LimitOf(worker);
 }
 
-// Of the attempts of `donor` that `taker` can run, returns the attempt that `donor` would begin
-// last, or (0,0) if there is none. The first attempt of `donor` does not count. Sets `kept` to the
-// number of training attempts of `donor` that were not recalled.
+// Returns the attempt that `donor` would begin last, among its attempts that `taker` can run, or
+// (0,0) if there is none. The first attempt of `donor` does not count. Sets `kept` to the number of
+// training attempts of `donor` that were not recalled.
 Attempt LastFor(const JobWorker& taker, const JobWorker& donor, GrantPolicy& policy,
                 std::size_t* kept) {
   Attempt last;

@@ -43,8 +43,8 @@ struct JobOptions {
   std::uint32_t closures_behind_max = 65536;
   GrantSizing sizing;
   std::chrono::milliseconds close_every{100};
-  // If the owner of a shard does not answer a Seal within this time, the shard is unmapped (LEDGER
-  // line 20a).
+  // If the owner of a shard does not answer a Seal within this time, no server owns the shard any
+  // more (LEDGER line 20a).
   std::chrono::milliseconds seal_timeout{5000};
   // Time limit for the report of a job that ends early. A job that succeeds waits for its report
   // without a limit.

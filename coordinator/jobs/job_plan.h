@@ -54,8 +54,8 @@ class JobPlan {
 
   // --- the journal. `begun` is true once the plan is in use. Read returns InvalidArgument if this
   // version cannot build the plan or builds a different plan. For a job that has ended, Read
-  // returns OK and sets `refusal` if it is empty. The job then has no plan, or a plan that is only
-  // shown.
+  // returns OK instead. If the plan cannot be built, Read sets `refusal`, and the job has no plan.
+  // A different plan is kept, but is only shown. If `refusal` is already set, no plan is built.
   void Fill(bool begun, v1::JobSnapshot* snapshot) const;
   absl::Status Read(const v1::JobSnapshot& snapshot, bool ended, std::string* refusal);
 

@@ -57,8 +57,8 @@ class MetricsFile final : public LineSink {
     virtual void RestoreLines(const std::string& folder, const std::string& name,
                               std::uint64_t offset, std::string tail,
                               std::function<void(absl::Status)> done) = 0;
-    // Runs `then` once all commits that the store has accepted so far are durable, at once if they
-    // are. Calls run in order.
+    // Runs `then` once all commits that the store has accepted so far are durable, or at once if
+    // they are durable already. Calls run in order.
     virtual void WhenDurable(std::function<void()> then) = 0;
   };
   MetricsFile(Host* host, std::string folder, EventSink event);  // `host` outlives this object.

@@ -39,8 +39,8 @@ class PlannedClosures::Policy final : public ClosureGrants {
     return Given::kGranted;
   }
   // As long as new closures can be granted when other closures end, a worker counts as idle only
-  // after some time without work. A recall often arrives after its closure has ended, and then
-  // costs more than it gains.
+  // after some time without work. A recall often arrives after the recalled closure has ended, and
+  // then costs more than it gains.
   bool IsIdle(const JobWorker& worker) override {
     const bool all_granted =
         book_.next_new() >= std::min(closures_.plan_->closures(), closures_.Limit());
@@ -94,7 +94,7 @@ std::uint64_t PlannedClosures::UsefulWorkers(std::size_t workers) const {
          (book_->regrants_wait() ? workers + 1 : 0);
 }
 
-// Before the job is described one worker is wanted, which describes it.
+// Until the job is described, one worker is wanted, because a worker must describe the job.
 std::uint64_t PlannedClosures::WantedWorkers() const {
   if (!plan_) return 1;
   const std::uint64_t ended = parts_.epochs->folded() + parts_.epochs->waiting();

@@ -2,10 +2,10 @@
 // time as `now`.
 //
 // A closure is blamed for a death only if the worker last reported it as running. Three such deaths
-// in a row at the same step, with no later step in between, make the closure poison. A death after
-// a notice blames no closure, and neither does a death within `together` of the death of another
-// task (a host that went down). A death is therefore judged only after the time `together` has
-// passed.
+// at the same step of a closure, without a death at another step in between, make the closure
+// poison. A death after a notice blames no closure, and neither does a death within `together` of
+// the death of another task (a host that went down). A death is therefore judged only after the
+// time `together` has passed.
 #pragma once
 
 #include <chrono>

@@ -94,8 +94,9 @@ void ShardMover::OnStopped(TaskId task, const v1::ShardStopped& stopped) {
   SendReceive(move);
 }
 
-// Orders the least loaded server that has no notice to receive the shard. Servers that back off are
-// used only if there is no other server. If no server can take the shard, the move has failed.
+// Orders a server to receive the shard: the least loaded server that is not leaving. Servers that
+// back off are used only if there is no other server. If no server can take the shard, the move has
+// failed.
 void ShardMover::SendReceive(Moves::iterator move) {
   const ShardId shard = move->first;
   std::map<TaskId, std::uint64_t> coming;

@@ -11,9 +11,9 @@
 //   the workers
 //
 // Until the record is committed the map names the old owner. If a server dies before the commit,
-// nothing has changed except that the stopped shard answers STALE to all requests. The shard is
-// then stopped again in the owner's next session (with the same answer), moved to another server,
-// or lost with its owner (line 21). After the record the new owner has the state in memory; if it
+// nothing has changed except that the stopped shard answers STALE to requests. The shard is then
+// stopped again in the owner's next session (with the same answer), moved to another server, or
+// lost with its owner (line 21). After the record the new owner has the state in memory; if it
 // dies, line 21 applies. Line 21 also applies to a shard that a former life of the coordinator
 // stopped, because the journal may have lost the record.
 //

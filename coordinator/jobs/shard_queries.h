@@ -4,9 +4,10 @@
 //   Begin ─▶ ReportShards to each server ─▶ OnReport for each part of an owner's answer ─▶ done
 //
 // A query ends when it has an answer for every shard, or at its deadline with the answers that have
-// come. The job's final report has a generation instead: its query continues past each deadline,
-// until it is complete or a newer generation has made it void. Not thread-safe: only the control
-// executor calls it. No clock; messages are sent with the function given to the constructor.
+// come. The query for the job's final report has a generation. It continues past each deadline,
+// until it has all answers or a newer generation has made it void. Not thread-safe: only the
+// control executor calls it. No clock; messages are sent with the function given to the
+// constructor.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // The seal of a job that ends early (LEDGER line 20a): the owner of each shard must apply no more
 // updates to it. A shard counts as sealed if the process of its owner is gone. If an owner does not
-// answer by the deadline, its shards are unmapped, which voids all later updates of these shards.
+// answer by the deadline, its shards are unmapped: no server owns them, and later updates of these
+// shards are void.
 //
 //   Begin ─▶ Seal to each owner ─▶ OnSealed, or the deadline ─▶ IsComplete
 //

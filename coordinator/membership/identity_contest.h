@@ -1,7 +1,7 @@
 // Detects two worker processes with the same name that replace each other forever, because each is
 // restarted by its supervisor. Pure.
 //
-// Of two workers with one identity, the newer worker replaces the older worker. The older worker
+// If two workers have one identity, the newer worker replaces the older worker. The older worker
 // exits, is restarted, and then replaces the newer worker. One replacement of a living process is
 // normal: a worker may restart before its old session has ended. Several replacements in a short
 // time mean a wrong configuration.
