@@ -19,7 +19,8 @@ while (( $# )); do
     --out) out=$2; shift ;;
     --programs-only) programs_only=1 ;;
     --list) list=1 ;;
-    *) echo "bundle.sh: unknown option $1 (want: --bin FOLDER, --out FOLDER, --programs-only, --list)" >&2
+    *) echo "bundle.sh: unknown option $1 (want: --bin FOLDER, --out FOLDER, --programs-only or" \
+         "--list)" >&2
        exit 2 ;;
   esac
   shift
