@@ -1,6 +1,6 @@
-// Closures through the pure queue core: the grant and the Done of every closure of a plan. They are
-// compared with the simplest loop that hands out numbers from a queue and remembers who has which
-// (no ledger, no repair, no fencing).
+// Measures closures in the closure book alone, without network and disk: the grant and the Done of
+// every closure of a plan. The rival is the simplest loop that hands out numbers from a queue and
+// remembers which worker has which number (no ledger, no repair, no fencing).
 #include <algorithm>
 #include <chrono>
 #include <deque>

@@ -1,7 +1,8 @@
-// Dense pushes and pulls as a worker makes them: ParameterClient, frame, credits, ledger, an SGD
-// update, and values read back, with one server and one client. Three rivals run interleaved in the
-// same run: a raw TCP connection with the same bytes; for the shared-memory path, our own TCP path;
-// and for TLS, a bare gRPC stream under the same mutual TLS. Prints one JSON object a line.
+// Measures dense pushes and pulls as a worker makes them, with one server and one client:
+// ParameterClient, frame, credits, ledger, an SGD update, and values read back. The rivals run
+// interleaved in the same run. TCP is compared with a raw TCP connection that carries the same
+// bytes, shared memory with our own TCP path, and TLS with a bare gRPC stream under the same mutual
+// TLS. Prints one JSON object a line.
 //
 //   dense_bench [PART]                       only the figures whose name contains PART
 //   dense_bench --servers HOST:PORT [PART]   over TCP, with a bench_server that already runs there
@@ -52,7 +53,7 @@ class ShardClient {
         gradient_(std::make_shared<tensor::AlignedBuffer>(kDenseBytes[1])) {
     endpoint_.set_address(address);
     std::memset(gradient_->data(), 0, kDenseBytes[1]);
-    // This differs from the job of an earlier run against the same server.
+    // The job must differ from the job of an earlier run against the same server.
     const auto now = std::chrono::duration_cast<std::chrono::seconds>(
                          std::chrono::system_clock::now().time_since_epoch())
                          .count();
@@ -106,7 +107,7 @@ class ShardClient {
                    EG_CHECK_MSG(answer.ok(), answer.status().ToString());
                    if (wish_.push > 0) EG_CHECK(answer->header->pushes(0).answer() == v1::APPLIED);
                    if (wish_.pull > 0) EG_CHECK(answer->payloads[0].size() == wish_.pull);
-                   *answer = {};  // The next request reuses its memory.
+                   *answer = {};  // The next request can use its memory.
                    ++done_;
                    if (Steady::now() < end_) return Send();
                    MutexLock lock(&mu_);
@@ -146,8 +147,8 @@ std::string Text(const std::string& path) {
   return text.str();
 }
 
-// Sends the bytes of either side from one buffer, without a copy: heads of 16 bytes (push, pull)
-// and chunks.
+// Sends what either side has to send from one buffer, without a copy: heads of 16 bytes (push,
+// pull) and chunks of bytes.
 class Sender {
  public:
   void AddHead(const Wish& wish) {
@@ -176,10 +177,10 @@ class Sender {
   bool writing_ = false;
 };
 
-// Reads the other direction: heads, each followed by its bytes.
+// Reads what a Sender sends: heads, each followed by its bytes.
 class Receiver {
  public:
-  // Returns the head of a request that is now complete.
+  // Returns the head of the request that `message` completes, if it completes one.
   std::optional<Wish> Take(const grpc::ByteBuffer& message, bool bytes_are_pull) {
     if (left_ == 0) {
       std::vector<grpc::Slice> slices;
@@ -347,7 +348,7 @@ void ForEachFigure(
   }
 }
 
-// Measures over TCP, against the server at `address`.
+// Measures over TCP, against a bench_server at `address`.
 int MeasureElsewhere(const std::string& address, const std::string& only) {
   Party raw(RawAddressOf(address), ConnectRaw);
   Party tcp(address, [](const std::string& line) { return ConnectShards(line, {}); });

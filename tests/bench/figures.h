@@ -1,4 +1,4 @@
-// Computes the figures of benchmarks from their rounds, and prints them.
+// Computes the figures of a benchmark from its rounds, and prints them.
 #pragma once
 
 #include <algorithm>
@@ -9,14 +9,15 @@
 
 namespace evergrad::bench {
 
-// Needs at least one value. For an even number of values it returns the larger of the middle two.
+// Needs at least one value. For an even number of values it returns the larger of the two in the
+// middle.
 inline double Median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
                    values.end());
   return values[values.size() / 2];
 }
 
-// Prints one line of JSON. `reach` below 0 means none.
+// Prints one line of JSON. A `reach` below 0 means that the figure has no target ratio.
 inline constexpr double kNoReach = -1;
 inline void Print(const std::string& name, double value, const char* unit,
                   const std::string& reference_name, double reference_value, double ratio,

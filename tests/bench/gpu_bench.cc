@@ -2,10 +2,10 @@
 // object.
 //
 //   gpu_bench train --job FILE [--image N] [--batch N]
-//       steps of the job's model on arrays that lie on the device; then with the batch, the weights
-//       and the gradients copied over and back for each step, as a worker does
+//       steps of the job's model on arrays that stay on the device; then steps for which the batch
+//       and the weights are copied to the device and the gradients back, as a worker does
 //   gpu_bench mlp [--layers N] [--width N] [--batch N]
-//       dense layers of one width, and the same products in a bare loop of cuBLASLt
+//       dense layers of one width, and the same matrix products in a bare loop of cuBLASLt
 //   gpu_bench growth
 //       memory before and after many steps of a small model
 //
@@ -14,8 +14,8 @@
 //   --steps N --warm-up N --device gpu:N --cuda-library FILE
 //   --precision float32|tf32|mixed_bfloat16|mixed_float16
 //
-// Rates are in wall-clock time, over consecutive steps. The times of kernels are measured by the
-// device.
+// Rates are in wall-clock time, over consecutive steps. The device itself measures the times of its
+// kernels.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -67,8 +67,8 @@ absl::StatusOr<config::ModelSpec> ModelOf(const std::string& yaml) {
   return parsed.spec->model;
 }
 
-// Returns numbers like a model's: kernels with He's variance, scales of one, and zero for all
-// others.
+// Returns initial numbers like those of a model: kernels with He's variance, scales of one, and
+// zero for all others.
 std::vector<float> Initial(const Variable& variable) {
   const bool ones = variable.name.ends_with("/gamma") || variable.name.ends_with("variance");
   const float he =
@@ -119,8 +119,8 @@ struct Model {
   std::vector<AnyIn> Weights() const { return {weights.begin(), weights.end()}; }
 };
 
-// Returns the device's measurements of the steps since `before`, and the wall-clock seconds of the
-// same steps.
+// Returns what the device measured between `before` and `after`, and the wall-clock `seconds` of
+// the same steps.
 json Measured(const DeviceUse& before, const DeviceUse& after, double seconds, std::int64_t steps,
               std::int64_t examples) {
   const double n = static_cast<double>(
@@ -177,8 +177,8 @@ absl::StatusOr<json> OnDevice(Backend& backend, Model& model, const Options& opt
   return measured;
 }
 
-// Measures steps as a worker makes them: the batch is copied ahead, the weights to the device, the
-// gradients back.
+// Measures steps as a worker makes them: the next batch is copied in advance, the weights are
+// copied to the device, and the gradients are copied back.
 absl::StatusOr<json> FromHost(Backend& backend, Model& model, const Options& options) {
   HostStep steps(model.graph.get(), &backend);
   std::vector<tensor::AlignedBuffer> pinned;
@@ -214,7 +214,7 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> Device(const Options& options) {
   EG_ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseGpu(options));
   CudaOptions cuda;
   EG_ASSIGN_OR_RETURN(std::unique_ptr<CudaBackend> backend, MakeCudaBackend(choice, cuda));
-  // Algorithms are chosen by measurement, as for a job that is not deterministic.
+  // Algorithms are chosen by their measured speed, as for a job that need not be deterministic.
   backend->SetReproducible(false);
   EG_RETURN_IF_ERROR(backend->CheckPrecision(options.precision));
   backend->SetTf32(options.precision == Precision::kTf32);
@@ -247,8 +247,8 @@ absl::StatusOr<json> Train(const Options& options) {
   return out;
 }
 
-// The 3 n - 1 products of n dense layers (the first one's input has no gradient), one after the
-// other. Each uses the fastest of the library's algorithms.
+// The 3 n - 1 matrix products of n dense layers, one after the other. (The input of the first layer
+// has no gradient.) Each product uses the fastest of the library's algorithms.
 class BareProducts {
  public:
   BareProducts(const EgCudaApi* api, EgContext* context, Precision precision)
@@ -268,16 +268,16 @@ class BareProducts {
                         weights = static_cast<std::uint64_t>(width * width) * size;
     EG_ASSIGN_OR_RETURN(void* const x, Allocate(values));
     EG_ASSIGN_OR_RETURN(void* const y, Allocate(values));
-    // It is not x: values that grow from pass to pass would become NaN, which needs less power than
-    // numbers.
+    // The product does not write to x: values that grow from pass to pass would become NaN. NaN
+    // needs less power than other numbers, so the device would be faster.
     EG_ASSIGN_OR_RETURN(void* const dx, Allocate(values));
     EG_ASSIGN_OR_RETURN(void* const w, Allocate(weights));
-    // Gradients of weights are float32.
+    // The gradients of weights are always float32.
     EG_ASSIGN_OR_RETURN(void* const dw, Allocate(weights * sizeof(float) / size));
     EG_ASSIGN_OR_RETURN(workspace_, Allocate(kWorkspaceMax));
     for (const auto& [to, bytes] :
          {std::pair{x, values},
-          std::pair{w, weights}}) {  // zeros would need less power and be faster
+          std::pair{w, weights}}) {  // zeros would need less power, so the device would be faster
       std::vector<float> floats(bytes / size);
       for (std::size_t i = 0; i < floats.size(); ++i) floats[i] = random::Uniform(9, i) - 0.5f;
       std::vector<std::byte> drawn(bytes);
@@ -301,7 +301,8 @@ class BareProducts {
     }
     return absl::OkStatus();
   }
-  // Returns the device's seconds for one pass over all of them, averaged over `steps` passes.
+  // Returns the seconds that the device needs for one pass over all products, averaged over `steps`
+  // passes.
   absl::StatusOr<double> Run(std::int64_t steps) {
     EG_RETURN_IF_ERROR(Try(api_.record(context_, EG_LANE_COMPUTE, begin_, &error_)));
     for (std::int64_t i = 0; i < steps; ++i)
@@ -363,7 +364,7 @@ class BareProducts {
       product.arguments.workspace_bytes = infos[i].workspace_bytes;
       products_ = {product};
       order_ = {0};
-      absl::StatusOr<double> seconds = Run(1);  // the first warms up
+      absl::StatusOr<double> seconds = Run(1);  // The first pass warms up the device.
       if (seconds.ok()) seconds = Run(2);
       products_.clear();
       order_.clear();
@@ -491,7 +492,7 @@ spec:
               {"replayed", after.replays},
               {"used_bytes", {before.used, after.memory.used}},
               {"reserved_bytes", {before.reserved, after.memory.reserved}},
-              // For the whole device, which others may use, too.
+              // The number is for the whole device, which others may use, too.
               {"free_bytes", {before.free, after.memory.free}},
               {"grown_bytes", static_cast<std::int64_t>(after.memory.reserved) -
                                   static_cast<std::int64_t>(before.reserved)}};

@@ -1,13 +1,13 @@
 """The part `notices` of run.py: how long a task needs to leave after a notice.
 
-- SIGTERM of a worker while it trains, at two step times below one second, of which the second is
-  near it.
-- SIGTERM of a server that holds 1 GB of values and optimizer state, while the others train. Each
+- A worker gets SIGTERM while it trains. This is measured at two step times, one far below a second
+  and one near it.
+- A server that holds 1 GB of values and optimizer state gets SIGTERM while the others train. Each
   task has a machine (tests/chaos/machine_cluster.py), and each machine a link of 2 Gbit/s, made by
   tc's token bucket filter on both ends of its veth pair.
 
-Each figure is the 99th percentile of 30 (the largest), and stands beside its limit: a ratio of at
-least 1 keeps the limit.
+Each figure is the 99th percentile of 30 measurements, which is the largest. It stands beside its
+limit; the ratio is at least 1 if the limit is kept.
 """
 import os
 import random
@@ -25,7 +25,7 @@ from stage import METRICS, Skipped  # noqa: E402
 
 PARTS = ("workers", "servers")
 TIMES, QUICK_TIMES = 30, 3
-# The batch of the second job is chosen for steps of about this length.
+# The batch of the second job is chosen so that a step takes about this long.
 LONG_STEP_SECONDS = 0.7
 MLP = """apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob
@@ -47,8 +47,8 @@ spec:
   optimizer: {type: sgd, learning_rate: 0.01}
   training: {epochs: 10000, steps_per_closure: 4}
 """
-# A row of 256 values and as many of optimizer state is 2 KiB. 26 features of 40,000 ids are a
-# million rows, half of them on each of the two servers that hold any.
+# A row of 256 float32 values and their optimizer state is 2 KiB. 26 features of 40,000 ids each are
+# a million rows, half of them on each of the two servers that hold any.
 TABLES = """apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: tables}
@@ -76,7 +76,7 @@ spec:
 """
 GIGABYTE = 1e9
 RATE = "2gbit"
-# A lease of 6 s, so that a machine that is busy for a moment loses no task.
+# The lease is 6 s, so that a machine that is busy for a moment loses no task.
 LEASE_SCALE = 10
 
 
@@ -108,7 +108,7 @@ def summary(values):
 
 
 def against(entry, name, values, limit):
-    """Returns the figure of a time with a limit."""
+    """Returns the figure of times that have a limit."""
     return entry(
         "%s, 99th percentile of %d (%s)" % (name, len(values), summary(values)),
         p99(values),
@@ -131,8 +131,8 @@ def step_seconds(c, worker):
 
 
 def leave_at_work(c, r, number):
-    """Ends a worker by SIGTERM at a random moment of a step. Returns how long it took, and the mean
-    length of its steps."""
+    """Ends a worker by SIGTERM at a random moment of a step. Returns how long the worker took to
+    end, and the mean length of its steps."""
     victim = r.choice(c.workers)
     for w in c.workers:
         wait_for("%s to train" % w.name, rarely(lambda w=w: step_seconds(c, w)[1] >= 3), 120)
@@ -185,7 +185,7 @@ def worker_figures(bin_folder, times, entry, seed):
 
 
 class LinkedMachines(MachineCluster):
-    """Machines with links of a limited rate."""
+    """Machines whose links have a limited rate."""
 
     def boot(self, daemon):
         host = super().boot(daemon)
@@ -199,20 +199,21 @@ class LinkedMachines(MachineCluster):
 
     @staticmethod
     def bytes_from(daemon):
-        """Returns the bytes that have left the machine of a daemon. Starts no process."""
+        """Returns the number of bytes that have left the machine of a daemon. Starts no process, so
+        that the cluster keeps its CPU time."""
         with open("/proc/%d/net/dev" % daemon.machine.holder.pid) as f:
             counts = next(line for line in f if line.strip().startswith("wire:"))
         return int(counts.split(":")[1].split()[8])
 
 
 def held(c, name):
-    """Returns {identity: bytes of values and optimizer state} of the servers."""
+    """Returns {identity: bytes of values and optimizer state} of all servers."""
     return {s["identity"]: int(s["bytes"]) for s in show(c, name)["servers"]}
 
 
 def rarely(condition):
-    """Returns the condition, evaluated at most twice a second: each call of psctl takes CPU time
-    from the cluster."""
+    """Returns the condition as a function that waits half a second before each evaluation, because
+    each call of psctl takes CPU time from the cluster."""
 
     def evaluated():
         threading.Event().wait(0.5)
@@ -254,7 +255,7 @@ def server_figures(bin_folder, times, entry, seed, ids, least):
     with LinkedMachines(bin_folder, 3, 2, seed, LEASE_SCALE) as c:
         for s in c.servers:
             s.arguments += ["--drain-max", "120s"]
-        spare = c.servers.pop()  # it joins when the others hold everything
+        spare = c.servers.pop()  # the spare server joins when the others hold all shards
         c.up()
         submit(c, "tables", TABLES % ids)
         wait_for(

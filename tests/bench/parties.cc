@@ -134,7 +134,8 @@ Client ConnectRaw(const std::string& line) {
       WriteAll(fd, source->data(), wish.push);
       ++flying;
     };
-    // Pulls are requested ahead, and pushes are written without waiting: both keep the wire full.
+    // Requests are sent ahead of the answers, and pushes are written without waiting. Both keep the
+    // connection full.
     for (int i = 0; i < wish.in_flight; ++i) send_one();
     while (flying > 0) {
       Request answer;

@@ -1,6 +1,7 @@
-// Competitors in separate processes. Each is a client and a server that share nothing with the
-// others, so that CPU, page faults and threads are measured separately. They must be forked before
-// there are threads. POSIX only, no gRPC.
+// Competitors in separate processes. Each competitor is a client process and a server process,
+// which share nothing with the others, so that CPU, page faults and threads are measured
+// separately. The processes must be forked before there are threads. This file uses POSIX only, and
+// no gRPC.
 #pragma once
 
 #include <signal.h>
@@ -28,7 +29,8 @@ namespace evergrad::bench {
 
 using Steady = std::chrono::steady_clock;
 
-// Calls that carry `push` bytes to the server and `pull` bytes back, `in_flight` at a time.
+// Calls that carry `push` bytes to the server and `pull` bytes back. `in_flight` calls are
+// outstanding at a time, for at least `seconds`.
 struct Wish {
   std::uint64_t push = 0, pull = 0;
   int in_flight = 1;
@@ -45,7 +47,7 @@ struct Measured {
   double rate() const { return calls / seconds; }
 };
 
-// Returns the CPU seconds and minor page faults of one of our processes.
+// Returns the CPU seconds and minor page faults of a process.
 inline Usage UsageOf(pid_t pid) {
   Usage usage;
   clockid_t clock;
@@ -54,13 +56,13 @@ inline Usage UsageOf(pid_t pid) {
   usage.cpu = static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
   std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
   std::string word;
-  std::getline(in, word, ')');  // pid (name
+  std::getline(in, word, ')');  // skips the pid and the name in parentheses
   for (int field = 3; field <= 10; ++field) in >> word;
   usage.faults = std::stod(word);
   return usage;
 }
 
-// Runs calls and returns their number within at least `wish.seconds`, and the duration.
+// Makes calls for at least `wish.seconds`. Returns their number and the duration.
 using Client = std::function<Measured(const Wish&)>;
 
 inline void SayLine(int out, const std::string& text) {
@@ -70,8 +72,9 @@ inline void SayLine(int out, const std::string& text) {
 
 class Party {
  public:
-  // `serve` runs in the server's process. It writes a line (its addresses) to the descriptor, then
-  // serves until it is killed. `connect` makes its client in the client's process.
+  // `serve` runs in the server's process. It writes one line with its addresses to the descriptor
+  // `out`, then serves until it is killed. `connect` gets that line in the client's process, and
+  // returns the client.
   Party(const std::function<void(int out)>& serve,
         const std::function<Client(const std::string& line)>& connect) {
     int to[2], from[2];
@@ -90,12 +93,12 @@ class Party {
     to_ = to[1];
     from_ = from[0];
   }
-  // Starts only the client, for a server that runs elsewhere at `line`. The usage of the server
-  // stays 0.
+  // Starts only a client, for a server that already runs elsewhere; `line` has its addresses. The
+  // usage of the server stays 0.
   Party(const std::string& line, const std::function<Client(const std::string& line)>& connect)
       : Party([line](int out) { SayLine(out, line), pause(); }, connect) {}
   ~Party() {
-    kill(pid_, SIGKILL);  // Its server dies with it.
+    kill(pid_, SIGKILL);  // The server of the client dies with it.
     waitpid(pid_, nullptr, 0);
     close(to_);
     close(from_);
@@ -142,12 +145,12 @@ class Party {
   int to_ = -1, from_ = -1;
 };
 
-// The raw competitor: one TCP connection, which reads every byte into one buffer. A line is
+// The raw competitor: one TCP connection, and both sides read every byte into one buffer. A line is
 // "HOST:PORT", IPv4.
 Client ConnectRaw(const std::string& line);
 void ServeRaw(int out);
-// The parts of ServeRaw: a listening socket, or -1; its address; a server that handles each
-// connection in a separate process.
+// The parts of ServeRaw. ListenRaw returns a listening socket, or -1. AddressOf returns the address
+// of that socket. The server handles each connection in a separate process.
 int ListenRaw(const std::string& address);
 std::string AddressOf(int listener);
 [[noreturn]] void ServeRawForEver(int listener);

@@ -1,6 +1,6 @@
 // The competitor of embedding tables: a minimal table of fixed size. It has one flat
 // open-addressing array of {key, row}, and one flat array of rows with their accumulators. Memory
-// is allocated in advance, on large pages. Adagrad is written out. One thread.
+// is allocated in advance, on large pages. Adagrad is written inline. It runs on one thread.
 #pragma once
 
 #include <sys/mman.h>
@@ -48,7 +48,7 @@ class PlainTable {
         slots_(places_),
         rows_(rows * 2 * kDimension) {}
 
-  // Finds or inserts the rows, and applies Adagrad.
+  // Finds or inserts the rows of `ids`, and applies Adagrad to them.
   void Update(const std::int64_t* ids, std::size_t n, const float* gradient) {
     float* rows[kAhead];
     for (std::size_t i = 0; i < n + 2 * kAhead; ++i) {
@@ -71,7 +71,7 @@ class PlainTable {
       }
     }
   }
-  // Finds and gathers the rows.
+  // Finds the rows of `ids` and copies them to `out`.
   void Read(const std::int64_t* ids, std::size_t n, float* out) {
     const float* rows[kAhead];
     for (std::size_t i = 0; i < n + 2 * kAhead; ++i) {

@@ -1,12 +1,12 @@
-// The cost of a small update above the wire: PushPulls of 1 KB by the ParameterClient to a
-// parameter server's shards (frame, credits, fence, ledger, SGD, values read back). They are
-// compared with an empty message there and back over a bare bidirectional byte-buffer stream of
-// gRPC's completion-queue API. Both have the same number in flight and run interleaved in one run.
-// After that come PushPulls of a million elements in each wire type, compared with float32. Prints
-// one JSON object a line.
+// The cost of a small update above the transport: the ParameterClient sends PushPulls of 1 KB to
+// the shards of a parameter server (frame, credits, fence, ledger, SGD, values read back). The
+// rival sends an empty message there and back over a bare bidirectional byte-buffer stream of
+// gRPC's completion-queue API. Both have the same number of calls in flight and run interleaved.
+// After that, PushPulls of a million elements are measured in each wire type, compared with
+// float32. Prints one JSON object a line.
 //
 // A forked child serves both. Each side has one thread for its completion queue; the server of the
-// PushPulls also has its shard's executor.
+// PushPulls also has the executor of its shards.
 //
 //   pushpull_bench [PART]       only the figures whose name contains PART
 #include <grpcpp/channel.h>
@@ -54,7 +54,7 @@ constexpr char kGrantKey[] = "known to the coordinator and the servers";
 constexpr ShardEpoch kEpoch{1, 1};
 constexpr std::uint64_t kValues = 256;      // float32: 1 KB each way
 constexpr std::uint64_t kLarge = 1u << 20;  // float32: 4 MB
-// The kind of each shard, by shard number.
+// The size and wire type of each shard, by shard number.
 struct Kind {
   std::uint64_t values;
   tensor::WireType wire;
@@ -65,7 +65,7 @@ constexpr Kind kShards[] = {{kValues, tensor::WireType::kFloat32},
                             {kLarge, tensor::WireType::kFloat16}};
 constexpr double kRoundSeconds = 0.3;
 
-// The meaning of a queue's event.
+// The meaning of an event of the completion queue.
 enum class Op : std::intptr_t { kStart, kRead, kWrite, kEnd };
 void* Tag(Op op) { return reinterpret_cast<void*>(op); }
 
@@ -181,7 +181,7 @@ class PushPulls {
       MutexLock lock(&mu_);
       live_ = in_flight;
     }
-    // The first calls are made here. Each answer makes the next call, on the transport's thread.
+    // This loop makes the first calls. Each answer makes the next call, on the transport's thread.
     for (int i = 0; i < in_flight; ++i) {
       v1::RequestHeader first = Next();
       Send(std::move(first));
@@ -241,7 +241,7 @@ class PushPulls {
   client::ParameterClient client_;
   v1::Endpoint endpoint_;
   const std::uint32_t shard_;
-  // As on the wire; shared with the frames that are being sent.
+  // The gradient in its wire type. It is shared with the frames that are being sent.
   std::shared_ptr<const std::vector<std::byte>> gradient_;
   std::atomic<std::uint64_t> next_{0};
   Clock::time_point end_;

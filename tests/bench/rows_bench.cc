@@ -1,17 +1,17 @@
-// Rows of an embedding table over the wire: pulls, and pushes with Adagrad. A request has 13,312
-// different ids in 128 slots, and four requests are in flight. They go over TCP, or over the
-// shared-memory lane of tasks on one host, to a parameter server's shards in another process
-// (frame, credits, fence, ledger, table). The rival is one thread that finds the same rows in a
-// plain table of its process, without any network (plain_table.h). Both run interleaved; the
-// figures are medians of rounds. The ids are spread evenly over the table.
+// Measures rows of an embedding table over the wire: pulls, and pushes with Adagrad. A request has
+// 13,312 different ids in 128 slots, and four requests are in flight. The requests go to a
+// parameter server's shards in another process (frame, credits, fence, ledger, table), over TCP or
+// over a shared-memory lane, as between tasks of one host. The rival is one thread that finds the
+// same rows in a plain table of its process, without any network (plain_table.h). Both run
+// interleaved; the figures are medians of rounds. The ids are spread evenly over the table.
 //
-// Requests are built anew, as a worker builds them, from ids that are already grouped by slot. (A
+// Each request is built anew, as a worker builds it, from ids that are already grouped by slot. (A
 // worker's SlotRows groups them while its batch is read; ps-lite's keys are sorted, too.) The rows
-// of the answers stay where they arrived. Each id's first push has another gradient, so that a row
-// shows to which id it belongs. Before the rounds every batch is pulled in each way, and every
-// number is compared. A measured pull has one number compared as long as nothing is pushed.
-// (Servers that were started elsewhere may have rows of an earlier run, so only their sizes are
-// compared.)
+// of the answers are not copied. The gradient of the first push to a row depends on its id, so that
+// a row shows to which id it belongs. Before the rounds every batch is pulled over each path, and
+// every number is compared. In each measured pull one number is compared, until the pushes are
+// measured. (Servers that were started elsewhere may have rows of an earlier run, so only the sizes
+// of their answers are compared.)
 //
 //   rows_bench [--seconds S] [PART]
 //       only the figures whose name contains PART; S seconds a round, for a profiler
@@ -64,7 +64,8 @@ double Seconds(Clock::time_point begin) {
 
 // ---------------------------------------------------------------- the server
 
-// The server of one table size, in another process: its memory ends with the process.
+// The server for one table size, in another process, so that its memory is freed when the process
+// ends.
 class Child {
  public:
   Child() {
@@ -99,7 +100,7 @@ class Child {
   const std::string& address() const { return address_; }
   double cpu() const { return bench::UsageOf(pid_).cpu; }
 
-  // Returns the GB/s of one raw stream, 1 MiB at a time.
+  // Returns the rate of one raw stream in GB/s, with messages of 1 MiB.
   double Raw() const {
     const double rate =
         bench::ConnectRaw(raw_)({.push = 1 << 20, .in_flight = 8, .seconds = 0.7}).rate() *
@@ -115,20 +116,20 @@ class Child {
 
 // ---------------------------------------------------------------- ids
 
-// The ids of one batch, by slot.
+// The ids of one batch, grouped by slot.
 struct Batch {
   std::shared_ptr<tensor::AlignedBuffer> ids;  // shared with the requests that carry them
-  std::vector<std::uint32_t> first;            // the first id of each slot, and the end
+  std::vector<std::uint32_t> first;            // index of each slot's first id, and the end
   const std::int64_t* data() const { return reinterpret_cast<const std::int64_t*>(ids->data()); }
 };
 
 // Returns the gradient of the first push to `id` for element k.
 float FirstGradient(std::int64_t id, std::size_t k) {
   const std::uint64_t mixed = sharding::Mix64(static_cast<std::uint64_t>(id) + k);
-  // From -1 to 1: a weight for each element.
+  // The result is between -1 and 1, and differs between elements.
   return static_cast<float>(static_cast<std::int32_t>(mixed >> 32)) * 0x1p-31f;
 }
-// Returns Adagrad's result of that push. It begins with a weight of 0 and an accumulator of 0.1.
+// Returns the weight after that push by Adagrad, from a weight of 0 and an accumulator of 0.1.
 float FirstWeight(std::int64_t id, std::size_t k) {
   const double g = FirstGradient(id, k);
   return static_cast<float>(-0.01 * g / (std::sqrt(0.1 + g * g) + 1e-7));
@@ -167,16 +168,16 @@ class Wire {
         gradient_(std::make_shared<tensor::AlignedBuffer>(kIds * dimension * sizeof(float))) {
     for (const std::string& address : servers) endpoints_.emplace_back().set_address(address);
     for (float& g : gradient_->floats()) g = 0.25f;
-    // This differs from the job of an earlier run against the same servers.
+    // The job must differ from the job of an earlier run against the same servers.
     const auto now = std::chrono::duration_cast<std::chrono::seconds>(
                          std::chrono::system_clock::now().time_since_epoch())
                          .count();
     next_update_ = static_cast<std::uint64_t>(now) << 26 | part << 25;
   }
 
-  // Returns rows/s. Sends `batches` again and again for `seconds`. With `seconds` 0 it sends each
-  // batch once, and pushes the first gradients of its ids. `known` means that the rows are still as
-  // those pushes made them, so that the pulled rows are compared.
+  // Sends `batches` again and again for `seconds`, and returns rows/s. With `seconds` 0 it sends
+  // each batch once, and a push has the first gradients of its ids. `known` means that the rows
+  // still have the values of these first pushes, so that pulled rows can be compared.
   double Measure(const std::vector<Batch>& batches, bool push, double seconds, bool known = false) {
     const auto begin = Clock::now();
     batches_ = &batches;
@@ -210,7 +211,7 @@ class Wire {
     }
     const Batch& batch = (*batches_)[number % batches_->size()];
     const std::uint64_t update = push_ ? next_update_.fetch_add(1) : 0;
-    // Shared by the answers.
+    // The number of missing answers, which all answers share.
     const auto missing = std::make_shared<std::atomic<std::size_t>>(endpoints_.size());
     const std::shared_ptr<tensor::AlignedBuffer> gradient =
         push_ && once_ ? FirstGradients(batch) : gradient_;  // shared with the frame
@@ -274,8 +275,9 @@ class Wire {
       to[i] = FirstGradient(batch.data()[i / dimension_], i % dimension_);
     return gradient;
   }
-  // Compares the rows of `batch` that server `s` has sent. All their numbers are compared, or,
-  // while the time is measured, one number, at another place for each `number`.
+  // Compares the rows of `batch` that server `s` has sent. In a Measure without a duration all
+  // their numbers are compared. Otherwise one number is compared, at a place that depends on
+  // `number`.
   void Compare(const Batch& batch, std::size_t s,
                const std::vector<std::span<const std::byte>>& payloads, std::size_t number) const {
     std::size_t section = 0;
@@ -374,7 +376,8 @@ void Measure(const std::string& only, std::uint64_t rows, const std::vector<std:
   std::vector<Batch> batches;
   for (std::size_t b = 0; b < kBatches; ++b) {
     std::vector<std::int64_t> ids;
-    // One id is drawn from each of 13,312 equal parts, so that all differ and lie anywhere.
+    // The table is divided into 13,312 equal parts, and one id is drawn from each part. All ids are
+    // then different and spread over the table.
     const std::uint64_t first = random() % rows, stride = rows / kIds;
     for (std::uint64_t i = 0; i < kIds; ++i)
       ids.push_back(IdOfRank((first + i * stride + random() % stride) % rows));
@@ -432,7 +435,7 @@ void Measure(const std::string& only, std::uint64_t rows, const std::vector<std:
     }
     if (kDimension != 16) continue;
     // If this machine's loopback is slower than that of the machine on which ps-lite was measured,
-    // a comparison is not possible.
+    // the two figures cannot be compared.
     const double peer = f.push ? 8.7 : 9, reach = f.push ? 10 : 12;
     bench::Print(f.name + " against ps-lite", rate * 1e-6, "M rows/s", "ps-lite (published figure)",
                  peer, rate * 1e-6 / peer, raw >= 3.5 ? reach / peer : bench::kNoReach);
@@ -459,8 +462,8 @@ int Main(int argc, char** argv) {
     }
   }
   if (only.empty() && servers.empty()) {
-    // Each part runs in another process: it forks its server, and the fork must come before gRPC
-    // has threads.
+    // Each part runs in another process, because it forks its server, and the fork must come before
+    // gRPC has threads.
     for (const char* part : {"dim 16, 2 M", "dim 64, 2 M", "dim 16, 8 M", "dim 64, 8 M"}) {
       const std::string seconds = std::to_string(round_seconds);
       const char* const arguments[] = {argv[0], "--seconds", seconds.c_str(), part, nullptr};

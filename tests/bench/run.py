@@ -1,26 +1,27 @@
 #!/usr/bin/env python3
-"""Runs the benchmarks and prints each figure as soon as it is measured; writes results.json: a list
-of {name, value, unit, reference_name, reference_value,
-ratio, reach}.
+"""Runs the benchmarks and prints each figure as soon as it is measured. At the end it writes
+results.json, a list of {name, value, unit, reference_name, reference_value, ratio, reach}.
 
-  run.py --bin build/release/bin --out build/bench [--quick] [names …]     names: programs
-  (dense_bench …), gpu, cluster, large, training; without any, all of them. notices and spot (or
-  one part, such as spot:workers-without) run only when they are named
-  run.py … --serve HOST:PORT [--insecure]     on each machine of a network of one's own: only what
-  the next line measures against, until it is ended
-  run.py … --servers HOST:PORT,HOST:PORT      on another: dense values and rows over TCP against
-  these, slots of tables spread over all of them
+  run.py --bin build/release/bin --out build/bench [--quick] [names …]
+      names are programs (dense_bench …), gpu, cluster, large and training. Without names all of
+      these run. notices and spot (or one part, such as spot:workers-without) run only when they
+      are named
+  run.py … --serve HOST:PORT [--insecure]
+      on each server machine of your own network: serves for the next line, until it is ended
+  run.py … --servers HOST:PORT,HOST:PORT
+      on another machine: measures dense values and rows over TCP against these servers. The slots
+      of tables are spread over all of them
 
-Every figure stands beside its reference: a rival measured in the same run (then `ratio` is ours /
-rival's, interleaved, medians), or a peer's published figure. `reach` is
-the ratio that we mean to reach; a ratio below it is marked, never hidden. Programs named *_bench
-print one such JSON object a line and are run first. What
-needs a GPU is skipped, with the reason, where there is none. A part that fails stops no other; the
-exit code is then 1.
+Every figure stands beside its reference. The reference is a rival that was measured in the same
+run, or the published figure of another system. For a rival `ratio` is the median of ours / rival's
+over interleaved rounds. `reach` is the ratio that we mean to reach; a ratio below it is marked,
+never hidden. Programs named *_bench print one such JSON object a line and run first. A part that
+needs a GPU is skipped with the reason if there is none. A part that fails does not stop the others;
+the exit code is then 1.
 
-Before each part stands about how long the rest will take: by what each part took the last time here
-(OUT/seconds.json), else by what it took on two cores,
-corrected by how fast this run has been so far.
+Before each part run.py prints about how long the remaining parts will take. The estimate uses the
+time that each part took here the last time (OUT/seconds.json), or else its time on two cores,
+corrected by the speed of this run so far.
 """
 import argparse
 import glob
@@ -54,7 +55,7 @@ def entry(name, value, unit, reference_name, reference_value, ratio, reach):
 
 
 def train(bin_folder, runs, job, workers, servers, *sets):
-    """Runs one local job and returns result.json."""
+    """Runs one job on a local cluster and returns result.json."""
     command = [
         os.path.join(bin_folder, "psctl"),
         "job",
@@ -83,8 +84,8 @@ def train(bin_folder, runs, job, workers, servers, *sets):
 
 
 def program(path, arguments=()):
-    """Yields the figures of a benchmark as soon as each is printed. If the benchmark fails, its
-    stderr is shown."""
+    """Yields the figures of a benchmark, each as soon as the benchmark prints it. If the benchmark
+    fails, its stderr is shown."""
     with tempfile.TemporaryFile("w+") as said:
         with subprocess.Popen(
             [path, *arguments],
@@ -119,8 +120,8 @@ def no_gpu(bin_folder):
 
 
 def gpu_figures(bin_folder, quick):
-    """gpu_bench has modes and its own names. `gpu_check.sh --only bench` measures more, and
-    compares with PyTorch."""
+    """Unlike the other benchmarks, gpu_bench has several modes and names its figures differently.
+    `gpu_check.sh --only bench` measures more, and compares with PyTorch."""
     bench, steps = os.path.join(bin_folder, "gpu_bench"), [
         "--steps",
         "5" if quick else "20",
@@ -173,7 +174,7 @@ def rows_elsewhere(bin_folder, servers):
 
 
 def dense_elsewhere(bin_folder, server):
-    """The dense figures are for one server, so each server is measured alone."""
+    """The dense figures describe one server, so each server is measured alone."""
     for figure in program(os.path.join(bin_folder, "dense_bench"), ["--servers", server]):
         yield dict(figure, name="%s: %s" % (server, figure["name"]))
 
@@ -181,8 +182,8 @@ def dense_elsewhere(bin_folder, server):
 def cluster_figures(bin_folder, quick):
     begin = time.monotonic()
     with Cluster(bin_folder, 2, 2, seed=1, coordinator_arguments=[]) as c:
-        # The tasks and the job start together, because a user waits for the first closure and not
-        # for the registration.
+        # The tasks and the job start together, because a user waits for the first closure, and not
+        # only for the registration.
         c.coordinator.start()
         for d in c.servers + c.workers:
             d.start()
@@ -215,8 +216,8 @@ def cluster_figures(bin_folder, quick):
                     rss / 607,
                     None,
                 )
-        # The closures have one step that only pushes, so the figure is the load that the sessions
-        # carry.
+        # The closures have one step, which only pushes. The figure therefore shows the load that
+        # the sessions can carry.
         rates = []
         for _ in range(1 if quick else 3):
             job = c.submit(
@@ -227,7 +228,8 @@ def cluster_figures(bin_folder, quick):
                 step_ms=0,
                 shards=2,
             )
-            # One process that waits: repeated requests would take CPU time from the cluster.
+            # One psctl process waits for the end: repeated requests would take CPU time from the
+            # cluster.
             c.psctl("job", "watch", job.name)
             status = job.show()
             rates.append(
@@ -268,7 +270,7 @@ def training_figures(bin_folder, quick):
             statistics.median(b / a for a, b in zip(one, two)),
             0.95,
         )
-        # Both use every core, in turn.
+        # The cluster and the graph alone each use every core, and run in turn.
         graph, alone = [], []
         for _ in range(1 if quick else 5):
             step = subprocess.run(
@@ -323,8 +325,8 @@ def training_figures(bin_folder, quick):
         )
 
 
-# 784 x 630,000 and 630,000 x 10 weights are 2.0 GB of float32, eight times the default limit of a
-# server's budget.
+# 784 x 630,000 and 630,000 x 10 weights are 2.0 GB of float32, eight times the default memory
+# budget of a server.
 LARGE = """apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: large}
@@ -347,7 +349,7 @@ LARGE_BYTES, LARGE_STEPS = 4 * (784 * 630000 + 630000 + 630000 * 10 + 10), 8
 
 
 def loopback_seconds(size):
-    """Returns how long `size` bytes take over one bare TCP connection to another process of this
+    """Measures how long `size` bytes take over one bare TCP connection to another process of this
     host."""
     piece = bytearray(4 << 20)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -374,7 +376,8 @@ def loopback_seconds(size):
 
 
 class Peaks:
-    """Samples the largest resident memory of each program below a process, in GB."""
+    """Records the largest resident memory of each program among a process and its descendants, in
+    GB."""
 
     def __init__(self, root):
         self.root, self.peaks = root, {}
@@ -387,7 +390,7 @@ class Peaks:
                 with open(folder + "/status") as f:
                     status = dict(line.split(":", 1) for line in f if ":" in line)
             except OSError:
-                continue  # it has ended
+                continue  # the process has ended
             parents[int(status["Pid"])] = (
                 int(status["PPid"]),
                 status["Name"].strip(),
@@ -404,7 +407,8 @@ class Peaks:
 
 
 def train_large(bin_folder, folder):
-    """Runs LARGE on one server with the defaults. Returns steps/s and the peaks of memory."""
+    """Runs LARGE on one server with the default settings. Returns steps/s and the peaks of
+    memory."""
     path = os.path.join(folder, "large.yaml")
     with open(path, "w") as f:
         f.write(LARGE)
@@ -450,7 +454,7 @@ def train_large(bin_folder, folder):
 
 
 def large_figures(bin_folder, quick):
-    moved = 2 * LARGE_BYTES  # a step pulls every value and pushes its gradient
+    moved = 2 * LARGE_BYTES  # a step pulls every value and pushes the gradient of every value
     ours, bare, server, worker = [], [], [], []
     with tempfile.TemporaryDirectory(prefix="evergrad-bench-") as folder:
         for _ in range(1 if quick else 3):
@@ -482,7 +486,8 @@ def large_figures(bin_folder, quick):
         )
 
 
-# The seconds of each part on two cores, for the first run on a machine.
+# How many seconds each part takes on two cores. The numbers are used for the first run on a
+# machine.
 SECONDS = {
     "closures_bench": 20,
     "dense_bench": 120,
@@ -561,8 +566,8 @@ def row(r):
 
 
 def plan(bin_folder, names, quick, servers):
-    """Returns the parts to be measured, name -> a function that returns its figures, and why other
-    parts were left out."""
+    """Returns two dicts. The first has the parts to be measured: name -> a function that returns
+    the figures. The second says why other parts were left out."""
     if servers:
         parts = {
             "dense_bench %s" % server: lambda server=server: dense_elsewhere(bin_folder, server)

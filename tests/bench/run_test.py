@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests run.py with imitated benchmarks: figures are shown when they are measured, parts that need
-a GPU are skipped with the reason, and failures are counted.
+"""Tests run.py with imitated benchmarks: each figure is shown as soon as it is measured, parts that
+need a GPU are skipped with the reason, and failures are counted.
 
   run_test.py
 """
@@ -91,7 +91,7 @@ class Run(unittest.TestCase):
             "#!/bin/sh\necho '%s'\nread go <'%s'\necho '%s'\n"
             % (line("early"), gate, line("late")),
         )
-        opened = os.open(gate, os.O_RDWR)  # neither end waits for the other
+        opened = os.open(gate, os.O_RDWR)  # so that neither open waits for the other end
         self.addCleanup(os.close, opened)
         with self.start("first_bench") as running:
             for said in running.stdout:
@@ -151,7 +151,7 @@ class Run(unittest.TestCase):
         self.program("second_bench", "#!/bin/sh\necho '%s'\n" % line("late"))
         code, said = self.ended("first_bench", "second_bench")
         self.assertEqual(code, 0, said)
-        # The durations of both are unknown, but the first one ended quickly.
+        # No earlier duration is known for either part, but the first one ended quickly.
         self.assertIn("== first_bench (1 of 2), about 2 min left\n", said)
         self.assertIn("== second_bench (2 of 2), about 1 s left\n", said)
         with open(os.path.join(self.out, "seconds.json"), "w") as f:

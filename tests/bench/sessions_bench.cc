@@ -1,12 +1,13 @@
-// Trivial closures per second over real sessions. The coordinator's daemon has its journal on
-// (SQLite, synchronous=FULL, group commit) and serves 1,000 simulated workers, which do at once the
-// work that they are granted. Each has its own session and connection. All of them live in this
-// process, on the one thread of its transport and on the same cores. The count is of DoneAnswers
-// that arrive, and so of closures whose end is on disk.
+// Trivial closures per second over real sessions. The coordinator's daemon writes its journal
+// (SQLite, synchronous=FULL, group commit) and serves 1,000 simulated workers, which report each
+// granted closure as done at once. Each worker has a session and a connection. All workers live in
+// this process, on the one thread of its transport, and share the cores with the coordinator. The
+// figure counts DoneAnswers that arrive, and so closures whose end is on disk.
 //
-// The rival runs in turns with it. It is the simplest loop with the same messages over the same
-// transport: it hands out the next number, checks that each Done is for a number that it handed
-// out, and answers at once. It has no ledger, no fencing, no repair and no journal.
+// The rival and the coordinator are measured in turns. It is the simplest loop with the same
+// messages over the same transport: it hands out the next number, checks that each Done is for a
+// number that it handed out, and answers at once. It has no ledger, no fencing, no repair and no
+// journal.
 //
 //   sessions_bench [--workers N] [--seconds S] [--rounds R] [--only ours|rival]
 //                  [-- FLAGS of the coordinator …]
@@ -50,7 +51,7 @@ using bench::Median;
 using Clock = std::chrono::steady_clock;
 namespace pb = google::protobuf;
 
-// Of the job: more than can be done during the measurement.
+// The closures of the job: more than can be done during the measurement.
 constexpr std::uint64_t kClosures = 20'000'000;
 constexpr std::uint32_t kOpen = 16384;  // the coordinator's --closures-open-max, by default
 constexpr std::chrono::milliseconds kHeartbeat{375};
@@ -59,7 +60,7 @@ double Since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Returns the seconds, user and system, that a process has computed.
+// Returns the CPU time of a process in seconds, user and system together.
 double CpuOf(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
@@ -185,7 +186,8 @@ class Task {
   bool rejected() const { return rejected_.load(); }
   static inline std::atomic<std::uint64_t> messages{0};  // received by all tasks
 
-  // Sends a heartbeat if nothing else was sent for so long. Any thread may call it.
+  // Sends a heartbeat if the session has sent nothing for the heartbeat interval. Any thread may
+  // call it.
   void HeartbeatIfQuiet() {
     if (!registered_.load() || Clock::now().time_since_epoch().count() - last_said_.load() <
                                    std::chrono::nanoseconds(kHeartbeat).count())
@@ -199,7 +201,7 @@ class Task {
   void Send(const v1::TaskBatch& batch) {
     last_said_.store(Clock::now().time_since_epoch().count());
     const absl::Status status = stream_->Send(batch.SerializeAsString());
-    (void)status;  // the measurement has ended
+    (void)status;  // The status is ignored, because the measurement has ended.
   }
   void OnMessage(const std::string& bytes) {
     pb::Arena arena;
@@ -248,7 +250,7 @@ class Task {
     done->set_kind(grant.kind());
     done->set_all_targets(grant.all_targets());
     done->mutable_v0()->set_term(grant.attempt().term());
-    done->mutable_v0()->set_n(~0ull >> 1);  // there are no repairs here
+    done->mutable_v0()->set_n(~0ull >> 1);  // high enough, since there are no repairs
     *done->mutable_v1() = grant.attempt();
     if (grant.kind() == v1::DESCRIBE) {
       done->mutable_describe()->set_train_examples(kClosures);
@@ -287,7 +289,7 @@ struct Settings {
 
 struct Figures {
   double rate = 0;  // closures/s
-  // CPU microseconds per closure of the coordinator's process, or of the rival's.
+  // CPU microseconds per closure of the server's process: the coordinator or the rival.
   double server_us = 0;
   double driver_us = 0;  // CPU microseconds per closure of this process
   double batch = 0;      // closures per message
@@ -311,7 +313,7 @@ pid_t StartCoordinator(const Settings& settings, const std::string& folder,
       "--tasks-max",
       std::to_string(settings.workers + 24),
       "--failpoints",
-      "none"};  // counting jobs; no failpoint is armed
+      "none"};  // the job is a counting job, and no failpoint is armed
   words.insert(words.end(), settings.flags.begin(), settings.flags.end());
   const pid_t child = ::fork();
   if (child != 0) return child;
@@ -326,7 +328,7 @@ pid_t StartCoordinator(const Settings& settings, const std::string& folder,
 
 class Waiting {
  public:
-  // Returns false after a minute.
+  // Waits until `until()` is true. Returns false after a minute.
   template <class F>
   static bool For(F until) {
     const auto begin = Clock::now();
@@ -357,7 +359,7 @@ Figures Measure(const Settings& settings, bool rival, int round) {
   std::string address;
   std::getline(std::ifstream(address_file), address);
 
-  // Another process measures, because gRPC and forks do not mix.
+  // Another process runs the workers, because a process that uses gRPC must not fork.
   int ends[2];
   EG_CHECK(::pipe(ends) == 0);
   const pid_t driver = ::fork();

@@ -17,20 +17,22 @@
 
 namespace evergrad::bench {
 
-inline constexpr ShardEpoch kEpoch{1, 1};  // of every shard
-// Job kDenseJob: shards 0 and 1 of kDenseBytes float32, plain SGD.
+inline constexpr ShardEpoch kEpoch{1, 1};  // the epoch of every shard
+// Job kDenseJob has plain SGD and two shards of float32, 0 and 1, with the sizes in kDenseBytes.
 inline constexpr std::uint64_t kDenseJob = 1;
 inline constexpr std::uint64_t kDenseBytes[] = {4u << 20, 64u << 20};
-// Jobs 16 and 64: a table `kTable` of that dimension, Adagrad, in kSlots slots.
+// Jobs 16 and 64 have one table `kTable`, whose dimension is the job's number, with Adagrad and
+// kSlots slots.
 inline constexpr std::uint32_t kSlots = sharding::kSlotsDefault;
 inline constexpr char kTable[] = "items";
-// As the daemons have by default.
+// The daemons' defaults.
 inline constexpr std::uint64_t kLaneBytesMax = 64u << 20, kLaneRingBytes = 2u << 20;
 
 class ShardServer {
  public:
-  // Serves those of the jobs above that are in `jobs`, with one executor per core. It must be able
-  // to listen (EG_CHECK). An address off loopback is allowed, because the caller has asked for it.
+  // Serves those of the jobs above that are named in `jobs`, with one executor per core. Stops the
+  // process if it cannot listen. An address off loopback is allowed, because the caller has asked
+  // for it.
   ShardServer(const std::string& listen, const std::vector<std::uint64_t>& jobs,
               transport::TlsFiles tls = {});
   std::string address() const { return server_->address(); }
@@ -47,9 +49,10 @@ class ShardServer {
   std::unique_ptr<transport::Server> server_;
 };
 
-// Splits "A,B,C" and drops empty parts.
+// Splits "A,B,C" at the commas and drops empty parts.
 std::vector<std::string> SplitServers(const std::string& list);
-// Returns the next port of the same host, where bench_server has its raw stream, or "".
+// Returns the address with the next port of the same host, where bench_server has its raw stream,
+// or "".
 std::string RawAddressOf(const std::string& address);
 
 }  // namespace evergrad::bench

@@ -1,9 +1,9 @@
-// The time that a push takes beside snapshots. The ParameterClient pushes 16 MiB again and again
-// over loopback to a parameter server that writes its shards to disk without a pause. In turns, the
-// same pushes are made while the server writes none. The shards have Adam, so that the server
-// writes three times the bytes of a push. The figures are 99th percentiles in milliseconds; the
-// ratio is (without / with), and its target is 1 / 1.5. A forked child serves and writes. Prints
-// one JSON object a line.
+// How much snapshots slow a push. The ParameterClient pushes 16 MiB again and again over loopback
+// to a parameter server that writes snapshots of its shards to disk without a pause. In turns, the
+// same pushes are made while the server writes no snapshot. The shards use Adam, so a snapshot has
+// three times the bytes of a push. The figures are 99th percentiles in milliseconds. The ratio is
+// (time without snapshots / time with snapshots), and its target is 1 / 1.5. A forked child serves
+// and writes. Prints one JSON object a line.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -77,7 +77,7 @@ class Saver {
       EG_CHECK_MSG(durable.ok(), durable.status().ToString());
       std::error_code ignored;
       if (!stopping_) {
-        // Removes the file before this one, as a coordinator would.
+        // Removes the previous file of this shard, as a coordinator would order.
         std::filesystem::remove(folder_ + "/" + last_[shard.value()], ignored);
         last_[shard.value()] = durable->file;
         return Submit(shard);
@@ -92,7 +92,7 @@ class Saver {
   ps_server::ShardHost* const host_;
   const std::string folder_;
   std::atomic<bool> stopping_{false};
-  std::string last_[16];  // touched by the writer's thread alone
+  std::string last_[16];  // only the writer's thread uses it
   Mutex mu_;
   CondVar idle_;
   std::atomic<int> under_way_{0};
@@ -210,7 +210,7 @@ double Percentile(std::vector<double>& values, std::size_t percent) {
   return values[values.size() * percent / 100];
 }
 
-// Runs in another process, which forks before gRPC has a thread.
+// Measures in another process, which is forked before gRPC has a thread.
 void Measure(std::uint32_t shards) {
   std::string folder =
       (std::filesystem::temp_directory_path() / "evergrad-snapshots-bench-XXXXXX").string();

@@ -1,9 +1,9 @@
 """The part `spot` of run.py: the goodput of a cluster on machines that are taken away.
 
-Six workers and two servers are eight spot machines; the coordinator is not on one. Each worker has
-a fixed share of the CPU, as if it had a machine of its own, so that the others do not become faster
-when one is lost. A trace that a seed determines takes away one machine a minute for ten minutes. A
-replacement starts 20 s after the machine is gone.
+Six workers and two servers run on eight spot machines; the coordinator is not on a spot machine.
+Each worker has a fixed share of the CPU, as if it had a machine of its own, so that the others do
+not become faster when one is lost. For ten minutes one machine a minute is taken away, at times
+that the seed determines (the trace). A replacement starts 20 s after a machine is gone.
 
   notice            workers and servers, each with a notice file; the machine is gone when its
                     process has ended, at the latest 30 s after the notice
@@ -11,10 +11,11 @@ replacement starts 20 s after the machine is gone.
   servers-without   servers, by SIGKILL
   all-gone          all workers at once, by SIGKILL, for 60 s
 
-Goodput is the number of examples that were applied once, per second of an available worker. A
-worker is available from the start of its process to the end of its process. Its start-up, and the
-time after its notice, are therefore parts of the denominator. The reference is the undisturbed
-cluster, for two minutes before and two minutes after the trace. `--quick` has two shorter minutes.
+Goodput is the number of examples whose updates were applied, each counted once, per second of an
+available worker. A worker is available from the start of its process to the end of its process. Its
+start-up, and the time after its notice, are therefore parts of the denominator. The reference is
+the goodput of the undisturbed cluster, for two minutes before and two minutes after the trace. With
+`--quick` the trace has two minutes of 5 s each.
 """
 import http.client
 import json
@@ -32,7 +33,7 @@ from limits import Group  # noqa: E402
 from stage import METRICS, Skipped  # noqa: E402
 
 SERVERS, WORKERS = 2, 6
-# The lease is that of the daemons (1.5 s). Servers count as lost after 3.75 s, not after 30 s,
+# The lease is the daemons' default (1.5 s). Servers count as lost after 3.75 s instead of 30 s,
 # because a replacement comes late.
 SCALE = 2.5
 BATCH = 256
@@ -58,7 +59,7 @@ spec:
   checkpoint: {every: %s}
 """
 PARTS = {
-    # name: (what is lost, with notice, reach)
+    # name: (what is lost, the `reach` of the figure)
     "notice": ("workers and servers with notice", 0.95),
     "workers-without": ("workers without notice", 0.90),
     "servers-without": ("servers without notice", None),
@@ -67,7 +68,7 @@ PARTS = {
 
 
 class Times:
-    """The lengths of a run, in seconds. In a quick run a minute is shorter."""
+    """The times of a run, in seconds. In a quick run a minute is shorter."""
 
     def __init__(self, quick):
         self.minute = 5.0 if quick else 60.0
@@ -84,9 +85,10 @@ class Times:
 
 
 def trace(part, seed, times):
-    """Returns [(second, role, draw)], one event a minute. The victim is the available task of the
-    role at the share `draw` of their list; the role "all" is all workers at once. A notice goes to
-    either role, by the number of their machines."""
+    """Returns one event a minute, as a list of (second, role, draw). The victim is found in the
+    list of available tasks of the role, at the fraction `draw` of the length of the list. The role
+    "all" stands for all workers at once. In the part with notices, the role of each victim is drawn
+    in proportion to the number of its machines."""
     r = random.Random("spot/%s/%d" % (part, seed))
     if part == "all-gone":
         return [(times.length * r.uniform(0.2, 0.4), "all", 0.0)]
@@ -102,8 +104,8 @@ def trace(part, seed, times):
 
 
 def stalls(samples, limit=1.0):
-    """Returns the seconds that lie in pauses longer than `limit` between two rises of [(second,
-    value)], and the longest pause."""
+    """`samples` is a list of (second, value). Returns how many seconds lie in pauses longer than
+    `limit` in which the value did not rise, and the longest pause."""
     total = longest = 0.0
     since, last = samples[0]
     for at, value in samples[1:]:
@@ -116,18 +118,20 @@ def stalls(samples, limit=1.0):
 
 
 def seconds_within(intervals, begin, end):
-    """Returns the seconds of [(start, end or None)] within a window; None is: to its end."""
+    """Returns the total length of the intervals (start, end) within a window. An interval whose end
+    is None lasts to the end of the window."""
     return sum(max(0.0, min(end, end if e is None else e) - max(begin, s)) for s, e in intervals)
 
 
 def metric(address, name):
-    """Returns the sum of a metric over its labels."""
+    """Returns the sum of a metric over all sets of labels."""
     return sum(metric_samples(address, name))
 
 
 class DutyCycle:
-    """Holds a process at a share of a core where there are no control groups: it is stopped
-    (SIGSTOP) for the rest of each tenth of a second. A thread does so until the process ends."""
+    """Limits a process to a share of a core on machines without control groups. In each tenth of a
+    second the process is stopped (SIGSTOP) when its share is over. A thread of this script does so
+    until the process ends."""
 
     PERIOD = 0.1
 
@@ -148,7 +152,8 @@ class DutyCycle:
 
 
 def share_of_worker():
-    """Half of the cores is for the workers, the rest for servers, coordinator and this script."""
+    """Half of the cores is for the workers. The rest is for servers, coordinator and this
+    script."""
     return min(0.5, 0.5 * os.cpu_count() / WORKERS)
 
 
@@ -161,8 +166,7 @@ def groups_work():
 
 
 class SpotCluster:
-    """A cluster whose workers and servers come and go, with the times at which workers were
-    available."""
+    """A cluster whose workers and servers come and go. It records when workers were available."""
 
     def __init__(self, bin_folder, seed, times):
         self.times, self.share = times, share_of_worker()
@@ -174,7 +178,7 @@ class SpotCluster:
         self.notices = {}  # Daemon: its notice file
         self.number = 0
         self.computed = {}  # name of a worker: steps that it has computed
-        self.addresses = {}  # pid of a worker: where it shows its metrics
+        self.addresses = {}  # pid of a worker: the address of its metrics
         self.coordinator_metrics = ""
 
     def __enter__(self):
@@ -232,7 +236,7 @@ class SpotCluster:
         self.workers[d] = [begin, None]
 
     def collect(self, now):
-        """Returns the tasks that have ended since the last call: [Daemon]."""
+        """Returns the list of daemons that have ended since the last call."""
         gone = [d for d in self.workers if not d.alive()]
         for d in gone:
             interval = self.workers.pop(d)
@@ -245,16 +249,18 @@ class SpotCluster:
         return seconds_within(list(self.workers.values()) + self.ended, begin, end)
 
     def throttled(self):
-        """Returns whether every worker was held back, if control groups tell."""
+        """Returns whether the kernel throttled every worker. Returns True if there are no control
+        groups, which alone would tell."""
         return not self.grouped or all(h.throttled() > 0 for h in self.holds.values())
 
     def steps_done(self):
-        """Returns the steps of the running job whose closure has ended, each once."""
+        """Returns the number of steps of the running job whose closures have succeeded, each
+        counted once."""
         return metric(self.coordinator_metrics, "evergrad_coordinator_job_steps_done")
 
     def count_computed(self, daemons):
-        """Reads the number of steps that each of these workers has computed. If a worker has ended
-        or ends meanwhile, its last number stays."""
+        """Reads from each of these workers how many steps it has computed. For a worker that has
+        ended, the number that was read last remains."""
         workers = [d for d in daemons if d.role == "worker" and d.alive()]
         if any(d.pid not in self.addresses for d in workers):
             self.addresses.update(
@@ -272,7 +278,7 @@ class SpotCluster:
 
 
 class Window:
-    """One measured job: a stretch of time, with the events of a trace in it."""
+    """One measured job. It lasts for a fixed time and has the events of a trace in it."""
 
     def __init__(self, spot, name, length, events, with_notice, say):
         self.spot, self.name, self.length, self.say = spot, name, length, say
@@ -300,7 +306,7 @@ class Window:
                 self.kill(d, spot.times.gone)
             return
         tasks = workers if role == "worker" else servers
-        if not tasks:  # until a replacement is there
+        if not tasks:  # until there is a replacement
             return self.at(self.now() + 1, lambda: self.preempt(role, draw))
         d = tasks[int(draw * len(tasks))]
         spot.count_computed([d])
@@ -325,7 +331,7 @@ class Window:
         self.at(self.now() + replaced_after, replace)
 
     def step(self):
-        """Does what is due, and looks at the progress once."""
+        """Performs the events that are due, and samples the progress once."""
         spot = self.spot
         while self.agenda and self.agenda[0][0] <= self.now():
             self.agenda.pop(0)[1]()
@@ -374,14 +380,15 @@ class Window:
             "lost": self.lost,
         }
         self.spot.count_computed(self.spot.workers)
-        # Closures under way at the two ends of the window blur this by some steps.
+        # Closures that are running at the beginning or the end of the window change this number by
+        # some steps.
         result["again"] = max(0, sum(self.spot.computed.values()) - computed - steps)
         result["stalled"], result["longest_stall"] = stalls(self.samples)
         self.finish(result)
         return result
 
     def finish(self, result):
-        """Lets the replacements start, ends the job, and reads its counts."""
+        """Waits until the replacements have started, ends the job, and reads its counts."""
         c = self.spot.cluster
         while self.agenda or self.leaving:
             self.step()
@@ -404,7 +411,7 @@ def goodput(windows):
 
 
 def figures(bin_folder, part, quick, entry, seed=None):
-    """Runs one part with the undisturbed cluster before and after it, and yields its figures."""
+    """Runs one part, with an undisturbed cluster before and after it, and yields its figures."""
     what, reach = PARTS[part]
     times = Times(quick)
     seed = seed or int(os.environ.get("SEED", "1"))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests spot.py and notices.py: the trace and the arithmetic, and one short run of each on real
-daemons. The length of a short run says nothing about goodput, so no figure is compared.
+"""Tests spot.py and notices.py: the trace, the arithmetic, and one short run of each on real
+daemons. A short run says nothing about goodput, so no figure is compared.
 
   spot_test.py --bin build/release/bin [unittest arguments]
 """
@@ -75,7 +75,7 @@ class ShortRun(unittest.TestCase):
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
-                env=dict(os.environ, SEED="1"),  # its notices go to a server and to a worker
+                env=dict(os.environ, SEED="1"),  # with this seed a server and a worker get a notice
             )
             self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
             with open(os.path.join(out, "results.json")) as f:

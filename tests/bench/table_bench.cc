@@ -1,9 +1,10 @@
-// Tables alone: find-or-insert with Adagrad, and find with gather, over ten million rows of
-// dimension 16 on one core. They are compared with the plain loops of plain_table.h. The batches
-// have 13,312 different ids, as a worker with 26 features and 512 examples sends them, by Zipf's
-// law (1.05) and evenly. After that come the effect of growth on single reads, the cost of a row,
-// and the update rules against STREAM's triad in bytes moved. Rounds are interleaved, and the
-// figures are medians. Prints one JSON object a line.
+// Measures embedding tables alone, on one core: find-or-insert with Adagrad, and find with gather,
+// over ten million rows of dimension 16. They are compared with the plain loops of plain_table.h. A
+// batch has 13,312 different ids, as a worker with 26 features and 512 examples sends them; the ids
+// are drawn by Zipf's law (exponent 1.05), and evenly. After that come the effect of the table's
+// growth on single reads, the memory of a row, and the memory bandwidth of the update rules
+// compared with STREAM's triad. Rounds are interleaved, and the figures are medians. Prints one
+// JSON object a line.
 #include <sched.h>
 
 #include <algorithm>
@@ -40,8 +41,8 @@ double Seconds(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Measures the time of this thread only. The benchmark is about one core, and must not depend on
-// other processes that use the core.
+// Measures the CPU time of this thread only. The benchmark is about one core, and must not depend
+// on other processes that use the core.
 class CpuTimer {
  public:
   double Seconds() const { return Now() - begin_; }
@@ -110,7 +111,8 @@ void Push(EmbeddingTable* table, const std::int64_t* ids, std::size_t n, const f
 
 // ---------------------------------------------------------------- figures
 
-// The table and the plain loop, and the seconds that one thread takes for the same work on each.
+// The table and the plain loop. Measures the seconds that one thread takes for the same work on
+// each.
 class Rivals {
  public:
   enum Work { kPush, kRead };
@@ -120,7 +122,7 @@ class Rivals {
   explicit Rivals(std::uint64_t rows) : plain_(rows) {
     for (float& g : gradient_) g = static_cast<float>(random() % 1000) * 0.001f - 0.5f;
   }
-  // Makes all rows in the order of their ranks.
+  // Makes all rows, in the order of their ranks in Zipf's law.
   Times Fill(std::uint64_t rows) {
     std::vector<std::int64_t> ids(kBatch);
     Times times;
@@ -132,7 +134,8 @@ class Rivals {
     }
     return times;
   }
-  // Works through the batches. Each of the two begins every second batch.
+  // Works through the batches on both. For every second batch our table comes first, and for the
+  // others the plain loop.
   Times Run(Work work, const std::vector<std::int64_t>& batches) {
     Times times;
     for (std::size_t b = 0; b < kBatches; ++b) {
@@ -219,9 +222,9 @@ double Percentile(std::vector<double>* v, double p) {
   return (*v)[at];
 }
 
-// Measures single reads between pushes of 20 ids each. The ids are either new, so that the table
-// grows from one million rows to three, or known. There are several rounds, each with another
-// table, on one core, so that one disturbed round does not decide.
+// Measures single reads between pushes of 20 ids each. In one case the ids are new, so that the
+// table grows from one million rows to three, and in the other they are known. There are several
+// rounds on one core, each with a new table, so that one disturbed round does not decide.
 void MeasureGrowth() {
   constexpr std::uint64_t kBegin = 1000000, kReads = 100000, kPush = 20;
   cpu_set_t here;
@@ -273,8 +276,8 @@ void MeasureGrowth() {
   print("table: a push of 20 new ids, p99.9", push_tail, "of 20 known ids", kNoReach);
 }
 
-// Measures what one turn of the executor may meet: a batch that yields, a sweep, and a slice of a
-// cut.
+// Measures the longest single pieces of work of an executor: a batch that yields, a sweep, and a
+// slice of a cut.
 void MeasureTurns() {
   ps_server::storage::TableSettings s = Settings();
   constexpr std::uint64_t kRows = 80000;
@@ -333,7 +336,7 @@ void MeasureKernels(std::size_t bytes) {
     const auto optimizer = ps_server::optimizer::Optimizer::Create(settings).value();
     const auto states = static_cast<std::size_t>(optimizer.states()),
                n = floats / (2 + states) / 65536 * 65536,
-               apart = n + 1040;  // not all in the same places of the caches
+               apart = n + 1040;  // the arrays must not all fall on the same cache sets
     const auto update = [&] {
       const CpuTimer timer;
       const auto step = optimizer.Begin(1);

@@ -1,7 +1,7 @@
-// Bare data streams: the speed of the transport alone, without shards. Over loopback it is compared
-// with raw TCP for the same bytes; over a unix socket and through shared memory it is compared with
-// our TCP path. The benefit of announcing early is measured, too. All run interleaved in one run.
-// Prints one JSON object a line.
+// Measures bare data streams: the speed of the transport alone, without shards. Over loopback it is
+// compared with a raw TCP connection that carries the same bytes. Over a unix socket and through
+// shared memory it is compared with our own TCP path. The benefit of announcing a push early is
+// measured, too. All of them run interleaved. Prints one JSON object a line.
 //
 //   transport_bench [PART]       only the figures whose name contains PART
 #include <atomic>
@@ -139,8 +139,8 @@ double MeasureSteps(DataStream& data, std::size_t bytes, std::chrono::microsecon
   return steps / std::chrono::duration<double>(Steady::now() - start).count();
 }
 
-// Makes steps with `push` bytes both ways and `pull` microseconds of computing. With in_flight 2
-// the pushes are announced early.
+// The fields of Wish have another meaning here. A step sends `push` bytes in both directions and
+// computes for `pull` microseconds. With in_flight 2 the pushes are announced early.
 Client ConnectSteps(const Address& address) {
   return [dialled = Dial(address, {})](const Wish& wish) {
     Measured measured;

@@ -1,9 +1,10 @@
-// A worker's training step of the CNN conv16-pool-conv32-pool-dense128-dense10 with batch 128. It
-// is compared with a bound that no implementation on oneDNN can beat: the sum of the primitives
-// that the step needs. Each primitive is timed alone on warm memory, in the layouts that oneDNN
-// likes best, without a reorder, loss, copy or check. There is one thread, as for each of two
-// workers on two cores. Both sides run in turn; the figures are medians in processor time of this
-// thread, so that a busy machine slows neither. Prints one JSON object a line (tests/bench/run.py).
+// Measures a worker's training step of the CNN conv16-pool-conv32-pool-dense128-dense10 with batch
+// 128. It is compared with a bound that no implementation on oneDNN can beat: the sum of the times
+// of the primitives that the step needs. Each primitive is timed alone on warm memory, in the
+// layouts that are fastest in oneDNN, without a reorder, loss, copy or check. There is one thread,
+// as in each of two workers on two cores. The step and the primitives run in turn. The figures are
+// medians of this thread's CPU time, so that other processes do not slow either side. Prints one
+// JSON object a line (tests/bench/run.py).
 //
 //   worker_bench [--detail]
 //       writes each primitive's time to standard error
@@ -86,7 +87,7 @@ class Primitives {
     runs_.emplace_back(std::move(name),
                        [this, primitive, arguments] { primitive.execute(stream_, arguments); });
   }
-  // Computes the derivative of a relu from its output.
+  // Adds the derivative of a relu, which is computed from the relu's output.
   void ReluBackward(const std::string& name, const memory::desc& desc) {
     const dnnl::eltwise_forward::primitive_desc forward(
         {dnnl::prop_kind::forward_training, dnnl::algorithm::eltwise_relu, desc, 0.0f, 0.0f},
@@ -107,7 +108,7 @@ class Primitives {
     return attributes;
   }
 
-  // Returns the layout of its output.
+  // Adds a convolution with its derivatives, and returns the layout of its output.
   memory::desc Convolution(const std::string& name, std::int64_t in, std::int64_t channels,
                            std::int64_t filters, bool backward_data) {
     const std::int64_t out = in - 2;
@@ -154,7 +155,7 @@ class Primitives {
     const std::unordered_map<int, memory> arguments = {
         {DNNL_ARG_SRC, from}, {DNNL_ARG_DST, to}, {DNNL_ARG_WORKSPACE, workspace}};
     Add(name + " forward", dnnl::pooling_forward(forward), arguments);
-    runs_.back().second();  // fills the workspace that backward reads
+    runs_.back().second();  // The forward pass fills the workspace that the backward pass reads.
     const dnnl::pooling_backward::primitive_desc backward(
         {dnnl::algorithm::pooling_max, x, y, two, two, none, none}, engine_, forward);
     Add(name + " backward", dnnl::pooling_backward(backward),

@@ -10,18 +10,19 @@ every example on 2+2 to the figure that the example's file states.
 
 `--quick` is one of the two parts that `./evergrad test` runs: the 12k subset on 2+2 (>= 83.5 %),
 with the median of three seeds. Asynchronous Adam at one update of staleness reaches 85.0 % there,
-with a standard deviation of 1.1 points over seeds and runs. (A NumPy simulation of it agrees, with
-0.9 without staleness.) Three runs therefore fall short by chance in one case of thirty. Then six
-more seeds are run, and the median of all nine decides. In a 2+2 run of the MLP each server must
-hold >= 30 % of the bytes, and each worker must do >= 30 % of the steps. With several runs the
-median counts, because another process may delay one worker for a while.
+with a standard deviation of 1.1 points over seeds and runs. (A NumPy simulation agrees; its
+standard deviation without staleness is 0.9 points.) The median of three runs therefore misses the
+bound by chance in one case of thirty. In this case six more seeds are run, and the median of all
+nine decides. In a 2+2 run of the MLP each server must hold >= 30 % of the bytes, and each worker
+must do >= 30 % of the steps. With several runs the median of these shares counts, because another
+process may delay one worker for a while.
 
-`--quality` is the other part: the examples are trained briefly, to bounds that are missed after an
-error in batch normalization, dropout, embeddings or an optimizer. quality_errors.py makes such
-errors and shows that each is caught.
+`--quality` is the other part: the examples are trained briefly, and each must reach a bound that it
+misses if batch normalization, dropout, embeddings or an optimizer has an error. quality_errors.py
+makes such errors and shows that each is caught.
 
-`--kills` trains the quickstart on 2+2 with a checkpoint every 5 s, while that many processes of
-any role are killed (>= 85.5 %, and an exact audit).
+`--kills N` trains the quickstart on 2+2 with a checkpoint every 5 s, while N processes of any role
+are killed. The accuracy must be >= 85.5 %, and the audit must show every example exactly once.
 """
 import argparse
 import glob
@@ -40,7 +41,7 @@ from cluster import Cluster, Failure, wait_for  # noqa: E402
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 
 #        name            job                              data set         workers servers accuracy
-#        seeds, and more when their median falls short
+#        seeds, and the number of further seeds that are run if the median falls short
 FULL = [
     ("mlp-1+1", "configs/quickstart.yaml", "fashion-mnist", 1, 1, 0.860, 1, 0),
     ("mlp-2+2", "configs/quickstart.yaml", "fashion-mnist", 2, 2, 0.860, 1, 0),
@@ -55,15 +56,15 @@ class Example:
 
     def __init__(self, name, metric, line, *settings, needs=None):
         self.name, self.metric, self.line, self.settings = name, metric, line, settings
-        self.needs = needs  # a file below the data folder
+        self.needs = needs  # a file below the data folder that the example needs
         self.lower_is_better = metric == "root_mean_squared_error"
 
     def reached(self, value):
         return value <= self.line if self.lower_is_better else value >= self.line
 
     def run(self, bin_folder, data, runs):
-        """Returns True or False, or None when its data is missing. It runs one seed. If that falls
-        short, two more are run, and the median of the three decides."""
+        """Returns True or False, or None when its data is missing. It runs one seed. If the result
+        falls short of the bound, two more seeds are run, and the median of the three decides."""
         if self.needs and not os.path.exists(os.path.join(data, self.needs)):
             print("skipped: %s: no %s in %s (./evergrad data)" % (self.name, self.needs, data))
             return None
@@ -150,7 +151,7 @@ def run(case, bin_folder, data, runs):
         problems.append(
             "accuracy: want >= %g got %g, the median of %s" % (line, accuracy, accuracies)
         )
-    least = []  # the smaller share of the steps, over the workers, in each run
+    least = []  # for each run, the share of the steps that the worker with the fewest steps did
     for result in results:
         steps = {t["identity"]: t["steps"] for t in result["tasks"] if t["role"] == "worker"}
         least.append(min(steps.values()) / sum(steps.values()) if len(steps) == workers else 0)
@@ -225,8 +226,8 @@ def train(name, job, cluster, settings, bin_folder, data, runs):
 
 
 def kills(count, seed, bin_folder, data):
-    """Trains the quickstart while random processes are killed, at even distances of steps. Returns
-    True or False, or None when its data is missing."""
+    """Trains the quickstart and kills random processes, one each time a fixed number of steps is
+    done. Returns True or False, or None when its data is missing."""
     if not os.path.exists(os.path.join(data, "fashion-mnist", "train-images-idx3-ubyte.gz")):
         print("skipped: no fashion-mnist in %s (./evergrad data)" % data)
         return None
@@ -344,7 +345,7 @@ def main():
     examples = [e for e in examples if not a.names or e.name in a.names]
     with tempfile.TemporaryDirectory(
         prefix="evergrad acceptance "
-    ) as runs:  # With a space: paths may have them.
+    ) as runs:  # The name has a space, because paths of users may have spaces.
         outcomes = [run(c, os.path.abspath(a.bin), a.data, runs) for c in cases]
         outcomes += [e.run(os.path.abspath(a.bin), a.data, runs) for e in examples]
     print(

@@ -1,8 +1,8 @@
 """Scenarios in which all hosts lose power, and the canaries. A canary is a fault that is built in
-on purpose, and the checks must find it.
+on purpose and that the checks must find.
 
-A canary passes only if a check fails for the reason that was built in. Its sibling without the
-fault must pass the same check.
+A canary passes only if a check fails because of the built-in fault. The same scenario without the
+fault must pass that check.
 """
 import os
 import time
@@ -39,8 +39,8 @@ def start_all(c):
 
 
 def demand_kept(c, job, told):
-    """Everything that psctl reported before the loss of power must still be so. The coordinator is
-    asked before any other task can tell it."""
+    """Everything that psctl reported before the loss of power must still be true. The coordinator
+    is asked alone, before another task can report that state to it."""
     newest = manifests(folder_left(c, job))[-1:]
     if told["checkpoint"]["manifests"] > 0 and not newest:
         raise Failure(
@@ -124,8 +124,8 @@ def p1(c, r):
         "       %s that was not synced was kept: %d bytes and %d names in the middle, "
         "%d and %d at the end" % ("nothing" if survives is None else "some", *lost, *again)
     )
-    # All this rests on complete records: every daemon ends by itself, and the records agree with
-    # the disk.
+    # The result counts only if the records of the disk are complete. Therefore every daemon is
+    # ended in good order, and the records must agree with the disk.
     for d in everybody(c):
         d.terminate()
     c.disk.check()
@@ -188,7 +188,8 @@ def v0_off(c, r):
     for w in others:
         w.kill()
     # There are one closure, one worker, and a server that dies after a given number of the
-    # closure's pushes. The attempt begins before the rollback and ends after it.
+    # closure's pushes. The only attempt begins before the shards of that server are rolled back,
+    # and ends afterwards.
     victim, hit = r.choice(c.servers), r.randint(20, 150)
     for mutant in ("done_ignores_V0", None):
         restart(c.coordinator, mutant=mutant)

@@ -26,13 +26,14 @@ from saved import (
 )
 from stage import METRICS, events, names_death, only_these_died, restart, scenario
 
-# Enough manifests are kept that no file is deleted while a scenario reads it.
+# So many manifests are kept that no file is deleted while a scenario reads it.
 OFTEN = "{every: 50ms, keep: 20}"
 
 
 def disturb_saved(c, steps, fault, undo=None, **shape):
-    """Like Cluster.disturb, but waits until the job was saved in the middle. Each next job is
-    twice as long, because a disk may be slow."""
+    """Like Cluster.disturb, but before the fault it also waits until a checkpoint of the running
+    job exists. If the job has ended by then, another one that is twice as long is tried, because a
+    disk may be slow."""
     shape = dict(dict(examples=2400, step_ms=3, checkpoint=OFTEN), **shape)
     for _ in range(6):
         job = c.submit(**shape)
@@ -42,7 +43,7 @@ def disturb_saved(c, steps, fault, undo=None, **shape):
         status = job.show()
         if (
             status["state"] == "RUNNING" and int(status["steps_done"]) < job.steps
-        ):  # some work had begun
+        ):  # the fault came before the end of the job
             return job
         if undo is not None:
             undo()
@@ -68,8 +69,8 @@ def names_of(said):
 
 
 def saved_often(c, count, **shape):
-    """Returns a job that has ended with at least `count` checkpoints, of which no two have the
-    same files; and for each manifest the output of `verify`."""
+    """Returns a job that has ended with at least `count` checkpoints, of which no two have the same
+    files. Also returns the output of `verify` for each manifest."""
     for _ in range(6):
         job = c.submit(**shape)
         job.finish()
@@ -79,7 +80,7 @@ def saved_often(c, count, **shape):
             one = verified(c, path)
             if any(
                 names_of(one) == names_of(other) for other in said.values()
-            ):  # the last one may have the files of the one before
+            ):  # The last checkpoint may have the same files as the one before it.
                 os.unlink(path)
             else:
                 said[path] = one
@@ -104,7 +105,7 @@ def s1(c, r):
     address = victim.address
     job = kill_saved(c, [victim], steps=r.randint(20, 80))
     victim.start()
-    while victim.address == address:  # the same address may be given by chance
+    while victim.address == address:  # the process may get the same address again by chance
         restart(victim)
     result = job.finish()
     only_these_died(before, c, victim)
@@ -195,8 +196,8 @@ def s4(c, r):
             )
     else:
         raise Failure("eight times it was stopped for longer than meant")
-    # After a pause longer than the lease, the updates that the server acknowledged since its last
-    # snapshot are void. The server notices this when it continues.
+    # After a pause longer than the lease, the updates that the server has acknowledged since its
+    # last snapshot no longer count. The server learns this when it continues.
     job = disturb_saved(c, r.randint(20, 60), lambda _: victim.stop(), victim.resume)
     try:
         if len(c.servers) > 1:
@@ -211,7 +212,7 @@ def s4(c, r):
         check_restored(job, result)
     elif result["repair"][
         "closures_rerun"
-    ]:  # no other server had its shards, so it keeps them as they are
+    ]:  # no other server got its shards, so it continues with them unchanged
         raise Failure("something was run again: %s" % result["repair"])
     c.wait_tasks()
 
@@ -223,7 +224,8 @@ def s4(c, r):
 )
 def s7(c, r):
     victim, worker = r.choice(c.servers), r.choice(c.workers)
-    # The job is saved only at its beginning, so the repair is long.
+    # The only checkpoint is made when the job begins, so that many closures must be run again and
+    # the repair is long.
     for slower in (1, 2, 4, 8, 16):
         before = c.pids()
         job = c.disturb(
@@ -280,8 +282,8 @@ def s8(c, r):
         )
         if len(c.servers) == 1:
             replacement = c.add("ps_server", "7", ["--index", "7"])
-        # Workers still reach the server, and it acknowledges their pushes, but all these pushes are
-        # void.
+        # The workers still reach the server, and it acknowledges their pushes. None of these pushes
+        # counts, because the server has lost its lease.
         wait_for("its shards to be given away", lambda: rollbacks(job) or job.ended())
     finally:
         victim.session_proxy.heal()
@@ -326,7 +328,8 @@ def s9(c, r):
     names_death(result, victim)
     if not events(job, "rollback", victim.name):
         raise Failure("the job does not say that %s was rolled back" % victim.name)
-    # With snapshots, the first pushes of the attempt are in them and the last ones are not.
+    # With snapshots, the state that is restored contains the first pushes of the attempt and not
+    # the last ones.
     for steps in (80, 160, 320, 640, 1280):
         job = c.submit(
             examples=10 * steps,
@@ -343,8 +346,8 @@ def s9(c, r):
         victim.kill()
         victim.start()
         result = job.finish()
-        # "up to 1 closure that had ended is run again": the only closure had ended between the
-        # checkpoint and the death, which is the case of S1.
+        # An event with "up to 1 closure that had ended is run again" means that the only closure
+        # had ended between the checkpoint and the death. Scenario S1 tests that case.
         if (
             partial > 0
             and rollbacks(job)
@@ -370,8 +373,8 @@ def s9(c, r):
 
 
 def updates_saved(c, job):
-    """Returns the number of updates of closures that have not ended, for each shard of the newest
-    checkpoint that every update touches."""
+    """Reads the newest checkpoint. Returns the smallest number of updates of open closures that one
+    of its shards holds, among the shards that every update touches."""
     saved = job.show()["checkpoint"]
     code, said, _ = (
         tool(c, "verify", saved["path"])
@@ -446,9 +449,10 @@ def pulls(c, server):
 
 
 def pulls_after_climbing_back(c, r, mutant=None):
-    """A worker holds every shard as of (start, vlsn). While that worker is stopped, one server's
-    shards return to the seed and climb to the same vlsn under another start. Then the worker
-    pulls. There is only one closure, so that the count is the same: no Close comes in between."""
+    """A worker has cached every shard under the tag (start, vlsn). While that worker is stopped,
+    the shards of one server return to the seed and reach the same vlsn under another start. Then
+    the worker pulls. There is only one closure: a Close between two closures would also raise the
+    lsn."""
     first, victim = c.workers[0], r.choice(c.servers)
     helper = (
         c.workers[1]
@@ -578,7 +582,7 @@ def k1(c, r):
         for name in ("fs.write", "fs.sync", "fs.link", "fs.sync_folder", "fs.remove")
     ]
     r.shuffle(points)
-    if c.forms == 1:  # the long form takes all of them
+    if c.forms == 1:  # The long form tests all points, this form only three.
         points = [p for p in points if p[0] is c.servers][:2] + [
             p for p in points if p[0] is not c.servers
         ][:1]
@@ -603,8 +607,8 @@ def k1(c, r):
             raise Failure("six jobs ended, and %s never came at %s" % (name, victim.name))
         died += 1
         if victim is c.coordinator:
-            # No process deletes files now. The newest manifest is whole, and its files have the
-            # contents that it states.
+            # The coordinator is dead, so no process deletes files now. The newest manifest must be
+            # whole, and its files must have the contents that it states.
             for path in manifests(
                 os.path.join(c.runs, "%s-%s" % (job.name, job.uid), "checkpoint")
             )[-1:]:
@@ -635,7 +639,8 @@ def damaged_copy(folder, to):
 
 
 def must_name(c, folder, path, what):
-    """`verify` of the folder must end with 1 and name the file and the place in it."""
+    """`verify` of the folder must end with exit code 1, and name the file and the place of the
+    damage in it."""
     code, said, errors = tool(c, "verify", folder)
     if code == 1 and said is not None and not said["whole"]:
         errors = said["passed_over"] + [
@@ -682,7 +687,7 @@ def k2(c, r):
                 os.truncate(path, min(size, os.path.getsize(path) - 1))
                 what = "cut to %d bytes" % size
             must_name(c, copy, path, what)
-    # This is the checkpoint that a resumed job uses.
+    # A resumed job uses the newest checkpoint.
     only_new = sorted(
         names_of(said[newest]).difference(
             *(names_of(said[path]) for path in said if path != newest)
@@ -832,8 +837,8 @@ def k4(c, r):
 
 
 def cancelled(c, steps, shape):
-    """Returns a job that was saved and then cancelled in the middle. `shape` is its state at the
-    end."""
+    """Returns a job that was cancelled in the middle, after a checkpoint of it was made. `shape`
+    then has the settings that this job had."""
     for _ in range(6):
         job = c.submit(checkpoint=OFTEN, **shape)
         wait_saved(job)
@@ -869,7 +874,7 @@ def k5(c, r):
             "the checkpoint of the cancelled job holds %d of %d steps" % (steps, job.steps)
         )
     again = c.submit(name=job.name, checkpoint="{every: 50ms, keep: 20, resume: true}", **shape)
-    result = again.finish()  # every sample once, over both jobs
+    result = again.finish()  # Over both jobs, every sample must count once.
     if not events(again, "state", "resumed at step %d of %d from " % (steps, job.steps)):
         raise Failure("want it to resume at step %d: %s" % (steps, events(again, "state")))
     if result["resumed_from"] != said["manifest"]["path"]:
@@ -913,14 +918,16 @@ def k6(c, r):
             checkpoint="{every: 50ms, keep: 100}",
         )
         folder = folder_of(job)
-        # A durable file may not have been reported. Therefore all files that are newer than those
-        # of the former manifest count as the newest.
+        # A file may be durable before the coordinator has heard of it. Therefore all files that are
+        # newer than those of the manifest before the newest one count as the newest.
         written = manifests(folder)
         last = {f["shard"]: f for f in verified(c, written[-1])["files"]}
         older = {}
+        # Goes back to the first manifest whose files differ from the newest ones. It reads no more
+        # manifests, because the server must not be declared lost while this script reads.
         for path in reversed(
             written[:-1]
-        ):  # takes the first file that differs; the server must not be declared lost meanwhile
+        ):
             older = {
                 f["shard"]: f
                 for f in verified(c, path)["files"]
@@ -968,7 +975,7 @@ def k6(c, r):
 
 
 def job_shards(c, job):
-    """Returns the present owner of each shard."""
+    """Returns the present owner of each shard, as a list."""
     listed = c.psctl_json("variable", "list", "--job", job.name)
     found = []
     for variable in listed["variables"] if isinstance(listed, dict) else listed:
@@ -1039,7 +1046,7 @@ spec:
             for s in c.servers:
                 s.kill()
             write_images(c.folder, c.seed + 1)
-            for w in c.workers:  # workers that hold the old data in memory would continue with it
+            for w in c.workers:  # a worker that has the old data in memory would continue with that
                 w.kill()
             for d in c.servers + c.workers:
                 d.start()
@@ -1067,7 +1074,7 @@ spec:
                 raise Failure("want a user's error that names file and examples: %s" % status)
             continue
         lost = result["lost"]
-        # Checks one shard at a time, or both together.
+        # The two closures may be reported in one event or in several events.
         named = {
             e["text"].split(" are lost in ")[0]
             for e in status["events"]
@@ -1145,7 +1152,7 @@ def k9(c, r):
         )
         if not victim.alive():
             break
-        # the server returned too late, and its shards belong to other servers
+        # The server returned too late: its shards already belonged to other servers.
     else:
         raise Failure("six times %s restored nothing: %s" % (victim.name, events(job, "rollback")))
     victim.start()

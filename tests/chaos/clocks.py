@@ -1,5 +1,5 @@
-"""Hosts whose wall clocks jump. The daemons run with wallclock.cc preloaded, and each has another
-clock."""
+"""Hosts whose wall clocks jump. The daemons run with wallclock.cc preloaded, and each has a clock
+of its own."""
 import mmap
 import os
 import struct
@@ -8,8 +8,8 @@ HOUR = 3600
 
 
 def clock_library(bin_folder):
-    """Returns the library, or None in a sanitizer's build, because a sanitizer must be preloaded
-    itself."""
+    """Returns the path of the library, or None in a sanitizer build: there the sanitizer's own
+    library would have to be preloaded first."""
     path = os.path.join(os.path.abspath(bin_folder), "libevergrad-wallclock.so")
     return path if os.path.exists(path) else None
 
@@ -19,7 +19,7 @@ class WallClocks:
         self.library, self.folder, self.pages = library, folder, {}
 
     def _page(self, name):
-        """Returns (path, page) of the file with a host's offset."""
+        """Returns (path, page) of the mapped file that holds the offset of a host's clock."""
         if name not in self.pages:
             path = os.path.join(self.folder, "clock-%s" % name.replace("/", "-"))
             with open(path, "wb") as f:
@@ -33,7 +33,7 @@ class WallClocks:
         return dict(os.environ, LD_PRELOAD=self.library, EVERGRAD_WALL_CLOCK=self._page(name)[0])
 
     def set(self, name, seconds):
-        """From now on this host's clock is ahead by so many seconds."""
+        """Sets this host's clock ahead of the machine's clock by `seconds`."""
         self._page(name)[1][:] = struct.pack("<q", int(seconds * 1e9))
 
     def ahead(self, name):

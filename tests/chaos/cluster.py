@@ -39,8 +39,8 @@ def wait_for(what, condition, seconds=60.0):
     """Polls `condition` until it returns a true value, and returns that value. The pause between
     polls is a wait for an event that is never set.
 
-    The deadline only ends a wait that hangs: it is far longer than a slow machine needs, and costs
-    nothing where the condition becomes true.
+    The deadline only ends a wait that hangs. It is far longer than a slow machine needs, and costs
+    no time if the condition becomes true.
     """
     pause = threading.Event()
     deadline = time.monotonic() + seconds
@@ -62,8 +62,9 @@ def mix(index, bits):
 
 
 def die_with_parent():
-    """Runs in the child. If a script is ended from outside, for example by a test's timeout, no
-    daemon remains to disturb the next script. Call it from the main thread."""
+    """Runs in the child before it becomes the daemon. If a script is ended from outside, for
+    example by the timeout of a test, the kernel kills its daemons, so that none disturbs the next
+    script. Call Popen with it from the main thread only."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
@@ -72,7 +73,8 @@ class Daemon:
         self.cluster, self.role, self.identity, self.arguments = cluster, role, identity, arguments
         self.process = None
         self.starts = 0
-        # Words before the command line of the daemon, for example to start it in a control group.
+        # Words that stand before the command line of the daemon, for example to start it in a
+        # control group.
         self.prefix = []
         self.address = ""
         self.session_proxy = self.data_proxy = None
@@ -86,10 +88,10 @@ class Daemon:
         return os.path.join(self.cluster.folder, "%s-%s.log" % (self.role, self.identity))
 
     def start(self, failpoints=None, extra=(), mutant=None):
-        """Returns once it listens, or, for a worker, once it runs. A daemon whose address is
-        known, and which a failpoint ends before that, counts as started. With a `mutant` the
-        faulty build of the daemon is started, which breaks the rule of that name
-        (tests/mutants/mutants.inc)."""
+        """Returns once the daemon listens, or, for a worker, once it runs. If a failpoint ends the
+        daemon before that and its address is known from an earlier start, the daemon counts as
+        started. With a `mutant` the faulty build of the daemon is started, which breaks the rule of
+        that name (tests/mutants/mutants.inc)."""
         if self.process is not None and self.process.poll() is None:
             raise Failure("%s runs already" % self.name)
         self.starts += 1
@@ -119,7 +121,7 @@ class Daemon:
                 self.data_proxy = self.data_proxy or self.cluster.proxy()
                 command += ["--advertise", self.data_proxy.address]
         elif self.address:
-            command += ["--listen", self.address]  # tasks redial the address that they know
+            command += ["--listen", self.address]  # the tasks dial again the address that they know
         command += list(self.arguments) + list(extra)
         with open(self.log_path, "ab") as log:
             log.write(("---- start %d: %s\n" % (self.starts, " ".join(command[1:]))).encode())
@@ -201,15 +203,15 @@ class Daemon:
 
 
 def power_library(bin_folder):
-    """Returns the library, or None in a sanitizer's build, because a sanitizer must be preloaded
-    itself."""
+    """Returns the path of the library, or None in a sanitizer build: there the sanitizer's own
+    library would have to be preloaded first."""
     path = os.path.join(os.path.abspath(bin_folder), "libevergrad-power.so")
     return path if os.path.exists(path) else None
 
 
 class Pauses:
-    """Measures the longest time for which the machine let this process wait, for the reader of a
-    failure: a lease can end in such a pause."""
+    """Measures the longest time for which the machine did not run this process. Bounds on times are
+    extended by it, and whoever reads a failure must know it: a lease can end in such a pause."""
 
     def __init__(self):
         self.longest, self.stop = 0.0, threading.Event()
@@ -228,13 +230,13 @@ class Pauses:
 
 
 class Cluster:
-    """A cluster. With `proxied`, each task reaches the coordinator through its proxy
+    """A cluster. With `proxied`, each task reaches the coordinator through its own proxy
     (`session_proxy`), and workers reach each server through the server's proxy (`data_proxy`). The
-    proxies pass everything on until a scenario changes that. With `powered`, every request of a
-    task to the disk is recorded (`disk`), so that it can lose power."""
+    proxies pass everything on until a scenario changes that. With `powered`, every disk request of
+    a daemon is recorded in `disk`, so that the cluster can lose power."""
 
     daemon_class = Daemon
-    # Words before a call of psctl, and flags after it.
+    # Words that stand before a command line of psctl, and flags that are added after it.
     psctl_prefix, psctl_flags = [], []
 
     def __init__(
@@ -258,8 +260,8 @@ class Cluster:
         self.disk = (
             Disk(power_library(self.bin), self.folder, ("state", "runs")) if powered else None
         )
-        # WallClocks. If it is set, each process that is started from now on gets a separate wall
-        # clock.
+        # A WallClocks or None. If it is set, each process that is started from now on has the wall
+        # clock of its own host.
         self.clocks = None
         lease = int(600 * scale)
         self.lease_seconds = lease / 1000.0
@@ -303,7 +305,8 @@ class Cluster:
         self.pauses = Pauses()
 
     def environment(self, daemon):
-        """Returns the environment of a process of this daemon; for None, that of this script."""
+        """Returns the environment of a process of this daemon, or of a call of psctl if the daemon
+        is None."""
         if self.disk:
             return self.disk.environment()
         return self.clocks.environment(daemon.name) if self.clocks else None
@@ -395,7 +398,7 @@ class Cluster:
             raise Failure("psctl %s printed no JSON: %r" % (" ".join(arguments), text[:500]))
 
     def psctl_files(self, *arguments):
-        """Runs a verb that reads files and calls no coordinator."""
+        """Runs a psctl command that reads files and does not call the coordinator."""
         r = subprocess.run(
             [os.path.join(self.bin, "psctl")] + list(arguments),
             stdin=subprocess.DEVNULL,
@@ -416,8 +419,8 @@ class Cluster:
         return found["tasks"] if isinstance(found, dict) else found
 
     def wait_tasks(self):
-        """Waits until every running server and worker is registered with its present process, and
-        not with one that was killed a moment ago."""
+        """Waits until every running server and worker is registered with its present process. The
+        registration of a process that was killed a moment ago does not count."""
         wanted = {(d.name, d.pid) for d in self.servers + self.workers if d.alive()}
 
         def there():
@@ -433,8 +436,8 @@ class Cluster:
         )
 
     def wait_usable(self):
-        """Like wait_tasks, and also waits until none of them backs off after short lives, so that
-        each can get work."""
+        """Like wait_tasks, and also waits until no task backs off after short lives, so that each
+        can get work."""
         self.wait_tasks()
         wait_for(
             "nobody to back off",
@@ -450,9 +453,9 @@ class Cluster:
         """Submits counting jobs, one after another, until `happened()` while one of them runs, and
         returns that one.
 
-        Which task does which part of a job is not promised. On a busy machine a worker may get too
-        little work of one job to reach its failpoint. A job that ends without it is checked like
-        every other.
+        It is not promised which task does which part of a job. On a busy machine a worker may get
+        too little work of one job to reach its failpoint. A job that ends before `happened()` is
+        checked like every other.
         """
         for _ in range(6):
             job = self.submit(**shape)
@@ -605,7 +608,8 @@ spec:
         return self.cluster.psctl_json("job", "show", self.name)
 
     def ended(self):
-        """Returns whether the job is known to have ended. The coordinator may be down."""
+        """Returns whether the job is known to have ended. While the coordinator is down, returns
+        False."""
         r = self.cluster.psctl(
             "job", "show", self.name, "--output", "json", "--timeout", "2s", expect=None
         )
@@ -640,8 +644,8 @@ spec:
             return json.load(f)
 
     def wait_miscounted(self, seconds=120):
-        """Waits for the end of a job with a built-in fault. Returns "", or the error that the job
-        itself found by counting its updates."""
+        """Waits for the end of a job whose daemons have a built-in fault. Returns "", or the error
+        that the job itself found when it counted its updates."""
         status = self.wait_state("SUCCEEDED", "FAILED", seconds=seconds)
         cause = str(status.get("first_cause"))
         if (
@@ -652,8 +656,8 @@ spec:
         return "" if status["state"] == "SUCCEEDED" else cause
 
     def finish(self, seconds=120):
-        """Waits for the end, checks that everything was applied exactly once, and returns
-        result.json."""
+        """Waits for the end of the job, checks that every update was applied exactly once, and
+        returns result.json."""
         status = self.wait_state("SUCCEEDED", "FAILED", "CANCELLED", seconds=seconds)
         if status["state"] != "SUCCEEDED":
             raise Failure("%s is %s: %s" % (self.name, status["state"], status.get("first_cause")))
@@ -692,8 +696,8 @@ spec:
             raise Failure("metrics.jsonl: the submission does not stand there once")
 
     def check_audit(self):
-        """The ledgers of the newest checkpoint, read from its files, show that every example of
-        every epoch was applied once (P3)."""
+        """The ledgers in the files of the newest checkpoint must show that every example of every
+        epoch was applied once (P3)."""
         audit = json.loads(
             self.cluster.psctl(
                 "job",
@@ -708,8 +712,8 @@ spec:
             raise Failure("psctl job audit: %s" % audit)
 
     def check_exact(self):
-        """Every sample was counted once an epoch, and every update once on every shard, in values,
-        slots and ledger counters (P1, P2, P3)."""
+        """Every sample must have been counted once per epoch, and every update once on every shard:
+        in values, optimizer state and ledger counters (P1, P2, P3)."""
         import numpy
 
         if self.checkpoint != "off":
@@ -772,8 +776,9 @@ spec:
         return min(self.steps_per_closure, per_epoch - first)
 
     def check_tables(self, result, listed):
-        """Each row of each table has exactly the sum of its pushes, and its slot has twice that.
-        There is no other row, and every slot has applied exactly the updates that touch it."""
+        """Each row of each table must have exactly the sum of its pushes as its values, and twice
+        that as its optimizer state. No other row may exist, and every slot must have applied
+        exactly the updates that touch it."""
         from tables import Expected, dimension_of, name_of
 
         updates = [(c, u) for c in range(self.closures) for u in range(self.steps_of(c))]
@@ -801,7 +806,7 @@ spec:
             got = shards[first + slot]["updates_applied"]
             if got != want:
                 raise Failure("slot %d: want %d updates applied got %s" % (slot, want, got))
-        # Most steps touch few slots, so the absence of an update does not show that it was lost.
+        # If most steps touch few slots, a missing update would not show that it was lost.
         if sum(expected.touched) >= self.steps * self.table_slots / 2:
             raise Failure(
                 "these tables are not sparse: %s of %d steps" % (expected.touched, self.steps)

@@ -1,5 +1,5 @@
-"""Scenarios of notices: a server or a worker must leave, and processes die in the middle of a
-move. They are registered with the others of scenarios.py."""
+"""Scenarios of preemption notices: a server or a worker must leave, and processes die in the middle
+of a move. They are registered with the others of scenarios.py."""
 import os
 import signal
 import time
@@ -38,8 +38,8 @@ def leaves(c, job, victim, notice, undo):
 
 
 def handed_over(c, job, result, victim, pids):
-    """Its shards must have been moved: nothing was rolled back or run again, and no death is
-    counted."""
+    """The shards of the victim must have been moved: nothing may be rolled back or run again, and
+    no death may be counted."""
     only_these_died(pids, c, victim)
     if result["repair"] != NOTHING or events(job, "rollback"):
         raise Failure(
@@ -117,7 +117,7 @@ def d2(c, r):
 
     def write():
         with open(path, "w"):
-            pass  # empty: its existence is the notice
+            pass  # The file is empty: that it exists is the notice.
 
     def forget():
         if os.path.exists(path):
@@ -182,7 +182,7 @@ def d4(c, r):
     if len(c.servers) == 1:
         return server_leaves(
             c, r, c.servers[0], lambda: c.servers[0].signal(signal.SIGTERM)
-        )  # there is no server to move them to
+        )  # There is no server to which its shards could be moved.
     leaver = r.choice(c.servers)
     target = r.choice([s for s in c.servers if s is not leaver])
     victim, point = r.choice(
@@ -201,7 +201,7 @@ def d4(c, r):
             20,
         )
         if victim.alive():
-            return  # the job had ended
+            return  # The job ended before the failpoint was reached.
         victim.start()
         if victim is not leaver:
             ends(c, leaver, since)

@@ -5,10 +5,11 @@
 //   [--each 2] [--again 64] [--lane BYTES]
 //
 // The pushers push zeros, so that the job's values do not change. This program registers a worker,
-// and pushes under a grant of that worker, because the servers accept no other pushes. The job's
-// number of updates is then not that of the plan, so the job can only be cancelled. Every push must
-// be applied. Then --again pushers repeat their last push, which the server must recognize. The
-// program prints the outcome; exit code 0 means that nothing was lost.
+// and pushes under a grant of that worker, because the servers accept no other pushes. Its pushes
+// are updates that the plan does not have, so the job cannot succeed and must be cancelled. Every
+// push must be applied. Then --again pushers repeat their last push, which the server must
+// recognize as a duplicate. The program prints the outcome; exit code 0 means that nothing was
+// lost.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -73,7 +74,8 @@ struct Team {
   runtime::WaitableEvent over;
 };
 
-// Pushes the updates from `from` up to `to`, one after another. The last push of all ends the wait.
+// Pushes the updates from `from` up to and without `to`, one after another. When no pusher is left,
+// sets `over`.
 void Push(Team& team, client::ParameterClient& client, int pusher, int from, int to) {
   v1::RequestHeader header;
   header.set_job_uid(team.held.state.job_uid());
@@ -82,7 +84,7 @@ void Push(Team& team, client::ParameterClient& client, int pusher, int from, int
   *push.mutable_epoch() = team.held.state.epoch();
   team.worker->Prove(team.grant, &header);
   push.set_closure(team.grant.closure());
-  // The update numbers are above those of the job, and different for each pusher.
+  // The job's own updates have smaller numbers. No two pushers use the same number.
   push.set_update(static_cast<std::uint32_t>(1024 + pusher * team.each + from));
   *push.mutable_attempt() = team.grant.attempt();
   push.set_kind(v1::GRADIENT);
@@ -126,7 +128,7 @@ Options Parse(int argc, char** argv) {
   return options;
 }
 
-// Numbers of pushes by their answer.
+// Numbers of pushes that got the wanted answer, and another answer.
 struct Outcome {
   int good = 0, other = 0;
   friend bool operator==(const Outcome&, const Outcome&) = default;
@@ -143,7 +145,7 @@ bool Report(const Options& options, const v1::ShardState& before, const v1::Shar
       "lanes=%d\n",
       static_cast<unsigned long long>(before.bytes()), pushed, first.good, first.other, again.good,
       static_cast<unsigned long long>(known), static_cast<unsigned long long>(counted), lanes);
-  // The updates of the job itself are counted, too.
+  // The job's own updates are in `counted`, too, so it may be larger than `pushed`.
   return first == Outcome{pushed, 0} && again == Outcome{options.again, 0} &&
          known == static_cast<std::uint64_t>(options.again) &&
          counted >= static_cast<std::uint64_t>(pushed);

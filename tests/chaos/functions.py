@@ -54,7 +54,7 @@ class FunctionsJob:
         )
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.client.stdout, selectors.EVENT_READ)
-        self.fits = 0  # number of scheduled steps
+        self.fits = 0  # number of steps of `fit` that were scheduled
         self.buffer = b""
 
     def __enter__(self):
@@ -199,7 +199,7 @@ def u1(c, r):
     restart(victim, "worker.after_push=%d*kill" % r.randint(3, 25))
     c.wait_usable()
     with FunctionsJob(c) as job:
-        # Which worker runs which closure is not promised.
+        # It is not promised which worker runs which closure.
         for _ in range(6):
             job.fit(60, 8, wait=False)
             wait_for(
@@ -285,7 +285,8 @@ def u4(c, r):
         ):
             raise Failure("want the user's error, once; got %s" % answers)
         job.ask("join")
-        # Each update of the cancelled closures was applied at most once, and no more are applied.
+        # Of the cancelled closures, each update was applied at most once, and none is applied from
+        # now on.
         handle = job.ask("schedule read 1").split()[0]
         applied = int(job.ask("fetch " + handle).split()[-1])
         if applied > 8 + 60 * 40:
@@ -324,7 +325,7 @@ def u5(c, r):
         job.fit(many, 1)
         job.check_exact()
         grown = (resident() - before) / 2**20
-        # A sanitizer keeps freed memory.
+        # The limit does not hold under a sanitizer, which keeps freed memory for a while.
         if grown > 16 and not c.sanitized():
             raise Failure("the coordinator grew by %.1f MiB over %d closures" % (grown, many))
         print("       the coordinator grew by %.1f MiB over %d closures" % (grown, many))

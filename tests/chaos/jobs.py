@@ -1,7 +1,7 @@
-"""Scenarios of several jobs side by side: equal variable names, shares and quotas, with deaths of
-any task meanwhile. They are registered with the others of scenarios.py.
+"""Scenarios of several jobs that run at the same time, with equal variable names, shares and
+quotas, while tasks of any role die. They are registered with the others of scenarios.py.
 
-Their coordinator runs two jobs at once. A worker that two jobs want moves from one to the other
+Their coordinator runs two jobs at once. A worker that another job should get is moved to that job
 after 300 ms (`ARGUMENTS`).
 """
 import signal
@@ -99,7 +99,7 @@ def j1(c, r):
 
 
 def shares(c, a, b):
-    """Returns, for a time in which 3 workers serve `a` and 1 serves `b`, how many steps and
+    """Measures while 3 workers serve `a` and 1 serves `b`. Returns how many steps and
     worker-seconds each job got, and which job each worker serves at the end. Returns None if a job
     ended meanwhile."""
 
@@ -155,9 +155,9 @@ def j2(c, r):
         big = dict(
             examples=3600, epochs=2, step_ms=4, shards=2, steps_per_closure=2, checkpoint="off"
         )
-        # The four workers need the machine for themselves for that long. On a busy machine the
-        # measurement is repeated with two other jobs, which are twice as long if the first two
-        # ended too early.
+        # The measurement is valid only if no other process takes CPU time from the four workers. On
+        # a busy machine it is repeated with two other jobs, which are twice as long if the first
+        # two ended too early.
         for _ in range(5):
             a, b = c.submit(resources="{share: 3}", **big), c.submit(resources="{share: 1}", **big)
             measured = shares(c, a, b)
@@ -193,7 +193,8 @@ def j3(c, r):
     a.wait_steps(5)
     b = c.submit(examples=600, shards=4, resources="{server_memory_bytes_max: 4KiB}")
     cause = b.wait_state("FAILED", "SUCCEEDED").get("first_cause") or {}
-    # 600 rows and one row of each of 4 shards, in values and in slots, at 4 bytes.
+    # The job has 600 rows, and one more row for each of the 4 shards. Each row has 4 bytes of
+    # values and 4 bytes of optimizer state.
     want = 2 * 4 * (600 + 4)
     if (
         "bytes=%d spec.resources.server_memory_bytes_max=4096" % want

@@ -1,5 +1,6 @@
-"""Scenarios under the limits of control groups (v1 or v2). If this machine does not allow control
-groups, they are skipped by name and counted."""
+"""Scenarios in which daemons run under the limits of control groups (v1 or v2). If this machine
+does not allow control groups, the scenarios are skipped; their names and their number are
+printed."""
 import os
 import re
 import subprocess
@@ -12,8 +13,8 @@ TOP = "/sys/fs/cgroup"
 
 
 class Group:
-    """A control group for `kind` ("cpu" or "memory"). Raises Skipped if none can be made. Several
-    groups at once need different values of `name`."""
+    """A control group of `kind` "cpu" or "memory". Raises Skipped if none can be made. Groups that
+    exist at the same time need different values of `name`."""
 
     def __init__(self, kind, name=""):
         self.unified = os.path.exists(os.path.join(TOP, "cgroup.controllers"))
@@ -46,7 +47,7 @@ class Group:
             f.write(text)
 
     def limit(self, value):
-        """Sets the limit: for cpu a share of one core, for memory bytes."""
+        """Sets the limit: a share of one core for "cpu", a number of bytes for "memory"."""
         if self.kind == "cpu":
             value = int(value * 100000)
             self._write(self._limit_file(), "%d 100000" % value if self.unified else str(value))
@@ -54,12 +55,12 @@ class Group:
             self._write(self._limit_file(), str(value))
 
     def starter(self):
-        """Returns a Daemon's `prefix`. The process enters the group before it becomes the daemon,
-        so that the daemon finds the group's limit when it looks for one."""
+        """Returns a value for Daemon.prefix. The process enters the group before it becomes the
+        daemon, so that the daemon finds the group's limit when it looks for one."""
         return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', os.path.join(self.path, "cgroup.procs")]
 
     def killed(self):
-        """Returns how many of its processes the kernel has ended because of their memory."""
+        """Returns how many processes of the group the kernel has killed because of their memory."""
         with open(
             os.path.join(self.path, "memory.events" if self.unified else "memory.oom_control")
         ) as f:
@@ -73,7 +74,7 @@ class Group:
             return int(dict(line.split() for line in f)["nr_throttled"])
 
     def end(self):
-        """Moves its processes back to the root group."""
+        """Moves the processes of the group back to the root group."""
 
         def members():
             with open(os.path.join(self.path, "cgroup.procs")) as f:
@@ -129,8 +130,8 @@ def l2(c, r):
     victim = r.choice(c.workers)
     c.wait_usable()
     before = c.pids()
-    # A worker that has all its pages needs no further memory and is not killed. Therefore each new
-    # start gets less memory.
+    # A worker whose pages are all in memory needs no further memory and is not killed. Therefore
+    # each new start gets less memory.
     for room in (32 << 10, 8 << 10, 4 << 10):
         group = Group("memory")
         try:
@@ -189,8 +190,8 @@ def s5(c, r):
         restart(s, extra=("--budget-bytes-max", "64MiB", "--lane-bytes-max", "32MiB") + METRICS)
     c.wait_usable()
     before = c.pids()
-    # One variable has 16 MiB in one shard. The workers have little to do, for longer than this
-    # scenario lasts.
+    # One variable has 16 MiB in one shard. The workers have little to compute, and the job lasts
+    # longer than this scenario.
     job = c.submit(
         examples=4 << 20,
         batch=1 << 16,
@@ -215,7 +216,7 @@ def s5(c, r):
             for s in c.servers:
                 base[s] = status_bytes(s.pid, "VmRSS")
                 with open("/proc/%d/clear_refs" % s.pid, "w") as f:
-                    f.write("5")  # VmHWM counts from here on
+                    f.write("5")  # From here on the kernel measures VmHWM anew.
             command = [
                 os.path.join(c.bin, "evergrad-fast-pushers"),
                 "--coordinator",

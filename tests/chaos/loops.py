@@ -1,9 +1,8 @@
 """Scenarios of tasks that come and go without end: a crash loop, sessions that never send a
 message, and two processes with one name. They are registered with the others of scenarios.py.
 
-Their coordinator fails a job after 20 deaths (`ARGUMENTS`). Half a minute therefore shows as much
-as an hour would with the default of 100: deaths that the job did not cause must not be counted at
-all.
+Their coordinator fails a job after 20 deaths (`ARGUMENTS`), and not after 100 as by default, so
+that half a minute is enough: deaths that the job did not cause must not be counted at all.
 """
 import json
 import os
@@ -23,8 +22,8 @@ _long_form_was_run = []
 
 
 def duration(c):
-    """Returns the seconds of a scenario. The long form runs for ten minutes once, beside two
-    healthy workers, and not in each of its forms."""
+    """Returns the length of a scenario in seconds. With --long the scenario runs for ten minutes,
+    once, beside two healthy workers, and not in each of the forms."""
     if c.forms == 1:
         return SHORT_SECONDS
     if len(c.workers) < 2 or _long_form_was_run:
@@ -34,7 +33,8 @@ def duration(c):
 
 
 def submit_for(c, seconds):
-    """Returns a job that two workers cannot finish within `seconds`: a step waits 40 ms."""
+    """Returns a job that all workers together cannot finish within `seconds`: a step waits 40
+    ms."""
     steps = int(seconds * len(c.workers) / 0.04)
     return c.submit(examples=10 * steps, epochs=1, step_ms=40, checkpoint="{every: 2s}")
 
@@ -77,7 +77,8 @@ def w18(c, r):
         % (lives, registered, len(deaths), len(shown))
     )
     only_these_died(before, c, loop)
-    # There are four deaths with work, then one after 1, 2, 4 … 60 s.
+    # The first four deaths with work come without a pause, the next ones after backoffs of 1, 2, 4
+    # … 60 s.
     if len(deaths) > 4 + 6 + seconds / 60 + 1:
         raise Failure("%d deaths of one worker in a crash loop fill the events" % len(deaths))
     if len(deaths) > 4 and not shown:
@@ -138,7 +139,7 @@ def w19(c, r):
         raise Failure(
             "the coordinator's log says nothing of refused registrations:\n" + c.coordinator.tail()
         )
-    # a process of the cluster can still register at once
+    # A process of the cluster must still be able to register at once.
     victim = c.workers[0]
     since = time.monotonic()
     victim.kill()
@@ -156,7 +157,7 @@ def w19(c, r):
     told = [e for e in events(job, "death") + events(job, "requeue") if "worker/f" in e]
     if told:
         raise Failure("the job tells of sessions that it had nothing to do with: %s" % told[:3])
-    # the tokens of the limit are refilled with time
+    # The limit of registrations is a token bucket, which is refilled with time.
     wait_for(
         "the limit of registrations to be free again",
         lambda: metric(c, "evergrad_coordinator_registrations_recent_current") < 1000,

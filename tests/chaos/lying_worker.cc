@@ -1,9 +1,9 @@
-// A worker that for a while reports Done for all training work that it is granted, and does none of
-// it.
+// A worker that reports Done for the first training closures that it is granted, and does not
+// compute them.
 //
 //   evergrad-lying-worker --coordinator ADDR --lies N
 //
-// Prints the number of reports that were sent. The exit code is 0 if it is N.
+// It ends after N such reports and prints their number. The exit code is 0 if N reports were sent.
 #include <atomic>
 #include <chrono>
 #include <cstdio>

@@ -1,5 +1,6 @@
-"""A cluster in which every daemon has a machine: a network, a mount and a UTS namespace with an
-address, a host name and a disk. A bridge in one more namespace joins the machines.
+"""A cluster in which every daemon has a machine: a network namespace with an address, a mount
+namespace with a disk, and a UTS namespace with a host name. A bridge in one more network namespace
+joins the machines.
 
 The machine of a daemon that is killed is removed, and the next start of the daemon is on a new
 machine with an address that no machine had before. A removed machine loses its disk. Three things
@@ -8,8 +9,8 @@ remain, as with a cloud:
 - The folder of the runs is shared by all machines.
 - The volume of the coordinator has the journal. It is attached to one machine at a time: a new
   machine of the coordinator mounts it at the same path.
-- The name evergrad-coordinator belongs to the newest machine of the coordinator. A file of hosts,
-  which every machine reads, stands for the name service.
+- The name evergrad-coordinator belongs to the newest machine of the coordinator. A hosts file,
+  which every machine reads, takes the place of a name service.
 
 The daemons are started as on the page docs/deploy.md: TLS, the same ports on each machine, servers
 and workers that are found by the address that they advertise.
@@ -32,7 +33,8 @@ from machines import Machine, can, run_inside_if_needed  # noqa: E402,F401
 NAME = "evergrad-coordinator"
 PORTS = {"coordinator": 4000, "ps_server": 4010, "worker": 4020}
 NETWORK = ipaddress.ip_network("10.80.0.0/16")
-# One line of fixed length, so that one write replaces it and no reader sees a part of it.
+# The file has one line of fixed length, so that one write replaces it and no reader sees a part of
+# it.
 HOSTS = "127.0.0.1 localhost\n%-15s " + NAME + "\n"
 
 
@@ -54,8 +56,9 @@ class MachineDaemon(Daemon):
         )
 
     def kill(self):
-        """The machine disappears. Either its processes end first, so that peers see connections
-        end, or it loses its network and power at once, and peers see only silence."""
+        """The machine disappears. In half of the cases its processes end first, so that peers see
+        their connections end. In the other half it loses its network and power at once, and peers
+        see only silence."""
         if self.cluster.random.random() < 0.5:
             self.cluster.unplug(self)
         super().kill()
@@ -71,14 +74,14 @@ class MachineCluster(Cluster):
         super().__init__(bin_folder, servers, workers, seed, scale, keep=keep)
         self.random = random.Random("machines/%d" % seed)
         self.addresses = NETWORK.hosts()
-        self.cleanups = []  # Machine asks for them
+        self.cleanups = []  # the constructor of Machine needs this list
         self.boots = 0
         self.machine_disk, self.volume = self._folder("disk"), self._folder("volume")
         self.hosts = os.path.join(self.folder, "hosts")
         with open(self.hosts, "w") as f:
             f.write("127.0.0.1 localhost\n")
         for d in self.servers:
-            d.arguments += ["--lane-bytes-max", "0"]  # another machine has other memory
+            d.arguments += ["--lane-bytes-max", "0"]  # tasks on different machines share no memory
         given = self.coordinator.arguments
         given[given.index("--state-dir") + 1] = os.path.join(self.machine_disk, "volume", "state")
         self._make_certificates()
@@ -195,7 +198,7 @@ class MachineCluster(Cluster):
         super().down()
 
     def check_addresses(self):
-        """Every server is known under the address of its present machine."""
+        """Every server must be known under the address of its present machine."""
         known = {
             t["identity"]: t["address"]
             for t in self.tasks()

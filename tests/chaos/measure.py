@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures on real daemons, with the default times, how long a fault is felt, and whether any
-resource grows with faults.
+"""Measures on real daemons, with the default times, how long a fault delays the work, and whether
+any resource grows with faults.
 
   measure.py --bin build/release/bin [--seed S] takeover [-n 200]
       from a worker's SIGKILL to the first push of its closure by another worker
@@ -9,8 +9,8 @@ resource grows with faults.
   measure.py --bin build/release/bin [--seed S] cycles [-n 500]
       kills of each role in turn, while memory, descriptors and threads of the others are watched
 
-Each part prints its figures and ends with 1 if one exceeds its bound (`--no-bound`: never). Every
-disturbed job is checked as in the scenarios.
+Each part prints its figures, and ends with exit code 1 if one exceeds its bound. With `--no-bound`
+it does not compare. Every disturbed job is checked as in the scenarios.
 """
 import argparse
 import calendar
@@ -51,7 +51,8 @@ def moment(seconds):
 
 
 class Attempts:
-    """The attempts in a worker's log. Each call reads the lines since the last call."""
+    """The lines about attempts in the log of a worker. Each call of read returns those since the
+    last call."""
 
     def __init__(self, daemon):
         self.path, self.at, self.found = daemon.log_path, 0, []
@@ -77,7 +78,8 @@ class Attempts:
         return self.found
 
     def running(self):
-        """Returns the closure and attempt that has begun, has pushed, and has not ended."""
+        """Returns the closure and attempt of the worker, if the attempt has begun, has pushed, and
+        has not ended."""
         last = self.read()[-1:]
         return last[0][1], last[0][3] if last and last[0][2] != "ends" else None
 
@@ -104,8 +106,8 @@ def takeover(bin_folder, seed, n, bound):
                 )
                 job.wait_steps(100)
             c.wait_usable()
-            # Waits until the effects of the last death have ended, so that a single death is
-            # measured.
+            # Waits until the last death no longer has an effect, so that only one death at a time
+            # is measured.
             moment(1.5 + r.uniform(0.0, 0.3))
             victim = r.choice(workers)
             killed = time.time()
@@ -128,8 +130,8 @@ def takeover(bin_folder, seed, n, bound):
                 times.append(when - killed)
             else:
                 idle += 1
-            # The identity is new each time, because the same one would back off after so many
-            # short lives.
+            # The worker gets a new identity each time. A worker with the old identity would back
+            # off after so many short lives.
             next_one = c.add(
                 "worker",
                 "w%d" % named,
@@ -223,7 +225,7 @@ def cycles(bin_folder, seed, n, bound):
             if job[0] is not None:
                 if (
                     deaths[0] < 60 and not job[0].ended() and job[0].progress() < job[0].steps - 300
-                ):  # a job tolerates 100 deaths
+                ):  # A job tolerates 100 deaths.
                     return
                 job[0].finish()
             job[0], deaths[0] = (
@@ -276,8 +278,8 @@ def cycles(bin_folder, seed, n, bound):
                     for part in (warm[:quarter], warm[-quarter:])
                 )
                 rows.append((role, d.name, times, first, last))
-                # The memory of a process depends on its work at the moment of the measurement:
-                # some MiB of chunks, a connection, a stream.
+                # The resources of a process depend on its work at the moment of the measurement, so
+                # the bound allows some MiB of chunks, a connection or a stream more.
                 for what, i, room in (
                     ("resident KiB", 0, 4096 + 0.1 * first[0]),
                     ("descriptors", 1, 3),

@@ -5,16 +5,16 @@
 // records what a loss of power would have left. A SIGKILL alone proves nothing about fsync, because
 // the kernel keeps written data. The daemons do not know of this library.
 //
-// EVERGRAD_POWER_ROOTS names folders, separated by ':'. EVERGRAD_POWER_LOG names the file to which
-// records are appended:
+// EVERGRAD_POWER_ROOTS names the folders that are watched, separated by ':'. EVERGRAD_POWER_LOG
+// names the file to which records are appended:
 //   u32 bytes of the rest | u8 kind | u64 time (CLOCK_MONOTONIC, ns) | u64 inode | u64 offset or
 //   size | u32 length of a path | path | u32 length of a second path | second path | data
 // EVERGRAD_POWER_UNSYNCED names a folder. The sync of a file below it is not recorded, so that a
-// loss of power takes data that the daemon believes to be on the disk (the canaries). Syncs of
-// folders are recorded.
+// loss of power takes data that the daemon believes to be on the disk. The canaries use this. Syncs
+// of folders are still recorded.
 //
 // A record is written after its call has returned; the record of a sync is written before the
-// caller learns of the sync. Therefore everything that was reported had been recorded.
+// caller learns of the sync. Therefore everything that a daemon reported as safe is in the records.
 //
 // The recorded calls are open(at), write(v), pwrite, ftruncate, f(data)sync, link(at), rename(at),
 // unlink(at), remove, mkdir(at), rmdir, f(d)open, mkstemp. Writes through stdio are not seen one by
@@ -70,7 +70,7 @@ struct Log {
   std::string unsynced;
   int fd = -1;
   std::mutex mu;
-  std::set<std::uint64_t> buffered;  // inodes of files that stdio writes
+  std::set<std::uint64_t> buffered;  // inodes of files to which stdio writes
   void Buffered(std::uint64_t inode) {
     const std::lock_guard<std::mutex> lock(mu);
     buffered.insert(inode);
@@ -190,7 +190,8 @@ bool IsThere(int folder, const char* name) {
 int Opened(int fd, int folder, const char* name, int flags, bool was_there) {
   KeepErrno keep;
   if (fd < 0 || fd >= kFdsMax || TheLog().fd < 0) return fd;
-  // A descriptor that is opened again has the path of the file for which it stands.
+  // A descriptor may be opened again through /proc/self/fd. It then gets the path of the file
+  // behind that descriptor.
   const std::string path =
       ::strncmp(name, "/proc/self/fd/", 14) == 0 ? PathOf(fd) : PathAt(folder, name);
   struct stat info;
@@ -219,7 +220,7 @@ int OpenAt(int folder, const char* name, int flags, Call call) {
 void Wrote(int fd, const void* data, ssize_t bytes, std::int64_t offset) {
   KeepErrno keep;
   if (bytes <= 0 || !Watched(fd)) return;
-  // After an append the position is the end.
+  // After an append, the position of the descriptor is the end of the written bytes.
   if (offset < 0) offset = ::lseek(fd, 0, SEEK_CUR) - bytes;
   TheLog().Put(kWrite, InodeOf(fd), static_cast<std::uint64_t>(offset), "", "", data,
                static_cast<std::size_t>(bytes));

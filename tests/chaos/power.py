@@ -2,8 +2,9 @@
 
 Daemons run with power.cc preloaded, which records every write, name and sync. A strict disk is
 computed from the records: bytes are safe once their file was synced, and names once their folder
-was. Nothing else survives. With a Random, the unsafe rest survives as it draws: writes whole, torn
-or not at all, in any order, and names up to any point of each folder's changes.
+was. Nothing else survives. If the caller passes a Random, it decides how much of the unsafe rest
+survives, too: each write whole, torn or not at all, in any order, and the changes of names in each
+folder up to any point.
 """
 import glob
 import os
@@ -13,7 +14,7 @@ import time
 
 
 class Mismatch(Exception):
-    """The records disagree with the disk, so any conclusion from them would be worthless."""
+    """The records disagree with the disk, so no conclusion can be drawn from them."""
 
 
 HEAD = struct.Struct("<IBQQQ")
@@ -68,7 +69,7 @@ class Disk:
         self.library, self.folder = library, os.path.realpath(folder)
         self.roots = [os.path.join(self.folder, root) for root in roots]
         self.lives = 0
-        self.unsynced = None  # a root: the next processes do not sync the files below it
+        self.unsynced = None  # a folder, or None: files below it are not synced by new processes
         self.base = {}  # path -> File or FOLDER, all of which is safe
         self.inodes = {}
         self._clean()
@@ -81,7 +82,7 @@ class Disk:
             os.unlink(path)
 
     def environment(self):
-        """Returns the environment of the next process."""
+        """Returns the environment of the next process of the daemon."""
         self.lives += 1
         found = dict(
             os.environ,
@@ -126,13 +127,14 @@ class Disk:
         return sorted(found)
 
     def _replay(self, until):
-        """Returns the state that was seen at `until`, the part of it that was safe, and the unsafe
-        changes of names in their order."""
+        """Replays the records up to the time `until`. Returns the state that processes saw then,
+        the part of it that was safe, and the unsafe changes of names in their order."""
         now, safe = dict(self.base), dict(self.base)
         inodes, pending = dict(self.inodes), []
 
         def name(path, what):
-            # In the order of a folder: (its folder, the removed name, the added name).
+            # Each entry of `pending` is (the folder whose sync makes the change safe, the removed
+            # name, the added name, the file or FOLDER).
             now[path] = what
             pending.append((os.path.dirname(path), None, path, what))
 
@@ -167,8 +169,8 @@ class Disk:
         return now, safe, pending
 
     def check(self):
-        """Checks, after every daemon has ended by itself, that the records and the disk agree, so
-        that the daemons did nothing unrecorded."""
+        """Checks after every daemon has ended in good order: the records and the disk must agree,
+        so that no daemon did anything unrecorded."""
         now, _, _ = self._replay(time.monotonic_ns())
         there = {
             os.path.join(f, n)
@@ -188,9 +190,9 @@ class Disk:
                     raise Mismatch("the disk's records: they do not hold what is in %s" % path)
 
     def lose_power(self, at, r=None):
-        """After every daemon has died, restores the folders to the state that was safe at `at`
-        (time.monotonic_ns), with as much of the rest as `r` draws. Returns how many bytes and
-        names were lost."""
+        """Called after every daemon has died. Restores the folders to the state that was safe at
+        `at` (time.monotonic_ns), with as much of the unsafe rest as `r` draws. Returns how many
+        bytes and names were lost."""
         _, safe, pending = self._replay(at)
         kept = {}
         for number, change in enumerate(pending):
@@ -221,7 +223,7 @@ class Disk:
         return lost, len(pending)
 
     def _hangs_on(self, path, safe):
-        """Returns whether every folder above it exists, too."""
+        """Returns whether every folder above this path exists, too."""
         if path in self.roots:
             return True
         above = os.path.dirname(path)

@@ -6,11 +6,11 @@ connections, resets, and torn writes.
            [--rate 256KiB] [--split 1..100] [--stall 0.1%] [--stall-for 200ms..2s] [--reset 0.1%]
            [--half-open 5%] [--address-file FILE]
 
-Put it between any two tasks: its address becomes a task's --coordinator, or a server's
---advertise. The random choices of each connection depend on the seed and on the connection's
-number, and are separate for each direction. A seed therefore repeats the choices as far as the
-bytes come in the same pieces. Within a connection bytes are never lost, changed or reordered, as
-TCP promises. A connection may be late, slow, silent or reset.
+Put it between any two tasks: its address becomes a task's --coordinator, or a server's --advertise.
+The random choices of each connection depend on the seed and on the connection's number, and are
+separate for each direction. The same seed therefore gives the same choices, as long as the bytes
+arrive in the same pieces. Within a connection bytes are never lost, changed or reordered, as TCP
+promises. A connection may be late, slow, silent or reset.
 
 After SIGUSR1 nothing passes in either direction, and new connections wait. SIGUSR2 ends this. On
 SIGINT or SIGTERM the proxy prints a summary of what it did.
@@ -26,14 +26,14 @@ import struct
 import sys
 import threading
 
-PIECE = 64 * 1024  # read at once
-# Limit of waiting pieces for one direction of a connection; beyond it reading stops.
+PIECE = 64 * 1024  # bytes that are read at once
+# At most so many pieces wait in one direction of a connection. Then the proxy stops reading.
 PIECES_MAX = 64
 
 
 class Rules:
-    """The faults of a connection. Spans are (low, high) and are drawn anew each time; shares are
-    of 1."""
+    """The faults of a connection. Ranges are (low, high), from which a value is drawn each time.
+    Shares are between 0 and 1."""
 
     def __init__(
         self,
@@ -47,12 +47,13 @@ class Rules:
     ):
         self.delay = delay  # seconds by which a piece is delayed
         self.rate = rate  # bytes per second and direction; 0: no limit
-        self.split = split  # bytes of one write; None: as they were read
-        # After this share of the pieces nothing passes in that direction for `stall_for` seconds.
+        self.split = split  # bytes of one write; None: the pieces are written as they were read
+        # This share of the pieces is followed by a stall: nothing passes in that direction for
+        # `stall_for` seconds.
         self.stall = stall
         self.stall_for = stall_for
-        self.reset = reset  # share of the pieces at which the connection is reset instead
-        # Share of the connections of which one direction becomes silent forever.
+        self.reset = reset  # share of the pieces that reset the connection instead
+        # Share of the connections in which one direction becomes silent forever.
         self.half_open = half_open
 
 
@@ -63,8 +64,8 @@ class Connection:
         self.far_writer = None
 
     async def run(self):
-        # A connection that begins while nothing passes is like a SYN that is sent again until it
-        # is answered.
+        # A connection that begins while nothing passes waits here. This is like a SYN that is sent
+        # again until it is answered.
         for gate in self.proxy.gates.values():
             await gate.wait()
         host, port = self.proxy.to.rsplit(":", 1)
@@ -78,7 +79,7 @@ class Connection:
         for writer in (self.writer, self.far_writer):
             writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         draw = random.Random("%s/%d" % (self.proxy.seed, self.number))
-        # Draws which direction falls silent, and after how many bytes.
+        # Draws whether a direction falls silent, which one, and after how many bytes.
         self.falls = (
             (draw.choice(("up", "down")), draw.randint(0, 200000))
             if draw.random() < self.proxy.rules.half_open
@@ -109,7 +110,7 @@ class Connection:
             writer.transport.abort()
 
     async def pass_on(self, direction, reader, writer):
-        """Reads as fast as possible, so that a delay does not become a narrow link. Writes each
+        """Reads as fast as possible, so that a delay does not reduce the throughput. Writes each
         piece when it is due."""
         pieces = asyncio.Queue(PIECES_MAX)
         draw = random.Random("%s/%d/%s" % (self.proxy.seed, self.number, direction))
@@ -143,7 +144,8 @@ class Connection:
                 return
             at = 0
             while at < len(data):
-                # the present connections, including bytes that were delayed before
+                # The rules are read for each piece, so that a change of them holds for present
+                # connections and for bytes that are already delayed, too.
                 rules = self.proxy.rules
                 size = min(draw.randint(*rules.split) if rules.split else len(data), len(data) - at)
                 if draw.random() < rules.reset:
@@ -175,8 +177,8 @@ class Connection:
 
 
 class Proxy:
-    """Runs on a separate thread. `to` and `rules` may be changed at any time; new connections go
-    to `to`."""
+    """The proxy, on a separate thread. `to` and `rules` may be changed at any time; a new `to`
+    holds for new connections."""
 
     def __init__(self, to="", rules=None, seed=1, listen="127.0.0.1:0"):
         self.to, self.rules, self.seed, self.listen = to, rules or Rules(), seed, listen
@@ -214,17 +216,18 @@ class Proxy:
         self.stop()
 
     def cut(self, *directions):
-        """Nothing passes in these directions until heal(): "up" is to the server, "down" is from
-        it. If none is given, both are cut."""
+        """Nothing passes in these directions until heal(). "up" is the direction to the server, and
+        "down" is the direction from it. Without arguments both directions are blocked."""
         self._in_loop(self._gate(directions or ("up", "down"), False))
 
     def heal(self):
-        """Passes on the delayed bytes."""
+        """Lets everything pass again, the delayed bytes included."""
         self._in_loop(self._gate(("up", "down"), True))
 
     def silence(self, direction):
-        """Imitates a machine that disappeared without a word: the present connections never carry
-        a byte in this direction again, but new ones do. Returns how many there are."""
+        """Imitates a machine that disappeared without closing its connections: the present
+        connections never carry a byte in this direction again, but new ones do. Returns the number
+        of present connections."""
         return self._in_loop(self._silence(direction))
 
     def reset_all(self):
@@ -291,7 +294,7 @@ class Proxy:
 
 
 def span(one):
-    """`5ms..200ms` or `5ms..0.2s` -> the two ends; `5ms` is both."""
+    """Parses `5ms..200ms` or `5ms..0.2s` into its two ends. `5ms` is both ends."""
 
     def read(text):
         ends = re.split(r"\.\.\.?|…", text)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests the proxy itself: bytes arrive whole under every rule, the requested faults happen, a seed
-repeats them, and a person can run it.
+"""Tests the proxy itself: bytes arrive whole under every rule, the requested faults happen, the
+same seed repeats them, and the proxy runs from the command line.
 
   proxy_test.py [unittest arguments]
 """
@@ -141,7 +141,7 @@ class ProxyTest(unittest.TestCase):
             s.settimeout(0.05)
 
             def fallen_silent():
-                """Reads until nothing more comes."""
+                """Reads until the connection ends."""
                 try:
                     while s.recv(65536):
                         pass
@@ -160,7 +160,7 @@ class ProxyTest(unittest.TestCase):
 
     def test_a_seed_repeats_its_choices(self):
         def resets(seed):
-            """Returns, for each of ten connections, after how many questions it was reset."""
+            """Returns how many questions each of ten connections answered before it was reset."""
             counts = []
             with Proxy(self.echo.address, Rules(reset=0.1), seed) as proxy:
                 for _ in range(10):
@@ -216,7 +216,7 @@ class ProxyTest(unittest.TestCase):
                         process.send_signal(signal.SIGUSR1)
 
                         def silent():
-                            # A signal takes effect after a while.
+                            # The signal takes effect only after a while.
                             s.sendall(b"?")
                             s.settimeout(0.1)
                             try:

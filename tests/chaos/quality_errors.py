@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Shows that the bounds of `acceptance.py --quality` catch errors. It puts one error of each kind
-into a copy of the sources, builds the daemons, trains the example that must notice, and expects
-the example to fall short.
+into a copy of the sources, builds the daemons, trains the example that must notice the error, and
+expects the example to miss its bound.
 
   quality_errors.py --data data [--work build/quality-errors] [names …]
 
 The release build needs minutes for the first error and seconds for each further one. The program
-ends with 1 if an error was not caught, or if an example falls short without any error.
+ends with 1 if an error was not caught, or if an example misses its bound without any error.
 """
 import argparse
 import os
@@ -17,7 +17,7 @@ import sys
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 DAEMONS = ["evergrad-coordinator", "evergrad-ps-server", "evergrad-worker", "psctl"]
 
-#  name: (example, file, right, wrong)
+# The entries are name: (example, file, right text, wrong text).
 ERRORS = {
     "batch-normalization-gradient": (
         "resnet-12k",
@@ -63,8 +63,8 @@ def write(path, text):
 
 
 def copy_sources(to):
-    """Copies the files of the checkout. Each is written only if it differs, so that little is
-    rebuilt."""
+    """Copies the files of the checkout. A file is written only if it differs from the copy, so that
+    little is rebuilt."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,

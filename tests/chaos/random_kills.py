@@ -1,4 +1,5 @@
-"""SIGKILLs of tasks of all roles at random moments of counting jobs: R1 and ten-machines."""
+"""SIGKILLs of tasks of all roles at random moments of counting jobs: the scenarios R1 and
+ten-machines."""
 import time
 
 from cluster import Failure, wait_for
@@ -7,7 +8,7 @@ ENDED = 10**9  # more steps than any job has
 
 
 def worker_steps(job):
-    """Returns the steps of the workers of a job, or ENDED."""
+    """Returns the number of steps that the workers of a job have computed, or ENDED."""
     status = job.show()
     if status["state"] in ("FAILED", "CANCELLED"):
         raise Failure("%s is %s: %s" % (job.name, status["state"], status.get("first_cause")))
@@ -47,8 +48,8 @@ def random_kills(c, r, kills, seconds=0, first=(), **shape):
             victim = r.choice(c.workers + c.servers + [c.coordinator])
             if done < len(first):
                 victim = first[done]
-            # Looks at the job again a random number of times: kills come at any moment of the job,
-            # but not after its end.
+            # Reads the state of the job a random number of times before the kill, so that kills
+            # come at any moment of the job, but not after its end.
             for _ in range(r.randint(0, 12)):
                 job.progress()
             status = job.show()
@@ -61,10 +62,10 @@ def random_kills(c, r, kills, seconds=0, first=(), **shape):
             killed[victim.role] += 1
             done += 1
             if done % 3 == 0:
-                # Measures the time from the kill to the next step that ends at any worker. Two of
-                # three kills come before that step.
+                # Measures the time from the kill to the next step of any worker. Two of three kills
+                # do not wait for that step.
                 steps = worker_steps(job)
-                if steps == ENDED:  # at the moment of the kill
+                if steps == ENDED:  # the job had ended at the moment of the kill
                     break
                 wait_for(
                     "a step to end after %s was killed" % victim.name,

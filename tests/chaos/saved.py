@@ -1,8 +1,8 @@
 """Reads checkpoints for the scenarios, through `psctl checkpoint`, and compares them with the plan
 of a counting job.
 
-The plan's order (common/plan, common/random) is computed here a second time, so that other code
-judges a snapshot than the code that made it.
+The order of samples in a plan (common/plan, common/random) is implemented here a second time, so
+that a snapshot is not judged by the code that made it.
 """
 import glob
 import io
@@ -70,7 +70,7 @@ def permutation(n, key):
 
 
 def members(text):
-    """Returns a text like "0-4,7" as a list."""
+    """Returns the numbers of a text like "0-4,7" as a list."""
     found = []
     for part in text.split(",") if text else []:
         first, _, last = part.partition("-")
@@ -146,8 +146,8 @@ def verified(cluster, path):
 
 
 def check_agrees(job, said):
-    """The ledger, values, slots and counters of each shard file of a manifest agree: exactly the
-    updates that its ledger has recorded were applied, and each once.
+    """Checks that ledger, values, optimizer state and counters of each shard file of a manifest
+    agree: exactly the updates that the ledger of the file records were applied, each once.
 
     Returns how many updates of unfinished closures the manifest contains.
     """
@@ -255,8 +255,8 @@ def block_starts(path):
 
 
 def wait_saved(job, count=2, closures=1):
-    """Waits until `count` manifests were written, and until each shard has ended at least
-    `closures` closures in the newest. Returns False if the job ended before."""
+    """Waits until the job has `count` manifests, and until each shard of the newest manifest has at
+    least `closures` closures that are done. Returns False if the job ended before."""
 
     def there():
         status = job.show()
@@ -266,7 +266,7 @@ def wait_saved(job, count=2, closures=1):
         if saved is None or saved["manifests"] < count:
             return None
         code, said, _ = tool(job.cluster, "describe", saved["path"])
-        if code != 0:  # it was deleted meanwhile, or there is a newer one
+        if code != 0:  # the manifest was deleted meanwhile, or there is a newer one
             return None
         return (
             "saved"
@@ -284,8 +284,8 @@ def wait_saved(job, count=2, closures=1):
 
 
 def rollbacks(job):
-    """Returns the job's events for each rollback: how many shards went back to a snapshot or to
-    the seed, and how many closures are run again."""
+    """Parses the job's rollback events. For each, returns how many shards went back to a snapshot,
+    how many went back to the seed, and how many closures are run again."""
     found = []
     for text in events(job, "rollback"):
         number = [
@@ -302,8 +302,8 @@ def rollbacks(job):
 
 
 def check_restored(job, result, at_least=1):
-    """All lost shards came back from snapshots, fewer closures than all were run again, and
-    result.json says so."""
+    """All lost shards must have come back from snapshots, fewer closures than all must have been
+    run again, and result.json must say so."""
     found = rollbacks(job)
     if len(found) < at_least or sum(snapshots for snapshots, _, _ in found) == 0:
         raise Failure(

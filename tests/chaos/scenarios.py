@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The fault scenarios on real daemons. Each one kills, stops or confuses something and then demands
+"""The fault scenarios on real daemons. Each one kills, stops or confuses a process and then demands
 exact counts.
 
   scenarios.py --bin build/release/bin [--seed S] [--chain CHAIN] [--long] [names …]
@@ -7,10 +7,11 @@ exact counts.
 CHAIN is workers, poison, servers, checkpoints, network, proxy, coordinator, power, limits, tables,
 functions, jobs, loops, machines or checker.
 
-Scenarios of a chain share one 2+2 cluster; `--long` runs each in 1+1 and 2+2, fresh and chained, at
-real times. The seed is printed and replays the choices.
-$SEED and $KILLS are the seed and R1's number of kills, all forms together (`make chaos SEED=7
-KILLS=1000`).
+The scenarios of a chain run one after another on one cluster of two workers and two servers.
+`--long` runs each scenario in four forms: on 1+1 and on 2+2, on a fresh cluster and in the chain,
+with the daemons' default times. The seed is printed; with the same seed the choices are repeated.
+The environment variables SEED and KILLS give the seed and the number of kills of R1, of all its
+forms together (`make chaos SEED=7 KILLS=1000`).
 """
 import argparse
 import contextlib
@@ -147,7 +148,8 @@ def w6(c, r):
     )
     done, since = job.progress(), time.monotonic()
     job.wait_steps(min(done + 1, job.steps))
-    # They end a step in milliseconds. The bound allows for a machine that has other work, too.
+    # The other workers end a step in milliseconds. The bound is longer, because the machine may
+    # have other work, too.
     if time.monotonic() - since > c.lease_seconds + 10 + c.pauses.longest:
         raise Failure("the others waited %.1f s for the dead one" % (time.monotonic() - since))
     job.finish()
@@ -165,8 +167,9 @@ def w7(c, r):
     others_or_restart(c, victim)
     result = job.finish()
     names_death(result, victim)
-    # The worker that describes the job opens the data and also trains with it. Its range in the log
-    # then begins with the describe closure.
+    # The describe closure also opens the data, so the worker may have died in it. Only if the job
+    # was described before the death did the worker die in a training closure, which must then be
+    # granted again.
     order = [
         e["text"] for e in job.show()["events"] if e["kind"] == "death" or "described:" in e["text"]
     ]
@@ -178,8 +181,8 @@ def w7(c, r):
 
 @scenario("poison", "W9", "a closure that kills each of its workers at one step")
 def w9(c, r):
-    # Only one worker runs at a time, so that its next process gets the same closure first. A step
-    # is long enough to be reported before it ends.
+    # Only one worker runs at a time, so that the next process of the worker gets the same closure
+    # first. A step is so long that it is reported before it ends.
     victim, others = c.workers[0], c.workers[1:]
     for w in others:
         w.kill()
@@ -202,9 +205,9 @@ def w9(c, r):
             lives += 1
     status = job.wait_state("FAILED", "SUCCEEDED")
     cause = str(status["first_cause"])
-    # The worker dies before step `step` begins. Its last report named the step before, or `step`
-    # itself if the report was sent in the milliseconds between. A report of `step` restarts the
-    # count of three deaths.
+    # The worker dies before step `step` begins. The last report before a death names the step
+    # before, or `step` itself if the report was sent in the milliseconds between. A report of
+    # `step` restarts the count of three deaths.
     where = ("step=%d " % (step - 1), "step=%d " % step)
     if (
         status["state"] != "FAILED"
@@ -230,7 +233,7 @@ def w9(c, r):
 def w8(c, r):
     bad, victim = c.workers[0], c.workers[-1]
     restart(bad, "worker.step=%d*user_error" % r.randint(2, 10))
-    # While the other worker is dead, the bad worker has all the work, if work is left.
+    # While the victim is dead, the worker with the error gets all the work that is left.
     for _ in range(3):
         c.wait_usable()
         job = c.submit(examples=1200, step_ms=3)
@@ -269,7 +272,8 @@ def w8(c, r):
 def w10(c, r):
     if len(c.workers) < 2:
         raise Skipped("it needs two workers")
-    # A worker that backs off after short lives holds no work that could be granted again.
+    # The victim must not back off after short lives: it would hold no work that could be granted
+    # again.
     c.wait_usable()
     victim = r.choice(c.workers)
     pid = victim.pid
@@ -287,8 +291,8 @@ def w10(c, r):
         job.wait_steps(steps)
         victim.stop()
         try:
-            # The pause is longer than its lease. A worker that is only suspected keeps its work,
-            # and may return before any closure is granted again.
+            # The pause is longer than the worker's lease. A worker that is only suspected keeps its
+            # work, and might return before any closure is granted again.
             wait_for(
                 "the closures of the stopped worker to be granted again",
                 lambda: events(job, "requeue", victim.name) or job.ended(),
@@ -300,7 +304,7 @@ def w10(c, r):
             victim.resume()
         if moved:
             break
-        # The worker held no work when it was stopped, because the other worker had all the work.
+        # The victim held no work when it was stopped, because the other worker had all the work.
         job.finish()
         c.wait_usable()
     else:
@@ -333,7 +337,7 @@ def w11(c, r):
 
 
 def steps_per_second(c, job, steps, wanted):
-    """Returns the best rate over a stretch of `steps` steps, by the workers' own counters. It
+    """Returns the highest rate over a stretch of `steps` steps, by the workers' own counters. It
     measures until the rate reaches `wanted` or the job ends."""
     trainers = Trainers(c)
     best = 0.0
@@ -429,10 +433,11 @@ def w13(c, r):
     )
     others_or_restart(c, victim)
     result = job.finish()
-    # If the task is the only worker, it returns at once and is never declared gone.
+    # If the victim is the only worker, it is restarted at once and is never declared gone.
     if len(c.workers) > 1 and not events(job, "state", "%s left" % victim.name):
         raise Failure("the job does not say that %s left" % victim.name)
-    # The worker handed back its work itself, so no lease had to end, and no death is counted.
+    # The worker itself handed back its work, so no lease may have ended, and no death may be
+    # counted.
     if any(victim.name in str(d) for d in result["deaths"]) or events(job, "requeue", victim.name):
         raise Failure(
             "a notice was taken for a death: deaths %s, requeued %s"
@@ -475,8 +480,8 @@ def w15(c, r):
 )
 def w16(c, r):
     first, last = c.workers[0], c.workers[-1]
-    # The evaluation lies between the last closure and the final result. Which worker does it is
-    # not promised.
+    # The worker that evaluates after the last closure, before the final result, must be killed. It
+    # is not promised which worker that is.
     for _ in range(6):
         restart(first, "worker.open_data=1*kill")
         if last is not first:
@@ -548,7 +553,7 @@ def x1(c, r):
     opening = r.random() < 0.5
     try:
         for _ in range(4):
-            if opening:  # the worker is busy on its compute thread after its work has ended
+            if opening:  # its compute thread is busy longer than it holds the work
                 restart(victim, "worker.open_data=1*delay(%d)" % int(1500 * c.scale))
             else:
                 restart(victim, "worker.step=%d*delay(600000)" % r.randint(2, 15))
@@ -568,7 +573,7 @@ def x1(c, r):
             result = job.finish()
             if stalls and returned:
                 break
-            # the other workers had all the work meanwhile
+            # The victim got no work, because the other workers had all of it meanwhile.
         else:
             raise Failure(
                 "four times %s did not stand still, or did not come back: %s"
@@ -606,7 +611,7 @@ def victim_steps(job, victim):
 def s6(c, r):
     server = r.choice(c.servers)
     pid = server.pid
-    for step_ms in (5, 20, 80):  # a longer job if one ends before everything is sent
+    for step_ms in (5, 20, 80):  # The next job is longer if one ends before everything is sent.
         job = c.submit(examples=2400, step_ms=int(step_ms * c.scale))
         job.wait_steps(5)
         sent = send_wrong_bytes(c, r, job, server)
@@ -622,7 +627,7 @@ def s6(c, r):
 def send_wrong_bytes(c, r, job, server):
     """Returns False if the job ended before everything was sent."""
     host, port = server.address.rsplit(":", 1)
-    # Sends bytes that are not HTTP/2, a torn preface, and noise behind a good preface.
+    # The payloads are bytes that are not HTTP/2, a torn preface, and noise behind a good preface.
     for payload in (
         b"GET / HTTP/1.0\r\n\r\n",
         b"PRI * HTT",
@@ -636,10 +641,11 @@ def send_wrong_bytes(c, r, job, server):
                 s.settimeout(5)
                 while s.recv(65536):
                     pass
-            except OSError:  # The server may close first.
+            except OSError:  # The server may close the connection first.
                 pass
     # Sends well-formed but wrong messages over a real stream, first while the workers push, and
-    # then while the workers are stopped. No bit may differ afterwards.
+    # then while the workers are stopped. In the second case no bit of the shards may differ
+    # afterwards.
     if not wrong_pushes(c, r, job):
         return False
     for w in c.workers:
@@ -668,7 +674,7 @@ def wrong_pushes(c, r, job, *flags):
         command + list(flags), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
     )
     if job.show()["state"] != "RUNNING":
-        return False  # A dropped shard answers otherwise.
+        return False  # The shards were dropped, so other answers came.
     if done.returncode != 0:
         raise Failure(
             "wrong pushes: exit code %d\n%s%s" % (done.returncode, done.stdout, done.stderr)
@@ -764,7 +770,7 @@ def n3(c, r):
         job = c.submit(examples=1200, steps_per_closure=8, step_ms=int(10 * c.scale))
         result = job.finish()
         moved = events(job, "requeue", victim.name)
-        # If the server is the only one, attempts wait for it and are adopted.
+        # If there is only one server, the attempts wait for it and are adopted.
         if moved and (len(c.workers) == 1 or result["duplicates_refused"]):
             break
     else:
@@ -796,7 +802,7 @@ def n4(c, r):
 
 @contextlib.contextmanager
 def bad_network(r, proxies, rules=None):
-    """While the context is open, these proxies follow `rules`, with a seed of this scenario.
+    """While the context is open, these proxies follow `rules`, with a seed that the scenario draws.
     Afterwards they pass everything on."""
     for proxy in proxies:
         proxy.seed, proxy.rules = r.randrange(10**6), rules or Rules()
@@ -809,8 +815,8 @@ def bad_network(r, proxies, rules=None):
 
 
 def settled(c):
-    """Waits until both sides have noticed the last reset: a job must run in which no task is
-    disconnected."""
+    """Waits until the effects of the last reset are over on both sides: in one whole job no task
+    may be disconnected."""
     for _ in range(6):
         c.wait_tasks()
         job = c.submit(examples=50)
@@ -824,7 +830,8 @@ def total(proxies, what):
 
 
 def all_lived(c, pids, result):
-    """A bad network must cause no death, and no server may be declared lost."""
+    """A bad network must cause no death, and must not make the coordinator declare a server
+    lost."""
     only_these_died(pids, c)
     if any("ps_server/" in str(d) for d in result["deaths"]):
         raise Failure("a server was taken for dead: %s" % result["deaths"])
@@ -834,8 +841,8 @@ def all_lived(c, pids, result):
     "proxy", "N1", "disconnect the workers from a server in both directions, then reconnect them"
 )
 def n1(c, r):
-    # The long form lasts until the tasks close the connections. The short form lasts longer than
-    # the deadline of a call, so that all sections are sent again.
+    # In the long form the network is down until the tasks close their connections. In the short
+    # form it is down longer than the deadline of a call, so that all sections are sent again.
     cut_for = 6.0 if c.scale > 1.5 else 1.3
     c.wait_usable()
     pids = c.pids()
@@ -890,7 +897,8 @@ def n2(c, r):
         "       %s: longest pause of training %.2f s, %d duplicates refused"
         % (direction, pause, result["duplicates_refused"])
     )
-    # The keepalive interval is 1 s, and its answer may take 1.5 s. Then a new connection is made.
+    # A keepalive ping is sent every 1 s, and its answer may take 1.5 s. Then a new connection is
+    # made.
     if pause > 6 + c.pauses.longest:
         raise Failure("the silence was noticed after %.1f s" % pause)
 
@@ -904,8 +912,8 @@ def x3(c, r):
     for _ in range(5):
         c.wait_usable()
         pids = c.pids()
-        # A reset of a session costs a redial, and a reset of a data stream costs a call. Both come
-        # often, and the job ends all the same.
+        # After the reset of a session a task dials again, and after the reset of a data stream a
+        # call fails. Both happen often, and the job must still end.
         sessions, data = Rules(delay=(0.0, 0.004), split=(1, 500), reset=0.012), Rules(
             delay=(0.0, 0.002), split=(1, 3000), reset=0.006
         )
@@ -985,14 +993,14 @@ def x5(c, r):
 
 
 def nothing_left(c):
-    """Nothing may be left of a cluster whose daemons have all ended."""
+    """Checks that nothing is left of a cluster whose daemons have all ended."""
     for d in [c.coordinator] + c.servers:
         host, port = d.address.rsplit(":", 1)
         try:
             with socket.create_connection((host.strip("[]"), int(port)), timeout=2) as s:
                 if (
                     s.getsockname() == s.getpeername()
-                ):  # the loopback socket has connected to itself, so no process listens
+                ):  # The loopback socket has connected to itself, so no process listens.
                     continue
         except OSError:
             continue
@@ -1094,7 +1102,8 @@ class Trainers:
         self.thread.join()
 
     def longest_pause(self, begin, end):
-        """Returns the longest time without a step between two moments, in seconds."""
+        """Returns the longest time without a step between two moments, in seconds, from the
+        samples."""
         longest, since, last = 0.0, begin, None
         for at, steps in self.samples:
             if at < begin or at > end:
@@ -1133,16 +1142,16 @@ def c1(c, r):
             raise Failure("somebody died: %s" % result["deaths"])
         if left:
             break
-        # All closures had been granted before the kill, so there was nothing to dispatch.
+        # All closures had been granted before the kill, so the new process had nothing to dispatch.
     else:
         raise Failure("five jobs had nothing left to dispatch when the coordinator died")
-    # while the machine itself was paused, no result could be better
+    # If the machine itself paused this process, the bound is extended by that pause.
     if dispatched - begun >= 3 * c.scale + c.pauses.longest:
         raise Failure(
             "from start to dispatch: want < %.1f s got %.2f" % (3 * c.scale, dispatched - begun)
         )
-    # Only the time up to the dispatch counts, because near the end of a job nothing is left to
-    # train.
+    # Only the time up to the dispatch counts: after it, the job may be near its end, where little
+    # is left to train.
     pause = trainers.longest_pause(killed, min(dispatched + 0.2, ended))
     if pause >= 1 + c.pauses.longest and "EVERGRAD_TIME_SCALE" not in os.environ:
         raise Failure("training stood still for %.2f s while the coordinator was down" % pause)
@@ -1180,8 +1189,8 @@ def c2(c, r):
 
 
 def written_bytes(wal):
-    """Returns how far SQLite's log is valid. Behind its last frame there may be frames from before
-    the log was last restarted, which have other salts."""
+    """Returns the length of the valid part of SQLite's write-ahead log. Behind its last valid frame
+    there may be frames from before the log was last restarted, which have other salts."""
     with open(wal, "rb") as f:
         salts, frames = f.read(32)[16:24], 0
         while True:
@@ -1194,7 +1203,8 @@ def written_bytes(wal):
 @scenario("coordinator", "C3", "remove the last bytes of the coordinator's journal")
 def c3(c, r):
     before = c.pids()
-    # if a coordinator died before it logged the end of a job, only a query by psctl shows the end
+    # The job is long, so that it does not end before the kill. (If a coordinator dies before it has
+    # logged the end of a job, only a query by psctl shows that end.)
     job = c.submit(examples=2400, epochs=1, step_ms=3)
     job.wait_steps(r.randint(20, 80))
     c.coordinator.kill()
@@ -1214,8 +1224,8 @@ def c3(c, r):
 @scenario("coordinator", "C4", "a full disk under the journal")
 def c4(c, r):
     before = c.pids()
-    # A small separate disk needs rights that not every machine gives. Without them the journal
-    # gets an error as if the disk were full.
+    # A real full disk is a small separate file system, which needs rights that not every machine
+    # gives. Without these rights a failpoint makes the journal fail as if the disk were full.
     state = os.path.join(c.folder, "state")
     address = c.coordinator.address
     job = c.submit(examples=5000, epochs=1, step_ms=3)
@@ -1333,8 +1343,8 @@ def c7(c, r):
     c.coordinator.resume()
     result = job.finish()
     only_these_died(before, c)
-    # At the end of the plan an idle worker may get closures that another worker has not begun. This
-    # makes more attempts, but no push is applied twice.
+    # At the end of the plan an idle worker may get closures that another worker holds and has not
+    # begun. This makes more attempts than closures, but no push is applied twice.
     moved = events(job, "requeue") + events(job, "rollback")
     if result["deaths"] or result["duplicates_refused"] or moved:
         raise Failure(
@@ -1374,8 +1384,8 @@ def c8(c, r):
             job = c.submit(**shape)
             job.wait_steps(10)
             jumps = 0
-            # The clock jumps ahead and back to the true time, or back and ahead to it. The second
-            # half of each is the jump in the other direction.
+            # The clock jumps away from the true time in one direction, and then back to it. The
+            # second jump is thus a jump in the other direction.
             for jumping, way in zip(hosts, (first, -first, first)):
                 for seconds in (way, 0):
                     manifests, steps = job.show()["checkpoint"]["manifests"], job.progress()
@@ -1417,8 +1427,8 @@ def c8(c, r):
                 % (result["deaths"], result["duplicates_refused"], odd)
             )
         job.check_lines()
-        # The entries of the journal have the times of several clocks. A new coordinator process
-        # continues from them.
+        # The entries of the journal carry the times of several clocks. A new coordinator process
+        # must continue from them.
         job = c.disturb(
             20,
             lambda _: c.coordinator.kill(),
@@ -1559,7 +1569,7 @@ def main():
     scale = 2.5 if a.long else float(os.environ.get("EVERGRAD_TIME_SCALE", "1"))
     try:
         # Scenarios that need proxies, a disk that can lose power, workers with functions, or
-        # several jobs at once have separate clusters.
+        # several jobs at once run on separate clusters.
         on_machines = [n for n in names if n in CHAINS["machines"]]
         names_here = [n for n in names if n not in on_machines]
         apart = ("proxy", "power", "functions", "jobs", "loops")
@@ -1602,7 +1612,7 @@ def main():
                 if group[0] in CHAINS["functions"]
                 else "evergrad-worker",
             ).up()
-            # Each scenario runs in these forms; KILLS is for all of them together.
+            # Each scenario runs in `forms` forms. KILLS is the number for all of them together.
             c.forms = 4 if a.long else 1
             return c
 
@@ -1623,7 +1633,7 @@ def main():
                 with cluster(servers, workers, group) as c:
                     for n in group:
                         run(n, c, form)
-        # These have one form, because the number of machines is a part of them.
+        # These scenarios have one form, because the number of machines is a part of them.
         for n in on_machines:
             try:
                 with ten_machines.cluster(a.bin, a.seed, scale, a.long, a.keep) as c:

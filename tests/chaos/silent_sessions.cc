@@ -3,9 +3,9 @@
 //   evergrad-silent-sessions --coordinator ADDR [--sessions 150] [--name f] [--life MS]
 //
 // The sessions are opened one after another. Each sends the Hello of a worker with a fresh name,
-// waits for the coordinator's answer, and is closed after --life. The program prints how many were
-// registered, how many were refused because of a limit, how many of these got a time to retry, and
-// how many grants arrived.
+// waits for the coordinator's answer, and is closed after --life. The program prints how many
+// sessions were registered, how many were refused because of a limit, how many of the refused ones
+// got a time to retry, and how many grants arrived.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>

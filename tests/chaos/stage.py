@@ -25,7 +25,7 @@ METRICS = ("--metrics-listen", "127.0.0.1:0")
 
 
 class Skipped(Exception):
-    """This machine lacks something that the scenario needs; the message names it."""
+    """This machine lacks something that the scenario needs. The message says what it lacks."""
 
 
 def scenario(chain, name, what):
@@ -38,8 +38,8 @@ def scenario(chain, name, what):
 
 
 def restart(daemon, failpoints=None, extra=(), mutant=None):
-    """Starts a daemon under other failpoints (or none), without a trace of its former life. With
-    `mutant`, its faulty build is started."""
+    """Ends the daemon if it runs, and starts it with these failpoints or none. With `mutant`, the
+    faulty build of the daemon is started."""
     if daemon.alive():
         daemon.resume()
         daemon.kill()
@@ -47,7 +47,7 @@ def restart(daemon, failpoints=None, extra=(), mutant=None):
 
 
 def only_these_died(before, cluster, *dead):
-    """Checks P4: every other process keeps its pid."""
+    """Checks P4: every process except those of `dead` has the pid that it had `before`."""
     names = {d.name for d in dead}
     for name, pid in cluster.pids().items():
         if name not in names and before.get(name) != pid:
@@ -72,19 +72,19 @@ def names_death(result, victim):
 
 
 def until_killed(cluster, victim, **shape):
-    """Submits jobs until the failpoint of `victim` has killed it, and returns the job in which it
-    did."""
+    """Submits jobs until the failpoint of `victim` has killed it, and returns the job that ran at
+    that time."""
     return cluster.submit_until(
         "the failpoint to kill %s" % victim.name, lambda: not victim.alive(), **shape
     )
 
 
 def others_or_restart(cluster, victim):
-    """If no other task can do the work, the dead one is started again."""
+    """If the victim is the only worker, starts it again, because no other can do the work."""
     if len(cluster.workers) == 1:
         victim.start()
 
 
 def back(victim):
-    """The victim runs without failpoints again, whatever happened to it."""
+    """Restarts the victim without failpoints, whether it is alive or not."""
     restart(victim)

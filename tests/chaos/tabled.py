@@ -1,5 +1,6 @@
-"""Scenarios in which the counting jobs also have embedding tables: those of the other files, and
-the canary of the check itself. They are registered with the others of scenarios.py.
+"""Scenarios in which the counting jobs also have embedding tables. Most are scenarios of the other
+files with other settings, and one is the canary of the check of tables. They are registered with
+the others of scenarios.py.
 
 The ids that a step pushes are a function of (closure, step, table). Some ids appear twice in a
 push, and in many pushes, so the final contents of each row are known exactly. A step touches few
@@ -36,7 +37,7 @@ for name in ("W2", "W3", "W15", "S6", "S9", "N4"):
 )
 def s10(c, r):
     # The last table of a slot has memory for some rows only. A push that would create one row too
-    # many is refused, although the tables before it have enough memory.
+    # many must be refused as a whole, although the tables before the last one have enough memory.
     limited = dict(
         SHAPE,
         table_bytes_max=16 * 48 * r.randint(6, 9),
@@ -68,8 +69,8 @@ def s10(c, r):
             "want FAILED for want of room, got %s: %s" % (status["state"], status["first_cause"])
         )
     whole(status)
-    # The job is submitted again with a lower limit. It must stop again, because its rows exist and
-    # no new row can be created.
+    # The job is submitted again with a lower limit. It must stop again: its rows already exceed the
+    # limit, so no new row can be created.
     status = c.submit(
         name=job.name,
         **dict(limited, table_bytes_max=16 * 48, checkpoint="{every: 50ms, keep: 20, resume: true}")
@@ -78,8 +79,8 @@ def s10(c, r):
         raise Failure(
             "want FAILED for want of room, got %s: %s" % (status["state"], status["first_cause"])
         )
-    # The job is submitted again with a higher limit. It continues where it had to stop, and every
-    # update is counted once.
+    # The job is submitted again with a higher limit. It must continue where it had stopped, and
+    # every update must be counted once.
     c.submit(
         name=job.name,
         **dict(limited, table_bytes_max=0, checkpoint="{every: 50ms, keep: 20, resume: true}")
@@ -96,7 +97,7 @@ def s10(c, r):
     status = job.wait_state("CANCELLED")
     whole(status)
     print("       %d of %d steps before the memory was full" % (at, job.steps))
-    # Without the limit the same job succeeds.
+    # Without the limit the same job must succeed.
     c.submit(**SHAPE).finish()
 
 

@@ -23,7 +23,7 @@ def cluster(bin_folder, seed, scale, long, keep):
 def ten_machines(c, r):
     first = [r.choice(c.workers), r.choice(c.servers), c.coordinator]  # each role at least once
     r.shuffle(first)
-    # The work is for six workers, so that a job lasts as long as in R1.
+    # The examples are as many as six workers need for a job as long as in R1.
     random_kills(c, r, KILLS, LONG_SECONDS if c.long else 0, first, examples=4500)
     c.wait_tasks()
     c.check_addresses()

@@ -65,8 +65,8 @@ timespec Spec(std::int64_t ns) {
   return {static_cast<time_t>(ns / kSecond), static_cast<long>(ns % kSecond)};
 }
 
-// `wait(until)` waits until a time of the kernel's monotonic clock and returns its status. Sliced
-// returns this status, or `timed_out` once this host's clock has reached `deadline`.
+// `wait(until)` must wait until `until`, a time of the kernel's monotonic clock, and return a
+// status. Sliced returns this status, or `timed_out` once this host's clock has reached `deadline`.
 template <typename Wait>
 int Sliced(std::int64_t deadline, int timed_out, Wait wait) {
   for (;;) {
@@ -114,8 +114,8 @@ int pthread_cond_clockwait(pthread_cond_t* cond, pthread_mutex_t* mutex, clockid
 int pthread_cond_timedwait(pthread_cond_t* cond, pthread_mutex_t* mutex, const timespec* deadline) {
   static auto* const real =
       Real<int(pthread_cond_t*, pthread_mutex_t*, const timespec*)>("pthread_cond_timedwait");
-  // The clock of the condition variable is an attribute, which glibc keeps in this bit
-  // (nptl/pthread_cond_common.c).
+  // The condition variable says in an attribute which clock it uses. glibc keeps the attribute in
+  // this bit (nptl/pthread_cond_common.c).
   if ((cond->__data.__wrefs & 2) != 0) return real(cond, mutex, deadline);
   return pthread_cond_clockwait(cond, mutex, CLOCK_REALTIME, deadline);
 }

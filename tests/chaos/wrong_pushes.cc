@@ -3,11 +3,11 @@
 //
 //   evergrad-wrong-pushes --coordinator ADDR --job NAME --server IDENTITY=ADDR … [--quiet]
 //
-// Each case must get the right typed answer. With --quiet (no worker trains meanwhile) every
-// shard's digests of values and slots, lsn, vlsn, counters and ledger sizes must be the same before
-// and after. The program prints one line per case; exit code 0 means that all answers were right.
-// It registers as a worker and keeps its grants while it runs, so that a push whose only fault is
-// the missing grant can be told from a malformed one.
+// Each case must get the right typed answer. With --quiet (no worker trains meanwhile) every shard
+// must have the same digests of values and optimizer state, lsn, vlsn, counters and ledger sizes
+// before and after. The program prints one line per case; exit code 0 means that all answers were
+// right. It registers as a worker and keeps its grants while it runs. A malformed push is therefore
+// refused for its form and not for a missing grant.
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -52,7 +52,7 @@ struct Held {
 };
 
 int failures = 0;
-// The grant of this program as a worker, and the header that a push needs to prove it.
+// The grant that this program holds as a worker, and a header with the proof of that grant.
 v1::Grant granted;
 v1::RequestHeader proved;
 
@@ -61,7 +61,7 @@ void Say(bool good, const std::string& name, const std::string& got) {
   failures += good ? 0 : 1;
 }
 
-// Returns the shards in order; nullopt unless every shard has answered.
+// Returns the shards in order, or nullopt if a shard has not answered.
 std::optional<std::vector<Held>> Shards(Cluster& cluster) {
   v1::ListVariablesRequest request;
   request.set_job(cluster.job);
@@ -83,13 +83,13 @@ std::optional<std::vector<Held>> Shards(Cluster& cluster) {
 std::string Text(std::vector<Held> shards) {
   std::string text;
   for (Held& held : shards) {
-    held.state.clear_duplicates_refused();  // a DUPLICATE is counted, but changes nothing else
+    held.state.clear_duplicates_refused();  // a DUPLICATE changes nothing but this counter
     absl::StrAppend(&text, held.server, " ", held.state.ShortDebugString(), "\n");
   }
   return text;
 }
 
-// Returns the shards once nothing has changed for three of the coordinator's rounds of Closes (100
+// Returns the shards once nothing has changed for three intervals of the coordinator's Closes (100
 // ms each), so that everything in flight has arrived.
 std::optional<std::vector<Held>> SettledShards(Cluster& cluster) {
   constexpr milliseconds kRest{300}, kGiveUp{10000};
@@ -145,8 +145,8 @@ tensor::SharedBytes Bytes(std::vector<std::byte> bytes) {
   return {owned, std::span<const std::byte>(*owned)};
 }
 
-// Returns a valid push of ones to `held`, for a case to spoil. Its update is above those of the
-// job, so that it would be applied if it were not wrong.
+// Returns a valid push of ones to `held`, which each case spoils. The number of its update is above
+// those of the job, so that the push would be applied if it were not wrong.
 v1::RequestHeader Good(const Held& held, std::vector<tensor::SharedBytes>* payloads) {
   v1::RequestHeader header = proved;
   header.set_job_uid(held.state.job_uid());
@@ -287,7 +287,7 @@ void Sections(Cluster& cluster, client::ParameterClient& client, const Held& hel
     one({"a partition that another server holds", [](H, P, B) {}, v1::STALE, ""}, elsewhere);
   }
 
-  // A sender without the grant must not learn whether a closure is done or open.
+  // A sender without a grant must not learn whether a closure is done or open.
   std::map<std::string, int> answers;
   for (std::uint64_t c = 0; c < 64; ++c) {
     std::vector<tensor::SharedBytes> payloads;
@@ -309,8 +309,8 @@ void Sections(Cluster& cluster, client::ParameterClient& client, const Held& hel
   Say(typed == 64, "attempt (0,0) over 64 closures", seen);
 }
 
-// Tests pushes to a slot of a counting job: two rows of the tables 0 and 1, which have 1 and 2
-// elements, spoiled in one way at a time.
+// Tests pushes to a slot of a counting job. The push has two rows of table 0 and table 1, whose
+// rows have 1 and 2 elements. Each case spoils it in one way.
 void Slots(Cluster& cluster, client::ParameterClient& client, const Held& slot) {
   struct Case {
     const char* words;
@@ -363,7 +363,7 @@ void Frames(Cluster& cluster, const Held& held, std::uint64_t seed) {
   const auto stream = (*channel)->OpenData();
   std::vector<tensor::SharedBytes> payloads;
   const v1::RequestHeader good = Good(held, &payloads);
-  // Builds a frame as the builder does, with a changed header.
+  // Builds a frame as the frame builder does, with a header that `spoil` has changed.
   const auto frame = [&](const std::function<void(v1::RequestHeader&)>& spoil) {
     v1::RequestHeader header = good;
     header.mutable_pushes(0)->set_payload_offset(256);
@@ -415,8 +415,8 @@ void Frames(Cluster& cluster, const Held& held, std::uint64_t seed) {
   refused("noise", noise, "");
   refused("nothing", {}, "");
 
-  // The frame is larger than a server accepts at all: it is refused at its announcement, before a
-  // byte of it is sent.
+  // The frame is larger than any that a server accepts. It must be refused when it is announced,
+  // before a byte of it is sent.
   transport::Frame huge;
   const tensor::SharedBytes piece = Bytes(std::vector<std::byte>(16 << 20));
   for (int i = 0; i < 80; ++i) huge.pieces.push_back(piece);

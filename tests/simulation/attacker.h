@@ -1,6 +1,7 @@
-// An attacker that pushes and registers without grants [26, 35]. It knows true epochs, open
-// closures, proofs of other workers, and proofs of a worker's other work. Nothing that it does may
-// leave a trace, and its random numbers are its own, so the walk does not depend on it.
+// An attacker that pushes and registers without grants [26, 35]. It knows the true epochs, the open
+// closures, the proofs of other workers, and a worker's proofs of other work. Nothing that it does
+// may change the cluster. Its random numbers are its own, so the rest of the walk does not depend
+// on it.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +15,18 @@ class Attacker {
   // `parts` outlives the attacker.
   explicit Attacker(CoordinatorParts& parts);
 
-  // Sometimes pushes, and sometimes registers.
+  // Pushes or registers now and then.
   void Act();
 
  private:
-  // Pushes to a server, and checks I10.
+  // Sends a forged push to a server, and checks I10.
   void Push();
-  // Sends a Hello with an attempt above the running attempt, below it, or of a future closure, and
-  // checks I10.
+  // Sends a Hello that claims an attempt above or below the running one, or an attempt of a future
+  // closure. Checks I10.
   void Register();
-  // Gives `forged` a proof. With probability `chance` it is the proof of a known grant, and
-  // `forged` gets all but one of the grant's fields (closure, attempt, worker); with `ways` above
-  // three it may get all. Otherwise the proof belongs to no grant, or there is none.
+  // Gives `forged` a proof. With probability `chance` the proof is that of a known grant. `forged`
+  // then gets all but one of the fields of this grant (closure, attempt, worker), or, with `ways`
+  // above three, perhaps all of them. Otherwise the proof belongs to no grant, or is empty.
   void MixProof(Granted* forged, double chance, std::uint64_t ways);
   bool WasGranted(const Granted& forged) const;
   Granted ForgePush(const HeldState& held);

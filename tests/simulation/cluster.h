@@ -1,6 +1,6 @@
 // A whole cluster in one thread, walked at random from a seed. It uses the classes of the daemons:
 // ps_server::Shard (with its Ledger and optimizers), worker::AttemptBook, coordinator::ClosureBook
-// and StateStore. A network connects them that loses, duplicates and reorders pushes and drops
+// and StateStore. The network between them loses, duplicates and reorders pushes, and drops
 // sessions. Every task can die at any event. The README of this room lists the checks.
 #pragma once
 
@@ -29,7 +29,7 @@ inline constexpr std::uint32_t kElementsMax = kClosures * kUpdates;
 // The settings of a walk. FromSeed draws them, so that the seed alone replays a walk.
 struct WalkOptions {
   std::uint64_t seed = 0;
-  std::string optimizer = "counting";  // counting | sgd | adam
+  std::string optimizer = "counting";  // counting, sgd or adam
   double touch = 0.7;                  // fraction of (closure, update, shard) that has rows
   // If false, a lost shard begins from the seed (LEDGER line 21, "none: the seed").
   bool snapshots = true;
@@ -58,12 +58,12 @@ struct WalkOptions {
 struct WalkResult {
   std::string violation;  // "" if the protocol held
   int events = 0;
-  std::map<std::string, std::uint64_t> counts;  // by event: "rollback", "worker killed", …
-  // Maxima for lines 31 and 32: "closures open at a shard", …
+  std::map<std::string, std::uint64_t> counts;  // by event, such as "rollback" or "worker killed"
+  // Maxima for lines 31 and 32 of LEDGER.md, such as "closures open at a shard".
   std::map<std::string, std::uint64_t> largest;
 };
 
-// Walks with the mutant that is active in this thread (tests/mutants/mutant.h).
+// Makes a walk with the mutant that is active in this thread (tests/mutants/mutant.h).
 WalkResult Walk(const WalkOptions& options);
 
 }  // namespace evergrad::simulation

@@ -1,4 +1,4 @@
-// The parts of the simulated coordinator, in one object for the classes that use most of them.
+// The parts of the simulated coordinator. Classes that use most of them get this one object.
 #pragma once
 
 #include "tests/simulation/checkpoint_rounds.h"
@@ -12,7 +12,8 @@
 
 namespace evergrad::simulation {
 
-// The first members are the surroundings of the coordinator. They outlive this object.
+// The first members are references to the surroundings of the coordinator, which outlive this
+// object.
 struct CoordinatorParts {
   CoordinatorParts(WalkContext& w, Tasks& t, SnapshotFolder& f, InvariantChecker& c)
       : walk(w), tasks(t), folder(f), checker(c) {}

@@ -15,7 +15,7 @@ namespace evergrad::simulation {
 
 class EarlyEnd {
  public:
-  // All five outlive this object.
+  // All five references outlive this object.
   EarlyEnd(WalkContext& walk, Tasks& tasks, InvariantChecker& checker, JournaledBook& book,
            CheckpointRounds& rounds)
       : walk_(walk), tasks_(tasks), checker_(checker), book_(book), rounds_(rounds) {}
@@ -24,21 +24,22 @@ class EarlyEnd {
   // Returns whether the user was told that the job has ended.
   bool told() const { return told_; }
   void Begin();
-  // The coordinator begins a life. It has forgotten the answers of sealed shards to earlier lives.
+  // Called when the coordinator begins a life. It has forgotten which sealed shards had answered.
   void BeginLife();
-  // Another job begins.
+  // Called when another job begins.
   void BeginJob();
 
   // Orders the server to seal the shards that it owns.
   void SendSeals(const SimulatedServer& s);
   void OnSealed(Up m);
-  // The owner cannot load the shard: there is nothing to seal.
+  // Called when the owner cannot load the shard, so that there is nothing to seal.
   void OnUnloadable(std::uint32_t p) { unsealed_.erase(p); }
-  // The owner has registered and does not hold the shard. Another process of the identity may live,
-  // disconnected. It no longer owns the shard, so the updates that it applies are void (seed 6880).
+  // Called when the owner of the shard has registered and does not hold it. A disconnected process
+  // of the same identity may still live and hold it. That process no longer owns the shard, so the
+  // updates that it applies do not count (seed 6880).
   void OnUnheld(ShardId p);
-  // Tells the user of the end, if all owners have answered. When the time is out, silent owners no
-  // longer own their shards, so that their later updates are void.
+  // Tells the user of the end, if all owners have answered. If `out_of_time`, owners that have not
+  // answered no longer own their shards, so that their later updates do not count.
   void Check(bool out_of_time);
 
   // Checks the files that a resume would find [28].
@@ -55,7 +56,7 @@ class EarlyEnd {
   CheckpointRounds& rounds_;
   bool begun_ = false, told_ = false;
   std::set<std::uint32_t> unsealed_;
-  std::array<std::string, kShards> cuts_;  // the cuts after the seal, by URI
+  std::array<std::string, kShards> cuts_;  // for each shard, the URI of the cut after the seal
 };
 
 }  // namespace evergrad::simulation

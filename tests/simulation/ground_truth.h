@@ -15,46 +15,46 @@
 
 namespace evergrad::simulation {
 
-// The rows of one push to a slot, as the section of the push names them.
+// The rows of one push to a slot, in the form of a push section.
 struct SlotSection {
   std::vector<std::int64_t> ids;
-  std::vector<std::uint32_t> tables, rows;  // rows[k] of tables[k]
-  std::vector<std::uint32_t> at;  // for each id: the position of its row among the elements, and
-                                  // the number of its elements
+  // the number of rows of each table: rows[k] of tables[k]
+  std::vector<std::uint32_t> tables, rows;
+  std::vector<std::uint32_t> at;  // for each id: the position of its row among the elements
   std::vector<std::uint32_t> dimension;
   std::size_t floats = 0;
   ps_server::TableRows of() const { return {true, ids, tables, rows}; }
 };
 
-// The fixed part of a shard, which all its states share: settings, initial values, gradients. A
-// slot has two tables of six ids each. Its elements are the rows of both tables, in the order in
-// which a pull of all ids returns them.
+// What all states of a shard share: settings, initial values and gradients. A slot has two tables
+// of six ids each. Its elements are the rows of both tables, in the order in which a pull of all
+// ids returns them.
 class ShardModel {
  public:
   ShardModel(const std::string& optimizer, std::uint32_t p, bool slot = false);
   bool slot() const { return settings_.slot.has_value(); }
-  // A new state from the seed.
+  // Returns a new state with the initial values of the seed.
   std::unique_ptr<ps_server::Shard> Seed(ShardEpoch epoch, MapVersion start,
                                          const IntervalSet& refused) const;
   std::uint32_t elements() const { return elements_; }
   const std::array<float, kElementsMax>& seed_values() const { return seed_values_; }
   const ps_server::optimizer::Optimizer& optimizer() const { return optimizer_; }
   const ps_server::ShardSettings& settings() const { return settings_; }
-  // Returns whether (c, u) of this attempt is a SKIP (a NaN or an overflow). That depends on the
-  // computation: two attempts may differ, but a repeated push may not.
+  // Returns whether (c, u) of this attempt is a SKIP (a NaN or an overflow). This depends on the
+  // computation: it may differ between two attempts, but not between copies of one push.
   static bool Skips(std::uint64_t c, std::uint32_t u, Attempt attempt);
   // Computes the gradient of an update. For the optimizer `counting` it is 1 at element (c, u), so
-  // that each value is the number of applications. Otherwise it consists of real numbers, which
-  // differ between attempts like those of a retried closure. For a slot it is the gradient of the
+  // that each value is the number of times that the update was applied. Otherwise its numbers
+  // differ between attempts, as when a closure is retried. For a slot it is the gradient of the
   // rows of SectionOf(c, u).
   void Gradient(std::uint64_t c, std::uint32_t u, Attempt attempt, float* out) const;
-  // Returns the rows that (c, u) pushes, of one table or both, with some duplicates. They are a
-  // function of the plan.
+  // Returns the rows that (c, u) pushes, of one table or both, with some duplicates. They depend on
+  // the plan only.
   const SlotSection& SectionOf(std::uint64_t c, std::uint32_t u) const {
     return sections_[c * kUpdates + u];
   }
-  // Returns SectionOf(c, u) with further rows of the last table, too many for its budget. Resizes
-  // `gradient` to that of all rows.
+  // Returns SectionOf(c, u) with further rows of the last table, so many that they exceed its
+  // budget. Resizes `gradient` to the size of all rows.
   SlotSection BeyondBudget(std::uint64_t c, std::uint32_t u, std::vector<float>* gradient) const;
   // Sets the rows and the payload of a push.
   void FillPush(std::uint64_t c, std::uint32_t u, std::span<const float> gradient,
@@ -65,7 +65,8 @@ class ShardModel {
   // Returns a pull of all values.
   ps_server::Pull PullOf(ShardEpoch epoch, bool has = false, MapVersion have_start = {},
                          std::uint64_t have_vlsn = 0) const;
-  // Returns new tables for a cut of a slot, which TakeSlice fills; none for a dense shard.
+  // Returns empty tables for a cut of a slot, which TakeSlice fills. Returns none for a dense
+  // shard.
   std::vector<std::shared_ptr<ps_server::storage::EmbeddingTable>> NewTables(
       const ps_server::ShardCut& cut) const;
   static void TakeSlice(
@@ -90,51 +91,53 @@ struct Applied {
   Attempt attempt;
 };
 
-// A shard's state and its ground truth.
+// A shard's state and its true history.
 struct HeldState {
   JobUid job{};
   std::unique_ptr<ps_server::Shard> shard;
-  std::uint64_t stopped_in = 0;  // [22] the life that stopped it; belongs to the holder
-  // Applications of (c, u); a SKIP counts as one.
+  // [22] the term of the life that stopped it for a move; it concerns the holding server only
+  std::uint64_t stopped_in = 0;
+  // How often (c, u) was applied; a SKIP counts as one.
   std::array<std::uint8_t, kClosures * kUpdates> count{};
-  std::uint64_t gradients = 0;               // entries of the log that are no SKIP
+  std::uint64_t gradients = 0;               // number of entries of `log` that are not a SKIP
   std::array<Attempt, kClosures> seen{};     // highest attempt answered APPLIED or DUPLICATE [I9]
-  std::vector<Applied> log;                  // in order
-  std::array<float, kElementsMax> values{};  // the fold of `log`
+  std::vector<Applied> log;                  // the updates in the order in which they were applied
+  std::array<float, kElementsMax> values{};  // the values after all updates of `log`
   std::array<std::array<float, kElementsMax>, ps_server::optimizer::kStatesMax> states{};
   std::array<std::uint32_t, kElementsMax>
-      row_gradients{};  // for a slot: gradients of the row that begins at this element
+      row_gradients{};  // for a slot: how many gradients the row that begins at this element got
 
   static std::unique_ptr<HeldState> FromSeed(const ShardModel& model, ShardEpoch epoch,
                                              MapVersion start, const IntervalSet& refused);
   std::unique_ptr<HeldState> Copy() const;
-  // Returns the state after a cut and a restore, as from a file [27, 21]. With `resumed` it is the
-  // state that a new job finds [28].
+  // Returns the state after a cut and a restore, as if from a file [27, 21]. With `resumed` it is
+  // the state that a new job gets [28].
   std::unique_ptr<HeldState> Restored(const ShardModel& model, ShardEpoch epoch, MapVersion start,
                                       const IntervalSet& refused, bool resumed,
                                       const ps_server::Ledger* other_ledger = nullptr) const;
   // Returns a copy of all members except the shard.
   std::unique_ptr<HeldState> Facts() const;
-  // Like Restored, from a cut of this state's shard that was taken at the same moment as these
-  // facts. The tables of a slot are filled.
+  // Like Restored, from `cut`, a cut of this state's shard that was taken at the same moment as
+  // these facts. The tables of a slot must be filled.
   std::unique_ptr<HeldState> RestoredFrom(const ShardModel& model, ps_server::ShardCut cut,
                                           ShardEpoch epoch, MapVersion start,
                                           const IntervalSet& refused, bool resumed,
                                           const ps_server::Ledger* other_ledger = nullptr) const;
-  // Folds one more update into the ground truth.
+  // Adds one more update to the true history.
   void Fold(const ShardModel& model, std::uint64_t c, std::uint32_t u, Attempt attempt,
             const float* gradient);
   void FoldRows(const ShardModel& model, const SlotSection& section, const float* gradient);
-  // Line 13: a SKIP is recorded and changes no value.
+  // Adds a SKIP, which the ledger records and which changes no value (line 13).
   void FoldSkip(std::uint64_t c, std::uint32_t u, Attempt attempt);
-  // Compares the shard's values with the fold, bit by bit. Returns "" or the difference.
+  // Compares the shard's values bit by bit with those of the true history. Returns "" or the
+  // difference.
   std::string CheckValues(const ShardModel& model) const;
   // Checks that the ledger records exactly the updates of the log (I2), and that the log has all
-  // updates of done closures (I3). touch[c] has a bit for each update with rows here. Returns "" or
-  // the difference.
+  // updates of done closures (I3). touch[c] has a bit for each update that has rows in this shard.
+  // Returns "" or the difference.
   std::string CheckLedger(const std::array<std::uint8_t, kClosures>& touch) const;
-  // Applies the log to a new shard and compares values and optimizer state. Returns "" or the
-  // difference.
+  // Applies all updates of `log` to a new shard, and compares its values and optimizer state with
+  // those of the true history. Returns "" or the difference.
   std::string CheckReplay(const ShardModel& model) const;
 };
 

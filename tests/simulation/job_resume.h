@@ -10,23 +10,23 @@ namespace evergrad::simulation {
 
 class JobResume {
  public:
-  // Both outlive this object.
+  // Both references outlive this object.
   JobResume(CoordinatorParts& parts, SimulatedCoordinator& coordinator)
       : parts_(parts), walk_(parts.walk), coordinator_(coordinator) {}
 
-  // The cluster survives, and the job has ended.
+  // Resumes after the job has ended, on the same cluster.
   void AfterEnd();
-  // The cluster is lost with its journal. Some tasks survive and keep their state.
+  // Resumes after the cluster was lost with its journal. Some tasks survive and keep their state.
   void AfterLoss();
 
  private:
-  // Returns the files of the newest whole manifest; none if the walk has had enough jobs, or if no
-  // manifest is whole.
+  // Returns the files of the newest whole manifest. Returns none if the walk has had enough jobs,
+  // or if no manifest is whole.
   std::optional<std::vector<Snapshot>> FindFiles(const char* counted_as);
   void LoseCluster();
-  // Forgets everything of the former job, and numbers the next one.
+  // Forgets everything of the former job, and gives the next job its number.
   void BeginNextJob();
-  // The book begins from these files.
+  // Begins the book of the next job from these files.
   void BeginFrom(std::vector<Snapshot> snapshots);
 
   CoordinatorParts& parts_;

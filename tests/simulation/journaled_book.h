@@ -18,26 +18,28 @@ namespace evergrad::simulation {
 
 class JournaledBook {
  public:
-  // All four outlive the book.
+  // All four references outlive the book.
   JournaledBook(WalkContext& walk, Tasks& tasks, SimulatedJournal& journal,
                 InvariantChecker& checker)
       : walk_(walk), tasks_(tasks), journal_(journal), checker_(checker) {}
 
-  // Begins with this state of the job. The commit of the book's life follows.
+  // Begins a life of the coordinator with this state of the job, and commits that the life has
+  // begun.
   void Open(DurableState state);
-  // The coordinator dies. The commits and messages that are not durable are lost.
+  // Called when the coordinator dies. Commits that are not durable are lost, and so are the
+  // messages that waited for them.
   void Close();
   bool open() const { return book_ != nullptr; }
   ClosureBook* operator->() const { return book_.get(); }
   const DurableState& state() const { return book_->durable(); }
   JobUid job() const { return job_; }
-  // Another job begins, with no cancelled closures.
+  // Called when another job begins, in which no closure is cancelled yet.
   void BeginJob(JobUid job) { job_ = job; }
 
   void Commit(const coordinator::Record& record);
-  // All accepted commits become durable. The actions that waited for them happen in order.
+  // Makes all accepted commits durable, and performs the actions that waited for them in order.
   void Settle();
-  // Calls `action` once all commits so far are durable, which may be now.
+  // Calls `action` once all commits so far are durable. This may be at once.
   template <class Action>
   void AfterCommits(Action action) {
     if (actions_.empty() && journal_.all_durable()) {
@@ -46,7 +48,7 @@ class JournaledBook {
       actions_.push_back(std::move(action));
     }
   }
-  // AfterCommits for messages to tasks and to the user.
+  // AfterCommits for messages to tasks and to the user. A mutant does not wait.
   template <class Action>
   void Tell(Action action) {
     if (mutants::IsActive(mutants::Mutant::kAckBeforeCommit)) {
@@ -55,20 +57,21 @@ class JournaledBook {
       AfterCommits(std::move(action));
     }
   }
-  // Sends a message in the present session of the task. A message without a job gets this job.
+  // Sends a message in the present session of the task. If the message names no job, it is for this
+  // job.
   void Send(const Task& t, Down m);
 
-  // Sends the ended closures that the server's shards lack [24].
+  // Sends those ended closures that the server's shards do not know yet [24].
   void SendCloses(const SimulatedServer& s);
   // Disconnects the task, if it is connected.
   void EndSession(Task& t);
 
-  // The user cancels a closure. Returns false if it has ended.
+  // Cancels a closure, as the user. Returns false if the closure has ended.
   bool Cancel(std::uint64_t c);
   std::size_t cancelled() const { return cancelled_.size(); }
-  // The job resumes with these closures dead.
+  // Called when the job resumes. The closures of `dead` were cancelled or lost in the earlier job.
   void ResumeCancelled(const IntervalSet& dead) { cancelled_ = dead; }
-  // Tells the user of the cancelled closures that every owner refuses.
+  // Tells the user about each cancelled closure that every owner refuses.
   void TellCancelled();
 
  private:
@@ -78,7 +81,7 @@ class JournaledBook {
   InvariantChecker& checker_;
   JobUid job_{1};
   std::unique_ptr<ClosureBook> book_;
-  std::deque<absl::AnyInvocable<void()>> actions_;  // that wait for commits
+  std::deque<absl::AnyInvocable<void()>> actions_;  // actions that wait for commits
   IntervalSet cancelled_;
 };
 

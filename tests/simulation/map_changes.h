@@ -12,7 +12,7 @@ namespace evergrad::simulation {
 
 class MapChanges {
  public:
-  // All six outlive this object.
+  // All six references outlive this object.
   MapChanges(WalkContext& walk, Tasks& tasks, SimulatedJournal& journal, JournaledBook& book,
              EvaluationBarrier& evaluation, const GrantProofs& proofs)
       : walk_(walk),
@@ -22,16 +22,18 @@ class MapChanges {
         evaluation_(evaluation),
         proofs_(proofs) {}
 
-  // The map for workers.
+  // Returns the shard map that workers get.
   std::shared_ptr<const ShardMap> CurrentMap();
-  // The shard begins from the newest durable snapshot, or from the seed [21].
+  // Assigns the shard to `to`, with the newest durable snapshot or from the seed [21].
   void RollBack(std::uint32_t p, const SimulatedServer& to);
-  // Rolls back some shards whose owner has no session. Of a living owner, the lease ends early.
+  // Rolls back some shards whose owner has no session. If the owner's process is still alive, this
+  // is as if its lease ended early.
   void ReplaceLostOwners();
   // Makes the owner of a shard stop it for a move [22].
   void BeginMove(std::uint32_t p);
-  // The state of a shard has left its owner `from`, and goes to a server that the seed draws.
-  // Returns whether the journal is going to forget the move, so that the owner is disconnected.
+  // Called when the state of a shard has left its owner `from`. Gives it to a server that the seed
+  // draws. Returns whether the journal is going to forget this move, in which case the owner must
+  // be disconnected.
   bool Move(const SimulatedServer& from, Up released);
   // Commits the change and sends its messages. `moved` is the state that a move hands over.
   void Apply(ClosureBook::MapChange change, const SimulatedServer& to,
@@ -41,7 +43,8 @@ class MapChanges {
   void SendDrops(const ClosureBook::MapChange& change, const SimulatedServer& to);
   void SendAssign(ClosureBook::AssignOrder order, const SimulatedServer& to,
                   std::unique_ptr<HeldState> moved);
-  // Counts the kind of a rollback, and checks that todo has what its snapshot lacks [21].
+  // Counts the kind of a rollback, and checks that the closures to be done again include what the
+  // snapshot lacks [21].
   void CheckRollback(const ClosureBook::AssignOrder& order);
   void SendMap();
 

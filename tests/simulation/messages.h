@@ -45,19 +45,20 @@ struct Down {
   ShardEpoch epoch{};
   MapVersion version{}, start{};
   IntervalSet done{}, refused{};
-  std::unique_ptr<HeldState> state{};  // for a move
-  std::optional<Snapshot> source{};    // for an Assign without a state; none for the seed
+  std::unique_ptr<HeldState> state{};  // in an Assign that ends a move
+  // in an Assign without a state; none: the shard begins from the seed
+  std::optional<Snapshot> source{};
   std::shared_ptr<const ShardMap> map{};
   Work work{};
   Attempt attempt{};
-  std::string key{};  // for an Assign [34]
+  std::string key{};  // in an Assign [34]
   bool superseded = false;
   Term term{};
   std::uint64_t life = 0;
   std::vector<ClosureBook::HeldAttempt> adopted{};
   std::vector<Attempt> adopted_evaluations{};
 
-  // A message about a shard.
+  // Returns a message about a shard.
   static Down AboutShard(Kind kind, std::uint32_t p, ShardEpoch epoch) {
     Down m;
     m.kind = kind;
@@ -72,7 +73,7 @@ struct Down {
     m.superseded = superseded;
     return m;
   }
-  // Without a job, Send means the running one.
+  // If no job is given, JournaledBook::Send fills in the running job.
   static Down JobEnded(JobUid job = {}) {
     Down m;
     m.kind = kJobEnded;
@@ -81,7 +82,7 @@ struct Down {
   }
 };
 
-// The shards that an evaluation closure has read: the tag, the values and the updates of each.
+// What an evaluation closure has read: the tag, the values and the updates of each shard.
 struct Evaluated {
   struct OfShard {
     bool read = false;
@@ -93,11 +94,11 @@ struct Evaluated {
   std::array<OfShard, kShards> shards{};
 };
 
-// An attempt in hand, as in a Hello.
+// An attempt that a worker holds, as it stands in a Hello.
 struct HeldAttempt {
   JobUid job;
   ClosureBook::HeldAttempt attempt;
-  std::string worker, proof;  // [36], [35] those of its Grant
+  std::string worker, proof;  // [36], [35] the worker and proof of its Grant
 };
 
 // A message from a task to the coordinator.
@@ -126,13 +127,13 @@ struct Up {
   bool ok = true;                      // kAssigned
   std::vector<std::pair<JobUid, ClosureBook::HeldShard>> shards{};
   std::vector<HeldAttempt> attempts{};
-  // In hand, in a Hello; two jobs never use one number.
+  // The evaluation attempts that the worker holds, in a Hello. Two jobs never use the same number.
   std::vector<std::pair<ClosureId, Attempt>> evaluations{};
   std::shared_ptr<const Evaluated> evaluated{};            // in the Done of an evaluation closure
   coordinator::UpdateAccount::TouchedLess touched_less{};  // in a Done [38]
   coordinator::ReportedLife reported{};
 
-  // A message about an attempt.
+  // Returns a message about an attempt.
   static Up AboutAttempt(Kind kind, JobUid job, ClosureId closure, Attempt attempt) {
     Up m;
     m.kind = kind;
@@ -162,7 +163,7 @@ struct Call {
   Attempt attempt{};
   worker::PushAnswer answer = worker::PushAnswer::kApplied;
   MapVersion version{};
-  std::string worker_name{}, proof{};  // [35]
+  std::string worker_name{}, proof{};  // the proof of the push's grant [35]
 };
 
 }  // namespace evergrad::simulation

@@ -10,17 +10,17 @@ namespace evergrad::simulation {
 
 class Network {
  public:
-  // Both outlive the network.
+  // Both references outlive the network.
   Network(WalkContext& walk, Tasks& tasks) : walk_(walk), tasks_(tasks) {}
 
   bool empty() const { return calls_.empty(); }
   // Returns whether no further push may be sent now.
   bool full() const;
-  // Returns the processes that listen for this identity. The old and the new process of an identity
-  // have different addresses, and either may get a push.
+  // Returns the processes that listen for this identity. After a restart the old and the new
+  // process of an identity have different addresses, and either may get a push.
   std::vector<SimulatedServer*> ServersOf(const std::string& identity) const;
   void Send(Call push) { calls_.push_back(std::move(push)); }
-  // Delivers or loses one push or answer, which the seed draws.
+  // Draws one push or answer, and delivers or loses it.
   void DeliverOne();
 
  private:

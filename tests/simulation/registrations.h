@@ -14,30 +14,31 @@ class Registrations {
   // `parts` outlives this object.
   explicit Registrations(CoordinatorParts& parts) : parts_(parts), walk_(parts.walk) {}
 
-  // The coordinator begins a process with this number, which each process draws.
+  // Called when a process of the coordinator begins. `life` is a number that each process draws.
   void BeginLife(std::uint64_t life) { life_ = life; }
   void Clear() { waiting_.clear(); }
-  // A worker waits until the start-up window closes: no worker gets a map while a shard that the
-  // journal forgot may be adopted.
+  // The Hello of a worker waits until the start-up window closes. Before that, a server may still
+  // register with a shard that the journal has forgotten, so no worker may get a map.
   void Register(SimulatedWorker& w, Up hello);
   void Register(SimulatedServer& s, Up hello);
   void CloseWindow();
 
  private:
   struct Held {
-    std::vector<ClosureBook::HeldShard> shards;                 // of the running job
-    std::vector<std::pair<std::uint32_t, ShardEpoch>> stopped;  // of these, for a move
+    std::vector<ClosureBook::HeldShard> shards;                 // the shards of the running job
+    // those of them that are stopped for a move
+    std::vector<std::pair<std::uint32_t, ShardEpoch>> stopped;
   };
-  // [18] Begins anew if the task has met a coordinator of a later life.
+  // [18] Begins a new life of the coordinator if the task has met one of a later life.
   void BeginAnewIfNeeded(const coordinator::ReportedLife& reported, const Task& from);
   std::vector<ClosureBook::HeldAttempt> ProvedAttempts(const Up& hello);
   void ReleaseEarlier(SimulatedWorker& w);
   // Tells the server which of its jobs have ended. Returns the shards of the running job.
   Held SortShards(const SimulatedServer& s, Up hello);
-  // A server holds a shard of a job that is not the running one.
+  // Called for a shard of a job that is not the running one.
   void CheckUnknownJob(JobUid job);
   void RegisterShards(const SimulatedServer& s, const std::vector<ClosureBook::HeldShard>& held);
-  // The server is leaving. The move that its last session had begun begins again.
+  // Called when a leaving server registers. Moves that began in its last session begin again.
   void BeginMovesAgain(const SimulatedServer& s, const Held& held);
 
   CoordinatorParts& parts_;

@@ -1,4 +1,4 @@
-// A push as a server gets it, and what the server did with it.
+// A push as a server receives it, and the server's answer.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace evergrad::simulation {
 
-// The push of a call. Faults make some too large for the tables of a slot, and some defect.
+// The push of a Call. Some pushes are too large for the tables of a slot, and some contain a NaN.
 class PushOfCall {
  public:
   PushOfCall(WalkContext& walk, const Call& call);
@@ -32,24 +32,25 @@ class PushOfCall {
   std::vector<float> more_;
 };
 
-// The shard before a push.
+// Facts about a shard before a push.
 struct ShardBefore {
   ShardBefore(const ps_server::Shard& shard, ClosureId closure)
       : lsn(shard.lsn()), vlsn(shard.vlsn()), open(shard.ledger().open().contains(closure)) {}
   const std::uint64_t lsn, vlsn;
-  const bool open;  // the closure of the push
+  const bool open;  // whether the closure of the push is open at the shard
 };
 
-// All members outlive the struct.
+// All references outlive the struct.
 struct ServedPush {
   const Call& call;
   const PushOfCall& pushed;
   const ShardBefore& before;
   ps_server::PushCode code;
   HeldState& held;
-  int process;                      // of the server
-  const std::string& identity;      // of the server
-  const ps_server::Ledger* sealed;  // at the seal [20a], of the shard's newest epoch; or nullptr
+  int process;                      // the number of the server's process
+  const std::string& identity;      // the identity of the server
+  // the ledger at the seal [20a], if the shard's newest epoch is sealed; else nullptr
+  const ps_server::Ledger* sealed;
 };
 
 }  // namespace evergrad::simulation

@@ -1,4 +1,4 @@
-// The coordinator of one job. It can die and start again on what its journal holds.
+// The coordinator of one job. It can die, and start again with the contents of its journal.
 #pragma once
 
 #include <cstdint>
@@ -10,37 +10,36 @@ namespace evergrad::simulation {
 
 class SimulatedCoordinator {
  public:
-  // `parts` outlives the coordinator, which is not running yet.
+  // `parts` outlives the coordinator. The coordinator is not running after this.
   explicit SimulatedCoordinator(CoordinatorParts& parts)
       : parts_(parts), walk_(parts.walk), book_(parts.book), registrations_(parts) {}
 
   bool running() const { return book_.open(); }
   void Start();
-  // All sessions end, and everything that is not durable is lost.
+  // Kills the coordinator. All sessions end, and everything that is not durable is lost.
   void Kill();
-  // [22] Dies if the journal is to forget a move now.
+  // [22] Kills the coordinator, if it is time for the journal to forget a move.
   void DieToForgetMove();
-  // The cluster was lost with the journal. The next life is the first one that the new journal
-  // knows.
+  // Called when the cluster was lost with the journal. The new journal does not know earlier lives.
   void ForgetLives();
-  // A new job begins in this life, with nobody holding anything of it.
+  // Begins a new job in this life. No task holds anything of the job yet.
   void BeginJob(Term term);
 
   void Handle(SimulatedServer& s, Up m);
   void Handle(SimulatedWorker& w, Up m);
-  // Does something of its own accord, which the seed draws: grants, closes, checkpoints, rollbacks,
-  // moves. Returns whether the user resumes the job after its end.
+  // Does something without a message: a grant, a close, a checkpoint, a rollback or a move, which
+  // the seed draws. Returns whether the user resumes the job after its end.
   bool Act();
   // Does one step of the file thread.
   void DoFileWork() {
     if (running()) parts_.rounds.DoFileWork();
   }
-  // The user cancels the job.
+  // Cancels the job, as the user.
   void EndEarly();
 
  private:
-  // [18a] A coordinator starts on an empty journal instead of the job's, or without a journal,
-  // while tasks of the job live. Afterwards an operator puts the journal back.
+  // [18a] Starts a coordinator on an empty journal, or without a journal, while tasks of the job
+  // live. Afterwards an operator puts the job's journal back.
   void StartWithoutJournal();
   void CheckNamedFiles();
 
@@ -51,7 +50,7 @@ class SimulatedCoordinator {
   void CloseWindowIfDue();
   void GrantWork();
   void SendGrant(const SimulatedWorker& w, const ClosureBook::Granted& granted);
-  // The leases of disconnected workers end, and sometimes that of a connected one.
+  // Ends the leases of disconnected workers, and sometimes that of a connected one.
   void EndLeases();
   void SendCloses(const SimulatedServer& s);
 

@@ -1,5 +1,5 @@
-// The journal of the coordinator, and what happens to it: commits become durable later or are lost,
-// and an older journal comes back.
+// The journal of the coordinator, and its faults: commits become durable late or are lost, and an
+// older journal comes back.
 #pragma once
 
 #include <cstdint>
@@ -23,15 +23,16 @@ class SimulatedJournal {
   std::uint64_t undurable() const { return store_->accepted() - durable_; }
   void MakeDurable() { durable_ = store_->accepted(); }
 
-  // The coordinator dies, and with it the commits that are not durable.
+  // Called when the coordinator dies. Commits that are not durable are lost.
   void LoseUndurable();
-  // A coordinator starts and may find another journal than the last one left: without its tail, or
-  // an older one. `knows_newest_life` says whether a living task knows the newest life; otherwise
-  // no older journal comes back, because its numbers would be used again. Line 18 assumes this.
+  // Called when a coordinator starts. It may find a journal that lacks the last records, or an
+  // older one. `knows_newest_life` says whether a living task knows the newest life. If none does,
+  // no older journal comes back, because its numbers would be used again; line 18 assumes this.
   void Recover(bool knows_newest_life);
-  // [18] Takes the term of a new life, above the journal's own and those that tasks report.
+  // [18] Takes the term of a new life. It is above the journal's own term and above `reported`, the
+  // highest that tasks report.
   Term TakeTerm(std::uint64_t reported);
-  // The cluster is lost, and the journal with it.
+  // Called when the cluster is lost with its journal.
   void LoseAll();
 
   // [18a] Returns whether a coordinator with this journal must end because of a shard of this job.
@@ -40,11 +41,12 @@ class SimulatedJournal {
   // [18a] Returns whether the journal may lack jobs that it once had.
   bool may_lack_jobs() const { return lost_ || backup_used_; }
 
-  // [22] A move whose record is torn off before its source gets the Drop. By chance alone both
-  // happen together once in five thousand walks. BeginForgetting keeps the journal before the
-  // move; the coordinator dies some events later, and the next life begins with that journal. Until
-  // then the process `source` is disconnected. In half of the cases the process `next`, which gets
-  // the shard, is disconnected until the window of the next life has closed.
+  // [22] A walk can make the journal forget a move: the record of the move is lost before its
+  // source gets the Drop. By chance alone this would happen once in five thousand walks.
+  // BeginForgetting keeps the journal as it was before the move. The coordinator dies some events
+  // later, and its next life begins with that journal. Until then the process `source` is
+  // disconnected. In half of the cases the process `next`, which gets the shard, is disconnected
+  // until the window of the next life has closed.
   bool forgets_a_move() const { return forgotten_.has_value(); }
   std::unique_ptr<coordinator::MemoryStateStore> Copy() const;
   void BeginForgetting(std::unique_ptr<coordinator::MemoryStateStore> before, int source, int next);
@@ -55,7 +57,7 @@ class SimulatedJournal {
 
  private:
   struct ForgottenMove {
-    // The journal before the move; null if the next life has begun with it.
+    // The journal before the move. It is null once the next life has begun with it.
     std::unique_ptr<coordinator::MemoryStateStore> journal;
     int at = 0;  // the event at which the coordinator dies
     int source = 0, next = 0;
@@ -63,10 +65,10 @@ class SimulatedJournal {
 
   WalkContext& walk_;
   std::unique_ptr<coordinator::MemoryStateStore> store_, backup_;
-  // The store before the term of this life; only a mutant returns to it.
+  // The store before this life took its term. Only a mutant returns to it.
   std::unique_ptr<coordinator::MemoryStateStore> unsynced_;
   std::optional<ForgottenMove> forgotten_;
-  std::uint64_t durable_ = 0;  // commits
+  std::uint64_t durable_ = 0;  // number of durable commits
   bool lost_ = false, backup_used_ = false;
 };
 

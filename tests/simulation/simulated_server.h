@@ -1,4 +1,4 @@
-// A server process. It holds shards with their ledgers, and loads and writes their files.
+// A server process. It holds shards with their ledgers, and reads and writes their files.
 #pragma once
 
 #include <array>
@@ -33,13 +33,13 @@ class SimulatedServer : public Task {
   void DropJob(JobUid job);
   void ForgetJobs(JobUid newest) override;
 
-  // Returns the shard that it holds as the newest at p; nullptr if it holds none.
+  // Returns the newest state that the server holds of shard p, or nullptr.
   HeldState* At(std::uint32_t p) const { return shards_[p].get(); }
   // Returns the shard if it has this job and epoch, and nullptr otherwise.
   HeldState* At(std::uint32_t p, JobUid job, ShardEpoch epoch) const;
   // Returns the job of the shard that it holds or loads at p.
   std::optional<JobUid> JobAt(std::uint32_t p) const;
-  // [25] Returns whether it loads nothing and holds only shards that it owns.
+  // [25] Returns whether the server is loading nothing and holds only shards that it owns.
   bool HoldsOnlyItsOwn() const;
   // [35] Returns whether the proof of a push is valid.
   bool Fits(const Granted& claimed) const;
@@ -62,7 +62,8 @@ class SimulatedServer : public Task {
   void OnClose(const Down& m);
   void OnRelease(const Down& m);
   worker::PushAnswer Apply(const Call& call, HeldState& held);
-  // The state that answers a push of this job; nullptr: the answer is STALE.
+  // Returns the state that must answer a push of this job. If there is none, returns nullptr, and
+  // the answer is STALE.
   HeldState* Find(JobUid job, std::uint32_t p) const;
   bool Loads(const Down& m) const;
   void Load(std::uint32_t p);
@@ -74,14 +75,14 @@ class SimulatedServer : public Task {
   JobUid version_of_{};
   MapVersion version_;  // the highest version that it received
   std::array<std::unique_ptr<HeldState>, kShards> shards_;
-  // Shards of earlier jobs of whose end the server was not told.
+  // Shards of earlier jobs. Nobody has told the server that these jobs have ended.
   std::vector<std::pair<std::uint32_t, std::unique_ptr<HeldState>>> others_;
   // The ledger at the time of the seal [20a].
   std::array<std::optional<ps_server::Ledger>, kShards> sealed_;
   std::array<std::optional<Loading>, kShards> loading_;
-  std::vector<Up> unsent_;  // messages `Assigned` that no session accepted
+  std::vector<Up> unsent_;  // kAssigned messages that no session accepted
   SnapshotWriter writer_;
-  // [35] made at the first Assign of the job.
+  // [35] A guard is made at the first Assign of its job.
   std::map<JobUid, std::unique_ptr<grants::GrantGuard>> guards_;
 };
 

@@ -36,7 +36,7 @@ class SimulatedWorker : public Task {
 
   void SendHello() override;
   void OnAdopted(Down m);
-  // Versions and tags of two jobs cannot be compared.
+  // Called when a map arrives. Versions and tags of two jobs cannot be compared.
   void OnMap(const ShardMap& map);
   // Sends a message that needs an accepted Hello. Without one, the message is lost.
   void Tell(Up m) {
@@ -44,26 +44,28 @@ class SimulatedWorker : public Task {
   }
   Up DoneOf(const worker::DoneReport& report) const;
 
-  // Computes one step of a training closure.
+  // Does the next step of a training closure.
   void Train(const Work& work, Network& network);
   void DeclareUpdate(const Work& work, const Network& network);
   void SendPush(const Work& work, std::uint32_t update, std::uint32_t p, Network& network);
   void FinishIfSettled();
   // Pulls the shard, and checks line 13: a pull changes nothing, (start, vlsn) identifies the
-  // values that it returns, and returned values never change.
+  // returned values, and values that were returned never change.
   void PullOne(std::uint32_t p, const Network& network);
   void CheckCachedValues(const Cached& cached);
-  // Computes one step of an evaluation closure, which reads the present values of one shard after
-  // another.
+  // Does the next step of an evaluation closure, which reads the present values of the shards one
+  // after another.
   void Evaluate(const Network& network);
-  // Returns whether the values were read. Otherwise the worker reads again under a newer map.
+  // Returns whether the values were read. If not, the worker tries again under a newer map.
   bool ReadForEvaluation(std::uint32_t p, const Network& network);
 
   worker::AttemptBook book_;
   std::uint32_t declared_ = 0;          // updates that the running attempt has declared
   std::shared_ptr<Evaluated> reading_;  // values of the running evaluation closure
-  std::map<Attempt, std::shared_ptr<const Evaluated>> evaluated_;  // for Dones without an answer
-  std::map<Attempt, coordinator::UpdateAccount::TouchedLess> touched_less_;  // the same
+  // results of evaluation closures whose Dones are unanswered
+  std::map<Attempt, std::shared_ptr<const Evaluated>> evaluated_;
+  // reports of training closures whose Dones are unanswered
+  std::map<Attempt, coordinator::UpdateAccount::TouchedLess> touched_less_;
   std::array<MapVersion, kShards> wait_for_{};
   std::array<Cached, kShards> cache_;
 };

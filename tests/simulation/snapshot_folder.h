@@ -16,14 +16,14 @@
 
 namespace evergrad::simulation {
 
-// A durable cut of a shard.
+// A durable file with a cut of a shard.
 struct File {
   std::uint32_t p = 0;
   std::unique_ptr<HeldState> state;
   enum {
     kWhole,
     kBadInside,
-    // Damage shows when a server loads the file or a manifest is chosen.
+    // The damage is found when a server loads the file or when a manifest is chosen.
     kBadAtTheEnds
   } health = kWhole;
 };
@@ -32,21 +32,21 @@ struct ManifestFile {
   JobUid job;
   std::uint64_t number = 0;
   std::vector<Snapshot> shards;
-  std::uint64_t evaluated = 0;  // barriers with a metric
+  std::uint64_t evaluated = 0;  // number of evaluations with a metric
   bool damaged = false;
 };
 
-// The files that a sweep must keep, like SweepRequest of coordinator/checkpoints.
+// The files that a sweep must not delete, like SweepRequest of coordinator/checkpoints.
 struct Sweep {
   std::set<std::string> needed;
   std::array<std::pair<ShardEpoch, std::uint64_t>, kShards> newest{};
 };
 
-// Compares states of one shard at one lsn. Attempts may differ, since a DUPLICATE that raises an
-// attempt is no event [6].
+// Returns whether two states of one shard with the same lsn have the same updates. Their attempts
+// may differ: a DUPLICATE can raise an attempt, and that is not an event of the lsn [6].
 bool SameUpdates(const HeldState& a, const HeldState& b);
 
-// Returns the file that a cut of shard p becomes.
+// Returns the description of the file that a cut of shard p becomes.
 Snapshot DescribeCut(const HeldState& cut, std::uint32_t p);
 
 class SnapshotFolder {
@@ -54,12 +54,13 @@ class SnapshotFolder {
   // `walk` outlives the folder.
   explicit SnapshotFolder(WalkContext& walk) : walk_(walk) {}
 
-  // Makes a cut durable. A file of the same name must have the same content.
+  // Writes a cut to a durable file. If there is a file of the same name, it must have the same
+  // content.
   Snapshot Write(std::unique_ptr<HeldState> cut, std::uint32_t p);
   // Returns nullptr if there is no such file.
   const File* Find(const std::string& uri) const;
-  // Adds a manifest of the job and deletes its old ones. Returns the files that the kept manifests
-  // name.
+  // Adds a manifest of the job and deletes old manifests of the job. Returns the files that the
+  // kept manifests name.
   std::set<std::string> AddManifest(JobUid job, std::vector<Snapshot> shards,
                                     std::uint64_t evaluated);
   void DeleteFiles(JobUid job, const Sweep& sweep);
@@ -73,8 +74,8 @@ class SnapshotFolder {
 
   WalkContext& walk_;
   std::map<std::string, File> files_;    // by URI
-  std::set<std::string> given_up_;       // damaged and deleted
-  std::vector<ManifestFile> manifests_;  // of all jobs, oldest first
+  std::set<std::string> given_up_;       // files that were damaged and have been deleted
+  std::vector<ManifestFile> manifests_;  // manifests of all jobs, oldest first
 };
 
 }  // namespace evergrad::simulation

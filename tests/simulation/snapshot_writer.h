@@ -1,6 +1,6 @@
-// A server's orders to write snapshots [27]. An order is a cut of a shard, and then a durable file
-// of the cut; each takes an event of its own. Pushes may come between them, and between the slices
-// of a slot's cut.
+// A server's queue of orders to write snapshots [27]. First a cut of the shard is taken, and then
+// its file becomes durable; each is an event of its own. Pushes may come between the two, and
+// between the slices of a slot's cut.
 #pragma once
 
 #include <array>
@@ -21,16 +21,16 @@ class SnapshotWriter {
     JobUid job;
     std::uint32_t p = 0;
     ShardEpoch epoch;
-    TaskId session;                  // that gets the report
+    TaskId session;                  // the session that gets the report
     std::unique_ptr<HeldState> cut;  // taken and not durable yet
-    // For a slot whose moment has been taken and whose rows are being captured, slice by slice.
+    // A slot's cut whose moment is fixed, and whose rows are being copied, slice by slice.
     struct Slicing {
       ps_server::ShardCut cut;
-      std::unique_ptr<HeldState> facts;  // of that moment
+      std::unique_ptr<HeldState> facts;  // the true history of that moment
     };
     std::optional<Slicing> slicing = std::nullopt;
   };
-  // A file for the coordinator, to be reported only in the session of the order.
+  // The report of a file to the coordinator. It may be sent only in the session of the order.
   struct Report {
     TaskId session;
     JobUid job;
@@ -38,14 +38,16 @@ class SnapshotWriter {
     Snapshot snapshot;
   };
 
-  // All three outlive the writer.
+  // All three references outlive the writer.
   SnapshotWriter(WalkContext& walk, SnapshotFolder& folder, InvariantChecker& checker)
       : walk_(walk), folder_(folder), checker_(checker) {}
 
-  // Adds an order. If one for this shard waits already, its report goes to `session`.
+  // Adds an order. If an order for this shard is waiting already, its report goes to `session`
+  // instead.
   void Add(JobUid job, std::uint32_t p, ShardEpoch epoch, TaskId session);
   void DropJob(JobUid job);
-  // The server gets the shard anew, so its newest file is none of the present state.
+  // Called when the server gets the shard again, so that its newest file is not of the present
+  // state.
   void ForgetFile(std::uint32_t p) { durable_file_[p].reset(); }
   // Returns the first order, or nullptr.
   const Order* next() const { return orders_.empty() ? nullptr : &orders_.front(); }
@@ -54,11 +56,11 @@ class SnapshotWriter {
   std::optional<Report> Advance(const HeldState* held);
 
  private:
-  // Returns whether the newest file of the shard has its present state.
+  // Returns whether the shard's newest file has the state that the server holds now.
   bool IsUnchanged(const HeldState& held, const Order& order);
   // Takes the cut of the order. A slot's cut takes several calls.
   void Cut(const HeldState& held, Order& order);
-  // Captures a few slices of a slot's cut, which is whole after the last one.
+  // Copies a few slices of a slot's cut. The cut is whole after the last slice.
   void CutSlices(const HeldState& held, Order& order);
   Snapshot MakeDurable(const HeldState* held, Order& order);
 

@@ -10,7 +10,7 @@
 
 namespace evergrad::simulation {
 
-// A queue that keeps its storage.
+// A queue that keeps its memory when it is emptied.
 template <class T>
 class Fifo {
  public:
@@ -37,30 +37,31 @@ class Task {
   Task(WalkContext& walk, int number) : process(number), walk_(walk) {}
   virtual ~Task() = default;
 
-  // Begins a session under a new registration, with a Hello.
+  // Begins a session with a Hello. The coordinator knows it under the new `registration`.
   void BeginSession(TaskId registration) {
     connected = true;
     task = registration;
     SendHello();
   }
-  // Messages under way in the session are lost.
+  // Ends the session. Messages in flight are lost.
   void EndSession();
-  // Forgets all jobs up to `newest`, as the coordinator of another store tells the task.
+  // Forgets all jobs up to `newest`. A coordinator with another store tells a task to do so.
   virtual void ForgetJobs(JobUid newest) = 0;
 
   const int process;            // number of the process; never reused
   bool connected = false;       // it has a session
   bool registered = false;      // the coordinator has accepted its Hello
-  bool welcomed = false;        // it has read Registered, and may send more than the Hello
+  bool welcomed = false;        // it has received Registered, and may send more than the Hello
   TaskId task;                  // the present registration
   std::vector<TaskId> earlier;  // registrations of this process in this life of the coordinator
-  std::uint64_t highest_term = 0, life = 0;  // of the newest life that registered it [18]
+  // the term and the number of the newest life that registered it [18]
+  std::uint64_t highest_term = 0, life = 0;
   Fifo<Down> in;
   Fifo<Up> out;
 
  protected:
   virtual void SendHello() = 0;
-  // Reads the answer to the Hello, and checks I4 for the lives that the task has seen.
+  // Handles the answer to the Hello, and checks I4 for the lives that the task has seen.
   void OnRegistered(const Down& m);
 
   WalkContext& walk_;

@@ -22,18 +22,18 @@ class Tasks {
     for (auto& s : servers_) f(*s);
     for (auto& w : workers_) f(*w);
   }
-  // The processes by their number, and the connected server of an identity; nullptr if there is
-  // none.
+  // ServerOf and WorkerOf return the process with this number, and ConnectedServer the connected
+  // server of an identity. They return nullptr if there is none.
   SimulatedServer* ServerOf(int process) const;
   SimulatedWorker* WorkerOf(int process) const;
   SimulatedServer* ConnectedServer(const std::string& identity, bool registered) const;
   bool IsConnectedWorker(TaskId registration) const;
   bool HasServer(const std::string& identity) const;
 
-  // Draw one of the processes.
+  // Returns a process that the seed draws.
   SimulatedServer& AnyServer() { return *servers_[walk_.random.Below(servers_.size())]; }
   SimulatedWorker& AnyWorker() { return *workers_[walk_.random.Below(workers_.size())]; }
-  // Calls f with a server or a worker.
+  // Calls f with a server or a worker that the seed draws.
   template <class F>
   void WithAny(F f) {
     const std::size_t i = walk_.random.Below(servers_.size() + workers_.size());
@@ -44,14 +44,14 @@ class Tasks {
     }
   }
 
-  // A server of this identity, or of a new one.
+  // Starts a server with this identity, or with a new one.
   void StartServer(std::string identity);
   void StartServer();
   void StartWorker();
-  // The process has ended; its session ended before.
+  // Removes a process that has ended. Its session ended before.
   void Remove(const SimulatedServer& server);
   void Remove(const SimulatedWorker& worker);
-  // Most processes are lost with their cluster, and others start in their place.
+  // Removes most processes, which are lost with their cluster, and starts others in their place.
   void LoseMost();
 
   // Begins a session, unless another process of the server's identity has one [P7].
