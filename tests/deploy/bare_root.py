@@ -1,5 +1,6 @@
-"""A bare Debian system in a folder, made in seconds and without a network: the files of packages
-that are installed on this machine, and the database of dpkg for them alone.
+"""Makes a bare Debian system in a folder, in seconds and without a network. The system consists of
+the files of packages that are installed on this machine, and of a dpkg database with these packages
+alone.
 
 It has what dpkg and a package's own scripts need, and the packages that a `Depends` field asks for,
 with their dependencies. Nothing else of this machine is in it, so a program that starts there needs
@@ -10,7 +11,7 @@ import re
 import subprocess
 import unittest
 
-# What dpkg, the shell of maintainer scripts, and a test's own commands come from.
+# The packages that dpkg, the shell of maintainer scripts, and a test's own commands need.
 BASE = "base-files base-passwd coreutils dash diffutils dpkg grep libc-bin passwd perl-base sed tar"
 LINKS = ("bin", "sbin", "lib", "lib64")
 
@@ -22,7 +23,8 @@ def run(*command, **more):
 
 
 def installed():
-    """Returns {package: (fields of its status, names of the packages that it depends on)}."""
+    """Returns {package: (fields of its status, names of the packages that it depends on)} of this
+    machine."""
     found, provided = {}, {}
     with open("/var/lib/dpkg/status") as f:
         for stanza in f.read().split("\n\n"):
@@ -39,13 +41,14 @@ def installed():
 
 
 def names(field):
-    """Returns the alternatives of each dependency in a field."""
+    """Returns the dependencies that a field names, each as the list of its alternatives."""
     groups = [group.split("|") for group in (field or "").split(",") if group.strip()]
     return [[re.match(r"\s*([a-z0-9+.-]+)", one)[1] for one in group] for group in groups]
 
 
 def closure(wanted, without):
-    """Returns the installed packages that satisfy the dependencies, with their own."""
+    """Returns the installed packages that satisfy these dependencies and, in turn, the dependencies
+    of those packages."""
     found, provided = installed()
     todo, taken = list(wanted), []
     while todo:
@@ -62,7 +65,8 @@ def closure(wanted, without):
 
 class BareRoot:
     def __init__(self, folder, depends, without=None):
-        """Makes the system with the packages that the field `depends` asks for, less `without`."""
+        """Makes the system with the packages that the field `depends` asks for, except those in
+        `without`."""
         self.folder = folder
         taken, stanzas = closure([[n] for n in BASE.split()] + names(depends), without)
         for link in LINKS:
@@ -114,8 +118,8 @@ class BareRoot:
         return not os.path.isdir(path) and os.path.lexists(path)
 
     def inside(self, *command, user=None, binds=None, env=None):
-        """Runs a command in the system, with /proc, /dev and `binds` in namespaces that end with
-        it."""
+        """Runs a command in the system. /proc, /dev and `binds` are mounted in namespaces that end
+        with the command."""
         script = 'mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev"'
         for outside, inside in (binds or {}).items():
             os.makedirs(self.folder + inside, exist_ok=True)

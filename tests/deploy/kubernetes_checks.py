@@ -13,14 +13,14 @@ ROLES = {  # role: (program, kind, port, port of the metrics)
 }
 COMPONENT = "app.kubernetes.io/component"
 WATCHES = "evergrad.dev/watches-notices"
-# Storage classes that a cloud's cluster has by itself.
+# Storage classes that the managed clusters of a cloud have by default.
 BUILT_IN_CLASSES = {"premium-rwo", "standard-rwx", "managed-csi-premium"}
 AWAY = [
     {"key": "node.kubernetes.io/" + why, "operator": "Exists", "effect": "NoExecute"}
     | {"tolerationSeconds": 10}
     for why in ("not-ready", "unreachable")
 ]
-CLOUDS = {  # labels of spot nodes, toleration, flag, notice in seconds
+CLOUDS = {  # cloud: labels of spot nodes, toleration, value of the flag, notice in seconds
     "gke": {
         "labels": {
             "cloud.google.com/gke-spot": "true",
@@ -46,7 +46,7 @@ CLOUDS = {  # labels of spot nodes, toleration, flag, notice in seconds
 
 
 class Cluster:
-    """The objects of one overlay with its components, and what is expected of them."""
+    """The objects of one overlay with its components, and the properties that they must have."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Cluster:
     ):
         self.docs, self.cloud = docs, CLOUDS.get(cloud)
         self.servers_on_spot, self.gpu, self.version = servers_on_spot, gpu, version
-        self.autoscaler = autoscaler  # the kind that sets the number of workers
+        self.autoscaler = autoscaler  # the kind of object that sets the number of workers
 
     def of(self, *kinds):
         return [d for d in self.docs if d["kind"] in kinds]
@@ -69,7 +69,7 @@ class Cluster:
         return found[0] if len(found) == 1 else None
 
     def workloads(self):
-        """[(name, pod template, object)]"""
+        """Returns [(name, pod template, object)] of all workloads."""
         kinds = ("StatefulSet", "Deployment", "Job", "DaemonSet", "CronJob", "Pod")
         return [
             ("%s %s" % (d["kind"], d["metadata"]["name"]), d["spec"]["template"], d)
@@ -77,7 +77,7 @@ class Cluster:
         ]
 
     def role(self, role):
-        """(pod template, object) of a role's only workload."""
+        """Returns (pod template, object) of a role's only workload."""
         name, kind = "evergrad-" + role, ROLES[role][1]
         d = self.get(kind, name)
         return (d["spec"]["template"], d) if d else (None, None)
@@ -96,7 +96,7 @@ def words(container):
 
 
 def flags(container):
-    """[(flag, value)]"""
+    """Returns [(flag, value)] of a container."""
     return [
         (w.split("=", 1)[0], w.split("=", 1)[1] if "=" in w else None)
         for w in words(container)
@@ -109,7 +109,7 @@ def flag(container, name):
 
 
 def matches(selector, labels):
-    """Whether a label selector of Kubernetes selects these labels."""
+    """Returns whether a label selector of Kubernetes selects these labels."""
     if selector is None:
         return False
     for key, value in selector.get("matchLabels", {}).items():
@@ -136,7 +136,8 @@ def pod_labels(template):
 
 
 def restricted(c):
-    """The pod security level `restricted`, a read-only root and no mounted token."""
+    """Checks the pod security level `restricted`, a read-only root file system and that no token is
+    mounted."""
     found = []
     for n in c.of("Namespace"):
         labels = n["metadata"].get("labels", {})
@@ -188,7 +189,7 @@ def _unrestricted(container):
 
 
 def selectors(c):
-    """Every selector selects the pods that it is for, and at least one."""
+    """Checks that every selector selects the pods that it is for, and at least one."""
     found, pods = [], [pod_labels(t) for _, t, _ in c.workloads()]
     for name, template, d in c.workloads():
         if d["kind"] == "Job":
@@ -222,7 +223,8 @@ def selectors(c):
 
 
 def ports(c):
-    """Flags, container ports, services, probes, policies and monitors name the same ports."""
+    """Checks that flags, container ports, services, probes, policies and monitors name the same
+    ports."""
     found = []
     for role, (_, _, port, metrics) in ROLES.items():
         template, _ = c.role(role)
@@ -268,8 +270,9 @@ def ports(c):
 
 
 def coordinator_address(c):
-    """The coordinator is dialed at an address that stays when its pod is replaced, also while it is
-    not ready, and its certificate has that name and the name of its pod."""
+    """Checks that the coordinator is dialed at an address that stays when its pod is replaced, and
+    that works while the pod is not ready. The coordinator's certificate must have this name and the
+    name of its pod."""
     found = []
     template, d = c.role("coordinator")
     service = c.get("Service", "evergrad-coordinator")
@@ -292,7 +295,8 @@ def coordinator_address(c):
 
 
 def _names_of_the_coordinator(c):
-    """The DNS names of each certificate of the coordinator, by cert-manager or by psctl."""
+    """Yields the DNS names of each certificate of the coordinator, made by cert-manager or by
+    psctl."""
     certificate = c.get("Certificate", "evergrad-coordinator")
     if certificate:
         yield certificate["spec"].get("dnsNames", [])
@@ -303,7 +307,8 @@ def _names_of_the_coordinator(c):
 
 
 def probes(c):
-    """/livez restarts a daemon, /readyz takes it out of rollouts; both over HTTPS."""
+    """Checks that /livez restarts a daemon and /readyz takes it out of rollouts, both over
+    HTTPS."""
     found = []
     for role in ROLES:
         container = c.role(role)[0]["spec"]["containers"][0]
@@ -319,7 +324,7 @@ def probes(c):
 
 
 def placement(c):
-    """Tolerations, and the nodes on which each role may run."""
+    """Checks tolerations, and the nodes on which each role may run."""
     found = []
     for name, template, _ in c.workloads():
         role = pod_labels(template).get(COMPONENT)
@@ -358,20 +363,20 @@ def _sorted(mapping):
 
 
 def spread(c):
-    """The pods of a role are on different hosts, where there are enough."""
+    """Checks that the pods of a role are on different hosts, if there are enough."""
     found = []
     for role in ROLES:
         constraints = c.role(role)[0]["spec"].get("topologySpreadConstraints", [])
         if [s.get("topologyKey") for s in constraints] != ["kubernetes.io/hostname"]:
             found.append("%s: topologySpreadConstraints" % role)
-        # A constraint that holds a pod back would keep a lost server from its only free node.
+        # If a constraint held a pod back, a lost server could not start on the only free node.
         if any(s.get("whenUnsatisfiable") != "ScheduleAnyway" for s in constraints):
             found.append("%s: a spread holds pods back" % role)
     return found
 
 
 def images(c):
-    """Every image is the release's, with its version."""
+    """Checks that every image is the release's, with its version."""
     found = []
     for name, template, _ in c.workloads():
         role = pod_labels(template).get(COMPONENT)
@@ -383,7 +388,8 @@ def images(c):
 
 
 def resources(c):
-    """Requests and limits of CPU and memory, and one GPU where they are."""
+    """Checks requests and limits of CPU and memory, and that a worker has one GPU if there are
+    GPUs."""
     found = []
     for name, template, _ in c.workloads():
         for container in containers(template):
@@ -403,8 +409,8 @@ def resources(c):
 
 
 def documented_flags():
-    """{program or verb of psctl: its flags}, from docs/cli.md, which a test compares with the
-    programs themselves."""
+    """Returns {program or verb of psctl: its flags} from docs/cli.md. Another test compares that
+    page with the programs."""
     with open(os.path.join(ROOT, "docs", "cli.md")) as f:
         text = f.read()
     found = {}
@@ -416,7 +422,8 @@ def documented_flags():
 
 
 def program_flags(c):
-    """Every flag is one that the program has, TLS is on, and the roots are set."""
+    """Checks that every flag is one that the program has, TLS is on, and the allowed data folders
+    are set."""
     found, documented = [], documented_flags()
     for name, template, _ in c.workloads():
         for container in containers(template):
@@ -467,7 +474,8 @@ def program_flags(c):
 
 
 def references(c):
-    """The objects that a pod names exist, and every folder of a flag is a volume."""
+    """Checks that the objects that a pod names exist, and that every folder in a flag is a
+    volume."""
     found = []
     secrets = {d["spec"]["secretName"] for d in c.of("Certificate")}
     classes = {d["metadata"]["name"] for d in c.of("StorageClass")} | BUILT_IN_CLASSES
@@ -522,7 +530,7 @@ def seconds(text):
 
 
 def disruption(c):
-    """Limits of voluntary evictions, and time for the drain of each role."""
+    """Checks the limits of voluntary evictions, and that each role has time for its drain."""
     found = []
     budgets = c.of("PodDisruptionBudget")
     if [b["spec"].get("maxUnavailable") for b in budgets] != [1]:
@@ -552,7 +560,7 @@ def disruption(c):
     drain = {e["name"]: e.get("value") for e in container["env"]}.get("DRAIN_MAX", "10s")
     if flag(container, "--drain-max") != "$(DRAIN_MAX)" or grace["ps-server"] < seconds(drain) + 5:
         found.append("ps-server: grace %d s, drain %s" % (grace["ps-server"], drain))
-    if not 5 <= grace["worker"] <= 15:  # a step and its end; GKE's notice
+    if not 5 <= grace["worker"] <= 15:  # time for a step and its end; GKE gives a notice of 15 s
         found.append("worker: grace %d s" % grace["worker"])
     for role in ROLES:
         if c.on_spot(role) and grace[role] > c.cloud["notice"]:
@@ -562,12 +570,12 @@ def disruption(c):
 
 WANTED = "evergrad_coordinator_workers_wanted"
 ADAPTER = os.path.join(ROOT, "deploy", "kubernetes", "components", "hpa", "prometheus-adapter.yaml")
-SHRINKS_AFTER = 300  # seconds; a job waits less than this for an evaluation or a checkpoint
+SHRINKS_AFTER = 300  # seconds; an evaluation or a checkpoint must not take longer
 
 
 def autoscaling(c):
-    """The number of workers is set by one autoscaler, which follows the gauge of wanted workers, or
-    by the Deployment."""
+    """Checks that either one autoscaler sets the number of workers, by the gauge of wanted workers,
+    or the Deployment sets it."""
     found, deployment = [], c.role("worker")[1]
     scalers = c.of("HorizontalPodAutoscaler", "ScaledObject")
     if [s["kind"] for s in scalers] != ([c.autoscaler] if c.autoscaler else []):
@@ -607,7 +615,7 @@ def _follows_hpa(spec):
 
 
 def adapter_rules(values):
-    """The rule of prometheus-adapter serves the gauge, by namespace."""
+    """The rule of prometheus-adapter must serve the gauge by namespace."""
     (rule,) = values["rules"]["external"]
     if rule["name"] != {"as": WANTED} or not rule["seriesQuery"].startswith(WANTED + "{"):
         yield "prometheus-adapter serves %s as %s" % (rule["seriesQuery"], rule["name"])
@@ -630,7 +638,7 @@ def _follows_scaled_object(spec):
             yield "query %s" % metadata["query"]
         if (metadata["threshold"], metadata["activationThreshold"]) != ("1", "0"):
             yield "thresholds"
-        # A metric that is missing is no reason to remove the workers.
+        # A missing metric must not remove the workers.
         if metadata["ignoreNullValues"] != "false":
             yield "ignoreNullValues"
         if (trigger["type"], trigger["metricType"]) != ("prometheus", "AverageValue"):
@@ -638,8 +646,8 @@ def _follows_scaled_object(spec):
 
 
 def _allows(c, direction, labels, peer, port):
-    """Whether the policies let a pod with `labels` talk with `peer` (labels of a pod, or an
-    address) on a TCP port."""
+    """Returns whether the policies let a pod with `labels` talk with `peer` on a TCP port. `peer`
+    is the labels of a pod, or an address."""
     policies = [
         p["spec"]
         for p in c.of("NetworkPolicy")
@@ -669,7 +677,8 @@ METADATA = "169.254.169.254"
 
 
 def network(c):
-    """The allowed connections are exactly a table, and only watchers reach the metadata address."""
+    """Checks that exactly the connections of a table are allowed, and that only daemons that watch
+    for a notice reach the metadata address."""
     found = []
     pods = {pod_labels(t).get(COMPONENT): pod_labels(t) for _, t, _ in c.workloads()}
     want = {
@@ -709,8 +718,8 @@ def network(c):
     return found
 
 
-# Fields of kinds that kubernetes-validate does not know: {field: type, or a mapping of the same
-# form, or [form of each element]}. A field with "!" is required.
+# The fields of kinds that kubernetes-validate does not know, as {field: form}. A form is a type, or
+# a mapping of the same kind, or a list with the form of each element. A field with "!" is required.
 SECRET_KEY = {"name!": str, "key!": str}
 FORMS = {
     "Issuer": {
@@ -841,7 +850,7 @@ URIS = {
 
 
 def custom_kinds(c):
-    """The fields of Certificate, Issuer, PodMonitor, PrometheusRule and ScaledObject."""
+    """Checks the fields of Certificate, Issuer, PodMonitor, PrometheusRule and ScaledObject."""
     found = []
     for d in c.of(*FORMS):
         name = "%s %s" % (d["kind"], d["metadata"]["name"])
@@ -886,7 +895,7 @@ def custom_kinds(c):
 
 
 def issued_by_psctl(c):
-    """The Job of certificates makes the same names as cert-manager does."""
+    """Checks that the Job of certificates makes the same names as cert-manager does."""
     job = c.get("Job", "evergrad-certificates")
     if not job:
         return []
@@ -920,7 +929,8 @@ RULES = os.path.join(ROOT, "deploy", "prometheus", "evergrad.rules.yaml")
 
 
 def alerts(c):
-    """The alerts are those of deploy/prometheus, which tests/integration checks on a cluster."""
+    """Checks that the alerts are those of deploy/prometheus, which tests/integration checks on a
+    cluster."""
     with open(RULES) as f:
         want = yaml.safe_load(f)
     return [

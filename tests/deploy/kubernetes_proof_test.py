@@ -3,8 +3,9 @@
 
   kubernetes_proof_test.py [Tests …]
 
-The proof runs on demand. These tests show that it still fits the files: the overlay for the old
-control plane changes only what that version lacks, and kubelet.py knows every field of every pod.
+The proof itself runs only on demand. These tests show that it still fits the manifests: the overlay
+for the old control plane changes only what that version lacks, and kubelet.py knows every field of
+every pod.
 """
 import copy
 import os
@@ -121,14 +122,14 @@ class FakeApi:
 
 
 class Dns(unittest.TestCase):
-    """The resolver, without its socket."""
+    """Tests the resolver of the proof without its socket."""
 
     def setUp(self):
         self.dns = stand_ins.Dns.__new__(stand_ins.Dns)
         self.dns.api, self.dns.cache = FakeApi(), {}
 
     def ask(self, name, kind=1):
-        """Returns (code, addresses) of an answer."""
+        """Returns (code, addresses) of the resolver's answer."""
         question = b"".join(bytes([len(w)]) + w.encode() for w in name.split(".")) + b"\0"
         question += struct.pack("!HH", kind, 1)
         answer = self.dns.answer(struct.pack("!HHHHHH", 7, 0x100, 1, 0, 0, 0) + question)

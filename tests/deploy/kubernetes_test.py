@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The manifests of deploy/kubernetes, rendered by kustomize: every overlay is valid for three
-versions of Kubernetes and holds the checks of kubernetes_checks.py. Each check is shown to fail.
+"""Tests the manifests of deploy/kubernetes as kustomize renders them. Every overlay must be valid
+for three versions of Kubernetes and pass the checks of kubernetes_checks.py. The test also shows
+that each check can fail.
 
   kubernetes_test.py [--bin FOLDER] [Tests …]
   kubernetes_test.py --write     copies the alert rules of deploy/prometheus into the component
@@ -43,7 +44,8 @@ import yaml  # noqa: E402
 import kubernetes_checks as checks  # noqa: E402
 from kubernetes_checks import Cluster, containers  # noqa: E402
 
-# The package reads megabytes of schemas again for each object; the test reads them once.
+# The package would read megabytes of schemas again for each object. The test makes it read them
+# once.
 for _name in ("schema_contents", "all_versions"):
     _function = getattr(kubernetes_validate.utils, _name)
     setattr(kubernetes_validate.utils, _name, functools.lru_cache(maxsize=None)(_function))
@@ -52,14 +54,14 @@ FOLDER = os.path.join(ROOT, "deploy", "kubernetes")
 VERSIONS = ("1.35", "1.36", "1.37")
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 PSCTL = None
-# name: (overlay, components after it, folder of the job, what a Cluster expects)
+# name: (overlay, components added to it, folder of the job, arguments of its Cluster)
 CLUSTERS = {
     "local": ("local", [], "first-local", {}),
     "gke-spot": ("gke-spot", [], "first", {"cloud": "gke"}),
     "eks-spot": ("eks-spot", [], "first", {"cloud": "eks"}),
     "aks-spot": ("aks-spot", [], "first", {"cloud": "aks"}),
 }
-# Workers have one autoscaler, so "every component" is one of the two.
+# Workers have one autoscaler, so "with every component" includes only one of the two.
 AUTOSCALERS = {"hpa": "HorizontalPodAutoscaler", "keda": "ScaledObject"}
 for _cloud, _scaler in (("gke", "hpa"), ("eks", "hpa"), ("aks", "keda")):
     CLUSTERS[_cloud + " with every component"] = (
@@ -76,7 +78,7 @@ for _cloud, _scaler in (("gke", "hpa"), ("eks", "hpa"), ("aks", "keda")):
 
 
 def version():
-    """The version of the release, from CMakeLists.txt."""
+    """Returns the version of the release, from CMakeLists.txt."""
     with open(os.path.join(ROOT, "CMakeLists.txt")) as f:
         return f.read().split("project(evergrad VERSION ", 1)[1].split()[0]
 
@@ -89,7 +91,7 @@ def build(folder):
 
 
 def render(name):
-    """The objects of a cluster, and those of the job that is submitted to it."""
+    """Returns the objects of a cluster, and those of the job that is submitted to it."""
     overlay, components, job, expected = CLUSTERS[name]
     with tempfile.TemporaryDirectory(dir=os.path.join(ROOT, "build")) as folder:
 
@@ -110,7 +112,7 @@ COMPONENT_RULES = os.path.join(FOLDER, "components", "prometheus", "rules.yaml")
 
 
 def component_rules():
-    """The PrometheusRule with the alert rules of deploy/prometheus."""
+    """Returns the PrometheusRule with the alert rules of deploy/prometheus."""
     head = """\
 # A copy of deploy/prometheus/evergrad.rules.yaml (tests/deploy/kubernetes_test.py --write).
 apiVersion: monitoring.coreos.com/v1
@@ -134,7 +136,7 @@ def cluster(name):
 
 
 def invalid(docs, versions=VERSIONS):
-    """Findings of kubernetes-validate, and the kinds that it does not know."""
+    """Returns the findings of kubernetes-validate, and the kinds that it does not know."""
     found, unknown = [], set()
     for d in docs:
         for v in versions:
@@ -148,7 +150,8 @@ def invalid(docs, versions=VERSIONS):
 
 @functools.lru_cache(maxsize=None)
 def _verdict(text, version_of_kubernetes):
-    """(finding or None, whether the kind is known); the overlays share most of their objects."""
+    """Returns (finding or None, whether the kind is known). The results are cached, because the
+    overlays share most of their objects."""
     try:
         kubernetes_validate.validate(json.loads(text), version_of_kubernetes, strict=True)
     except kubernetes_validate.SchemaNotFoundError:
@@ -185,7 +188,8 @@ class Manifests(unittest.TestCase):
             self.assertEqual(f.read(), component_rules(), "kubernetes_test.py --write copies them")
 
     def test_every_component_and_job_is_in_a_cluster_of_this_test(self):
-        used = {"cert-manager", "certs-job", "shared-storage"}  # by the overlays themselves
+        # the overlays themselves use these components
+        used = {"cert-manager", "certs-job", "shared-storage"}
         for _, components, _, _ in CLUSTERS.values():
             used |= {c.split("/")[0] for c in components}
         self.assertEqual(set(os.listdir(os.path.join(FOLDER, "components"))), used)
@@ -246,7 +250,8 @@ class Manifests(unittest.TestCase):
                     self.assertEqual((r.returncode, r.stdout[: len(said)]), (0, said), r.stderr)
             for role, uri in checks.URIS.items():
                 path = os.path.join(folder, "certificates", role.replace("evergrad-", ""))
-                if role == "evergrad-prometheus":  # it needs a Secret, which a Job cannot make
+                # its certificate is in a Secret, which a Job cannot make
+                if role == "evergrad-prometheus":
                     continue
                 self.assertEqual(sorted(os.listdir(path)), ["ca.crt", "tls.crt", "tls.key"])
                 names = subprocess.check_output(
@@ -260,7 +265,7 @@ class Manifests(unittest.TestCase):
                     self.assertIn("DNS:%s," % role, names)
 
 
-# Mutations. Each changes one rendered cluster, and exactly the named check must find it.
+# Each mutation changes one rendered cluster, and exactly the check that is named must find it.
 
 
 def container_of(role):
@@ -285,7 +290,7 @@ def named(kind, name):
 
 
 def put(find, *path_and_value):
-    """A mutation that sets a value below the object that `find` returns."""
+    """Returns a mutation that sets a value below the object that `find` returns."""
 
     def mutate(c):
         *path, value = path_and_value
@@ -315,7 +320,8 @@ def remove(kind, name):
 
 
 def argument(role, before, after):
-    """A mutation that replaces a flag; after None: removes it, before None: adds one."""
+    """Returns a mutation that replaces an argument. If `after` is None, it removes the argument; if
+    `before` is None, it adds one."""
 
     def mutate(c):
         args = container_of(role)(c)["args"]

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The artefacts of a release (deploy/scripts/release.sh): their contents, training in containers
-from the image, and the package in a bare chroot.
+"""Tests the artefacts of a release (deploy/scripts/release.sh): their contents, training in
+containers of the image, and the package in a bare chroot.
 
   release_test.py --bin DIR --artefacts DIR [Class[.test]]
 
-`Making` makes the artefacts in --artefacts; the other classes read them there. A test that needs
-root, a tool or a right of the kernel is skipped, with the reason, on a machine that lacks it.
+The class `Making` makes the artefacts in --artefacts, and the other classes read them there. A test
+that needs root, a tool or a permission of the kernel is skipped with the reason if it is missing.
 """
 import glob
 import json
@@ -176,7 +176,7 @@ class Contents(support.Case):
 
 
 class Container:
-    """The files of the image, unpacked once, and the settings of a container from it."""
+    """The files of the image, unpacked once, and the settings of a container of it."""
 
     def __init__(self, test, network):
         self.test, self.network = test, network
@@ -196,7 +196,7 @@ class Container:
             self.seccomp = json.load(f)
 
     def command(self, name, arguments, binds, rootfs=None):
-        """Returns the words that run a container."""
+        """Returns the command that runs a container."""
         settings = json.loads(json.dumps(self.settings))
         process = settings["process"]
         process["args"], process["terminal"] = arguments, False
@@ -260,7 +260,7 @@ class Image(Trains):
         self.skip_without_runc()
 
     def skip_without_runc(self):
-        """Skips the test where runc cannot run a container that has one program of this host."""
+        """Skips the test if runc cannot run a container that has only one program of this host."""
         rootfs = self.path("true")
         for path in re.findall(r"(/\S+)", run("ldd", "/usr/bin/true").stdout):
             if os.path.exists(path):
@@ -386,7 +386,7 @@ class Package(Trains):
         self.assertEqual(trained.returncode, 0, trained.stdout + trained.stderr)
         self.assertEqual(digest(runs), self.ordinary(data))
 
-        # The settings of an operator survive a removal and a second installation.
+        # The settings of an operator must survive a removal and a second installation.
         settings = os.path.join(root.folder, "etc", "evergrad", "worker.yaml")
         with open(settings, "a") as f:
             f.write("threads: 1\n")
@@ -461,7 +461,8 @@ class Units(support.Case):
 
     def test_systemd_accepts_the_units_and_rates_their_exposure(self):
         need("systemd-analyze")
-        # Copies that start a program of this host, because verify wants the program to exist.
+        # The test reads copies that start a program of this host, because systemd-analyze wants the
+        # program to exist.
         for name in self.NAMES:
             text = re.sub("/usr/bin/evergrad-[a-z-]+", "/usr/bin/true", self.unit(name))
             path = support.write(self.path(name), text)

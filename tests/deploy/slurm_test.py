@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""deploy/slurm/evergrad.sbatch with stand-ins for Slurm's commands, which start the real daemons on
+"""Tests deploy/slurm/evergrad.sbatch with imitated Slurm commands, which start the real daemons on
 loopback.
 
   slurm_test.py --bin build/release/bin
@@ -27,8 +27,8 @@ from support import (  # noqa: E402
 )
 
 SCRIPT = os.path.join(ROOT, "deploy", "slurm", "evergrad.sbatch")
-# srun starts the tasks of a step on this machine, passes SIGTERM on to them, and ends when all of
-# them have ended.
+# The imitated srun starts the tasks of a step on this machine, passes SIGTERM on to them, and ends
+# when all of them have ended.
 STUBS = {
     "srun": r"""#!/bin/bash
 tasks=1

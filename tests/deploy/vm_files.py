@@ -21,7 +21,7 @@ DAEMONS = {
     "ps-server": "evergrad-ps-server",
     "worker": "evergrad-worker",
 }
-USER_DATA_BYTES_MAX = 16 * 1024  # of EC2, the smallest of the three
+USER_DATA_BYTES_MAX = 16 * 1024  # limit of EC2, the smallest of the three clouds
 
 
 def read(*path):
@@ -30,7 +30,7 @@ def read(*path):
 
 
 def vm_files():
-    """Returns [(name, text)] of the cloud-init files."""
+    """Returns [(name, text)] of all cloud-init files."""
     return [
         ("%s-%s.yaml" % (cloud, role), read("deploy", "vm", "%s-%s.yaml" % (cloud, role)))
         for cloud in CLOUDS
@@ -44,8 +44,8 @@ def written_files(text):
 
 
 def programs():
-    """Returns {"evergrad-worker": {"--name", …}, "psctl job run": {…}} as docs/cli.md lists them.
-    Another test holds that page equal to --help."""
+    """Returns the flags of each program, as docs/cli.md lists them: {"evergrad-worker": {"--name",
+    …}, "psctl job run": {…}}. Another test compares that page with --help."""
     found = {}
     for name, body in re.findall(
         r"(?ms)^### (\S[^\n]*)\n\n```\n(.*?)^```$", read("docs", "cli.md")
@@ -57,8 +57,8 @@ def programs():
 
 
 def notices(text):
-    """A worker watches its own cloud, no other machine watches one, and systemd does not start a
-    worker again after a drain."""
+    """Checks that a worker watches its own cloud, that no other machine watches one, and that
+    systemd does not start a worker again after a drain."""
     found = []
     files = written_files(text)
     settings = yaml.safe_load(re.sub(r"@\w+@", "x", files["/etc/evergrad/settings.yaml"]))
@@ -74,8 +74,8 @@ def notices(text):
     return found
 
 
-# The function that `cloud-init schema` calls for one file. One process checks all files, because
-# cloud-init takes seconds to start.
+# A script that calls the function of `cloud-init schema` for each file. One process checks all
+# files, because cloud-init takes seconds to start.
 SCHEMA = """
 import json, sys
 from cloudinit.config.schema import get_schema, validate_cloudconfig_file
@@ -90,7 +90,7 @@ print(json.dumps(found))
 
 
 def schema(texts):
-    """Returns {name: finding} of {name: text} by the schema of cloud-init."""
+    """Checks texts, given as {name: text}, by the schema of cloud-init. Returns {name: finding}."""
     packages = os.path.join(os.path.dirname(CLOUD_INIT), "usr/lib/python3/dist-packages")
     with tempfile.TemporaryDirectory(prefix="evergrad vm-") as folder:
         for name, text in texts.items():
@@ -111,7 +111,8 @@ def schema(texts):
 
 
 def shape(text):
-    """What cloud-init's schema leaves open: unknown keys, modes, calls of absent files, size."""
+    """Checks what cloud-init's schema does not: unknown keys, modes, calls of absent files, and the
+    size."""
     found = []
     document = yaml.safe_load(text)
     if not text.startswith("#cloud-config\n"):
@@ -138,7 +139,7 @@ def shape(text):
 
 
 def settings(text, known=None):
-    """Every key of the daemon's settings file is a flag of the daemon."""
+    """Checks that every key of the daemon's settings file is a flag of the daemon."""
     known = known or programs()
     files = written_files(text)
     role = re.search(r"(?m)^ROLE=(\S+)", files["/etc/evergrad/vm.env"]).group(1)
@@ -171,7 +172,7 @@ def commands(text):
 
 
 def flags_of_commands(text, known=None):
-    """Every call of psctl and of a daemon has a known verb and known flags."""
+    """Checks that every call of psctl and of a daemon has a known verb and known flags."""
     known = known or programs()
     found = []
     for line in commands(text):
@@ -203,8 +204,8 @@ def page_blocks(text):
 
 
 def page(text, known=None):
-    """The commands of docs/deploy.md: psctl, the daemons, render.py, files of the tree, units,
-    metrics."""
+    """Checks the commands of docs/deploy.md: psctl, the daemons, render.py, files of the tree,
+    units and metrics."""
     known = known or programs()
     blocks = page_blocks(text)
     found = flags_of_commands(blocks, known)

@@ -1,10 +1,10 @@
-"""Machines that follow cloud-init files: a network namespace each, joined by a bridge, with a root
-folder in which the host's programs and libraries are mounted.
+"""Machines that follow cloud-init files. Each machine is a network namespace with a root folder, in
+which the host's programs and libraries are mounted. A bridge joins the machines.
 
-A stand-in for cloud-init writes the files and runs evergrad-boot. `apt-get`, `systemctl`, `mount`
-and `aws` are stand-ins that record their calls. The store and the metadata service are one HTTP
-server in each machine. useradd, chown, hostname, sed and curl are the real programs, and the
-daemons run under the user that the script makes.
+The test writes the files and runs evergrad-boot, as cloud-init would. `apt-get`, `systemctl`,
+`mount` and `aws` are imitations that record their calls. In each machine one HTTP server imitates
+the cloud's store and its metadata service. useradd, chown, hostname, sed and curl are the real
+programs, and the daemons run under the user that the script makes.
 """
 import os
 import re
@@ -51,7 +51,8 @@ STUBS = {
     'case $source in s3://bucket/folder/*) ;; *) exit 9 ;; esac\n'
     'exec cp "/store/${source#s3://bucket/folder/}" "$target"\n',
 }
-# The identity services of Compute Engine and Azure, the buckets behind them, and EC2's notice.
+# Imitates the identity services of Compute Engine and Azure, the buckets behind them, and EC2's
+# notice.
 SERVICE = '''
 import http.server, os, sys, threading
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -98,7 +99,7 @@ SERVICE_URL = "http://127.0.0.1:8080"
 
 
 class Booted:
-    """A machine after its first boot."""
+    """A machine that has booted for the first time."""
 
     def __init__(self, test, cloud, role, name, number):
         self.test, self.name, self.role = test, name, role
@@ -130,7 +131,7 @@ class Booted:
         return read(self.machine.path("root", path.lstrip("/")))
 
     def prefix(self, as_daemon=False):
-        """Returns the words before a command that runs in this machine."""
+        """Returns the words that stand before a command to run it in this machine."""
         words = self.machine.prefix + ["chroot", self.machine.disk + "/root"]
         if as_daemon:
             words += ["setpriv", "--reuid", UID, "--regid", UID, "--clear-groups"]
@@ -164,8 +165,8 @@ class Booted:
         return [re.sub(r"--now ", "", c) for c in self.calls() if re.match(r"enable ", c)]
 
     def start_daemon(self):
-        """Does what the unit does: the ExecStartPre of the addition, then the daemon as its
-        user."""
+        """Does what the systemd unit would do: runs the ExecStartPre of the added unit file, and
+        starts the daemon as its user."""
         service = {"coordinator": "evergrad-coordinator.service.d"}.get(
             self.role, {"server": "evergrad-ps-server@.service.d"}.get(self.role)
         )
@@ -184,12 +185,12 @@ class Booted:
         )
 
     def notice(self):
-        """The metadata service announces the end of the machine."""
+        """From now on the metadata service announces the end of the machine."""
         self.write("/notice", "")
 
 
 class Rehearsal(Case):
-    # The units of the package that have instances.
+    # The units of the package that can have several instances.
     units = ("evergrad-ps-server@.service", "evergrad-worker@.service")
 
     def setUp(self):
@@ -219,7 +220,7 @@ class Rehearsal(Case):
         write(os.path.join(self.store, "evergrad.deb"), "package\n")
 
     def join(self, machine, number):
-        """Connects a machine to the bridge, which is in the first machine."""
+        """Connects a machine to the bridge, which is in the namespace of the first machine."""
         if self.first is None:
             self.first = machine
             self.ip(machine, "link", "add", "bridge", "type", "bridge")
@@ -241,7 +242,7 @@ class Rehearsal(Case):
         return process
 
     def boot(self, cloud, role, name, number, fill_in=True, expect=0):
-        """Makes a machine and lets it follow its cloud-init file."""
+        """Makes a machine, which follows its cloud-init file."""
         booted = Booted(self, cloud, role, name, number)
         values = ["STORE=" + STORES[cloud], "SHARED=10.80.0.9:/export"] if fill_in else []
         r = subprocess.run(
@@ -261,7 +262,8 @@ class Rehearsal(Case):
         return booted
 
     def person(self):
-        """Returns psctl's flags for alice, whose files are put on the coordinator's machine."""
+        """Returns psctl's flags for the user alice. Her files are put on the coordinator's
+        machine."""
         return "--coordinator evergrad-coordinator:4000 --tls-ca /alice/ca.pem".split() + (
             "--tls-cert /alice/alice.pem --tls-key /alice/alice.key".split()
         )

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The cloud-init files of deploy/vm and the page docs/deploy.md: checked, and followed on machines.
+"""Tests the cloud-init files of deploy/vm and the page docs/deploy.md. They are checked, and
+machines follow them.
 
   vm_test.py --bin build/release/bin [Files|Schema|Page|Machines]
 """
@@ -20,7 +21,8 @@ PARTS = os.path.join(vm_files.VM, "parts")
 
 class Checks(unittest.TestCase):
     def assert_finds(self, check, text, old, new, words):
-        """The check accepts `text`, and finds the mistake in a copy with `new` for `old`."""
+        """The check must accept `text`, and must find the mistake in a copy in which `new` replaces
+        `old`."""
         self.assertEqual(check(text), [])
         self.assertIn(old, text)
         found = check(text.replace(old, new))
@@ -176,8 +178,8 @@ class Page(Checks):
 
 
 class Machines(vm_rehearsal.Rehearsal):
-    """Three machines that do what their cloud-init files say, each with the store of another
-    cloud. They train a job over TLS, and the worker leaves on a notice."""
+    """Starts three machines that follow their cloud-init files, each with the store of another
+    cloud. They must train a job over TLS, and the worker must leave after a notice."""
 
     def test_three_machines_train_a_job_and_a_worker_leaves_on_a_notice(self):
         self.make_store()

@@ -1,7 +1,8 @@
 // The input is a sequence of steps of a client's session: calls, messages of its server, time, and
 // the contents of the lane.
-// Property: every call ends exactly once, with no more bytes than it reserved, at the latest when
-// the session is closed.
+//
+// Property: every call ends exactly once, at the latest when the session is closed. No answer has
+// more bytes than its call has reserved.
 #include "common/base/check.h"
 #include "common/transport/session/client_session.h"
 #include "tests/fuzz/stream_input.h"

@@ -1,7 +1,8 @@
-// The input is a sequence of Control calls to a coordinator that trains a job. Each is the method,
-// then the request's bytes.
-// Property: each call is answered exactly once, the coordinator serves on, and another one can
-// begin on its journal.
+// The input is a sequence of Control calls to a coordinator that trains a job. Each call is the
+// method, and then the request's bytes.
+//
+// Property: each call is answered exactly once, the coordinator continues to serve, and another one
+// can begin with its journal.
 #include "tests/fuzz/control_methods.h"
 #include "tests/fuzz/coordinator_stage.h"
 #include "tests/fuzz/input.h"
@@ -29,7 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   evergrad::fuzz::Input input(data, size);
   evergrad::fuzz::CoordinatorStage stage;
   while (!input.done()) evergrad::fuzz::Take(input, stage);
-  // Calls that wait are answered at their deadlines, the others when the stage closes.
+  // A call that waits is answered at its deadline, or else when the stage is closed.
   stage.Advance(std::chrono::seconds(30));
   stage.CheckAlive();
   return 0;

@@ -1,6 +1,6 @@
-// A control plane on manual executors, with a server, a worker and a counting job in training. It
-// is the initial state of the targets for task sessions and Control calls. It has no threads, and
-// files only in a folder that is removed with the stage.
+// A coordinator's control plane on manual executors, with a server, a worker and a counting job in
+// training. The fuzz targets for task sessions and Control calls begin in this state. The stage has
+// no threads. Its files are in a folder that is removed with the stage.
 #pragma once
 
 #include <deque>
@@ -42,7 +42,7 @@ class PeerStream final : public transport::MessageStream {
   bool closed_ = false;
 };
 
-// A call that must be answered exactly once.
+// Checks that a call is answered exactly once.
 class CountingResponder final : public transport::UnaryResponder {
  public:
   explicit CountingResponder(std::shared_ptr<std::vector<absl::StatusOr<std::string>>> answers)
@@ -63,7 +63,8 @@ class CountingResponder final : public transport::UnaryResponder {
 class CoordinatorStage {
  public:
   static constexpr char kJobName[] = "fuzz";
-  // Stands for the job's uid in messages of an input, which cannot contain the real uid.
+  // In the messages of an input, this number stands for the job's uid. An input cannot contain the
+  // real uid, which is random.
   static constexpr std::uint64_t kThisJob = 1;
 
   CoordinatorStage() {
@@ -101,7 +102,7 @@ class CoordinatorStage {
   int worker() const { return worker_; }
   int server() const { return server_; }
   int sessions() const { return static_cast<int>(sessions_.size()); }
-  // Delivers a batch as the transport does. Does nothing once the stream was closed.
+  // Delivers a batch as the transport does. Does nothing if the stream was closed.
   void Deliver(int session, std::string batch) {
     if (At(session).stream->closed()) return;
     At(session).events.on_message(std::move(batch));
@@ -117,7 +118,7 @@ class CoordinatorStage {
     At(session).events.on_end(absl::UnavailableError("cut"));
     Run();
   }
-  // Returns the answer of the call, or an error while the call waits.
+  // Returns the answer of the call, or an error if the call has no answer yet.
   absl::StatusOr<std::string> Call(absl::string_view method, std::string request) {
     const std::size_t before = answers_->size();
     handlers_.unary({}, method, std::move(request), std::make_unique<CountingResponder>(answers_));
@@ -134,12 +135,12 @@ class CoordinatorStage {
     Run();
   }
   std::uint64_t job_uid() const { return job_uid_; }
-  // The training grants of the worker and the assignments of the server.
+  // The training grants that the worker got, and the assignments that the server got.
   const std::vector<v1::Grant>& grants() const { return grants_; }
   const std::vector<v1::Assign>& assigns() const { return assigns_; }
 
-  // Checks that the coordinator still serves whatever it received, and that another one can begin
-  // with its journal.
+  // Checks that the coordinator still serves after everything that it received, and that another
+  // coordinator can begin with its journal.
   void CheckAlive() {
     Advance(std::chrono::seconds(1));
     v1::ListTasksResponse tasks;
@@ -199,7 +200,7 @@ class CoordinatorStage {
     Run();
     handlers_ = {};
     sessions_.clear();
-    // Posted tasks are destroyed before their owner.
+    // Tasks that were posted must be destroyed before the objects that they use.
     control_.reset();
     files_.reset();
     plane_.reset();

@@ -1,6 +1,7 @@
 // The input is two bytes of settings, then the bytes of a csv file, gzip or plain.
-// Property: records that are read come back the same when they are written with every field
-// quoted; a data set of them fits its memory limit, and each of its examples can be read.
+//
+// Property: if all fields of the records are quoted and written, the same records are read back. A
+// data set of the records fits its memory limit, and each of its examples can be read.
 #include "absl/strings/str_replace.h"
 #include "tests/fuzz/dataset_check.h"
 #include "tests/fuzz/input.h"
@@ -42,7 +43,7 @@ void CheckRecords(const std::string& path, const std::string& separator, bool qu
   }
   const fuzz::MemoryFile file(written);
   const auto again = ReadRecords(file.path(), separator, true);
-  // Quotes may take a record beyond the limit of its bytes.
+  // With the quotes, a record may exceed the limit of its bytes.
   if (again.ok()) EG_CHECK(*again == *records);
 }
 

@@ -1,5 +1,7 @@
-// The input is one byte that chooses request or answer, then the bytes of a data frame.
-// Property: every span of an accepted frame lies in it, and the frame built anew reads the same.
+// The input is one byte that chooses between request and answer, then the bytes of a data frame.
+//
+// Property: every span of an accepted frame lies inside the frame. A frame that is built from its
+// contents reads the same.
 #include <cstring>
 
 #include "common/base/check.h"

@@ -1,4 +1,4 @@
-// Checks every data set that could be opened.
+// Checks a data set that could be opened.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@ namespace evergrad::fuzz {
 
 inline constexpr std::uint64_t kDataBytesMax = 1u << 20;
 
-// Checks that its memory is within the limit, and that every one of its examples can be read.
+// Checks that the memory of `data` is within the limit, and that each of its examples can be read.
 inline void CheckDataset(const worker::Dataset& data) {
   EG_CHECK(data.bytes_held() <= kDataBytesMax);
   EG_CHECK(data.examples() > 0);

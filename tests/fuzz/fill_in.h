@@ -1,5 +1,4 @@
-// Replaces a number in a message that stands for a random number. An input cannot contain the
-// random number itself.
+// Replaces a placeholder in a message by a random number, which an input cannot contain.
 #pragma once
 
 #include <google/protobuf/descriptor.h>
@@ -10,7 +9,7 @@
 
 namespace evergrad::fuzz {
 
-// Replaces the fields `job_uid` that are `from` by `to`, at any depth.
+// Replaces each field `job_uid` that has the value `from` by `to`, at any depth of the message.
 inline void ReplaceJobUid(google::protobuf::Message& message, std::uint64_t from,
                           std::uint64_t to) {
   using google::protobuf::FieldDescriptor;

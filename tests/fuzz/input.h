@@ -1,8 +1,8 @@
 // Divides the bytes of one execution into numbers and pieces (Input), and makes such bytes
 // (Output).
 //
-// Input never fails: behind the end, numbers are 0 and pieces are empty, so every byte string is
-// valid. Not thread-safe. The bytes outlive the Input and its pieces.
+// Input never fails: behind the end of the bytes, numbers are 0 and pieces are empty, so every byte
+// string is valid. The bytes outlive the Input and its pieces. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ class Input {
     left_.remove_prefix(std::min(sizeof(T), left_.size()));
     return value;
   }
-  // Returns 0 to `below` - 1.
+  // Returns a number from 0 to `below` - 1.
   std::size_t Choice(std::size_t below) { return Number() % below; }
   // Reads a length of two bytes and then that many bytes, or fewer at the end.
   absl::string_view Piece() {
@@ -50,7 +50,7 @@ class Input {
   absl::string_view left_;
 };
 
-// Writes bytes that Input reads as the same numbers and pieces.
+// Writes bytes from which Input reads the same numbers and pieces.
 class Output {
  public:
   template <std::unsigned_integral T>

@@ -1,5 +1,7 @@
 // The input is the text of a job file.
-// Property: a job that is accepted reads back as an equal job from EmitYaml and EmitSubmission.
+//
+// Property: for an accepted job, the texts of EmitYaml and EmitSubmission read back as an equal
+// job.
 #include "common/base/check.h"
 #include "common/config/job_spec.h"
 #include "tests/fuzz/input.h"
@@ -7,7 +9,8 @@
 namespace evergrad::config {
 namespace {
 
-// Removes the positions in the file, which differ between a job file and the text made from it.
+// Removes the positions in the file. They differ between a job file and the text that is emitted
+// for it.
 void ForgetPlaces(JobSpec* spec) {
   for (auto* source : {&spec->data.train, &spec->data.eval})
     if (*source) (*source)->where = {};

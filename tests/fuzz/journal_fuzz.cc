@@ -1,7 +1,8 @@
-// The input is a job as the rows of the journal hold it: the state, the snapshot, and the entries
-// of both.
-// Property: accepted rows are written as rows that read the same; a job that is restored from them
-// runs on, is shown and is cancelled.
+// The input is a job in the form of the journal's rows: the state, the snapshot, and the entries of
+// both.
+//
+// Property: rows that are accepted and written again read the same. A job that is restored from
+// them runs, can be shown and can be cancelled.
 #include "common/base/check.h"
 #include "coordinator/store/record_codec.h"
 #include "evergrad/v1/journal.pb.h"
@@ -12,10 +13,11 @@
 namespace evergrad::coordinator {
 namespace {
 
-// The states of an input have few shards: a large number of them would only cost time.
+// States in an input have few shards, because many shards would only cost time.
 constexpr std::uint32_t kShardsMax = 256;
 
-// As SqliteStateStore reads them (coordinator/store/FORMAT.md), behind the checksums.
+// Reads the rows as SqliteStateStore does (coordinator/store/FORMAT.md), but without their
+// checksums.
 absl::StatusOr<StoredJob> ReadRows(fuzz::Input& input) {
   StoredJob stored;
   const std::string bytes(input.Piece());

@@ -1,6 +1,7 @@
-// The input is one byte that tells whether the checksums are corrected, then the bytes of a
+// The input is one byte that says whether the checksums are corrected, then the bytes of a
 // manifest.
-// Property: a manifest that is accepted is written again, and reads as the same message.
+//
+// Property: an accepted manifest that is written again reads as the same message.
 #include "common/base/check.h"
 #include "common/snapshot/manifest.h"
 #include "tests/fuzz/input.h"

@@ -1,4 +1,4 @@
-// A file that has a path and lies in memory, for readers that open a path.
+// A file in memory that has a path, for readers that open a path.
 #pragma once
 
 #include <sys/mman.h>

@@ -2,8 +2,8 @@
 //
 //   fuzz_NAME FOLDER...
 //
-// Ends with 2 when a folder has no file, because a corpus that is not found must not pass. A
-// finding ends the process as it does under libFuzzer: by a check, a signal or a sanitizer.
+// The exit code is 2 if a folder has no file, because a missing corpus must not pass. A finding
+// ends the process as under libFuzzer: by a check, a signal or a sanitizer.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
 namespace {
 
-// libFuzzer's limit of ./evergrad fuzz (deploy/scripts/fuzz.py).
+// The memory limit that ./evergrad fuzz gives libFuzzer (deploy/scripts/fuzz.py).
 constexpr long kResidentKiBMax = 2L << 20;
 
 std::vector<std::filesystem::path> FilesOf(const char* folder) {
@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
     for (const auto& path : files) {
       std::ifstream file(path, std::ios::binary);
       const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-      // The last line names the input of a crash.
+      // If the process crashes, the last line names the input.
       std::printf("%s\n", path.c_str());
       std::fflush(stdout);
       LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());

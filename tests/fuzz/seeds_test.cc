@@ -1,8 +1,9 @@
-// The seeds of tests/fuzz/corpus: made by the encoders that the product uses.
+// Makes the seeds of tests/fuzz/corpus with the encoders of the product, and compares them with the
+// files.
 //
-// EVERGRAD_WRITE_GOLDEN=1 writes them. A seed that its encoder makes differently today fails here:
-// write it anew, and keep the old file under another name if it is an input that older processes
-// send. Files of other names are findings and are left alone.
+// EVERGRAD_WRITE_GOLDEN=1 writes the files. The test fails for a seed that its encoder makes
+// differently today. Write that file again. If older processes still send the old bytes, keep the
+// old file under another name. Files with other names are findings, and the test leaves them alone.
 #include <zlib.h>
 
 #include <catch2/catch.hpp>
@@ -53,7 +54,7 @@ std::string Gzip(const std::string& text) {
   REQUIRE(deflate(&stream, Z_FINISH) == Z_STREAM_END);
   packed.resize(stream.total_out);
   deflateEnd(&stream);
-  packed[9] = 3;  // the system, which is part of the header
+  packed[9] = 3;  // sets the operating system, which is part of the gzip header
   return packed;
 }
 
@@ -157,11 +158,11 @@ TEST_CASE("seeds of data frames are requests and an answer") {
 
 class StreamSteps {
  public:
-  // Adds the steps that both targets have, under the same numbers.
+  // Adds a step that both targets have under the same number.
   StreamSteps& Message(const wire::StreamHeader& header, absl::string_view payload = "") {
     Do(ServerStep::kMessage);
     PutMessage(output_, header, payload);
-    output_.Choice(3).Choice(200);  // where it is cut
+    output_.Choice(3).Choice(200);  // says where the message is divided
     return *this;
   }
   StreamSteps& Bytes(absl::string_view bytes) {
@@ -332,7 +333,7 @@ v1::CoordinatorMessage AssignOf(const v1::ShardSpec& spec) {
   assign.set_shards_total(8);
   return message;
 }
-// Sets the job and the epoch at which the shard was assigned.
+// Sets the job and the epoch with which the shard was assigned.
 template <class Message>
 Message Of(std::uint32_t shard, Message message) {
   message.set_job_uid(ps_server::kJob);

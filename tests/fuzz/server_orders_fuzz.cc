@@ -1,6 +1,8 @@
 // The input is a sequence of steps of a server's session with its coordinator: messages,
 // registrations, lost sessions, and requests of workers in between.
-// Property: each request is answered once, and the Hello names exactly the shards that are held.
+//
+// Property: each request is answered once, and the Hello names exactly the shards that the server
+// holds.
 #include <set>
 
 #include "common/base/checked_math.h"
@@ -11,8 +13,8 @@
 namespace evergrad::fuzz {
 namespace {
 
-// A coordinator is trusted with a server's memory, up to the limit of a partition. The fuzzer stays
-// below the limit, so that an input of many orders does not count as a finding.
+// A server trusts its coordinator with its memory, up to the size limit of a partition. The fuzzer
+// orders smaller shards, so that an input with many orders is not reported as out of memory.
 bool IsSmall(const v1::CoordinatorMessage& message) {
   const v1::ShardSpec& spec =
       message.has_assign() ? message.assign().spec() : message.receive().spec();

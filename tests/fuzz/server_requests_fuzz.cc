@@ -1,7 +1,8 @@
-// The input is a sequence of requests to a server that holds dense shards and a slot. Each is a
-// frame as it is, or a header with the payloads and ids that belong to its sections.
-// Property: each request is answered once; the same one again changes no shard; a push without the
-// proof that its job asks for changes nothing at all.
+// The input is a sequence of requests to a server that holds dense shards and a slot. Each request
+// is a raw frame, or a header to which the payloads and ids of its sections are added.
+//
+// Property: each request is answered once. A repeated request changes no shard. A push without the
+// proof that its job requires changes nothing at all.
 #include "common/wire/stream_message.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/server_stage.h"
@@ -38,7 +39,7 @@ void HoldAll(ServerStage& stage) {
   Hold(stage, CountingShard(5, 4, kProvedJob));
 }
 
-// The states without the counters of requests, which every request changes.
+// Returns the states without the counters of requests, which every request changes.
 std::vector<std::string> StateOf(ServerStage& stage) {
   std::vector<std::string> states = stage.States();
   for (std::string& bytes : states) {

@@ -1,5 +1,5 @@
-// A server without its transport: control, shards, and the threads that write and read shard files,
-// in memory. Its executors run on the caller's thread, when the caller runs them.
+// A parameter server without its transport: control, shards, and the threads that write and read
+// shard files, which are in memory. The caller's thread runs the executors.
 #pragma once
 
 #include <deque>
@@ -19,8 +19,8 @@
 
 namespace evergrad::fuzz {
 
-// Like runtime::ManualExecutor, but the threads of snapshots may post to it. Timers are due at
-// once, in the next run.
+// Like runtime::ManualExecutor, but the snapshot threads may post to it. A timer is due at once: it
+// runs in the next Run.
 class QueueExecutor final : public runtime::Executor {
  public:
   bool Post(runtime::Task task) override {
@@ -31,7 +31,7 @@ class QueueExecutor final : public runtime::Executor {
   bool PostAfter(std::chrono::nanoseconds, runtime::Task task) override {
     return Post(std::move(task));
   }
-  // Runs the tasks posted so far and returns their number.
+  // Runs the tasks that were posted before this call, and returns their number.
   std::size_t Run() {
     std::deque<runtime::Task> tasks;
     {
@@ -93,8 +93,8 @@ class ServerStage {
   }
   ~ServerStage() {
     control_->OnLost();
-    // The order of Server::Stop: the last answers of the threads run before their owners are
-    // destroyed.
+    // The order is that of Server::Stop. The last answers of the threads run before the objects
+    // that they use are destroyed.
     writer_.reset();
     restorer_.reset();
     images_.reset();
@@ -110,8 +110,8 @@ class ServerStage {
     while (control_executor_.Run() + lanes_[0].Run() + lanes_[1].Run() > 0) {
     }
   }
-  // Waits until the restorer has finished the orders before this call. The snapshot writer may
-  // still be busy.
+  // Waits until the restorer has finished the orders that were submitted before this call. The
+  // snapshot writer may still be busy.
   void Settle() {
     Run();
     auto done = std::make_shared<runtime::WaitableEvent>();
@@ -122,7 +122,7 @@ class ServerStage {
     if (restorer_->Submit(std::move(order)).ok()) done->Wait();
     Run();
   }
-  // Checks that the request is answered exactly once and its reservation released.
+  // Checks that the request is answered exactly once and that its reservation is released.
   std::shared_ptr<ps_server::Reply> Send(const tensor::AlignedBuffer& frame) {
     auto reply = std::make_shared<ps_server::Reply>();
     int answers = 0, released = 0;
@@ -135,7 +135,7 @@ class ServerStage {
     EG_CHECK(answers <= 1 && released == 1);
     return reply;
   }
-  // Serialized ShardStates, in order of job and shard.
+  // Returns the serialized ShardStates, ordered by job and shard.
   std::vector<std::string> States() {
     std::vector<std::string> states;
     host_->Report(JobUid(0), true, [&](const std::vector<v1::ShardState>& reported) {

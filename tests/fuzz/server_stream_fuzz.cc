@@ -1,6 +1,7 @@
 // The input is a sequence of steps of a server's session: messages of its client, answers, time,
 // and the contents of the lane.
-// Property: the budget is never exceeded, and all of it is free once the session and its requests
+//
+// Property: the budget is never exceeded, and all of it is free after the session and its requests
 // have ended.
 #include <deque>
 
@@ -94,8 +95,8 @@ class Fed {
     ready_.pop_front();
   }
 
-  // Another peer asks for `bytes`, or releases all its bytes. While it waits, the session loses
-  // grants that it does not use.
+  // Imitates another peer that requests `bytes`, or releases all its bytes. While it waits, grants
+  // that the session does not use are revoked.
   void Other(std::uint64_t bytes) {
     if (bytes % 4 == 0) return held_.clear();
     const auto answer = budget_->AskLarge(other_, kOtherStream, ++asked_, bytes);

@@ -15,7 +15,7 @@ inline constexpr std::size_t kOrderSteps = 6;
 enum class RequestStep { kFrame, kBuilt };
 inline constexpr std::size_t kRequestSteps = 2;
 
-// The numbers after these are those of the methods (control_methods.h).
+// After these numbers come those of the methods (control_methods.h).
 enum class CallStep { kTime, kNamed };
 inline constexpr std::size_t kCallSteps = 2;
 

@@ -1,8 +1,9 @@
-// The input is one byte that tells whether the checksums are corrected, then the bytes of a shard
-// file. The file is verified, examined and restored as a shard of the seeds' job.
-// Property: a verified file has the ledger that a look at it shows; a shard restored from it has
-// the file's digest of values, and the file written of a restored dense shard has all of its
-// digests.
+// The input is one byte that says whether the checksums are corrected, then the bytes of a shard
+// file. The file is verified, described and restored as a shard of the seeds' job.
+//
+// Property: a verified file has the ledger that its description shows. A shard that is restored
+// from the file has the file's digest of values. For a dense shard, a file that is written from it
+// again has all digests of the first file.
 #include "common/base/check.h"
 #include "common/snapshot/shard_file.h"
 #include "ps_server/shard/shard.h"
@@ -17,7 +18,7 @@ namespace {
 
 constexpr char kUri[] = "file:///shard";
 
-// The two shards of tests/golden/snapshot.
+// Returns the settings of the two shards of tests/golden/snapshot.
 ShardSettings DenseShard() {
   ShardSettings settings;
   settings.job = JobUid(0x0123456789abcdef);
@@ -56,8 +57,9 @@ void CheckRestore(fs::FileSystem& files, const ShardSettings& settings,
   EG_CHECK(report.verified);
   EG_CHECK((*shard)->lsn() == report.header.lsn());
   EG_CHECK((*shard)->Digest() == report.value_digest);
-  // A table drops counters that its settings do not need, and the digest of the state covers them,
-  // too. Its rows are cut on a server's executor.
+  // The digest of a slot's state can differ, because a table drops counters that its settings do
+  // not need. The rows of a slot are also cut on a server's executor, which this target does not
+  // have.
   if (settings.slot) return;
   EG_CHECK((*shard)->StateDigest() == report.state_digest);
 

@@ -1,5 +1,6 @@
 // Repairs the checksums of a changed snapshot file (common/snapshot/FORMAT.md), so that a fuzzer
-// gets past them. If the bytes are not such a file, the rest of them stays unchanged.
+// gets past them. If the bytes do not have the structure of such a file, some or all of them stay
+// unchanged.
 #pragma once
 
 #include <algorithm>

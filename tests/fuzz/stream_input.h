@@ -1,5 +1,6 @@
-// The steps of the two session targets, read from an input. A message is raw bytes, or a header
-// whose fields the input chooses, so that the fuzzer need not find magic and version.
+// Reads the steps of the two session targets from an input. A message is raw bytes, or a header
+// whose fields the input chooses, so that the fuzzer need not find the magic number and the
+// version.
 #pragma once
 
 #include <algorithm>
@@ -31,8 +32,8 @@ enum class ClientStep {
 };
 inline constexpr std::size_t kClientSteps = 9;
 
-// There are only a few request ids, so that messages meet. Sizes have 32 bits. `bytes` is the
-// number of bytes that follow.
+// Request ids have one byte, so that messages often have the same id. Sizes have 32 bits. `bytes`
+// is the number of bytes that follow the header.
 inline std::string HeaderAndPayload(Input& input) {
   wire::StreamHeader header;
   header.kind = static_cast<wire::MessageKind>(input.Number());
@@ -70,7 +71,7 @@ inline std::vector<std::span<const std::byte>> Views(Input& input, const std::st
   return views;
 }
 
-// The memory of a lane. The input writes arbitrary numbers there, as a peer could.
+// The shared memory of a lane. The input writes arbitrary numbers there, as a peer could.
 class LaneMemory {
  public:
   explicit LaneMemory(std::uint64_t ring_bytes)

@@ -1,7 +1,8 @@
 // The input is a sequence of steps of sessions at a coordinator that trains a job: batches of its
 // registered worker and server, batches of peers that have not registered, ends of sessions, and
 // time.
-// Property: the coordinator serves on, and another one can begin on its journal.
+//
+// Property: the coordinator continues to serve, and another one can begin with its journal.
 #include "tests/fuzz/coordinator_stage.h"
 #include "tests/fuzz/fill_in.h"
 #include "tests/fuzz/input.h"

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""The bundle can be made, is small, and checks and trains in a chroot that has only a C library
-and a shell, there to the weights of an ordinary run. bundle_test.py --bin DIR [Class[.test]]"""
+"""Tests the bundle: it can be made, it is small, and it checks and trains in a chroot that has only
+a C library and a shell. The weights of this training must equal those of an ordinary run.
+
+  bundle_test.py --bin DIR [Class[.test]]"""
 import json
 import os
 import re
@@ -27,8 +29,8 @@ def run(*command, **more):
 
 
 def bare(folder):
-    """Makes a root folder with the C library, a shell and the tools that the scripts call, and
-    without a C++ library."""
+    """Makes a root folder with the C library, a shell, and the tools that the scripts call. It has
+    no C++ library."""
     for name in ("proc", "dev", "tmp", "etc", "bin", "usr/bin", "opt"):
         os.makedirs(os.path.join(folder, name), exist_ok=True)
     needed = set()
@@ -77,8 +79,8 @@ class Bundle(Trains):
         self.assertEqual(self.made.returncode, 0, self.made.stdout + self.made.stderr)
 
     def inside(self, *command, env=()):
-        """Runs a command in the chroot. /proc and /dev are in a separate mount namespace, which
-        ends with the command. `env` has words of the form NAME=VALUE."""
+        """Runs a command in the chroot. /proc and /dev are mounted in a separate namespace, which
+        ends with the command. `env` is a list of words NAME=VALUE."""
         if os.geteuid() != 0:
             self.skipTest("a chroot needs root")
         apart, mount = (

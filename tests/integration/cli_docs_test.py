@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""docs/cli.md is true: its generated parts are the programs' output, and its examples work.
+"""Tests that docs/cli.md is true: its generated parts are the programs' output, and its examples
+work.
 
   cli_docs_test.py --bin build/release/bin
 """

@@ -76,10 +76,10 @@ class Doors(unittest.TestCase):
                 text = f.read()
             text = re.sub(
                 r"^tls:\n(  .*\n)+", "", text, flags=re.M
-            )  # two_machines_test.py is about certificates
+            )  # certificates are tested in two_machines_test.py
             text = re.sub(
                 r"^# (\w+: .*)$", r"\1", text, flags=re.M
-            )  # with every default written explicitly
+            )  # every commented default becomes a setting
             keys = set(re.findall(r"^(\w+):", text, flags=re.M))
             flags = set(re.findall(r"^  --([\w-]+)", run(name, "--help").stdout, flags=re.M)) - {
                 "help",
@@ -126,8 +126,8 @@ class Doors(unittest.TestCase):
 class Running(unittest.TestCase):
     def test_tasks_start_in_any_order_and_report_the_reason_of_a_wait(self):
         with Cluster(BIN, 1, 1, seed=1) as c:
-            # The coordinator's address is one that no process serves yet: it is taken, given back
-            # and then used.
+            # No process serves the coordinator's address yet: a first coordinator takes the address
+            # and ends, and the real one gets it later.
             c.coordinator.start()
             address = c.coordinator.address
             self.assertEqual(c.coordinator.terminate(), 0)
@@ -214,7 +214,8 @@ class Running(unittest.TestCase):
             self.assertIn(
                 "coordinator's --job-server-memory-bytes-max=4096", status["first_cause"]["message"]
             )
-            # A lower limit of the job takes effect, and the message names it.
+            # A limit of the job that is lower than the server's takes effect, and the message names
+            # it.
             tighter = c.submit(examples=100, shards=1, resources="{server_memory_bytes_max: 100}")
             status = wait_for(
                 "the job to end",

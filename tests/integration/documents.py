@@ -7,8 +7,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 def blocks(document, language):
-    """Returns the texts of all blocks of `document` (a path below the checkout) that are fenced as
-    `language`, in order."""
+    """Returns the texts of all code blocks of `document` whose language is `language`, in order.
+    `document` is a path below the checkout."""
     with open(os.path.join(ROOT, document)) as f:
         return re.findall(
             r"^```%s\n(.*?)^```$" % re.escape(language), f.read(), re.MULTILINE | re.DOTALL
@@ -16,7 +16,7 @@ def blocks(document, language):
 
 
 def block(document, language, words):
-    """Returns the only block with `words` in it."""
+    """Returns the text of the only block that contains `words`."""
     found = [b for b in blocks(document, language) if words in b]
     if len(found) != 1:
         raise AssertionError(

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Calls ./evergrad from another folder than its own: a person's file names are relative to the
-folder where the person stands.
+"""Calls ./evergrad from another folder than its own. File names in its arguments are relative to
+the folder of the caller.
 
   front_door_test.py --bin build/release/bin
 
-The checkout is a copy whose binaries are those of --bin. Its set-up and its build have nothing to
-do.
+The checkout is a copy whose binaries are those of --bin, so that its set-up and its build have
+nothing to do.
 """
 import lzma
 import os
@@ -141,7 +141,7 @@ class FrontDoor(Case):
         self.assertEqual(
             sorted(os.listdir(os.path.join(self.caller, "sets"))), ["adult", "ratings"]
         )
-        # For data that may not be redistributed, the program prints its source and starts
+        # For data that may not be redistributed, the program prints where to get them, and starts
         # nothing.
         r = self.evergrad(
             "train",
@@ -177,7 +177,8 @@ class FrontDoor(Case):
         for job in jobs:
             with open(job) as f:
                 text = f.read()
-            # A comment may name the file that the user fetches; a path is quoted.
+            # Only quoted paths are checked. A comment may also name the file that the user must
+            # fetch.
             named = re.findall(r'"\$\{EVERGRAD_DATA[^}]*\}/([^"]+)"', text)
             self.assertEqual(len(named), text.count('"${EVERGRAD_DATA'), job)
             for path in named:
@@ -185,7 +186,7 @@ class FrontDoor(Case):
                     os.path.exists(os.path.join(self.caller, "sets", path)),
                     "%s names %s, which ./evergrad data does not make" % (job, path),
                 )
-            # No file of an example lies anywhere else.
+            # No path of an example may lie outside the data folder.
             self.assertEqual(
                 re.findall(
                     r'\b(?:images|labels|path): *"?(?!\$\{EVERGRAD_DATA)[^\s,}"]*/[^\s,}]*', text
@@ -246,7 +247,7 @@ class FrontDoor(Case):
     def test_failures_are_repeated_at_the_end_and_ctests_summary_is_last(self):
         write(
             os.path.join(self.checkout, "deploy", "scripts", "data.py"), ""
-        )  # no data is needed here
+        )  # so that no data is needed
         long_name = (
             "a name as long as a sentence, which would fill every other line with dots; "
             "with a semicolon"
@@ -283,7 +284,7 @@ class FrontDoor(Case):
         self.assertEqual(good.returncode, 0, good.stdout)
         self.assertNotIn("== failed", good.stdout)
         self.assertEqual(good.stdout.count("tests passed"), 1)
-        # A part that failed an hour ago does not fail now.
+        # A failure of an earlier call must not be reported in this call.
         write(
             os.path.join(self.checkout, "build", "release", "CTestTestfile.cmake"),
             "no_such_command()\n",

@@ -28,11 +28,12 @@ def free_port():
 
 class Documented(Case):
     def test_the_readmes_block_runs_if_it_is_pasted_whole(self):
-        """Runs all lines of examples/functions/README.md at once, without a person who waits for
-        the coordinator."""
+        """Runs all lines of examples/functions/README.md at once. Nobody waits for the coordinator
+        between the lines."""
         lines = block("examples/functions/README.md", "sh", "evergrad-example-client")
         self.assertIn("127.0.0.1:7000", lines)
-        # The port is any free one, and the checkout is one whose binaries are those of this build.
+        # The port becomes a free one, and the checkout becomes a folder with the binaries of this
+        # build.
         lines = lines.replace(":7000", ":%d" % free_port())
         checkout = self.path("check out")
         os.makedirs(os.path.join(checkout, "build", "release"))
@@ -41,8 +42,8 @@ class Documented(Case):
         )
         os.symlink(os.path.join(ROOT, "configs"), os.path.join(checkout, "configs"))
         with open(self.path("said"), "w") as said:
-            # It runs in another process group, so that processes left by a failed block can be
-            # ended.
+            # The shell has its own process group, so that processes that a failed block leaves
+            # running can be ended.
             shell = subprocess.Popen(
                 ["bash"],
                 stdin=subprocess.PIPE,
@@ -120,7 +121,7 @@ class Example(Case):
             )
             weights = numpy.load(os.path.join(status["runs_folder"], "weights.npz"))
             self.assertEqual(weights["steps"][0], 400)
-            # A second client of a job that has ended is told so.
+            # A second client is told that the job has ended.
             again = subprocess.run(
                 [binary("evergrad-example-client"), c.coordinator_address(), "plane"],
                 stdin=subprocess.DEVNULL,

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Workers on GPUs: chosen, refused with the reason, and a job on them. The device is emulated
-(tests/unit/worker/backend/cuda/emulated_library.cc), so that
-this runs everywhere: the worker's whole half is real, and so are the daemons. gpu_test.py --bin DIR
-[Class[.test]]"""
+"""Tests workers on GPUs: how a device is chosen, how it is refused with the reason, and a job on
+devices. The device is emulated (tests/unit/worker/backend/cuda/emulated_library.cc), so that this
+runs everywhere. The daemons and the worker's part of the CUDA backend are the real ones.
+
+  gpu_test.py --bin DIR [Class[.test]]"""
 import json
 import os
 import re
@@ -181,7 +182,8 @@ class Gpus(unittest.TestCase):
             )
             self.assertEqual(status["state"], "SUCCEEDED", status.get("first_cause"))
             said = [e["text"] for e in status["events"] if "cannot take part" in e["text"]]
-            self.assertLessEqual(len(said), 1, said)  # none: nothing was granted to it
+            # There is no such event if nothing was granted to that worker.
+            self.assertLessEqual(len(said), 1, said)
             steps = {w["identity"]: int(w["steps"]) for w in status["workers"]}
             self.assertEqual(steps.get("0", 0), 0, status["workers"])
             self.assertGreater(steps["1"], 0, status["workers"])
@@ -196,7 +198,7 @@ class Gpus(unittest.TestCase):
             victim = c.workers[0]
             victim.prefix = ["env", "EVERGRAD_EMULATED_FAIL_AFTER_COPIES=300"]
             c.up()
-            for i in range(6):  # no promise states how a job is divided
+            for i in range(6):  # It is not promised how a job is divided among workers.
                 name = "device-%d" % i
                 c.psctl(
                     "job",
@@ -253,7 +255,7 @@ class Gpus(unittest.TestCase):
         )
         r = run("cluster", "up", "--gpus", "--workers", "2")
         self.assertIn("--gpus together with --workers: give one of them", r.stderr)
-        # Beside the daemons a library is found by itself.
+        # A library in the daemons' folder is found without a flag.
         shutil.copy(self.emulated, os.path.join(bin_folder, "libevergrad_cuda.so"))
         try:
             r = run("cluster", "up", "--gpus", "--servers", "1")
@@ -328,8 +330,8 @@ class Gpus(unittest.TestCase):
         )
 
     def with_emulated(self, *more):
-        """The programs with the emulated device's library beside them, where a worker finds it by
-        itself."""
+        """Makes a folder with the programs and the library of the emulated device, where a worker
+        finds it without a flag."""
         folder = tempfile.mkdtemp(prefix="evergrad-gpus-")
         self.addCleanup(shutil.rmtree, folder)
         for name in (
@@ -439,8 +441,8 @@ class Gpus(unittest.TestCase):
     def test_gpu_check_shows_the_error_of_a_device_that_fails_in_training_and_the_logs(self):
         folder = self.with_emulated()
         out = os.path.join(folder, "check.json")
-        # The last part of training would wait for workers that are gone, until there is no time
-        # left.
+        # The last part of the check, training with deaths, would wait for workers that are gone
+        # until the time limit ends.
         r = subprocess.run(
             [
                 os.path.join(support.ROOT, "deploy", "scripts", "gpu_check.sh"),
@@ -476,7 +478,8 @@ class Gpus(unittest.TestCase):
         self.assertLess(len(log), 1 << 20)
 
     def check_with(self, programs, *arguments):
-        """gpu_check.sh with programs made of these shell scripts; the process, and its JSON."""
+        """Runs gpu_check.sh with these shell scripts as its programs. Returns the process, its
+        JSON, the rows of the JSON by name, and the seconds that it took."""
         folder = self.checked_in = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)
         for name, script in programs.items():
@@ -501,8 +504,8 @@ class Gpus(unittest.TestCase):
 
     def test_gpu_check_has_one_time_limit_and_lists_the_parts_that_did_not_run(self):
         for_ever, device = "exec tail -f /dev/null", "echo 'gpu:0 slow'"
-        # One part hangs, and the following parts would not fit. A part that was cut off is
-        # distinguished from one that never began.
+        # One part hangs, and there is no time for the following parts. The check must distinguish a
+        # part that was stopped from parts that never began.
         r, checked, rows, took = self.check_with(
             {
                 "psctl": '[ "$1" = --version ] || ' + for_ever,
@@ -542,8 +545,8 @@ class Gpus(unittest.TestCase):
         )
         self.assertEqual((checked["failed"], checked["not_run"]), (0, 12))
         self.assertIn("0 failed, 0 skipped, 12 not run because of the time limit", r.stdout)
-        # A failed part counts as failed, however many parts did not run. A cluster that does not
-        # start is ended.
+        # A part that failed counts as failed, even if other parts did not run. A cluster that does
+        # not start must be ended.
         r, checked, rows, took = self.check_with(
             {
                 "psctl": """case "$1 $2" in
@@ -572,7 +575,7 @@ esac
         self.assertEqual(rows["bench: PyTorch"]["verdict"], "skipped")
         self.assertEqual(rows["bench: transfers hidden"]["verdict"], "not run", r.stdout)
         self.assertRegex(rows["bench: transfers hidden"]["detail"], "^no time: stopped after")
-        # With time enough for the part itself its own limit decides.
+        # If enough time is left for a part, the part's own limit decides.
         r, checked, rows, _ = self.check_with(
             {
                 "psctl": "exit 0",
@@ -696,7 +699,8 @@ esac"""
             self.assertIn(words, log)
 
     def test_gpu_check_measures_the_models_that_it_has_trained_in_the_same_run(self):
-        # The training of a model has a folder of the model's name, and so had its benchmark a file.
+        # The training of a model makes a folder with the model's name. The output of its benchmark
+        # once had the same name.
         r, checked, rows, _ = self.check_with(
             {
                 "psctl": """case "$1 $2" in
@@ -732,8 +736,7 @@ exit 1"""
         self.assertEqual(rows["train: mlp"]["detail"], "rc=1: %s || " % said)
 
     def test_a_part_of_gpu_check_that_fails_in_any_way_stops_no_other_part(self):
-        # A job that says nothing that can be counted with, benchmarks that say nothing, and one
-        # that crashes.
+        # The job reports no numbers, two benchmarks print no result, and one benchmark crashes.
         r, checked, rows, _ = self.check_with(
             {
                 "psctl": """case "$1 $2" in "job show") echo '{"state":"SUCCEEDED"}' ;; esac""",
@@ -765,7 +768,7 @@ esac""",
         for name in (
             "train: mlp",
             "train: cnn",
-        ):  # there is a GPU, and nothing says that it was used
+        ):  # There is a GPU, and no output says that it was used.
             self.assertEqual(rows[name]["verdict"], "failed", rows[name])
         self.assertEqual(rows["memory checker"]["verdict"], "ok", r.stdout)
 
@@ -808,7 +811,7 @@ esac""",
         finally:
             for pid in subprocess.run(
                 ["ps", "-o", "pid=", "-s", str(check.pid)], capture_output=True, text=True
-            ).stdout.split():  # timeout has a group of its own
+            ).stdout.split():  # Programs under `timeout` have a process group of their own.
                 os.kill(int(pid), signal.SIGKILL)
             check.wait()
         self.assertFalse(checked["complete"])

@@ -18,7 +18,7 @@ OK = (200, "ok\n")
 
 
 class Daemon:
-    """A daemon, the address of its listener, and the URL of its metrics listener."""
+    """A daemon, with the address of its listener and the URL of its metrics listener."""
 
     def __init__(self, test, program, name, *arguments):
         self.test = test
@@ -51,7 +51,7 @@ class Daemon:
         self.test.assertEqual(self.probe("--live"), 0)
 
     def wait_not_ready(self, condition, reason):
-        """Waits until one line of /readyz names the condition, with the reason in it."""
+        """Waits until a line of /readyz names this condition, with `reason` in the line."""
         beginning = "not ready: %s: " % condition
 
         def found():
@@ -89,7 +89,7 @@ class Health(Case):
         )
 
     def test_tasks_without_a_coordinator_are_live_and_become_ready_when_it_comes(self):
-        # The port belongs to this test, and no process listens on it yet.
+        # The test reserves the port, and no process listens on it yet.
         with socket.socket() as kept:
             kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             kept.bind(("127.0.0.1", 0))
@@ -162,7 +162,7 @@ class Health(Case):
             0,
             "--coordinator",
             coordinator.address,
-            # The first shard that is read waits for ten seconds.
+            # The reading of the first shard is delayed by ten seconds.
             "--failpoints",
             "snapshot.restore=1*delay(10000)",
         )

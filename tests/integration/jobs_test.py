@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Jobs that run side by side on one cluster end as they end alone: with the same bits, in values
-and in optimizer slots. jobs_test.py --bin DIR [Class[.test]]"""
+"""Tests that jobs which run at the same time on one cluster end as if each ran alone: with the same
+bits in values and in optimizer state.
+
+  jobs_test.py --bin DIR [Class[.test]]"""
 import os
 import sys
 import unittest
@@ -13,7 +15,7 @@ from cluster import Cluster, wait_for  # noqa: E402
 
 class SideBySide(unittest.TestCase):
     def bits(self, c, name, folder):
-        """Returns everything that a job leaves: the digests of values and slots of each variable,
+        """Returns what a job leaves: for each variable the digests of values and optimizer state,
         and the bytes of the exported arrays."""
         digests = {
             v["name"]: (v["complete"], v["digest"], v["slot_digest"])
@@ -45,8 +47,8 @@ class SideBySide(unittest.TestCase):
         self,
     ):
         os.environ["EVERGRAD_DATA"] = support.data_folder()
-        # The jobs have the same names of variables. The first two have equal shapes and other
-        # values, because their learning rates differ; the third has other shapes.
+        # All jobs use the same names of variables. The first two jobs have equal shapes, but
+        # different values because of their learning rates. The third job has other shapes.
         kinds = [dict(epochs=4), dict(epochs=4, learning_rate="0.003"), dict(epochs=4, units=24)]
         for kind in kinds:
             kind["deterministic"] = True
@@ -61,8 +63,9 @@ class SideBySide(unittest.TestCase):
                 for other in range(one):
                     self.assertNotEqual(alone[one], alone[other])
             for one, other in ((0, 1), (0, 2)):
-                # If one of the two ended before both were seen to train, the pair shows nothing
-                # about jobs side by side. Then another pair runs, and its results count, too.
+                # If one job of the pair ended before both were seen to train, the pair does not
+                # show that jobs run at the same time. Then another pair runs, and its results are
+                # compared, too.
                 met = False
                 for i in range(10):
                     names = "beside-%d-%d-%d" % (one, other, i), "beside-%d-%d-%d" % (other, one, i)

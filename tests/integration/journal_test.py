@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A coordinator's journal has lost a job, and a server is started again, with real processes.
+"""Tests a coordinator whose journal has lost a job, and a server that is restarted, with real
+processes.
 
   journal_test.py --bin build/release/bin [unittest arguments]
 """
@@ -27,8 +28,8 @@ JOURNAL = 10  # common/daemon/exit_codes.h
 
 
 class LostJournal(Case):
-    """One server and one worker outlive the coordinator's journal. The address stays the same, so
-    that they find the next coordinator."""
+    """The coordinator's journal is lost, while one server and one worker continue to run. The
+    coordinator's address stays the same, so that they find the next coordinator."""
 
     def coordinator(self, name, *arguments):
         return self.start(
@@ -82,8 +83,8 @@ class LostJournal(Case):
         )[0]
 
     def assert_goes_on(self):
-        """With the journal restored, the job ends as if nothing had happened: the server held its
-        shards all the time."""
+        """With the restored journal the job must end as usual, because the server still holds its
+        shards."""
         shutil.rmtree(self.path("state"))
         shutil.copytree(self.path("backup"), self.path("state"))
         self.coordinator("restored").wait_log("coordinating")
@@ -106,7 +107,7 @@ class LostJournal(Case):
 
     def test_a_missing_journal_stops_the_coordinator_before_servers_drop_the_job(self):
         shutil.rmtree(self.path("state"))
-        for life in range(2):  # the second finds the empty journal that the first one made
+        for life in range(2):  # The second life finds the empty journal that the first one made.
             process = self.coordinator("gone %d" % life)
             self.assertEqual(self.ends(process), JOURNAL, process.log())
             self.assertIn("has lost jobs that still exist", process.log())
@@ -134,7 +135,7 @@ class LostJournal(Case):
 
 class RestartedServer(Case):
     def test_a_restarted_server_does_not_wait_for_the_lease_of_its_former_process(self):
-        # A lease that no loaded machine waits for by mistake.
+        # The lease is so long that the test would fail if anything waited for its end.
         process, address = self.start_listening(
             COORDINATOR,
             "coordinator",

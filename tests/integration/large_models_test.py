@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Models that are larger than a server's budget: real processes on loopback, without fixed ports.
+"""Tests models that are larger than a server's memory budget, with real processes on loopback and
+without fixed ports.
 
   large_models_test.py --bin build/release/bin [unittest arguments]
 """
@@ -15,7 +16,8 @@ BIN = os.environ.get("EVERGRAD_BIN_DIR", "build/release/bin")
 BUDGET = 16 << 20
 SCALE = float(os.environ.get("EVERGRAD_TIME_SCALE", "1"))
 
-# The job has three steps and an evaluation. 784 features and 51,000 units make 160 MB of values.
+# The job has three training steps and an evaluation. 784 features and 51,000 units make 160 MB of
+# values.
 JOB = """apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: %(name)s}

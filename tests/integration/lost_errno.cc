@@ -1,9 +1,9 @@
-// A library that is preloaded into a program (LD_PRELOAD). The first EVERGRAD_LOST_ERRNO TCP
-// connections under way lose the reason why connect() returned.
+// A library that is preloaded into a program (LD_PRELOAD). It changes errno after connect(), for
+// the first EVERGRAD_LOST_ERRNO TCP connections whose connect() has not completed at once.
 //
-// gRPC looks at errno only after it has put the socket into its epoll set. Any call in between may
-// change errno. Reading a file of /sys that was missing in a bare chroot did so: the connection was
-// then given up with "No such file or directory". This library makes that happen each time.
+// gRPC reads errno only after it has put the socket into its epoll set, and any call in between may
+// change errno. This happened when a file of /sys was read that a bare chroot lacks: gRPC gave up
+// the connection with "No such file or directory". This library makes the error happen each time.
 #include <dlfcn.h>
 #include <netinet/in.h>
 #include <stdlib.h>

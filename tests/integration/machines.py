@@ -1,8 +1,8 @@
 """Network namespaces that act as machines, for the tests that need addresses off loopback.
 
-They need root, or a user namespace (`unshare -Urnm`), in which a test file then runs itself again:
-call `run_inside_if_needed()` first in its main. If neither is available, the tests are skipped
-with the reason.
+They need root or a user namespace (`unshare -Urnm`). To run in such a namespace, a test file must
+call `run_inside_if_needed()` first in its main. If neither is available, the tests are skipped with
+the reason.
 """
 import os
 import subprocess
@@ -24,22 +24,22 @@ def can(*command):
 
 
 def run_inside_if_needed():
-    """Without root, the file runs again in a new user namespace, where machines can be made."""
+    """Without root, runs the file again in a new user namespace, where machines can be made."""
     if not can("unshare", "-n", "true"):
         _run_inside("-Urnm", "ip link set lo up")
 
 
 def run_as_machine(address):
-    """Runs the file again in a network and a mount namespace of its own, in which loopback also has
-    `address`. Without the right to make them, the call has no effect."""
+    """Runs the file again in a new network namespace and a new mount namespace. Loopback also has
+    `address` there. If this process may not make namespaces, the call has no effect."""
     script = "ip link set lo up && ip addr add %s/32 dev lo" % address
     _run_inside("-nm", script)
     _run_inside("-Urnm", script)
 
 
 def _run_inside(namespaces, script):
-    """Replaces this process, unless it runs inside already or the namespaces cannot be made. The
-    loopback of a new network namespace is down until the script brings it up."""
+    """Replaces this process by one in new namespaces, unless it already runs in them or they cannot
+    be made. The loopback of a new network namespace is down until the script brings it up."""
     if not os.environ.get(INSIDE) and can("unshare", namespaces, "true"):
         os.execvpe(
             "unshare",
@@ -64,10 +64,10 @@ exec cat
 
 
 class Machine:
-    """A network namespace. A process that waits on its stdin holds it, so it ends with the test,
-    however the test ends.
+    """A network namespace. A process that waits for the end of its stdin holds the namespace. The
+    namespace therefore ends with the test process, however that ends.
 
-    With `name` and `disk` the machine also has that host name, and under the path `disk` a file
+    With `name` and `disk` the machine also has that host name, and, at the path `disk`, a file
     system that no other machine sees.
     """
 
@@ -83,7 +83,7 @@ class Machine:
         own = os.readlink("/proc/self/ns/net")
 
         def entered():
-            # `unshare` becomes `cat` once it is in its own namespace, and the disk is mounted.
+            # The process is ready when `unshare` has become `cat` and the disk is mounted.
             if self.holder.poll() is not None:
                 test.fail("the process that holds a machine ended with %s" % self.holder.returncode)
             return (
@@ -111,17 +111,18 @@ class Machine:
         subprocess.run(self.prefix + ["ip", "link", "set", device, "up"], check=True)
 
     def path(self, *parts):
-        """Returns the path under which this process can open a path on the machine's disk."""
+        """Returns the path by which this process can open a file on the machine's disk."""
         return os.path.join("/proc/%d/root" % self.holder.pid + self.disk, *parts)
 
     def end(self):
-        """Removes the machine, if no process of it is left. A repeated call does nothing."""
+        """Removes the machine. No process may be left in it. A repeated call does nothing."""
         self.holder.stdin.close()
         self.holder.wait()
 
 
 def wire(near, far):
-    """Joins two (machine, address) by a wire; the addresses are of one /24."""
+    """Joins two machines by a veth pair. Each argument is (machine, address), and both addresses
+    are in one /24 network."""
     subprocess.run(
         near[0].prefix
         + [
@@ -144,8 +145,8 @@ def wire(near, far):
 
 
 def signed_by_openssl(certs, name, host, days, uri=None, authority="ca"):
-    """Makes a certificate of the authority in `certs` with another tool than psctl. With `days` -1
-    its last day was yesterday."""
+    """Makes a certificate that the authority in `certs` signs, with openssl instead of psctl. With
+    `days` -1 it expired yesterday."""
     key, request, out, extensions = (
         os.path.join(certs, name + e) for e in (".key", ".csr", ".pem", ".ext")
     )

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests the metrics listeners of all three daemons: the permission to read them off loopback, with
-and without TLS, and that Prometheus' checker accepts the text.
+"""Tests the metrics listeners of all three daemons: who may read them off loopback, with and
+without TLS, and that the text passes Prometheus' checker.
 
   metrics_test.py --bin build/release/bin [unittest arguments]
 """
@@ -28,8 +28,8 @@ ADDRESS = "10.213.78.1"
 
 
 def fetch(scheme, address, path, authority=None, certificate=None):
-    """Returns (status, text), or (None, the error) if no answer came. It must run in the daemons'
-    network namespace."""
+    """Returns (status, text), or (None, the error) if no answer came. The caller must be in the
+    daemons' network namespace."""
     host, port = address.rsplit(":", 1)
     try:
         if scheme == "https":
@@ -47,8 +47,8 @@ def fetch(scheme, address, path, authority=None, certificate=None):
 
 
 class OffLoopback(Case):
-    """One machine whose address is not loopback. Its daemons open their metrics there in each
-    possible way."""
+    """A machine whose address is not loopback. The tests open the metrics of the daemons there in
+    each possible way."""
 
     def setUp(self):
         super().setUp()
@@ -83,8 +83,8 @@ class OffLoopback(Case):
         ]
 
     def daemons(self, listen, flags):
-        """Starts the three daemons with `listen(name)`. Yields (process, address of its metrics,
-        scheme), as their logs report them."""
+        """Starts the three daemons, each with the flags `listen(name)`. Yields (process, address of
+        its metrics, scheme) for each, as its log reports them."""
         coordinator, address = self.start_listening(
             COORDINATOR,
             "coordinator",
@@ -178,7 +178,7 @@ class OffLoopback(Case):
                     self.psctl(
                         *probe, *flags, *self.files("prometheus"), prefix=self.machine.prefix
                     )
-                # The listener itself talks to no one without a certificate.
+                # The listener for gRPC still requires a certificate.
                 self.psctl(*probe, expect=1, prefix=self.machine.prefix)
             with self.subTest(daemon=process.name, what="it serves on"):
                 self.assertEqual(self.get("https", address, "/healthz", authority), (200, "ok\n"))
@@ -266,7 +266,8 @@ def read(path):
 
 
 def metrics_in(text):
-    """Returns the names of metrics in queries. A series of a histogram counts as its metric."""
+    """Returns the names of the metrics in a text of queries. The series of a histogram are counted
+    as one metric."""
     names = re.findall(r"\b(?:evergrad|process)_[a-z0-9_]*[a-z0-9]\b", text)
     return {re.sub(r"_(bucket|sum|count)$", "", name) for name in names}
 
@@ -278,8 +279,8 @@ def board_queries():
 
 
 class Board(unittest.TestCase):
-    """The Grafana board and the alert rules. They need no cluster: docs/cli.md has the metrics of
-    the daemons, and cli_docs_test.py compares it with the daemons."""
+    """Tests the Grafana board and the alert rules without a cluster. docs/cli.md lists the metrics
+    of the daemons, and cli_docs_test.py compares it with the daemons."""
 
     def test_board_and_rules_name_only_metrics_that_the_daemons_have(self):
         known = set(re.findall(r"(?m)^\| `((?:evergrad|process)_\w+)` \|", read(DOCS)))
@@ -347,7 +348,7 @@ class Prometheus(Case):
         worker, _ = self.start_listening(
             WORKER, "worker", *flags, "--name", 0, "--threads", 1, "--coordinator", address
         )
-        # The job has tables and dense variables, on data that the workers generate.
+        # The job has tables and dense variables, and the workers generate its data.
         self.psctl(
             "job",
             "submit",

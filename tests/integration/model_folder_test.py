@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Tests the folder `model` of a run: load.py, with NumPy alone, reproduces the workers'
-measurements. model_folder_test.py --bin DIR [Class[.test]]"""
+"""Tests the folder `model` of a run: load.py, which needs only NumPy, must reproduce what the
+workers measured.
+
+  model_folder_test.py --bin DIR [Class[.test]]"""
 import importlib.util
 import json
 import os
@@ -123,7 +125,7 @@ class Records(unittest.TestCase):
                 field.value(text)
 
     def jsonl(self, text, *fields, missing=()):
-        """Returns the fields of the records of a jsonl file, each as a list."""
+        """Returns the fields for the records of a jsonl file. Each field is a list."""
         fields = [
             {
                 "columns": [f["name"]],
@@ -239,7 +241,7 @@ class Records(unittest.TestCase):
         self.assertAlmostEqual(
             loss("sparse_categorical_crossentropy", True, [[0.0, 30.0, 0.0]], [0]), 30.0, places=6
         )
-        # Probabilities are kept 1e-7 away from 0 and 1, as Keras does.
+        # As in Keras, probabilities are kept at least 1e-7 away from 0 and 1.
         self.assertAlmostEqual(
             loss("binary_crossentropy", False, [[0.0]], [1]), -numpy.log(2e-7), places=6
         )
@@ -324,7 +326,7 @@ class Models(Case):
             r.stdout.close()
             self.assertEqual((r.stderr.read(), r.wait(300)), ("", 0))
             r.stderr.close()
-        # A record or two may lie on the edge of a class.
+        # One or two records may have an output on the boundary between the classes.
         self.assertAlmostEqual(
             measured["binary_accuracy"], metrics["binary_accuracy"], delta=2.5 / 16281
         )
@@ -400,7 +402,7 @@ spec:
         def record(unseen):
             ids = [draw.randrange(40) if draw.random() < 0.8 else -1 for _ in range(4)]
             if unseen:
-                # This id was never trained on: a pull reads the initial values of its row.
+                # No training example has this id, so a pull returns the initial values of its row.
                 ids[0] = 1000 + draw.randrange(20)
             word = draw.choice(["red", "green", "blue", "", "w%d" % draw.randrange(300)])
             numbers = [round(draw.gauss(0, 1), 3) for _ in range(4)]

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Two machines share no folder: a job reports its files, and the user gets them.
+"""Two machines share no folder: a job reports where its files are, and psctl sends them to the
+user.
 
   no_shared_folder_test.py --bin build/release/bin [unittest arguments]
 
-Each machine consists of a network, a mount and a UTS namespace: it has another host name, and
-another disk (a tmpfs) under the same path. machines.py tells what they need.
+Each machine has a network, a mount and a UTS namespace. The machines have different host names and,
+under the same path, different disks (tmpfs). machines.py says what they need.
 """
 import hashlib
 import json
@@ -45,8 +46,8 @@ class NoSharedFolder(Case):
         self.shared = self.path("shared")  # outside of the machines' disks, so both see it
         os.mkdir(self.shared)
         root = ["--checkpoint-root", self.shared, "--checkpoint-root", self.disk]
-        # The coordinator and a server run on one machine; a server, the only worker and the user
-        # are on the other.
+        # The coordinator and one server run on one machine. The other server, the only worker and
+        # the user are on the other machine.
         _, self.coordinator = self.listen(
             self.near,
             COORDINATOR,
@@ -117,8 +118,8 @@ class NoSharedFolder(Case):
     def test_the_files_of_a_run_reach_the_user_and_no_unreadable_checkpoint_is_complete(self):
         job = self.job()
         r = self.user("job", "run", job)
-        # The report is correct: no checkpoint could be read back, and it names the disk with each
-        # file.
+        # The report must be correct: no checkpoint could be read completely, and it says on which
+        # disk each file is.
         self.assertNotIn("(complete)", r.stdout)
         self.assertIn(
             "no checkpoint: the checkpoint folder is not shared: "
@@ -131,7 +132,7 @@ class NoSharedFolder(Case):
             "no checkpoints",
             self.psctl("checkpoint", "list", self.disk + "/runs", prefix=self.near.prefix).stdout,
         )
-        # The files were sent, and the output names their place.
+        # The files must have been sent, and the output must say where they are.
         here = self.run_of(self.far)
         name = os.path.basename(here)
         self.assertIn(
@@ -159,7 +160,8 @@ class NoSharedFolder(Case):
             {f["name"]: f["sha256"] for f in result["files"]},
             {n: sha256(os.path.join(here, n)) for n in ("weights.npz", "weights.safetensors")},
         )
-        # They are the trained weights, bit for bit those of an ordinary run on one machine.
+        # The files must be the trained weights, bit for bit those of an ordinary run on one
+        # machine.
         ordinary = self.path("ordinary")
         self.psctl(
             "job",

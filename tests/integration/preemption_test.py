@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests preemption notices with real daemons and fakes of the clouds' metadata services.
+"""Tests preemption notices with real daemons and imitated metadata services of the clouds.
 
   preemption_test.py --bin build/release/bin [Settings|Workers|Recommendations|…]
 """
@@ -38,9 +38,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Fake:
-    """The metadata service of one cloud. `state` is what it announces: "none", "notice",
-    "recommended", or a mistake: "silent", "garbage", or a status. Each answer is counted with the
-    state that it was given in."""
+    """The imitated metadata service of one cloud. `state` says what it announces: "none", "notice"
+    or "recommended". Other states are faults: "silent", "garbage" or an HTTP status. Answers are
+    counted by the state in which they were given."""
 
     def __init__(self, test):
         self.state, self.answered, self.acknowledged = "none", {}, []
@@ -69,7 +69,7 @@ class Fake:
             self.changed.notify_all()
 
     def wait_answers(self, count):
-        """Waits until that many requests were answered in the present state."""
+        """Waits until `count` requests were answered since the present state began."""
         with self.changed:
             state = self.state
         wait_for(
@@ -78,8 +78,8 @@ class Fake:
         )
 
     def wait_change(self, before, seconds):
-        """Waits, as the server of a request that waits for a change, until the state is another
-        one than `before`."""
+        """Holds back an answer until the state is no longer `before`. The service calls it for a
+        request that waits for a change."""
         with self.changed:
             self.changed.wait_for(lambda: self.ended or self.state != before, seconds)
 
@@ -122,7 +122,7 @@ class Gce(Fake):
         if path != "/computeMetadata/v1/instance/preempted":
             return 404, "", {"Metadata-Flavor": "Google"}
         value = "TRUE" if state == "notice" else "FALSE"
-        # A request that names the present value waits for the next one.
+        # A request that names the current etag waits for the next change.
         if "wait_for_change=true" in query and "last_etag=%s" % value in query:
             self.wait_change(state, 60)
             value = "TRUE" if self.state == "notice" else "FALSE"
@@ -197,16 +197,16 @@ def watch(fake, source=None):
 
 
 class Daemons(Case):
-    """A coordinator, and tasks that are added to it."""
+    """Tests that start a coordinator and add tasks to it."""
 
     def coordinator(self, *arguments):
-        # The failpoints allow jobs of the type counting.
+        # With failpoints the coordinator accepts jobs of the type counting.
         process, address = self.start_listening(
             COORDINATOR,
             "coordinator",
             *("--runs", self.path("runs"), "--state-dir", self.path("state")),
             *("--failpoints", "none", "--metrics-listen", "127.0.0.1:0"),
-            *("--lease", "30s"),  # a busy machine must not end a task
+            *("--lease", "30s"),  # so that no task is lost on a busy machine
             *arguments
         )
         self.to = ["--coordinator", address]
@@ -242,7 +242,7 @@ class Daemons(Case):
         self.fail("no series %s in:\n%s" % (series, text))
 
     def submit(self):
-        """Begins a job whose steps take 5 ms, and which does not end in the time of a test."""
+        """Submits a job whose steps take 5 ms. It does not end while a test runs."""
         job = write(self.path("job.yaml"), COUNTING % ("long", 100000, 5, 1000))
         self.psctl("job", "submit", job, *self.to)
 
@@ -270,7 +270,7 @@ class Daemons(Case):
         self.psctl("job", "cancel", "long", *self.to)
 
     def wait_left(self, process, fake):
-        """The daemon must end by itself, without an error, because of the notice."""
+        """Checks that the daemon ends because of the notice, with exit code 0."""
         wait_for(process.name + " to leave", lambda: process.process.poll() is not None)
         self.assertEqual(process.process.returncode, 0, process.log())
         self.assertIn("leaving: " + fake.notice, process.log())
@@ -355,7 +355,8 @@ class Settings(Daemons):
 
 
 class Workers(Daemons):
-    """A worker leaves within one step after the notice of each cloud, and the job continues."""
+    """A worker must leave within one step after the notice of each cloud, and the job must
+    continue."""
 
     def notice(self, fake, source=None):
         self.coordinator()
@@ -434,7 +435,7 @@ class Recommendations(Daemons):
         name = "evergrad_worker_preemption_recommendations_total"
         self.assertEqual(self.counter(worker, name, source="aws"), 1)
         self.wait_event("warning", "worker/a: " + fake.recommendation)
-        self.wait_steps(20)  # the worker stays
+        self.wait_steps(20)  # the worker must not leave
         self.assertIn("; " + fake.recommendation, self.psctl("task", "list", *self.to).stdout)
         self.assertIsNone(worker.process.poll())
         self.assertEqual(self.counter(worker, name, source="aws"), 1)
@@ -488,7 +489,7 @@ class Coordinators(Daemons):
         self.wait_steps(20)
         fake.enter("notice")
         self.wait_left(coordinator, fake)
-        # Another coordinator continues the job with the journal.
+        # Another coordinator must continue the job from the journal.
         os.rename(coordinator.log_path, self.path("first.log"))
         address = self.to[1]
         os.unlink(self.path("coordinator.address"))
@@ -498,7 +499,7 @@ class Coordinators(Daemons):
 
 
 class Services(Daemons):
-    """Metadata services that answer slowly, not at all, with errors and with garbage."""
+    """Tests metadata services that answer slowly, not at all, with errors and with garbage."""
 
     def mistakes(self, fake, states):
         self.coordinator()
@@ -534,7 +535,7 @@ class Services(Daemons):
         fake.wait_answers(3)
         fake.tokens.clear()
         fake.enter("none")
-        fake.wait_answers(3)  # 401, a new token, and a question with it
+        fake.wait_answers(3)  # 401, a new token, and an answer with that token
         self.assertTrue(fake.tokens)
         self.assertNotIn("no usable answer", worker.log())
         fake.enter("notice")

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""A real Prometheus scrapes a cluster with TLS while a job runs and tasks die: every query of the
-board returns data, and every alert fires.
+"""A real Prometheus scrapes a cluster with TLS while a job runs and tasks die. Every query of the
+Grafana board must return data, and every alert must fire.
 
   prometheus_test.py --bin build/release/bin [unittest arguments]
 
-The rules of deploy/prometheus wait for minutes. The test divides every time in them by FASTER and
-scrapes five times a second (`faster`). The file runs in a network namespace with an address that is
-not loopback, because the metrics of a daemon are HTTPS only there. The namespaces need root or
-`unshare -Urnm`.
+The alert rules of deploy/prometheus wait for minutes. The test divides every time in them by FASTER
+(function `faster`), and scrapes five times a second. The file runs in a network namespace with an
+address that is not loopback, because the metrics of a daemon are HTTPS only there. The namespaces
+need root or `unshare -Urnm`.
 """
 import glob
 import itertools
@@ -53,8 +53,8 @@ NO_PROMETHEUS = "no prometheus (deploy/scripts/tools.sh puts it into build/tools
 
 def faster(rules, by):
     """Returns the alert rules with every time in them divided by `by`: each `for`, each range in
-    brackets, and each bound of a metric in seconds. Raises ValueError for a time in another form,
-    and for one that is no whole number of milliseconds afterwards."""
+    brackets, and each bound of a metric in seconds. Raises ValueError if a time has another form,
+    or if the result is not a whole number of milliseconds."""
     unit_ms = {"s": 1000, "m": 60 * 1000, "h": 3600 * 1000}
 
     def ms(number, unit):
@@ -86,7 +86,7 @@ def faster(rules, by):
 
 
 class Faster(unittest.TestCase):
-    """The transformation of the rules, without a cluster."""
+    """Tests `faster` without a cluster."""
 
     def test_every_time_of_the_rules_is_divided_and_nothing_else_changes(self):
         before, after = read(RULES).splitlines(), faster(read(RULES), FASTER).splitlines()
@@ -96,7 +96,7 @@ class Faster(unittest.TestCase):
         self.assertEqual([b for b in before if re.search(times, b)], [b for b, _ in changed])
         self.assertGreater(len(changed), 15)
         for b, a in changed:
-            # Each number of minutes, or of seconds, became a hundredth of it.
+            # Each time must have been divided by FASTER.
             for of, divided in zip(re.findall(r"(\d+)m\b", b), re.findall(r"(\d+)ms\b", a)):
                 self.assertEqual(int(of) * 60 * 1000, int(divided) * FASTER, b)
 
@@ -132,7 +132,8 @@ spec:
 
 
 class Server:
-    """The Prometheus of the test. Its targets are in files, so that daemons can come later."""
+    """The Prometheus of the test. It reads its targets from files, so that daemons can be added
+    later."""
 
     ROLES = ("evergrad-coordinator", "evergrad-ps-server", "evergrad-worker")
 
@@ -161,7 +162,7 @@ class Server:
         }
         for role in self.ROLES:
             self.write_targets(role)
-        write(test.path("prometheus.yaml"), json.dumps(config))  # JSON is YAML
+        write(test.path("prometheus.yaml"), json.dumps(config))  # YAML includes JSON
         self.process = Process(
             test,
             "prometheus",
@@ -182,7 +183,7 @@ class Server:
         return self.test.path("%s.targets.json" % role)
 
     def write_targets(self, role):
-        # A rename, so that Prometheus never reads half of the file.
+        # The file is replaced by a rename, so that Prometheus never reads half of it.
         new = write(self.file(role) + ".new", json.dumps([{"targets": self.targets[role]}]))
         os.rename(new, self.file(role))
 
@@ -191,14 +192,14 @@ class Server:
         self.write_targets(role)
 
     def query(self, expression):
-        """Returns the samples of a query as (labels, value)."""
+        """Returns the samples of a query as a list of (labels, value)."""
         url = "%s/api/v1/query?%s" % (self.url, urllib.parse.urlencode({"query": expression}))
         with urllib.request.urlopen(url, timeout=60) as answer:
             result = json.load(answer)["data"]["result"]
         return [(one["metric"], float(one["value"][1])) for one in result]
 
     def firing(self, name=".+", **labels):
-        """Returns the alerts with these labels that fire now."""
+        """Returns the alerts with these labels that are firing now."""
         labels = "".join(',%s="%s"' % label for label in labels.items())
         return self.query('ALERTS{alertstate="firing",alertname=~"%s"%s}' % (name, labels))
 
@@ -206,7 +207,7 @@ class Server:
         wait_for("the alert %s %s" % (name, labels), lambda: self.firing(name, **labels))
 
     def fired(self):
-        """Returns the names of the alerts that have fired since the start."""
+        """Returns the names of all alerts that have fired since the start."""
         samples = self.query(
             'count by (alertname) (count_over_time(ALERTS{alertstate="firing"}[1h]))'
         )
@@ -214,7 +215,7 @@ class Server:
 
 
 class Daemon:
-    """A daemon with a certificate, and the address of its metrics (`instance`)."""
+    """A daemon with a certificate. `instance` is the address of its metrics."""
 
     def __init__(self, test, program, name, *arguments, certificate=None, task=None):
         certificate = certificate or name
@@ -344,8 +345,8 @@ class Alerts(Case):
             self.assertEqual((r.returncode, r.stdout + r.stderr), (0, ""), daemon.instance)
 
     def a_worker_is_slow(self, workers):
-        """Worker 1 stands still for 24 steps of worker 0 out of about 27. It usually stops while it
-        computes a gradient, which is then 24 updates old."""
+        """Worker 1 is stopped for 24 of about every 27 steps of worker 0. It is usually stopped
+        while it computes a gradient, which is then 24 updates old."""
         fast, slow = workers
 
         def turns():
@@ -373,7 +374,7 @@ class Alerts(Case):
         self.assertGreater(len(queries), len(panels))
         for title, query in queries:
             query = query.replace("$__rate_interval", "%dms" % (20 * SCRAPE_MS))
-            query = re.sub(r" or vector\(0\)$", "", query)  # A constant is no data.
+            query = re.sub(r" or vector\(0\)$", "", query)  # A constant would always be data.
             with self.subTest(panel=title, query=query):
                 wait_for(
                     "data of the panel %s: %s" % (title, query),
@@ -381,7 +382,8 @@ class Alerts(Case):
                 )
 
     def data_are_slow_and_values_not_finite(self, coordinator):
-        """The job reads a field that it does not use and that takes longer than its step."""
+        """The job reads a field that it does not use, and the reading takes longer than its
+        step."""
         for job in ("waits", "watched"):
             self.psctl(
                 *("job", "cancel", job, "--coordinator", coordinator.address),
@@ -397,7 +399,7 @@ class Alerts(Case):
         self.prometheus.wait_alert("EvergradWorkersWaitForData")
 
     def a_process_runs_out_of_descriptors(self, daemon):
-        """Two descriptors are left for the reading of the metric itself."""
+        """Only two descriptors are left free, which are needed to read the metric itself."""
         before = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
 
         def short():
@@ -409,8 +411,8 @@ class Alerts(Case):
         resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, before)
 
     def the_journal_fails(self):
-        """A second coordinator has a small limit of its journal, on a disk that another program
-        fills."""
+        """A second coordinator has a low limit for its journal. Then another program fills the disk
+        of the journal."""
         disk = self.path("second")
         os.mkdir(disk)
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", disk], check=True)
@@ -431,7 +433,7 @@ class Alerts(Case):
         self.prometheus.wait_alert("EvergradJournalFails", instance=second.instance)
 
     def checkpoints_fail_and_the_last_worker_dies(self, worker):
-        """A file takes the place of the folder of the checkpoints."""
+        """A file replaces the folder of the checkpoints, so that no checkpoint can be written."""
         (folder,) = glob.glob(self.path("coordinator", "runs", "hungry-*", "checkpoint"))
         os.rename(folder, folder + ".away")
         write(folder, "")

@@ -81,7 +81,8 @@ def npz(path):
 
 
 def safetensors(path):
-    """Reads the format by its documentation: the length of a JSON header, the header, the bytes."""
+    """Reads a .safetensors file by its documented format: the length of a JSON header, the header,
+    and the bytes of the arrays."""
     with open(path, "rb") as f:
         data = f.read()
     size = struct.unpack("<Q", data[:8])[0]
@@ -96,15 +97,15 @@ def safetensors(path):
 
 
 def digest(array):
-    """The digest of common/base/mix.h over the values' bits."""
+    """Returns the digest of common/base/mix.h of the bits of the values."""
     return "%016x" % (
         sum(mix(i, int(b)) for i, b in enumerate(array.ravel().astype("<f4").view("<u4"))) & MASK
     )
 
 
 class WithCluster(Case):
-    """One background cluster for the tests of a class, made by `psctl cluster up` in a folder with
-    a space in its name."""
+    """A background cluster for each test of a class, which `psctl cluster up` makes in a folder
+    with a space in its name."""
 
     SERVERS, WORKERS = 2, 2
 
@@ -139,7 +140,8 @@ class WithCluster(Case):
         }
 
     def living(self, *to):
-        """Returns how many servers and workers live; none if the coordinator does not answer."""
+        """Returns how many servers and workers are alive, or 0 if the coordinator does not
+        answer."""
         text = self.psctl("task", "list", *to, "--output", "json", expect=None).stdout
         return sum(
             t["state"] == "alive"
@@ -186,7 +188,7 @@ class Clusters(WithCluster):
             )
         wrong = self.psctl("cluster", "restart", "worker/1", "--folder", "the cluster", expect=2)
         self.assertIn("worker/0", wrong.stderr)
-        # The cluster that was restarted piece by piece still works.
+        # The cluster must still work after each of its tasks was restarted.
         job = write(self.path("count.yaml"), COUNTING % ("count", 200, 0, 1))
         self.psctl("job", "run", job, "--folder", "the cluster")
         self.assertIn(
@@ -331,8 +333,8 @@ class Jobs(WithCluster):
             self.psctl("variable", "list", "--shards", "--job", "slow", *to).stdout,
         )
 
-        # One psctl watches, and another cancels: the watcher ends with 3, and the next job of the
-        # queue runs.
+        # One psctl watches a job, and another one cancels it. The watcher must end with 3, and the
+        # next job of the queue must run.
         watcher = self.start(PSCTL, "watcher", "job", "watch", "slow", *to)
         watcher.wait_log("RUNNING")
         follower = self.start(PSCTL, "follower", "logs", "-f", "--job", "quick", *to)
@@ -346,7 +348,7 @@ class Jobs(WithCluster):
         missing = self.psctl("job", "show", "quickk", *to, expect=2)
         self.assertIn("quickk", missing.stderr)
 
-        # A log that is followed shows a job that began later; Ctrl-C ends it.
+        # A log that is followed must show a job that began later, and Ctrl-C must end it.
         follower.wait_log("quick")
         self.assertNotIn("job=slow", follower.log())
         follower.process.send_signal(signal.SIGINT)
@@ -370,7 +372,7 @@ class Jobs(WithCluster):
         self.assertEqual({line["job"] for line in lines("--job", "quick")}, {"quick"})
         self.assertEqual(len(lines("--lines", "2")), 2)
         self.assertGreaterEqual(len(lines("worker/0", "--since", "1h")), len(one))
-        # Later the lines of the same task are all older than the last 300 ms.
+        # After a while all lines of the same task are older than 300 ms.
         wait_for(
             "the worker's lines to be older than 300 ms",
             lambda: not lines("worker/0", "--since", "300ms"),
@@ -390,26 +392,27 @@ class Jobs(WithCluster):
         self.assertEqual(
             len(self.pids()), 3, "a cluster that psctl did not bring is not its to end"
         )
-        # A psctl that only watches leaves the job alone.
+        # If a psctl that only watches is interrupted, the job must continue.
         self.psctl("job", "submit", slow, *to)
         watcher = self.start(PSCTL, "watcher", "job", "watch", "slow", *to)
         watcher.wait_log("RUNNING")
         watcher.process.send_signal(signal.SIGINT)
         self.assertEqual(watcher.process.wait(60), 130, watcher.log())
         self.assertEqual(self.psctl_json("job", "show", "slow", *to)["state"], "RUNNING")
-        # The next life of the coordinator continues the job, and so does the watcher.
+        # The next life of the coordinator must continue the job, and the watcher must continue to
+        # watch.
         uid = self.psctl_json("job", "show", "slow", *to)["job_uid"]
         second = self.start(PSCTL, "second watcher", "job", "watch", "slow", *to)
         second.wait_log("RUNNING")
         self.psctl("cluster", "restart", "coordinator", "--kill", *to)
         second.wait_log(
             "the coordinator restarted"
-        )  # an event of the job; the gap itself may be too short to be seen
+        )  # An event of the job says this. The gap itself may be too short to be seen.
         shown = self.psctl_json("job", "show", "slow", *to)
         self.assertEqual((shown["job_uid"], shown["state"]), (uid, "RUNNING"))
         self.psctl("job", "cancel", "slow", *to)
         self.assertEqual(second.process.wait(60), 3, second.log())
-        # With a patience of 0 it does not wait.
+        # With a reconnect timeout of 0 the watcher must not wait.
         self.psctl("job", "submit", slow, *to)
         third = self.start(
             PSCTL, "third watcher", "job", "watch", "slow", "--reconnect-timeout", "0ms", *to
@@ -461,7 +464,7 @@ class Jobs(WithCluster):
 
     def test_an_unreachable_coordinator_is_named_with_exit_code_4(self):
         with socket.socket() as taken:
-            # The socket is bound and not listening: no other process gets this port, and nothing
+            # The socket is bound but not listening, so no other process gets this port, and nobody
             # answers.
             taken.bind(("127.0.0.1", 0))
             address = "127.0.0.1:%d" % taken.getsockname()[1]
@@ -491,14 +494,14 @@ class Jobs(WithCluster):
         r = self.psctl(
             "task", "list", "--coordinator", address, "--wait", "0ms", env=preloaded, expect=4
         )
-        self.assertIn("No such file or directory", r.stderr)  # the reproduction works
+        self.assertIn("No such file or directory", r.stderr)  # shows that the error was reproduced
         r = self.psctl("task", "list", "--coordinator", address, env=preloaded)
         self.assertIn("coordinator/0", r.stdout)
         self.assertEqual(r.stderr, "")
 
 
 class Files(Case):
-    """Tests the verbs that need no cluster: files, overrides, usage."""
+    """Tests the commands that need no cluster: on files, with overrides, and wrong usage."""
 
     def test_validate_prints_every_mistake_of_the_file_with_line_and_column(self):
         folder = os.path.join(ROOT, "tests", "unit", "common", "config", "testdata")
@@ -753,8 +756,9 @@ class LocalRuns(Case):
             "the page reaches outside itself",
         )
 
-        # The effective YAML states what ran (including --set), and it can run again alone: with
-        # one worker, pipeline 0 and one seed it gives the same weights.
+        # The effective YAML must contain all settings of the run, including those of --set. A run
+        # of this YAML alone, with one worker, pipeline 0 and the same seed, must give the same
+        # weights.
         self.assertRegex(read(os.path.join(folder, "job.yaml")), r"epochs: 2\b")
         self.run_job(file=os.path.join(folder, "job.yaml"), runs="more runs")
         again = npz(os.path.join(self.run_folder(self.path("more runs")), "weights.npz"))
@@ -762,8 +766,8 @@ class LocalRuns(Case):
             self.assertTrue(numpy.array_equal(arrays[name], again[name]), name)
 
     def accuracy_by_numpy(self, w, told):
-        """The reported accuracy is that of the weights: the test images are computed through the
-        layers by hand."""
+        """The reported accuracy must be that of the weights. The test computes the layers itself,
+        for the test images."""
         import gzip
 
         folder = os.path.join(self.data, "fashion-mnist-12k")
@@ -788,8 +792,8 @@ class LocalRuns(Case):
     def test_exit_codes_of_failure_and_of_a_requirement(self):
         r = self.run_job("--require", "accuracy>=0.999", expect=5)
         self.assertRegex(r.stderr, r"accuracy.*0\.999")
-        # The inputs are beyond float32. The loss is not a number, and the job fails and names the
-        # worker that reported it.
+        # The inputs exceed the range of float32, so the loss is not a number. The job must fail,
+        # and name the worker that reported it.
         r = self.run_job(
             "--set",
             "spec.data.fields={image: {transforms: [{scale: 1e37}]}}",
@@ -916,7 +920,7 @@ class Interrupts(Case):
                 try:
                     data = os.read(terminal, 65536)
                 except OSError:
-                    return  # it has ended: the terminal is closed
+                    return  # psctl has ended, and its terminal is closed
                 if not data:
                     return
                 said.extend(data)
@@ -940,7 +944,7 @@ class Interrupts(Case):
             {pid},
             "a daemon is not psctl's child",
         )
-        os.write(terminal, b"\x03")  # to the whole foreground group, as a person's Ctrl-C
+        os.write(terminal, b"\x03")  # to the whole foreground group, as Ctrl-C does
         wait_for("the question", lambda: says(b"cancel the job?"))
         os.write(terminal, b"n\n")
         wait_for("the job to continue", lambda: says(b"the job continues"))
@@ -965,7 +969,8 @@ class Interrupts(Case):
         self.assert_cancelled_and_gone()
 
     def running(self):
-        """Yields psctl in the middle of a local run: (process, its log, its daemons by name)."""
+        """Runs a local job, and yields in the middle of it: (the psctl process, its log, its
+        daemons by name)."""
         log = self.path("psctl.log")
         with open(log, "wb") as f:
             process = subprocess.Popen(

@@ -1,5 +1,6 @@
-"""The deterministic quickstart, whose weights are equal wherever it is trained: its settings, its
-data, and the digest of its weights. Tests of the release's artefacts and of the bundle use it."""
+"""The deterministic quickstart, whose weights have the same bits on every machine: its settings,
+its data, and the digest of its weights. The tests of the release artefacts and of the bundle use
+it."""
 import glob
 import hashlib
 import os
@@ -19,8 +20,8 @@ LOCAL = ["--local", "--workers", "1", "--servers", "2", "--threads", "1", *DETER
 
 
 def quickstart_data(target):
-    """Copies the data of the quickstart to a folder, without the links that `./evergrad data`
-    makes to files elsewhere on this machine."""
+    """Copies the data of the quickstart to a folder. `./evergrad data` makes links to files
+    elsewhere on this machine; the copy has files instead of links."""
     folder = os.path.abspath(os.environ.get("EVERGRAD_DATA") or os.path.join(ROOT, "data"))
     if not os.path.exists(os.path.join(folder, "fashion-mnist", "train-images-idx3-ubyte.gz")):
         raise unittest.SkipTest("no fashion-mnist in %s (./evergrad data makes it)" % folder)
@@ -29,7 +30,7 @@ def quickstart_data(target):
 
 
 def digest(runs):
-    """Returns the SHA-256 of the weights of the only run in a folder."""
+    """Returns the SHA-256 of the weights of the only run in the folder `runs`."""
     found = glob.glob(os.path.join(runs, "*", "weights.safetensors"))
     if len(found) != 1:
         raise AssertionError("want one run with weights in %s, got %s" % (runs, found))

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Servers that workers on other machines cannot reach, and servers of several machines that take
-the same index.
+"""Tests servers that workers on other machines cannot reach, and servers on several machines that
+take the same index.
 
   reach_test.py --bin build/release/bin [unittest arguments]
 
-The machines are network namespaces (machines.py tells what they need).
+The machines are network namespaces; machines.py says what they need.
 """
 import os
 import subprocess
@@ -69,8 +69,8 @@ class Reach(Case):
         self,
     ):
         data = data_folder()
-        # On the coordinator's machine loopback is allowed, because workers may be neighbours. One
-        # worker is not.
+        # A server on the coordinator's machine may have a loopback address, because all workers may
+        # run on that machine. Here one worker does not.
         self.start(PS_SERVER, "server", "--index", 0, *self.to, prefix=self.near.prefix)
         self.start(
             WORKER,
@@ -90,8 +90,8 @@ class Reach(Case):
         def shown():
             return self.psctl("job", "show", "small", *self.to, prefix=self.near.prefix).stdout
 
-        # There is no other worker: the job waits, and reports which worker cannot reach which
-        # server.
+        # While there is no other worker, the job must wait, and must report which worker cannot
+        # reach which server.
         wait_for(
             "the job to say who cannot reach whom",
             lambda: "waiting for worker/far to reach ps_server/0 at 127.0.0.1:" in shown(),
@@ -155,7 +155,7 @@ class Reach(Case):
             "--index 1",
         ):
             self.assertIn(words, second.log())
-        # The suggested command helps.
+        # The suggested command must work.
         self.start(
             PS_SERVER,
             "third",
@@ -166,7 +166,8 @@ class Reach(Case):
             *self.to,
             prefix=named(self.far, "box-b")
         ).wait_log("registered with the coordinator")
-        # On one host it waits, as for its own former process, and reports the same.
+        # A second server on the same host must wait, because the first might be its own former
+        # process. It must report the same conflict.
         neighbour = self.start(
             PS_SERVER,
             "neighbour",

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Opens report.html of a real run in headless Chromium: its curves are drawn, it shows what
-happened, and it requests nothing outside the file.
+"""Opens report.html of a real run in headless Chromium. The curves must be drawn, the events must
+be shown, and the page must request nothing outside the file.
 
   report_test.py --bin build/release/bin
 
@@ -30,11 +30,10 @@ CHROMIUM = next(
 
 class Report(Case):
     def browse(self, page):
-        """Returns the page as it is after its script ran."""
+        """Returns the page in the state that it has after its script has run."""
         log = self.path("chromium.log")
         with open(log, "wb") as errors:
-            # Every name except localhost cannot be resolved: a page that needs the network fails
-            # here.
+            # No name except localhost can be resolved, so a page that needs the network fails here.
             r = subprocess.run(
                 [
                     CHROMIUM,
@@ -66,8 +65,8 @@ class Report(Case):
     @unittest.skipUnless(CHROMIUM, "no chromium is installed (apt-get install chromium)")
     def test_the_report_draws_its_curves_in_a_browser_that_has_no_network(self):
         data = data_folder()
-        # A short run works, too: training of one epoch takes less than the half second between two
-        # samples of the rate.
+        # The report of a short run must work, too. Here one epoch takes less than the half second
+        # between two samples of the rate.
         job = write(self.path("job.yaml"), job_yaml("drawn", epochs=1))
         self.psctl(
             "job",
@@ -105,8 +104,8 @@ class Report(Case):
         ):
             self.assertIn(words, dom)
 
-        # The same page with a loss that diverged still shows the earlier losses, and the labels
-        # stay in their margin.
+        # The page of a run whose loss diverged must still show the earlier losses, and the labels
+        # must stay in their margin.
         data_block = re.compile(r'("loss_by_step":)\[.*?\]\]')
         with open(page) as f:
             diverged, replaced = data_block.subn(
@@ -128,8 +127,8 @@ class Report(Case):
     def test_events_requested_metrics_and_short_epochs_are_shown_correctly_in_a_browser(
         self,
     ):
-        # There are two hundred epochs of forty examples: each ends before a clock could measure
-        # it.
+        # There are two hundred epochs of forty examples, so each epoch ends before a clock could
+        # measure it.
         write(
             self.path("rows.csv"),
             "x,y,rich\n" + "".join("%d,%d,%d\n" % (i % 7, i % 5, i % 2) for i in range(40)),
@@ -171,8 +170,8 @@ spec:
             "all runs",
         ).stdout
         page = os.path.join(self.run_folder(self.path("all runs")), "report.html")
-        # A script of this test, placed after the page's own, reads the style that the browser has
-        # computed.
+        # A script of this test, placed after the page's own script, reads the styles that the
+        # browser has computed.
         with open(page) as f:
             text = f.read()
         probe = """<script>

@@ -1,5 +1,5 @@
 """The shared parts of the integration tests: processes that end with the test, a job on real data,
-and the reasons for tests that cannot run here.
+and the skipping of tests that cannot run here.
 
 Nothing sleeps and no port is fixed: a listener takes port 0 and reports which port it got
 (--address-file). Only processes that were started here are ever signalled, by pid.
@@ -34,7 +34,8 @@ def binary(name):
 
 
 def data_folder():
-    """Returns the folder with fashion-mnist-12k. If it is missing, the calling test is skipped."""
+    """Returns the folder of the data sets. If fashion-mnist-12k is missing there, skips the calling
+    test."""
     folder = os.path.abspath(os.environ.get("EVERGRAD_DATA") or os.path.join(ROOT, "data"))
     if not os.path.exists(os.path.join(folder, "fashion-mnist-12k", "train-images-idx3-ubyte.gz")):
         raise unittest.SkipTest("no fashion-mnist-12k in %s (./evergrad data makes it)" % folder)
@@ -51,8 +52,8 @@ def job_yaml(
     deterministic=False,
     extra="",
 ):
-    """Returns a job of 10,000 real images and 25,450 parameters: 50 steps an epoch, which end in
-    less than a second."""
+    """Returns a job that trains 25,450 parameters on 10,000 real images. An epoch has 50 steps,
+    which take less than a second together."""
     image = "${EVERGRAD_DATA:-data}/fashion-mnist-12k/%s-images-idx3-ubyte.gz"
     label = "${EVERGRAD_DATA:-data}/fashion-mnist-12k/%s-labels-idx1-ubyte.gz"
     return """apiVersion: evergrad.dev/v1alpha1
@@ -127,8 +128,8 @@ def read_json_lines(path):
 
 
 def alive(pid):
-    """Returns whether the process runs. A process that has ended, and that its parent has not
-    collected yet, does not run."""
+    """Returns whether the process runs. A zombie, which has ended but whose parent has not waited
+    for it, does not run."""
     try:
         with open("/proc/%d/stat" % pid) as f:
             return f.read().rsplit(")", 1)[1].split()[0] not in ("Z", "X")
@@ -137,8 +138,8 @@ def alive(pid):
 
 
 def processes_naming(folder):
-    """Returns the pids of all other processes that name `folder` on their command lines: those
-    that a test might have left running."""
+    """Returns the pids of all other processes that have `folder` on their command lines. A test may
+    have left them running."""
     found = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) == os.getpid():
@@ -175,7 +176,7 @@ class Process:
         return read(self.log_path)
 
     def wait_log(self, text):
-        """Waits until the log has `text`, even if the process has ended."""
+        """Waits until the log contains `text`. The process may have ended before."""
 
         def there():
             ended = self.process.poll() is not None
@@ -206,7 +207,7 @@ class Process:
         return wait_for("%s to listen" % self.name, there)
 
     def end(self):
-        """Ends it as a cluster manager would, and returns its exit code."""
+        """Ends the process as a cluster manager would, with SIGTERM, and returns its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -224,14 +225,14 @@ class Case(unittest.TestCase):
     """A test with a fresh folder, whose name has a space. The folder is removed afterwards."""
 
     def setUp(self):
-        # Cleanups run in reverse order: the folder is removed after the processes in it have
-        # ended.
+        # Cleanups run in reverse order, so the folder is removed after the processes that use it
+        # have ended.
         self.folder = tempfile.mkdtemp(prefix="evergrad it-")
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.processes = []
 
     def tearDown(self):
-        # The output of the processes explains a failure, including that of a subtest.
+        # After a failure, including that of a subtest, the output of the processes is printed.
         if any(error for _, error in getattr(self._outcome, "errors", [])) or any(
             t.id() == self.id()
             for t, _ in self._outcome.result.failures + self._outcome.result.errors
@@ -299,8 +300,8 @@ class Case(unittest.TestCase):
 
 
 def main():
-    """Runs unittest.main with --bin. The exit code is 77 if nothing failed and every test was
-    skipped. Reasons are printed."""
+    """Runs unittest.main with the option --bin. The exit code is 77 if nothing failed and every
+    test was skipped. The reasons of skipped tests are printed."""
     global BIN
     arguments = sys.argv[1:]
     if "--bin" in arguments:

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Tests embedding tables on a real cluster: the matrix factorization of the examples, undisturbed
-and through deaths. tables_test.py --bin DIR [Class[.test]]"""
+"""Tests embedding tables on a real cluster: the matrix factorization of the examples, without
+faults and with deaths of tasks.
+
+  tables_test.py --bin DIR [Class[.test]]"""
 import ast
 import collections
 import json
@@ -25,7 +27,7 @@ EXAMPLE = os.path.join(
     "examples",
     "matrix_factorization.yaml",
 )
-RMSE_MAX = 0.640  # biases alone reach 0.786 on these ratings
+RMSE_MAX = 0.640  # a model with the biases alone reaches 0.786 on these ratings
 
 
 def needs_data(path):
@@ -39,8 +41,8 @@ def has_ended(status):
 
 
 def server_dies(c, name):
-    """Kills server 0 and starts it again. Returns whether this was in the middle of the job, while
-    steps remained to be done."""
+    """Kills server 0 and starts it again. Returns whether steps of the job remained to be done at
+    that time."""
     c.servers[0].kill()
     status = c.psctl_json("job", "show", name)
     c.servers[0].start()
@@ -75,8 +77,8 @@ class MatrixFactorization(unittest.TestCase):
         self.assertEqual(table["value_bytes"], 610 * 16 * 4)
         self.assertGreater(table["memory_bytes"], table["value_bytes"] + table["slot_bytes"])
         self.assertEqual((table["evicted_ttl"], table["evicted_lru"], table["refused"]), (0, 0, 0))
-        # Each slot's traffic agrees with its ledger. Values come back for the pulls of training
-        # and of evaluation.
+        # The traffic of each slot must agree with its ledger. The servers must have sent values for
+        # the pulls of training and of evaluation.
         self.assertEqual([s["pushes"] for s in users["shards"]], counts)
         self.assertTrue(
             all(
@@ -90,7 +92,8 @@ class MatrixFactorization(unittest.TestCase):
         )
         self.assertEqual(sum(s["pushes"] for s in traffic["servers"]), sum(counts))
         self.assertGreaterEqual(traffic["shard_skew"]["pushes"], 1)
-        # A sample of the pushes names most often the users who rated most.
+        # The ids that were pushed most often are found from a sample. They must be among the users
+        # who rated.
         with open(os.path.join(support.data_folder(), "ratings", "ratings.csv")) as f:
             ratings = collections.Counter(int(line.split(",")[0]) for line in f.readlines()[1:])
         hottest = [hot["id"] for hot in users["table"]["hottest"]]
@@ -125,8 +128,8 @@ class MatrixFactorization(unittest.TestCase):
                 self.submit(c, name, "spec.training.wire_dtype=" + wire)
                 result = self.result(c, name)
                 self.assertLessEqual(result["metrics"]["root_mean_squared_error"], RMSE_MAX, wire)
-                # The traffic is that of a slot as a whole: each table's row shows its shards'
-                # numbers.
+                # Traffic is counted per slot, for all its tables together. The row of each table
+                # shows the numbers of its slots.
                 shards = c.psctl_json("variable", "list", "--job", name)["variables"][0]["shards"]
                 out[wire], in_[wire] = sum(s["bytes_out"] for s in shards), sum(
                     s["bytes_in"] for s in shards
@@ -144,8 +147,9 @@ class MatrixFactorization(unittest.TestCase):
         plain, half, mixed = out.values()
         self.assertAlmostEqual(
             2 * half / plain, 1, delta=0.01
-        )  # a repeated pull is answered, and counted, again
-        # 17 of 34 elements of a pair of ids are users', 2 of them biases.
+        )  # a pull that is repeated is answered and counted again
+        # A pair of ids has 34 elements. 17 of them belong to the user tables, and 2 of the 34 are
+        # biases, which are sent with 16 bits.
         self.assertAlmostEqual(mixed / plain, 1 - 0.5 * 2 / 34, delta=0.01)
         plain, half, mixed = in_.values()
         self.assertLess(half, 0.7 * plain)
@@ -161,16 +165,16 @@ class MatrixFactorization(unittest.TestCase):
             counts = [s["updates_applied"] for s in calm["shards"]]
             self.assertEqual(len(counts), 128)
             self.assertEqual(calm["duplicates_refused"], 0)
-            # There is a row for each user and movie of the training examples, and no more:
-            # evaluation creates none.
+            # There must be a row for each user and movie of the training examples, and no other
+            # row: evaluation creates none.
             shapes = self.tables(c, "calm")
             self.assertEqual(shapes["users"], (True, [610, 16]))
             self.assertEqual(shapes["user_biases"], (True, [610, 1]))
             self.assertEqual(shapes["movies"][1][0], shapes["movie_biases"][1][0])
             self.described(c, "calm", counts)
 
-            # How fast an epoch ends is not promised. If all steps were done before the server
-            # died, another job with twice as many steps runs.
+            # It is not promised how fast an epoch ends. If all steps were done before the server
+            # died, another job with twice as many epochs runs.
             for epochs in (10, 20, 40, 80, 160):
                 name = "deaths-%d" % epochs
                 self.submit(
@@ -201,8 +205,8 @@ class MatrixFactorization(unittest.TestCase):
             self.assertEqual(deaths["repair"]["shards_rolled_back"], 64)
             self.assertEqual(self.tables(c, name), shapes)
 
-            # Requests come twice and in another order, the coordinator is killed, and a server is
-            # told to leave: its slots move, and nothing is run again.
+            # Requests are sent twice and in another order, the coordinator is killed, and a server
+            # is told to leave. Its slots must be moved, and nothing may be run again.
             for server in c.servers:
                 server.kill()
                 server.start("push.duplicate=20%on;push.reorder=20%on")
@@ -227,7 +231,7 @@ class MatrixFactorization(unittest.TestCase):
                     server.start()
             c.wait_tasks()
 
-            # With the example's own number of epochs the error is checked, too.
+            # This job has the example's own number of epochs, so its error is checked, too.
             self.submit(c, "one-death")
             wait_for(
                 "some steps", lambda: c.psctl_json("job", "show", "one-death")["steps_done"] > 20
@@ -240,8 +244,8 @@ class MatrixFactorization(unittest.TestCase):
 
 
 def digest_of(ids, rows):
-    """Returns the digest of a table as `psctl variable list` shows it (ps_server/storage,
-    DigestOfRow): it depends on the rows and their bits, and not on their order."""
+    """Returns the digest of a table as `psctl variable list` shows it (DigestOfRow in
+    ps_server/storage). It depends on the rows and their bits, but not on their order."""
 
     def mix64(x):  # common/sharding/slots.h
         x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
@@ -256,8 +260,8 @@ def digest_of(ids, rows):
 
 
 def arrays(path):
-    """Reads an .npz with the standard library alone. Returns name -> (dtype, shape, numbers; for
-    float32 their bits)."""
+    """Reads an .npz file with the standard library alone. Returns {name: (dtype, shape, numbers)}.
+    The numbers of a float32 array are its bits."""
     found = {}
     with zipfile.ZipFile(path) as z:
         assert z.testzip() is None
@@ -276,7 +280,8 @@ def arrays(path):
 
 
 def parts_of(found, table):
-    """Returns (ids, rows as tuples of bits) of a table, however it is divided into parts."""
+    """Returns the ids of a table and its rows as tuples of bits. The table may be divided into any
+    parts."""
     ids, rows = [], []
     for key in sorted(k for k in found if k == table + "/ids" or k.startswith(table + "/ids.")):
         _, (n,), numbers = found[key]
@@ -287,7 +292,8 @@ def parts_of(found, table):
     return ids, rows
 
 
-# The ids of one table are drawn evenly: nearly every example brings new ones until all exist.
+# The ids of one table are drawn uniformly. Nearly every example therefore brings new ids, until all
+# ids have a row.
 WIDE = """apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: %(name)s}
@@ -365,21 +371,21 @@ class Examples(Tables):
             metrics = self.result(self.ended(c, "adult"))["metrics"]
             self.assertGreaterEqual(
                 metrics["auc"], 0.900
-            )  # the published AUC of a DeepFM on these data; its accuracy follows
+            )  # The published AUC of a DeepFM on these data. The bound of the accuracy is below.
             self.assertGreaterEqual(metrics["binary_accuracy"], 0.845)
             rows = {
                 v["name"]: v["shape"][0]
                 for v in c.psctl_json("variable", "list", "--job", "adult")["variables"]
                 if v["name"].endswith("s")
             }
-            # There are 8 kinds of work that occur more than once. Id 0 stands for a missing one,
-            # and for one that occurs once.
+            # The column has 8 kinds of work that occur more than once. Id 0 is used for a missing
+            # kind and for kinds that occur once.
             self.assertEqual((rows["works"], rows["maritals"], rows["relationships"]), (9, 7, 6))
 
     def test_two_towers_with_limits_count_each_update_once_through_the_death_of_a_server(self):
         with Cluster(support.BIN, servers=2, workers=2).up() as c:
-            # The job is twice as long if all steps were done before the server died: how fast they
-            # end is not promised.
+            # It is not promised how fast the steps end. If all were done before the server died, a
+            # job that is twice as long runs.
             for epochs in (2, 4, 8, 16):
                 name = "towers-%d" % epochs
                 self.run_example(
@@ -435,13 +441,13 @@ class Export(Tables):
                 result["tables"],
                 [{"table": "vectors", "dimension": 16, "rows": described["table"]["rows"]}],
             )
-            # A slot must be reported with the rows that it holds, and not with none.
+            # Each slot must be reported with the number of rows that it holds, and not with 0.
             self.assertEqual(
                 sum(s["rows"] for s in result["shards"] if s["variable"].startswith("slot ")),
                 described["table"]["rows"],
             )
             self.assertIn("psctl checkpoint export", c.psctl("job", "show", "wide").stdout)
-            # The exported rows are those that the servers reported.
+            # The exported rows must be those that the servers reported.
             whole = os.path.join(c.folder, "whole.npz")
             said = json.loads(
                 c.psctl_files(
@@ -468,7 +474,7 @@ class Export(Tables):
             self.assertEqual(len(ids), described["table"]["rows"])
             self.assertEqual(ids, sorted(set(ids)))
             self.assertEqual(digest_of(ids, rows), described["digest"])
-            # In parts, and as safetensors, the rows are the same.
+            # An export in parts, and one as safetensors, must have the same rows.
             parted = os.path.join(c.folder, "parted.npz")
             c.psctl_files(
                 "checkpoint",
@@ -507,8 +513,8 @@ class Export(Tables):
 
 
 class Room(Tables):
-    """Tests a push that the memory limit refuses: the memory that its tables' rows need belongs to
-    another job, or does not exist."""
+    """Tests pushes that the memory limit refuses, because another job uses the memory or because
+    the limit is too low for the job."""
 
     def paused(self, c, name):
         def there():
@@ -524,7 +530,7 @@ class Room(Tables):
             support.BIN, servers=1, workers=2, coordinator_arguments=("--jobs-running-max", "2")
         ).up() as c:
             server = c.servers[0]
-            # A first job alone shows how much memory a job needs, and the result that it must
+            # A job that runs alone shows how much memory a job needs, and which result it must
             # reach.
             self.submit(c, "alone")
             alone = self.ended(c, "alone")
@@ -538,7 +544,7 @@ class Room(Tables):
             server.start(extra=["--memory-bytes-max", str(limit)])
             c.wait_tasks()
 
-            # The first job has the memory as long as it runs.
+            # The first job holds the memory as long as it runs.
             self.submit(c, "holder", epochs=10000)
             # Before a worker has described the job, its tables are unknown.
             listed = lambda: c.psctl_json("variable", "list", "--job", "holder")[
@@ -548,8 +554,8 @@ class Room(Tables):
                 "the first to have its rows",
                 lambda: [rows, 16] in [v["shape"] for v in listed() if v["name"] == "vectors"],
             )
-            # The server's memory is reported by owner: the memory of the table belongs to the job
-            # that described it.
+            # The server reports its memory by owner. The memory of the table must be reported for
+            # the job that described it.
             held = self.table(c, "holder")["table"]["memory_bytes"]
             wait_for(
                 "the first's memory to be said",
@@ -594,7 +600,8 @@ class Room(Tables):
                 lambda: self.show(c, "holder")["steps_done"] > before,
             )
 
-            # Another job waits, and is cancelled while it waits; a third one does not wait.
+            # Another job that waits is cancelled. A third job must fail at once, because its
+            # settings say not to wait.
             c.psctl("job", "cancel", "waits")
             self.ended(c, "waits", "CANCELLED")
             self.submit(c, "fails")
@@ -623,8 +630,9 @@ class Room(Tables):
                 self.assertEqual([s["updates_applied"] for s in json.load(f)["shards"]], counts)
             self.assertEqual(self.table(c, "later")["table"]["rows"], rows)
 
-            # A job that is too large for the server continues when a server with more memory is
-            # started in its place. The updates that were lost with the old one are run again.
+            # A job that is too large for the server must continue when a server with more memory is
+            # started in its place. The updates that were lost with the old server must be run
+            # again.
             server.kill()
             server.start(extra=["--memory-bytes-max", str(need // 2)])
             c.wait_tasks()
@@ -637,8 +645,9 @@ class Room(Tables):
                 self.assertEqual([s["updates_applied"] for s in json.load(f)["shards"]], counts)
             self.assertEqual(self.table(c, "grows")["table"]["rows"], rows)
 
-    # Each example has one list of ids, read in order. The first two steps bring more new ids than
-    # fit into memory together. All other steps bring one id that already has a row.
+    # Each example has one list of ids, and the examples are read in order. The first two steps
+    # together bring more new ids than fit into memory. All other steps bring one id that already
+    # has a row.
     TURNS = """apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: turns}
@@ -667,7 +676,7 @@ spec:
         steps, new = 400, 800
         row = 2 * 16 * 4 + 24
         with Cluster(support.BIN, servers=1, workers=2).up() as c:
-            # Steps take a while, so that the wait can be seen.
+            # The steps take a while, so that the test can see the wait.
             for worker in c.workers:
                 worker.kill()
                 worker.start("worker.step=delay(5)")
@@ -690,14 +699,15 @@ spec:
             self.assertTrue(any(t.startswith("resumed: no push waits") for t in texts), texts)
             table = self.table(c, "turns")["table"]
             self.assertGreater(table["refused"], 0)
-            # Both halves were created: the second one when the first had been removed.
+            # The rows of both steps must have been created: those of the second step after those of
+            # the first had been removed.
             self.assertGreaterEqual(table["admitted"], 2 * new)
             self.assertGreaterEqual(table["evicted_ttl"], new - 1)
             with open(os.path.join(status["runs_folder"], "result.json")) as f:
                 self.assertEqual(
                     [s["updates_applied"] for s in json.load(f)["shards"]], [steps] * 3
                 )
-            # Without the wait it fails, and tells the user what to do.
+            # Without the setting to wait, the job must fail and tell the user what to do.
             c.psctl(
                 "job",
                 "submit",
@@ -712,8 +722,8 @@ spec:
 
 
 class Mistakes(Tables):
-    """Mistakes that the submission, a worker or the plan finds. The message names the place of the
-    mistake, and the cluster takes the next job."""
+    """Tests mistakes that the submission, a worker or the plan finds. The message must name the
+    place of the mistake, and the cluster must accept the next job."""
 
     def test_mistakes_in_layers_data_and_optimizers_name_the_place(self):
         with Cluster(support.BIN, servers=1, workers=1).up() as c:
@@ -737,7 +747,7 @@ class Mistakes(Tables):
 
             good = Room.TURNS % dict(bytes_max=0, at="fail")
             head, row = "w0,w1,w2,w3,w4,w5,w6,w7,click\n", "1,2,3,4,5,6,7,8,1\n"
-            # The line is that of the user's file.
+            # The reported line must be that of the user's file.
             bad = good.replace(
                 "{name: logit, type: dense, units: 1}",
                 "{name: logit, type: dense, units: 1}\n"
@@ -789,7 +799,7 @@ class Mistakes(Tables):
                 "the header has no column `click`; did you mean `clic`?",
                 cause("header", good, head.replace("click", "clic") + row)[1],
             )
-            # None of these mistakes has reached a server.
+            # None of these mistakes may have reached a server.
             c.psctl(
                 "job",
                 "submit",
@@ -804,11 +814,11 @@ class Mistakes(Tables):
 
 
 class Budget(Tables):
-    """A table that is ten times larger than the server's limit: it is refused at the limit, and
-    the server is not harmed otherwise."""
+    """Tests a table that is ten times larger than the server's limit. It must be refused at the
+    limit, without another effect on the server."""
 
     DIMENSION = 64
-    # Values, accumulators, and the least memory of its place in the index.
+    # The values and accumulators of a row, and the least memory of its entry in the index.
     ROW = DIMENSION * 4 * 2 + 16
 
     def rss(self, server):
@@ -816,14 +826,14 @@ class Budget(Tables):
             return next(int(line.split()[1]) << 10 for line in f if line.startswith("VmRSS:"))
 
     def oversized(self, limit):
-        """Returns the settings of a job whose table would need ten times `limit`: each of the 8
-        ids of an example is drawn from so many ids that few are drawn twice."""
+        """Returns the settings of a job whose table would need ten times `limit`. Each example has
+        8 ids, which are drawn from so many ids that few are drawn twice."""
         rows = 10 * limit // self.ROW
         return dict(dimension=self.DIMENSION, ids=rows, examples=-(-rows // 7))
 
     def shards(self, described):
-        # not the lsn: the Close of closures that ended before the workers began to wait moves it,
-        # and may come late
+        # The lsn is left out, because it also counts the Close of closures that ended before the
+        # workers began to wait, and this Close may come late.
         return [
             (s["shard"], s["updates_applied"], s["digest"], s["slot_digest"])
             for s in described["shards"]
@@ -840,7 +850,7 @@ class Budget(Tables):
             return [w["state"] for w in status["workers"]] == ["paused", "paused"]
 
         wait_for("both workers to wait for room", all_wait, 300)
-        # A refused push changes nothing, however often it is repeated: no row, no slot, no
+        # A refused push must change nothing, however often it is repeated: no row, no slot, no
         # counter, and no digest.
         before = self.table(c, "pauses")
         after = wait_for(
@@ -852,11 +862,11 @@ class Budget(Tables):
         self.assertTrue(before["complete"] and after["complete"])
         self.assertEqual(self.shards(after), self.shards(before))
         self.assertEqual(after["table"]["rows"], before["table"]["rows"])
-        # Most of the memory limit is used, and it is not exceeded.
+        # Most of the memory limit must be used, and it must not be exceeded.
         self.assertGreater(after["table"]["memory_bytes"], 0.8 * limit)
         self.assertLessEqual(
             after["table"]["memory_bytes"], 1.05 * limit
-        )  # an index that has grown needs permission before it grows again
+        )  # the index asks for memory before it grows
         self.assertLess(after["table"]["rows"], 10 * limit // self.ROW // 5)
         self.assertLess(self.rss(server), idle + limit + (96 << 20))
         text = self.show(c, "pauses")["waiting_for"]
@@ -871,7 +881,7 @@ class Budget(Tables):
         cause = self.ended(c, "fails", "FAILED")["first_cause"]
         self.assertIn("out of memory at ps_server/0: ", cause["message"])
         self.assertEqual(cause["kind"], "user")
-        # The memory is available again for a job that fits, in the same process.
+        # The memory must be available again for a job that fits, in the same process.
         self.submit(c, "fits", examples=2000)
         self.ended(c, "fits")
         self.assertTrue(server.alive())

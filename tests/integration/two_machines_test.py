@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""A cluster across machines, users and odd paths: TLS between two network namespaces, each refusal
-of a stranger by name, and unix sockets.
+"""Tests clusters across machines and users: TLS between two network namespaces, the refusal of
+every kind of stranger with its reason, unix sockets, and paths with spaces.
 
   two_machines_test.py --bin build/release/bin [unittest arguments]
 
-The two machines are network namespaces that a veth pair joins. A process of this test holds each,
-so nothing is left of them when it ends. They need root, or a user namespace (`unshare -Urnm`), in
-which the test then runs itself again. If neither is available, the tests that need machines are
-skipped with the reason.
+The two machines are network namespaces that a veth pair joins. A process of this test holds each
+namespace, so nothing is left of them when the test ends. They need root or a user namespace
+(`unshare -Urnm`). In the second case the test runs itself again inside the namespace. If neither is
+available, the tests that need machines are skipped with the reason.
 """
 import os
 import pwd
@@ -160,7 +160,7 @@ class TwoMachines(Case):
         self.assertTrue(all(s["updates_applied"] == 50 for s in result["shards"]), result["shards"])
         self.assertGreater(
             result["metrics"]["accuracy"], 0.4
-        )  # the model has learned: guessing gives 0.1
+        )  # shows that the model has learned: guessing gives 0.1
         self.assertTrue(os.path.exists(os.path.join(self.run_folder(runs), "weights.npz")))
         insecure = [
             t
@@ -172,7 +172,7 @@ class TwoMachines(Case):
             "INSECURE", self.psctl("task", "list", *person, prefix=self.far.prefix).stdout
         )
 
-        # Strangers of every kind use the same wire. Each is refused with the reason.
+        # Strangers of every kind connect to the coordinator. Each must be refused with the reason.
         host, port = coordinator.rsplit(":", 1)
         with self.subTest("no certificate"):
             r = self.psctl("task", "list", *to, "--timeout", "3s", prefix=self.far.prefix, expect=4)
@@ -183,8 +183,8 @@ class TwoMachines(Case):
         with self.subTest("certificate of another authority"):
             self.psctl("cert", "init", "--folder", "others")
             self.certificate("stranger", "others", self.FAR)
-            # It trusts the right authority, but another one signed its certificate: psctl notices
-            # this before it dials.
+            # This stranger trusts the right authority, but another authority signed its
+            # certificate. psctl must notice this before it dials.
             files = [
                 "--tls-ca",
                 self.path("certs", "ca.pem"),
@@ -198,7 +198,7 @@ class TwoMachines(Case):
             )
             self.assertIn("certificate verify failed", r.stderr)
             self.assertIn("stranger.pem", r.stderr)
-            # It trusts only the other authority, so it refuses the coordinator itself.
+            # This stranger trusts only the other authority, so it refuses the coordinator itself.
             r = self.psctl(
                 "task",
                 "list",
@@ -220,7 +220,7 @@ class TwoMachines(Case):
                 prefix=self.far.prefix
             )
             daemon.wait_log("certificate")
-            # A client that does not check itself is refused by the coordinator.
+            # The coordinator must refuse a client that does not check its own certificate.
             self.assertRegex(
                 self.knock(
                     host, port, self.path("certs", "ca.pem"), self.path("others", "stranger")
@@ -260,7 +260,7 @@ class TwoMachines(Case):
                 REFUSED,
             )
         with self.subTest("a certificate of another task"):
-            # A task notices this before it serves or dials …
+            # A task must notice this before it serves or dials.
             for program, arguments, name, told in (
                 (
                     COORDINATOR,
@@ -281,8 +281,8 @@ class TwoMachines(Case):
                 wait_for("it to give up", lambda: daemon.process.poll() is not None)
                 self.assertEqual(daemon.process.returncode, 2)
                 self.assertIn(told, daemon.log())
-            # … the coordinator registers no task under another's name, and accepts no task as a
-            # person …
+            # The coordinator must register no task under another task's name, and must not accept a
+            # task as a person.
             daemon = self.start(
                 WORKER,
                 "worker 5",
@@ -306,7 +306,7 @@ class TwoMachines(Case):
                 expect=2
             )
             self.assertIn("certificate is for worker/0, expected user", r.stderr)
-            # … and no client accepts a server as the coordinator, or the coordinator at another
+            # No client may accept a server as the coordinator, or the coordinator at another
             # address.
             r = self.psctl(
                 "task",
@@ -376,8 +376,8 @@ class TwoMachines(Case):
         self.assertEqual(names, {"0"}, "a stranger registered")
 
     def knock(self, host, port, authority, certificate=None):
-        """Returns the coordinator's answer to a TLS client that does not check itself: its alert
-        by name, or "welcome"."""
+        """Returns the coordinator's answer to a TLS client that does not check its own certificate:
+        the name of the alert, or "welcome"."""
         script = """
 import socket, ssl, sys
 host, port, authority, certificate = sys.argv[1:5]
@@ -407,11 +407,11 @@ except OSError as error:
         return (r.stdout + r.stderr).strip()
 
     def expired(self, name, host):
-        """Makes a certificate of the right authority whose last day was yesterday."""
+        """Makes a certificate that the right authority signs and that expired yesterday."""
         self.signed(name, host, -1, "evergrad://worker/9")
 
     def signed(self, name, host, days, uri=None):
-        """Makes a certificate of the right authority with another tool."""
+        """Makes a certificate that the right authority signs, with openssl instead of psctl."""
         signed_by_openssl(self.path("certs"), name, host, days, uri)
 
     def test_insecure_listen_opens_a_cluster_and_warns_at_the_start_and_in_the_task_list(self):
@@ -610,7 +610,7 @@ spec:
 
 
 class OneMachine(Case):
-    """Two users on one machine, paths with spaces, and unix sockets."""
+    """Tests two users on one machine, paths with spaces, and unix sockets."""
 
     def cluster(self, *server_arguments, worker_prefix=(), coordinator_prefix=()):
         _, self.coordinator = self.start_listening(
@@ -686,8 +686,8 @@ class OneMachine(Case):
         os.chmod(self.folder, 0o755)
         folder = self.path("unix")
         os.mkdir(folder)
-        # The server's socket belongs to its owner. The other user's worker cannot open it, and
-        # still reaches the server. A worker writes the weights into the runs folder, so the two
+        # The server's socket belongs to its user. The worker of the other user cannot open it, and
+        # must still reach the server. A worker writes the weights into the runs folder, so the two
         # users share a group there, as for any shared folder.
         shared = [
             "setpriv",
@@ -706,8 +706,8 @@ class OneMachine(Case):
         pid = worker.process.pid
         self.assertEqual(os.stat("/proc/%d" % pid).st_uid, nobody.pw_uid)
         self.assertEqual(stat.S_IMODE(os.stat(self.sockets(folder)[0]).st_mode), 0o600)
-        # In the other direction, one user cannot write into the other's runs folder, and is told
-        # at once.
+        # In the other direction, one user cannot write into the other's runs folder, and must be
+        # told so at once.
         runs = self.path("private runs")
         os.mkdir(runs, 0o700)
         r = subprocess.run(
@@ -730,8 +730,8 @@ class OneMachine(Case):
         self.assertIn(runs, r.stderr)
 
 
-# gRPC closes the connection when it refuses a certificate, and usually loses the TLS alert that
-# tells the reason.
+# gRPC closes the connection when it refuses a certificate. The TLS alert with the reason is usually
+# lost.
 REFUSED = r"^closed without a word$|reset|CERTIFICATE|UNKNOWN_CA"
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""A user's project that contains this repository as a folder: the lines of
-examples/functions/README.md are built and run.
+"""Builds and runs a user's project that contains this repository as a folder, with the lines of
+examples/functions/README.md.
 
   user_project_test.py --bin build/release/bin --work build/release/user-project
 
 The project is kept in --work, so that a second run builds only what has changed. Its objects are
-those of the main build, so the compiler cache (if there is one) has most of them. For that the
-paths in the compiler's command lines must be the same; hence the two links below.
+compiled as in the main build, so a compiler cache has most of them already. The paths in the
+compiler's command lines must then be the same, which the two links below ensure.
 """
 import os
 import shutil
@@ -24,7 +24,7 @@ WORK = None
 
 
 def link(target, name):
-    """Makes a symbolic link in place of any file with this name."""
+    """Makes a symbolic link, and replaces any file with this name."""
     if os.path.islink(name) and os.readlink(name) == target:
         return
     if os.path.lexists(name):
@@ -34,8 +34,8 @@ def link(target, name):
 
 class UserProject(Case):
     def lay_out(self):
-        """Makes the folder that the document describes: CMakeLists.txt, worker.cc, client.cc,
-        evergrad."""
+        """Makes the folder that the document describes. It contains CMakeLists.txt, worker.cc,
+        client.cc and evergrad."""
         project = os.path.join(WORK, "mine")
         os.makedirs(project, exist_ok=True)
         lines = block(README, "cmake", "add_subdirectory(evergrad)")
@@ -45,8 +45,8 @@ class UserProject(Case):
         for name in ("worker.cc", "client.cc"):
             link(os.path.join(ROOT, "examples", "functions", name), os.path.join(project, name))
         link(ROOT, os.path.join(project, "evergrad"))
-        # Builds lie two folders below the checkout, and the generated messages are in a folder
-        # `protos` of the build.
+        # As in the main build, builds lie two folders below the checkout, and the generated
+        # messages are in the build's folder `protos`.
         real = os.path.abspath(WORK) + ".build"
         for folder in (os.path.join(real, "evergrad"), os.path.join(real, "protos")):
             os.makedirs(folder, exist_ok=True)
@@ -63,7 +63,7 @@ class UserProject(Case):
             environment.update(
                 CMAKE_CXX_COMPILER_LAUNCHER=launcher, CMAKE_C_COMPILER_LAUNCHER=launcher
             )
-            # Only this option distinguishes the presets' command lines from those of a user.
+            # Without this option, the command lines would differ from those of the presets.
             commands = commands.replace("-G Ninja", "-G Ninja -DEVERGRAD_WARNINGS_AS_ERRORS=ON")
         built = subprocess.run(
             ["bash", "-e"],
@@ -75,7 +75,7 @@ class UserProject(Case):
             text=True,
         )
         self.assertEqual(built.returncode, 0, built.stdout[-6000:])
-        # A user's build does not contain Evergrad's tests, benchmarks and examples.
+        # A user's build must not contain Evergrad's tests, benchmarks and examples.
         listed = subprocess.run(
             ["ninja", "-C", "build", "-t", "targets", "all"],
             cwd=project,

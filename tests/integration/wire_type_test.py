@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Jobs that send 16 bits for each value. wire_type_test.py --bin DIR [Class[.test]]"""
+"""Tests jobs that send 16 bits for each value.
+
+  wire_type_test.py --bin DIR [Class[.test]]"""
 import os
 import sys
 import unittest
@@ -30,8 +32,8 @@ class Checkpoints(unittest.TestCase):
         return status
 
     def test_a_job_that_sends_16_bits_has_checkpoints_and_resumes_with_another_type(self):
-        # The coordinator read the files of such a job back and refused all of them, because they do
-        # not have the type of the plan.
+        # The coordinator once refused all files of such a job when it read them back, because their
+        # type is not that of the plan.
         os.environ["EVERGRAD_DATA"] = support.data_folder()
         with Cluster(support.BIN, servers=2, workers=1).up() as c:
             for wire in ("bf16", "fp16", '[{match: "logits/*", dtype: bf16}]'):

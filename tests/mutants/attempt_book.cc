@@ -1,4 +1,4 @@
-// worker/runner/attempt_book.cc, compiled with rules that a mutant breaks.
+// worker/runner/attempt_book.cc, compiled with rules that a mutant can break.
 #include "tests/mutants/mutant.h"
 #include "worker/runner/attempt_rules.h"
 

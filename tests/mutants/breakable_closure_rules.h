@@ -1,5 +1,5 @@
 // The rules of coordinator/closures, of which the active mutant breaks one. The sources of that
-// room that this folder has, too, are compiled with them.
+// room that also have a file in this folder are compiled with these rules.
 #pragma once
 
 #include "coordinator/closures/closure_rules.h"

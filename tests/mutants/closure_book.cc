@@ -1,4 +1,4 @@
-// coordinator/closures/closure_book.cc, compiled with rules that a mutant breaks.
+// coordinator/closures/closure_book.cc, compiled with rules that a mutant can break.
 #include "tests/mutants/breakable_closure_rules.h"
 
 #define ClosureRules BreakableClosureRules

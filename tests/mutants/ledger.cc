@@ -1,4 +1,4 @@
-// ps_server/ledger/ledger.cc, compiled with rules that a mutant breaks.
+// ps_server/ledger/ledger.cc, compiled with rules that a mutant can break.
 #include <utility>
 #include <vector>
 

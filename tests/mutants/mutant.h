@@ -1,9 +1,9 @@
-// The mutants. Each is one error against one rule of LEDGER.md. The simulation must catch every
-// mutant.
+// The mutants. Each mutant breaks one rule of LEDGER.md in one way, and the simulation must catch
+// every mutant.
 //
-// At most one mutant is active in a thread: the one of the innermost living Activated. Without one,
-// it is the mutant that the environment variable EVERGRAD_MUTANT names (evergrad-ps-server-faulty).
-// A process ends with code 2 if the variable names no mutant.
+// At most one mutant is active in a thread: that of the innermost Activated that exists. If there
+// is no Activated, it is the mutant that the environment variable EVERGRAD_MUTANT names (for
+// evergrad-ps-server-faulty). If the variable names no mutant, the process ends with code 2.
 #pragma once
 
 #include <string>
@@ -20,7 +20,8 @@ enum class Mutant {
 
 bool IsActive(Mutant mutant);
 
-// Makes `mutant` the active one of this thread. The destructor restores the former one.
+// Makes `mutant` the active mutant of this thread. The destructor restores the one that was active
+// before.
 class Activated {
  public:
   explicit Activated(Mutant mutant);
@@ -34,7 +35,7 @@ class Activated {
 
 struct MutantInfo {
   Mutant mutant = Mutant::kNone;
-  // "no_todo", "21", "a rollback leaves todo[p] empty".
+  // For example "no_todo", "21", "a rollback leaves todo[p] empty".
   const char *name = "", *line = "", *error = "";
 };
 const std::vector<MutantInfo>& AllMutants();            // without kNone

@@ -1,4 +1,4 @@
-// ps_server/shard/slot_contents.cc, compiled with rules that a mutant breaks.
+// ps_server/shard/slot_contents.cc, compiled with rules that a mutant can break.
 #include "tests/mutants/breakable_shard_rules.h"
 
 #define SlotRules BreakableSlotRules

@@ -10,7 +10,7 @@
 namespace evergrad::simulation {
 namespace {
 
-// Draws one event after another, and gives each to the part that it concerns.
+// Draws one event after another, and lets the part that it concerns perform it.
 class Cluster {
  public:
   explicit Cluster(const WalkOptions& options) : walk_(options) { coordinator_.Start(); }
@@ -68,7 +68,7 @@ void Cluster::ActAtDataPlane() {
   }
 }
 
-// One step of a server's I/O thread, or of the coordinator's file thread.
+// Does one step of a server's I/O thread, or of the coordinator's file thread.
 void Cluster::DoFileWork() {
   const std::size_t i = walk_.random.Below(tasks_.servers().size() + 1);
   if (i == tasks_.servers().size()) {
@@ -106,7 +106,7 @@ bool Cluster::Finished() {
   bool here = true;
   tasks_.Each([&](Task& t) { here &= t.registered || !t.connected; });
   if (!here || !OwnersAreComplete()) return false;
-  // No server with a session holds a shard of another owner [25].
+  // Checks that no server with a session holds a shard of another owner [25].
   for (const auto& s : tasks_.servers()) {
     if (s->registered && !s->HoldsOnlyItsOwn()) return false;
   }

@@ -13,7 +13,7 @@ namespace {
 using mutants::IsActive;
 using mutants::Mutant;
 
-constexpr std::size_t kGrantedKept = 64;  // grants that an attacker knows
+constexpr std::size_t kGrantedKept = 64;  // grants that an attacker may know
 
 // [34] The fields that the proof of a grant covers.
 struct ProofFields {

@@ -15,13 +15,13 @@ namespace {
 
 constexpr std::uint32_t kTables = 2, kIds = 6;
 constexpr std::uint32_t kDimensions[kTables] = {2, 3};
-constexpr std::uint32_t kRowsMax = 4;  // limit for one table in a push
+constexpr std::uint32_t kRowsMax = 4;  // at most so many rows of one table in a push
 
 std::int64_t IdOf(std::uint32_t table, std::uint32_t k) {
   return static_cast<std::int64_t>((k + 1) * 0x9e3779b97f4a7c15ull * (table + 1));
 }
 
-// A budget without a limit, for all tables; thread-safe.
+// Returns a budget without a limit, which all tables share. Thread-safe.
 const std::shared_ptr<ps_server::storage::MemoryBudget>& Budget() {
   static const auto budget = std::make_shared<ps_server::storage::MemoryBudget>(0);
   return budget;
@@ -50,7 +50,8 @@ ShardModel::ShardModel(const std::string& optimizer, std::uint32_t p, bool slot)
       table.dimension = kDimensions[t];
       table.initializer = settings_.initializer;
       table.optimizer = settings_.optimizer;
-      if (t + 1 == kTables) table.bytes_max = 2000;  // its six rows have at most 500
+      // each of its six rows may need up to 500 bytes
+      if (t + 1 == kTables) table.bytes_max = 2000;
     }
     MakeSections();
   } else {
@@ -259,7 +260,8 @@ void HeldState::Fold(const ShardModel& model, std::uint64_t c, std::uint32_t u, 
   model.optimizer().Apply(model.optimizer().Begin(gradients), span);
 }
 
-// Duplicate ids are one row with the sum of their gradients. The optimizer's t belongs to the row.
+// Duplicate ids count as one row with the sum of their gradients. Each row has its own step count t
+// for the optimizer.
 void HeldState::FoldRows(const ShardModel& model, const SlotSection& section,
                          const float* gradient) {
   std::array<float, kElementsMax> sums{};

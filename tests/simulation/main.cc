@@ -1,11 +1,11 @@
-// Walks many seeds and names the first that breaks a rule.
+// Walks many seeds and names the first walk that breaks a rule.
 //
 //   evergrad-simulation --seeds 0:10000 [--threads 2]     exit code 0: no walk broke a rule; else 1
 //   evergrad-simulation --seed 17 [--trace]               one walk
 //   evergrad-mutants --mutant no_todo --seeds 0:100       exit code 0: a walk broke a rule; else 1
 //
-// evergrad-simulation is linked with the objects that the daemons have, and evergrad-mutants with
-// those of tests/mutants, whose rules a mutant can break.
+// evergrad-simulation is linked with the same objects as the daemons. evergrad-mutants is linked
+// with the objects of tests/mutants, in which a mutant can break a rule.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -96,7 +96,8 @@ struct Totals {
   Mutex mutex;
   std::map<std::string, std::uint64_t> counts ABSL_GUARDED_BY(mutex);
   std::map<std::string, std::uint64_t> largest ABSL_GUARDED_BY(mutex);
-  std::map<std::string, std::uint64_t> violations ABSL_GUARDED_BY(mutex);  // by kind
+  // number of violations of each kind
+  std::map<std::string, std::uint64_t> violations ABSL_GUARDED_BY(mutex);
   std::uint64_t events ABSL_GUARDED_BY(mutex) = 0, failed ABSL_GUARDED_BY(mutex) = 0,
                        first ABSL_GUARDED_BY(mutex) = ~0ull;
   std::string first_violation ABSL_GUARDED_BY(mutex);

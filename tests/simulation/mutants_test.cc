@@ -1,5 +1,5 @@
-// Each rule of LEDGER.md is left out in turn. The omission must be seen, and be reported as the
-// rule that it breaks, because a check that cannot fail proves nothing.
+// Each test leaves out one rule of LEDGER.md. A walk must notice this, and must report the rule
+// that is broken, because a check that cannot fail proves nothing.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -26,8 +26,8 @@ using mutants::Activated;
 using mutants::Mutant;
 using ps_server::PushCode;
 
-// The first kMargin violations of a mutant, in the order of seeds. More than one is required, so
-// that a change of the walk does not lose the last one.
+// Returns the first kMargin violations of a mutant, in the order of seeds. Several are required, so
+// that a change of the walk does not lose the only one.
 constexpr int kMargin = 3;
 std::vector<std::string> Violations(Mutant mutant, std::uint64_t seeds_max) {
   const Activated active(mutant);
@@ -259,8 +259,8 @@ TEST_CASE("adopt_keeps_todo is caught") {
   Caught(Mutant::kAdoptKeepsTodo, 3000, {"I3 done but missing", "29"});
 }
 
-// Walks do not meet these mutants, or too rarely, so each is played on the classes themselves.
-// Played has the parts of a cluster with one closure and one shard.
+// Walks meet these mutants too rarely or never. Each is therefore tested with a fixed sequence of
+// calls. Played has the parts of a cluster with one closure and one shard.
 struct Played {
   static constexpr JobUid kJob{1};
   static ClosureBook::Options Options() { return {1, 1, 4}; }
@@ -278,8 +278,8 @@ struct Played {
   }
 };
 
-// Line 38: a worker answers Done for the only closure. It has pushed one of its four updates, or,
-// if honest, all of them. Returns whether the job may end.
+// Line 38: a worker answers Done for the only closure, after it has pushed `updates_pushed` of the
+// four updates. An honest worker has pushed all of them. Returns whether the job may end.
 bool JobMayEnd(Mutant mutant, std::uint32_t updates_pushed) {
   const Activated active(mutant);
   const ShardModel model("counting", 0);
@@ -308,7 +308,7 @@ bool JobMayEnd(Mutant mutant, std::uint32_t updates_pushed) {
     push.payload = std::as_bytes(std::span(gradient.data(), model.elements()));
     CHECK(held->shard->Apply(push).code == PushCode::kApplied);
   }
-  // It claims that all updates are settled.
+  // The worker claims that all updates are settled.
   CHECK(book.OnDone(granted->closure, granted->attempt, book.durable().version,
                     book.durable().version)
             .acknowledged);
@@ -333,8 +333,9 @@ TEST_CASE(
   CHECK(JobMayEnd(Mutant::kEndsUncompared, 0));
 }
 
-// Line 18a: a server has not heard that a job ended, and the journal has removed the job since. A
-// walk meets this once in some thousand seeds.
+// Line 18a: a job has ended and was removed from the journal, but a server has not heard of its
+// end. Returns whether the coordinator refuses to start. A walk meets this once in some thousand
+// seeds.
 bool RefusesWhatItRemoved(Mutant mutant) {
   const Activated active(mutant);
   MemoryStateStore store({.jobs_max = 2});
@@ -352,8 +353,9 @@ TEST_CASE(
   CHECK_FALSE(RefusesWhatItRemoved(Mutant::kNone));
 }
 
-// Line 25: the record of x's epoch was torn off. A life in between (or this one, after its window)
-// sends a worker to the owner before x.
+// Line 25: x became the owner of a shard, and the record of this was torn off. A worker then pushes
+// to the owner before x. The worker was sent there by a life in between, or by this life after its
+// window.
 bool CountsWhatTheFormerOwnerTook(Mutant mutant, bool another_life) {
   const Activated active(mutant);
   ClosureBook::Options options = Played::Options();
@@ -393,8 +395,8 @@ TEST_CASE("adopt_of_any_life loses an update under a torn journal, and the rule 
   CHECK_FALSE(CountsWhatTheFormerOwnerTook(Mutant::kNone, true));
 }
 
-// Line 25: a tear took the record of the cancel. It also took the records of the file that refuses
-// the closure, and of the rollback to that file, which is being loaded.
+// Line 25: three records were torn off: the cancellation of a closure, a file that refuses this
+// closure, and the rollback of the shard to that file. A server is still loading the file.
 bool GrantsWhatTheFileRefuses(Mutant mutant) {
   const Activated active(mutant);
   ClosureBook::Options options = Played::Options();
@@ -423,7 +425,7 @@ TEST_CASE("loading_adopted grants without end what the file refuses, and the rul
   CHECK_FALSE(GrantsWhatTheFileRefuses(Mutant::kNone));
 }
 
-// Line 25: as above, for a shard that is loaded and reports what it refuses.
+// Line 25: as above, but the shard has been loaded and reports which closures it refuses.
 bool GrantsWhatAShardRefuses(Mutant mutant) {
   const Activated active(mutant);
   ClosureBook book(Played::Options(), {});
@@ -438,8 +440,8 @@ TEST_CASE("unknown_refused_lives grants what its shard refuses, and the rule doe
   CHECK_FALSE(GrantsWhatAShardRefuses(Mutant::kNone));
 }
 
-// Line 24: sessions are in order, so a walk never delivers a Close after the Assign that makes the
-// Close obsolete.
+// Line 24: messages of a session arrive in order. Therefore a walk never delivers a Close after the
+// Assign that makes it obsolete.
 bool TakesAnOldClose(Mutant mutant) {
   const Activated active(mutant);
   const ShardModel model("counting", 0);
@@ -452,7 +454,7 @@ TEST_CASE("close_of_any_time loses an update, and the rule does not") {
   CHECK_FALSE(TakesAnOldClose(Mutant::kNone));
 }
 
-// Lines 27 and 30: a file of a former owner is reported after a file of its successor.
+// Lines 27 and 30: the file of a former owner is reported after a file of the next owner.
 bool GoesBackToALateFile(Mutant mutant) {
   const Activated active(mutant);
   ClosureBook book(Played::Options(), {});
@@ -473,8 +475,8 @@ TEST_CASE(
   CHECK_FALSE(GoesBackToALateFile(Mutant::kNone));
 }
 
-// Lines 24 and 28: a closure whose repair failed permanently, in a job from which another job
-// resumes.
+// Lines 24 and 28: the repair of a closure has failed permanently, and another job resumes from the
+// files of this job.
 bool ResumesWhatIsLostAsDone(Mutant mutant) {
   const Activated active(mutant);
   ClosureBook book(Played::Options(), {});
@@ -505,8 +507,8 @@ TEST_CASE("close_holds_lost resumes what is lost as done, and the rule does not"
   CHECK_FALSE(ResumesWhatIsLostAsDone(Mutant::kNone));
 }
 
-// Lines 16 and 26 save work; nothing is lost without them. Here a Done was made while the
-// coordinator was disconnected.
+// Lines 16 and 26 only save work; nothing is lost without them. Here a worker finishes a closure
+// while the coordinator is disconnected.
 bool RunsAgainWhatIsDone(Mutant mutant) {
   const Activated active(mutant);
   ClosureBook book(Played::Options(), {});
@@ -556,10 +558,10 @@ TEST_CASE("adopt_older refuses the Done of the higher attempt, and the rule does
   CHECK_FALSE(RefusesTheHigherAttempt(Mutant::kNone));
 }
 
-// A walk meets this once in some thousand seeds, so it is played. Shard 0 moved from server x,
-// which is only disconnected, to y. The worker's push went to y. The coordinator died, a tear took
-// the record of that move, and y died. Returns whether x lacks the update although the coordinator
-// believes that all is done.
+// A walk meets this once in some thousand seeds, so the test calls the classes in a fixed sequence.
+// Shard 0 moved from server x, which is only disconnected, to y. The worker's push went to y. The
+// coordinator died, the record of that move was torn off, and y died. Returns whether x lacks the
+// update although the coordinator believes that all closures are done.
 bool LosesWhatTheJournalForgot(Mutant mutant) {
   const Activated active(mutant);
   constexpr JobUid job{1};

@@ -1,5 +1,5 @@
-// Parts of the simulation without a cluster. mutants_test.cc shows that the
-// checks of whole walks can fail.
+// Tests parts of the simulation without a cluster. mutants_test.cc shows that the checks of whole
+// walks can fail.
 #include <catch2/catch.hpp>
 
 #include <utility>
@@ -15,7 +15,7 @@ using coordinator::Record;
 constexpr JobUid kJob{1};
 constexpr ShardEpoch kEpoch{1, 5};
 
-// The surroundings of a part, without faults.
+// What a part needs around it. No fault happens.
 struct Surroundings {
   explicit Surroundings(bool torn = false) : walk(OptionsOf(torn)) {}
   static WalkOptions OptionsOf(bool torn) {
@@ -146,7 +146,7 @@ TEST_CASE(
   f.folder.AddManifest(kJob, {kept}, 0);
   REQUIRE(f.folder.ResumePoint() != nullptr);
   Sweep sweep;
-  f.folder.DeleteFiles(kJob, sweep);  // the file is newer than the newest one that is known
+  f.folder.DeleteFiles(kJob, sweep);  // this file is newer than the newest one that the sweep knows
   sweep.newest[0] = {kept.epoch, kept.lsn};
   sweep.needed = {kept.Uri()};
   f.folder.DeleteFiles(kJob, sweep);
@@ -196,7 +196,7 @@ TEST_CASE("a push arrives at its process once, and its answer goes back") {
   push.push = true;
   push.server = server.process;
   network.Send(push);
-  network.DeliverOne();  // to the server, which holds nothing and answers STALE
+  network.DeliverOne();  // to the server, which holds no shard and answers STALE
   CHECK_FALSE(network.empty());
   network.DeliverOne();  // to the worker
   CHECK(network.empty());

@@ -22,7 +22,7 @@ void Registrations::BeginAnewIfNeeded(const coordinator::ReportedLife& reported,
   walk_.Trace("begins anew: term=", term->value());
   EG_CHECK(parts_.journal.store().CommitTerm(*term).ok());
   book.Settle();
-  // All tasks except the one that reported the term register anew.
+  // All tasks except the one that reported the term must register again.
   parts_.tasks.Each([&](Task& t) {
     if (&t != &from && t.connected) book.EndSession(t);
     t.earlier.clear();
@@ -112,7 +112,7 @@ void Registrations::Register(SimulatedServer& s, Up hello) {
 
 Registrations::Held Registrations::SortShards(const SimulatedServer& s, Up hello) {
   Held held;
-  std::set<JobUid> ended;  // jobs that do not exist, so the server drops their shards
+  std::set<JobUid> ended;  // jobs that no longer exist, so that the server must drop their shards
   for (auto& [job, shard] : hello.shards) {
     const bool running = job == parts_.book.job();
     if (!running) CheckUnknownJob(job);
@@ -145,7 +145,7 @@ void Registrations::RegisterShards(const SimulatedServer& s,
     registration.change.drops.clear();
     registration.change.former.clear();
   }
-  // The shard was adopted or rolled back, so its todo may not be empty.
+  // A shard was adopted or rolled back, so closures may have to be done again.
   if (registration.change.map_changed) parts_.evaluation.Void();
   for (std::size_t i = 0; i < registration.change.assigns.size(); ++i)
     walk_.Count("shard not held");

@@ -14,7 +14,8 @@ using coordinator::MemoryStateStore;
 using mutants::IsActive;
 using mutants::Mutant;
 
-// Commits that the store can lose: more than kUndurableMax of JournaledBook and those of a tear.
+// How many commits the store can lose: more than kUndurableMax of JournaledBook and the torn
+// records together.
 constexpr std::size_t kTailKept = 64;
 
 std::unique_ptr<MemoryStateStore> NewStore() {
@@ -66,7 +67,7 @@ Term SimulatedJournal::TakeTerm(std::uint64_t reported) {
 
 void SimulatedJournal::LoseAll() {
   store_ = NewStore();
-  lost_ = true;  // an operator passes --forget-unknown-jobs
+  lost_ = true;  // an operator has passed --forget-unknown-jobs
   backup_.reset();
   forgotten_.reset();
   unsynced_.reset();

@@ -52,10 +52,10 @@ void SimulatedWorker::Handle(Down m) {
   }
 }
 
-// The coordinator has adopted some of the attempts in the Hello.
+// Called when the coordinator has adopted some of the attempts in the Hello.
 void SimulatedWorker::OnAdopted(Down m) {
   OnRegistered(m);
-  // The attempt was dropped since the Hello.
+  // An adopted attempt may have been dropped since the Hello.
   const auto drop_if_gone = [&](ClosureId closure, Attempt attempt) {
     if (!book_.Holds(attempt)) out.Push(Up::AboutAttempt(Up::kDropped, m.job, closure, attempt));
   };
@@ -115,7 +115,8 @@ void SimulatedWorker::Train(const Work& work, Network& network) {
     book_.Drop(work.attempt);
     return;
   }
-  // Any unsettled push of any declared update may leave next: pipelines change the order.
+  // Any unsettled push of any declared update may be sent next: with a pipeline, pushes leave in
+  // any order.
   std::array<std::pair<std::uint32_t, std::uint32_t>, kUpdates * kShards> ready{};
   std::size_t n = 0;
   for (std::uint32_t u = 0; u < declared_; ++u) {
@@ -147,11 +148,11 @@ void SimulatedWorker::DeclareUpdate(const Work& work, const Network& network) {
 
 void SimulatedWorker::SendPush(const Work& work, std::uint32_t update, std::uint32_t p,
                                Network& network) {
-  // With a mutant, an attempt of an earlier job may continue.
+  // With a mutant, an attempt of an earlier job may still run.
   if (p >= book_.map().shards.size()) return;
   const worker::ShardPlace& place = book_.map().shards[p];
   const std::vector<SimulatedServer*> listening = network.ServersOf(place.server);
-  if (listening.empty()) return;  // a transport error: the worker sends again later
+  if (listening.empty()) return;  // as after a transport error, the worker sends again later
   Call call;
   call.push = true;
   call.job = work.job;
@@ -168,7 +169,7 @@ void SimulatedWorker::SendPush(const Work& work, std::uint32_t update, std::uint
 }
 
 void SimulatedWorker::HandleAnswer(const Call& call) {
-  // Each job has its own attempt numbers.
+  // Attempt numbers of different jobs cannot be compared.
   if (book_.running() == nullptr || book_.running()->job != call.job) return;
   const bool current = book_.running()->attempt == call.attempt;
   const worker::Disposition d = book_.OnPushAnswer(call.attempt, UpdateIndex(call.update),
@@ -243,7 +244,7 @@ void SimulatedWorker::Evaluate(const Network& network) {
   for (std::uint32_t p = 0; p < kShards; ++p) {
     if (!reading_->shards[p].read) left[n++] = p;
   }
-  if (walk_.random.Chance(0.5)) return;  // it is still computing
+  if (walk_.random.Chance(0.5)) return;  // the worker is still computing
   if (n > 0 && (!ReadForEvaluation(left[walk_.random.Below(n)], network) || n > 1)) return;
   const worker::DoneReport report = book_.Finish();
   evaluated_[report.work.attempt] = reading_;

@@ -62,7 +62,7 @@ void SnapshotWriter::Cut(const HeldState& held, Order& order) {
   } else if (order.slicing) {
     CutSlices(held, order);
   } else {
-    // Some cuts are too small for the rows that pushes change between their slices.
+    // Some cuts get too little memory for the rows that pushes change between their slices.
     order.slicing = Order::Slicing{
         held.shard->Cut(walk_.random.Chance(0.2) ? 100 : ps_server::kPreimageBytesMax),
         held.Facts()};
@@ -70,8 +70,8 @@ void SnapshotWriter::Cut(const HeldState& held, Order& order) {
   }
 }
 
-// A cut that was dropped (pushes changed too many rows, or another cut was taken for a move or at
-// the end) begins again.
+// A cut is dropped if pushes changed too many rows, or if another cut was taken for a move or at
+// the end. It then begins again.
 void SnapshotWriter::CutSlices(const HeldState& held, Order& order) {
   Order::Slicing& slicing = *order.slicing;
   for (std::uint64_t n = 1 + walk_.random.Below(3); n > 0; --n) {

@@ -1,5 +1,5 @@
-// The parts of one walk share this context: the settings, the random numbers, and the record of
-// events and of the first violation.
+// What the parts of one walk share: the settings, the random numbers, and the record of events and
+// of the first violation.
 #pragma once
 
 #include <algorithm>
@@ -17,15 +17,16 @@ namespace evergrad::simulation {
 
 class WalkContext {
  public:
-  // Draws the updates that have rows in each shard.
+  // Draws for each shard which updates have rows in it.
   explicit WalkContext(const WalkOptions& walk_options);
 
-  // Prints a line with the number of the event.
+  // Prints a line that begins with the number of the event.
   template <class... Args>
   void Trace(const Args&... args) const {
     if (options.trace) std::printf("%6d  %s\n", result.events, absl::StrCat(args...).c_str());
   }
-  // Ends the walk. An empty text changes nothing, and the first violation is kept.
+  // Records a violation, which ends the walk. An empty text changes nothing, and only the first
+  // violation is kept.
   void Fail(const std::string& violation) {
     if (result.violation.empty()) result.violation = violation;
   }
@@ -44,7 +45,7 @@ class WalkContext {
   const WalkOptions options;
   const std::array<ShardModel, kShards>& models;
   Random random;
-  std::array<std::array<std::uint8_t, kClosures>, kShards> touch{};  // bit per update
+  std::array<std::array<std::uint8_t, kClosures>, kShards> touch{};  // one bit per update
   WalkResult result;
 };
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""deploy/scripts/ci.py with tools that only pretend: the plan for a change, its failures, and the
-checks that find too little time.
+"""Tests deploy/scripts/ci.py with imitated tools: the plan for a change, failures, and checks for
+which too little time is left.
 
   ci_test.py
 """
@@ -16,7 +16,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "deploy", "scripts"))
 import ci  # noqa: E402
 
-# Each tool writes down how it was called, runs what $DO_<tool> says, and succeeds otherwise.
+# Each imitated tool records how it was called, and runs the commands in $DO_<tool>. Without such
+# commands it succeeds.
 TOOL = """#!/bin/bash
 echo "${0##*/} $*" >>"$SAID"
 name=DO_${0##*/}; name=${name//[^A-Za-z_]/_}
@@ -105,7 +106,7 @@ class Rooms(unittest.TestCase):
             here.test_programs("common/wire", rooms)["fuzz: data_frames replays"],
             "fuzz_data_frames",
         )
-        # Every unit test and every fuzz target belongs to some room.
+        # Every unit test and every fuzz target must belong to a room.
         programs = {name for room in rooms for name in here.test_programs(room, rooms)}
         with open(os.path.join(here.root, ci.FUZZ_TARGETS)) as f:
             targets = re.findall(r"^eg_fuzz\(NAME (\S+)", f.read(), re.M)
@@ -168,13 +169,13 @@ class Runs(unittest.TestCase):
         return self.git("rev-parse", "HEAD")
 
     def checked(self, path="common/fs/disk.cc"):
-        """The last full check was one commit ago; `path` has changed since."""
+        """Makes a repository whose last full check was one commit ago. `path` has changed since."""
         self.write(".ci/checked", self.git("rev-parse", "HEAD") + "\n")
         self.write(path, "// changed\n")
         self.commit()
 
     def run_ci(self, want, **options):
-        """Its output, and the commands that it ran."""
+        """Runs ci.py and checks its exit code. Returns its output, and the commands that it ran."""
         self.lines = []
         run = ci.Ci(self.root, say=self.lines.append, **options)
         run.jobs = 2
@@ -277,7 +278,7 @@ class Runs(unittest.TestCase):
         clock = Clock()
         run = ci.Ci(self.root, clock=clock, limit=4200, say=self.lines.append)
         run.jobs = 2
-        clock.now = 4197  # three seconds are left
+        clock.now = 4197  # only three seconds are left
         self.assertFalse(run.step("slow", ["ninja"], timeout=run.left()))
         self.assertEqual(
             [(name, result, why) for name, result, _, why in run.results],
@@ -285,11 +286,12 @@ class Runs(unittest.TestCase):
         )
         with open(self.said) as f:
             child = f.read().split("\n")[1]
-        # SIGKILL was sent; the kernel ends the process a moment later, on a loaded machine longer.
+        # After SIGKILL the kernel ends the process a moment later, on a loaded machine after
+        # longer.
         try:
             process = os.pidfd_open(int(child))
         except ProcessLookupError:
-            return  # it has ended, and its parent has asked for its status
+            return  # the process has ended, and its parent has waited for it
         try:
             self.assertTrue(select.select([process], [], [], 30)[0], "still running: " + child)
         finally:
@@ -298,8 +300,8 @@ class Runs(unittest.TestCase):
     def test_what_has_no_time_left_is_not_begun(self):
         self.checked()
         clock = Clock()
-        # 20 minutes are left behind the tests: enough for the room's clang build, too little for a
-        # cold build with sanitizers.
+        # After the tests 20 minutes are left. This is enough for the clang build of one room, and
+        # too little for a sanitizer build from nothing.
         for left, missed in (
             (26, []),
             (20, ["asan"]),
@@ -359,7 +361,7 @@ class Runs(unittest.TestCase):
         self.assertIn(".ci/checked now names %s: commit the file" % head[:12], said)
         with open(checked) as f:
             self.assertEqual(f.read(), head + "\n")
-        # A tree that differs from its commit has no name.
+        # A tree that differs from its commit has no name in the record of checks.
         self.write("docs/a.md", "changed\n")
         said = self.run_ci(0, full=True)[0]
         self.assertIn("not changed, because the working tree has changes", said)

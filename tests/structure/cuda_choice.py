@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Whether the build finds CUDA by itself, leaves it out where it is missing and says what is, and
-fails where it was asked for. cuda_choice.py CMAKE"""
+"""Tests that the build finds CUDA by itself, that it omits CUDA and names what is missing if CUDA
+is not complete, and that it fails if CUDA was requested.
+
+  cuda_choice.py CMAKE"""
 import os
 import subprocess
 import sys
@@ -43,7 +45,8 @@ class CudaChoice(unittest.TestCase):
             ),
             ("-DCMAKE_CUDA_COMPILER=", "nvcc"),
         ):
-            # An nvcc that is none: named, as whoever has two may.
+            # The variable CUDACXX names a compiler that does not exist, as a user with two
+            # compilers could.
             env = {"CUDACXX": "/nowhere/nvcc"} if names == "nvcc" else {}
             rc, said = configure("-DEVERGRAD_CUDA=AUTO", found, **env)
             self.assertEqual(rc, 0, said)

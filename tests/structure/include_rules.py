@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
 """Reads the include graph and holds the house rules (ARCHITECTURE.md, "Rooms"):
 
-  who includes whom     protos <- common <- {ps_server, worker, coordinator}; the roles never
-  include each other; psctl includes common only
-  pure rooms            no threads, no files, no clock read, no protobuf in ledgers, closures,
-  membership, scheduler, plan, sharding, optimizer, preemption/clouds
-  heavy headers         gRPC only inside common/transport/grpc; spdlog only in common/log; httplib
-  only in common/metrics; yaml-cpp only in common/schema
-  test apparatus        only the worker's main program includes worker/counting, the jobs of tests
-  seams                 time, threads, randomness and the environment come in by their seams
-  rooms                 every room has a README.md; no room is called util, helpers or misc
+  who includes whom protos <- common <- {ps_server, worker, coordinator}; the roles never include
+  each other; psctl includes common only pure rooms no threads, no files, no clock read, no protobuf
+  in ledgers, closures, membership, scheduler, plan, sharding, optimizer, preemption/clouds heavy
+  headers gRPC only inside common/transport/grpc; spdlog only in common/log; httplib only in
+  common/metrics; yaml-cpp only in common/schema counting jobs only the worker's main program
+  includes worker/counting, the jobs of tests seams time, threads, randomness and the environment
+  are used only through their seams rooms every room has a README.md; no room is called util,
+  helpers or misc
 
-Prints each breach as file:line: rule; ends with 1 when there is one. `--self-test` shows that each
-rule can fail.
+Prints each breach as file:line: rule, and ends with exit code 1 if there is one. `--self-test`
+shows that each rule can fail.
 """
 import os
 import re
@@ -35,7 +34,7 @@ PURE_FORBIDDEN = re.compile(
     r"<(thread|mutex|fstream|filesystem|iostream|sys/|unistd|fcntl|grpc|google/protobuf)"
     r"|\.pb\.h|common/(runtime|transport|client|fs|log)/"
 )
-# Pure rooms may name MonoTime, they may not ask for the time.
+# Pure rooms may use the type MonoTime, but may not ask for the time.
 PURE_CODE = re.compile(r"\bClock\b|\bNow\(\)")
 HEAVY = {
     re.compile(r"<grpc|grpcpp/|grpc\.pb\.h"): (
@@ -101,7 +100,7 @@ def layer(path):
 def allowed(source, target):
     if source in ("tests",):
         return True
-    if source == "examples":  # what a user's program may: the SDK of workers, and the client
+    if source == "examples":  # a user's program may use the worker's SDK and the client
         return target in ("worker", "common")
     if target == source or target == "common":
         return True

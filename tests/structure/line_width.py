@@ -21,7 +21,7 @@ OTHERS = (".py", ".cmake", "CMakeLists.txt", ".sh")
 
 
 def is_script(root, path):
-    """Returns whether a file without an ending in its name begins as a shell script does."""
+    """Returns whether a file whose name has no extension begins like a shell script."""
     if "." in os.path.basename(path):
         return False
     with open(os.path.join(root, path), "rb") as f:
@@ -30,7 +30,7 @@ def is_script(root, path):
 
 
 def raw_lines(text):
-    """Returns the numbers of the lines that a raw string of C++ touches."""
+    """Returns the numbers of the lines that contain a part of a raw string of C++."""
     lines = set()
     for token in phrases.TOKEN.finditer(text):
         if token.group("raw"):

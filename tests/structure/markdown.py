@@ -4,9 +4,9 @@ tables, and rows of tables over 200 columns.
 
   markdown.py [--self-test]
 
-A column is a character. Not counted are code blocks (fenced, or indented by four after a blank
-line), what a program generates (between `<!-- generated: NAME -->` and `<!-- end -->`), and a line
-with no place to break it: one link or one code span that is too long by itself.
+A column is a character. The check skips code blocks (fenced, or indented by four after a blank
+line), generated parts (between `<!-- generated: NAME -->` and `<!-- end -->`), and lines that
+cannot be broken, because one link or one code span is too long by itself.
 """
 import os
 import re
@@ -16,18 +16,18 @@ import repository
 
 LINE_MAX, ROW_MAX = 100, 200
 MARK = re.compile(r"\s*(?:(?:[-*+>]|\d+[.)])\s+)*")
-# Neither has a place where a line may end.
+# A line cannot be broken inside a code span or a link.
 WHOLE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)|!?\[[^\]]*\]\([^)]*\)")
 
 
 def breakable(line):
-    """Whether there is a space between two words of the line."""
+    """Returns whether the line has a space between two words, where it could be broken."""
     text = WHOLE.sub(lambda m: "x" * len(m.group()), line[MARK.match(line).end() :])
     return " " in text.strip()
 
 
 def findings(text):
-    """[(line, what)]"""
+    """Returns [(line, finding)]."""
     found, fenced, generated, before = [], False, False, ""
     indented = False
     for number, line in enumerate(text.split("\n"), 1):
@@ -48,7 +48,7 @@ def findings(text):
 
 
 def check(texts):
-    """What to print of {path: text}: each is one failure."""
+    """Returns the lines to print for {path: text}. Each is one failure."""
     return [
         "%s:%d: %s" % (path, number, what)
         for path, text in sorted(texts.items())

@@ -1,21 +1,19 @@
 #!/usr/bin/env python3
-"""Counts the phrases that messages, comments and documents are to do without (phrases.txt beside
-this file: pattern, better word, reason, count).
+"""Counts phrases that messages, comments and documents should avoid. phrases.txt beside this file
+has the pattern of each phrase, better words, the reason and the present count.
 
-The tree has many of them still, so each has its present count in the list, and a count may only
-fall. Read are comments and string literals of
-C++, CUDA, protobuf and Python, and the whole text of documents, scripts, configurations and build
-files. A comment of several lines, a string of
-several literals and a paragraph are one text, in which a line break is a space; ^ in a pattern is
-its beginning. What stands between backticks in a document is a name and is not read, nor is a
-paragraph of a document that begins with "Before, ": it quotes a sentence that is corrected there.
+The tree still has many of these phrases. Each has its present count in the list, and a count may
+only fall. The check reads comments and string literals of C++, CUDA, protobuf and Python, and the
+whole text of documents, scripts, configurations and build files. A comment of several lines, a
+string of several literals, and a paragraph each count as one text, in which a line break is a
+space; ^ in a pattern is the beginning of such a text. In a document the check skips text between
+backticks, which is a name, and paragraphs that begin with "Before, ", which quote a sentence that
+is corrected there.
 
-  phrases.py                    fails where a count has risen, and shows where: lines changed since
-  phrases.txt was, or else all
-  phrases.py --show NAME        every place of one phrase
-  phrases.py --write            writes the present counts into the list; one that rises is seen in
-  review
-  phrases.py --self-test        shows that a risen count is seen, in each kind of file
+  phrases.py fails if a count has risen. It shows the phrase in the lines that changed since
+  phrases.txt changed, or else everywhere phrases.py --show NAME every place of one phrase
+  phrases.py --write writes the present counts into the list; a review must notice one that has
+  risen phrases.py --self-test shows that a count that has risen is found, in each kind of file
 """
 import bisect
 import io
@@ -34,7 +32,7 @@ KEYS = ("phrase", "pattern", "better", "reason", "present")
 SHOWN = 40
 CODE = (".cc", ".h", ".cu", ".cuh", ".inc", ".c", ".proto")
 TEXT = (".md", ".sh", ".yaml", ".yml", ".cmake", "CMakeLists.txt", "evergrad", "Makefile")
-# Comments, strings and character literals of C++ and protobuf; raw strings first.
+# Matches comments, strings and character literals of C++ and protobuf. Raw strings are tried first.
 TOKEN = re.compile(
     r'(?P<raw>\bR"(?P<mark>[^()\\\s]{0,16})\((?P<inner>.*?)\)(?P=mark)")'
     r"|(?P<line>//[^\n]*)|(?P<block>/\*.*?\*/)"
@@ -45,7 +43,8 @@ LEAD = re.compile(r"(?m)^[ \t]*(?://+|#+|\*+|[-*] |>|\|)?[ \t]*")
 
 
 class Text:
-    """What a reader reads as one: one line, and the line of the file that each offset is on."""
+    """What a reader reads as one text. It is stored as one line, with the line of the file for each
+    part."""
 
     def __init__(self, kind, line, text):
         self.kind, self.text, self.marks, self.last = kind, "", [], line
@@ -73,8 +72,8 @@ def code_texts(source):
         before = texts[-1] if texts and not gap else None
         if m.group("line"):
             said = m.group().lstrip("/").strip()
-            # Comments on consecutive lines are one text, also where the first of them stands behind
-            # code.
+            # Comments on consecutive lines are one text, even if the first of them follows code on
+            # its line.
             if before and before.kind == "line" and before.last + 1 == line:
                 before.add(line, said, " ")
             else:
@@ -116,7 +115,8 @@ def python_texts(source):
 
 
 def plain_texts(path, source):
-    """Paragraphs of a document; of a script the comments, and each other line by itself."""
+    """Yields the paragraphs of a document. For a script, yields its comments, and each other line
+    as a text of its own."""
     texts, before, fenced = [], None, False
     document = path.endswith(".md")
     for number, line in enumerate(source.split("\n"), 1):
@@ -149,7 +149,7 @@ def texts_of(path, source):
 
 
 def repository_files(root):
-    # The list quotes what it bans, and its check tries it.
+    # phrases.txt quotes the phrases, and this file has them as test cases.
     return [
         f
         for f in repository.files(root, CODE + TEXT + (".py",))
@@ -175,7 +175,7 @@ def read_list(text):
 
 
 def places(root, files, phrases):
-    """{phrase: [(path, line, the words around)]}"""
+    """Returns {phrase: [(path, line, the words around it)]}."""
     found = {entry["phrase"]: [] for entry in phrases}
     for path in files:
         with open(os.path.join(root, path), encoding="utf-8") as f:
@@ -194,8 +194,8 @@ def places(root, files, phrases):
 
 
 def changed_lines(root):
-    """{path: lines} that are not as they were when phrases.txt was last committed; None where
-    history does not say."""
+    """Returns {path: lines} with the lines that have changed since phrases.txt was last committed,
+    or None if git does not know."""
 
     def git(*arguments):
         return subprocess.run(
@@ -219,7 +219,7 @@ def changed_lines(root):
 
 
 def check(found, phrases, changed=None):
-    """What to print, and how many phrases have risen."""
+    """Returns the lines to print, and how many counts have risen."""
     said, risen = [], 0
     for entry in phrases:
         now, then = len(found[entry["phrase"]]), int(entry["present"])
@@ -290,7 +290,7 @@ def self_test():
     for path, (source, want) in kinds.items():
         got = count(path, source)
         assert got == want, (path, got, want)
-    # Risen, equal, fallen.
+    # The cases are: the count has risen, is equal, has fallen.
     for number, risen, words in (
         (2, 1, "goes on: present=2 allowed=1"),
         (1, 0, ""),
@@ -302,10 +302,10 @@ def self_test():
             number,
             said,
         )
-    # Of a risen count the changed lines are shown where they are known.
+    # If the changed lines are known, only those are shown for a count that has risen.
     said, _ = check({"goes on": [("a.cc", 3, "x"), ("b.cc", 9, "y")]}, [one], {"b.cc": {9}})
     assert said[1:] == ["  b.cc:9: y"], said
-    # Each phrase is found in its own example and not in its better words.
+    # Each phrase must be found in its own example, and not in its better words.
     examples = {
         "no memory": ("there is no memory for the index", "out of memory: what=index"),
         "no room": ("Once there is room the job resumes", "each room has a README"),

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Finds what Python finds only when it runs: names that are not defined, and imports that nobody
-uses.
+"""Finds errors that Python would find only at run time or not at all: undefined names and unused
+imports.
 
   python_names.py [--self-test]
 

@@ -4,8 +4,8 @@ import subprocess
 
 
 def files(root, endings):
-    """Paths, below `root`, of the files with one of these endings: those of git and those that git
-    does not ignore."""
+    """Returns the paths, below `root`, of the files with one of these endings. These are the files
+    that git tracks, and new files that it does not ignore."""
     out = subprocess.run(
         ["git", "-C", root, "ls-files", "--cached", "--others", "--exclude-standard"],
         capture_output=True,

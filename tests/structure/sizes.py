@@ -1,24 +1,23 @@
 #!/usr/bin/env python3
-"""Holds the sizes of functions, classes and test cases (sizes.txt beside this file lists what is
-larger and why).
+"""Checks the sizes of functions, classes and test cases. sizes.txt beside this file lists those that
+are larger, and why.
 
   functions    70 lines, from the line of the name to the closing brace; a lambda counts as a part
-  of the function around it
+               of the function around it
   classes     400 lines: the definition, and all member functions that are defined outside it, in
-  whatever file
+               any file
   test cases  100 lines: a table or a transcript is read from top to bottom, so it may be longer
-  than a function; a SECTION is a part of its case
+               than a function; a SECTION is a part of its case
 
-universal-ctags finds functions and classes. It does not see test cases, which are macros: a
-TEST_CASE ends at the first brace in column 0, which
-the format check guarantees.
+universal-ctags finds functions and classes. It does not see test cases, which are macros. A
+TEST_CASE ends at the first brace in column 0, which the format check guarantees.
 
-  sizes.py              fails where an item above its limit is not in the list, where a listed one
-  has grown by more than 10 lines, where a listed
-                        one is no longer above its limit, and where an item has no reason
-  sizes.py --write      brings the numbers of the list up to date; a new item gets no reason, which
-  the check refuses until someone writes one
-  sizes.py --self-test  shows that each of these failures is seen
+  sizes.py              fails if an item above its limit is not in the list, if a listed item has
+                        grown by more than 10 lines or is no longer above its limit, and if an item
+                        has no reason
+  sizes.py --write      updates the numbers of the list; a new item gets no reason, so the check
+                        fails until someone writes one
+  sizes.py --self-test  shows that each of these failures is found
 """
 import json
 import os
@@ -49,8 +48,8 @@ CTAGS = [
 ]
 ITEM = re.compile(r"^(\S+) (\S+) (\d+)(?:  (.*))?$")
 STRING = r'"(?:[^"\\]|\\.)*"'
-# The macro and the title of a case. The title is one string or several, on the line of the macro or
-# on the next lines.
+# Matches the macro and the title of a case. The title is one string or several, on the line of the
+# macro or on the next lines.
 CASE = re.compile(r"(?:TEST_CASE|TEMPLATE_\w*TEST_CASE|SCENARIO)\w*\(((?:\s*%s)*)" % STRING)
 HEADER = """# What is larger than tests/structure/sizes.py allows: path symbol lines  reason
 # Split it and remove its line; `sizes.py --write` brings the numbers up to date.
@@ -58,8 +57,8 @@ HEADER = """# What is larger than tests/structure/sizes.py allows: path symbol l
 
 
 def symbol_of(scope, name):
-    """Without namespaces, named or not: the list says the path anyway, and ctags numbers unnamed
-    ones anew when a file moves."""
+    """Returns the name of an item without its namespaces, named or unnamed. The list has the path
+    anyway, and ctags numbers unnamed namespaces differently when a file moves."""
     parts = [
         p
         for p in (scope or "").split("::")
@@ -69,7 +68,7 @@ def symbol_of(scope, name):
 
 
 def cases_of(text):
-    """(symbol, lines) of each test case."""
+    """Yields (symbol, lines) of each test case."""
     lines = text.split("\n")
     first = 0
     while first < len(lines):
@@ -90,9 +89,9 @@ def cases_of(text):
 
 
 def measure(root, files):
-    """{(path, symbol): (lines, limit)} of every function, class and test case. Overloads share a
-    symbol: it has the longest, and where several of
-    them are above the limit, the second of those is SYMBOL#2."""
+    """Returns {(path, symbol): (lines, limit)} of every function, class and test case. Overloads
+    share a symbol, which stands for the longest. If several of them are above the limit, the second
+    one is SYMBOL#2."""
     out = subprocess.run(
         CTAGS, cwd=root, input="\n".join(files), capture_output=True, text=True, check=True
     ).stdout
@@ -114,7 +113,7 @@ def measure(root, files):
         return (tag.get("scope", "") + "::" + tag["name"]).lstrip(":")
 
     functions = [tag for tag in tags if tag["kind"] == "function"]
-    outside = {}  # the lines of functions by the scope that they belong to
+    outside = {}  # scope: the lines of the functions that belong to it
     for tag in functions:
         if not tag["name"].startswith("__anon"):
             add(
@@ -140,7 +139,7 @@ def measure(root, files):
 
 
 def read_list(text):
-    """{(path, symbol): (lines, reason)}, and what is wrong with the list itself."""
+    """Returns {(path, symbol): (lines, reason)}, and the mistakes in the list itself."""
     items, wrong = {}, []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -214,7 +213,7 @@ def self_test():
         wrong, _ = seen(sources, text)
         assert len(wrong) == 1 and all(word in wrong[0] for word in words), (wrong, words)
 
-    # At the limit, and one line above it.
+    # The cases are at the limit, and one line above it.
     passes({"a.cc": function("F", 70)})
     fails({"a.cc": function("F", 71)}, "", "a.cc: F is too long: lines=71 limit=70")
     passes({"a.cc": case("a name", 100)})
@@ -228,12 +227,13 @@ def self_test():
         text = case("a name", 101 - title.count("\n")).replace('"a name"', title)
         fails({"a.cc": text}, "", "TEST_CASE:a_name is too long: lines=101")
         passes({"a.cc": text}, "a.cc TEST_CASE:a_name 101  a table\n")
-    # A listed item may grow by ten lines, and goes from the list when it is short enough or gone.
+    # A listed item may grow by ten lines. It must be removed from the list when it is short enough
+    # or no longer exists.
     passes({"a.cc": function("F", 90)}, "a.cc F 80  a table\n")
     fails({"a.cc": function("F", 91)}, "a.cc F 80  a table\n", "F has grown: lines=91 listed=80")
     fails({"a.cc": function("F", 70)}, "a.cc F 80  a table\n", "within its limit, remove its line")
     fails({"a.cc": function("G", 7)}, "a.cc F 80  a table\n", "no longer exists")
-    # The list itself.
+    # These cases are mistakes in the list itself.
     fails({"a.cc": function("F", 80)}, "a.cc F 80\n", "item without a reason")
     fails({"a.cc": function("F", 80)}, "a.cc F 80  one\na.cc F 80  two\n", "duplicate item")
     fails({"a.cc": function("F", 8)}, "a.cc F\n", "want `path symbol lines  reason`")
@@ -242,7 +242,8 @@ def self_test():
         "a.cc F 60  one\n",
         "F has grown: lines=80",
     )
-    # Overloads are told apart, namespaces are no part of a name, a lambda belongs to its function.
+    # Overloads are distinguished, namespaces are not a part of a name, and a lambda belongs to its
+    # function.
     fails(
         {
             "a.cc": "namespace x::y {\nnamespace {\n"
@@ -257,8 +258,8 @@ def self_test():
         {"a.cc": "void F() {\n  auto run = [] {\n%s  };\n}\n" % ("    Do();\n" * 80)},
         "a.cc F 84  a lambda\n",
     )
-    # A class is its definition and its members elsewhere, whatever the file; what is within it
-    # counts once.
+    # The size of a class includes its definition and its members elsewhere, in any file. A member
+    # inside the definition counts once.
     header = "namespace x {\nclass C {\n%s  void G();\n};\n}\n" % ("  int a;\n" * 340)
     passes({"c.h": header, "c.cc": "namespace x {\n%s}\n" % function("C::G", 57)})
     fails(
@@ -270,7 +271,7 @@ def self_test():
         "  void F%d() {\n%s  }\n" % (i, "    Do();\n" * 38) for i in range(10)
     )
     fails({"s.cc": inside}, "", "S is too long: lines=402 limit=400")
-    # --write keeps reasons, drops what is short and leaves a new item without a reason.
+    # --write keeps reasons, removes items that are short, and leaves a new item without a reason.
     wrong, written = seen(
         {"a.cc": function("F", 90) + function("G", 71)}, "a.cc F 80  a table\na.cc H 99  gone\n"
     )

@@ -1,6 +1,7 @@
-// A manual session of a worker. It registers, accepts grants and keeps them. It is for tools that
-// push to a real cluster, whose servers accept only granted pushes, and for a tool that sends wrong
-// messages. The destructor leaves like a worker after a notice, so its work is granted to others.
+// A session of a worker that a tool controls. It registers, accepts grants and keeps them. Tools
+// use it to push to a real cluster, whose servers accept only granted pushes, or to send wrong
+// messages. The destructor leaves like a worker after a notice, so that its work is granted to
+// others.
 #pragma once
 
 #include <chrono>
@@ -25,8 +26,8 @@ namespace evergrad::test {
 
 class GrantHolder {
  public:
-  // `answer` is called for each grant on the session's executor, and its result is sent. If it is
-  // empty, grants are kept.
+  // `answer` is called for each grant, on the session's executor, and the message that it returns
+  // is sent. Without an `answer` the grants are kept.
   using Answer =
       std::function<std::optional<v1::TaskMessage>(const v1::Grant&, const v1::Stamp& map_version)>;
   GrantHolder(transport::Transport* transport, const std::string& coordinator, std::string name,
@@ -78,7 +79,7 @@ class GrantHolder {
     session_.reset();
   }
 
-  // Returns the first grant of training work of `job`; nullopt if none arrives in time.
+  // Returns the first training grant of `job`, or nullopt if none arrives in time.
   std::optional<v1::Grant> WaitGrant(std::uint64_t job, std::chrono::milliseconds timeout) {
     MutexLock lock(&mu_);
     const auto end = std::chrono::steady_clock::now() + timeout;
@@ -92,7 +93,7 @@ class GrantHolder {
                                  std::chrono::milliseconds(1));
     }
   }
-  // Fills in the fields that a push needs: the name and the proof of that grant.
+  // Fills in what a push needs to prove this grant: the name of the worker and the proof.
   void Prove(const v1::Grant& grant, v1::RequestHeader* header) const {
     header->set_client_name("worker/" + name_);
     v1::GrantProof& proof = *header->add_grants();

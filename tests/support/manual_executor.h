@@ -1,4 +1,4 @@
-// A clock and an executor that advance only when a test says so.
+// A clock and an executor that advance only when a test tells them to.
 #pragma once
 
 #include <algorithm>
@@ -39,7 +39,7 @@ class ManualExecutor final : public Executor {
     return true;
   }
   bool PostAfter(std::chrono::nanoseconds delay, Task task) override {
-    // No deadline overflows: a delay beyond the end of time is one that never ends.
+    // The deadline must not overflow. A delay beyond the end of time lasts forever.
     const MonoTime left = MonoTime::max() - clock_.Now();
     timers_.emplace(clock_.Now() + std::min(delay, left), std::move(task));
     return true;
@@ -55,7 +55,7 @@ class ManualExecutor final : public Executor {
       task();
     }
   }
-  // Moves the clock forward by `by`, from one due timer to the next, and runs each.
+  // Moves the clock forward by `by`. It stops at each timer that becomes due, and runs it.
   int Advance(std::chrono::nanoseconds by) {
     const MonoTime until = clock_.Now() + by;
     int ran = RunReady();
@@ -72,7 +72,8 @@ class ManualExecutor final : public Executor {
 
   ManualClock& clock_;
   std::deque<Task> queue_;
-  std::multimap<MonoTime, Task> timers_;  // Timers of one time keep the order of their calls.
+  // Timers that are due at one time run in the order in which they were set.
+  std::multimap<MonoTime, Task> timers_;
 };
 
 }  // namespace runtime

@@ -1,4 +1,4 @@
-// Shard::Read for callers that take the whole answer at once, without a limit on their memory.
+// Calls Shard::Read for callers that take the whole answer at once, without a memory limit.
 #pragma once
 
 #include <memory>

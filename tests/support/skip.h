@@ -1,4 +1,4 @@
-// For a test that cannot run on this machine.
+// Marks a test as skipped if it cannot run on this machine.
 #pragma once
 
 #include <iostream>

@@ -1,5 +1,5 @@
-// A temporary folder for one test, removed with its contents. Its name has spaces, because paths
-// may have them.
+// A temporary folder for one test, which is removed with its contents. Its name has spaces, because
+// users' paths may have them.
 #pragma once
 
 #include <stdlib.h>

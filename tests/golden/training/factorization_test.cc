@@ -1,6 +1,7 @@
-// The example job of a matrix factorization, read from its file and trained in one process: csv
-// reader, lookups, embedding layers, L2 and RMSE must reach the result of a correct implementation
-// on its ratings. The rows are in plain maps, with the lazy Adam of the job (t per row).
+// Reads the example job of a matrix factorization from its file, and trains it in one process. With
+// the csv reader, lookups, embedding layers, L2 and RMSE, it must reach the result of a correct
+// implementation on its ratings. The rows are in plain maps, with the lazy Adam of the job, which
+// has a step count t for each row.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
@@ -79,8 +80,8 @@ Loaded Load(const worker::Dataset& data, const worker::Graph& graph, const std::
   return loaded;
 }
 
-// Trains the example on `set`/ratings.csv below the data folder and returns the last RMSE; nullopt,
-// with a message, if the file is missing.
+// Trains the example on `set`/ratings.csv below the data folder, and returns the last RMSE. If the
+// file is missing, prints a message and returns nullopt.
 std::optional<double> RmseOn(const std::string& set, std::uint64_t ratings) {
   std::ifstream file(test::SourceDir() + "/configs/examples/matrix_factorization.yaml");
   std::stringstream text;

@@ -1,20 +1,21 @@
 #!/usr/bin/python3
-"""Writes curves.json: the loss of each of 200 training steps of three models, in float64.
+"""Writes curves.json, which has the losses of 200 training steps of three models, in float64.
 
-This is a separate implementation from the definitions. It shares no code with ours: Philox and the
-initialisers, the layers, the loss, and Adam. It must agree with training on one worker and one
-server, with a fixed seed and pipeline 0.
+This is a separate implementation of Philox and the initialisers, the layers, the loss, and Adam. It
+follows their definitions and shares no code with Evergrad. It must agree with training on one
+worker and one server, with a fixed seed and pipeline 0.
 
   make_curves.py DATA_FOLDER [OUTPUT]     DATA_FOLDER holds fashion-mnist-12k/train-*.gz
   make_curves.py --check                  compares the gradients here with central differences,
                                           and Philox with its paper
 
-mlp has relu, and cnn has tanh. cnn_relu is compared over its first 100 steps only. Where a relu's
-input is within rounding of zero, float32 and float64 take different sides. Adam gives a rarely
-active unit's gradient the full rate, however small the gradient is, and so turns one such choice
-into 1e-3 of the loss some steps later. Of 30 seeds none kept float32 on SSE4.1, AVX2 and AVX-512
-together for 200 steps; with tanh eight of eight stayed within 1e-4. The seeds were chosen so that
-those three agree to 2e-5 in the compared steps.
+mlp has relu, and cnn has tanh. cnn_relu is compared over its first 100 steps only. Where the input
+of a relu is zero within the rounding error, float32 and float64 can get different signs. Adam
+applies the full rate to the gradient of a rarely active unit, however small the gradient is. One
+different sign therefore changes the loss by 1e-3 some steps later. With relu, float32 on SSE4.1,
+AVX2 and AVX-512 did not stay together for 200 steps with any of 30 seeds. With tanh it stayed
+within 1e-4 with eight of eight seeds. The seeds here were chosen so that the three agree to 2e-5 in
+the compared steps.
 
 The data is fashion-mnist-12k in file order, with pixels times 0.00392156862, in batches of 64. An
 epoch's last batch is short.
@@ -60,7 +61,7 @@ def philox(key, low, high=0):
 
 def key_of(seed, name):
     mask = 0xFFFFFFFFFFFFFFFF
-    h = 0xCBF29CE484222325  # FNV-1a over the seed's bytes, then the name's
+    h = 0xCBF29CE484222325  # FNV-1a over the bytes of the seed, then over those of the name
     for byte in struct.pack('<Q', seed) + name.encode():
         h = ((h ^ byte) * 0x100000001B3) & mask
     h ^= h >> 30  # SplitMix64's finalizer
@@ -71,7 +72,7 @@ def key_of(seed, name):
 
 
 def uniform(key, n):
-    """Element i is lane i % 4 of block i / 4; 24 bits."""
+    """Element i is word i % 4 of block i / 4, and uses 24 bits of it."""
     lanes = philox(key, np.arange((n + 3) // 4)).T.reshape(-1)[:n]
     return (lanes >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)
 
@@ -84,7 +85,7 @@ def glorot_uniform(seed, name, shape, fan_in, fan_out):
 
 # --- layers: forward keeps the values that backward needs ---
 
-ACTIVATIONS = {  # the function of z, and its derivative as a function of (z, y)
+ACTIVATIONS = {  # name: (the function of z, its derivative as a function of z and y)
     'linear': (lambda z: z, lambda z, y: 1.0),
     'relu': (lambda z: np.maximum(z, 0), lambda z, y: z > 0),
     'tanh': (np.tanh, lambda z, y: 1 - y * y),
@@ -112,7 +113,7 @@ class Dense:
 
 
 class Conv:
-    """3x3, valid, stride 1; NHWC and HWIO."""
+    """A convolution with a 3x3 kernel, stride 1 and no padding. Arrays are NHWC, kernels HWIO."""
 
     def __init__(self, seed, name, channels, filters, activation):
         self.function, self.slope = ACTIVATIONS[activation]
@@ -145,7 +146,8 @@ class Conv:
 
 
 class Pool:
-    """2x2, stride 2, valid; the first of equals gets the gradient."""
+    """Max pooling over 2x2 with stride 2 and no padding. Of equal maxima, the first one gets the
+    gradient."""
 
     weights = gradients = []
 
@@ -207,7 +209,7 @@ def cnn(seed, activation):
     ]
 
 
-MODELS = {  # name: layers, activation of the hidden ones, seed
+MODELS = {  # name: (layers, activation of the hidden layers, seed)
     'mlp': (mlp, 'relu', 7),
     'cnn': (cnn, 'tanh', 8),
     'cnn_relu': (cnn, 'relu', 22),
@@ -215,7 +217,7 @@ MODELS = {  # name: layers, activation of the hidden ones, seed
 
 
 def step(layers, x, labels):
-    """Returns the batch's mean loss, and stores each layer's gradients."""
+    """Returns the mean loss of the batch, and stores the gradients in each layer."""
     for layer in layers:
         x = layer.forward(x)
     z = x - x.max(1, keepdims=True)
@@ -230,8 +232,8 @@ def step(layers, x, labels):
 
 
 class Adam:
-    """Adam as in Keras 2.9: the rate carries the bias corrections, and epsilon is outside the
-    root."""
+    """Adam as in Keras 2.9: the learning rate contains the bias corrections, and epsilon is outside
+    the square root."""
 
     def __init__(self, layers):
         self.layers = layers
@@ -272,7 +274,7 @@ def curve(name, images, labels):
 
 
 def check():
-    # These are the known answers of the paper's library.
+    # These known answers are from the library of Philox's authors.
     assert [hex(int(v)) for v in philox(0, np.array([0]))[:, 0]] == [
         '0x6627e8d5',
         '0xe169c58d',
@@ -291,7 +293,7 @@ def check():
     for name, (make, activation, seed) in MODELS.items():
         layers = make(seed, activation)
         step(layers, x, labels)
-        gradients = [layer.gradients for layer in layers]  # each step makes new ones
+        gradients = [layer.gradients for layer in layers]  # each step makes new arrays
         for layer, of_layer in zip(layers, gradients):
             for w, g in zip(layer.weights, of_layer):
                 for _ in range(20):

@@ -31,8 +31,8 @@ class InprocLoop final : public Loop {
   runtime::ThreadExecutor executor_{{.name = "inproc"}};
 };
 
-// One end of a stream. Every step is a separate task, so no event is emitted inside a call, as on a
-// network.
+// One end of a stream. Every step is a separate task. As on a network, no event is therefore
+// emitted inside a call.
 class InprocLink final : public Link, public std::enable_shared_from_this<InprocLink> {
  public:
   explicit InprocLink(std::shared_ptr<Loop> loop) : loop_(std::move(loop)) {}
@@ -44,7 +44,7 @@ class InprocLink final : public Link, public std::enable_shared_from_this<Inproc
     // As in a real connection, the client's end keeps the server's end alive.
     client->keep_ = server;
   }
-  // Makes a link to an address without a listener.
+  // Makes this the link to an address where no server listens.
   void Refuse(absl::Status why) { refused_ = std::move(why); }
 
   void Start(std::shared_ptr<LinkEvents> events) override {
@@ -68,7 +68,7 @@ class InprocLink final : public Link, public std::enable_shared_from_this<Inproc
     });
   }
   void Finish(absl::Status status) override {
-    finished_ = server_;  // a server that has ended the stream receives no more messages
+    finished_ = server_;  // after the server has ended the stream, it receives no more messages
     loop_->Post([self = shared_from_this(), status = std::move(status)] {
       if (const auto other = self->other_.lock())
         other->End(self->server_ ? status : absl::OkStatus());
@@ -144,7 +144,7 @@ class InprocServer final : public Server {
   const std::string address_;
 };
 
-// The channel's state on the loop; shared with the calls in flight.
+// The channel's state, which is used on the loop. Calls in flight share it.
 class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
  public:
   ChannelCore(std::shared_ptr<Loop> loop, std::shared_ptr<Registry> registry,

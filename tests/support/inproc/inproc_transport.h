@@ -1,5 +1,5 @@
-// The in-process transport: the same contract and credits, without gRPC. Servers and channels of
-// one InprocTransport find each other by address.
+// A transport within one process. It has the same contract and the same credits as the gRPC
+// transport. Servers and channels of one InprocTransport find each other by address.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// A file system in memory, for tests. It takes the URIs of a local one, tracks which data has
-// reached the simulated disk, and can lose the rest.
+// A file system in memory, for tests. It takes the same URIs as a local file system. It tracks
+// which data has reached the simulated disk, and can lose the other data.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +20,9 @@ class MemoryFileSystem final : public FileSystem {
  public:
   struct Options {
     fault::Failpoints* failpoints = nullptr;
-    // limit for the sum of all files, the size of the simulated disk
+    // The size of the simulated disk: the limit for the sizes of all files together.
     std::uint64_t bytes_max = ~0ull;
-    // false: skips the sync of contents, or that of folders. Only Crash shows the difference.
+    // If false, the sync of contents or of folders has no effect. Only Crash shows the difference.
     bool syncs_files = true;
     bool syncs_folders = true;
   };
@@ -37,11 +37,11 @@ class MemoryFileSystem final : public FileSystem {
   absl::StatusOr<bool> Exists(absl::string_view uri) override;
   absl::Status MakeFolders(absl::string_view uri) override;
 
-  // Simulates a loss of power. Unsynced contents, and names in unsynced folders, are lost (seed 0),
-  // or, by `seed`, are kept, lost, truncated or zeroed. Every call on a file that was open before
-  // fails.
+  // Simulates a loss of power. With seed 0, unsynced contents and the names in unsynced folders are
+  // lost. With another seed, each of them is kept, lost, truncated or zeroed, as the seed draws.
+  // Every call on a file that was open before fails.
   void Crash(std::uint64_t seed);
-  // Damages one byte of a file, durably. InvalidArgument if there is no such file or byte.
+  // Damages one byte of a file, durably. Returns InvalidArgument if there is no such file or byte.
   absl::Status Damage(absl::string_view uri, std::uint64_t offset, std::byte flip);
   absl::Status Truncate(absl::string_view uri, std::uint64_t bytes);
   void SetBytesMax(std::uint64_t bytes);
@@ -63,10 +63,10 @@ class MemoryFileSystem final : public FileSystem {
   std::uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;  // incremented by each crash
   std::uint64_t unnamed_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::set<std::string> folders_ ABSL_GUARDED_BY(mu_);
-  // Shared by the name and by open files.
+  // The inode is shared by the name and by open files.
   std::map<std::string, std::shared_ptr<Inode>> files_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::shared_ptr<Inode>> durable_
-      ABSL_GUARDED_BY(mu_);  // the names in their folders on the disk
+      ABSL_GUARDED_BY(mu_);  // the names that have reached the disk
 };
 
 }  // namespace evergrad::fs

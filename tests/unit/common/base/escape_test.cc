@@ -17,18 +17,19 @@ TEST_CASE(
       {std::string("a\0b", 3), "a\\x00b"},
       {"\xc2\x9b[31m", "\\u009b[31m"},                   // CSI in one character
       {"gpj.\xe2\x80\xae.exe", "gpj.\\u202e.exe"},       // right-to-left override
-      {"\xe2\x81\xa6x\xe2\x81\xa9", "\\u2066x\\u2069"},  // isolates
+      {"\xe2\x81\xa6x\xe2\x81\xa9", "\\u2066x\\u2069"},  // isolates of the text direction
       {"ze\xe2\x80\x8bro\xef\xbb\xbf", "ze\\u200bro\\ufeff"},
       {"line\xe2\x80\xa8separator", "line\\u2028separator"},
       {"\xf3\xa0\x81\x81tag", "\\udb40\\udc41tag"},
-      {"\xff\xc0\xaf\xed\xa0\x80", "\\xff\\xc0\\xaf\\xed\\xa0\\x80"},  // overlong, a surrogate
+      // overlong bytes, and a surrogate
+      {"\xff\xc0\xaf\xed\xa0\x80", "\\xff\\xc0\\xaf\\xed\\xa0\\x80"},
       {"cut \xe6\xb8", "cut \\xe6\\xb8"},
   };
   for (const auto& [text, want] : cases) {
     CHECK(Escaped(text) == want);
     CHECK(Escaped(want) == want);  // escaping twice changes nothing more
   }
-  // No byte that is left moves a cursor. Every byte is tried, alone and in a pair.
+  // No byte that remains may move a cursor. Every byte is tried, alone and in a pair.
   for (int a = 0; a < 256; ++a) {
     for (int b = 0; b < 256; ++b) {
       for (const char c : Escaped(std::string{static_cast<char>(a), static_cast<char>(b)})) {
@@ -42,7 +43,7 @@ TEST_CASE("a quotation shows a limited number of characters and marks omitted on
   CHECK(Quoted("short", 16) == "short");
   CHECK(Quoted("0123456789abcdef", 16) == "0123456789abcdef");
   CHECK(Quoted("0123456789abcdefg", 16) == "0123456789abcdef…");
-  CHECK(Quoted("ääääx", 4) == "ääää…");  // whole characters
+  CHECK(Quoted("ääääx", 4) == "ääää…");  // the limit counts whole characters
   CHECK(Quoted("\x1b\x1b\x1b", 2) == "\\x1b\\x1b…");
   CHECK(Quoted("x", 0) == "…");
   CHECK(Quoted("", 0).empty());

@@ -30,7 +30,7 @@ bool IsCanonical(const IntervalSet& set) {
   return true;
 }
 
-// Small, so that ranges meet, touch and swallow each other.
+// The universe is small, so that ranges meet, touch and contain each other.
 constexpr std::uint64_t kUniverse = 48;
 
 IntervalSet RandomSet(std::mt19937_64& random) {

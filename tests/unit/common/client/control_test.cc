@@ -1,4 +1,4 @@
-// The methods of the service Control are found by their messages.
+// Tests that the methods of the service Control are found by the types of their messages.
 #include "common/client/control.h"
 
 #include <catch2/catch.hpp>

@@ -1,6 +1,6 @@
 // Runs both clients over both transports, on real threads. It tests what the transcripts cannot
-// show: the order between threads, closing while calls are under way, and a port that nobody
-// listens to.
+// show: the order between threads, closing while calls are in flight, and a port on which nobody
+// listens.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <map>
@@ -29,15 +29,15 @@ struct Grpc {
   static std::unique_ptr<transport::Transport> Make() {
     return transport::MakeGrpcTransport(nullptr);
   }
-  // A port that was free a moment ago, without a listener yet.
+  // Returns a port that was free a moment ago, and on which nobody listens yet.
   static std::string Address(transport::Transport& transport, const std::string&) {
     auto server = transport.Listen(transport::ServerOptions(), transport::Handlers());
     REQUIRE(server.ok());
     return (*server)->address();
   }
 };
-// Debian's gRPC is not instrumented for ThreadSanitizer. Under it the in-process transport is
-// tested in gRPC's place.
+// Debian's gRPC is not instrumented for ThreadSanitizer. Under this sanitizer only the in-process
+// transport is tested.
 #if defined(__SANITIZE_THREAD__)
 #define EG_TRANSPORTS Inproc
 #else
@@ -63,8 +63,8 @@ class Registrar {
         -> std::optional<transport::MessageStreamEvents> {
       if (method != kSessionMethod) return std::nullopt;
       transport::MessageStreamEvents events;
-      // The stream's events hold the stream weakly: the transport owns it, and it ends with its
-      // peer.
+      // The events of a stream refer to it by a weak pointer, because they must not keep it alive.
+      // The transport owns the stream, which ends with its peer.
       events.on_message =
           [this, weak = std::weak_ptr<transport::MessageStream>(stream)](std::string bytes) {
             if (const auto to = weak.lock()) Answer(*to, bytes);
@@ -157,7 +157,7 @@ TEMPLATE_TEST_CASE(
   executor.Post([&] {
     client = std::make_unique<SessionClient>(transport.get(), &executor, &logger, options,
                                              std::move(events));
-    client->Start();  // Before there is a coordinator.
+    client->Start();  // There is no coordinator yet.
   });
   REQUIRE(waiting.WaitFor(30s));
   CHECK_FALSE(why.empty());
@@ -268,8 +268,8 @@ TEMPLATE_TEST_CASE(
     for (int i = 0; i < 20; ++i) client.Retain({i % 2 == 0 ? a->address() : b->address()});
     for (auto& thread : threads) thread.Join();
     // A Retain may have ended every call above before its stream was connected. One more call,
-    // repeated until it is answered, shows that the client still works after the closing. A stream
-    // that is being dialed may refuse the call; hence the timer.
+    // which is repeated until it is answered, shows that the client still works after the closing.
+    // A stream that is being dialed may refuse the call, so the timer repeats it.
     runtime::ThreadExecutor executor({"retry"});
     runtime::WaitableEvent answered_right;
     std::function<void()> attempt = [&] {
@@ -287,7 +287,7 @@ TEMPLATE_TEST_CASE(
     CHECK(answered_right.WaitFor(30s));
     executor.Shutdown();
   }
-  // The client is gone: every call has been answered by now.
+  // After the client's destruction every call has been answered.
   CHECK(all.IsSet());
   CHECK(answered == kThreads * kCalls);
   CHECK(wrong == 0);
@@ -319,8 +319,8 @@ TEMPLATE_TEST_CASE(
   REQUIRE(refused.WaitFor(30s));
   CHECK(first.code() == absl::StatusCode::kUnavailable);
   const auto server = Serve(*transport, address);
-  // The stream redials by itself. Until it is connected, calls fail at once, and a timer makes them
-  // again, as in a worker.
+  // The stream redials by itself. Until it is connected, calls fail at once, and a timer repeats
+  // them, as in a worker.
   runtime::ThreadExecutor executor({"retry"});
   runtime::WaitableEvent answered;
   std::function<void()> attempt = [&] {

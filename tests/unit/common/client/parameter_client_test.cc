@@ -1,4 +1,4 @@
-// The test plays the server: it reads what arrives and answers with good and bad frames.
+// The test acts as the server: it reads what arrives, and answers with good and bad frames.
 #include "common/client/parameter_client.h"
 
 #include <catch2/catch.hpp>
@@ -268,7 +268,7 @@ TEST_CASE("a stream is not destroyed while a call is handed to it") {
   link.on_close = [&] { closed.Set(); };
   link.on_call = [&] {
     inside.Set();
-    // Long enough to notice a Retain that does not wait for this callback.
+    // The wait is long enough to notice a Retain that does not wait for this callback.
     closed_under_us = closed.WaitFor(20ms);
   };
   runtime::Thread sender("sender", [&] {

@@ -45,7 +45,7 @@ TEST_CASE("a malformed interval set is refused, and the error names the position
     CHECK(set.status().code() == absl::StatusCode::kInvalidArgument);
     CHECK_THAT(std::string(set.status().message()), Catch::Contains(c.words));
   }
-  v1::IntervalSet touching;  // Not the shortest form, but still a valid set.
+  v1::IntervalSet touching;  // This is not the shortest form, but still a valid set.
   for (std::uint64_t b : {1, 3, 3, 5}) touching.add_bounds(b);
   CHECK(*FromProto(touching) == IntervalSet::Range(1, 5));
 }
@@ -106,13 +106,14 @@ TEST_CASE("cleaned text is valid UTF-8 and respects its limit") {
         "h\xC3\xA9llo \xE2\x82\xAC \xF0\x9F\x98\x80");
   const std::string bad = "\xEF\xBF\xBD";
   CHECK(CleanText("a\x80z", 100) == "a" + bad + "z");
-  CHECK(CleanText("\xC3", 100) == bad);                      // Cut short.
+  CHECK(CleanText("\xC3", 100) == bad);                      // The sequence is truncated.
   CHECK(CleanText("\xC0\xAF", 100) == bad + bad);            // Overlong.
   CHECK(CleanText("\xED\xA0\x80", 100) == bad + bad + bad);  // A surrogate.
   CHECK(CleanText("\xF5\x80\x80\x80", 100) == bad + bad + bad + bad);
   CHECK(CleanText("0123456789", 10) == "0123456789");
   CHECK(CleanText("01234567890", 10) == "0123456...");
-  CHECK(CleanText("\xC3\xA9\xC3\xA9\xC3\xA9", 5) == "\xC3\xA9...");  // Never half of a letter.
+  // A character is never truncated.
+  CHECK(CleanText("\xC3\xA9\xC3\xA9\xC3\xA9", 5) == "\xC3\xA9...");
   CHECK(CleanText("abc", 2) == "");
   CHECK(CleanText("", 0) == "");
   for (std::size_t limit = 0; limit < 20; ++limit)

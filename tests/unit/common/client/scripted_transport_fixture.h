@@ -1,5 +1,5 @@
 // A transport whose peer is the test. Every dial is recorded, and the test acts as the other side.
-// It runs on the test's thread only, so a whole session is a transcript under a manual clock.
+// Everything runs on the test's thread, so a whole session is a transcript under a manual clock.
 // over_transports_test.cc covers the real transports.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace evergrad::client {
 
-// One dialed message stream, seen from the coordinator.
+// One dialed message stream, as the coordinator sees it.
 struct Link {
   transport::MessageStreamEvents events;
   std::vector<std::string> sent;
@@ -21,7 +21,7 @@ struct Link {
   absl::Status refuse_sends;  // if not OK, Send returns it
 };
 
-// One data call, seen from the server.
+// One data call, as the server sees it.
 struct DataCall {
   std::uint64_t ticket = 0;
   std::string bytes;
@@ -31,8 +31,8 @@ struct DataCall {
 struct DataLink {
   transport::Address address;
   std::vector<DataCall> calls;
-  // The bytes of each announced request and its answer; the tickets that were abandoned, which
-  // count from 1.
+  // `announced` has the bytes of each announced request and its answer. `abandoned` has the tickets
+  // that were abandoned; tickets count from 1.
   std::vector<std::uint64_t> announced, abandoned;
   bool open = true;
   std::function<void()> on_call;   // runs inside Call

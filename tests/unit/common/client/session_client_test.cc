@@ -1,4 +1,5 @@
-// Transcripts of a session: the test plays the coordinator, the clock is manual, and nothing waits.
+// Tests transcripts of a session: the test acts as the coordinator, the clock is manual, and
+// nothing waits.
 #include "common/client/session_client.h"
 
 #include <catch2/catch.hpp>
@@ -27,7 +28,7 @@ struct Stage {
   ScriptedTransport transport;
   std::vector<std::string> seen;
   std::unique_ptr<SessionClient> client;
-  // Runs inside every event, after it was written down.
+  // Runs inside every event, after the event was recorded.
   std::function<void(absl::string_view event)> on_event;
 
   void See(std::string event) {
@@ -127,7 +128,7 @@ TEST_CASE(
   CHECK(received[0].hello().protocol_version() == kProtocolVersion);
   CHECK(!received[0].hello().build_id().empty());
   CHECK_FALSE(stage.client->registered());
-  CHECK_FALSE(stage.client->Send(DoneMessage(1)));  // Not before it is registered.
+  CHECK_FALSE(stage.client->Send(DoneMessage(1)));  // The task is not registered yet.
   stage.Register();
   CHECK(stage.seen == std::vector<std::string>{"registered 7"});
 }
@@ -137,7 +138,7 @@ TEST_CASE("messages of one turn are sent as one batch, in order") {
   stage.client->Start();
   stage.Register();
   for (std::uint64_t c = 0; c < 5; ++c) CHECK(stage.client->Send(DoneMessage(c)));
-  // The hello and the first heartbeat: the turn has not ended.
+  // Only the hello and the first heartbeat were sent, because the turn has not ended.
   CHECK(stage.link().sent.size() == 2);
   stage.executor.RunReady();
   REQUIRE(stage.link().sent.size() == 3);
@@ -160,7 +161,7 @@ TEST_CASE("a batch stays within its limit, and a message above the limit is refu
   for (int i = 0; i < 10; ++i) CHECK(stage.client->Send(large));
   stage.executor.RunReady();
   for (const std::string& bytes : stage.link().sent) CHECK(bytes.size() <= 10000);
-  CHECK(stage.Received().size() == 12);  // with the hello and the first heartbeat
+  CHECK(stage.Received().size() == 12);  // including the hello and the first heartbeat
   v1::TaskMessage huge;
   huge.mutable_log_lines()->add_lines()->set_text(std::string(10001, 'x'));
   CHECK_FALSE(stage.client->Send(huge));
@@ -220,7 +221,7 @@ TEST_CASE("a lost session is reported once and redialed, and its Hello is built 
   stage.executor.Advance(50ms);
   REQUIRE(stage.transport.links.size() == 2);
   REQUIRE(stage.Received().size() == 1);
-  CHECK(stage.Received()[0].has_hello());  // Nothing from the old session's queue.
+  CHECK(stage.Received()[0].has_hello());  // Nothing of the old session's queue is sent.
   stage.Register();
   CHECK(stage.seen.back() == "registered 7");
 }
@@ -232,7 +233,8 @@ TEST_CASE(
   stage.client->Start();
   std::vector<MonoTime> dials;
   std::size_t known = 0;
-  // A coordinator refuses for ten minutes. The texts differ from try to try, the reason does not.
+  // A coordinator refuses for ten minutes. The text differs in each attempt, but the reason is the
+  // same.
   while (stage.clock.Now() < 600s) {
     if (stage.transport.links.size() > known) {
       known = stage.transport.links.size();
@@ -241,13 +243,13 @@ TEST_CASE(
     }
     stage.executor.Advance(5ms);
   }
-  CHECK(dials.size() >= 600);           // At most a second between two dials.
-  CHECK(dials.size() <= 2 * 600 + 20);  // At least half a second, once it has backed off.
+  CHECK(dials.size() >= 600);           // At most a second is between two dials.
+  CHECK(dials.size() <= 2 * 600 + 20);  // After the first dials it waits at least half a second.
   CHECK(dials[1] - dials[0] <= 50ms + 5ms);
   CHECK(stage.LinesWith("waiting for the coordinator") == 1);
   CHECK(stage.LinesWith("address=coordinator:1") == 1);
   CHECK(stage.seen.empty());
-  // The reason changes, so one more line is logged.
+  // The reason changes, so one more line must be logged.
   for (int i = 0; i < 3; ++i) {
     stage.End(absl::UnauthenticatedError("wrong CA"));
     stage.executor.Advance(1s);
@@ -256,8 +258,8 @@ TEST_CASE(
   CHECK(stage.LinesWith("wrong CA") == 1);
   stage.Register();
   CHECK(stage.LinesWith("registered with the coordinator") == 1);
-  // The session is lost after it was registered: the first redial is quick again, and the wait is
-  // logged anew.
+  // The session is lost after it was registered. The first redial must be quick again, and the wait
+  // must be logged again.
   stage.executor.Advance(5s);
   stage.End(absl::UnavailableError("gone"));
   const std::size_t before = stage.transport.links.size();
@@ -367,7 +369,7 @@ TEST_CASE("a temporary refusal is waited out, and a permanent refusal ends the d
   stage.executor.Advance(1ms);
   REQUIRE(stage.transport.links.size() == 2);
   stage.Say(batch);
-  CHECK(stage.LinesWith("identity_taken: worker/7 is alive") == 1);  // Said once.
+  CHECK(stage.LinesWith("identity_taken: worker/7 is alive") == 1);  // This is logged once.
   stage.executor.Advance(700ms);
   stage.Register();
   rejected->set_kind("replaced");
@@ -393,7 +395,7 @@ TEST_CASE("a coordinator that does not read ends the session, but not inside Sen
   CHECK_THAT(stage.seen[1], Catch::Contains("unsent bytes"));
   stage.executor.Advance(50ms);
   stage.Register();
-  // The new session is not held responsible for the old one.
+  // The new session does not count the unsent bytes of the old one.
   CHECK(stage.client->Send(DoneMessage(1)));
 }
 

@@ -1,5 +1,5 @@
-// Tests the client against a coordinator that the test plays, over the in-process transport: the
-// numbers of calls, repeats, errors and releases.
+// Tests the client against a coordinator that the test imitates, over the in-process transport: the
+// numbers of calls, repeated calls, errors and releases.
 #include <catch2/catch.hpp>
 
 #include <deque>
@@ -219,11 +219,11 @@ TEST_CASE(
   {
     const RemoteValue copy = kept;
     kept = *stage.cluster->Schedule("f", "");
-  }  // 5 is released here, together with its copy
+  }  // Handle 5 and its copy are gone, so it is released.
   refuse = true;
   CHECK_FALSE(stage.cluster->Schedule("f", "").ok());
   refuse = false;
-  CHECK(stage.cluster->Schedule("f", "").ok());  // 7 is released at once
+  CHECK(stage.cluster->Schedule("f", "").ok());  // Handle 7 has no owner and is released at once.
   kept = RemoteValue();
   stage.cluster.reset();
   CHECK(released == std::vector<std::string>{"", "", "5", "5", "6-7"});

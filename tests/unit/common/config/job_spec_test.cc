@@ -113,7 +113,7 @@ JobSpec Parse(absl::string_view yaml, ParseOptions options = {}) {
   REQUIRE(parsed.spec.has_value());
   return *parsed.spec;
 }
-// Returns all the mistakes of kCnn after one replacement, or those of any text.
+// Returns all mistakes of a text.
 std::string Refusal(absl::string_view yaml, std::vector<Override> overrides = {}) {
   ParseOptions options;
   options.file_name = "job.yaml";
@@ -183,7 +183,7 @@ TEST_CASE(
   CHECK_FALSE(train.quoting);
   CHECK(train.missing == std::vector<std::string>{"?", ""});
   CHECK(train.split == SplitSpec{10, 9, false});
-  REQUIRE(spec.data.eval);  // made by the split
+  REQUIRE(spec.data.eval);  // The split makes it.
   CHECK(spec.data.eval->path == train.path);
   CHECK(spec.data.eval->split == SplitSpec{10, 9, true});
   REQUIRE(spec.data.fields.size() == 5);
@@ -215,7 +215,7 @@ TEST_CASE(
   CHECK(spec.model.layers[7].bias_l2 == 0.01);
   CHECK(spec.strategy.table_slots == 64);
   CHECK(Parse(kCnn).strategy.table_slots == 128);
-  // The first pattern that fits is used; patterns have `*` and `?`.
+  // The first pattern that matches a variable is used. Patterns may have `*` and `?`.
   CHECK(OptimizerFor(spec, "emb/words")->type == "rowwise_adagrad");
   CHECK(OptimizerFor(spec, "emb/words")->initial_accumulator_value == 0);
   CHECK(OptimizerFor(spec, "out/kernel")->type == "ftrl");
@@ -309,7 +309,7 @@ TEST_CASE("mistakes about csv data are reported at their lines") {
              Catch::Contains("weights must be real numbers, but the field `words` has integers"));
   CHECK_THAT(RefusalOfCsv("input: [u, w], normalize", "input: [u, user], normalize"),
              Catch::Contains("a layer of type dot reads real numbers, but the field `user` has"));
-  // A default is read in the same way as a value of the file.
+  // A default is parsed like a value of the file.
   CHECK_THAT(RefusalOfCsv("c3], type: float", "c3], default: many, type: float"),
              Catch::Contains("`default`: a field of type float expects a number, got `many`"));
   CHECK_THAT(
@@ -318,7 +318,7 @@ TEST_CASE("mistakes about csv data are reported at their lines") {
   CHECK_THAT(RefusalOfCsv("type: string, transforms: [{map",
                           "type: string, default: unknown, transforms: [{map"),
              Catch::Contains("`default`: expected one of the texts of `map`, got `unknown`"));
-  // The value's integer is looked up, as the reader does it, and not its spelling.
+  // As in the reader, the integer value of the default is looked up, and not its spelling.
   CHECK(Parse(absl::StrReplaceAll(
                   kCsv, {{"type: int, transforms: [{hash",
                           "type: int, default: \"07\", transforms: [{map: {7: 1, 8: 2}}, {hash"}}))
@@ -359,7 +359,7 @@ TEST_CASE("mistakes about tables, the layers that read them, and metrics are rep
   CHECK_THAT(RefusalOfCsv("dimension: 4}", "dimension: 4096}"),
              Catch::Contains("`dimension`: a row and its optimizer state have too many numbers: "
                              "optimizer=rowwise_adagrad got=4097 limit=4096"));
-  // No slot has enough memory for these rows, as the storage would count them: there are 64 slots.
+  // There are 64 slots, and the share of each is less than one row, as the storage would count it.
   CHECK_THAT(RefusalOfCsv("dimension: 4}", "dimension: 4, bytes_max: 2KiB}"),
              Catch::Contains("`bytes_max`: the share of one slot must hold at least one row: "
                              "strategy.table_slots=64 share_bytes=32 row_bytes=44"));
@@ -456,7 +456,8 @@ TEST_CASE(
              Catch::Contains("`precision`: expected one of float32, tf32, mixed_bfloat16, "
                              "mixed_float16, got `mixed_float61`; "
                              "did you mean `mixed_float16`?"));
-  // A counting job computes nothing. It has no such key, and neither has a job of functions.
+  // A counting job computes nothing, so it does not have the key `precision`. Neither does a job of
+  // functions.
   CHECK_THAT(Refusal(absl::StrReplaceAll(
                  kCounting, {{"training: {", "training: {precision: mixed_bfloat16, "}})),
              Catch::Contains("unknown key `precision`"));
@@ -476,7 +477,7 @@ TEST_CASE("the dtype of a layer is float32, or follows from the job's precision"
   CHECK_THAT(
       Refusal(with("float23")),
       Catch::Contains("`dtype`: expected one of float32, got `float23`; did you mean `float32`?"));
-  // The layer computes nothing and shares the memory of the input that it flattens.
+  // A flatten layer computes nothing, and shares the memory of its input.
   CHECK_THAT(
       Refusal(absl::StrReplaceAll(kCnn, {{"type: flatten", "type: flatten, dtype: float32"}})),
       Catch::Contains("not built yet: key `dtype` in a flatten layer"));
@@ -604,7 +605,8 @@ TEST_CASE("the effective YAML reads back as the same job") {
         "configs/examples/deepfm.yaml", "configs/examples/resnet-12k.yaml",
         "configs/examples/resnet50.yaml"})
     texts.push_back(ReadSource(name));
-  // All settings that differ from their defaults, and texts that need quotes.
+  // These jobs set every setting to another value than its default, and have texts that need
+  // quotes.
   texts.push_back(kCsv);
   texts.push_back(absl::StrReplaceAll(
       kCnn, {{"/there/t10k-labels", "/a b/$${HOME}: \\\"x\\\" # \\u00e9"},
@@ -660,8 +662,8 @@ TEST_CASE("default values are not part of the text that identifies a model") {
       "  optimizer: {type: adam}\n";
   const std::string want = given(least);
   INFO(want);
-  // This includes `classes` of a label and `distribution` of ids: a setting that a field's type
-  // does not have keeps its default.
+  // This includes `classes` of a label and `distribution` of ids. A field whose type does not have
+  // such a setting keeps the default.
   for (const char* word : {"batch_size", "activation", "use_bias", "beta_1", "seed", "epochs",
                            "classes", "distribution"})
     CHECK_THAT(want, !Catch::Contains(word));
@@ -733,7 +735,7 @@ TEST_CASE("every optimizer of the registry is parsed with its defaults, limits a
                  Catch::Contains("`type` of the optimizer: expected one of adam, sgd, "));
       continue;
     }
-    // The type is given in the list, because a type may be for tables only.
+    // The type is given in the list, because a type may be allowed for tables only.
     const std::string csv =
         absl::StrReplaceAll(kCsv, {{"type: rowwise_adagrad, learning_rate: 0.1, "
                                     "initial_accumulator_value: 0, epsilon: 1e-8}",
@@ -792,7 +794,7 @@ TEST_CASE("an unknown format is one mistake, and the mistakes in its section are
         "job.yaml:6:47: `header`: expected true or false, got `maybe`\n"
         "job.yaml:7:64: `type`: expected one of int, float, string, got `floot`; did you mean "
         "`float`?");
-  // For a format that cannot be guessed, only the keys that all formats share are checked.
+  // If the intended format cannot be guessed, only the keys that all formats share are checked.
   CHECK(Refusal(JobWith(absl::StrReplaceAll(body, {{"cvs", "parquet"}, {"floot", "float"}}))) ==
         "job.yaml:6:21: not built yet: a data source of format `parquet`\n"
         "job.yaml:6:51: `header`: expected true or false, got `maybe`");
@@ -803,7 +805,8 @@ TEST_CASE("an unknown format is one mistake, and the mistakes in its section are
 }
 
 TEST_CASE("an unknown or unbuilt type does not hide the mistakes in its section") {
-  // The word is almost a type: it is read as that type, and its missing keys are reported, too.
+  // The word is almost the name of a type. It is treated as that type, whose missing keys are
+  // reported, too.
   CHECK(
       RefusalWith("{name: logits, type: dense, units: 10", "{name: logits, type: dens, unit: 10") ==
       absl::StrCat("job.yaml:18:9: missing key `units` in a dense layer: expected integer from 1 "
@@ -812,8 +815,8 @@ TEST_CASE("an unknown or unbuilt type does not hide the mistakes in its section"
                    absl::StrJoin(LayerTypes(), ", "),
                    ", got `dens`; did you mean `dense`?\n"
                    "job.yaml:18:36: unknown key `unit` in a dense layer; did you mean `units`?"));
-  // This layer is not built. Keys that every layer would refuse are reported; the layer's own keys
-  // are not judged.
+  // This layer is not built. Keys that every layer would refuse are reported, and keys that could
+  // be its own are not.
   const std::string lstm = RefusalWith(
       "type: flatten", "type: lstm, units: -3, name2: x, return_sequences: 5, activation: rellu");
   CHECK_THAT(lstm,
@@ -894,17 +897,17 @@ TEST_CASE(
   received.file_name = "job.yaml";
   received.submission = true;
   JobSpec second = Parse(text, received);
-  CHECK(second == first);  // including the places
+  CHECK(second == first);  // including the positions in the file
   CHECK(second.model.layers[1].where.ToString() == "my job\n\x1b.yaml:21:9");
   CHECK(EmitSubmission(second) == text);
   CHECK(EmitYaml(second) == EmitYaml(first));
   CHECK(EmitGiven(second) == EmitGiven(first));
-  // A user who submitted the text as a file sees that file's line numbers.
+  // If the user submitted the text as a file, the line numbers are those of that file.
   received.submission = false;
   CHECK(Parse(text, received).model.layers[1].where.file == "job.yaml");
 
-  // Any other text at that place, or none, loses the places and nothing else. The line in front of
-  // them may differ, because earlier versions wrote another one.
+  // If any other text stands at that place, or none, only the positions are lost. The line in front
+  // of them may differ, because earlier versions wrote another one.
   received.submission = true;
   const std::string line =
       "# Messages name the following places in the user's file: [file, line, column].\n";
@@ -1007,7 +1010,8 @@ TEST_CASE(
     CHECK(first.checkpoint == second.checkpoint);
     CHECK(EmitYaml(second) == emitted);
   }
-  // Without the section, its defaults are shown, and the job stays one without the section.
+  // If the section is missing, its defaults are shown as a comment, so the emitted job does not
+  // have the section either.
   const std::string emitted = EmitYaml(Parse(kCnn, options));
   CHECK_THAT(emitted, Catch::EndsWith("\n  # checkpoint: {every: 1m, keep: 3, resume: false}\n"));
   CHECK_FALSE(Parse(emitted).checkpoint.given);
@@ -1267,8 +1271,8 @@ TEST_CASE("a functions job has variables, limits and optimizers, and no data") {
              Catch::Contains("needs a momentum above 0"));
   CHECK_THAT(refusal("{every: 1s}", "{resume: true}"),
              Catch::Contains("not built yet: `resume: true` of a functions job"));
-  // Embedding tables are for training jobs: a batch names the rows that are pulled, while a
-  // function's step names variables.
+  // Embedding tables are for training jobs only: there a batch names the rows that are pulled, but
+  // a step of a function names variables.
   CHECK_THAT(refusal("    queue_limit: 2",
                      "    tables: [{name: items, dimension: 16}]\n    queue_limit: 2"),
              Catch::Contains("not built yet: key `tables`"));
@@ -1283,7 +1287,7 @@ TEST_CASE("a functions job has variables, limits and optimizers, and no data") {
 }
 
 TEST_CASE("no mutation of a job file crashes the parser, and accepted jobs survive a round trip") {
-  // Bytes are changed, doubled and dropped, and pieces of other texts are put in. The seed is
+  // Bytes are changed, duplicated and removed, and pieces of other texts are inserted. The seed is
   // fixed, so that a failure can be repeated.
   const std::vector<std::string> seeds = {
       kCnn, kCounting, kFunctions, ReferenceYaml(),

@@ -1,5 +1,5 @@
-// Shapes that do not fit are refused, with the place where the user wrote them, before anything
-// runs.
+// Shapes that do not fit must be refused before anything runs, with the place where the user wrote
+// them.
 #include <catch2/catch.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -10,7 +10,7 @@
 namespace evergrad::config {
 namespace {
 
-// The layers begin on line 17 of the file; the loss stands on the line below the last layer.
+// The layers begin on line 17 of the file, and the loss is on the line below the last layer.
 constexpr char kJob[] = R"(apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: shapes}

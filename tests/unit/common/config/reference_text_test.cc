@@ -1,4 +1,4 @@
-// Tests the lines and comments of a reference.
+// Tests the lines and comments of a reference text.
 #include "common/schema/reference_text.h"
 
 #include <catch2/catch.hpp>

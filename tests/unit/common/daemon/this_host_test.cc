@@ -20,7 +20,7 @@ TEST_CASE(
     CHECK(WhereIs(own) == Where::kThisHost);
   for (const char* other : {"192.0.2.1:4000", "[2001:db8::1]:4000"})
     CHECK(WhereIs(other) ==
-          Where::kElsewhere);  // reserved for documentation: no host has these addresses
+          Where::kElsewhere);  // no host has these addresses, which are reserved for documentation
   CHECK(WhereIs("no-such-host.invalid:4000") == Where::kUnknown);
   CHECK(WhereIsPeer("ipv4:127.0.0.1:1") == Where::kThisHost);
   CHECK(WhereIsPeer("ipv6:%5B::1%5D:1") == Where::kThisHost);
@@ -54,8 +54,8 @@ TEST_CASE(
   CHECK_THAT(std::string(refused.message()), Contains("--listen") && Contains("--advertise") &&
                                                  Contains("127.0.0.1:4001") &&
                                                  Contains("10.0.0.1:4000"));
-  // On the coordinator's own host every worker may be on the same host. A name that cannot be
-  // resolved yet proves nothing.
+  // If the coordinator is on this host, all workers may be on this host, too. If the coordinator's
+  // name cannot be resolved yet, nothing is known.
   CHECK(CheckServerAddress("127.0.0.1:4001", "10.0.0.1:4000", is(Where::kThisHost)).ok());
   CHECK(CheckServerAddress("127.0.0.1:4001", "coordinator:4000", is(Where::kUnknown)).ok());
   CHECK(CheckServerAddress("10.0.0.2:4001", "10.0.0.1:4000", is(Where::kElsewhere)).ok());

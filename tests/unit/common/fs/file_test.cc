@@ -15,7 +15,7 @@
 namespace evergrad::fs {
 namespace {
 
-// A fresh folder that is removed with the test.
+// A new folder, which is removed with the test.
 class Folder : public test::TempFolder {
  public:
   std::size_t entries() const {
@@ -79,8 +79,8 @@ TEST_CASE("lines are appended, and folders are made with their parents, repeated
   CHECK(*ReadFile(folder / "a/log", 100) == "one\ntwo\n");
 }
 
-// While an object of this class lives, no file of this process grows above `bytes`. As on a full
-// disk, a write is first accepted in part.
+// While an object of this class exists, no file of this process can grow above `bytes`. As on a
+// full disk, only a part of a write is accepted first.
 class FullDisk {
  public:
   explicit FullDisk(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {

@@ -1,5 +1,5 @@
-// The place to which a path leads decides, however the path is spelled and whatever happens to its
-// links meanwhile.
+// The file to which a path leads decides whether it may be read, however the path is spelled and
+// however its links change meanwhile.
 #include "common/fs/roots.h"
 
 #include <fcntl.h>
@@ -31,13 +31,13 @@ std::string Text(const Descriptor& file) {
   return got < 0 ? "error" : std::string(text, static_cast<std::size_t>(got));
 }
 
-// A folder "in" with a file, and beside it files that must stay unreadable.
+// A folder "in" with a file. The files beside it must stay unreadable.
 struct Place {
   TempFolder folder;
   Roots roots;
   Place() {
     stdfs::create_directories(folder / "in/sub");
-    stdfs::create_directory(folder / "inside");  // its name begins as the root's
+    stdfs::create_directory(folder / "inside");  // its name begins with the root's name
     Write(folder / "in/a", "mine");
     Write(folder / "in/sub/b", "mine, too");
     Write(folder / "secret", "not mine");
@@ -78,10 +78,11 @@ TEST_CASE(
     INFO(name);
     CHECK(place.Open(f / name) == "outside");
   }
-  CHECK(place.Open("in/a") == "outside");  // relative to this process's working directory
+  // the path is relative to this process's working directory
+  CHECK(place.Open("in/a") == "outside");
   CHECK(place.Open("/etc/passwd") == "outside");
-  // A link whose target does not exist is followed, and the target is reported as missing; nothing
-  // else is learned.
+  // A link is followed. If its target does not exist, the target is reported as missing, and
+  // nothing else is revealed.
   CHECK(place.Open(f / "in/dangling") == "missing");
 
   const absl::Status refusal = place.roots.Refusal("the data file", "/etc/passwd");
@@ -100,7 +101,7 @@ TEST_CASE("a root may be a link, and its files may be named by both of its names
   const Roots roots = Roots::Only({f / "data/"}, "");
   CHECK(Text(roots.Open(f / "data/a", O_RDONLY)) == "mine");
   CHECK(Text(roots.Open(f / "disk/data/a", O_RDONLY)) == "mine");
-  // When the worker's owner points a root to another folder, the root is that folder from then on.
+  // The worker's owner points a root to another folder. From then on that folder is the root.
   stdfs::create_directory(f / "disk/new");
   Write(f / "disk/new/a", "new");
   stdfs::remove(f / "data");

@@ -11,7 +11,7 @@ namespace {
 using namespace std::chrono_literals;
 using runtime::ManualExecutor;
 
-// A process with two watched executors. Each of the three executors runs only in Run.
+// A process with two watched executors, and one that measures the time. They run only in Run.
 struct Process {
   ManualClock clock;
   Liveness liveness{&clock};
@@ -23,7 +23,7 @@ struct Process {
     liveness.Watch("control", &control);
     liveness.Watch("shards-0", shards.get());
   }
-  // Lets `seconds` pass, in which the given executors run.
+  // Lets `seconds` pass. Only the executors in `running` run.
   void Run(int seconds, const std::vector<ManualExecutor*>& running) {
     for (int i = 0; i < seconds; ++i) {
       clock.Advance(1s);
@@ -69,10 +69,10 @@ TEST_CASE("a process that stood still for an hour is live when it continues") {
   p.Run(10, {&p.time, &p.control, p.shards.get()});
   p.clock.Advance(1h);
   CHECK(p.liveness.Stuck().empty());
-  // The probes are answered before any thread has run again.
+  // Probes are answered before any thread has run again, which does not count as stuck.
   p.Run(5, {});
   CHECK(p.liveness.Stuck().empty());
-  // An executor that does not continue is stuck 30 s later at the latest.
+  // An executor that does not run again counts as stuck 30 s later at the latest.
   p.Run(30, {&p.time, &p.control});
   CHECK(p.liveness.Stuck().size() == 1);
 }
@@ -95,7 +95,7 @@ TEST_CASE("an executor that has ended is not watched any more") {
   p.Run(100, {&p.time, &p.control});
   CHECK(p.liveness.Stuck().empty());
 
-  // An executor that refuses tasks has ended, too.
+  // An executor that has been shut down refuses tasks, and does not count as stuck.
   runtime::ThreadExecutor over({.name = "over"});
   over.Shutdown();
   p.liveness.Watch("over", &over);

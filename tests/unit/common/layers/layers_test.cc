@@ -25,7 +25,8 @@ LayerSpec Spec(const std::string& type, const std::function<void(LayerSpec&)>& c
   return spec;
 }
 
-// Returns, for example, "(10) kernel(4, 10)^4/10 bias(10)^10/10", or the error.
+// Returns shapes and variables as text, for example "(10) kernel(4, 10)^4/10 bias(10)^10/10", or
+// the error.
 std::string Inferred(const LayerSpec& spec, const LayerInputs& inputs) {
   const auto shapes = InferLayer(spec, inputs);
   if (!shapes.ok()) return std::string(shapes.status().message());
@@ -65,7 +66,7 @@ LayerSpec Embedding(const std::string& combiner) {
   return Spec("embedding", [&](LayerSpec& s) { s.combiner = combiner; });
 }
 
-// Returns shapes that fit, with the results of each rule.
+// Returns shapes that each rule accepts, with the results.
 std::vector<ShapeCase> Fitting() {
   return {
       {Dense(10),
@@ -106,7 +107,7 @@ std::vector<ShapeCase> Fitting() {
   };
 }
 
-// Returns shapes and values that do not fit.
+// Returns shapes and settings that are refused.
 std::vector<ShapeCase> Refused() {
   return {
       {Dense(10), {{{}}}, "dense needs an input of rank 1 or more, got ()"},

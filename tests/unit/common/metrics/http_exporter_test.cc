@@ -1,5 +1,5 @@
-// Tests over a real socket on loopback, port 0. The test has its own HTTP client, because thirty
-// lines are cheaper than httplib's header.
+// Tests over a real socket on loopback with port 0. The test has its own HTTP client of thirty
+// lines, because httplib's header takes long to compile.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <openssl/evp.h>
@@ -32,7 +32,7 @@ int Dial(const std::string& address) {
   REQUIRE(::inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr) == 1);
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   REQUIRE(fd >= 0);
-  const timeval patience{20, 0};  // far above what any answer takes
+  const timeval patience{20, 0};  // much longer than any answer takes
   REQUIRE(::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) == 0);
   if (::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0) return fd;
   ::close(fd);
@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<HttpExporter>> Start(const std::string& listen, R
   return Start(std::move(options), registry);
 }
 
-// Connections that say nothing, and connections that send only the beginning of a request.
+// Connections that send nothing, or only the beginning of a request.
 struct Strangers {
   Strangers(const std::string& address, int count, const std::string& beginning) {
     for (int i = 0; i < count; ++i) {
@@ -90,14 +90,15 @@ struct Strangers {
   std::vector<int> fds;
 };
 
-// Returns whether the peer has closed this connection, on which nothing was sent.
+// Returns whether the peer has closed this connection, which had sent nothing.
 bool Ended(int fd) {
   char byte;
   const ssize_t n = ::recv(fd, &byte, 1, 0);
   return n == 0 || (n < 0 && errno == ECONNRESET);
 }
 
-// Options as patient as the test itself: no connection is closed for being slow.
+// Options whose timeouts are as long as the test's own, so that no connection is closed for being
+// slow.
 ExporterOptions Patient() {
   ExporterOptions options;
   options.listen = "127.0.0.1:0";
@@ -134,7 +135,7 @@ TlsPems SelfSigned() {
   return pems;
 }
 
-// Like Get, over TLS. It accepts any certificate.
+// Like Get, over TLS. It accepts any certificate of the server.
 std::string GetOverTls(const std::string& address, const std::string& path) {
   const std::unique_ptr<SSL_CTX, Freer<SSL_CTX_free>> context(SSL_CTX_new(TLS_client_method()));
   const int fd = Dial(address);
@@ -170,7 +171,7 @@ TEST_CASE("a scrape over HTTP returns the registry's text, and the port is free 
     CHECK_THAT(metrics, Catch::EndsWith("evergrad_worker_steps_total 7\n"));
     CHECK_THAT(Get(address, "/healthz"), Catch::EndsWith("ok\n"));
     CHECK_THAT(Get(address, "/nothing"), Catch::StartsWith("HTTP/1.1 404"));
-    // Two daemons never share a port unnoticed.
+    // A port that is in use must be refused, so that two daemons never share one.
     CHECK(Start(address, &registry).status().code() == absl::StatusCode::kUnavailable);
   }
   CHECK(Get(address, "/metrics").empty());
@@ -261,7 +262,7 @@ TEST_CASE("a client that sends its request slowly does not delay the end of the 
     REQUIRE(slow.back() >= 0);
     CHECK(::send(slow.back(), "GET /metr", 9, MSG_NOSIGNAL) == 9);
   }
-  exporter->reset();  // Would last an hour.
+  exporter->reset();  // The sending would last an hour.
   for (const int fd : slow) {
     CHECK_THAT(ReadAll(fd), !Catch::Contains("200"));
     ::close(fd);
@@ -277,7 +278,7 @@ TEST_CASE("a request above its limit is not read to its end") {
   const std::string header = "GET /metrics HTTP/1.1\r\n";
   CHECK(::send(fd, header.data(), header.size(), MSG_NOSIGNAL) ==
         static_cast<ssize_t>(header.size()));
-  // There are many short headers; none of their lines is too long.
+  // The header has many short lines, none of which is too long by itself.
   std::string more;
   for (int i = 0; i < 4000; ++i) more += "a: b\r\n";
   (void)::send(fd, more.data(), more.size(), MSG_NOSIGNAL);
@@ -286,8 +287,8 @@ TEST_CASE("a request above its limit is not read to its end") {
   CHECK_THAT(Get((*exporter)->address(), "/healthz"), Catch::EndsWith("ok\n"));
 }
 
-// Eight such connections once held the two threads and the queue: a process manager that probes
-// /healthz would have killed a healthy daemon.
+// Eight such connections once occupied both threads and the queue. A process manager that probes
+// /healthz would then have killed a healthy daemon.
 TEST_CASE("silent and slow connections do not delay the answer to a probe") {
   Registry registry;
   auto exporter = Start(Patient(), &registry);
@@ -305,7 +306,7 @@ TEST_CASE("silent and slow connections do not delay the answer to a probe") {
 
 TEST_CASE(
     "connections without a TLS handshake, or with a slow one, do not delay a probe over HTTPS") {
-  ::signal(SIGPIPE, SIG_IGN);  // As in a daemon; OpenSSL writes without MSG_NOSIGNAL.
+  ::signal(SIGPIPE, SIG_IGN);  // Daemons do this, too, because OpenSSL writes without MSG_NOSIGNAL.
   Registry registry;
   ExporterOptions options = Patient();
   options.tls = SelfSigned();
@@ -323,7 +324,7 @@ TEST_CASE(
 
 TEST_CASE("clients that do not read their answers do not delay the answer to a probe") {
   Registry registry;
-  // More than the buffers of a socket.
+  // The answer is larger than the buffers of a socket.
   registry.GetCounter("evergrad_worker_steps_total", std::string(16u << 20, 'h')).Add(7);
   auto exporter = Start(Patient(), &registry);
   REQUIRE(exporter.ok());

@@ -11,7 +11,7 @@
 namespace evergrad::metrics {
 namespace {
 
-// A folder in place of /proc with one process.
+// A folder that imitates /proc with one process.
 struct Proc {
   std::filesystem::path root =
       std::filesystem::temp_directory_path() / ("evergrad-proc-" + std::to_string(::getpid()));

@@ -1,4 +1,4 @@
-// Tests over a socket pair and a clock that the test moves; nothing here waits.
+// Tests over a socket pair and a clock that the test moves. Nothing here waits.
 #include "common/metrics/scrape_connection.h"
 #include "tests/support/manual_executor.h"
 
@@ -86,8 +86,8 @@ TEST_CASE(
   ScrapeConnection connection(pair.ours, &clock, limits, nullptr);
   pair.Send("GET / HTTP/1.1\r\n\r\n");
   REQUIRE(connection.Proceed() == State::kAsked);
-  clock.Advance(std::chrono::hours(1));      // The answering side took its time.
-  constexpr std::size_t kBytes = 64u << 20;  // more than the buffers of the socket take
+  clock.Advance(std::chrono::hours(1));      // The exporter took an hour for the answer.
+  constexpr std::size_t kBytes = 64u << 20;  // more than the buffers of a socket hold
   REQUIRE(connection.Answer(std::string(kBytes, 'y')) == State::kAnswering);
   CHECK(connection.events() == POLLOUT);
   clock.Advance(std::chrono::milliseconds(9'999));

@@ -29,9 +29,9 @@ TEST_CASE("the last batch and the last closure of an epoch are short") {
   };
   const Case cases[] = {
       {60000, 128, 16, 469, 30, 29 * 16 * 128, 60000, 5},
-      {12, 4, 3, 3, 1, 0, 12, 3},   // Everything fits.
-      {13, 4, 3, 4, 2, 12, 13, 1},  // One example over.
-      {1, 128, 16, 1, 1, 0, 1, 1},  // A single example.
+      {12, 4, 3, 3, 1, 0, 12, 3},   // All examples fit.
+      {13, 4, 3, 4, 2, 12, 13, 1},  // One example is left over.
+      {1, 128, 16, 1, 1, 0, 1, 1},  // There is a single example.
       {10, 1, 1, 10, 10, 9, 10, 1},
       {10, 100, 4096, 1, 1, 0, 10, 1},
   };
@@ -75,7 +75,7 @@ TEST_CASE("the batches of an epoch partition the data set, and global steps have
       const auto indices = plan->Batch(ClosureId(c), UpdateIndex(u));
       REQUIRE(!indices.empty());
       REQUIRE(indices.size() <= batch);
-      // A repeat gives the same batch.
+      // A repeated call must return the same batch.
       REQUIRE(indices == plan->Batch(ClosureId(c), UpdateIndex(u)));
       auto& epoch = per_epoch[range.epoch];
       epoch.insert(epoch.end(), indices.begin(), indices.end());

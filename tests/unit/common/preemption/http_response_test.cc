@@ -18,7 +18,7 @@ struct Result {
   std::string reason;
 };
 
-// Reads `bytes` in pieces of `piece` bytes, and then the end of the connection if `closes`.
+// Reads `bytes` in pieces of `piece` bytes. If `closes`, then reads the end of the connection.
 Result Read(absl::string_view bytes, bool closes, std::size_t piece = 1) {
   ResponseReader reader;
   State state = State::kIncomplete;

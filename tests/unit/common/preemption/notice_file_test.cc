@@ -1,4 +1,4 @@
-// Tests, with a manual clock, which files are a preemption notice and which are not.
+// Tests, with a manual clock, which files count as a preemption notice and which do not.
 #include "common/preemption/notice_file.h"
 
 #include <catch2/catch.hpp>

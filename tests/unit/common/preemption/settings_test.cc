@@ -1,4 +1,4 @@
-// Tests which settings of the watch are refused, and which source they name.
+// Tests which settings of the watch are refused, and which source accepted settings name.
 #include "common/preemption/settings.h"
 
 #include <catch2/catch.hpp>

@@ -44,7 +44,8 @@ TEST_CASE("uniform numbers lie in [0,1) and have the mean and variance of their 
     sum += x;
     squares += double{x} * x;
   }
-  // The bound is five standard errors, which are 0.2887 / sqrt(n) and 0.0745 / sqrt(n).
+  // The bound is five standard errors, which are 0.2887 / sqrt(n) for the mean and 0.2981 / sqrt(n)
+  // for the mean of squares.
   CHECK(std::fabs(sum / n - 0.5) < 5 * 0.2887 / std::sqrt(n));
   CHECK(std::fabs(squares / n - 1.0 / 3.0) < 5 * 0.2981 / std::sqrt(n));
 }
@@ -73,7 +74,7 @@ TEST_CASE("normal numbers have mean 0 and variance 1, and truncated ones are at 
   CHECK(std::fabs(sum / n) < 5 / std::sqrt(n));
   CHECK(std::fabs(squares / n - 1) < 5 * std::sqrt(2.0 / n));
   CHECK(std::fabs(truncated_sum / n) < 5 / std::sqrt(n));
-  // A normal distribution that is cut at two has a variance of 0.7737.
+  // A normal distribution that is truncated at two has a variance of 0.7737.
   CHECK(std::fabs(truncated_squares / n - 0.7737) < 0.01);
 }
 
@@ -88,7 +89,7 @@ TEST_CASE(
     else
       ++redrawn;
   }
-  CHECK(redrawn > 100);  // 4.55 % of 5000 is 227.
+  CHECK(redrawn > 100);  // 227 are expected, which is 4.55 % of 5000.
 }
 
 TEST_CASE("truncated numbers of any range equal those drawn one by one") {
@@ -111,7 +112,7 @@ TEST_CASE("normal numbers equal the Box-Muller formula in float64") {
     const double want = std::sqrt(-2 * std::log(u1)) * std::cos(2 * 3.14159265358979323846 * u2);
     worst = std::max(worst, std::fabs(Normal(key, i) - want) / std::max(std::fabs(want), 1e-3));
   }
-  CHECK(worst < 6.1e-8);  // half of float32's last place
+  CHECK(worst < 6.1e-8);  // half a unit in float32's last place
 }
 
 TEST_CASE("a permutation is a bijection, for every size up to 300 and some larger ones") {

@@ -35,14 +35,14 @@ TEST_CASE("the partitioners give the documented examples") {
   CHECK(Count(MaxSize{4, std::nullopt}, six) == 6);
   CHECK(Count(MaxSize{4, 2}, six) == 2);
   CHECK(Count(MaxSize{1024, std::nullopt}, six) == 1);
-  // 257 KiB at 256 KiB: rounding down, one partition.
+  // 257 KiB with a minimum of 256 KiB are one partition, because the number is rounded down.
   CHECK(Count(MinSize{256 * kKiB, std::nullopt}, tensor::Shape{257 * kKiB / 4}) == 1);
   CHECK(Count(MinSize{256 * kKiB, std::nullopt}, tensor::Shape{512 * kKiB / 4}) == 2);
   CHECK(Sizes(FixedShards{5}, tensor::Shape{13, 4}) == std::vector<std::uint64_t>{3, 3, 3, 2, 2});
   CHECK(Count(FixedShards{5}, tensor::Shape{3, 4}) == 3);
-  // Rows of 40 B, two in 100 B.
+  // Rows have 40 B, so two of them fit into 100 B.
   CHECK(Count(MaxSize{100, std::nullopt}, tensor::Shape{10, 10}) == 5);
-  // A row is larger than 100 B: one row each.
+  // A row is larger than 39 B, so each partition has one row.
   CHECK(Count(MaxSize{39, std::nullopt}, tensor::Shape{10, 10}) == 10);
 }
 
@@ -57,10 +57,10 @@ TEST_CASE("no partition exceeds 64 MiB, whatever the setting is") {
   const tensor::Shape large{200 * mib / 4};  // 200 MiB in rows of 4 B.
   CHECK(Count(FixedShards{1}, large) == 4);
   CHECK(Count(MaxSize{1024 * mib, std::nullopt}, large) == 4);
-  CHECK(Count(MaxSize{mib, 1}, large) == 4);  // The cap gives way.
+  CHECK(Count(MaxSize{mib, 1}, large) == 4);  // The limit of one partition is exceeded.
   CHECK(Count(FixedShards{1}, tensor::Shape{64 * mib / 4}) == 1);
   CHECK(Count(FixedShards{1}, tensor::Shape{64 * mib / 4 + 1}) == 2);
-  // Rows of 33 MiB: one in each partition, because two do not fit.
+  // Rows have 33 MiB. Each partition has one row, because two do not fit.
   CHECK(Sizes(FixedShards{1}, tensor::Shape{3, 33 * mib / 4}) ==
         std::vector<std::uint64_t>{1, 1, 1});
 }
@@ -91,7 +91,7 @@ TEST_CASE("an impossible partition is refused as a user's error") {
     CHECK(BlameOf(ranges.status()) == Blame::kUser);
     CHECK_THAT(std::string(ranges.status().message()), Catch::Contains(c.words));
   }
-  // The product wraps.
+  // The product of the dimensions overflows.
   CHECK_FALSE(PartitionRows(FixedShards{1}, tensor::Shape{1ull << 40, 1ull << 40}).ok());
 }
 

@@ -1,5 +1,5 @@
-// Tests manifests: a reader finds the old or the new one, whole or not at all. A damaged manifest
-// is skipped and named.
+// Tests manifests: a reader finds the old or the new manifest, whole or not at all. A damaged
+// manifest is skipped and named.
 #include "common/snapshot/manifest.h"
 
 #include "common/snapshot/layout.h"
@@ -113,7 +113,7 @@ TEST_CASE("the newest readable manifest is used, and damaged ones are skipped an
   REQUIRE(newest->passed_over.size() == 1);
   CHECK(newest->passed_over[0].message().find(ManifestName(10)) != std::string::npos);
   REQUIRE(files.Truncate(fs::JoinUri(kFolder, ManifestName(2)), 10).ok());
-  // A manifest under another manifest's name is not accepted.
+  // A manifest under the name of another manifest must not be accepted.
   const std::string first = *fs::ReadWhole(files, fs::JoinUri(kFolder, ManifestName(1)), 1 << 20);
   REQUIRE(files.Remove(fs::JoinUri(kFolder, ManifestName(1))).ok());
   REQUIRE(fs::WriteWhole(files, fs::JoinUri(kFolder, ManifestName(3)), first).ok());
@@ -178,8 +178,8 @@ TEST_CASE("a shard file matches the manifest of a job that sends 16 bits") {
     CHECK(CheckShardOf(files, kFolder, manifest, 0, whole).ok());
 }
 
-// A small K1: any step of the commit may be the last one, and the disk may keep any of the unsynced
-// bytes.
+// Like scenario K1, but small: the power may be lost after any step of the commit, and the disk may
+// keep any of the unsynced bytes.
 TEST_CASE("a loss of power at any step of writing a manifest leaves the old one or the new one") {
   int olds = 0, news = 0;
   for (const char* failpoint : {"fs.write", "fs.sync", "fs.link", "fs.sync_folder", "none"}) {

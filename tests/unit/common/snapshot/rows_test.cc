@@ -1,4 +1,4 @@
-// Blocks of rows are read as bytes from outside. A block that fits is viewed in place; any other is
+// Blocks of rows come from outside. A block of the right size is read in place, and any other is
 // refused.
 #include "common/snapshot/rows.h"
 
@@ -9,8 +9,8 @@
 namespace evergrad::snapshot {
 namespace {
 
-// Returns n rows of `dimension` values and `numbers` optimizer numbers each, in the layout of
-// FORMAT.md.
+// Returns n rows, each with `dimension` values and `numbers` numbers of optimizer state, in the
+// layout of FORMAT.md.
 std::string Block(std::uint32_t n, std::uint32_t dimension, std::uint32_t numbers) {
   std::string block;
   const auto put = [&](auto value) {
@@ -48,11 +48,11 @@ TEST_CASE("a block gives its ids and values, whatever optimizer state it contain
 TEST_CASE("a block of another length, without rows, or with nonzero padding is refused") {
   const std::string block = Block(4, 3, 1);
   for (std::size_t size = 0; size < block.size(); ++size) {
-    // This size is also that of a valid block of as many rows with fewer numbers.
+    // A valid block of as many rows with fewer numbers has the same size.
     if (size == Block(4, 3, 0).size()) continue;
     CHECK_FALSE(ParseRows(BytesOf(block.substr(0, size)), 3));
   }
-  CHECK_FALSE(ParseRows(BytesOf(block), 5));  // wider rows than it has bytes for
+  CHECK_FALSE(ParseRows(BytesOf(block), 5));  // such rows need more bytes than the block has
   std::string none = block, padded = block, many = block;
   none[0] = 0;
   padded[4] = 1;

@@ -15,7 +15,7 @@ namespace {
 const std::string kUri = "file:///shard";
 const auto kNothing = [](const ShardFileReader::Piece&) { return absl::OkStatus(); };
 
-// Writes the bytes of a file as a file of another store.
+// Writes these bytes as the file `uri`.
 void Put(fs::MemoryFileSystem& files, absl::string_view bytes, const std::string& uri = kUri) {
   if (*files.Exists(uri)) REQUIRE(files.Remove(uri).ok());
   REQUIRE(fs::WriteWhole(files, uri, bytes).ok());
@@ -157,7 +157,7 @@ TEST_CASE("a file that is truncated anywhere, or extended, is detected and named
   CHECK(quiet == 0);
   Put(files, whole + std::string(64, '\0'));
   CheckNamed(VerifyShardFile(files, kUri).status());
-  // A hole in the middle: both ends fit, the size does not.
+  // 32 bytes in the middle are missing: both ends are right, but the size is not.
   Put(files, whole.substr(0, 320) + whole.substr(352));
   CheckNamed(VerifyShardFile(files, kUri).status());
 }
@@ -171,7 +171,7 @@ TEST_CASE("messages call each section by a word of the vocabulary") {
 
 TEST_CASE("damage in a large file is named by its block") {
   fs::MemoryFileSystem files;
-  const std::uint64_t rows = 300'000;  // 3.6 MB of values, and as much of one slot
+  const std::uint64_t rows = 300'000;  // 3.6 MB of values, and as much of one optimizer state
   WriteSmall(files, kUri, SmallHeader(0, rows));
   const std::uint64_t first =
       VerifyShardFile(files, kUri).ok()
@@ -250,7 +250,8 @@ TEST_CASE("inconsistent fields under correct checksums are refused") {
     c.header(&changed);
     v1::ShardLedger ledger = SmallLedger();
     c.ledger(&ledger);
-    // The values and slots have the right shape, but the header describes another one.
+    // The values and the optimizer state have the right shape, but the header describes another
+    // one.
     auto file = files.Create(kUri);
     auto writer = ShardFileWriter::Begin(file->get(), changed);
     REQUIRE(writer.ok());
@@ -280,8 +281,8 @@ TEST_CASE("random changes of several bytes are always detected, and never end th
     std::string bytes = whole;
     for (int change = 0; change < 4; ++change)
       bytes[random() % bytes.size()] = static_cast<char>(random());
-    // In half of the rounds the fixed parts are sealed again, so that the code behind their
-    // checksums is reached.
+    // In half of the rounds the checksums of the fixed parts are corrected, so that the code behind
+    // their checks is reached.
     if (round % 2 == 0) {
       Seal(std::as_writable_bytes(std::span(bytes.data(), kPreambleBytes)));
       Seal(std::as_writable_bytes(

@@ -1,4 +1,4 @@
-// Tests the questions to EC2's metadata service, and every kind of answer.
+// Tests the requests to EC2's metadata service, and every kind of answer.
 #include "common/preemption/clouds/aws_watch.h"
 
 #include <catch2/catch.hpp>

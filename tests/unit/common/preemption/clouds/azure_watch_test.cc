@@ -1,4 +1,4 @@
-// Tests the questions to Azure's metadata service, and every kind of answer.
+// Tests the requests to Azure's metadata service, and every kind of answer.
 #include "common/preemption/clouds/azure_watch.h"
 
 #include <catch2/catch.hpp>
@@ -23,7 +23,7 @@ Answer Events(const std::string& events) {
   return Status(200, R"({"DocumentIncarnation": 2, "Events": [)" + events + "]}");
 }
 
-// A watch that knows the name of its machine.
+// A watch that already knows the name of its machine.
 struct Named {
   AzureWatch watch;
   Named() {
@@ -40,7 +40,8 @@ TEST_CASE("azure: the name of the machine, then the events every second, until t
         std::vector<std::pair<std::string, std::string>>{{"Metadata", "true"}});
   const Turn events = watch.OnAnswer(Status(200, "spot_3"));
   CHECK(ShowTurn(events) == kEvents);
-  CHECK(events.next->request.timeout > std::chrono::minutes(2));  // the service is turned on
+  // the first request turns the service on
+  CHECK(events.next->request.timeout > std::chrono::minutes(2));
   const Turn next = watch.OnAnswer(Status(200, kNone));
   CHECK(ShowTurn(next) == kEvents + " +1000ms");
   CHECK(next.next->request.timeout <= std::chrono::seconds(5));
@@ -71,7 +72,7 @@ TEST_CASE("azure: an event of another machine or of another type is no notice") 
     CHECK(turn.failure.empty());
     if (!notice) CHECK(ShowTurn(turn) == kEvents + " +1000ms");
   }
-  Named named;  // the event of this machine stands after others
+  Named named;  // the event of this machine comes after others
   CHECK(named.watch
             .OnAnswer(Events("7, " + Event("Freeze", "spot_3") + ", " + Event("Preempt", "spot_3")))
             .notice);
@@ -118,7 +119,8 @@ TEST_CASE("azure: an answer of no use is a failure, and the same question is ask
       const Turn turn = named.watch.OnAnswer(useless);
       CHECK_FALSE(turn.failure.empty());
       CHECK(ShowAsk(*turn.next) == kEvents + wait);
-      CHECK(turn.next->request.timeout > std::chrono::minutes(2));  // still not turned on
+      // the service is not turned on yet
+      CHECK(turn.next->request.timeout > std::chrono::minutes(2));
     }
     CHECK(ShowTurn(named.watch.OnAnswer(Status(200, kNone))) == kEvents + " +1000ms");
     CHECK(named.watch.OnAnswer(Events(Event("Preempt", "spot_3"))).notice);

@@ -1,4 +1,4 @@
-// Tests the questions to Compute Engine's metadata server, and every kind of answer.
+// Tests the requests to Compute Engine's metadata server, and every kind of answer.
 #include "common/preemption/clouds/gce_watch.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Transcripts of a watch: the answers go in, and each turn comes out as one line of text.
+// Transcripts of a watch: the test passes answers to it, and gets each turn as one line of text.
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,8 @@ inline Answer Silence(std::string failure = "timeout") {
   return answer;
 }
 
-// "GET /path token=… body" and "+5000ms" for the time before it.
+// Returns a request as text: "GET /path token=… body", with "+5000ms" before it if it is sent after
+// that time.
 inline std::string ShowAsk(const Ask& ask) {
   std::string out = absl::StrCat(ask.request.method, " ", ask.request.path);
   for (const auto& [name, value] : ask.request.headers)
@@ -46,7 +47,7 @@ inline std::string ShowTurn(const Turn& turn) {
   return absl::StrCat(out, turn.next ? ShowAsk(*turn.next) : "end");
 }
 
-// Answers that are of no use to any watch.
+// Answers that no watch can use.
 inline std::vector<Answer> Useless() {
   return {Silence("timeout"),
           Silence("cannot connect: reason=Connection refused"),
