@@ -4,8 +4,7 @@ imports.
 
   python_names.py [--self-test]
 
-pyflakes looks at every Python file of the repository; lines that end in a `noqa` comment are left
-out.
+pyflakes checks every Python file of the repository. Lines that end in a `noqa` comment are skipped.
 """
 import os
 import subprocess

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the sizes of functions, classes and test cases. sizes.txt beside this file lists those that
-are larger, and why.
+"""Checks the sizes of functions, classes and test cases. sizes.txt beside this file lists those
+that are larger, and why.
 
   functions    70 lines, from the line of the name to the closing brace; a lambda counts as a part
                of the function around it

@@ -148,7 +148,7 @@ TEMPLATE_TEST_CASE(
     if (message.done_answer().closure() == 2) second_answer.Set();
   };
   events.on_lost = [&](absl::string_view) { lost.Set(); };
-  std::string why;  // set before `waiting`
+  std::string why;  // written before `waiting` is set
   events.on_waiting = [&](absl::string_view text) {
     if (waiting.IsSet()) return;
     why = std::string(text);

@@ -262,7 +262,7 @@ TEST_CASE("a client that sends its request slowly does not delay the end of the 
     REQUIRE(slow.back() >= 0);
     CHECK(::send(slow.back(), "GET /metr", 9, MSG_NOSIGNAL) == 9);
   }
-  exporter->reset();  // The sending would last an hour.
+  exporter->reset();  // Waiting for the clients would take an hour.
   for (const int fd : slow) {
     CHECK_THAT(ReadAll(fd), !Catch::Contains("200"));
     ::close(fd);

@@ -57,7 +57,7 @@ TEST_CASE("no partition exceeds 64 MiB, whatever the setting is") {
   const tensor::Shape large{200 * mib / 4};  // 200 MiB in rows of 4 B.
   CHECK(Count(FixedShards{1}, large) == 4);
   CHECK(Count(MaxSize{1024 * mib, std::nullopt}, large) == 4);
-  CHECK(Count(MaxSize{mib, 1}, large) == 4);  // The limit of one partition is exceeded.
+  CHECK(Count(MaxSize{mib, 1}, large) == 4);  // The cap of one partition gives way.
   CHECK(Count(FixedShards{1}, tensor::Shape{64 * mib / 4}) == 1);
   CHECK(Count(FixedShards{1}, tensor::Shape{64 * mib / 4 + 1}) == 2);
   // Rows have 33 MiB. Each partition has one row, because two do not fit.

@@ -1,6 +1,6 @@
-// Compares the wire's 16-bit types with a reference in float64: the value of each pattern by its
-// definition, and rounding as the choice of the nearest of all values. Then the fast paths are
-// compared with the plain ones, for every way in which an array can be cut.
+// Compares the wire's 16-bit types with a reference in float64. The reference computes the value of
+// each pattern by its definition, and rounds by choosing the nearest of all values. Then the fast
+// paths are compared with the plain ones, for every way in which an array can be divided.
 #include "common/tensor/convert.h"
 
 #include <bit>
@@ -21,7 +21,7 @@ struct Layout {
 };
 constexpr Layout kLayouts[] = {{WireType::kFloat16, 5, 10}, {WireType::kBFloat16, 8, 7}};
 
-// The value by the definition of IEEE 754; not for NaN and infinities.
+// Returns the value by the definition of IEEE 754. It must not be NaN or infinite.
 double Meaning(const Layout& layout, std::uint32_t magnitude) {
   const int bias = (1 << (layout.exponent_bits - 1)) - 1;
   const auto exponent = static_cast<int>(magnitude >> layout.mantissa_bits);
@@ -33,15 +33,15 @@ std::uint32_t InfinityOf(const Layout& layout) {
   return ((1u << layout.exponent_bits) - 1) << layout.mantissa_bits;
 }
 
-// Returns the nearest of all magnitudes below infinity, and of two equally near ones the even one.
-// Beyond half a step above the largest, it returns infinity.
+// Returns the magnitude below infinity that is nearest to `value`. If two are equally near, it
+// returns the even one. If `value` is more than half a step above the largest, it returns infinity.
 std::uint16_t Nearest(const Layout& layout, float value) {
   const std::uint32_t sign = std::signbit(value) ? 0x8000 : 0, infinity = InfinityOf(layout);
   const double x = std::fabs(static_cast<double>(value));
-  std::uint32_t low = 0, high = infinity - 1;  // Meaning() rises
+  std::uint32_t low = 0, high = infinity - 1;  // Meaning() rises with the magnitude
   const double largest = Meaning(layout, high), step = largest - Meaning(layout, high - 1);
   if (x >= largest + step / 2) return static_cast<std::uint16_t>(sign | infinity);
-  while (low < high) {  // finds the last magnitude that is not above x
+  while (low < high) {  // finds the largest magnitude that is not above x
     const std::uint32_t middle = (low + high + 1) / 2;
     if (Meaning(layout, middle) <= x) {
       low = middle;
@@ -74,8 +74,8 @@ std::vector<std::uint16_t> AllPatterns() {
   return all;
 }
 
-// Returns every pattern of a 16-bit type as float32 with both its neighbours, every middle between
-// two patterns with its neighbours, and random values.
+// Returns as float32: every pattern of a 16-bit type, every number in the middle between two
+// patterns, the neighbours of all these, and random values.
 std::vector<float> Interesting(const Layout& layout) {
   std::vector<float> values;
   const auto add = [&](float v) {
@@ -152,8 +152,8 @@ TEST_CASE(
   CHECK(NarrowOne(WireType::kBFloat16, std::numeric_limits<float>::max()) == 0x7f80);
 }
 
-// The paths with and without the processor's instructions agree, with every length of the tail
-// between them.
+// The paths with and without the processor's vector instructions must agree. For each length, the
+// elements that remain after the vector part are tested, too.
 TEST_CASE("the conversion of any part of an array has the bits of its elements' conversion") {
   for (const Layout& layout : kLayouts) {
     const std::vector<float> values = Interesting(layout);
@@ -221,7 +221,7 @@ TEST_CASE("infinity and NaN are detected at any position") {
         values[at] = bad;
         CHECK_FALSE(finite());
       }
-      values[at] = 70000.f;  // beyond float16
+      values[at] = 70000.f;  // larger than the largest float16
       CHECK(finite() == (type != WireType::kFloat16));
       values[at] = 1.5f;
     }

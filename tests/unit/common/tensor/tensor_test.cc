@@ -25,8 +25,9 @@ TEST_CASE("a shape from a peer has at most eight dimensions and a size without o
   CHECK(Shape::Checked({1, 2, 3, 4, 5, 6, 7, 8}).ok());
   CHECK_FALSE(Shape::Checked({1, 1, 1, 1, 1, 1, 1, 1, 1}).ok());
   CHECK_FALSE(Shape::Checked({1ull << 32, 1ull << 32}).ok());
-  CHECK_FALSE(Shape::Checked({1ull << 62}).ok());                 // Its bytes wrap.
-  CHECK_FALSE(Shape::Checked({0, 1ull << 40, 1ull << 40}).ok());  // The zero hides nothing.
+  CHECK_FALSE(Shape::Checked({1ull << 62}).ok());                 // The number of bytes overflows.
+  // The zero must not hide the overflow.
+  CHECK_FALSE(Shape::Checked({0, 1ull << 40, 1ull << 40}).ok());
   CHECK(Shape::Checked({}).ok());
   CHECK(Shape::Checked({0}).ok());
 }
@@ -45,7 +46,7 @@ TEST_CASE("a buffer is aligned, can be moved, and frees its memory once") {
     CHECK(other.data() == where);
     CHECK(other.floats().size() == bytes / 4);
     AlignedBuffer& self = other;
-    other = std::move(self);  // Assigned to itself it loses nothing.
+    other = std::move(self);  // Assigned to itself, it must keep its contents.
     CHECK(other.data() == where);
   }
   AlignedBuffer empty(0);

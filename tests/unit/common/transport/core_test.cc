@@ -1,5 +1,5 @@
 // Tests the pure parts that both transports share: credit, outbox, reassembly and watchdog. It also
-// joins the two sessions by hand, with a clock that the test moves.
+// connects a client session and a server session directly, with a clock that the test moves.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -35,7 +35,8 @@ std::vector<std::uint64_t> RequestsOf(const std::vector<CreditCore::Admitted>& a
 
 // ---------------------------------------------------------------- credit
 
-// Peers as a test numbers them: each has one stream, and the stream has the peer's number.
+// Peers with the numbers that the test gives them. Each peer has one stream, whose number is that
+// of the peer.
 struct Peers {
   explicit Peers(CreditCore::Options options, int count = 5) : core(options) {
     for (int i = 1; i <= count; ++i)
@@ -54,13 +55,14 @@ TEST_CASE(
   Peers peers({.budget_bytes_max = 100});
   CHECK(peers.Ask(1, 1, 60) == Answer::kGranted);
   CHECK(peers.Ask(1, 2, 80) == Answer::kWaiting);
-  // The other peer may not have more while this one waits.
+  // Bytes that the first peer waits for are not given to the other peer.
   CHECK(peers.Ask(2, 3, 10) == Answer::kGranted);
-  CHECK(peers.Ask(1, 4, 10) == Answer::kWaiting);  // It would fit, but has to queue.
+  // It would fit, but must wait behind the first request.
+  CHECK(peers.Ask(1, 4, 10) == Answer::kWaiting);
   CHECK(peers.core.waiting_bytes() == 90);
   CHECK(peers.Admitted().empty());
   peers.core.ReleaseLarge(1, 60);
-  CHECK(peers.Admitted() == Requests{2});  // The rest is left to the other peer.
+  CHECK(peers.Admitted() == Requests{2});  // The remaining bytes are left to the other peer.
   CHECK(peers.core.used() == 90);
   peers.core.ReleaseLarge(1, 80);
   CHECK(peers.Admitted() == Requests{4});
@@ -93,7 +95,7 @@ TEST_CASE(
   for (std::uint64_t i = 21; i <= 30; ++i) CHECK(peers.Ask(2, i, 10) == Answer::kWaiting);
   CHECK(peers.core.OverShare(1));
   CHECK(peers.core.share() == 50);
-  // Released bytes go to the second peer until each has half, then to both in turns.
+  // Released bytes go to the second peer until each has half. Then they go to both in turns.
   Requests admitted;
   for (int i = 0; i < 5; ++i) {
     peers.core.ReleaseLarge(1, 10);
@@ -104,7 +106,8 @@ TEST_CASE(
   peers.core.ReleaseLarge(1, 10);
   peers.core.ReleaseLarge(2, 10);
   CHECK(peers.Admitted() == Requests{11, 26});
-  // A third peer does not halve the shares, but gets the bytes that are released next.
+  // A third peer has a smaller share than the others hold. It gets the bytes that are released
+  // next.
   CHECK(peers.Ask(3, 31, 30) == Answer::kWaiting);
   CHECK(peers.core.share() == 33);
   for (const std::uint64_t peer : {1, 2, 1}) peers.core.ReleaseLarge(peer, 10);
@@ -116,7 +119,7 @@ TEST_CASE("a request above its peer's share has its turn when the peer holds not
   CHECK(peers.Ask(1, 1, 90) == Answer::kGranted);
   CHECK(peers.Ask(2, 2, 90) == Answer::kWaiting);
   CHECK(peers.Ask(1, 3, 90) == Answer::kWaiting);
-  // Bytes are kept for the second peer, whose turn it is.
+  // The free bytes are kept for the second peer, whose turn is next.
   CHECK(peers.Ask(3, 4, 5) == Answer::kWaiting);
   peers.core.ReleaseLarge(1, 90);
   CHECK(peers.Admitted() == Requests{2});
@@ -158,7 +161,7 @@ TEST_CASE(
   Peers peers({.budget_bytes_max = 100});
   peers.core.Advance(1s);
   CHECK(peers.Ask(2, 1, 10) == Answer::kGranted);
-  peers.core.ReleaseLarge(2, 10);  // It neither holds nor wants anything now.
+  peers.core.ReleaseLarge(2, 10);  // Peer 2 now neither holds nor wants anything.
   for (std::uint64_t i = 11; i <= 15; ++i) CHECK(peers.Ask(1, i, 10) == Answer::kGranted);
   for (std::uint64_t i = 16; i <= 20; ++i) CHECK(peers.Ask(1, i, 10) == Answer::kWaiting);
   CHECK(peers.Ask(2, 2, 50) == Answer::kGranted);
@@ -178,10 +181,10 @@ TEST_CASE(
   CHECK(peers.Ask(2, 1, 10) == Answer::kGranted);
   CHECK(peers.Ask(1, 2, 900) == Answer::kGranted);
   core.LeftUnused(1);
-  core.LeftUnused(1);  // In the same pause.
+  core.LeftUnused(1);  // Both grants were left unused in the same pause.
   core.ReleaseLarge(1, 900);
   CHECK(peers.Ask(1, 3, 251) == Answer::kWaiting);
-  CHECK(peers.Ask(2, 4, 800) == Answer::kGranted);  // No peer releases bytes for it meanwhile.
+  CHECK(peers.Ask(2, 4, 800) == Answer::kGranted);  // No peer needs to release bytes for it.
   core.ReleaseLarge(2, 800);
   core.Withdraw(1, 1, 3);
   CHECK(peers.Ask(1, 5, 250) == Answer::kGranted);
@@ -248,13 +251,13 @@ TEST_CASE(
   CHECK(peers.Ask(1, 1, 100) == Answer::kGranted);
   CHECK(peers.Ask(2, 2, 90) == Answer::kWaiting);
   CHECK(peers.Ask(3, 3, 25) == Answer::kWaiting);
-  CHECK(core.AskLarge(3, 33, 4, 25) == Answer::kWaiting);  // On another stream.
+  CHECK(core.AskLarge(3, 33, 4, 25) == Answer::kWaiting);  // The request comes on another stream.
   CHECK(peers.Ask(5, 6, 50) == Answer::kWaiting);
   core.Withdraw(2, 2, 2);
   core.ReleaseLarge(1, 100);
   CHECK(core.used() == 100);
   CHECK(peers.Ask(4, 5, 20) == Answer::kWaiting);
-  core.Leave(3, 3);  // Admitted, but not used.
+  core.Leave(3, 3);  // The request was admitted, but the stream ends before it uses the bytes.
   CHECK(peers.Admitted() == Requests{6, 4, 5});
   CHECK(core.used() == 95);
   core.Withdraw(9, 9, 9);  // An unknown request changes nothing.
@@ -302,7 +305,7 @@ TEST_CASE(
     for (const auto& a : core.TakeAdmitted()) {
       for (const auto& [earlier, w] : waiting) {
         if (earlier >= a.request) break;
-        REQUIRE(w.peer != a.peer);  // Among the requests of one peer the first is served first.
+        REQUIRE(w.peer != a.peer);  // The requests of one peer are served in their order.
       }
       REQUIRE(waiting.erase(a.request) == 1);
       held[a.request] = {a.peer, a.bytes};
@@ -310,13 +313,13 @@ TEST_CASE(
     std::uint64_t sum = 0;
     std::map<std::uint64_t, std::uint64_t> wanted;
     for (const auto& [_, h] : held) sum += h.bytes;
-    // The peer's oldest request.
+    // Only the oldest request of each peer counts.
     for (const auto& [_, w] : waiting) wanted.try_emplace(w.peer, w.bytes);
     REQUIRE(core.used() == sum);
     REQUIRE(core.used() <= 1000);
     REQUIRE(core.waiting() == waiting.size());
-    // No request waits without a reason: either the next one in turn does not fit, or each peer
-    // holds something and wants more than half.
+    // No request may wait without a reason. Either the next one in turn does not fit, or each
+    // waiting peer holds something and would have more than half.
     std::map<std::uint64_t, std::uint64_t> has;
     for (const auto& [_, h] : held) has[h.peer] += h.bytes;
     bool one_blocks = false, all_beyond = true;
@@ -351,7 +354,7 @@ TEST_CASE(
   auto small = budget->MakeToken(1, 10, true);
   std::weak_ptr<Budget> alive = budget;
   budget.reset();
-  CHECK_FALSE(alive.expired());  // Its last token has dropped it.
+  CHECK_FALSE(alive.expired());  // The last token keeps the budget alive.
   small.reset();
   CHECK(alive.expired());
 }
@@ -368,7 +371,8 @@ TEST_CASE("at each message boundary the frame with the smallest remainder contin
   CHECK(outbox.Next()->header.kind == MessageKind::kPing);
   for (const std::uint64_t want : {2, 2, 2, 3, 3, 3, 1})
     CHECK(outbox.Next()->header.request_id == want);
-  outbox.AddFrame(MessageKind::kRequest, 4, 0, {});  // Empty: one message without a payload.
+  // An empty frame is one message without a payload.
+  outbox.AddFrame(MessageKind::kRequest, 4, 0, {});
   const auto empty = outbox.Next();
   CHECK(empty->header.request_id == 4);
   CHECK(empty->last);
@@ -389,13 +393,13 @@ TEST_CASE("interleaved pieces of many frames are assembled with one copy each") 
   std::size_t complete = 0;
   while (auto message = outbox.Next()) {
     if (random() % 5 == 0 &&
-        sizes.size() < 60) {  // A smaller frame is added in the middle of others.
+        sizes.size() < 60) {  // A smaller frame is added while others are in progress.
       const std::uint64_t id = 100 + sizes.size();
       sizes[id] = random() % 500;
       outbox.AddFrame(MessageKind::kRequest, id, 0,
                       Patterned(sizes[id], static_cast<unsigned>(id)));
     }
-    // The bytes arrive as a network delivers them: in slices of any length.
+    // The bytes arrive as from a network, in slices of any length.
     std::string bytes;
     for (const auto& piece : message->pieces)
       bytes.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
@@ -475,9 +479,9 @@ TEST_CASE("a frame large enough to bypass the caches is assembled like any other
 
 // ---------------------------------------------------------------- memory for frames
 
-// Two frames of 64 MiB and their headers take 72 MiB of memory each. Only half of the budget used
-// to be kept. One of two frames that were released at once was therefore unmapped, and the next
-// push began with 72 MiB of zeroed pages.
+// Two frames of 64 MiB take 72 MiB of memory each, with their headers. Only half of the budget used
+// to be kept. If two frames were released at once, the memory of one was therefore unmapped, and
+// the next push began with 72 MiB of zeroed pages.
 TEST_CASE(
     "a pool keeps all returned buffers that fit the budget, even if each is a quarter of it") {
   constexpr std::size_t kBudget = 256u << 20, kFrame = (64u << 20) + 128;
@@ -628,7 +632,7 @@ TEST_CASE("a status keeps code, message, blame and origin on the wire, within 4 
 
 // ---------------------------------------------------------------- the two sessions
 
-// A client session, a server session and the wire between them, moved by hand.
+// A client session and a server session. The test passes the messages between them.
 struct Pair {
   explicit Pair(ServerSession::Options server_options = {},
                 CreditCore::Options credit = {.budget_bytes_max = 1u << 20,
@@ -643,7 +647,7 @@ struct Pair {
       bytes.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
     return bytes;
   }
-  // Moves one message each way. Returns false when nothing moved.
+  // Passes one message in each direction. Returns false if there was none.
   bool Step() {
     bool moved = false;
     if (auto up = client.NextMessage(); up && !to_server_blocked) {
@@ -738,7 +742,7 @@ TEST_CASE(
   std::vector<absl::Status> done;
   const DataOptions options{.response_bytes_max = 400000, .deadline = 100ms};
   pair.Settle();
-  // Each message takes most of the deadline, and there are several each way.
+  // Each message takes most of the deadline, and several messages are needed in each direction.
   const auto step = [&] {
     pair.now += 80ms;
     REQUIRE(pair.client.Tick(pair.now).ok());
@@ -775,7 +779,7 @@ TEST_CASE("a call waits for its grant for six deadlines while the server respond
   pair.client.Call(1, Patterned(900000, 1), {.response_bytes_max = 100000, .deadline = 10000ms},
                    pair.Keep(&done), pair.now);
   pair.Settle();
-  REQUIRE(pair.arrived.size() == 1);  // and holds the whole budget
+  REQUIRE(pair.arrived.size() == 1);  // it holds the whole budget
   pair.client.Call(2, Patterned(900000, 1), {.response_bytes_max = 100000, .deadline = 100ms},
                    pair.Keep(&done), pair.now);
   pair.Settle();
@@ -827,7 +831,7 @@ TEST_CASE("a cancelled request is removed at the server in whatever state it is"
     pair.client.Call(2, Patterned(900000, 1), quick, pair.Keep(&done), pair.now);
     pair.Settle();
     CHECK(pair.budget->levels().waiting_bytes == 1000000);
-    pair.now += 500ms;  // it waits longer than that for credit
+    pair.now += 500ms;  // the request waits for credit longer than that
   }
   SECTION("the request is granted and nothing is sent") {
     pair.client.Announce(2, 900000, quick, pair.now);
@@ -879,7 +883,7 @@ TEST_CASE(
   CHECK(pair.arrived.size() == 1);
 }
 
-// Two clients of one server, of which only the server's half exists.
+// Two clients of one server. Only the server's sessions exist; the test acts as the clients.
 struct Rivals {
   Rivals()
       : budget(std::make_shared<Budget>(CreditCore::Options{.budget_bytes_max = 1000000}, [] {})) {
@@ -905,7 +909,7 @@ struct Rivals {
     for (const auto& a : budget->TakeAdmitted())
       (a.stream == 1 ? thief : other)->OnAdmitted(a.request, a.bytes, now);
   }
-  // Returns the kinds of the messages that wait for `session`'s client, with their requests.
+  // Returns the messages that wait to be sent to `session`'s client, as kind and request.
   std::vector<std::pair<MessageKind, std::uint64_t>> Heard(ServerSession& session) {
     std::vector<std::pair<MessageKind, std::uint64_t>> heard;
     while (const auto message = session.NextMessage())
@@ -913,8 +917,8 @@ struct Rivals {
     session.OnSent(now);
     return heard;
   }
-  // A second passes and the other client wants more credit; the thief's stream then checks how much
-  // the thief holds.
+  // Lets a second pass in which the other client requests more credit. Then the thief's session
+  // checks how much the thief holds.
   absl::Status Round() {
     now += 1s;
     Announce(*other, ++others, 100000);
@@ -922,8 +926,8 @@ struct Rivals {
     Admit();
     return status;
   }
-  // The other client sends the bytes that it was granted, and is answered. Returns false when
-  // nothing was granted.
+  // The other client sends the bytes that it was granted, and is answered. Returns false if nothing
+  // was granted.
   bool Work(std::uint64_t id, std::uint64_t bytes) {
     const auto heard = Heard(*other);
     if (std::find(heard.begin(), heard.end(), std::pair(MessageKind::kGrant, id)) == heard.end())
@@ -953,7 +957,7 @@ TEST_CASE(
   rivals.Heard(*rivals.thief);
   rivals.now += 10s;
   CHECK(rivals.thief->Tick(rivals.now).ok());
-  CHECK(rivals.budget->levels().used == 1000000);  // the other client wants none of it
+  CHECK(rivals.budget->levels().used == 1000000);  // the other client wants no bytes
   rivals.Announce(*rivals.other, 1, 300000);
   rivals.Announce(*rivals.other, 2, 100000);
   rivals.Heard(*rivals.other);
@@ -969,7 +973,7 @@ TEST_CASE(
   CHECK(rivals.Heard(*rivals.thief) == ended);
   CHECK(rivals.Heard(*rivals.other) == granted);
   CHECK(rivals.budget->levels().used == 1000000);
-  // A peer that sends nothing loses credit for which others wait, and gets no other credit.
+  // A peer that sends nothing loses grants for which others wait, and gets no new ones.
   rivals.Announce(*rivals.thief, 11, 100000);
   rivals.Announce(*rivals.other, 3, 200000);
   rivals.now += 5s;
@@ -978,7 +982,7 @@ TEST_CASE(
   CHECK(rivals.thief->TakeCounters().taken_back == 4 + 2);
   CHECK(rivals.budget->levels().used == 1000000);
   CHECK(rivals.budget->levels().waiting_bytes == 100000);
-  // A grant for which no peer waits ends after grant_unused_max.
+  // A grant for which nobody waits is withdrawn after grant_unused_max.
   rivals.now += 30s;
   CHECK(rivals.thief->Tick(rivals.now).ok());
   CHECK(rivals.thief->TakeCounters().taken_back == 4);
@@ -1012,8 +1016,8 @@ TEST_CASE(
   }
 }
 
-// Between two requests of a worker no peer waits. In that moment an attacker with many
-// announcements used to get the whole budget repeatedly.
+// Between two requests of a worker, no peer waits. At that moment an attacker with many
+// announcements used to get the whole budget each time.
 TEST_CASE(
     "a stream that uses none of its grants leaves half of the budget to active peers, even if they "
     "do not wait") {
@@ -1106,12 +1110,14 @@ TEST_CASE(
   SECTION("the grant is within the peer's share") {
     rivals.Announce(*rivals.other, 1, 700000);
     for (int i = 0; i < 58; ++i) send(i);
-    // Also a request that has to wait for the first one's payload.
+    // The unused grant is kept, because its request may have to wait until the first one's payload
+    // is sent.
     CHECK(rivals.budget->levels().used == 400000);
     rivals.now += 1s;
     CHECK(rivals.thief->Tick(rivals.now).ok());
     rivals.Admit();
-    CHECK(rivals.thief->TakeCounters().taken_back == 1);  // until it stops sending
+    // the second grant is withdrawn once the stream stops sending
+    CHECK(rivals.thief->TakeCounters().taken_back == 1);
     CHECK(rivals.budget->levels().used == 300000 + 700000);
   }
   SECTION("the grant is above the share") {

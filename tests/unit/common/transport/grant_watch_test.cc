@@ -10,7 +10,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// A peer with grants of one stream, and another peer that may wait for the budget of 1000 bytes.
+// A peer whose only stream has grants, and another peer that may wait for bytes of the budget of
+// 1000.
 struct Stream {
   explicit Stream(std::uint32_t unused_in_a_row_max = 100)
       : watch({seconds(30), seconds(1), unused_in_a_row_max}, *budget, peer) {}
@@ -65,7 +66,8 @@ TEST_CASE("grants of a silent stream are withdrawn once another peer waits, the 
   stream.Grant(2, 100, seconds(100) + milliseconds(500));
   CHECK(stream.Tick(seconds(102)).empty());  // no peer waits
   stream.OtherWaits();
-  CHECK(stream.Tick(seconds(103)) == Requests{2});  // then the other's request fits
+  // without request 2, the other peer's request fits
+  CHECK(stream.Tick(seconds(103)) == Requests{2});
   CHECK(stream.budget->TakeAdmitted().size() == 1);
   CHECK(stream.Tick(seconds(104)).empty());
 }
@@ -79,7 +81,7 @@ TEST_CASE("a stream that sends payload keeps unused grants up to its share") {
     stream.watch.OnPiece(1, &stream.grants[1], seconds(second));
     CHECK(stream.Tick(seconds(second)).empty());
   }
-  CHECK(stream.Tick(seconds(110)) == Requests{2});  // silent for a second
+  CHECK(stream.Tick(seconds(110)) == Requests{2});  // the stream has been silent for a second
 }
 
 TEST_CASE("a peer above its share loses a grant whose request has begun and is late") {

@@ -1,5 +1,5 @@
 // Tests the features that only the gRPC transport has: TLS, sockets, the loopback rule, memory, and
-// other processes that die or stand still.
+// other processes that die or are stopped.
 #if !defined(__SANITIZE_THREAD__)  // Debian's gRPC is not instrumented.
 #include <catch2/catch.hpp>
 
@@ -91,8 +91,9 @@ void WriteCertificate(const std::string& path, X509* certificate) {
   std::fclose(f);
 }
 
-// Writes ca.pem, NAME.pem and NAME.key into `folder`, for this host or for `names`. The task is
-// that of NAME: "ps_server-0" is ps_server/0, and any other name is user/NAME.
+// Writes ca.pem, NAME.pem and NAME.key into `folder`, for this host or for `names`. The
+// certificate's task follows from NAME: "ps_server-0" is ps_server/0, and any other name is
+// user/NAME.
 TlsFiles Issue(const TempFolder& folder, const std::string& name, const Authority& signer,
                const Authority& trusted, long begin = -3600, long end = 3600,
                std::string names = "") {
@@ -177,7 +178,7 @@ TEST_CASE("malformed certificate files are refused by name before anything start
   CHECK(Contains(
       refused({.ca = good.ca, .cert = good.cert, .key = Issue(folder, "second", ca, ca).key}),
       "does not belong to the certificate"));
-  // These certificates would be accepted by no peer, or belong to another task.
+  // No peer would accept these certificates, or they belong to another task.
   CHECK(Contains(refused(Issue(folder, "old", ca, ca, -3600, 3600, "none")),
                  "certificate names no task"));
   CHECK(Contains(refused(Issue(folder, "hosts", ca, ca, -3600, 3600, "IP:127.0.0.1")),
@@ -218,7 +219,7 @@ TEST_CASE("a channel refuses every task except the intended one") {
     REQUIRE(pushed);
     INFO(status.ToString() << " | " << pushed->status().ToString());
     CHECK(pushed->ok() == status.ok());
-    // Dialed again: the right server may come.
+    // The error must be retryable, because the right server may come to this address later.
     if (!status.ok()) CHECK(status.code() == absl::StatusCode::kUnavailable);
     return status;
   };
@@ -309,7 +310,7 @@ TEST_CASE(
     CHECK_FALSE(pushed->ok());
     return unary;
   };
-  // It does not trust the server, and the server does not trust it.
+  // This client does not trust the server, and the server does not trust it.
   const auto wrong = call(Issue(folder, "stranger", other, other));
   INFO(wrong.ToString());
   CHECK(wrong.code() == absl::StatusCode::kUnavailable);
@@ -319,8 +320,8 @@ TEST_CASE(
   INFO(none.ToString());
   CHECK(none.code() == absl::StatusCode::kUnavailable);
   CHECK(Contains(none, "tls"));
-  // The client trusts the server, but not the other way round. With TLS 1.3 only the server knows
-  // this, after the client's handshake has ended.
+  // This client trusts the server, but the server does not trust it. With TLS 1.3 only the server
+  // knows this, and only after the client's handshake has ended.
   TlsFiles both = Issue(folder, "outsider", other, other);
   both.ca = folder / "both.pem";
   std::ofstream(both.ca) << std::ifstream(folder / "worker.ca.pem").rdbuf()
@@ -360,8 +361,8 @@ TEST_CASE(
 TEST_CASE(
     "the files in /sys that a lock's first wait reads were read before the first connection") {
   const auto transport = MakeGrpcTransport(nullptr);
-  // Neither file has to be opened any more. Opening one could change the errno of a connect() that
-  // gRPC has yet to read.
+  // Neither file may be opened here. Opening one could change the errno of a connect() that gRPC
+  // has not read yet.
   errno = 0;
   absl::base_internal::NumCPUs();
   absl::base_internal::NominalCPUFrequency();
@@ -393,7 +394,7 @@ TEST_CASE(
     REQUIRE(channel.ok());
     return UnaryAndWait(**channel, "/grpc.health.v1.Health/Check", "", 10000ms).status();
   };
-  // The socket reports that the port has no listener.
+  // On the port there is no listener, so the answer comes through the socket.
   CHECK(health({.host_port = "127.0.0.1:1", .unix_path = path}).ok());
   CHECK(health({.host_port = world.server->address(), .unix_path = folder / "nobody.sock"}).ok());
   CHECK(health({.host_port = world.server->address(), .unix_path = long_path}).ok());
@@ -460,7 +461,7 @@ TEST_CASE("a unary call whose request does not arrive is ended, and its place is
     half.call = stub.PrepareCall(&half.context, "/evergrad.v1.Control/Who", &queue);
     half.call->StartCall(nullptr);
     REQUIRE(next());
-    // The call's headers were sent; nothing else follows.
+    // The server has only the headers of this call.
     while (world.server->stats().streams < static_cast<std::uint64_t>(&half - halves + 1))
       std::this_thread::yield();
   }
@@ -515,11 +516,11 @@ TEST_CASE(
 
 // ---------------------------------------------------------------- other processes
 
-// A server in another process. The process executes this test anew, because a fork of a process
-// with gRPC's threads does not work.
+// A server in another process. The process executes this test program again, because a fork of a
+// process with gRPC's threads would not work.
 class ServerProcess {
  public:
-  // `scenario` is the name of a hidden test case below.
+  // `scenario` is the name of a hidden test case below, which the process runs.
   ServerProcess(const char* scenario, const std::string& argument) {
     int out[2];
     if (pipe(out) != 0) throw std::runtime_error("pipe");
@@ -542,7 +543,7 @@ class ServerProcess {
     close(out_);
   }
   void Signal(int signal) const { kill(pid_, signal); }
-  // Returns once the process stands still.
+  // Returns once the kernel has stopped the process.
   void Stop() const {
     Signal(SIGSTOP);
     int status = 0;
@@ -572,8 +573,8 @@ constexpr std::uint64_t kChildBudget = 64u << 20, kChildLanes = 32u << 20;
 
 TEST_CASE("the server process of the tests of this file", "[.child]") {
   TuneAllocator();
-  // One push at a time counts as "applied": it is held until the next one comes, so that the budget
-  // is always full while more pushes wait.
+  // A push is held until four of them have arrived, and then all four are answered. The budget is
+  // therefore always full while more pushes wait.
   struct Slow {
     Mutex mu;
     std::deque<Arrived> held ABSL_GUARDED_BY(mu);
@@ -583,7 +584,7 @@ TEST_CASE("the server process of the tests of this file", "[.child]") {
   handlers.data = [slow](const PeerInfo&, ReceivedFrame frame,
                          std::unique_ptr<DataResponder> responder) {
     if (frame.bytes.size() <
-        1000) {  // A small call, "count of bytes held", ends the hold of the other calls.
+        1000) {  // a small call is answered at once
       responder->Answer({});
       return;
     }
@@ -621,7 +622,7 @@ TEST_CASE("the death of a server process ends calls and streams within moments")
   const auto results = Collect<DataResult>();
   data->Call(0, TextFrame("warm"), {}, Into(results));
   REQUIRE(results->Next()->ok());
-  data->Call(0, Patterned(16u << 20, 1), {}, Into(results));  // Held by the server.
+  data->Call(0, Patterned(16u << 20, 1), {}, Into(results));  // The server holds this call.
   const auto before = std::chrono::steady_clock::now();
   server.Signal(SIGKILL);
   const auto result = results->Next();
@@ -666,7 +667,7 @@ TEST_CASE(
 }
 
 TEST_CASE("64 streams that push 16 MiB each to a slow server use at most its budget") {
-  // With lanes, the first eight clients get one; the others push by the socket.
+  // With lanes, the first seven clients get one. The others push through the socket.
   const std::uint64_t ring_bytes = GENERATE(0u, 2u << 20);
   const std::uint64_t lane_bytes = ring_bytes == 0 ? 0 : kChildLanes;
   ServerProcess server(kChild, "");
@@ -689,7 +690,7 @@ TEST_CASE("64 streams that push 16 MiB each to a slow server use at most its bud
   if (ring_bytes > 0) {
     int agreed = 0;
     for (int i = 0; i < 64; ++i) agreed += lanes->Next()->ok();
-    CHECK(agreed == kChildLanes / (4u << 20) - 1);  // Each has a page besides its rings.
+    CHECK(agreed == kChildLanes / (4u << 20) - 1);  // A lane has one page besides its rings.
   }
   const std::uint64_t base = server.RssBytes();
   std::uint64_t peak = base;
@@ -705,7 +706,7 @@ TEST_CASE("64 streams that push 16 MiB each to a slow server use at most its bud
                                       << " MiB, peak " << (peak >> 20) << " MiB, budget "
                                       << (kChildBudget >> 20) << " MiB");
 #if !defined(__SANITIZE_ADDRESS__)  // ASan keeps freed memory in quarantine.
-  // Rule 5: base + budget + gRPC's quota, and the lanes.
+  // Rule 5: the base, the budget, gRPC's quota and the lanes.
   CHECK(peak <= base + kChildBudget + 2 * kChildBudget + lane_bytes);
 #endif
 }
@@ -732,7 +733,7 @@ std::size_t OpenLanes() {
   }
   return count;
 }
-// Waits for a condition that other threads make true soon.
+// Waits until `condition` is true, which other threads cause soon.
 bool Soon(const std::function<bool()>& condition) {
   for (const auto until = std::chrono::steady_clock::now() + 20s;
        std::chrono::steady_clock::now() < until; std::this_thread::yield()) {
@@ -758,11 +759,11 @@ TEST_CASE(
       auto data = (*channel)->OpenData();
       REQUIRE(lanes->Next()->ok());
       CHECK(MappedLanes() == 1);
-      CHECK(OpenLanes() == 0);  // The lane's file is open only while the lane is offered.
+      CHECK(OpenLanes() == 0);  // The file of a lane is open only while the lane is offered.
       const auto results = Collect<DataResult>();
       for (int i = 0; i < 8; ++i)
         data->Call(0, Patterned(16u << 20, 1), {.deadline = 60000ms}, Into(results));
-      if (round > 0) REQUIRE(results->Next()->ok());  // Four lanes at a time are released.
+      if (round > 0) REQUIRE(results->Next()->ok());  // Only four lanes are released at a time.
       server.Signal(SIGKILL);
       for (std::size_t i = round > 0 ? 1 : 0; i < 8; ++i) REQUIRE(results->Next());
       CHECK(MappedLanes() == 0);
@@ -808,7 +809,7 @@ TEST_CASE(
       client.Signal(SIGKILL);
     }
     REQUIRE(Soon([&] { return world.server->stats().lanes == 1; }));
-    CHECK(Soon([&] { return MappedLanes() == 2; }));  // Both sides are in this process.
+    CHECK(Soon([&] { return MappedLanes() == 2; }));  // Both ends of the lane are in this process.
     CHECK(OpenLanes() == 0);
     CHECK(Soon([&] { return world.server->stats().budget_used == 0; }));
     data->Call(0, Patterned(4u << 20, 7), {.response_bytes_max = 4u << 20}, Into(results));
@@ -864,7 +865,7 @@ TEST_CASE(
   CHECK(Soon([&] { return world.server->stats().lanes == 0; }));
   CHECK(echo(0).ok());
   CHECK(told->total() == 1);
-  const auto full = echo(512u << 10);  // The rings would fit, but not the page before them.
+  const auto full = echo(512u << 10);  // The rings would fit, but not their first page in addition.
   CHECK(Contains(full, "the lanes would exceed lane_bytes_max"));
   CHECK(Contains(told->Next()->second, "the lanes would exceed lane_bytes_max"));
   CHECK(world.server->stats().lane_bytes_refused == 1);

@@ -6,7 +6,7 @@
 namespace evergrad::transport {
 namespace {
 
-// These bytes are those of any client with code generated from health.proto.
+// Any client with code generated from health.proto sends these bytes.
 TEST_CASE("the messages of the health protocol have the bytes of grpc.health.v1") {
   CHECK(HealthRequest("").empty());
   CHECK(HealthRequest("live") == "\x0a\x04live");

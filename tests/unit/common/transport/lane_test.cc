@@ -1,5 +1,5 @@
-// Tests the lane alone: its rings over any memory, moved by hand and by two threads, and the memory
-// that a hostile peer may offer or write into.
+// Tests the lane alone: its rings over any memory, moved step by step and by two threads, and the
+// memory that a hostile peer may offer or write into.
 #include "common/transport/lane/lane.h"
 
 #include <catch2/catch.hpp>
@@ -37,7 +37,7 @@ std::shared_ptr<std::byte> Memory(std::uint64_t ring_bytes) {
   return {buffer, buffer->data()};
 }
 
-// Both sides of a lane over one memory.
+// Both ends of a lane, over the same memory.
 struct Ends {
   std::shared_ptr<std::byte> memory = Memory(kRing);
   Lane client{memory, kRing, Lane::Side::kClient}, server{memory, kRing, Lane::Side::kServer};
@@ -91,7 +91,7 @@ TEST_CASE("pieces of any size cross both rings in order, also around their ends"
       REQUIRE(Flat(*read) == way.under_way.front());
       way.under_way.pop_front();
       const bool tell = way.to->Release(bytes);
-      REQUIRE((!tell || waits[at]));  // Only a waiting side gets a message.
+      REQUIRE((!tell || waits[at]));  // Only a side that waits may get a message.
       if (tell) {
         ++told;
         waits[at] = false;
@@ -99,7 +99,8 @@ TEST_CASE("pieces of any size cross both rings in order, also around their ends"
         REQUIRE(room.ok());
         REQUIRE(*room);
       }
-      REQUIRE((!way.under_way.empty() || !waits[at]));  // An empty ring does not delay a sender.
+      // If a ring is empty, its sender must not wait.
+      REQUIRE((!way.under_way.empty() || !waits[at]));
     }
   }
   CHECK(full > 1000);
@@ -138,7 +139,9 @@ TEST_CASE(
     CHECK(ends.server.Read(kRing + 1).status().code() == absl::StatusCode::kInvalidArgument);
     CHECK(ends.server.Read(~0ull).status().code() == absl::StatusCode::kInvalidArgument);
     for (int i = 0; i < 1000;
-         ++i) {  // A peer that never wrote claims positions inside the ring: nonsense.
+         // A hostile peer claims positions although it has written nothing. Reads must stay inside
+         // the ring.
+         ++i) {
       const auto read = ends.server.Read(kRing - 64);
       REQUIRE(read.ok());
       for (const auto& part : *read) {
@@ -170,7 +173,7 @@ TEST_CASE(
     CHECK(message->pieces.size() == 1);
     headers.push_back(message->header);
   }
-  REQUIRE(headers.size() == 4);  // A quarter of the ring each.
+  REQUIRE(headers.size() == 4);  // Each piece takes a quarter of the ring.
   CHECK_FALSE(up.empty());
   up.AddControl({.kind = wire::MessageKind::kPing});
   CHECK(client.Next(up)->header.kind == wire::MessageKind::kPing);
@@ -192,7 +195,7 @@ TEST_CASE(
     }
     while (auto message = client.Next(up)) headers.push_back(message->header);
     if (!headers.empty() &&
-        !headers.back().in_lane()) {  // The end of the ring is too small for it.
+        !headers.back().in_lane()) {  // The last piece of the frame was too small for the lane.
       CHECK(headers.back().offset + headers.back().bytes == 200000);
       break;
     }
@@ -203,7 +206,7 @@ TEST_CASE(
   up.AddFrame(wire::MessageKind::kRequest, 3, 0, Patterned(200000, 1));
   CHECK_FALSE(client.Next(up));
   CHECK(client.status().code() == absl::StatusCode::kInvalidArgument);
-  client.Close();  // The stream has ended, and the next one begins without a lane.
+  client.Close();  // The stream has ended. The next stream begins without a lane.
   CHECK_FALSE(client.Next(up)->header.in_lane());
   CHECK(client.status().ok());
 }
@@ -214,7 +217,7 @@ TEST_CASE("two threads transfer a gigabyte through offered memory") {
   REQUIRE(offered.ok());
   const auto taken = TakeLane(offered->offer, ring);
   REQUIRE(taken.ok());
-  // The stream carries headers one way and RING_SPACE the other.
+  // The stream carries the headers in one direction, and RING_SPACE in the other.
   const auto sizes = Collect<std::uint64_t>();
   const auto rooms = Collect<bool>();
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -320,7 +323,7 @@ TEST_CASE("memory that differs from the offer, or that the peer could remove, is
       CHECK(refused(twice, 1u << 30).find("the memory has another size") == 0);
     }
 
-    // Files that the peer chooses.
+    // The peer chooses these files.
     TempFolder folder;
     const auto with_file = [&](int fd) {
       Offer offer = offered->offer;
@@ -337,7 +340,7 @@ TEST_CASE("memory that differs from the offer, or that the peer could remove, is
       return fd;
     };
     const int all = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-    // Right in all but its contents.
+    // This memory is right in everything except its contents.
     CHECK(with_file(memory(bytes, all)).find("the memory is not the offered memory") == 0);
     CHECK(with_file(memory(bytes, 0)).find("the memory is not sealed") == 0);
     CHECK(with_file(memory(bytes, F_SEAL_SHRINK | F_SEAL_SEAL)).find("the memory is not sealed") ==
@@ -355,7 +358,7 @@ TEST_CASE("memory that differs from the offer, or that the peer could remove, is
     REQUIRE(ftruncate(file, bytes) == 0);
     CHECK(with_file(file).find("the memory is not sealed") == 0);
 
-    // Memory that was offered can no longer be made shorter, longer or unsealed.
+    // Offered memory can no longer be made shorter, longer or unsealed.
     const int own = static_cast<int>(offered->offer.fd);
     CHECK(ftruncate(own, 0) != 0);
     CHECK(ftruncate(own, bytes * 2) != 0);
@@ -379,7 +382,7 @@ TEST_CASE("the memory of a lane exists as long as one end holds it") {
   offered->lane->Write(piece.pieces);
   offered->open.reset();
   CHECK(OpenFiles() == files);
-  CHECK_FALSE(TakeLane(offer, kRing).ok());  // No other process finds it.
+  CHECK_FALSE(TakeLane(offer, kRing).ok());  // No other process can open it.
   offered->lane.reset();
   CHECK(Flat(*(*taken)->Read(100)) == Flat(piece));
   CHECK_FALSE(gone);

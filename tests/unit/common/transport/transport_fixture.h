@@ -1,5 +1,5 @@
-// Shared parts of the transport tests: both implementations behind one type list, frames with a
-// pattern, and collectors to wait for.
+// Shared parts of the transport tests: a list of types for the implementations, frames with a
+// pattern, and collectors that a test can wait for.
 #pragma once
 
 #include <chrono>
@@ -30,8 +30,8 @@ struct Grpc {
     return MakeGrpcTransport(failpoints, health);
   }
 };
-// The same transport with payload in memory that both ends map. The ring is small, so that it is
-// sometimes full.
+// The same transport, with payload in memory that both ends map. The ring is small, so that it is
+// full now and then.
 template <class Kind>
 struct Laned : Kind {
   static constexpr std::uint64_t kRingBytes = 128u << 10;
@@ -41,16 +41,16 @@ template <class Kind>
 concept HasLane = requires {
   Kind::kRingBytes;
 };
-// Debian's gRPC is not instrumented for ThreadSanitizer, so only the in-process transport is tested
-// there.
+// Debian's gRPC is not instrumented for ThreadSanitizer. Under this sanitizer only the in-process
+// transport is tested.
 #if defined(__SANITIZE_THREAD__)
 #define EG_TRANSPORTS Inproc, Laned<Inproc>
 #else
 #define EG_TRANSPORTS Inproc, Grpc, Laned<Inproc>, Laned<Grpc>
 #endif
 
-// Values that callbacks add and for which a test waits. Thread-safe. Shared, so that it still
-// exists for a late callback.
+// Collects values that callbacks add and for which a test waits. Thread-safe. It is shared, so that
+// it still exists when a callback comes late.
 template <class T>
 class Collector {
  public:
@@ -60,7 +60,7 @@ class Collector {
     ++total_;
     changed_.NotifyAll();
   }
-  // Returns the next value; nullopt if none arrived in time.
+  // Returns the next value, or nullopt if none arrived in time.
   std::optional<T> Next(std::chrono::milliseconds patience = 20000ms) {
     const auto until = std::chrono::steady_clock::now() + patience;
     MutexLock lock(&mu_);
@@ -99,7 +99,7 @@ std::shared_ptr<Collector<T>> Collect() {
   return std::make_shared<Collector<T>>();
 }
 
-// Returns `bytes` bytes that depend on `seed` and on their position, in pieces of uneven size.
+// Returns `bytes` bytes that depend on `seed` and on their position, in pieces of different sizes.
 inline Frame Patterned(std::size_t bytes, unsigned seed) {
   auto owner = std::make_shared<std::vector<std::byte>>(bytes);
   for (std::size_t i = 0; i < bytes; i += 8) {
@@ -132,7 +132,7 @@ inline std::string TextOf(const tensor::AlignedBuffer& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// A request that arrived at a handler, kept by the test.
+// A request that has arrived at a handler, and that the test keeps.
 struct Arrived {
   ReceivedFrame frame;
   std::unique_ptr<DataResponder> responder;
@@ -171,7 +171,7 @@ struct World {
   std::unique_ptr<Channel> channel;
 };
 
-// Returns a data handler that puts each request into `arrived`.
+// Returns handlers whose data handler puts each request into `arrived`.
 inline Handlers Keeping(std::shared_ptr<Collector<Arrived>> arrived) {
   Handlers handlers;
   handlers.data = [arrived](const PeerInfo&, ReceivedFrame frame,
@@ -180,7 +180,8 @@ inline Handlers Keeping(std::shared_ptr<Collector<Arrived>> arrived) {
   };
   return handlers;
 }
-// Returns a data handler that answers with the bytes of the request, in their own memory.
+// Returns handlers whose data handler answers with the bytes of the request, from the request's
+// memory.
 inline Handlers Echoing() {
   Handlers handlers;
   handlers.data = [](const PeerInfo&, ReceivedFrame frame,

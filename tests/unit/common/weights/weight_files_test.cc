@@ -1,5 +1,5 @@
-// Tests weights as files: the contents that a reader of zip, npy and safetensors finds, and the
-// remains of a failed write.
+// Tests weights as files: the contents that readers of zip, npy and safetensors find, and what a
+// failed write leaves.
 #include "common/weights/weight_files.h"
 
 #include <sys/stat.h>
@@ -28,7 +28,7 @@ std::string Bytes(std::span<const float> values) {
   return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
 }
 
-// Returns the contents of each entry by its name, as libzip reads them.
+// Returns the contents of each entry, as libzip reads them, by the name of the entry.
 std::map<std::string, std::string> Unzip(const std::string& path) {
   std::map<std::string, std::string> entries;
   int error = 0;
@@ -139,7 +139,7 @@ TEST_CASE("a failed write states the reason, keeps the old file and leaves nothi
     std::filesystem::create_directories(folder / "taken/by a folder");
     CHECK_FALSE(write(folder / "taken", weights.Tensors()).ok());
     CHECK(std::filesystem::is_directory(folder / "taken"));
-    // The disk is full: /dev/full takes nothing.
+    // /dev/full is like a file on a full disk.
     std::filesystem::create_directories(folder / "full");
     std::error_code error;
     std::filesystem::create_symlink(
@@ -191,7 +191,8 @@ TEST_CASE("tensors filled in turns and in pieces give the same file, with ids be
         CHECK(entries.at("t/rows.npy").substr(entries.at("t/rows.npy").size() - 24) == Bytes(rows));
         CHECK(entries.at("none/ids.npy").find("'shape': (0,), }") != std::string::npos);
       } else {
-        // The wider types come first, so that each begins at a multiple of its size.
+        // Tensors of the wider types come first, so that each begins at a multiple of its element
+        // size.
         CHECK(
             files.back().find(
                 R"("t/ids":{"dtype":"I64","shape":[3],"data_offsets":[0,24]},"none/ids":{"dtype":"I64","shape":[0],"data_offsets":[24,24]},)"
@@ -202,7 +203,7 @@ TEST_CASE("tensors filled in turns and in pieces give the same file, with ids be
       std::filesystem::remove(folder / "w");
     }
     CHECK(files[0] == files[1]);
-    // A stream that is destroyed before its end leaves no file.
+    // A stream that is destroyed before its end must leave no file.
     { REQUIRE((*WeightStream::Create(folder / "w", format, tensors))->Append(0, odd_bytes).ok()); }
     CHECK(std::filesystem::is_empty(folder.path()));
   }
@@ -210,7 +211,7 @@ TEST_CASE("tensors filled in turns and in pieces give the same file, with ids be
       WeightStream::Create(folder / "w", Format::kNpz, {tensors[0], tensors[0]}).status()));
 }
 
-// The file is sparse: four gigabytes of zeros.
+// The file contains four gigabytes of zeros, but is sparse.
 TEST_CASE("another program can read an entry larger than four gigabytes, and the entries behind it",
           "[.large]") {
   const test::TempFolder folder;

@@ -1,4 +1,4 @@
-// An image of a weights file has that file's bytes, whatever parts of it are read.
+// Tests that an image of a weights file has the bytes of that file, whichever parts of it are read.
 #include "common/weights/weight_image.h"
 
 #include <catch2/catch.hpp>

@@ -20,7 +20,7 @@ tensor::SharedBytes Bytes(const std::string& text) {
   return {owner, {reinterpret_cast<const std::byte*>(owner->data()), owner->size()}};
 }
 
-// Joins the pieces into one aligned buffer, as the network does.
+// Joins the pieces into one aligned buffer, like a network.
 tensor::AlignedBuffer Flat(const std::vector<tensor::SharedBytes>& pieces) {
   std::size_t size = 0;
   for (const auto& piece : pieces) size += piece.bytes.size();
@@ -56,7 +56,7 @@ v1::RequestHeader TwoPushesOnePull() {
   return header;
 }
 
-// Returns a frame with any given header and `tail` zero bytes behind it.
+// Returns a frame with the given header and `tail` zero bytes behind it. The header may be invalid.
 std::string Crafted(const v1::RequestHeader& header, std::size_t tail) {
   const std::string body = header.SerializeAsString();
   std::string frame(4, '\0');
@@ -139,7 +139,8 @@ TEST_CASE("adjacent pieces in the memory of one owner are sent as one, in the gi
                                            : std::shared_ptr<const void>(memory),
                                {reinterpret_cast<const std::byte*>(memory->data()) + at, n}};
   };
-  std::fill_n(memory->begin() + 10, 54, '\0');  // padding that its owner has written
+  // the owner of this memory has written the padding itself
+  std::fill_n(memory->begin() + 10, 54, '\0');
   v1::ResponseHeader header;
   for (std::uint32_t shard = 0; shard < 5; ++shard) header.add_pulls()->set_shard(shard);
   std::vector<tensor::SharedBytes> a = {part(0, 10)}, b = {part(64, 64)},
@@ -148,7 +149,7 @@ TEST_CASE("adjacent pieces in the memory of one owner are sent as one, in the gi
   const std::vector<std::span<tensor::SharedBytes>> payloads = {e, a, b, c, d};
   const std::vector<std::uint32_t> order = {1, 2, 3, 4, 0};
   const auto pieces = BuildResponseOfPieces(&header, payloads, order);
-  // The pieces are: the header; a, its padding, b and c; padding; d; padding; e.
+  // The pieces are: the header; a, its padding, b and c together; padding; d; padding; e.
   REQUIRE(pieces.size() == 6);
   CHECK(pieces[1].bytes.data() == reinterpret_cast<const std::byte*>(memory->data()));
   CHECK(pieces[1].bytes.size() == 161);

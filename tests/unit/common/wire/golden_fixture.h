@@ -1,4 +1,4 @@
-// Golden bytes as text: 16 bytes per line, in hex.
+// Golden bytes as text, with 16 bytes per line in hexadecimal.
 #pragma once
 
 #include <cstddef>

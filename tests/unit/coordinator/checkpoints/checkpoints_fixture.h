@@ -1,5 +1,5 @@
-// Jobs that have saved checkpoints: two shards of one variable, in real files, on the file system
-// in memory.
+// Jobs with saved checkpoints: two shards of one variable, in valid files, on the file system in
+// memory.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,8 @@
 
 namespace evergrad::coordinator {
 
-// A plan of 100 examples, batches of 10 and closures of 2 steps, which gives 5 closures per epoch.
+// Returns a plan of 100 examples with batches of 10 and closures of 2 steps, so that an epoch has 5
+// closures.
 inline v1::Plan SmallPlan(std::uint32_t batch_size = 10, std::uint32_t epochs = 4,
                           const std::string& fingerprint = snapshot::kFingerprint) {
   v1::Plan plan;
@@ -36,12 +37,12 @@ struct SavedJob {
   v1::Plan plan = SmallPlan();
   std::vector<IntervalSet> done = {{}, {}};
   IntervalSet refused;
-  std::vector<std::uint64_t> open;  // open in every shard
-  std::uint64_t lsn = 1;            // the lsn of the files
+  std::vector<std::uint64_t> open;  // closures that are open in every shard
+  std::uint64_t lsn = 1;            // the lsn in the files
   ShardEpoch epoch{1, 1};
   std::int64_t written_ms = 1000;
 
-  // Writes the shards' files that do not exist yet, and returns a manifest of them.
+  // Writes those files of the shards that do not exist yet, and returns a manifest of all.
   v1::Manifest Cut(fs::FileSystem& files) const {
     REQUIRE(files.MakeFolders(folder).ok());
     v1::Manifest manifest;

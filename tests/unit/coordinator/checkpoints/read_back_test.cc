@@ -1,4 +1,4 @@
-// Tests which of a manifest's files the coordinator can read, and what it reports about the others.
+// Tests which files of a manifest the coordinator can read, and what it reports about the others.
 #include "coordinator/checkpoints/read_back.h"
 
 #include <catch2/catch.hpp>
@@ -64,7 +64,7 @@ TEST_CASE("files on another host are reported with that host, as a folder that i
              Contains("1 of 2") && Contains("host-b (1)") && !Contains("host-a"));
 }
 
-// A network file system whose listing is older than the files.
+// A network file system whose listing is out of date: it lacks new files.
 class LateListing final : public fs::FileSystem {
  public:
   explicit LateListing(fs::FileSystem& files) : files_(files) {}
@@ -104,7 +104,7 @@ TEST_CASE(
   const v1::Manifest manifest = SavedJob{kFolder}.Cut(files);
   const std::string first = fs::JoinUri(kFolder, manifest.shards(0).file());
   SECTION("a byte in the middle differs") {
-    // The damage is in the values, neither at an end nor in the ledger.
+    // The damage is in the values, not in the ledger and not in the fixed parts at the two ends.
     std::optional<std::uint64_t> at;
     for (std::uint64_t offset = 0; offset < manifest.shards(0).bytes() && !at; offset += 16) {
       REQUIRE(files.Damage(first, offset, std::byte{1}).ok());

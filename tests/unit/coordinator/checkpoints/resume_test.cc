@@ -1,4 +1,4 @@
-// Line 28: tests from what a submission resumes, and what is refused.
+// Line 28: tests from which state a submission resumes, and which submissions are refused.
 #include <catch2/catch.hpp>
 #include <functional>
 
@@ -60,7 +60,8 @@ TEST_CASE("the newest manifest of an earlier job of the same name is used, not t
   other.folder = FolderOfJob(JobUid(4), "mnist-2");
   other.Save(files);
   REQUIRE(
-      files.MakeFolders(kRuns + "/mnist-0000000000000005/logs").ok());  // the job has saved nothing
+      // this job has saved nothing
+      files.MakeFolders(kRuns + "/mnist-0000000000000005/logs").ok());
   REQUIRE(fs::WriteWhole(files, kRuns + "/mnist-0000000000000006", "a file").ok());
   const auto point = Find(files);
   REQUIRE(point.ok());
@@ -112,7 +113,7 @@ TEST_CASE(
   SECTION("the file is truncated") { REQUIRE(files.Truncate(shard, 500).ok()); }
   SECTION("a bit in the middle of the values is flipped") {
     const std::string bytes = *fs::ReadWhole(files, shard, 1 << 20);
-    const std::size_t block = bytes.find("EGBK");  // the first block holds values
+    const std::size_t block = bytes.find("EGBK");  // the first block contains values
     REQUIRE(block != std::string::npos);
     REQUIRE(files.Damage(shard, block + 32, std::byte{1}).ok());
     CHECK(snapshot::DescribeShardFile(files, shard).ok());
@@ -123,7 +124,7 @@ TEST_CASE(
   REQUIRE(point->passed_over.size() == 2);
   CHECK(Has(std::string(point->passed_over[1].message()), "lsn-1"));
 
-  // A manifest with a missing file is used only if there is no other.
+  // A manifest of which a file is missing is used only if there is no other.
   REQUIRE(files.Remove(old.folder + "/" + snapshot::ShardFileName(ShardId(0), {1, 1}, 1)).ok());
   point = Find(files);
   REQUIRE(point.ok());
@@ -134,7 +135,7 @@ TEST_CASE(
   third.Save(files);
   CHECK(Find(files)->manifest.job_uid() == 3);
 
-  // Now no manifest is left.
+  // Now no readable manifest is left.
   REQUIRE(files.Truncate(third.folder + "/" + snapshot::ManifestName(1), 10).ok());
   REQUIRE(files.Truncate(old.folder + "/" + snapshot::ManifestName(1), 10).ok());
   const auto none = Find(files);
@@ -162,7 +163,7 @@ TEST_CASE(
   const ResumePoint point = PointOf(job);
   CHECK(point.open_closures == 4u);
   v1::Plan plan = SmallPlan();
-  // These settings are no part of the fingerprint.
+  // These settings are not a part of the fingerprint.
   plan.set_epochs(9);
   plan.clear_eval_examples();
   for (v1::ShardSpec& shard : *plan.mutable_shards())
@@ -195,7 +196,7 @@ TEST_CASE(
   SavedJob job = Job(1, 1000);
   job.done = {IntervalSet::Range(0, 10), IntervalSet::Range(0, 10)};
   const ResumePoint point = PointOf(job);
-  v1::Plan plan = SmallPlan(/*batch_size=*/25, /*epochs=*/3, "another");  // 2 closures an epoch
+  v1::Plan plan = SmallPlan(/*batch_size=*/25, /*epochs=*/3, "another");  // 2 closures per epoch
   const auto resumption = PlanResumption(point, plan, kSelf);
   INFO(resumption.status());
   REQUIRE(resumption.ok());
@@ -212,12 +213,13 @@ TEST_CASE(
   }
   CHECK(Has(resumption->text,
             "2 epochs are done, under another plan (spec.data.batch_size was=10 is=25)"));
-  // Cancelled closures have ended, too.
+  // Cancelled closures count as ended, too.
   job.done = {IntervalSet::Range(0, 10).Minus(IntervalSet{3}),
               IntervalSet::Range(0, 10).Minus(IntervalSet{3})};
   job.refused = IntervalSet{3};
   CHECK(PlanResumption(PointOf(job), plan, kSelf)->closures_done == 4);
-  // With no further epoch the plan has nothing to do; with fewer epochs it is a mistake.
+  // If the plan has as many epochs as are done, there is nothing left to do. Fewer epochs are a
+  // mistake.
   CHECK(PlanResumption(point, SmallPlan(25, 2, "another"), kSelf)->closures_done == 4);
   CHECK(Has(RefusalOf(point, SmallPlan(25, 1, "another")),
             "the checkpoint is beyond the end of this job: epochs_done=2 spec.training.epochs=1"));
@@ -329,7 +331,7 @@ TEST_CASE(
             "the checkpoint has open closures beyond the end of this job: spec.training.epochs=2"));
   CHECK(Has(text, "give at least 3 epochs"));
   CHECK(PlanResumption(point, SmallPlan(10, 3), kSelf)->closures_done == 10);
-  // Closures that were begun within the plan are continued.
+  // Open closures within the plan can be continued.
   job.done = {IntervalSet::Range(0, 8), IntervalSet::Range(0, 7)};
   job.open = {8, 9};
   CHECK(PlanResumption(PointOf(job), SmallPlan(10, 2), kSelf).ok());

@@ -1,4 +1,5 @@
-// Line 24: which closures each Close names. Line 20: when every owner is known to refuse a closure.
+// Tests line 24, which closures each Close names, and line 20, when every owner is known to refuse
+// a closure.
 #include <catch2/catch.hpp>
 
 #include "coordinator/closures/close_tracker.h"
@@ -8,7 +9,7 @@ namespace {
 
 const TaskId kSession(20), kLater(21);
 
-// Two shards at the server "a". Closures end by `succeed` and `cancel`.
+// Server "a" has two shards. Closures end by `succeed` and `cancel`.
 struct Fixture {
   Fixture() {
     book.BeginLife(Term(1));
@@ -42,7 +43,7 @@ struct Fixture {
 
 TEST_CASE("the first Close of a session is whole, and later ones hold what was added") {
   Fixture f;
-  CHECK(f.Make().empty());  // nothing has ended
+  CHECK(f.Make().empty());  // no closure has ended
   f.Succeed(0);
   f.Cancel(1);
   const auto first = f.Make();
@@ -78,7 +79,7 @@ TEST_CASE("after an ignored Close, and in another session, the next one is whole
   CHECK(f.Make(kLater).size() == 2);
   f.tracker.EndSession(kLater);
   CHECK(f.Make(kLater).size() == 2);
-  CHECK(f.Make().empty());  // the other session is not forgotten
+  CHECK(f.Make().empty());  // the tracker still knows the other session
 }
 
 TEST_CASE("a shard with a new epoch gets a whole Close without the closures that it lacks") {
@@ -94,7 +95,7 @@ TEST_CASE("a shard with a new epoch gets a whole Close without the closures that
   REQUIRE(orders.size() == 1);
   CHECK(orders[0].whole);
   CHECK(orders[0].done == IntervalSet{0});
-  // An answer for the former epoch means nothing.
+  // An answer about the former epoch is ignored.
   f.tracker.OnClosed(kSession, ShardId(0), former, true, f.book.state());
   f.Succeed(2);
   CHECK(f.Make().empty());

@@ -1,4 +1,4 @@
-// The changes of the durable state that depend on this state alone. Each test also replays the
+// Tests changes of the durable state that depend on this state alone. Each test also replays the
 // records, which must give the same state.
 #include <catch2/catch.hpp>
 
@@ -84,10 +84,10 @@ TEST_CASE(
   file.done = IntervalSet::Range(0, 2);
   file.refused = {3, 8, 99};
   const auto change = books.Keep(book.RollbackTo(ShardId(0), "b", &file));
-  // A closure that succeeded and that the file refuses cannot be repaired at this shard.
+  // Closure 3 has succeeded, but the file refuses it. It cannot be repaired at this shard.
   CHECK(book.state().todo[0] == IntervalSet{2, 4});
   CHECK(book.state().lost[0] == IntervalSet{3, 5});
-  // One that has not ended is dead. 99 is outside the plan.
+  // Closure 8 has not ended, so it becomes dead. Closure 99 is outside the plan.
   CHECK(change.record.dead_add == IntervalSet{8});
   CHECK(change.assigns.at(0).refused == IntervalSet{3, 5, 8});
   CHECK(change.map_changed);
@@ -132,7 +132,7 @@ TEST_CASE("a server that registers keeps its shards, drops others, and gets back
     CHECK(registered.change.assigns[0].shard == missing.shard);
     CHECK(registered.change.drops.size() == 3);
     CHECK(book.state().map[0].epoch == held.epoch);
-    // The journal has forgotten why the shard refuses closure 4.
+    // The journal has forgotten why the shard refuses closure 4, so the closure becomes dead.
     CHECK(book.state().dead == IntervalSet{4});
   }
   SECTION("or the missing shard is only named") {

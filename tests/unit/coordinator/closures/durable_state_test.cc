@@ -1,5 +1,5 @@
-// The records of the durable state: the change by each record, and records of several changes,
-// which must do the same as the changes one after another.
+// Tests the records of the durable state: the change that each record makes, and records of several
+// changes, which must have the same effect as the changes one after another.
 #include <catch2/catch.hpp>
 
 #include <random>

@@ -1,4 +1,4 @@
-// Line 18 as a table, and line 29's barrier.
+// Tests line 18 as a table, and the barrier of line 29.
 #include <catch2/catch.hpp>
 
 #include "coordinator/closures/closure_book.h"
@@ -22,7 +22,7 @@ TEST_CASE(
   CHECK_FALSE(BeginAnewWith(ours, 77, journal, {5, 77, 5}).has_value());
   CHECK(BeginAnewWith(ours, 77, journal, {5, 78, 0}) == Term{6});
   CHECK(BeginAnewWith(ours, 77, journal, {9, 78, 0}) == Term{10});
-  // A coordinator has used the term of the shard that the task holds.
+  // The shard that the task holds shows that a coordinator has used this term.
   CHECK(BeginAnewWith(ours, 77, journal, {4, 12, 7}) == Term{8});
   CHECK(BeginAnewWith(ours, 77, Term{11}, {9, 78, 0}) == Term{12});
 }
@@ -45,7 +45,8 @@ TEST_CASE(
   done(*first, placed);
   book.ReleaseAttempt(second->closure, second->attempt);
   book.Cancel(ClosureId(3));
-  // Two closures have ended and none runs, but closure 1 has not ended.
+  // Two closures have ended and none runs. But one of them is above the barrier, and closure 1 has
+  // not ended.
   CHECK_FALSE(book.BarrierReached(2));
   const auto again = book.NextGrant(TaskId(1));
   CHECK_FALSE(book.BarrierReached(2));

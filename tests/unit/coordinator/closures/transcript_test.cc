@@ -1,6 +1,6 @@
-// Runs testdata/*.txt against the closure book. A line is a command; the lines after it that begin
-// with "> " are its complete output. The test plays the journal: it keeps every record, and after
-// every command a replay of the records must give the book's state.
+// Runs testdata/*.txt against the closure book. A line is a command, and the lines after it that
+// begin with "> " are its complete output. The test acts as the journal: it keeps every record, and
+// after every command a replay of the records must give the book's state.
 //
 // The commands are:
 //
@@ -45,7 +45,7 @@ Stamp StampFrom(absl::string_view text) {
   return {Number(parts[0]), Number(parts[1])};
 }
 
-// Parses "0-4,7".
+// Parses a set such as "0-4,7".
 IntervalSet SetFrom(absl::string_view text) {
   IntervalSet set;
   for (absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty())) {
@@ -69,7 +69,7 @@ std::string Text(const std::set<ShardId>& shards) {
 
 class Transcript {
  public:
-  // Returns the output of `line`, one line each.
+  // Runs the command `line`, and returns its output as lines.
   std::vector<std::string> Run(const std::string& line) {
     words_ = absl::StrSplit(line, ' ', absl::SkipEmpty());
     out_.clear();

@@ -9,7 +9,8 @@ namespace {
 
 using Verdict = UpdateAccount::Verdict;
 
-// 10 closures of 4 updates and one of 2 in each of two epochs: 84 updates in 22 closures.
+// Each of two epochs has 10 closures of 4 updates and one closure of 2. Together these are 84
+// updates in 22 closures.
 plan::Plan TwoEpochs() {
   plan::PlanSpec spec;
   spec.train_examples = 420;
@@ -33,8 +34,8 @@ UpdateAccount::Finding Compare(const UpdateAccount& account, const Ends& ends,
   return account.Compare(TwoEpochs(), {ends.succeeded, ends.dead, ends.resumed, ends.lost}, shards);
 }
 
-// Counts the closures of the plan from `from` on. Each of them touches slot 0 by one update fewer
-// than it has.
+// Counts the closures of the plan, beginning with `from`. Each closure has one update that does not
+// touch slot 0.
 UpdateAccount Counted(std::uint64_t from = 0) {
   UpdateAccount account;
   for (std::uint64_t c = from; c < 22; ++c)
@@ -66,8 +67,8 @@ TEST_CASE(
   CHECK(Compare(Counted(), {}, {Dense(84), Slot(63)}).verdict == Verdict::kDifferent);
   CHECK(Compare(Counted(), {}, {Dense(0), Slot(0)})
             .difference.ends_with("found=0; 1 more shard differs"));
-  // The difference that depends on the plan comes first; for a slot there are only the workers'
-  // reports.
+  // The difference of a dense shard is reported first, because it follows from the plan. For a slot
+  // there are only the workers' reports.
   CHECK(
       Compare(Counted(), {}, {Slot(0), Dense(1)}).difference.starts_with("shard 0 (dense/kernel)"));
 }
@@ -79,7 +80,7 @@ TEST_CASE("updates that were lost with a server may be missing, up to their coun
   CHECK(Compare(Counted(), ends, {Dense(84)}).verdict == Verdict::kWithin);
   CHECK(Compare(Counted(), ends, {Dense(78)}).verdict == Verdict::kWithin);
   CHECK(Compare(Counted(), ends, {Dense(77)}).verdict == Verdict::kDifferent);
-  // The slot lost nothing.
+  // The slot has lost nothing, so a missing update there is a difference.
   CHECK(Compare(Counted(), ends, {Dense(84), Slot(61)}).verdict == Verdict::kDifferent);
 }
 

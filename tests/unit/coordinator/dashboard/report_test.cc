@@ -1,4 +1,4 @@
-// report.html contains its data, escaped, and refers to nothing outside itself.
+// Tests that report.html contains its data, escaped, and refers to nothing outside the file.
 #include <catch2/catch.hpp>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// The cuts of one round of checkpoints, without rounds and without a job.
+// Tests the cuts of one checkpoint round, without rounds and without a job.
 #include "coordinator/jobs/checkpoint_cuts.h"
 
 #include <catch2/catch.hpp>

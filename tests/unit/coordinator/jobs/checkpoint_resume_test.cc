@@ -1,4 +1,4 @@
-// Tests how a job continues from a former job's checkpoint, without a job.
+// Tests how a job continues from the checkpoint of an earlier job, without a job.
 #include "coordinator/jobs/checkpoint_resume.h"
 
 #include <catch2/catch.hpp>
@@ -27,7 +27,7 @@ struct Fixture : PartFixture {
     epochs.BeginPlan();
     book.reset();
   }
-  // A former job's checkpoint, in which these closures are done and refused in both shards.
+  // Saves a checkpoint of an earlier job. In both shards these closures are done and refused.
   void Save(const IntervalSet& done, const IntervalSet& refused = {}) {
     SaveRequest request;
     request.folder = kFolder;
@@ -51,7 +51,7 @@ struct Fixture : PartFixture {
     resume.Look();
     RunFileThread();
   }
-  // The job makes its book, as it does when the look is done.
+  // Makes the job's book, as a job does when it has read the checkpoint.
   Record Begin() {
     book = std::make_unique<ClosureBook>(
         ClosureBook::Options{.closures = plan->closures(), .shards = 2}, DurableState{});

@@ -1,4 +1,4 @@
-// Rounds of cuts and their manifests, without a job.
+// Tests rounds of cuts and their manifests, without a job.
 #include "coordinator/jobs/checkpoint_rounds.h"
 
 #include <catch2/catch.hpp>
@@ -27,7 +27,7 @@ struct Fixture : PartFixture {
     host.clock.Advance(later);
     rounds->Tick(host.Now(), false);
   }
-  // The server's answer to a cut of `shard`.
+  // Returns the server's answer to a cut of `shard`.
   v1::ShardDurable Durable(std::uint32_t shard) {
     v1::CutShards cut;
     cut.set_job_uid(id.uid.value());
@@ -74,7 +74,8 @@ TEST_CASE("a round orders a cut of each shard, and its manifest names their file
   REQUIRE(f.CutsOf(f.kFirst) == 1);
   REQUIRE(f.CutsOf(f.kSecond) == 1);
   f.Save(0);
-  CHECK(f.said == std::vector<std::string>{"persist"});  // of the file, before anything else
+  // the file is committed to the journal first
+  CHECK(f.said == std::vector<std::string>{"persist"});
   CHECK(f.rounds->round_open());
   f.Save(1);
   CHECK_FALSE(f.rounds->round_open());
@@ -157,7 +158,7 @@ TEST_CASE("the last checkpoint waits for equal ledgers and ends when it is writt
   f.Tick();
   CHECK(f.said == std::vector<std::string>{"closes"});
   f.shards.Give(ShardId(1), true);
-  // Every owner has taken every Close.
+  // Every owner accepts every Close.
   for (const auto& [task, server] : f.shards.servers()) {
     for (const auto& close : f.book->MakeCloses(task, server.identity))
       f.book->OnClosed(task, close.shard, close.epoch, true);

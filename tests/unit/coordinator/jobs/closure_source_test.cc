@@ -1,4 +1,4 @@
-// The two sources of closures, a plan and clients, without a job.
+// Tests the two sources of closures, which are a plan and clients, without a job.
 #include "coordinator/jobs/closure_source.h"
 
 #include <catch2/catch.hpp>
@@ -14,7 +14,7 @@ namespace {
 
 using OnError = ClosureSource::OnError;
 
-// Two workers, "0" and "1"; what they are sent is in `sent`.
+// Two workers, "0" and "1". The messages to them are in `sent`.
 struct Fixture : PartFixture, GrantActions {
   explicit Fixture(const std::string& type) : kind(Typed(type)) {
     Place();
@@ -52,7 +52,7 @@ struct Fixture : PartFixture, GrantActions {
     return (**source->calls()->Schedule(request, &waiting)).closure();
   }
   void Grant() { source->Grant(granter, workers); }
-  // The worker ends what it holds of the closure.
+  // The worker ends its attempt of the closure.
   void End(TaskId task, std::uint64_t closure) {
     const ClosureBook::Current current = book->current().at(ClosureId(closure));
     const auto result = book->OnDone(ClosureId(closure), current.attempt, book->durable().version,
@@ -116,7 +116,7 @@ TEST_CASE("a plan wants a worker for each closure that is left, within the limit
   f.Grant();
   CHECK(f.source->WantedWorkers() == 16);  // a closure in flight is not done
   f.End(TaskId(8), 1);
-  CHECK(f.source->WantedWorkers() == 15);  // although it waits for closure 0
+  CHECK(f.source->WantedWorkers() == 15);  // closure 1 is done, although closure 0 is not
   f.End(TaskId(7), 0);
   CHECK(f.source->WantedWorkers() == 14);
   f.options.closures_behind_max = 6;

@@ -1,4 +1,4 @@
-// Tests the numbers of a job's closures over several lives of the coordinator, without a job.
+// Tests the totals of a job's closures over several lives of the coordinator, without a job.
 #include "coordinator/jobs/closure_totals.h"
 
 #include <catch2/catch.hpp>
@@ -14,7 +14,7 @@ struct Fixture : PartFixture {
     totals.FillCounters(&counters);
     return counters;
   }
-  // The next life of the coordinator, with term 2.
+  // Begins the next life of the coordinator, with term 2.
   void Restart() {
     const v1::JobCounters counters = Counters();
     host.term_now = Term(2);
@@ -27,12 +27,13 @@ TEST_CASE("an attempt that a worker brings over a restart is counted once, unles
   Fixture f;
   f.totals.OnGranted(Attempt{1, 4});
   f.Restart();
-  f.totals.OnAdopted(ClosureId(0), Attempt{1, 4});  // The journal has it.
+  f.totals.OnAdopted(ClosureId(0), Attempt{1, 4});  // The journal has counted it.
   CHECK(f.totals.Counts(0).attempts == 1);
   f.totals.OnAdopted(ClosureId(1), Attempt{1, 5});
   f.totals.OnAdopted(ClosureId(1), Attempt{1, 5});
   CHECK(f.totals.Counts(0).attempts == 2);
-  f.totals.OnAdopted(ClosureId(2), Attempt{2, 1});  // Granted in this life, and counted then.
+  // It was granted in this life, and counted at that time.
+  f.totals.OnAdopted(ClosureId(2), Attempt{2, 1});
   CHECK(f.totals.Counts(0).attempts == 2);
   CHECK(f.Counters().attempt_high().n() == 5);
   CHECK(f.Counters().granted_below() == 3);
@@ -43,7 +44,7 @@ TEST_CASE("closures that neither succeeded nor failed are cancelled when the job
   f.book->SetNewLimit(16);
   for (int i = 0; i < 5; ++i) REQUIRE(f.book->NextGrant(TaskId(9)));
   f.totals.SetFailed(1);
-  CHECK(f.totals.Counts(2).cancelled == 0);  // Not known yet.
+  CHECK(f.totals.Counts(2).cancelled == 0);  // The number is not known yet.
   f.totals.Close(std::nullopt);
   CHECK(f.totals.Counts(2).cancelled == 2);
   v1::JobStatus status;

@@ -1,4 +1,4 @@
-// Tests which tasks get no work for a while because they die again and again.
+// Tests which tasks get no work for a while because they have died repeatedly.
 #include <catch2/catch.hpp>
 
 #include "coordinator/jobs/death_backoff.h"
@@ -74,7 +74,7 @@ TEST_CASE("each death of a server without work restarts its delay, but does not 
   MonoTime now = seconds(1);
   for (int i = 0; i < 3; ++i) backoff.OnDeath(now, Role::kPsServer, "2", "", "");
   backoff.OnIdleDeath(now, Role::kPsServer, "2");
-  CHECK_FALSE(backoff.Counts(now, Role::kPsServer, "2"));  // it may hold work at any time
+  CHECK_FALSE(backoff.Counts(now, Role::kPsServer, "2"));  // a server may get work at any time
   CHECK(backoff.Until(Role::kPsServer, "2") <= now);
   for (int i = 0; i < 2; ++i) backoff.OnDeath(now, Role::kPsServer, "2", "", "");
   CHECK(backoff.Until(Role::kPsServer, "2") == now + seconds(2));
@@ -101,7 +101,7 @@ TEST_CASE("the table is bounded, and a record expires after ten minutes without 
   for (int i = 9; i < 1000; ++i)
     backoff.OnDeath(now += milliseconds(1), Role::kWorker, "f" + std::to_string(i), "", "");
   CHECK(backoff.size() == 10);
-  // A death of a task that is already in the full table removes no other task from it.
+  // If a task that is already in the full table dies, no other task is removed from the table.
   backoff.OnDeath(now, Role::kWorker, "f999", "", "");
   CHECK(backoff.size() == 10);
   for (int i = 0; i < 4; ++i) backoff.OnDeath(now, Role::kWorker, "mine", "", "");

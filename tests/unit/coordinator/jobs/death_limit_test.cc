@@ -31,12 +31,12 @@ TEST_CASE("a server that is rolled back repeatedly before its repairs are done r
   std::uint32_t most = 0;
   for (int life = 0; life < 200; ++life) {
     limit.OnDeaths(1);
-    // In each life the same three of 50 repairs succeed.
+    // In each life the same three of the 50 repairs succeed, so there is no progress.
     for (const std::uint64_t left : {49, 48, 47}) limit.OnLeft(Again::kRepairs, left);
     most = std::max(most, limit.deaths());
   }
   CHECK(most == 199);
-  // The next new closure restarts the count of deaths and the comparison of repairs.
+  // A new closure that succeeds restarts the count of deaths and the comparison of repairs.
   limit.OnFirstSuccess();
   limit.OnDeaths(1);
   CHECK(limit.OnLeft(Again::kRepairs, 49));
@@ -50,7 +50,7 @@ TEST_CASE("a restarted evaluation or export is progress only beyond its former m
   CHECK(limit.OnLeft(Again::kEvaluation, 3));
   CHECK(limit.OnLeft(Again::kEvaluation, 2));
   limit.OnDeaths(4);
-  CHECK_FALSE(limit.OnLeft(Again::kEvaluation, 3));  // the evaluation began again
+  CHECK_FALSE(limit.OnLeft(Again::kEvaluation, 3));  // the evaluation has begun again
   CHECK_FALSE(limit.OnLeft(Again::kEvaluation, 2));
   CHECK(limit.deaths() == 4);
   CHECK(limit.OnLeft(Again::kEvaluation, 1));

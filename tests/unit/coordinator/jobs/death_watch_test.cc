@@ -1,4 +1,4 @@
-// The consequences of deaths, without a job.
+// Tests the consequences of deaths, without a job.
 #include "coordinator/jobs/death_watch.h"
 
 #include <catch2/catch.hpp>
@@ -16,7 +16,7 @@ struct Fixture : PartFixture {
     worker.identity = "0";
     worker.ready = true;
   }
-  // The worker runs the closure at this step.
+  // The worker now runs this step of the closure.
   void Run(std::uint64_t closure, std::uint32_t step) {
     worker.Take({1, closure + 1}, {ClosureId(closure), v1::TRAIN, host.Now()});
     worker.progress.set_state("running");
@@ -90,7 +90,7 @@ TEST_CASE("a worker that dies again and again with work gets none for a while") 
   REQUIRE(status.backing_off_size() == 1);
   CHECK(status.backing_off(0).task() == "worker/0");
   CHECK(status.backing_off(0).host() == "host");
-  // A death without work meanwhile is no event.
+  // The next death of a worker that had no work is not an event.
   f.worker.DropAll();
   f.worker.backoff_until = f.watch.backoff().Until(Role::kWorker, "0");
   const std::size_t said = f.said.size();

@@ -1,4 +1,4 @@
-// Tests the counts, folds, barriers and lines of a job, without a job.
+// Tests the counts, sums, barriers and lines of a job's epochs, without a job.
 #include "coordinator/jobs/epoch_account.h"
 
 #include <catch2/catch.hpp>
@@ -124,7 +124,8 @@ TEST_CASE(
   CHECK(f.account.barrier() == 2);
   CHECK(f.account.BarrierClosure() == 4);
   for (std::uint64_t c = 0; c < 4; ++c) f.Count(c, seconds(2 + c));
-  CHECK(f.lines.OfKind("epoch").size() == 1);  // The second waits for its evaluation.
+  // The line of the second epoch waits for the evaluation.
+  CHECK(f.lines.OfKind("epoch").size() == 1);
   CHECK(f.Status().epoch_rows_size() == 1);
   REQUIRE(f.account.EvaluationDue());
   f.account.BeginEvaluation(seconds(6));
@@ -207,13 +208,15 @@ TEST_CASE("the work of former jobs counts as done, takes no time and keeps its n
   };
   for (std::uint32_t epoch = 1; epoch <= 2; ++epoch) {
     add("train", epoch, "loss", epoch);
-    add("train", epoch, "steps", 10);  // That epoch had smaller batches: this plan has 4 steps.
+    // Those epochs had smaller batches and 10 steps. An epoch of this plan has 4 steps.
+    add("train", epoch, "steps", 10);
   }
   add("eval", 2, "loss", 0.25);
   f.account.Resume(IntervalSet::Range(0, 5), f.dead, manifest, false, f.At(seconds(9)));
   CHECK(f.account.succeeded() == 5);
   CHECK(f.account.folded() == 5);
-  CHECK(f.account.steps_done() == 22);  // 20 steps, and 2 of the fifth closure.
+  // 20 steps of the two epochs, and 2 steps of the fifth closure.
+  CHECK(f.account.steps_done() == 22);
   CHECK(f.account.steps_total() == 24);
   CHECK(f.account.evaluated() == 2);
   CHECK(f.account.barrier() == 3);
@@ -224,7 +227,7 @@ TEST_CASE("the work of former jobs counts as done, takes no time and keeps its n
   CHECK(epochs[1]["steps"] == 10);
   CHECK(epochs[1]["seconds"] == 0.0);
   f.Count(5, seconds(10));
-  CHECK(f.account.speed() == 8.0);  // The speed counts its own examples only.
+  CHECK(f.account.speed() == 8.0);  // The speed counts only the examples of this job.
   CHECK(f.lines.OfKind("step").front()["step"] == 22);
 }
 
@@ -261,7 +264,7 @@ TEST_CASE("a manifest has the losses of whole epochs, and the metrics of valid e
   for (std::uint64_t c = 0; c < 4; ++c) f.Count(c, seconds(2));
   v1::Manifest manifest;
   f.account.FillManifest(8, &manifest);
-  REQUIRE(manifest.metrics_size() == 4);  // The loss and the steps of two epochs.
+  REQUIRE(manifest.metrics_size() == 4);  // The loss and the steps of each of two epochs.
   CHECK(manifest.metrics(0).name() == "loss");
   CHECK(manifest.metrics(0).global_step() == 4);
   f.account.BeginEvaluation(seconds(2));

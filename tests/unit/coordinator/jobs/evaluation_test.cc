@@ -1,4 +1,4 @@
-// Tests the sums of an evaluation.
+// Tests the sums that an evaluation computes.
 #include "coordinator/jobs/evaluation.h"
 
 #include <catch2/catch.hpp>
@@ -62,8 +62,10 @@ TEST_CASE("the counts of a histogram of any size are added bin by bin") {
   v1::NamedSum* b = AddSum(&two, "auc", 0, 0);
   a->set_reduction(v1::AUC);
   b->set_reduction(v1::AUC);
-  for (const int count : {0, 1}) a->add_counts(count);        // One positive, in the upper bin.
-  for (const int count : {0, 0, 1, 0}) b->add_counts(count);  // One negative, in the lower bin.
+  // One positive example, in the upper bin.
+  for (const int count : {0, 1}) a->add_counts(count);
+  // One negative example, in the lower bin.
+  for (const int count : {0, 0, 1, 0}) b->add_counts(count);
   sum.Add(one);
   sum.Add(two);
   CHECK(sum.Result(false).metrics.at("auc") == Approx(1));

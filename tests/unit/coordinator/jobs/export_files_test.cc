@@ -1,4 +1,4 @@
-// The files of an export, without a job.
+// Tests the files of an export, without a job.
 #include "coordinator/jobs/export_files.h"
 
 #include <catch2/catch.hpp>
@@ -22,7 +22,7 @@ std::string Sha256Of(const std::string& bytes) {
   return hash.Bytes();
 }
 
-// Worker 7 holds the export closure of a job whose runs folder is on the real disk.
+// Worker 7 holds the export closure of a job. The job's runs folder is on the real disk.
 struct Fixture : PartFixture {
   static constexpr TaskId kWorker{7};
 

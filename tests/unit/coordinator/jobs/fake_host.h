@@ -1,5 +1,5 @@
-// The process around a job or a part of one: a manual clock, a file thread whose work waits in
-// `later`, and a record of what was sent.
+// What a job or a part of one needs around it: a manual clock, a file thread whose tasks wait in
+// `later`, and a record of the messages that were sent.
 #pragma once
 
 #include <deque>
@@ -60,7 +60,7 @@ class FakeHost final : public JobHost {
   }
   void RestoreLines(const std::string& folder, const std::string& name, std::uint64_t offset,
                     std::string tail, std::function<void(absl::Status)> done) override {
-    // Like fs::RestoreEnd, this does not compare the existing bytes.
+    // Like fs::RestoreEnd, this does not compare the bytes that exist already.
     std::string& file = files[folder + "/" + name];
     const bool room = offset + tail.size() <= lines_bytes_max;
     if (file.size() > offset + tail.size())
@@ -92,21 +92,22 @@ class FakeHost final : public JobHost {
   void StoreFailed(const absl::Status& status) override { store_failure = status; }
 
   bool hold_file_answers =
-      false;  // the file thread's work is done, and its answers wait in `held_file_answers`
+      false;  // if true, the answers of finished file work wait in `held_file_answers`
   std::vector<std::function<void()>> held_file_answers;
   ManualClock clock;
   std::shared_ptr<fs::MemoryFileSystem> disk =
-      std::make_shared<fs::MemoryFileSystem>();  // of everybody: a job that resumes gets the former
-                                                 // one's
+      // one disk for all jobs: a job that resumes gets that of the former job
+      std::make_shared<fs::MemoryFileSystem>();
   MemoryStateStore memory;
   fault::Failpoints points;
   Term term_now{1};
   std::map<TaskId, std::deque<v1::CoordinatorMessage>> sent;
   std::map<std::string, std::string> files;
   std::deque<std::function<void()>> later;
-  std::function<void()> while_written;  // between the writing of a job's files and the report of it
-  std::uint64_t lines_bytes_max = ~0ull;  // of metrics.jsonl: at it the disk is full
-  bool tears = false;                     // the part of a failed write that fitted remains
+  // called after a job's files were written, before this is reported
+  std::function<void()> while_written;
+  std::uint64_t lines_bytes_max = ~0ull;  // size of metrics.jsonl at which the disk is full
+  bool tears = false;                     // if true, a failed write leaves the part that fitted
   std::vector<std::string> log_lines, foreign;
   std::uint64_t number = 0, changes = 0;
   absl::Status store_failure;
@@ -114,8 +115,8 @@ class FakeHost final : public JobHost {
   std::int64_t wall_offset_ms = 0;
 };
 
-// The file that a server saves for a CutShards, with zeros for values. Only its ends and its ledger
-// count.
+// Writes the file that a server saves for a CutShards. Its values are zeros; only its ledger and
+// its fixed parts matter.
 inline v1::ShardFile WriteShardFile(fs::FileSystem* disk, const v1::CutShards& cut,
                                     const v1::ShardSpec& spec, const v1::Stamp& epoch,
                                     const v1::Stamp& start, std::uint64_t lsn,

@@ -22,11 +22,11 @@ struct FakeServer {
   struct Shard {
     v1::Assign assign;
     bool sealed = false, stopped = false;
-    bool loading = false;  // as in its Hello
+    bool loading = false;  // as stated in its Hello
     IntervalSet done;
     IntervalSet refused = {};
     std::uint64_t lsn = 0;
-    std::optional<v1::ShardFile> saved;  // file of its present state
+    std::optional<v1::ShardFile> saved;  // the file that has its present state
     std::uint64_t stopped_in = 0;
   };
   TaskId task;
@@ -36,14 +36,14 @@ struct FakeServer {
   bool silent = false;  // reads, but never answers
   std::uint64_t bytes = 0;
   bool ended = false;
-  // Received shards, by the epoch from which they come.
+  // Shards that it has received for a move, with the epochs at the sources.
   std::map<std::uint32_t, std::pair<v1::Stamp, Shard>> moving;
-  std::string leaving;  // as in its Hello
+  std::string leaving;  // the reason that its Hello states
   int drained = 0;      // number of Drained messages received
   std::string cannot;   // `cannot` of the last Drained
 };
 
-// A FakeCluster has this class as a base, so tests reach the members through the cluster.
+// The base of FakeCluster for servers. Tests reach these members through the cluster.
 class FakeServers {
  public:
   virtual ~FakeServers() = default;
@@ -54,23 +54,23 @@ class FakeServers {
   std::uint64_t server_budget_bytes_max = 0;  // limit that servers state in their Hello
   std::function<absl::Status(const v1::CutShards&, std::uint32_t shard)> cut_error =
       [](const v1::CutShards&, std::uint32_t) { return absl::OkStatus(); };
-  // File system to which the servers write; null for that of the coordinator.
+  // The file system to which the servers write. Null stands for the coordinator's file system.
   std::shared_ptr<fs::MemoryFileSystem> elsewhere;
   std::function<void(const std::string& uri, const v1::ShardFile&)> on_saved =
       [](const std::string&, const v1::ShardFile&) {};
   std::uint64_t cuts = 0;  // number of shards that were saved
   std::vector<v1::Assign> assigns;
-  // Returns whether a message to a server is lost on its way.
+  // Returns whether a message to a server is lost.
   std::function<bool(const FakeServer&, const v1::CoordinatorMessage&)> lose =
       [](const FakeServer&, const v1::CoordinatorMessage&) { return false; };
-  // Returns why a shard that must move cannot be stopped, or received.
+  // Returns the error with which a server fails to stop or to receive a shard that must move.
   std::function<absl::Status(const FakeServer&, std::uint32_t shard)> move_error =
       [](const FakeServer&, std::uint32_t) { return absl::OkStatus(); };
   std::function<bool(const v1::Assign&)> hold_assign = [](const v1::Assign&) { return false; };
   std::uint64_t updates_reported = 32;  // number of updates that each shard reports, at any time
 
  protected:
-  // The Hello of a new session, with the shards that the server holds.
+  // Returns the Hello of a new session, with the shards that the server holds.
   v1::Hello HelloOf(const FakeServer& server, JobUid job) const {
     v1::Hello hello;
     hello.set_host("host-of-" + server.identity);
@@ -92,7 +92,7 @@ class FakeServers {
     return hello;
   }
 
-  // The server handles a message of the coordinator.
+  // Handles a message of the coordinator, as the server.
   void AtServer(FakeServer& server, const v1::CoordinatorMessage& message, FakeHost& host) {
     switch (message.message_case()) {
       case v1::CoordinatorMessage::kAssign: OnAssign(server, message.assign(), host); break;
@@ -119,7 +119,7 @@ class FakeServers {
   fs::MemoryFileSystem* DiskOf(FakeHost& host) {
     return elsewhere ? elsewhere.get() : host.disk.get();
   }
-  // Sets the fields that each answer about a shard has.
+  // Sets the fields that each answer about a shard must have.
   template <class Answer, class Order>
   static void Address(const Order& order, std::uint32_t shard, Answer* answer) {
     answer->set_job_uid(order.job_uid());
@@ -243,7 +243,7 @@ class FakeServers {
       said->set_shard(one.shard());
       *said->mutable_epoch() = one.epoch();
       const absl::Status status = cut_error(cut, one.shard());
-      if (absl::IsDeadlineExceeded(status)) continue;  // no answer at all
+      if (absl::IsDeadlineExceeded(status)) continue;  // the server does not answer at all
       if (status.ok()) {
         *said->mutable_file() = Save(cut, DiskOf(host), &server.shards.at(one.shard()));
       } else {
@@ -276,7 +276,7 @@ class FakeServers {
   }
 
   void OnReport(FakeServer& server, const v1::ReportShards& request) {
-    // As in the daemon, a report comes with the counters of its moment.
+    // As in the daemon, the counters are sent together with the report.
     v1::TaskMessage beat;
     v1::JobUsage* use = beat.mutable_heartbeat()->mutable_server()->add_jobs();
     use->set_job_uid(request.job_uid());
@@ -288,7 +288,7 @@ class FakeServers {
     v1::ShardReport* report = answer.mutable_shard_report();
     report->set_request_id(request.request_id());
     for (const auto& [p, shard] : server.shards) {
-      // One shard per message, as a server with many shards splits its report.
+      // Each message has one shard, as if a server with many shards had to split its report.
       if (report->shards_size() > 0) {
         report->set_more(true);
         Say(server.task, answer);

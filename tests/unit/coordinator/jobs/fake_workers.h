@@ -22,13 +22,13 @@ struct FakeWorker {
   v1::ShardMap map;
   std::vector<v1::Grant> held;                   // granted and not answered
   std::vector<v1::TaskMessage> unanswered;       // Dones sent and not answered
-  std::set<std::uint64_t> answered, superseded;  // n of attempts
+  std::set<std::uint64_t> answered, superseded;  // numbers n of attempts
   std::vector<v1::RunFileAnswer> files;          // answers to its RunFileChunks
   bool ended = false;                            // JobEnded was received
   std::string ended_state;
 };
 
-// A FakeCluster has this class as a base, so tests reach the members through the cluster.
+// The base of FakeCluster for workers. Tests reach these members through the cluster.
 class FakeWorkers {
  public:
   virtual ~FakeWorkers() = default;
@@ -40,12 +40,12 @@ class FakeWorkers {
   std::map<std::string, FakeWorker> workers;
   std::function<bool(const FakeWorker&, const v1::Grant&)> hold =
       [](const FakeWorker&, const v1::Grant&) { return false; };
-  // Says what keeps a worker from doing granted work, which then fails at once.
+  // Returns what a worker lacks for a grant. If it lacks anything, it fails the grant at once.
   std::function<v1::Lack(const FakeWorker&, const v1::Grant&)> lacks =
       [](const FakeWorker&, const v1::Grant&) { return v1::NO_LACK; };
   std::function<void(const v1::Grant&, v1::Done*)> on_done = [](const v1::Grant&, v1::Done*) {};
   std::vector<v1::Grant> granted;  // all grants in order
-  std::int64_t eval_count = 7;     // count in each evaluation closure
+  std::int64_t eval_count = 7;     // the count that each evaluation closure reports
   std::vector<v1::HeldAttempt> last_adopted;
 
   template <class Message>
@@ -96,8 +96,7 @@ class FakeWorkers {
     worker.unanswered.push_back(message);
     Say(worker.task, message);
   }
-  // Finishes all attempts that the worker now has in hand, but not those that it is granted for
-  // them.
+  // Finishes all attempts that the worker holds now, but not those that it is granted as a result.
   void FinishHeld(FakeWorker& worker) {
     for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) Finish(worker, grant);
   }
@@ -131,7 +130,8 @@ class FakeWorkers {
   }
 
  protected:
-  // The session of a worker begins again. It keeps the attempts that the job has adopted.
+  // Imitates a worker whose session begins again: it keeps only the attempts that the job has
+  // adopted.
   static void KeepAdopted(const v1::Registered& registered, FakeWorker* worker) {
     const auto lost = [&](const v1::Stamp& attempt) {
       for (const v1::HeldAttempt& a : registered.adopted()) {
@@ -144,7 +144,7 @@ class FakeWorkers {
                   [&](const v1::TaskMessage& m) { return lost(m.done().attempt()); });
   }
 
-  // The worker handles a message of the coordinator.
+  // Handles a message of the coordinator, as the worker.
   void AtWorker(FakeWorker& worker, const v1::CoordinatorMessage& message) {
     switch (message.message_case()) {
       case v1::CoordinatorMessage::kMap: worker.map = message.map(); break;
@@ -204,7 +204,7 @@ class FakeWorkers {
       Finish(worker, grant);
     }
   }
-  // The begun attempt, which is the oldest, continues.
+  // The oldest attempt has begun, so it continues. The others are given back.
   void OnRecall(FakeWorker& worker, const v1::Recall& recall) {
     for (std::size_t i = 1; i < worker.held.size(); ++i) {
       if (worker.held[i].attempt().n() != recall.attempt().n()) continue;

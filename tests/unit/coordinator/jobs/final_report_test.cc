@@ -1,4 +1,4 @@
-// Tests the final report of a job and questions about its shards, without a job.
+// Tests the final report of a job and the requests for reports about its shards, without a job.
 #include "coordinator/jobs/final_report.h"
 
 #include <catch2/catch.hpp>
@@ -17,7 +17,7 @@ struct Fixture : PartFixture {
   void Begin(Kind kind) {
     report.Begin(kind, [this] { said.push_back("reported"); });
   }
-  // The questions that `task` was asked since the last call.
+  // Returns the numbers of the requests that `task` got since the last call.
   std::vector<std::uint64_t> Asked(TaskId task) {
     std::vector<std::uint64_t> requests;
     for (const v1::CoordinatorMessage& message : Take(task)) {
@@ -25,7 +25,7 @@ struct Fixture : PartFixture {
     }
     return requests;
   }
-  // `task` answers the question; it holds these shards.
+  // Server `task` answers the request, and reports these shards as held.
   void Answer(TaskId task, std::uint64_t request, std::vector<std::uint32_t> held) {
     v1::ShardReport message;
     message.set_request_id(request);
@@ -108,7 +108,7 @@ TEST_CASE("others may ask while the job runs, and an ended job answers with its 
   f.Answer(f.kFirst, request, {0});
   f.Answer(f.kSecond, request, {1});
   f.book.reset();
-  f.report.End();  // For the question that is open still.
+  f.report.End();  // The request is still unanswered.
   ask();
   CHECK(answers == std::vector<std::size_t>{1, 2, 2});
 }

@@ -1,4 +1,4 @@
-// The closures of a functions job and the calls of its clients, without a job.
+// Tests the closures of a functions job and the calls of its clients, without a job.
 #include "coordinator/jobs/function_calls.h"
 
 #include <catch2/catch.hpp>
@@ -53,7 +53,7 @@ struct Fixture : PartFixture {
   absl::StatusCode Refused(const v1::ScheduleClosureRequest& request) {
     return calls->Schedule(request, &waiting)->status().code();
   }
-  // The next closure is granted, and its Done is counted.
+  // Grants the next closure, and counts its Done.
   std::uint64_t RunOne() {
     const auto granted = book->NextGrant(TaskId(7));
     REQUIRE(granted);
@@ -66,7 +66,7 @@ struct Fixture : PartFixture {
     closures->OnSucceeded("0", granted->closure, done);
     return granted->closure.value();
   }
-  // Every owner takes every Close that it can be sent.
+  // Every owner accepts every Close that the book has for it.
   void TakeCloses() {
     for (const auto& [task, server] : shards.servers()) {
       for (const ClosureBook::CloseOrder& order : book->MakeCloses(task, server.identity))

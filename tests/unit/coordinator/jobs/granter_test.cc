@@ -9,8 +9,8 @@
 namespace evergrad::coordinator {
 namespace {
 
-// Closures by number. Each needs a function; "" means that any worker can run it. The closures in
-// `again` had been granted before.
+// Closures that each need a function; "" means that any worker can run the closure. The closures in
+// `again` had been granted before, and those in `fresh` had not.
 class Policy final : public GrantPolicy {
  public:
   bool MayTake(const JobWorker& worker) override { return worker.ready; }
@@ -131,7 +131,7 @@ TEST_CASE("an idle worker gets the closure that the busiest worker would begin l
   for (const std::uint64_t c : {4, 5}) f.Hold(3, c);
   Granter::Recall(f.workers, f.policy);
   CHECK(f.policy.recalled == std::vector<std::pair<std::uint64_t, std::uint64_t>>{{2, 3}});
-  Granter::Recall(f.workers, f.policy);  // A recall is already on its way.
+  Granter::Recall(f.workers, f.policy);  // A recall is already in flight.
   CHECK(f.policy.recalled.size() == 1);
 }
 

@@ -37,7 +37,8 @@ std::vector<std::string> Events(const FakeCluster& c, const std::string& kind,
   return texts;
 }
 
-// The worker holds closures, reports nothing, and is killed, so that no closure is blamed.
+// The worker holds closures and reports no progress when it is killed. No closure is therefore
+// blamed for its death.
 void KillWithWork(FakeCluster& c, const std::string& name) {
   FakeWorker& worker = c.AddWorker(name);
   REQUIRE(c.Run([&] { return Holds(worker); }));
@@ -111,7 +112,7 @@ TEST_CASE("deaths of tasks without work of the job do not count against it") {
   for (int i = 0; i < 10; ++i) {
     v1::Registered registered;
     const TaskId task(5000 + static_cast<std::uint64_t>(i));
-    // One worker backs off by membership's rule, and another has just registered.
+    // Half of the workers back off by membership's rule, and the other half have just registered.
     c.job->AdmitWorker(task, "idle-" + std::to_string(i),
                        c.host.clock.Now() + milliseconds(i % 2 == 0 ? 0 : 60'000), std::nullopt,
                        false, {}, &registered);
@@ -150,7 +151,8 @@ TEST_CASE(
     FakeWorker& steady = c.workers["0"];
     if (life % 2 == 0) c.Finish(steady, v1::Grant(steady.held[0]));
   }
-  // In 120 s there are three deaths without effect, then pauses of 1, 2, 4, 8, 16, 32 and 60 s.
+  // The first three deaths have no effect. Then the backoffs are 1, 2, 4, 8, 16, 32 and 60 s, so
+  // that few deaths fit into 120 s.
   CHECK(given.size() >= 8);
   CHECK(given.size() <= 10);
   for (std::size_t i = 4; i < given.size(); ++i) {
@@ -165,7 +167,7 @@ TEST_CASE(
   CHECK(row.idle_deaths() > 10);
   CHECK(row.for_ms() > 0);
   CHECK(row.reason() == "its session closed");
-  // 300 deaths do not displace all other events.
+  // 300 deaths must not displace all other events.
   CHECK(Events(c, "death", "worker/2").size() == given.size());
   CHECK(Events(c, "warning", "worker/2 has died").size() == given.size() - 3);
   CHECK_THAT(Events(c, "warning", "worker/2 has died")[0],
@@ -195,7 +197,7 @@ TEST_CASE("a worker gets work as soon as its back-off ends, and finished work cl
   REQUIRE(c.Run([&] { return Holds(worker); }));
   CHECK(c.host.clock.Now() - died >= milliseconds(1000));
   CHECK(c.host.clock.Now() - died <= milliseconds(1100));
-  CHECK(c.Status().backing_off_size() == 1);  // it has completed nothing yet
+  CHECK(c.Status().backing_off_size() == 1);  // it has completed no closure yet
   c.Finish(worker, v1::Grant(worker.held[0]));
   CHECK(c.Status().backing_off_size() == 0);
 }
@@ -227,7 +229,8 @@ TEST_CASE(
   FakeWorker& worker = c.AddWorker("0");
   c.job->Withhold(worker.task);
   Wait(c, milliseconds(100));
-  // It was Ready before its grants were withheld. From now on it gets none until its first message.
+  // The worker was Ready before its grants were withheld. From now on it gets no grant until its
+  // first message.
   const std::size_t granted = c.granted.size();
   c.job->Speaks(worker.task);
   c.job->Speaks(worker.task);
@@ -236,7 +239,7 @@ TEST_CASE(
   CHECK(c.job->state() == JobState::kSucceeded);
 }
 
-// worker/0 gets closures and keeps them.
+// worker/0 gets closures and does not finish them.
 void BeginHolding(FakeCluster& c, std::initializer_list<const char*> servers) {
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
   c.AddWorker("0");
@@ -285,9 +288,9 @@ TEST_CASE("a server that keeps dying without shards causes no events and stays i
   const std::size_t deaths = Events(c, "death").size();
   CHECK(deaths == 4);
   for (int life = 0; life < 30; ++life) {
-    Wait(c, milliseconds(1500));  // longer than its pause
+    Wait(c, milliseconds(1500));  // longer than its backoff
     FakeWorker& worker = c.workers["0"];
-    c.Finish(worker, v1::Grant(worker.held[0]));  // the others make progress meanwhile
+    c.Finish(worker, v1::Grant(worker.held[0]));  // the other tasks make progress meanwhile
     die();
   }
   CHECK(AllEvents(c) == before);
@@ -296,7 +299,8 @@ TEST_CASE("a server that keeps dying without shards causes no events and stays i
   CHECK(c.Status().backing_off(0).deaths() == 4);
   CHECK(c.Status().backing_off(0).idle_deaths() == 30);
   CHECK(c.Status().backing_off(0).for_ms() > 0);
-  // A server that has stayed alive and owns shards again is cleared by the next closure.
+  // The backoff of a server ends with the next closure, if the server has stayed alive and owns
+  // shards again.
   Wait(c, milliseconds(1500));
   c.job->OnServerLost(c.servers["0"].task, "0", "gone", false);
   c.servers.erase("0");
@@ -351,7 +355,8 @@ TEST_CASE(
     const std::string name = "1";
     c.AddServer(name);
     Wait(c, milliseconds(500));
-    const TaskId task = c.AddWorker("0").task;  // it gives back the work that it holds
+    // the new process gives back the work that the old one held
+    const TaskId task = c.AddWorker("0").task;
     (void)task;
     Wait(c, milliseconds(500));
     c.Run([&] { return c.job->ended() || c.servers["1"].shards.size() == 2; },

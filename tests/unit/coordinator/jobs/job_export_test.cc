@@ -1,5 +1,5 @@
-// Tests where the files of an export come from, which of them are read back, and what a job does
-// while the disk is full.
+// Tests how the files of an export reach the coordinator, which of them are read back, and how a
+// job waits while the disk is full.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -25,7 +25,8 @@ std::string Sha256Of(const std::string& bytes) {
   return hash.Bytes();
 }
 
-// A cluster whose job waits for the export of `worker`, in a runs folder on the real disk.
+// A cluster whose job waits until `worker` has exported the weights. The runs folder is on the real
+// disk.
 struct Exporting {
   Exporting() : c({}, {}, JobUid(0xabcdef), nullptr, folder.path()) {
     c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::EXPORT; };
@@ -52,7 +53,7 @@ struct Exporting {
     if (offset + chunk->data().size() == kWhole.size()) chunk->set_sha256(Sha256Of(kWhole));
     return message;
   }
-  // The worker has lost its session and registers again with the same export under way.
+  // The worker loses its session and registers again with the unfinished export.
   void ComeBack() {
     const v1::Grant granted = grant();
     v1::Hello hello;
@@ -65,7 +66,7 @@ struct Exporting {
     REQUIRE(c.RunToEnd());
     CHECK(c.Status().state() == "SUCCEEDED");
   }
-  // The worker's export ends with this file, sent or written.
+  // The worker ends its export with this file, which it has sent or written to the folder.
   void End(bool uploaded, const std::string& contents = kWhole) {
     c.on_done = [&, uploaded, contents](const v1::Grant& g, v1::Done* done) {
       if (g.kind() != v1::EXPORT) return;
@@ -134,8 +135,8 @@ TEST_CASE(
   CHECK(e.worker().files.empty());
   CHECK(other.files.empty());
   CHECK(std::filesystem::is_empty(e.folder.path()));
-  // A part that is larger than its limit is malformed. A part that is larger than any file of the
-  // job's variables is refused by name.
+  // A part that exceeds its size limit is malformed. A part that exceeds the largest possible file
+  // of this job is refused by name.
   v1::TaskMessage large = e.Chunk(0, 10);
   large.mutable_run_file()->set_data(std::string(client::kRunFileChunkMax + 1, 'x'));
   CHECK_FALSE(e.c.Try(e.worker().task, large).ok());
@@ -184,7 +185,7 @@ TEST_CASE("at most two windows of one export wait for the disk") {
   for (; taken < 100 && refused.ok(); ++taken) {
     v1::TaskMessage part = e.Chunk(0, 10);
     part.mutable_run_file()->set_data(std::string(client::kRunFileChunkMax, 'x'));
-    refused = e.c.Try(e.worker().task, part);  // nothing is delivered to the file thread meanwhile
+    refused = e.c.Try(e.worker().task, part);  // the file thread gets no task meanwhile
   }
   CHECK(absl::IsInvalidArgument(refused));
   CHECK(taken == 2 * client::kRunFileWindow / client::kRunFileChunkMax + 1);
@@ -197,7 +198,7 @@ TEST_CASE("parts without bytes or with a wrong name are refused and never wait")
   CHECK(
       absl::IsInvalidArgument(e.c.Try(e.worker().task, e.Chunk(0, 10, std::string(1 << 20, 'x')))));
   CHECK(absl::IsInvalidArgument(e.c.Try(e.worker().task, e.Chunk(0, 10, "../weights.npz"))));
-  // A file without bytes is a file, and waits like any other part.
+  // A file without bytes is also a file, and is accepted like any other part.
   v1::TaskMessage none = e.Chunk(0, 0);
   none.mutable_run_file()->set_bytes(0);
   std::size_t taken = 0;
@@ -210,7 +211,8 @@ TEST_CASE("parts without bytes or with a wrong name are refused and never wait")
 
 TEST_CASE("the answer to a part of a former session is not sent, and the file continues") {
   Exporting e;
-  e.c.Say(e.worker().task, e.Chunk(0, 10));  // it still waits for the disk when the session ends
+  // this part still waits for the disk when the session ends
+  e.c.Say(e.worker().task, e.Chunk(0, 10));
   e.ComeBack();
   e.c.Deliver();
   CHECK(e.worker().files.empty());
@@ -226,7 +228,7 @@ TEST_CASE("the end of a former attempt's receiver keeps the next attempt's file"
   Exporting e;
   e.c.host.hold_file_answers = true;
   e.c.Say(e.worker().task, e.Chunk(0, 10));
-  e.c.Deliver();  // it was taken, and the answer is on its way
+  e.c.Deliver();  // the part was accepted, and the answer is in flight
   e.c.host.hold_file_answers = false;
   e.c.KillWorker("0");
   e.c.AddWorker("0");
@@ -271,7 +273,7 @@ TEST_CASE(
 
 TEST_CASE("files that the coordinator cannot see are sent by the worker") {
   Exporting e;
-  e.End(false);  // it believed that it shared the coordinator's folder
+  e.End(false);  // the worker assumed that it shares the coordinator's folder
   REQUIRE(e.c.Run([&] { return !e.worker().held.empty(); }));
   CHECK(e.grant().kind() == v1::EXPORT);
   CHECK(e.grant().export_order().upload());
@@ -307,7 +309,7 @@ TEST_CASE(
   const std::uint32_t tries = JobOptions().retries_max + 1;
   for (std::uint32_t i = 0; i < tries; ++i) {
     REQUIRE(e.c.Run([&] { return !e.worker().held.empty(); }));
-    e.End(true);  // it sent nothing
+    e.End(true);  // the worker reports an upload, but has sent nothing
   }
   REQUIRE(e.c.RunToEnd());
   CHECK(e.c.Status().state() == "FAILED");

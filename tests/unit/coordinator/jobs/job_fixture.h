@@ -1,5 +1,5 @@
-// A job among scripted tasks under a manual clock. Every message goes through this fixture, one
-// after another; nothing runs by itself.
+// A job among scripted tasks under a manual clock. The fixture passes every message, one after
+// another, and nothing runs by itself.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,8 @@
 
 namespace evergrad::coordinator {
 
-// Workers and servers that obey at once, except for what `hold` keeps back.
+// Workers and servers that do at once what the job orders. Only grants for which `hold` returns
+// true are kept.
 class FakeCluster : public FakeServers, public FakeWorkers {
  public:
   explicit FakeCluster(std::function<void(config::JobSpec&, JobOptions&)> change = {},
@@ -41,20 +42,20 @@ class FakeCluster : public FakeServers, public FakeWorkers {
     job = std::make_unique<Job>(
         &host, options,
         Job::Identity{uid, spec, yaml,
-                      !runs.empty() ? runs  // a folder of the real disk: exported files go there
+                      !runs.empty() ? runs  // a folder of the real disk, for exported files
                       : spec.checkpoint.on ? "/runs/fake-" + JobUidString(uid)
                                            : "/runs/fake",
                       kGrantKey});
-    // A submission is acknowledged once it is durable.
+    // A submission is acknowledged only when it is durable.
     if (!job->Keep() || !host.memory.CommitTerm(host.term_now).ok()) std::abort();
   }
 
-  // The calls of a functions job.
+  // Returns the part of a functions job that answers calls.
   FunctionCalls& function_calls() { return **job->function_calls(); }
 
-  // The coordinator's process ends, with everything in it and in flight, and another one begins on
-  // the same store. Servers named in `gone` end with it. The others, and the workers, register anew
-  // with what they hold.
+  // The coordinator's process ends and loses everything that is in memory or in flight. Another
+  // process begins with the same store. Servers named in `gone` end, too. The other servers, and
+  // the workers, register again with what they hold.
   void Restart(const std::set<std::string>& gone = {}) {
     host.sent.clear();
     host.later.clear();
@@ -106,10 +107,12 @@ class FakeCluster : public FakeServers, public FakeWorkers {
   FakeHost host;
   std::unique_ptr<Job> job;
   std::uint64_t next_task = 1;
-  bool turns_held = false;  // if true, Dones are accepted and the turn does not end
+  // if true, Dones are accepted, but the turn that answers them does not end
+  bool turns_held = false;
   std::vector<absl::Status> refused;
 
-  // Without `former_died` the process is the one that had the identity before, if there was one.
+  // Adds a worker. If a worker had this identity before and `former_died` is false, the new session
+  // belongs to the same process.
   FakeWorker& AddWorker(const std::string& identity, v1::Hello hello = {},
                         bool former_died = true) {
     std::optional<TaskId> former;
@@ -146,7 +149,7 @@ class FakeCluster : public FakeServers, public FakeWorkers {
       }
     }
     v1::Registered registered;
-    // A refusal shows in the job.
+    // If the job refuses the server, this shows in the job's state.
     job->AdmitServer(server.task, identity, former, former && !keeps, HelloOf(server, job->uid()),
                      &registered)
         .IgnoreError();
@@ -169,7 +172,7 @@ class FakeCluster : public FakeServers, public FakeWorkers {
     if (absl::Status status = Try(task, message); !status.ok()) refused.push_back(status);
   }
 
-  // Delivers messages until nothing is in flight.
+  // Delivers messages until none is in flight.
   void Deliver() {
     for (bool more = true; more;) {
       more = false;
@@ -197,7 +200,7 @@ class FakeCluster : public FakeServers, public FakeWorkers {
       }
     }
   }
-  // Lets time pass in ticks of 25 ms until `until` holds. Returns false after `limit`.
+  // Lets time pass in ticks of 25 ms until `until` is true. Returns false after `limit`.
   bool Run(const std::function<bool()>& until,
            std::chrono::milliseconds limit = std::chrono::seconds(60)) {
     const MonoTime end = host.clock.Now() + limit;
@@ -219,7 +222,7 @@ class FakeCluster : public FakeServers, public FakeWorkers {
   }
 };
 
-// Returns the events that the job has reported to people, one per line.
+// Returns the events that the job has reported to users, one per line.
 inline std::string AllEvents(const FakeCluster& c) {
   std::string text;
   const v1::JobStatus status = c.Status();

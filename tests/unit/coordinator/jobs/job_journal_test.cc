@@ -1,4 +1,4 @@
-// Tests the commits of a job and its return from the store, without the job.
+// Tests what a job commits, and that it can be restored from the store, without the job.
 #include "coordinator/jobs/job_journal.h"
 
 #include <catch2/catch.hpp>
@@ -10,7 +10,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// The parts of a job that is being described, so that it has no plan in the journal.
+// The parts of a job that is being described. Its plan is therefore not in the journal yet.
 struct Fixture : WorkFixture {
   Fixture() : WorkFixture({.persistent = true}) {
     id.yaml = "name: part\n";
@@ -22,7 +22,7 @@ struct Fixture : WorkFixture {
     REQUIRE(snapshot.ParseFromString(Stored().snapshot));
     return snapshot;
   }
-  // Reads what `former` has committed.
+  // Reads what the fixture `former` has committed.
   absl::Status Read(const Fixture& former) {
     return commits.Read(
         former.Snapshot(), former.Stored(), [] { return absl::OkStatus(); }, &refusal);
@@ -81,7 +81,8 @@ TEST_CASE("the parts come back from the snapshot and from the notes after it") {
   f.tasks.BeginWorker("7", 1);
   f.tasks.CountClosure("7", 2, 8);
   REQUIRE(f.commits.PersistWhole());
-  f.totals.OnGranted(Attempt{1, 5});  // A counter, of which no note but the next one has to tell.
+  // This change has no note of its own; the next note must include it.
+  f.totals.OnGranted(Attempt{1, 5});
   f.events.Add("state", "later", 5, f.commits.writer().Note());
   REQUIRE(f.commits.Persist({}));
   REQUIRE(next.Read(f).ok());

@@ -1,4 +1,4 @@
-// The rules of each type of jobs.
+// Tests the rules of each type of job.
 #include "coordinator/jobs/job_kind.h"
 
 #include <catch2/catch.hpp>

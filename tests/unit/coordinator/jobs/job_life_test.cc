@@ -1,4 +1,5 @@
-// Tests the events of a job's phases and their effects, without the calls of the control plane.
+// Tests the events that change the phase of a job, and their effects, without the calls of the
+// control plane.
 #include "coordinator/jobs/job_life.h"
 
 #include <catch2/catch.hpp>
@@ -17,7 +18,7 @@ TEST_CASE("tasks are told of a phase after its commit, and of none that the stor
   const auto told = f.Take(LifeFixture::kServer);
   REQUIRE(told.size() == 1);
   CHECK(told[0].has_job());
-  CHECK(f.parts.reading.left() == 1);  // The closure that describes the job.
+  CHECK(f.parts.reading.left() == 1);  // It is the closure that describes the job.
 
   LifeFixture refused({.jobs_max = 0, .persistent = true});
   refused.life.Start();
@@ -82,7 +83,7 @@ TEST_CASE("a rollback voids an evaluation, and the training continues") {
   CHECK(f.In(JobPhase::kTraining));
   CHECK(f.parts.reading.empty());
   CHECK(f.Said("evaluating begins again: shard 0 was lost") == 1);
-  f.life.AfterRollback("shard 0 was lost");  // The training itself goes on.
+  f.life.AfterRollback("shard 0 was lost");  // The training itself continues.
   CHECK(f.Said("begins again") == 1);
 }
 
@@ -114,9 +115,10 @@ TEST_CASE("a restored job continues its phase when the window of the new life cl
   CHECK(f.parts.reading.empty());
   f.life.CloseWindow();
   CHECK(f.parts.reading.left() == 1);
-  f.life.CloseWindow();  // A repeat changes nothing.
+  f.life.CloseWindow();  // A repeated call changes nothing.
   CHECK(f.parts.reading.left() == 1);
-  CHECK(f.Take(LifeFixture::kServer).empty());  // It registers with what it must know.
+  // The server gets what it must know when it registers.
+  CHECK(f.Take(LifeFixture::kServer).empty());
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Tests servers that leave: their shards are moved (LEDGER line 22), and tasks die on the way.
+// Tests servers that leave, whose shards are moved (LEDGER line 22), and tasks that die during a
+// move.
 #include <catch2/catch.hpp>
 
 #include <nlohmann/json.hpp>
@@ -17,7 +18,7 @@ void FinishHeld(FakeCluster& c) {
   }
 }
 
-// The job trains, and the worker holds work.
+// Lets the job train, with a worker that holds work.
 void Train(FakeCluster& c, int servers = 2) {
   for (int i = 0; i < servers; ++i) c.AddServer(std::to_string(i));
   c.AddWorker("0");
@@ -33,7 +34,7 @@ void Leave(FakeCluster& c, const std::string& identity) {
   c.job->OnLeaving(c.servers[identity].task, "SIGTERM", true);
 }
 
-// Does the same as the coordinator when the server's session closes after a notice.
+// Does what the coordinator does when the session of a server ends after a notice.
 void Gone(FakeCluster& c, const std::string& identity) {
   const TaskId task = c.servers.at(identity).task;
   c.servers.erase(identity);
@@ -113,7 +114,8 @@ TEST_CASE(
   c.Deliver();
   CHECK(c.servers["7"].drained == 1);
   CHECK(c.servers["7"].cannot.empty());
-  // It takes all its shards with it: line 21 applies, and the new owner is not a leaving server.
+  // The server leaves with all its shards: line 21 applies, and the new owner must not be a server
+  // that is leaving.
   Gone(c, "0");
   c.Deliver();
   CHECK(c.servers["7"].shards.empty());
@@ -166,7 +168,8 @@ TEST_CASE(
     INFO(leaves);
     FakeCluster c;
     Train(c, 3);
-    // Of the servers with the fewest shards 1 comes first. Every message to it is lost.
+    // Server 1 comes first among the servers with the fewest shards. Every order to receive that is
+    // sent to it is lost.
     const std::size_t at_0 = c.servers["0"].shards.size();
     REQUIRE(at_0 > 0);
     c.lose = [&](const FakeServer& server, const v1::CoordinatorMessage& m) {
@@ -193,8 +196,8 @@ TEST_CASE("a drained server's shards do not go to one that backs off, unless it 
     INFO(another);
     FakeCluster c;
     Train(c);
-    // 1 dies four times with shards. Afterwards all shards are at 0, and 1 gets no work for a
-    // second.
+    // Server 1 dies four times while it has shards. Afterwards all shards are at server 0, and
+    // server 1 gets no work for a second.
     for (int death = 0; death < 4; ++death) {
       c.AddServer("1");
       c.Deliver();
@@ -229,7 +232,7 @@ TEST_CASE(
   CHECK_THAT(c.servers["0"].cannot, Contains("no other server can take the shard now"));
   CHECK(c.servers["0"].shards.size() == 1);
   CHECK(c.servers["1"].shards.size() == 3);
-  // The shard is too large to be moved: this is reported at once.
+  // The shard is too large to be moved. This must be reported at once.
   FakeCluster large;
   Train(large);
   large.move_error = [&](const FakeServer& server, std::uint32_t) {
@@ -245,8 +248,8 @@ TEST_CASE("a moved shard that its new owner does not hold is rolled back") {
   FakeCluster c;
   Train(c);
   Leave(c, "0");
-  // Between the record and the Assign the new owner loses its memory, while its process stays the
-  // same.
+  // Between the record of the move and the Assign, the new owner loses the received state, although
+  // its process is the same.
   c.lose = [&](const FakeServer&, const v1::CoordinatorMessage& m) {
     if (m.has_assign()) c.servers["1"].moving.clear();
     return false;
@@ -331,7 +334,7 @@ TEST_CASE(
   REQUIRE(c.RunToEnd());
   CHECK(c.Status().state() == "CANCELLED");
   CHECK(c.host.foreign.empty());
-  // Answers to a move that has ended change nothing.
+  // Answers about a move that has ended must change nothing.
   v1::TaskMessage late;
   late.mutable_received()->set_job_uid(c.job->uid().value());
   c.Say(c.servers["1"].task, late);

@@ -1,4 +1,4 @@
-// Tests the news of a job for people, without the job.
+// Tests the events that a job reports to users, without the job.
 #include "coordinator/jobs/job_news.h"
 
 #include <catch2/catch.hpp>

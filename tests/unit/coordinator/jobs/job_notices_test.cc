@@ -1,4 +1,4 @@
-// What the tasks of a job are told about it, without the job.
+// Tests what the tasks of a job are told about the job, without the job.
 #include "coordinator/jobs/job_notices.h"
 
 #include <catch2/catch.hpp>

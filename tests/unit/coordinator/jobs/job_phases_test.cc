@@ -1,4 +1,4 @@
-// The phases of a job, without the job.
+// Tests the phases of a job, without the job.
 #include "coordinator/jobs/job_phases.h"
 
 #include <catch2/catch.hpp>
@@ -24,7 +24,7 @@ constexpr E kEvents[] = {E::kStarted,         E::kPlanned,  E::kPlaced,    E::kE
                          E::kRolledBack,      E::kFailed,   E::kCancelled, E::kSealed,
                          E::kSealedExportDue, E::kFinished, E::kWritten};
 
-// One way to each phase.
+// A sequence of events that leads to each phase.
 const std::map<P, std::vector<E>> kWays = {
     {P::kNone, {}},
     {P::kDescribing, {E::kStarted}},
@@ -93,7 +93,7 @@ TEST_CASE("each phase accepts the events of the table, and refuses every other e
       {{P::kSaving, E::kFailed}, P::kSealing},
       {{P::kSaving, E::kCancelled}, P::kSealing},
       {{P::kSealing, E::kSealed}, P::kSealedReporting},
-      {{P::kSealing, E::kFinished}, P::kWriting},  // nothing was placed
+      {{P::kSealing, E::kFinished}, P::kWriting},  // no shard was placed
       {{P::kSealedReporting, E::kReported}, P::kSealedSaving},
       {{P::kSealedReporting, E::kSealedExportDue}, P::kSealedExporting},
       {{P::kSealedReporting, E::kFinished}, P::kWriting},
@@ -126,7 +126,7 @@ struct Line {
   JobState state;
 };
 
-// Each line: the event, and the phase and the state that users see after it.
+// Each line has an event, and the phase and the state that users see after it.
 void Play(const std::vector<Line>& lines) {
   JobPhases phases;
   for (const Line& line : lines) {
@@ -223,7 +223,7 @@ TEST_CASE("the first cause stays, but a user's error replaces a machine's error"
   CHECK(phases.TakeCause(Cause("nan"), true));
   CHECK_FALSE(phases.TakeCause(Cause("another nan"), true));
   CHECK(phases.cause()->message() == "nan");
-  // While the files are written, it is too late.
+  // While the files of the run are being written, it is too late for another cause.
   JobPhases writing = In(P::kTraining);
   CHECK(writing.TakeCause(Cause("disk"), false));
   for (const E event : {E::kFailed, E::kFinished}) CHECK(writing.Apply(event));
@@ -267,7 +267,7 @@ TEST_CASE("the window opens for a job that has begun, and closes once") {
   CHECK(phases.CloseWindow());
   CHECK_FALSE(phases.window_open());
   CHECK_FALSE(phases.CloseWindow());
-  // Only a restored job resumes its phase then, and once.
+  // Only a restored job resumes its phase, and only once.
   CHECK_FALSE(phases.TakeRestored());
   phases.SetRestored();
   CHECK(phases.TakeRestored());

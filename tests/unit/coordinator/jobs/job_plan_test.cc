@@ -1,4 +1,5 @@
-// Tests the plan of a job over its description, its limit and a restart, without a job.
+// Tests the plan of a job: how it is made from the description, its limit, and how it survives a
+// restart, without a job.
 #include "coordinator/jobs/job_plan.h"
 
 #include <catch2/catch.hpp>
@@ -10,7 +11,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// One variable of 16 rows of 16 bytes, and 64 examples in batches of 4.
+// The job has one variable of 16 rows of 16 bytes, and 64 examples in batches of 4.
 struct Fixture {
   Fixture() {
     id.spec.name = "part";

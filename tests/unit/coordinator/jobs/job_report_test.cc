@@ -1,5 +1,5 @@
-// Tests the report of every shard at the end of a job: which servers are asked for it, how often,
-// and what the job shows meanwhile.
+// Tests the reports about every shard at the end of a job: which servers are asked for a report,
+// how often, and what the job shows meanwhile.
 #include <algorithm>
 #include <catch2/catch.hpp>
 
@@ -12,7 +12,7 @@ using Catch::Matchers::Contains;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// A job whose servers take any time for their report that the test chooses.
+// A job whose servers send their reports when the test says so.
 struct Slow {
   FakeCluster c;
   std::vector<std::pair<TaskId, v1::CoordinatorMessage>> asked;
@@ -36,7 +36,7 @@ struct Slow {
       return one.first == c.servers.at(identity).task;
     }));
   }
-  // The server answers the first request that it received.
+  // The server answers the oldest request that it has received.
   void Answer(const std::string& identity) {
     holds = false;
     for (const auto& [task, message] : asked) {

@@ -1,6 +1,6 @@
 // The coordinator's process ends at any moment, and another one continues the job from the store.
-// Nothing is counted twice or lost, the sums are the same to the bit, and metrics.jsonl has no gap
-// and no line twice.
+// Nothing may be counted twice or lost, the sums must be the same to the bit, and metrics.jsonl
+// must have no gap and no line twice.
 #include <catch2/catch.hpp>
 
 #include <nlohmann/json.hpp>
@@ -38,7 +38,7 @@ TEST_CASE(
     FakeCluster c({}, {.jobs_max = 8, .torn_max = 0, .persistent = journal});
     AddTasks(c);
     c.host.while_written = [&] {
-      if (!c.job->writing()) return;  // job.yaml, at the start
+      if (!c.job->writing()) return;  // at the start, job.yaml is written
       c.job->OnServerAway(c.servers["1"].task, "its session closed");
       c.KillWorker("1");
       c.job->Tick();
@@ -127,7 +127,7 @@ TEST_CASE("a job that resumes at any moment, repeatedly, ends as without interru
     FakeCluster c([&](config::JobSpec&,
                       JobOptions& o) { o.notes_max = 1 + static_cast<std::uint32_t>(seed % 7); },
                   {.jobs_max = 8, .torn_max = seed % 3 == 0 ? 4u : 0u, .persistent = true});
-    // Some work stays unfinished for a while, so that there is work to adopt.
+    // Some work stays unfinished for a while, so that the next process has attempts to adopt.
     c.hold = [&](const FakeWorker&, const v1::Grant&) { return below(3) == 0; };
     AddTasks(c);
     for (int life = 0; life < 5 && !c.job->ended(); ++life) {
@@ -179,7 +179,7 @@ TEST_CASE("a job that resumes at any moment, repeatedly, ends as without interru
       worker_steps += task["role"] == "worker" ? task["steps"].get<std::uint64_t>() : 0;
     CHECK(worker_steps == 32);
 
-    // A job that has ended is still known to the next life.
+    // The next life must still know a job that has ended.
     auto later =
         Job::Restore(&c.host, c.options, c.job->uid(), *c.host.memory.LoadJob(c.job->uid()));
     REQUIRE(later.ok());
@@ -215,7 +215,8 @@ TEST_CASE("servers with the shards of the map keep them over a restart, without 
   const v1::JobStatus status = c.Status();
   CHECK(status.state() == "RUNNING");
   CHECK(status.closures_rerun() == 0);
-  // It is above that of the former life, so that a client that waits for a change sees one.
+  // The revision is above that of the former life, so that a client that waits for a change sees
+  // one.
   CHECK(status.revision() > (1ull << 32));
 }
 
@@ -223,7 +224,7 @@ TEST_CASE(
     "a plan that was divided for its servers is the same after a restart, whatever limits the "
     "servers report") {
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
-  c.server_budget_bytes_max = (64u << 10) + 16;  // a part has four rows
+  c.server_budget_bytes_max = (64u << 10) + 16;  // so that a partition has four rows
   c.hold = [](const FakeWorker&, const v1::Grant& g) {
     return g.kind() == v1::TRAIN && g.closure() >= 4;
   };
@@ -400,11 +401,12 @@ TEST_CASE(
     if (yaml_refused) {
       snapshot.set_yaml("spec: {of: another version}\n");
     } else {
-      // A variable that appears twice is refused, like an `optimizers` entry that matches nothing.
+      // A variable that appears twice is refused. So is an `optimizers` entry that matches no
+      // variable.
       const v1::VariableSpec again = snapshot.described().variables(0);
       *snapshot.mutable_described()->add_variables() = again;
     }
-    v1::CountedClosure* unfolded = snapshot.add_unfolded();  // as a failed job has
+    v1::CountedClosure* unfolded = snapshot.add_unfolded();  // as in a job that has failed
     unfolded->set_closure(1'000'000);
     stored.snapshot = snapshot.SerializeAsString();
     return Job::Restore(&c.host, c.options, c.job->uid(), stored);
@@ -437,7 +439,7 @@ TEST_CASE(
   CHECK_THAT(shown.events(shown.events_size() - 1).text(),
              StartsWith("restored from the journal without its variables: " + why));
   CHECK((*job)->plan_message() == nullptr);
-  // Nothing that has ended is done or requested again.
+  // Nothing that has ended may be done or requested again.
   (*job)->Resume(Term(99));
   (*job)->Tick();
   (*job)->Cancel();
@@ -459,8 +461,8 @@ TEST_CASE(
   REQUIRE(c.Run([&] { return c.Status().state() == "RUNNING"; }));
   const FakeServer zombie = c.servers["0"];
   REQUIRE(zombie.shards.size() == 2);
-  // Its shards move to the other server. Then the journal forgets this, and the server was not dead
-  // after all.
+  // The shards of server 0 move to the other server. Then the journal forgets this, and server 0
+  // turns out to be alive.
   c.job->OnServerLost(zombie.task, "0", "silent", false);
   REQUIRE(c.Run([&] { return c.servers["1"].shards.size() == 4; }));
   const auto owner_of_first = [&] {

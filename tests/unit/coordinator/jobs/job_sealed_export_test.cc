@@ -1,4 +1,4 @@
-// Tests the weights of a job that has failed, and what is reported of them.
+// Tests the weights of a job that has failed, and what the job reports about them.
 #include <catch2/catch.hpp>
 
 #include "job_fixture.h"
@@ -25,7 +25,7 @@ std::function<void(config::JobSpec&, JobOptions&)> Saving(bool on = true) {
   };
 }
 
-// Trains four closures; in the fifth, worker/0 finds a user's error.
+// Trains four closures. In the fifth, worker/0 reports a user's error.
 void FailAfterFour(FakeCluster& c) {
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return (Trains(g) && g.closure() >= 4); };
   c.AddWorker("0");

@@ -1,5 +1,5 @@
-// The parts of a job and its life, without the calls of the control plane: one server, and the
-// description of a job with two closures of training.
+// The parts of a job and its life, without the calls of the control plane. There is one server, and
+// the job has two training closures.
 #pragma once
 
 #include <algorithm>
@@ -51,13 +51,13 @@ struct LifeFixture {
     worker.ready = true;
     return worker;
   }
-  // The job is described, and its server is told to load the shards.
+  // Describes the job. Its server is then told to load the shards.
   void Begin() {
     life.Start();
     life.OnDescribed(described);
     REQUIRE(In(JobPhase::kPlacing));
   }
-  // The server has loaded them.
+  // Begins, and lets the server load the shards, so that the job trains.
   void Train() {
     Begin();
     for (std::uint32_t p = 0; p < parts.shards.size(); ++p) parts.shards.Give(ShardId(p), true);
@@ -68,7 +68,7 @@ struct LifeFixture {
     life.Fail(MakeError(absl::UnavailableError(why), user ? "user" : "internal", "worker/0"), user);
   }
   bool In(JobPhase phase) const { return parts.phases.In(phase); }
-  // The messages that `task` was sent since the last call.
+  // Returns the messages that were sent to `task` since the last call.
   std::vector<v1::CoordinatorMessage> Take(TaskId task) {
     std::deque<v1::CoordinatorMessage> sent = std::exchange(host.sent[task], {});
     return {sent.begin(), sent.end()};
@@ -80,7 +80,7 @@ struct LifeFixture {
       work();
     }
   }
-  // The number of events with this text.
+  // Returns the number of events that contain this text.
   std::ptrdiff_t Said(const std::string& text) const {
     const auto& events = parts.events.events();
     return std::count_if(events.begin(), events.end(), [&](const v1::Event& event) {

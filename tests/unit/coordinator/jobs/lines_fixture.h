@@ -1,4 +1,4 @@
-// A job with two servers and two workers, and the lines that it has written into metrics.jsonl.
+// A job with two servers and two workers, and the lines that it has written to metrics.jsonl.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -20,7 +20,7 @@ inline void AddTasks(FakeCluster& c) {
   c.job->Start();
 }
 
-// Each line must be a whole object; otherwise Json::parse throws.
+// Returns the lines. Each must be a whole JSON object; otherwise Json::parse throws.
 inline std::vector<nlohmann::json> Lines(const FakeCluster& c) {
   std::vector<nlohmann::json> lines;
   const auto file = c.host.files.find(kLinesFile);

@@ -1,5 +1,5 @@
-// The surroundings of one part of a job, without the job: two servers, a book of two shards and
-// sixteen closures, and a record of what the part asks for, in order.
+// What one part of a job needs around it, without the job: two servers, a book of two shards and
+// sixteen closures, and a record of the part's requests, in order.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace evergrad::coordinator {
 struct PartFixture : JobActions {
   static constexpr TaskId kFirst{1}, kSecond{2};
 
-  // Server "a" is kFirst and "b" is kSecond; both are ready.
+  // Server "a" is task kFirst, and "b" is kSecond. Both are ready.
   virtual ~PartFixture() = default;
   explicit PartFixture(const MemoryStateStore::Options& store = {}) : host(store) {
     id.uid = JobUid(0xabc);
@@ -50,7 +50,7 @@ struct PartFixture : JobActions {
     server.ready = true;
     return server;
   }
-  // Each shard is at its server: 0 at "a", 1 at "b".
+  // Places the shards: shard 0 at "a", shard 1 at "b".
   void Place() {
     shards.SetPlaced();
     for (std::uint32_t p = 0; p < 2; ++p) {
@@ -62,12 +62,12 @@ struct PartFixture : JobActions {
   v1::Stamp EpochOf(std::uint32_t shard) const {
     return client::ToProto(book->durable().map[shard].epoch);
   }
-  // The messages that `task` was sent since the last call.
+  // Returns the messages that were sent to `task` since the last call.
   std::vector<v1::CoordinatorMessage> Take(TaskId task) {
     std::deque<v1::CoordinatorMessage> sent = std::exchange(host.sent[task], {});
     return {sent.begin(), sent.end()};
   }
-  // The file thread works until it has nothing to do.
+  // Runs the file thread until it has nothing to do.
   void RunFileThread() {
     while (!host.later.empty()) {
       auto work = std::move(host.later.front());

@@ -1,4 +1,5 @@
-// The closures of a job that only read, and its workers, without the job.
+// The closures of a job that only read, such as evaluations, and the job's workers, without the
+// job.
 #pragma once
 
 #include <string>
@@ -19,7 +20,7 @@ struct ReadingFixture : PartFixture {
     worker.ready = true;
     return worker;
   }
-  // The grants that `task` was sent since the last call.
+  // Returns the grants that were sent to `task` since the last call.
   std::vector<v1::Grant> Grants(std::uint64_t task) {
     std::vector<v1::Grant> grants;
     for (const v1::CoordinatorMessage& message : Take(TaskId(task))) {
@@ -27,7 +28,7 @@ struct ReadingFixture : PartFixture {
     }
     return grants;
   }
-  // The worker's report about an attempt.
+  // Returns a message of the worker about the attempt of this grant.
   template <class Message>
   static Message Answer(const v1::Grant& grant) {
     Message message;
